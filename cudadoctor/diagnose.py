@@ -1,0 +1,183 @@
+"""Judge a machine: all rules run, what explains what is sorted out, and the verdict is drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cudadoctor.facts import gap_of, lookup, origin_of
+from cudadoctor.findings import (
+    Candidate,
+    Confidence,
+    Diagnosis,
+    Evidence,
+    Finding,
+    Severity,
+    Undecided,
+    Verdict,
+)
+from cudadoctor.rule import Found, NotKnown, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from cudadoctor.facts import Machine
+    from cudadoctor.knowledge import Knowledge
+
+
+def diagnose(
+    machine: Machine,
+    knowledge: Knowledge,
+    rules: Iterable[Rule] | None = None,
+    ignore: Collection[str] = (),
+) -> Diagnosis:
+    """What is wrong with this machine, in causal order, and what could not be told.
+
+    ignore: causes that the user does not want to hear of.
+    """
+    if rules is None:
+        from cudadoctor.rules import RULES
+
+        rules = RULES
+    found: list[tuple[Rule, Finding]] = []
+    passed: list[str] = []
+    undecided: list[Undecided] = []
+    for one in rules:
+        if one.cause in ignore:
+            continue
+        try:
+            answer = one.judge(machine, knowledge)
+        except NotKnown as missing:
+            undecided.append(_undecided(one, missing, machine))
+            continue
+        if answer is None:
+            passed.append(one.cause)
+        else:
+            found.append((one, _finding(one, answer, machine)))
+    findings = _in_order(_explained(found))
+    causes = {finding.cause for finding in findings}
+    return _concluded(
+        findings,
+        passed=tuple(dict.fromkeys(cause for cause in passed if cause not in causes)),
+        undecided=tuple(one for one in undecided if one.cause not in causes),
+    )
+
+
+def _finding(one: Rule, found: Found, machine: Machine) -> Finding:
+    values = {name: _text(value) for name, value in found.values.items()}
+    return Finding(
+        cause=one.cause,
+        rule=one.name,
+        severity=one.severity if found.severity is None else found.severity,
+        confidence=found.confidence,
+        title=_filled(found.title or one.title, values),
+        why=_filled(found.why or one.why, values),
+        values=values,
+        evidence=tuple(_evidence(path, machine) for path in found.evidence),
+        cites=found.cites,
+        remedies=found.remedies,
+    )
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    return text.format_map(values) if "{" in text else text
+
+
+def _text(value: object) -> str:
+    if isinstance(value, (tuple, list)):
+        return ", ".join(_text(one) for one in value)
+    return str(value)
+
+
+def _evidence(path: str, machine: Machine) -> Evidence:
+    value = lookup(machine, path)
+    if isinstance(value, (msgspec.Struct, dict)) or (
+        isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct)
+    ):
+        from cudadoctor import factfile
+
+        shown = factfile.compact(value)
+    else:
+        shown = _shown(value)
+    return Evidence(fact=path, value=shown, source=origin_of(machine, path))
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "not known"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value in ((), ""):
+        return "none"
+    return _text(value)
+
+
+def _undecided(one: Rule, missing: NotKnown, machine: Machine) -> Undecided:
+    gap = gap_of(machine, missing.fact)
+    why = missing.why or (gap.why if gap else f"{missing.fact} is not known")
+    asked = gap is None or gap.asked
+    return Undecided(
+        cause=one.cause, missing=missing.fact, why=why, matters=one.essential and asked
+    )
+
+
+def _explained(found: list[tuple[Rule, Finding]]) -> list[Finding]:
+    """Mark what a deeper cause explains away. A mere possibility explains nothing."""
+    causes = {f.cause for _, f in found if f.confidence <= Confidence.LIKELY}
+    return [
+        msgspec.structs.replace(
+            finding,
+            because_of=tuple(
+                cause for cause in one.yields_to if cause in causes and cause != finding.cause
+            ),
+        )
+        for one, finding in found
+    ]
+
+
+def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
+    """By severity, then confidence, then the order of the catalogue. One finding a cause."""
+    from cudadoctor.rules import CATALOGUE
+
+    place = {cause: index for index, cause in enumerate(CATALOGUE)}
+    ranked = sorted(
+        findings,
+        key=lambda f: (f.severity, f.confidence, bool(f.because_of), place.get(f.cause, 999)),
+    )
+    first: dict[str, Finding] = {}
+    for finding in ranked:
+        first.setdefault(finding.cause, finding)
+    return tuple(first.values())
+
+
+def _concluded(
+    findings: tuple[Finding, ...], passed: tuple[str, ...], undecided: tuple[Undecided, ...]
+) -> Diagnosis:
+    roots = [f for f in findings if not f.because_of and f.severity < Severity.INFO]
+    verdict = _verdict(roots, undecided)
+    primary = roots[0].cause if roots else None
+    candidates: tuple[Candidate, ...] = ()
+    next_command: tuple[str, ...] | None = None
+    if verdict == "undecided":
+        from cudadoctor.undecided import candidates_of, command_for
+
+        candidates = candidates_of(findings, undecided)
+        next_command = command_for(undecided)
+    return Diagnosis(
+        verdict=verdict,
+        primary=primary,
+        findings=findings,
+        passed=passed,
+        undecided=undecided,
+        candidates=candidates,
+        next_command=next_command,
+    )
+
+
+def _verdict(roots: list[Finding], undecided: tuple[Undecided, ...]) -> Verdict:
+    if any(f.severity is Severity.ERROR and f.confidence <= Confidence.LIKELY for f in roots):
+        return "broken"
+    if any(one.matters for one in undecided) or any(f.severity is Severity.ERROR for f in roots):
+        return "undecided"
+    return "warnings" if roots else "healthy"

@@ -1,0 +1,113 @@
+"""Facts as a document: JSON out, JSON or TOML in."""
+
+from __future__ import annotations
+
+from typing import Any, get_args, get_origin
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from cudadoctor.facts import SCHEMA, Gap, Machine
+from cudadoctor.versions import DriverVersion
+
+
+class FactsError(ValueError):
+    """A document that cannot be read as facts, in one sentence."""
+
+
+def encode(value: Any) -> Any:
+    """Plain JSON data of any facts: versions as they were written, the schema number first."""
+    plain = msgspec.to_builtins(value, enc_hook=_plain)
+    return {"schema": value.schema, **plain} if isinstance(value, Machine) else plain
+
+
+def compact(value: Any) -> str:
+    """One line of JSON, for evidence."""
+    return msgspec.json.encode(value, enc_hook=_plain).decode()
+
+
+def dumps(machine: Machine) -> str:
+    """The machine as an indented JSON document."""
+    return msgspec.json.format(msgspec.json.encode(encode(machine)), indent=1).decode()
+
+
+def from_plain(data: Any) -> Machine:
+    """A machine from plain data whose every key must be known (scenarios, our own probes).
+
+    Raises FactsError with the path of what does not fit.
+    """
+    try:
+        return msgspec.convert(data, Machine, dec_hook=_typed, str_keys=True)
+    except (msgspec.ValidationError, InvalidVersion, ValueError) as error:
+        raise FactsError(f"These facts cannot be read: {error}") from error
+
+
+def loads(text: str | bytes) -> Machine:
+    """A machine from a saved document, also from one that a newer doctor wrote.
+
+    Keys that this version does not know become gaps. Raises FactsError for anything else.
+    """
+    try:
+        data = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FactsError(f"This is no facts document: {error}") from error
+    if not isinstance(data, dict):
+        raise FactsError("This is no facts document: it is not a JSON object")
+    if isinstance(data.get("facts"), dict) and "verdict" in data:
+        data = data["facts"]
+    if "schema" not in data:
+        raise FactsError("This is no facts document: it has no schema number")
+    unknown: list[str] = []
+    kept = _known(Machine, data, "", unknown)
+    machine = from_plain(kept)
+    newer = " of a newer cudadoctor" if machine.schema > SCHEMA else ""
+    gaps = tuple(
+        Gap(fact=path, why=f"this version does not know the key{newer}", asked=False)
+        for path in unknown
+    )
+    return msgspec.structs.replace(machine, gaps=machine.gaps + gaps)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, (Version, DriverVersion)):
+        return str(value)
+    raise NotImplementedError(f"no plain form for {type(value).__name__}")
+
+
+def _typed(kind: type, value: object) -> Any:
+    if kind in (Version, DriverVersion) and isinstance(value, str):
+        return kind(value)
+    raise NotImplementedError(f"no {kind.__name__} from {value!r}")
+
+
+def _known(kind: Any, data: Any, path: str, unknown: list[str]) -> Any:
+    """The data without the keys that the type does not have; their paths go into `unknown`."""
+    struct = _struct_in(kind)
+    if struct is not None and isinstance(data, dict):
+        fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
+        kept = {}
+        for key, value in data.items():
+            here = f"{path}{key}"
+            if key in fields:
+                kept[key] = _known(fields[key], value, f"{here}.", unknown)
+            else:
+                unknown.append(here)
+        return kept
+    item = _item_in(kind)
+    if item is not None and isinstance(data, list):
+        return [_known(item, one, f"{path}{n}.", unknown) for n, one in enumerate(data)]
+    return data
+
+
+def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
+    for one in (kind, *get_args(kind)):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            return one
+    return None
+
+
+def _item_in(kind: Any) -> Any:
+    for one in (kind, *get_args(kind)):
+        if get_origin(one) is tuple:
+            return get_args(one)[0]
+    return None

@@ -1,0 +1,644 @@
+"""Facts about one machine, as plain values.
+
+The rules of this file:
+
+- ``None`` means not known, always. Absence is a value: ``()``, ``False``, ``""``, ``"cpu"``.
+- Why a thing is not known stands in ``Machine.gaps``; where a known thing came from, in
+  ``Machine.origins`` (fact path -> source; the longest matching prefix counts).
+- Two sources that can disagree are two facts: the disagreement is a diagnosis.
+- The word CUDA never stands alone: ``driver.cuda`` is the newest the driver runs, ``torch.cuda``
+  what torch was built with, ``toolkits[].cuda`` what nvcc compiles for.
+- "Not supported" is a third answer: the field stays None and its name stands in
+  ``Gpu.unsupported``. It is no fault and no gap.
+- Bytes are bytes, watts are watts, seconds are seconds: units are converted where they are shown.
+
+A fact path is dotted: ``driver.kernel``, ``gpus.0.capability``, ``torch.imported.error``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from packaging.version import Version
+
+from cudadoctor.versions import DriverVersion
+
+SCHEMA = 1
+
+
+class Section(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """The base of all facts: immutable, by keyword only, unknown keys refused."""
+
+
+class Gap(Section):
+    """A fact that could not be learnt, and why.
+
+    asked: False where nobody looked because of an option (--fast, --no-smoke): such a gap makes a
+    rule "not checked" but never makes the verdict undecided.
+    """
+
+    fact: str
+    why: str
+    asked: bool = True
+
+
+class Identity(Section):
+    """What redaction must hide."""
+
+    user: str | None = None
+    home: str | None = None
+    host: str | None = None
+
+
+class Platform(Section):
+    """The operating system under everything.
+
+    system: Linux, Windows or Darwin. machine: x86_64, aarch64, ... (normalised, lower case).
+    distro: ID of os-release (ubuntu, debian, rhel, fedora, arch, opensuse-leap ...).
+    libc: "glibc" or "musl"; glibc: its version. wsl: 0 not WSL, else 1 or 2.
+    jetson: a Tegra board; l4t: its Linux for Tegra release. virtual: "" bare metal, else kvm ...
+    product: DMI product name (DGXH100, NVIDIA_DGX_Spark, p5.48xlarge ...).
+    root: whether the doctor runs as root. secure_boot: None where unreadable.
+    """
+
+    system: Literal["Linux", "Windows", "Darwin"] | None = None
+    machine: str | None = None
+    kernel: str | None = None
+    distro: str | None = None
+    distro_version: str | None = None
+    distro_like: tuple[str, ...] | None = None
+    libc: Literal["glibc", "musl"] | None = None
+    glibc: Version | None = None
+    wsl: int | None = None
+    jetson: bool | None = None
+    l4t: Version | None = None
+    virtual: str | None = None
+    product: str | None = None
+    root: bool | None = None
+    secure_boot: bool | None = None
+
+
+class Container(Section):
+    """Where the process is boxed in.
+
+    kind: "" none, else docker, podman, kubernetes, apptainer, lxc, enroot, containerd, other.
+    scheduler: "" none, else slurm, kubernetes, lsf, pbs.
+    dxg: /dev/dxg is there (WSL2's GPU device), wsl_libs: /usr/lib/wsl/lib/libcuda.so.1 is there.
+    """
+
+    kind: str | None = None
+    scheduler: str | None = None
+    dxg: bool | None = None
+    wsl_libs: bool | None = None
+
+
+class Limits(Section):
+    """Limits of this process and its file systems, in bytes; -1 means unlimited."""
+
+    shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    memlock_bytes: int | None = None
+    nofile: int | None = None
+    memory_bytes: int | None = None
+    cgroup_memory_bytes: int | None = None
+    cpus: int | None = None
+    tmp_free_bytes: int | None = None
+    env_free_bytes: int | None = None
+
+
+class Node(Section):
+    """A device node and what opening it said: errno 0 is success, None not tried.
+
+    EACCES 13 is permission bits, EPERM 1 a cgroup rule, ENXIO 6 and ENODEV 19 a node without a
+    driver behind it, EIO 5 a GPU that did not start.
+    """
+
+    path: str
+    errno: int | None = None
+    mode: int | None = None
+    group: str | None = None
+
+
+class ModuleFile(Section):
+    """An nvidia kernel module file on disk: for which kernel, which version and flavour."""
+
+    path: str
+    kernel: str
+    version: DriverVersion | None = None
+    flavour: Literal["open", "proprietary"] | None = None
+
+
+class SystemPackage(Section):
+    """A package of the operating system that belongs to the driver, CUDA, cuDNN or NCCL."""
+
+    name: str
+    version: str
+    manager: Literal["dpkg", "rpm", "pacman"]
+
+
+class Xid(Section):
+    """One kind of Xid of one GPU in the kernel log: the newest line, and how often it was seen.
+
+    bus_id: 0000:41:00 as the log wrote it. age_s: seconds since the newest, where the log has
+    times. pid, process: the program that the driver named.
+    """
+
+    code: int
+    bus_id: str
+    count: int = 1
+    age_s: float | None = None
+    pid: int | None = None
+    process: str | None = None
+    text: str | None = None
+
+
+class Nvml(Section):
+    """What libnvidia-ml.so.1 (nvml.dll) answered in a child process.
+
+    loads: False where the dynamic loader found no such library; why: its own words.
+    code: NVML's code of the first call that decided (0 is success); call: its name.
+    hung: the call that did not return within the limit; signal: the signal that killed the child.
+    version: user-space driver version of the library (nvmlSystemGetNVMLVersion needs no init).
+    """
+
+    loads: bool | None = None
+    why: str | None = None
+    path: str | None = None
+    code: int | None = None
+    call: str | None = None
+    message: str | None = None
+    version: DriverVersion | None = None
+    hung: str | None = None
+    signal: int | None = None
+    count: int | None = None
+
+
+class Libcuda(Section):
+    """What libcuda.so.1 (nvcuda.dll) answered in a child process with the user's environment.
+
+    code: result of cuInit (0 is success). version: cuDriverGetVersion as a CUDA version.
+    count: cuDeviceGetCount. path: the file that was mapped; file_version: from its real name.
+    clean_code: result of cuInit in a second child without LD_LIBRARY_PATH, LD_PRELOAD and
+    CUDA_VISIBLE_DEVICES; asked only where code is not 0. clean_path, clean_count: likewise.
+    """
+
+    loads: bool | None = None
+    why: str | None = None
+    path: str | None = None
+    file_version: DriverVersion | None = None
+    code: int | None = None
+    version: Version | None = None
+    count: int | None = None
+    hung: str | None = None
+    signal: int | None = None
+    clean_code: int | None = None
+    clean_path: str | None = None
+    clean_count: int | None = None
+
+
+class Smi(Section):
+    """What nvidia-smi said; asked only where NVML gave no answer.
+
+    found: False where it is not on PATH. code: exit status. message: its first line of words where
+    it failed. hung: it gave no answer within the limit.
+    """
+
+    found: bool | None = None
+    path: str | None = None
+    code: int | None = None
+    message: str | None = None
+    hung: bool | None = None
+
+
+class Fabric(Section):
+    """NVSwitch and its daemon. nvswitches: how many on the PCI bus.
+
+    manager: "absent", "inactive", "failed" or "active". version: of its package or binary.
+    """
+
+    nvswitches: int | None = None
+    manager: Literal["absent", "inactive", "failed", "active"] | None = None
+    version: DriverVersion | None = None
+
+
+class Driver(Section):
+    """The NVIDIA driver.
+
+    installed: a module file for any kernel, a driver package or a driver library is there.
+    loaded: the kernel module is loaded (never true on WSL, where it lives in Windows).
+    kernel: version of the loaded kernel module. flavour: of the loaded kernel module.
+    reported: version that NVML or nvidia-smi name (on WSL the Windows driver's).
+    library: version of the user-space driver libraries.
+    cuda: newest CUDA version that the driver runs.
+    modules: names of loaded kernel modules that matter (nvidia, nvidia_uvm, nouveau, nvgpu ...).
+    module_files: nvidia modules on disk, for any kernel. dkms: status lines for nvidia.
+    blacklisted_by: files of modprobe.d that keep nvidia from loading.
+    log: lines of the kernel log that matter, None where it is not readable.
+    stuck: processes in state D that hold the driver ("name (pid)").
+    """
+
+    installed: bool | None = None
+    loaded: bool | None = None
+    kernel: DriverVersion | None = None
+    flavour: Literal["open", "proprietary"] | None = None
+    reported: DriverVersion | None = None
+    library: DriverVersion | None = None
+    cuda: Version | None = None
+    nvml: Nvml = Nvml()
+    libcuda: Libcuda = Libcuda()
+    smi: Smi = Smi()
+    modules: tuple[str, ...] | None = None
+    module_files: tuple[ModuleFile, ...] | None = None
+    dkms: tuple[str, ...] | None = None
+    blacklisted_by: tuple[str, ...] | None = None
+    packages: tuple[SystemPackage, ...] | None = None
+    nodes: tuple[Node, ...] | None = None
+    log: tuple[str, ...] | None = None
+    xids: tuple[Xid, ...] | None = None
+    stuck: tuple[str, ...] | None = None
+    fabric: Fabric = Fabric()
+
+    @property
+    def version(self) -> DriverVersion | None:
+        """The driver in use: the loaded module's version, else what NVML or nvidia-smi report."""
+        return self.kernel or self.reported
+
+
+class PciGpu(Section):
+    """A display or compute device on the PCI bus, seen without any driver.
+
+    vendor: "nvidia", "amd", "intel" or the id in hex. device_id: four hex digits, lower case.
+    bound: the kernel driver that owns it ("" none). lost: its configuration space reads all ones.
+    power: runtime power state (D0, D3cold ...). bars_missing: an address range was not assigned.
+    """
+
+    address: str
+    vendor: str
+    device_id: str
+    class_id: str | None = None
+    bound: str | None = None
+    lost: bool | None = None
+    power: str | None = None
+    bars_missing: bool | None = None
+
+
+class GpuProcess(Section):
+    """A process that holds memory of a GPU. name is None where it belongs to somebody else."""
+
+    pid: int
+    name: str | None = None
+    memory_bytes: int | None = None
+
+
+class Gpu(Section):
+    """One NVIDIA GPU as the driver describes it.
+
+    index: position in PCI bus order, from 0; not the position in CUDA_VISIBLE_DEVICES.
+    code: NVML's code where its handle failed (15 is "GPU is lost"); then little else is known.
+    capability: compute capability, None where an old driver did not tell (knowledge may).
+    throttle: clock event bits of NVML. compute_mode: default, exclusive, prohibited.
+    mig, mig_pending: MIG mode now and after the next reset. mig_devices: instances there.
+    ecc_uncorrected: uncorrected errors since the driver loaded; ecc_aggregate: in its life.
+    pcie_*: link generation and width now, at most with this slot, and at most for the GPU.
+    unsupported: names of fields here that this GPU or driver does not have.
+    """
+
+    index: int
+    name: str | None = None
+    uuid: str | None = None
+    bus_id: str | None = None
+    device_id: str | None = None
+    capability: Version | None = None
+    code: int | None = None
+    memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    compute_mode: Literal["default", "exclusive", "prohibited"] | None = None
+    persistence: bool | None = None
+    mig: bool | None = None
+    mig_pending: bool | None = None
+    mig_devices: tuple[str, ...] | None = None
+    ecc: bool | None = None
+    ecc_pending: bool | None = None
+    ecc_uncorrected: int | None = None
+    ecc_aggregate: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    remapped_rows: int | None = None
+    retired_pending: bool | None = None
+    throttle: int | None = None
+    performance_state: int | None = None
+    utilization: int | None = None
+    temperature_c: int | None = None
+    slowdown_c: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    power_default_w: float | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_generation_gpu_max: int | None = None
+    fabric_state: int | None = None
+    nvlink_down: int | None = None
+    virtualization: Literal["none", "passthrough", "vgpu", "host"] | None = None
+    display: bool | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    unsupported: tuple[str, ...] = ()
+
+
+class Toolkit(Section):
+    """A CUDA toolkit or a lone nvcc. origin: PATH, CUDA_HOME, CUDA_PATH, /usr/local, conda, wheel."""
+
+    path: str
+    origin: str
+    cuda: Version | None = None
+    nvcc: str | None = None
+
+
+class Compiler(Section):
+    """The host C++ compiler that nvcc and torch.compile would call. present False: none on PATH."""
+
+    present: bool | None = None
+    name: str | None = None
+    version: Version | None = None
+    path: str | None = None
+
+
+class Build(Section):
+    """What a compilation of an extension would find.
+
+    toolkits: all that were found. used: path of the toolkit that torch's own search would take
+    (CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda), "" none.
+    needed_by: installed packages that compile at run time (deepspeed ...), or "--compile".
+    headers: Python.h is there for the examined interpreter.
+    """
+
+    toolkits: tuple[Toolkit, ...] | None = None
+    used: str | None = None
+    cuda_home: str | None = None
+    cuda_home_exists: bool | None = None
+    compiler: Compiler = Compiler()
+    needed_by: tuple[str, ...] | None = None
+    headers: bool | None = None
+
+
+class Library(Section):
+    """A shared library: which file answers to a soname, and by which rule of the loader.
+
+    how: "DT_RPATH", "DT_RUNPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "ld.so.cache", "default",
+    "preloaded by torch", "mapped". via: the library whose tag decided.
+    owner: "torch" (inside the torch package), "wheel" (nvidia-* of the same environment),
+    "conda", "system", "toolkit", "other".
+    """
+
+    soname: str
+    path: str
+    how: str | None = None
+    via: str | None = None
+    owner: str | None = None
+    version: str | None = None
+
+
+class Libraries(Section):
+    """Which libraries torch gets.
+
+    own: directories that belong to the examined torch and its own wheels.
+    predicted: by the loader's rules, without running anything. mapped: in a real process.
+    copies: every copy found anywhere of cuDNN, cuBLAS, NCCL, nvJitLink ... with its version.
+    missing: sonames that nothing provides.
+    """
+
+    own: tuple[str, ...] | None = None
+    predicted: tuple[Library, ...] | None = None
+    mapped: tuple[Library, ...] | None = None
+    copies: tuple[Library, ...] | None = None
+    missing: tuple[str, ...] | None = None
+
+
+class Distribution(Section):
+    """An installed Python distribution that matters here.
+
+    requires: its Requires-Dist lines that name torch, numpy, triton, nvidia-* or cuda-*.
+    cuda: CUDA that its files say they were built for (xformers, torchvision ...), where known.
+    torch: the torch release that its files say they were built for, where known.
+    """
+
+    name: str
+    version: str
+    location: str | None = None
+    installer: str | None = None
+    requires: tuple[str, ...] = ()
+    cuda: Version | None = None
+    torch: Version | None = None
+
+
+class TorchCopy(Section):
+    """A torch that the examined interpreter could import, in order of its path.
+
+    kind: "distribution" (has dist-info), "folder" (files without), "local" (a torch.py or torch/
+    of the user's), "conda" (conda-meta record).
+    """
+
+    path: str
+    kind: Literal["distribution", "folder", "local", "conda"]
+    version: str | None = None
+    where: str | None = None
+
+
+class Imported(Section):
+    """What `import torch` and a first look at CUDA said in a child of the examined interpreter.
+
+    ok: the import succeeded. error: type and text of the exception. signal: what killed it.
+    cuda_error: text of the first failing CUDA call, or of torch's warning. capabilities: of the
+    visible devices, in torch's order. libraries of the process are in Machine.libraries.mapped.
+    """
+
+    ok: bool | None = None
+    error: str | None = None
+    signal: int | None = None
+    hung: bool | None = None
+    seconds: float | None = None
+    cuda_available: bool | None = None
+    cuda_error: str | None = None
+    device_count: int | None = None
+    capabilities: tuple[Version, ...] | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    numpy_error: str | None = None
+    companion_errors: dict[str, str] | None = None
+
+
+class Torch(Section):
+    """The torch of the examined interpreter, read without importing it.
+
+    build: "cuda", "cpu", "rocm" or "xpu". cuda: CUDA version it was built with (None for others).
+    text: version as torch prints it (2.14.1+cu130). archs: what it has machine code for (sm_90)
+    and PTX (compute_90). requires: its Requires-Dist lines.
+    installer: pip, uv, conda, ... copies: all that the path holds, the imported one first.
+    missing_files, empty_files: files of its RECORD that are absent or empty, relative.
+    """
+
+    installed: bool | None = None
+    version: Version | None = None
+    text: str | None = None
+    build: Literal["cuda", "cpu", "rocm", "xpu"] | None = None
+    cuda: Version | None = None
+    hip: str | None = None
+    archs: tuple[str, ...] | None = None
+    path: str | None = None
+    installer: str | None = None
+    requires: tuple[str, ...] | None = None
+    copies: tuple[TorchCopy, ...] | None = None
+    missing_files: tuple[str, ...] | None = None
+    empty_files: tuple[str, ...] | None = None
+    imported: Imported | None = None
+
+
+class Manager(Section):
+    """A program that can install packages into the examined environment."""
+
+    name: Literal["pip", "uv", "conda", "mamba", "micromamba", "pixi", "poetry", "pipx"]
+    path: str
+    version: str | None = None
+
+
+class Index(Section):
+    """Where pip or uv of this user look for packages. URLs keep their credentials only in memory."""
+
+    url: str | None = None
+    extra: tuple[str, ...] = ()
+    origin: str | None = None
+
+
+class Interpreter(Section):
+    """The examined interpreter.
+
+    chosen_by: --python, VIRTUAL_ENV, CONDA_PREFIX, ./.venv, PATH, own.
+    kind: venv, uv, conda, conda-base, pipx, poetry, system, user (pyenv and the like), embedded.
+    externally_managed: PEP 668. tags_free_threaded: a free-threaded build.
+    bits: 64 or 32. pip: pip is importable there. user_site: its directory where it is in use, "".
+    other_pythons: what `python`, `python3` and `pip` on PATH belong to, where that differs.
+    """
+
+    executable: str | None = None
+    chosen_by: str | None = None
+    version: Version | None = None
+    implementation: str | None = None
+    free_threaded: bool | None = None
+    bits: int | None = None
+    prefix: str | None = None
+    base_prefix: str | None = None
+    site_packages: str | None = None
+    kind: str | None = None
+    externally_managed: bool | None = None
+    user_site: str | None = None
+    pip: bool | None = None
+    managers: tuple[Manager, ...] | None = None
+    index: Index | None = None
+    pip_python: str | None = None
+
+
+class Stage(Section):
+    """One stage of the smoke step. figures: numbers with their unit in the name."""
+
+    name: str
+    status: Literal["passed", "failed", "skipped", "timed-out"]
+    seconds: float | None = None
+    detail: str | None = None
+    figures: dict[str, float | int | str | bool] = {}
+
+
+class Smoke(Section):
+    """The training step. device: cuda:0 or cpu. ended: how the child ended where that was bad."""
+
+    device: str
+    stages: tuple[Stage, ...] = ()
+    ended: str | None = None
+
+
+class Symptom(Section):
+    """An error text that was recognised in a pasted report: its key in the table of symptoms."""
+
+    key: str
+    text: str
+    values: dict[str, str] = {}
+    line: int | None = None
+
+
+class Machine(Section):
+    """Everything known about one machine, at one time, for one examined interpreter.
+
+    look: how the facts were gathered: full, no-smoke, fast or report.
+    date: day of the facts, ISO 8601. pci and gpus: None not known, () none.
+    packages: distributions that matter. env: allow-listed environment variables that are set.
+    """
+
+    schema: int = SCHEMA
+    look: Literal["full", "no-smoke", "fast", "report"] = "full"
+    date: str | None = None
+    identity: Identity = Identity()
+    platform: Platform = Platform()
+    container: Container = Container()
+    limits: Limits = Limits()
+    driver: Driver = Driver()
+    pci: tuple[PciGpu, ...] | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    python: Interpreter = Interpreter()
+    torch: Torch = Torch()
+    packages: tuple[Distribution, ...] | None = None
+    libraries: Libraries = Libraries()
+    build: Build = Build()
+    env: dict[str, str] | None = None
+    smoke: Smoke | None = None
+    symptoms: tuple[Symptom, ...] | None = None
+    origins: dict[str, str] = {}
+    gaps: tuple[Gap, ...] = ()
+
+    def package(self, name: str) -> Distribution | None:
+        """The installed distribution of that (normalised) name, the first on the path."""
+        return next((one for one in self.packages or () if one.name == name), None)
+
+
+def lookup(machine: Machine, path: str) -> Any:
+    """The value at a dotted fact path; None where any step is not known.
+
+    Raises AttributeError for a path that no machine can have: that is our own mistake.
+    """
+    value: Any = machine
+    for part in path.split("."):
+        if value is None:
+            return None
+        if isinstance(value, tuple):
+            value = value[int(part)] if int(part) < len(value) else None
+        elif isinstance(value, dict):
+            value = value.get(part)
+        else:
+            value = getattr(value, part)
+    return value
+
+
+def origin_of(machine: Machine, path: str) -> str | None:
+    """Where the fact at that path came from: the origin of its longest known prefix."""
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        source = machine.origins.get(".".join(parts[:length]))
+        if source is not None:
+            return source
+    return None
+
+
+def gap_of(machine: Machine, path: str) -> Gap | None:
+    """Why the fact at that path is not known: the gap of its longest prefix."""
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        prefix = ".".join(parts[:length])
+        for gap in machine.gaps:
+            if gap.fact == prefix:
+                return gap
+    return None

@@ -1,0 +1,390 @@
+"""The only door to the outside: read a file, list a folder, run a program with a deadline.
+
+Nothing here raises for a sick machine: every answer says what was there, or why it is not known.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+INSIDE = Path(__file__).parent / "probes" / "inside"
+MOST_BYTES = 8 << 20
+GRACE_S = 0.2
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What reading a file said. missing: it is not there; why: it is there and cannot be read."""
+
+    data: bytes = b""
+    missing: bool = False
+    why: str | None = None
+
+    @property
+    def known(self) -> bool:
+        return not self.missing and self.why is None
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "replace")
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """What listing a folder said; names are sorted."""
+
+    names: tuple[str, ...] = ()
+    missing: bool = False
+    why: str | None = None
+
+
+class Stat(msgspec.Struct, frozen=True, kw_only=True):
+    """What a path is. exists None: not known (why says so)."""
+
+    exists: bool | None
+    is_dir: bool = False
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    size: int = 0
+    real: str = ""
+    why: str | None = None
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """What running a program said.
+
+    missing: there is no such program. why: it gave no full answer (time limit, flood, no
+    permission). code: exit status, negative for a signal, None where it did not end in time.
+    stdout, stderr: what came, also where it did not end. seconds: how long it took.
+    """
+
+    code: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+    missing: bool = False
+    why: str | None = None
+    timed_out: bool = False
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0 and self.why is None
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it, None where none did."""
+        return -self.code if self.code is not None and self.code < 0 else None
+
+
+class Host(Protocol):
+    """A machine that can be asked: the real one, or a recording in a test."""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The environment variables of the doctor's process."""
+        ...
+
+    @property
+    def system(self) -> str:
+        """Linux, Windows or Darwin."""
+        ...
+
+    def read(self, path: str, limit: int = 1 << 20) -> Answer:
+        """The first `limit` bytes of a file."""
+        ...
+
+    def listing(self, path: str) -> Listing: ...
+
+    def stat(self, path: str) -> Stat: ...
+
+    def glob(self, pattern: str) -> tuple[str, ...]: ...
+
+    def which(self, name: str) -> str | None:
+        """The program of that name on PATH."""
+        ...
+
+    def run(
+        self,
+        *argv: str,
+        timeout_s: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: str | None = None,
+    ) -> Ran:
+        """Run a program without a shell. env replaces the whole environment."""
+        ...
+
+    def inside(
+        self,
+        script: str,
+        *args: str,
+        timeout_s: float,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> Ran:
+        """Run a script of probes/inside in an interpreter (the doctor's own by default)."""
+        ...
+
+
+class LocalHost:
+    """This machine. `scratch` is a temporary folder that takes every cache of every child."""
+
+    def __init__(self, scratch: str | None = None) -> None:
+        self.scratch = scratch
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._closed = False
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return os.environ
+
+    @property
+    def system(self) -> str:
+        return {"win32": "Windows", "darwin": "Darwin"}.get(sys.platform, "Linux")
+
+    def read(self, path: str, limit: int = 1 << 20) -> Answer:
+        try:
+            # Not blocking: a named pipe in the place of a file must not hold the doctor up.
+            handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        except (OSError, ValueError) as error:
+            return _unread(error)
+        try:
+            return Answer(data=_first(handle, limit))
+        except OSError as error:
+            return _unread(error)
+        finally:
+            os.close(handle)
+
+    def listing(self, path: str) -> Listing:
+        try:
+            return Listing(names=tuple(sorted(os.listdir(path))))  # noqa: PTH208
+        except (FileNotFoundError, NotADirectoryError):
+            return Listing(missing=True)
+        except (OSError, ValueError) as error:
+            return Listing(why=_words(error))
+
+    def stat(self, path: str) -> Stat:
+        try:
+            found = os.stat(path)  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
+            return Stat(exists=False)
+        except (OSError, ValueError) as error:
+            return Stat(exists=None, why=_words(error))
+        return Stat(
+            exists=True,
+            is_dir=(found.st_mode & 0o170000) == 0o040000,
+            mode=found.st_mode & 0o7777,
+            uid=found.st_uid,
+            gid=found.st_gid,
+            size=found.st_size,
+            real=os.path.realpath(path),
+        )
+
+    def glob(self, pattern: str) -> tuple[str, ...]:
+        try:
+            return tuple(sorted(glob.glob(pattern, recursive="**" in pattern)))  # noqa: PTH207
+        except (OSError, ValueError):
+            return ()
+
+    def which(self, name: str) -> str | None:
+        return shutil.which(name)
+
+    def run(
+        self,
+        *argv: str,
+        timeout_s: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: str | None = None,
+    ) -> Ran:
+        if self._closed:
+            return Ran(why="stopped")
+        started = time.monotonic()
+        try:
+            child = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self.quiet(self.env if env is None else env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            return Ran(missing=True)
+        except (OSError, ValueError) as error:
+            return Ran(why=_words(error))
+        self._children.add(child)
+        try:
+            return _collected(child, started, timeout_s, stdin)
+        finally:
+            self._children.discard(child)
+
+    def inside(
+        self,
+        script: str,
+        *args: str,
+        timeout_s: float,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> Ran:
+        # -I: a json.py in the working folder or a broken PYTHONPATH must not end the probe.
+        flags = ("-I", "-S") if python is None else ("-I",)
+        return self.run(
+            python or sys.executable,
+            *flags,
+            str(INSIDE / script),
+            *args,
+            timeout_s=timeout_s,
+            env=env,
+            cwd=cwd,
+        )
+
+    def quiet(self, env: Mapping[str, str]) -> dict[str, str]:
+        """The environment with every cache pointed into the scratch folder: a check writes nothing."""
+        changed = dict(env)
+        changed["PYTHONDONTWRITEBYTECODE"] = "1"
+        if self.scratch:
+            for name in _CACHES:
+                changed[name] = os.path.join(self.scratch, name.lower())  # noqa: PTH118
+        return changed
+
+    def close(self) -> None:
+        """End every child that still runs, without waiting for it."""
+        self._closed = True
+        for child in tuple(self._children):
+            _kill(child)
+
+
+_CACHES = (
+    "CUDA_CACHE_PATH",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR",
+    "PIP_CACHE_DIR",
+    "MPLCONFIGDIR",
+)
+
+
+def _first(handle: int, limit: int) -> bytes:
+    parts: list[bytes] = []
+    left = limit
+    while left > 0 and (part := os.read(handle, min(left, 1 << 20))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _unread(error: Exception) -> Answer:
+    if isinstance(error, FileNotFoundError):
+        return Answer(missing=True)
+    return Answer(why=_words(error))
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno:
+        return f"{errno.errorcode.get(error.errno, error.errno)}: {os.strerror(error.errno)}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _collected(
+    child: subprocess.Popen[bytes], started: float, timeout_s: float, stdin: str | None
+) -> Ran:
+    """Read both pipes until they close, the deadline passes or a flood comes."""
+    deadline = started + timeout_s
+    taken: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    why = _fed(child, stdin)
+    size = 0
+    with selectors.DefaultSelector() as selector:
+        for name, pipe in (("stdout", child.stdout), ("stderr", child.stderr)):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            selector.register(pipe, selectors.EVENT_READ, name)
+        while selector.get_map() and why is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                why = f"no answer within {timeout_s:g} s"
+                break
+            for key, _ in selector.select(min(left, 0.05 if child.poll() is not None else left)):
+                part = os.read(key.fd, 1 << 16)
+                if part:
+                    taken[key.data].append(part)
+                    size += len(part)
+                else:
+                    selector.unregister(key.fileobj)
+            if size > MOST_BYTES:
+                why = f"more than {MOST_BYTES >> 20} MiB of output"
+            if child.poll() is not None and _quiet_now(selector):
+                # The program has ended; a grandchild that keeps the pipe open is not waited for.
+                break
+    timed_out = why is not None and why.startswith("no answer")
+    code = _ended(child, deadline) if why is None else None
+    if why is not None or code is None:
+        _kill(child)
+        code = None if timed_out else code
+        if why is None:
+            why, timed_out = f"no answer within {timeout_s:g} s", True
+    for pipe in (child.stdout, child.stderr):
+        if pipe is not None:
+            pipe.close()
+    return Ran(
+        code=code,
+        stdout=b"".join(taken["stdout"]).decode("utf-8", "replace"),
+        stderr=b"".join(taken["stderr"]).decode("utf-8", "replace"),
+        why=why,
+        timed_out=timed_out,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _quiet_now(selector: selectors.BaseSelector) -> bool:
+    return not selector.select(0)
+
+
+def _fed(child: subprocess.Popen[bytes], stdin: str | None) -> str | None:
+    if stdin is None or child.stdin is None:
+        return None
+    try:
+        child.stdin.write(stdin.encode())
+        child.stdin.close()
+    except OSError:
+        return None  # it ended without reading: its exit status says more
+    return None
+
+
+def _ended(child: subprocess.Popen[bytes], deadline: float) -> int | None:
+    """The exit status, None where it closed its pipes and goes on past the deadline."""
+    try:
+        return child.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill the child's whole session. Hardly waited for: stuck in the driver it cannot be killed."""
+    try:
+        if hasattr(os, "killpg"):
+            os.killpg(child.pid, signal.SIGKILL)
+        else:
+            child.kill()
+    except OSError:
+        pass
+    try:
+        child.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        # Python would warn of it and wait at exit; it is abandoned on purpose.
+        child.returncode = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1
