@@ -1,0 +1,27 @@
+"""Shared fixtures: interpreters with a real torch, found or skipped with a reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def _interpreter(variable: str, usual: str) -> str:
+    path = os.environ.get(variable) or usual
+    if not Path(path).exists():
+        pytest.skip(f"no interpreter for this test: {variable} is not set and {usual} is absent")
+    return path
+
+
+@pytest.fixture(scope="session")
+def python_cu130() -> str:
+    """A Python with torch 2.14.1, a CUDA 13.0 build, and no driver under it."""
+    return _interpreter("CUDADOCTOR_TEST_CU130", "/tmp/envs/cu130/bin/python")
+
+
+@pytest.fixture(scope="session")
+def python_cpu() -> str:
+    """A Python with a CPU build of torch."""
+    return _interpreter("CUDADOCTOR_TEST_CPU", "/tmp/envs/cpu/bin/python")
