@@ -101,8 +101,8 @@ class Host(Protocol):
         """Linux, Windows or Darwin."""
         ...
 
-    def read(self, path: str, limit: int = 1 << 20) -> Answer:
-        """The first `limit` bytes of a file."""
+    def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
+        """At most `limit` bytes of a file, from `offset` on."""
         ...
 
     def listing(self, path: str) -> Listing: ...
@@ -155,15 +155,17 @@ class LocalHost:
     def system(self) -> str:
         return {"win32": "Windows", "darwin": "Darwin"}.get(sys.platform, "Linux")
 
-    def read(self, path: str, limit: int = 1 << 20) -> Answer:
+    def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
         try:
             # Not blocking: a named pipe in the place of a file must not hold the doctor up.
             handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         except (OSError, ValueError) as error:
             return _unread(error)
         try:
+            if offset:
+                os.lseek(handle, offset, os.SEEK_SET)
             return Answer(data=_first(handle, limit))
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             return _unread(error)
         finally:
             os.close(handle)
