@@ -66,13 +66,15 @@ def diagnose(
 
 def _finding(one: Rule, found: Found, machine: Machine) -> Finding:
     values = {name: _text(value) for name, value in found.values.items()}
+    templates = (found.title or one.title, found.why or one.why)
     return Finding(
         cause=one.cause,
         rule=one.name,
         severity=one.severity if found.severity is None else found.severity,
         confidence=found.confidence,
-        title=_filled(found.title or one.title, values),
-        why=_filled(found.why or one.why, values),
+        title=_filled(templates[0], values),
+        why=_filled(templates[1], values),
+        templates=templates,
         values=values,
         evidence=tuple(_evidence(path, machine) for path in found.evidence),
         cites=found.cites,

@@ -577,11 +577,13 @@ class Machine(Section):
     look: how the facts were gathered: full, no-smoke, fast or report.
     date: day of the facts, ISO 8601. pci and gpus: None not known, () none.
     packages: distributions that matter. env: allow-listed environment variables that are set.
+    redacted: names and secrets were replaced, so paths of this document do not exist anywhere.
     """
 
     schema: int = SCHEMA
     look: Literal["full", "no-smoke", "fast", "report"] = "full"
     date: str | None = None
+    redacted: bool = False
     identity: Identity = Identity()
     platform: Platform = Platform()
     container: Container = Container()

@@ -112,6 +112,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: name of the rule that found it (several rules may share a cause).
     because_of: causes of other findings that explain this one away.
+    templates: the English title and why before their values were filled in, for translation.
     """
 
     cause: str
@@ -125,6 +126,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     cites: tuple[str, ...] = ()
     because_of: tuple[str, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    templates: tuple[str, str] = ("", "")
 
 
 class Undecided(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ class DriverVersion:
     """An NVIDIA driver release such as 535.104.05, kept as it was written.
 
     `packaging.version.Version` would print 535.104.5. A missing part counts as zero, so the branch
-    `580` is older than `580.65.06` and equal to `580.00`. On Windows the same form is used (591.44).
+    `580` is older than `580.65.06` and equal to `580.00`. Windows drivers look alike (591.44).
 
     Raises ValueError for a text that is no driver release.
     """

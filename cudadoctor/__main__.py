@@ -1,0 +1,56 @@
+"""Start of the program: run the command line, and never end in a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+FAILED = 4
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(_guarded())
+
+
+def _guarded() -> int:
+    from cudadoctor import cli
+
+    _speak_safely()
+    try:
+        return cli.run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return 0
+    except Exception as error:
+        if os.environ.get("CUDADOCTOR_DEBUG"):
+            raise
+        print(  # noqa: T201
+            f"cudadoctor itself failed ({type(error).__name__}: {error});"
+            " set CUDADOCTOR_DEBUG=1 to see where, and report it",
+            file=sys.stderr,
+        )
+        return FAILED
+    finally:
+        cli.end_children()
+
+
+def _speak_safely() -> None:
+    """No locale may stop a report: what the stream cannot encode is written as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _forget_stdout() -> None:
+    """The reader has gone; Python must not complain of it once more at exit."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The command line: parse, call, print, exit."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cudadoctor import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAM = "cudadoctor"
+WRONG_USE = 2
+
+
+class Asked(dict[str, Any]):
+    """The options of one call by name, with attribute access."""
+
+    __getattr__ = dict.__getitem__
+
+
+def run(argv: list[str] | None = None) -> int:
+    """Run a command and return the exit code. Wrong use is one sentence on stderr and a 2."""
+    try:
+        answer = main.main(args=argv, prog_name=PROGRAM, standalone_mode=False)
+    except click.exceptions.Abort:
+        return 130
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return WRONG_USE
+    except click.ClickException as error:
+        click.echo(f"{PROGRAM}: {_sentence(error)}", err=True)
+        return WRONG_USE
+    return answer if isinstance(answer, int) else 0
+
+
+def end_children() -> None:
+    """End whatever a probe still runs."""
+    if "cudadoctor.examine" in sys.modules:
+        from cudadoctor import examine
+
+        examine.end_children()
+
+
+def _sentence(error: click.ClickException) -> str:
+    text = " ".join(error.format_message().split())
+    return text.encode("ascii", "backslashreplace").decode()
+
+
+def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def decorate(function: Any) -> Any:
+        for one in reversed(decorators):
+            function = one(function)
+        return function
+
+    return decorate
+
+
+_python = click.option(
+    "--python",
+    metavar="PATH",
+    help="The interpreter to examine: a python, or a venv or conda folder.",
+)
+_fast = click.option("--fast", is_flag=True, help="Do not import torch and run no training step.")
+_no_smoke = click.option("--no-smoke", is_flag=True, help="Import torch but run no training step.")
+_device = click.option("--device", help="Device of the training step: cpu, cuda or cuda:N.")
+_timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    metavar="S",
+    help="Limit for each probe, in seconds.",
+)
+_full = click.option(
+    "--full", is_flag=True, help="Hide nothing: names, paths and identifiers stay."
+)
+_output = click.option(
+    "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write there, not to stdout."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON (schema 1).")
+_looking = _options(_python, _fast, _no_smoke, _device, _timeout)
+_judging = _options(
+    click.option(
+        "--from",
+        "saved",
+        multiple=True,
+        metavar="FILE",
+        help="Judge saved facts, not this machine: a file, a folder or - (repeatable).",
+    ),
+    click.option("--as-of", metavar="DATE", help="Judge a report as of this day (YYYY-MM-DD)."),
+    click.option(
+        "--ignore", multiple=True, metavar="CAUSE", help="Leave this cause out (repeatable)."
+    ),
+    click.option("--compile", "compiles", is_flag=True, help="Extensions will be compiled here."),
+    click.option("--lang", type=click.Choice(("en", "es")), default="en", help="Language."),
+    _full,
+    _output,
+    _json,
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name=PROGRAM)
+def main() -> None:
+    """Says why PyTorch does not use the GPU, shows the evidence and prints the repair.
+
+    Start with `cudadoctor check`.
+    """
+
+
+@main.command()
+@_looking
+@_judging
+@click.option("--markdown", is_flag=True, help="Print Markdown, for an issue.")
+@click.option("--strict", is_flag=True, help="Warnings exit with 1 too.")
+@click.option(
+    "-v", "--verbose", count=True, help="Show more: infos, explained findings, all values."
+)
+def check(**options: Any) -> int:
+    """Say what is wrong with this machine, and what cures it.
+
+    Exits with 0 where it is healthy or has warnings, 1 where it is broken, 3 where that cannot be
+    told, 2 on wrong use.
+    """
+    from cudadoctor import commands
+
+    return commands.check(Asked(options))
+
+
+@main.command()
+@_looking
+@_judging
+@click.option("--print", "printed", is_flag=True, help="Print the plan as a shell script.")
+@click.option(
+    "--with",
+    "manager",
+    type=click.Choice(("pip", "uv", "conda", "pixi", "docker")),
+    help="Package manager for the commands.",
+)
+@click.option(
+    "--shell", type=click.Choice(("bash", "fish", "powershell")), default="bash", help="Shell."
+)
+@click.option("--torch", metavar="VERSION", help="Keep to this release of torch (2.6, 2.6.0).")
+def fix(**options: Any) -> int:
+    """Print the repair as a script: `cudadoctor fix --print`. It changes nothing itself.
+
+    Exits with 0 where there is a plan or nothing to cure, else with 1.
+    """
+    from cudadoctor import commands
+
+    return commands.fix(Asked(options))
+
+
+@main.command()
+@_options(_python, _device, _timeout, _json)
+@click.option("--ranks", type=click.IntRange(1, 64), help="Processes of the DDP stage.")
+def smoke(**options: Any) -> int:
+    """Run the training step alone. Exits with 1 where a stage failed."""
+    from cudadoctor import commands
+
+    return commands.smoke(Asked(options))
+
+
+@main.command()
+@click.argument("cause", required=False)
+def explain(cause: str | None) -> int:
+    """Say what a cause is, how it is told and what cures it; without a name, list them."""
+    from cudadoctor import commands
+
+    return commands.explain(cause)
+
+
+@main.command()
+@_options(_looking, _full, _output)
+def facts(**options: Any) -> int:
+    """Print what is known of this machine as a document that --from can read."""
+    from cudadoctor import commands
+
+    return commands.facts(Asked(options))
+
+
+@main.command()
+def version() -> int:
+    """Print the version and the day of the knowledge."""
+    from cudadoctor import knowledge
+
+    click.echo(f"{PROGRAM} {__version__}, knowledge of {knowledge.load().date}")
+    return 0

@@ -1,0 +1,70 @@
+"""What is being waited for, on stderr: nothing in the first second, never on stdout."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+FIRST_S = 1.0
+SAID_S = 10.0
+Progress = Callable[[str, bool], None]
+"""Called as progress(what, going): something was started or has ended."""
+
+
+class _Waiting:
+    """The things under way, and the thread that tells of them."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty()
+        self.under_way: dict[str, float] = {}
+        self.said: set[str] = set()
+        self.over = threading.Event()
+        self.lock = threading.Lock()
+
+    def note(self, what: str, going: bool) -> None:
+        with self.lock:
+            if going:
+                self.under_way[what] = time.monotonic()
+            else:
+                self.under_way.pop(what, None)
+
+    def tell(self) -> None:
+        while not self.over.wait(0.25):
+            now = time.monotonic()
+            with self.lock:
+                slow = {what: now - at for what, at in self.under_way.items() if now - at > FIRST_S}
+            if self.live and slow:
+                self._line(", ".join(f"{what} ({took:.0f} s)" for what, took in slow.items()))
+            elif not self.live:
+                self._once({what for what, took in slow.items() if took > SAID_S})
+
+    def _line(self, text: str) -> None:
+        sys.stderr.write(f"\r\x1b[2Kwaiting for {text}"[:110])
+        sys.stderr.flush()
+
+    def _once(self, slow: set[str]) -> None:
+        for what in slow - self.said:
+            sys.stderr.write(f"waiting for {what} since {SAID_S:.0f} s\n")
+            self.said.add(what)
+
+    def clear(self) -> None:
+        if self.live:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+
+@contextmanager
+def shown_on_stderr() -> Iterator[Progress]:
+    """Tell on stderr what takes longer than a second, until the block ends."""
+    waiting = _Waiting()
+    teller = threading.Thread(target=waiting.tell, daemon=True)
+    teller.start()
+    try:
+        yield waiting.note
+    finally:
+        waiting.over.set()
+        teller.join(1.0)
+        waiting.clear()

@@ -1,0 +1,42 @@
+"""Findings and plan as a person or a program reads them. Each renderer is a pure function."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cudadoctor.facts import Machine
+from cudadoctor.findings import Diagnosis
+from cudadoctor.plan import Plan
+
+_VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a renderer needs.
+
+    machine and the texts of diagnosis are already redacted where they are to be; the plan never
+    is, since its commands must run. sources: source key -> what is shown for it.
+    """
+
+    machine: Machine
+    diagnosis: Diagnosis
+    plan: Plan
+    version: str
+    knowledge: str
+    sources: dict[str, str] = {}
+    seconds: float | None = None
+
+
+def inert(text: str) -> str:
+    """Text from outside with every control character made visible.
+
+    Escape codes, newlines and direction marks of a path or a variable cannot act on a terminal.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _escaped(one) for one in text)
+
+
+def _escaped(one: str) -> str:
+    number = ord(one)
+    return _VISIBLE.get(one) or (f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}")

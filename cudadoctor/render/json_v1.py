@@ -1,0 +1,99 @@
+"""The JSON document, version 1: a contract. Fields may be added, none change or go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cudadoctor import factfile
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.findings import Finding
+    from cudadoctor.plan import Plan, Step
+    from cudadoctor.render import Report
+
+
+def report(shown: Report) -> dict[str, Any]:
+    """The whole document as plain data."""
+    diagnosis, machine = shown.diagnosis, shown.machine
+    facts = factfile.encode(machine)
+    return {
+        "schema": 1,
+        "cudadoctor": shown.version,
+        "knowledge": shown.knowledge,
+        "verdict": diagnosis.verdict,
+        "primary": diagnosis.primary,
+        "findings": [_finding(one, shown.plan) for one in diagnosis.findings],
+        "undecided": [
+            {"cause": one.cause, "missing": one.missing, "why": one.why}
+            for one in diagnosis.undecided
+        ],
+        "examined": machine.python.executable,
+        "candidates": [{"cause": one.cause, "score": one.score} for one in diagnosis.candidates],
+        "next_command": list(diagnosis.next_command) if diagnosis.next_command else None,
+        "plan": plan(shown.plan),
+        "smoke": smoke(machine),
+        "facts": facts,
+    }
+
+
+def plan(one: Plan) -> dict[str, Any]:
+    """The plan as plain data."""
+    return {
+        "steps": [_step(step) for step in one.steps],
+        "build": msgspec.to_builtins(one.build) if one.build else None,
+    }
+
+
+def dumps(document: dict[str, Any]) -> str:
+    """Two spaces, one line an entry, plain ASCII: it survives every pipe and locale."""
+    import json
+
+    return json.dumps(document, indent=2)
+
+
+def line(document: dict[str, Any]) -> str:
+    """The same on one line, for JSON Lines."""
+    import json
+
+    return json.dumps(document)
+
+
+def _finding(one: Finding, of: Plan) -> dict[str, Any]:
+    planned = {step.id for step in of.steps}
+    return {
+        "cause": one.cause,
+        "severity": one.severity.label,
+        "confidence": one.confidence.label,
+        "title": one.title,
+        "why": one.why,
+        "values": one.values,
+        "evidence": [msgspec.to_builtins(evidence) for evidence in one.evidence],
+        "cites": list(one.cites),
+        "because_of": list(one.because_of),
+        "remedies": [remedy.id for remedy in one.remedies if remedy.id in planned],
+    }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(step)
+    return plain
+
+
+def smoke(machine: Machine) -> dict[str, Any] | None:
+    """The smoke step with every field of every stage, also those that are not known."""
+    if machine.smoke is None:
+        return None
+    stages = [
+        {
+            "name": stage.name,
+            "status": stage.status,
+            "seconds": stage.seconds,
+            "detail": stage.detail,
+            "figures": stage.figures,
+        }
+        for stage in machine.smoke.stages
+    ]
+    return {"device": machine.smoke.device, "stages": stages, "ended": machine.smoke.ended}

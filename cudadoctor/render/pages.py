@@ -1,0 +1,38 @@
+"""The pages of `cudadoctor explain`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cudadoctor.rule import Rule
+
+
+def listing(catalogue: Sequence[str], rules: Sequence[Rule]) -> str:
+    """Every cause with the title of its first rule; those without a rule are marked."""
+    titles: dict[str, str] = {}
+    for rule in rules:
+        titles.setdefault(rule.cause, _without_values(rule.title))
+    widest = max(map(len, catalogue))
+    rows = (f"{name:<{widest}}  {titles.get(name, '(not judged yet)')}\n" for name in catalogue)
+    return "".join(rows)
+
+
+def page(cause: str, rules: Sequence[Rule]) -> str:
+    """What a cause is, how it is told and what cures it."""
+    own = [rule for rule in rules if rule.cause == cause]
+    if not own:
+        return f"{cause}\n\nThis version has no rule for it.\n"
+    parts = [cause]
+    for rule in own:
+        parts += [_without_values(rule.title), _without_values(rule.why), rule.page.strip()]
+        if rule.yields_to:
+            parts.append(f"Explained away by: {', '.join(rule.yields_to)}.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _without_values(text: str) -> str:
+    """Placeholders as words: {driver} reads <driver>."""
+    return text.replace("{", "<").replace("}", ">")

@@ -1,0 +1,156 @@
+"""The few lines that say what was looked at and what follows, shared by terminal and Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cudadoctor.facts import Gpu, Machine, Smoke
+    from cudadoctor.language import Language
+    from cudadoctor.plan import Step
+    from cudadoctor.render import Report
+
+_MANY_GPUS = 3
+
+
+def rows(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
+    """Label and text of each line about the machine."""
+    yield say("examined"), _examined(machine, say)
+    yield say("driver"), _driver(machine, say)
+    yield say("gpu"), _gpus(machine, say)
+    yield say("torch"), _torch(machine, say)
+    yield say("smoke"), _smoke(machine, say)
+
+
+def cost_of(step: Step) -> str:
+    """What a step touches and who must take it, in a few words (English, to be translated)."""
+    if step.where == "windows":
+        return "on the Windows side"
+    if step.where == "admin":
+        return "for the administrator"
+    if step.where == "host":
+        return "on the host"
+    if step.where == "container":
+        return "how the container is started"
+    if step.reboot:
+        return "needs root and a reboot" if step.needs_root else "needs a reboot"
+    if step.needs_root:
+        return "needs root"
+    return {
+        "process": "this shell only",
+        "environment": "changes this environment",
+        "system": "changes this system",
+    }[step.risk.value]
+
+
+def conclusion(shown: Report, say: Language) -> str:
+    """The sentence behind the verdict."""
+    diagnosis = shown.diagnosis
+    took = say(" ({seconds:.1f} s)", seconds=shown.seconds) if shown.seconds is not None else ""
+    if diagnosis.verdict == "healthy":
+        return _healthy(shown.machine, say) + took
+    if diagnosis.verdict == "undecided":
+        return _undecided(shown, say) + took
+    return say("cure {cause} first", cause=diagnosis.primary or "") + took
+
+
+def _healthy(machine: Machine, say: Language) -> str:
+    device = machine.smoke.device if machine.smoke else ""
+    if device.startswith("cuda"):
+        return say("nothing is wrong; the training step ran on {device}", device=device)
+    if device == "cpu":
+        return say("nothing is wrong; the training step ran on the CPU: it proves torch, not a GPU")
+    return say("nothing is wrong in what was looked at; no training step was run")
+
+
+def _undecided(shown: Report, say: Language) -> str:
+    causes = [one.cause for one in shown.diagnosis.candidates][:4]
+    text = say("the facts do not suffice")
+    if causes:
+        text += say("; still possible: {causes}", causes=", ".join(causes))
+    if command := shown.diagnosis.next_command:
+        text += say("; run: {command}", command=" ".join(command))
+    return text
+
+
+def _examined(machine: Machine, say: Language) -> str:
+    python = machine.python
+    if python.executable is None:
+        return say("no interpreter is known")
+    words = [f"Python {python.version}" if python.version else "", python.kind or ""]
+    if python.chosen_by:
+        words.append(say("chosen by {chosen}", chosen=python.chosen_by))
+    inside = ", ".join(word for word in words if word)
+    return f"{python.executable} ({inside})" if inside else python.executable
+
+
+def _driver(machine: Machine, say: Language) -> str:
+    driver = machine.driver
+    if driver.version is None:
+        if driver.installed is False:
+            return say("none is installed here")
+        return say("not known")
+    text = str(driver.version)
+    if driver.flavour:
+        text += f" ({say(driver.flavour)})"
+    if driver.cuda:
+        text += say(", runs CUDA up to {cuda}", cuda=driver.cuda)
+    return text
+
+
+def _gpus(machine: Machine, say: Language) -> str:
+    gpus = machine.gpus
+    if not gpus:
+        on_bus = [gpu for gpu in machine.pci or () if gpu.vendor == "nvidia"]
+        if on_bus:
+            return say("{count} on the PCI bus, none answers", count=len(on_bus))
+        return say("not known") if gpus is None and machine.pci is None else say("no NVIDIA GPU")
+    names = [_gpu(gpu) for gpu in gpus]
+    if len(names) > _MANY_GPUS and len(set(names)) == 1:
+        return f"{len(names)} x {names[0]}"
+    return "; ".join(names)
+
+
+def _gpu(gpu: Gpu) -> str:
+    words = [gpu.name or "?"]
+    if gpu.memory_bytes:
+        words.append(f"{gpu.memory_bytes / 2**30:.0f} GiB")
+    if gpu.capability:
+        words.append(f"sm_{str(gpu.capability).replace('.', '')}")
+    return ", ".join(words)
+
+
+def _torch(machine: Machine, say: Language) -> str:
+    torch = machine.torch
+    if torch.installed is False:
+        return say("not installed")
+    if torch.version is None:
+        return say("not known")
+    text = torch.text or str(torch.version)
+    if torch.build == "cuda":
+        text += say(", built with CUDA {cuda}", cuda=torch.cuda or "?")
+    elif torch.build:
+        text += say(", a {build} build", build={"cpu": "CPU"}.get(torch.build, torch.build))
+    if torch.archs:
+        text += say(" for {archs}", archs=" ".join(torch.archs))
+    return text
+
+
+def _smoke(machine: Machine, say: Language) -> str:
+    if machine.smoke is None:
+        asked = {"fast": "--fast", "no-smoke": "--no-smoke"}.get(machine.look)
+        return say("not run ({why})", why=asked) if asked else say("not run")
+    return _stages(machine.smoke, say)
+
+
+def _stages(smoke: Smoke, say: Language) -> str:
+    by: dict[str, list[str]] = {}
+    for stage in smoke.stages:
+        with_reason = stage.status != "passed" and stage.detail
+        by.setdefault(stage.status, []).append(
+            f"{stage.name} ({stage.detail})" if with_reason else stage.name
+        )
+    texts = [f"{say(status)}: {', '.join(names)}" for status, names in by.items()]
+    return say("on {device}: ", device=smoke.device) + "; ".join(texts)
