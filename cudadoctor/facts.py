@@ -353,7 +353,7 @@ class Gpu(Section):
 
 
 class Toolkit(Section):
-    """A CUDA toolkit or a lone nvcc. origin: PATH, CUDA_HOME, CUDA_PATH, /usr/local, conda, wheel."""
+    """A CUDA toolkit. origin: PATH, CUDA_HOME, CUDA_PATH, /usr/local, conda or wheel."""
 
     path: str
     origin: str
@@ -509,7 +509,7 @@ class Manager(Section):
 
 
 class Index(Section):
-    """Where pip or uv of this user look for packages. URLs keep their credentials only in memory."""
+    """Where pip or uv of this user look for packages. Credentials in URLs stay in memory."""
 
     url: str | None = None
     extra: tuple[str, ...] = ()

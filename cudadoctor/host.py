@@ -23,6 +23,7 @@ import msgspec
 INSIDE = Path(__file__).parent / "probes" / "inside"
 MOST_BYTES = 8 << 20
 GRACE_S = 0.2
+POLL_S = 0.25
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,7 +258,7 @@ class LocalHost:
         )
 
     def quiet(self, env: Mapping[str, str]) -> dict[str, str]:
-        """The environment with every cache pointed into the scratch folder: a check writes nothing."""
+        """The environment with every cache in the scratch folder: a check writes nothing."""
         changed = dict(env)
         changed["PYTHONDONTWRITEBYTECODE"] = "1"
         if self.scratch:
@@ -321,7 +322,7 @@ def _collected(
             if left <= 0:
                 why = f"no answer within {timeout_s:g} s"
                 break
-            for key, _ in selector.select(min(left, 0.05 if child.poll() is not None else left)):
+            for key, _ in selector.select(min(left, POLL_S)):
                 part = os.read(key.fd, 1 << 16)
                 if part:
                     taken[key.data].append(part)
@@ -377,7 +378,7 @@ def _ended(child: subprocess.Popen[bytes], deadline: float) -> int | None:
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child's whole session. Hardly waited for: stuck in the driver it cannot be killed."""
+    """Kill the child's session. Hardly waited for: stuck in the driver it cannot be killed."""
     try:
         if hasattr(os, "killpg"):
             os.killpg(child.pid, signal.SIGKILL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     expect: Expected
 
 
-@lru_cache(maxsize=None)
+@cache
 def _plain_machine(name: str) -> str:
     return (HERE / "machines" / f"{name}.json").read_text(encoding="utf-8")
 
@@ -52,9 +52,7 @@ def healthy_machine(name: str) -> Machine:
     return factfile.loads(_plain_machine(name))
 
 
-def machine_like(
-    name: str, changes: dict[str, Any], unknown: tuple[str, ...] = ()
-) -> Machine:
+def machine_like(name: str, changes: dict[str, Any], unknown: tuple[str, ...] = ()) -> Machine:
     """A healthy machine with changes merged in and some facts taken away."""
     plain = merged(json.loads(_plain_machine(name)), changes)
     for path in unknown:
@@ -90,9 +88,7 @@ def read_scenario(path: Path) -> Scenario:
     assert not strange, f"{path.name}: unknown keys {sorted(strange)}"
     return Scenario(
         name=path.stem,
-        machine=machine_like(
-            data["like"], data.get("machine", {}), tuple(data.get("unknown", ()))
-        ),
+        machine=machine_like(data["like"], data.get("machine", {}), tuple(data.get("unknown", ()))),
         expect=msgspec.convert(data["expect"], Expected),
     )
 

@@ -26,9 +26,7 @@ MACHINES = sorted(path.stem for path in (HERE / "machines").glob("*.json"))
 
 def _open_causes(diagnosis: Diagnosis) -> tuple[str, ...]:
     return tuple(
-        f.cause
-        for f in diagnosis.findings
-        if not f.because_of and f.severity is not Severity.INFO
+        f.cause for f in diagnosis.findings if not f.because_of and f.severity is not Severity.INFO
     )
 
 
