@@ -16,12 +16,6 @@ PROGRAM = "cudadoctor"
 WRONG_USE = 2
 
 
-class Asked(dict[str, Any]):
-    """The options of one call by name, with attribute access."""
-
-    __getattr__ = dict.__getitem__
-
-
 def run(argv: list[str] | None = None) -> int:
     """Run a command and return the exit code. Wrong use is one sentence on stderr and a 2."""
     try:
@@ -125,8 +119,9 @@ def check(**options: Any) -> int:
     told, 2 on wrong use.
     """
     from cudadoctor import commands
+    from cudadoctor.asked import Asked
 
-    return commands.check(Asked(options))
+    return commands.check(Asked(**options))
 
 
 @main.command()
@@ -149,8 +144,9 @@ def fix(**options: Any) -> int:
     Exits with 0 where there is a plan or nothing to cure, else with 1.
     """
     from cudadoctor import commands
+    from cudadoctor.asked import Asked
 
-    return commands.fix(Asked(options))
+    return commands.fix(Asked(**options))
 
 
 @main.command()
@@ -159,8 +155,9 @@ def fix(**options: Any) -> int:
 def smoke(**options: Any) -> int:
     """Run the training step alone. Exits with 1 where a stage failed."""
     from cudadoctor import commands
+    from cudadoctor.asked import Asked
 
-    return commands.smoke(Asked(options))
+    return commands.smoke(Asked(**options))
 
 
 @main.command()
@@ -177,8 +174,9 @@ def explain(cause: str | None) -> int:
 def facts(**options: Any) -> int:
     """Print what is known of this machine as a document that --from can read."""
     from cudadoctor import commands
+    from cudadoctor.asked import Asked
 
-    return commands.facts(Asked(options))
+    return commands.facts(Asked(**options))
 
 
 @main.command()

@@ -7,7 +7,7 @@ import datetime
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import msgspec
@@ -18,9 +18,9 @@ from cudadoctor.rules import CATALOGUE, RULES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cudadoctor.cli import Asked
+    from cudadoctor.asked import Asked
     from cudadoctor.facts import Machine
-    from cudadoctor.plan import Plan
+    from cudadoctor.plan import Plan, Wishes
     from cudadoctor.render import Report
 
 WIDEST = 100
@@ -31,7 +31,7 @@ class Source(msgspec.Struct, frozen=True):
     """A machine to judge, and the file it came from (None: this machine)."""
 
     machine: Machine
-    name: str | None = None
+    name: str | None = None  # as --from named it
     seconds: float | None = None
 
 
@@ -84,13 +84,15 @@ def fix(asked: Asked) -> int:
 
 def smoke(asked: Asked) -> int:
     """Run the training step alone and print its stages."""
+    from cudadoctor import __version__
+
     _refuse_device(asked)
     machine = _examined(asked, ranks=asked.ranks)
     run = machine.smoke
     if asked.as_json:
         from cudadoctor.render import json_v1
 
-        click.echo(json_v1.dumps(json_v1.smoke(machine)))
+        click.echo(json_v1.dumps(json_v1.smoke_alone(machine, __version__)))
     else:
         from cudadoctor.render import stages
 
@@ -149,8 +151,8 @@ def _examined(asked: Asked, ranks: int | None = None) -> Machine:
 
     look = examine.Look(
         python=asked.python,
-        depth="fast" if asked.get("fast") else "no-smoke" if asked.get("no_smoke") else "full",
-        device=asked.get("device"),
+        depth="fast" if asked.fast else "no-smoke" if asked.no_smoke else "full",
+        device=asked.device,
         ranks=ranks,
         timeout_s=asked.timeout,
     )
@@ -174,7 +176,7 @@ def _as_of(machine: Machine, asked: Asked) -> Machine:
     return msgspec.structs.replace(machine, date=asked.as_of) if asked.as_of else machine
 
 
-def _wishes(asked: Asked) -> Any:
+def _wishes(asked: Asked) -> Wishes:
     from cudadoctor.plan import Wishes
 
     return Wishes(manager=asked.manager, torch=asked.torch, shell=asked.shell)
@@ -241,11 +243,10 @@ def _worst(codes: list[int]) -> int:
 
 def _refuse_contradictions(asked: Asked) -> None:
     if asked.saved:
-        for option in ("python", "fast", "no_smoke", "device"):
-            if asked.get(option):
-                name = option.replace("_", "-")
+        for name in ("python", "fast", "no-smoke", "device"):
+            if getattr(asked, name.replace("-", "_")):
                 _refuse(f"--from judges saved facts, so --{name} has nothing to act on: drop one")
-    if asked.as_json and asked.get("markdown"):
+    if asked.as_json and asked.markdown:
         _refuse("--json and --markdown exclude each other: choose one")
     if asked.fast and asked.device:
         _refuse("--fast runs no training step, so --device has nothing to act on: drop one")
@@ -255,7 +256,7 @@ def _refuse_contradictions(asked: Asked) -> None:
 
 
 def _refuse_device(asked: Asked) -> None:
-    if asked.get("device") and not checkup.device_is_sound(asked.device):
+    if asked.device and not checkup.device_is_sound(asked.device):
         _refuse(f"--device {asked.device!r} is no device: use cpu, cuda or cuda:N")
 
 
@@ -265,14 +266,13 @@ def _refuse_strangers(asked: Asked) -> None:
             close = checkup.nearest(cause, CATALOGUE)
             meant = f"; did you mean {close}" if close else ""
             _refuse(f"--ignore {cause!r} is no cause{meant} (cudadoctor explain lists them)")
-    wished = asked.get("torch")
-    if wished:
+    if asked.torch:
         from packaging.version import InvalidVersion, Version
 
         try:
-            Version(wished)
+            Version(asked.torch)
         except InvalidVersion:
-            _refuse(f"--torch {wished!r} is no version: give one such as 2.6 or 2.6.0")
+            _refuse(f"--torch {asked.torch!r} is no version: give one such as 2.6 or 2.6.0")
 
 
 def _refuse_date(asked: Asked) -> None:

@@ -61,6 +61,16 @@ def line(document: dict[str, Any]) -> str:
     return json.dumps(document)
 
 
+def smoke_alone(machine: Machine, version: str) -> dict[str, Any]:
+    """The document of `cudadoctor smoke --json`."""
+    return {
+        "schema": 1,
+        "cudadoctor": version,
+        "examined": machine.python.executable,
+        "smoke": smoke(machine),
+    }
+
+
 def _finding(one: Finding, of: Plan) -> dict[str, Any]:
     planned = {step.id for step in of.steps}
     return {

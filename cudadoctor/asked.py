@@ -1,0 +1,37 @@
+"""What the user asked for on the command line, as one typed value."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one call; a command leaves those that it does not have at their default.
+
+    saved: what --from named. compiles: --compile. manager: --with. printed: --print.
+    timeout: seconds for each probe. ranks: processes of the DDP stage.
+    """
+
+    python: str | None = None
+    fast: bool = False
+    no_smoke: bool = False
+    device: str | None = None
+    timeout: float | None = None
+    ranks: int | None = None
+    saved: tuple[str, ...] = ()
+    as_of: str | None = None
+    ignore: tuple[str, ...] = ()
+    compiles: bool = False
+    lang: str = "en"
+    full: bool = False
+    output: str | None = None
+    as_json: bool = False
+    markdown: bool = False
+    strict: bool = False
+    verbose: int = 0
+    printed: bool = False
+    manager: Literal["pip", "uv", "conda", "pixi", "docker"] | None = None
+    shell: Literal["bash", "fish", "powershell"] = "bash"
+    torch: str | None = None

@@ -1,0 +1,167 @@
+"""The command line: wrong use is one sentence and a 2, and JSON keeps its word."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scenario_reader import HERE, healthy_machine, machine_like
+
+from cudadoctor import factfile
+
+COMMAND = [sys.executable, "-m", "cudadoctor"]
+
+
+def _run(
+    *args: str, stdin: str | bytes | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    ran = subprocess.run(
+        [*COMMAND, *args], input=data, capture_output=True, env=env, timeout=120, check=False
+    )
+    return subprocess.CompletedProcess(
+        ran.args, ran.returncode, ran.stdout.decode(), ran.stderr.decode()
+    )
+
+
+def _refused(*args: str, stdin: str | bytes | None = None) -> str:
+    ran = _run(*args, stdin=stdin)
+    assert ran.returncode == 2, ran
+    assert ran.stdout == ""
+    assert len(ran.stderr.strip().splitlines()) == 1, ran.stderr
+    assert "Traceback" not in ran.stderr
+    return ran.stderr
+
+
+def _document(name: str = "rtx4090-linux") -> str:
+    return factfile.dumps(healthy_machine(name))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("check", "--from", "-", "--fast"),
+        ("check", "--from", "-", "--no-smoke"),
+        ("check", "--from", "-", "--python", "python3"),
+        ("check", "--from", "-", "--device", "cpu"),
+        ("check", "--json", "--markdown"),
+        ("fix", "--from", "-"),
+        ("fix",),
+        ("explain", "driver-to-old"),
+        ("check", "--ignore", "no-such-cause"),
+        ("check", "--device", "tpu"),
+        ("check", "--as-of", "yesterday"),
+        ("check", "--lang", "xx"),
+        ("check", "--timeout", "-1"),
+        ("check", "--nonsense"),
+        ("nonsense",),
+        ("fix", "--print", "--torch", "newest"),
+        ("check", "--python", "/no/such/python"),
+        ("check", "--fast", "--python", "/etc/hostname"),
+        ("check", "--fast", "--python", "/bin/true"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_2(args: tuple[str, ...]) -> None:
+    _refused(*args)
+
+
+def test_a_near_name_is_suggested() -> None:
+    assert "driver-too-old" in _refused("explain", "driver-to-old")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"   ", b"{", b"[]", b"nonsense", b"\xff\xfe\x00", b'{"a": 1}', b"\x00" * 100]
+)
+def test_a_document_that_is_none_is_refused(data: bytes) -> None:
+    _refused("check", "--from", "-", stdin=data)
+
+
+def test_a_missing_and_an_oversized_document_are_refused(tmp_path: Path) -> None:
+    _refused("check", "--from", str(tmp_path / "none.json"))
+    big = tmp_path / "big.json"
+    with big.open("wb") as file:
+        file.truncate(33 << 20)
+    assert "larger" in _refused("check", "--from", str(big))
+
+
+def test_json_has_every_field_of_the_contract() -> None:
+    ran = _run("check", "--from", "-", "--json", stdin=_document())
+    assert ran.returncode == 0
+    assert set(json.loads(ran.stdout)) >= {
+        "schema",
+        "cudadoctor",
+        "knowledge",
+        "verdict",
+        "primary",
+        "findings",
+        "undecided",
+        "examined",
+        "candidates",
+        "next_command",
+        "plan",
+        "smoke",
+        "facts",
+    }
+
+
+def test_many_documents_give_a_line_each_and_the_worst_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(_document(), encoding="utf-8")
+    broken = machine_like("rtx4090-linux", {"torch": {"installed": False}, "packages": []})
+    (tmp_path / "b.json").write_text(factfile.dumps(broken), encoding="utf-8")
+    ran = _run("check", "--json", "--from", str(tmp_path))
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [Path(one["source"]).name for one in lines] == ["a.json", "b.json"]
+    assert ran.returncode == 1
+
+
+def test_a_healthy_document_prints_calm_lines_in_plain_ascii() -> None:
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ran = _run("check", "--from", "-", stdin=_document(), env=env)
+    assert ran.returncode == 0
+    assert ran.stdout.isascii()
+    assert "\x1b" not in ran.stdout
+    assert len(ran.stdout.splitlines()) < 16
+
+
+def test_no_line_of_words_is_wider_than_the_terminal() -> None:
+    env = {**os.environ, "COLUMNS": "60"}
+    ran = _run("check", "--from", "-", stdin=_document(), env=env)
+    assert all(len(line) <= 60 for line in ran.stdout.splitlines()), ran.stdout
+
+
+def test_stdout_closed_early_is_no_failure() -> None:
+    document = HERE / "machines" / "rtx4090-linux.json"
+    command = f"'{sys.executable}' -m cudadoctor check --json --from {document} | head -c 10"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False)
+    assert b"Traceback" not in ran.stderr
+    assert b"BrokenPipe" not in ran.stderr
+
+
+def test_output_goes_to_the_file(tmp_path: Path) -> None:
+    there = tmp_path / "report.json"
+    ran = _run("check", "--from", "-", "--json", "--output", str(there), stdin=_document())
+    assert ran.stdout == ""
+    assert json.loads(there.read_text(encoding="utf-8"))["verdict"] == "healthy"
+    _refused("check", "--from", "-", "--output", str(tmp_path / "no" / "x"), stdin=_document())
+
+
+def test_text_from_outside_cannot_act_on_the_terminal() -> None:
+    evil = "\x1b]0;owned\x07[red]x[/red]\n$(id)"
+    machine = machine_like("rtx4090-linux", {"gpus": {"0": {"name": evil}}})
+    for option in ("--markdown", "-v"):
+        ran = _run("check", option, "--from", "-", stdin=factfile.dumps(machine))
+        assert "\x1b" not in ran.stdout
+        assert "\x07" not in ran.stdout
+
+
+def test_explain_lists_every_cause_and_shows_a_page() -> None:
+    assert "driver-too-old" in _run("explain").stdout
+    assert _run("explain", "driver-too-old").returncode == 0
+
+
+def test_version_says_how_old_the_knowledge_is() -> None:
+    assert "knowledge of 20" in _run("version").stdout
