@@ -1,0 +1,174 @@
+"""In which order `import torch` opens its libraries, and what that makes of a process.
+
+torch first opens libtorch_global_deps.so by its path, then, by rules that changed from release to
+release, some libraries of the nvidia-* wheels by their paths, and then its extension module. What
+is opened by path wins over LD_LIBRARY_PATH, so the rules are read from the text of the installed
+torch/__init__.py and not from a table of releases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from cudadoctor.probes.loader import Mapped, Process
+
+PRELOADED = "preloaded by torch"
+_PAIR = re.compile(r'"(\w+)"\s*[:,]\s*"(lib[\w-]+\.so[^"]*)"(\s*,\s*required=False)?')
+_CALL = re.compile(r"_preload_cuda_deps\((?!\s*lib_folder)([^)]*)\)")
+_MARK = re.compile(r'"([^"]+)"\s+not in _maps')
+_CUDAS = re.compile(r"version\.cuda not in \[([^\]]*)\]")
+
+
+class Wheel(NamedTuple):
+    """A library that torch opens by path: its folder under nvidia/ and the pattern of its name."""
+
+    folder: str
+    pattern: str
+    required: bool = True
+
+
+class Order(NamedTuple):
+    """What torch/__init__.py does before it imports its extension module.
+
+    rescue: opened when libtorch_global_deps.so finds a CUDA library missing.
+    after: opened when it loaded and marker stands in the list of mapped files.
+    flat: the wheels' libraries may also lie in nvidia/cu13/lib.
+    """
+
+    rescue: tuple[Wheel, ...] = ()
+    after: tuple[Wheel, ...] = ()
+    marker: str | None = None
+    flat: bool = False
+
+
+def parse_order(init: str, cuda: str | None) -> Order:
+    """The order that the text of torch/__init__.py prescribes for a torch built with that CUDA."""
+    loading = _function(init, "_load_global_deps")
+    first, _, last = loading.partition("except OSError")
+    shared = _function(init, "_preload_cuda_deps")
+    rescue = _wheels(shared) or _wheels(last)
+    marker = _MARK.search(first)
+    return Order(
+        rescue=rescue,
+        after=_after(first, rescue, cuda) if marker else (),
+        marker=marker[1] if marker else None,
+        flat='f"cu{' in init,
+    )
+
+
+def _after(text: str, table: tuple[Wheel, ...], cuda: str | None) -> tuple[Wheel, ...]:
+    only = _CUDAS.search(text)
+    if only and f'"{cuda}"' not in only[1]:
+        return ()
+    named = _wheels(text)
+    if named:
+        return named
+    call = _CALL.search(text)
+    if call is None:
+        return ()
+    return tuple(w._replace(required=False) for w in table) if "False" in call[1] else table
+
+
+def _wheels(text: str) -> tuple[Wheel, ...]:
+    return tuple(Wheel(m[1], m[2], not m[3]) for m in _PAIR.finditer(text))
+
+
+def _function(text: str, name: str) -> str:
+    """The text of a function at the top level, to the next line that is not indented."""
+    start = text.find(f"\ndef {name}(")
+    if start < 0:
+        return ""
+    end = re.compile(r"\n[^\s#)]").search(text, start + 5)
+    return text[start : end.start() if end else len(text)]
+
+
+class Import(NamedTuple):
+    """What is imported: the folder of torch, sys.path as far as wheels lie there, CUDA's major."""
+
+    torch: str
+    extension: str
+    paths: tuple[str, ...]
+    major: str
+    order: Order
+    global_deps: bool = True
+
+
+def replay(process: Process, job: Import) -> tuple[str, ...]:
+    """Let the process do what `import torch` does; what it misses comes back."""
+    python = _python(process)
+    missing: dict[str, None] = {}
+    if job.global_deps:
+        missing.update(dict.fromkeys(_global_deps(process, python, job)))
+    opened = process.open(f"{job.torch}/{job.extension}", python, keep=True)
+    missing.update(dict.fromkeys(opened.missing))
+    _later(process)
+    return tuple(missing)
+
+
+def _python(process: Process) -> Mapped:
+    """The library that calls dlopen for ctypes and for imports: libpython, else the executable."""
+    libraries = (m for m in process.loaded if m.title.startswith("libpython"))
+    return next(libraries, process.loaded[0])
+
+
+def _global_deps(process: Process, python: Mapped, job: Import) -> list[str]:
+    path = f"{job.torch}/lib/libtorch_global_deps.so"
+    opened = process.open(path, python)
+    if opened.ok:
+        mapped = any(job.order.marker in one.real for one in process.loaded if job.order.marker)
+        if mapped:
+            _preload(process, python, job, job.order.after)
+        return []
+    blamed = (*opened.missing, *opened.broken)
+    if any(w.pattern.partition(".")[0] in name for w in job.order.rescue for name in blamed):
+        _preload(process, python, job, job.order.rescue)
+    return process.open(path, python, keep=True).missing
+
+
+def _preload(process: Process, python: Mapped, job: Import, wheels: tuple[Wheel, ...]) -> None:
+    """Open the wheels' libraries by path; the first that is required and absent, or fails, ends it."""
+    for wheel in wheels:
+        path = next(_candidates(process, job, wheel), None)
+        if path is None:
+            if wheel.required:
+                return
+        elif not process.open(path, python, how=PRELOADED).ok:
+            return
+
+
+def _candidates(process: Process, job: Import, wheel: Wheel) -> Iterator[str]:
+    for path in job.paths:
+        flat = [f"{path}/nvidia/cu{job.major}/lib"] if job.order.flat else []
+        for folder in (f"{path}/nvidia/{wheel.folder}/lib", *flat, f"{path}/{wheel.folder}/lib"):
+            names = sorted(process.search.names(folder) or ())
+            yield from (f"{folder}/{n}" for n in names if fnmatchcase(n, wheel.pattern))
+
+
+def _later(process: Process) -> None:
+    """What is opened by name on first use: torch's linear algebra, cuDNN's parts, the driver.
+
+    What is not found here is no fault of the import.
+    """
+    cpu = process.loaded_as("libtorch_cpu.so")
+    if cpu is not None:
+        for name in ("libtorch_cuda_linalg.so", "libcaffe2_nvrtc.so"):
+            process.open(name, cpu, keep=True)
+    for one in tuple(process.loaded):
+        if re.fullmatch(r"libcudnn\.so\.\d+", one.title):
+            for name in _parts(process, one):
+                process.open(name, one, keep=True)
+        elif one.title.startswith("libcudart.so"):
+            process.open("libcuda.so.1", one, keep=True)
+
+
+def _parts(process: Process, cudnn: Mapped) -> list[str]:
+    """Names of cuDNN's parts: those beside it, of the same major release."""
+    major = cudnn.title.rpartition(".")[2]
+    folder = cudnn.path.rpartition("/")[0]
+    names = process.search.names(folder) or frozenset()
+    parts = sorted(n for n in names if re.fullmatch(rf"libcudnn_\w+\.so\.{major}", n))
+    # The first call of any kind needs the graph (from 9 on) or the operators, all others need them.
+    return sorted(parts, key=lambda name: ("_graph" not in name, "_ops" not in name))
