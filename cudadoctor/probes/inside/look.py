@@ -1,0 +1,517 @@
+"""What this interpreter is and holds, told by itself in JSON lines.
+
+Runs on every Python from 3.4 on, isolated (-I), with built-in modules only: even re and json would
+double its time. Everything installed is read as files; nothing of it is imported. The path that
+the user's own programs get (working folder, PYTHONPATH, user site) is rebuilt here as data, since
+-I takes those out.
+"""
+
+import os
+import site
+import sys
+
+try:
+    from _json import encode_basestring_ascii as _quoted
+except ImportError:
+    from json.encoder import py_encode_basestring_ascii as _quoted  # type: ignore[attr-defined]
+
+MOST_NAMES = 50000
+MOST_HEADER = 1 << 18
+MOST_RECORD = 16 << 20
+
+PREFIXES = (
+    "torch",
+    "pytorch",
+    "nvidia-",
+    "cuda-",
+    "triton",
+    "flash-attn",
+    "flash-attention",
+    "flashinfer",
+    "bitsandbytes",
+    "lightning",
+    "xformers",
+    "jax",
+    "cupy",
+    "tensorrt",
+    "transformer-engine",
+    "spconv",
+    "dgl",
+    "mmcv",
+    "onnxruntime",
+    "tensorflow",
+    "vllm",
+    "pyg-",
+    "intel-",
+)
+NAMES = frozenset(
+    "accelerate transformers diffusers peft trl deepspeed apex numpy pynvml detectron2 fairseq "
+    "natten mamba-ssm causal-conv1d auto-gptq autoawq exllamav2 sageattention gsplat pytorch3d "
+    "kaolin ctranslate2 faster-whisper unsloth sglang timm numba numba-cuda warp-lang cudf cuml "
+    "ninja setuptools pip wheel uv ipykernel mkl libtorch cudatoolkit cudnn nccl liger-kernel "
+    "megatron-core nemo-toolkit fairscale minkowskiengine gpustat nvitop tiny-cuda-nn".split()
+)
+NEEDS = ("torch", "pytorch", "nvidia-", "cuda-", "triton")
+# Small text files in which a package says for which torch and CUDA it was built.
+TELLTALES = {
+    "torchvision": ("torchvision/version.py",),
+    "torchaudio": ("torchaudio/version.py",),
+    "torchtext": ("torchtext/version.py",),
+    "torchcodec": ("torchcodec/version.py",),
+    "xformers": ("xformers/cpp_lib.json",),
+    "deepspeed": ("deepspeed/git_version_info_installed.py",),
+}
+
+
+def say(kind, **values):  # type: (str, **object) -> None
+    values["kind"] = kind
+    first = '{"kind": ' + plain(values.pop("kind"))
+    rest = "".join(", " + plain(name) + ": " + plain(value) for name, value in values.items())
+    sys.stdout.write(first + rest + "}\n")
+    sys.stdout.flush()
+
+
+def plain(value):  # type: (object) -> str
+    if value is None:
+        return "null"
+    if value is True or value is False:
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(plain(k) + ": " + plain(v) for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join([plain(one) for one in value]) + "]"
+    text = str(value)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return str(_quoted(text))
+
+
+def read(path, limit):  # type: (str, int) -> bytes | None
+    """The first bytes of a file, None where there is none to read; a pipe does not hold it up."""
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        handle = os.open(path, flags)
+    except (OSError, ValueError):
+        return None
+    try:
+        return os.read(handle, limit)
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
+
+def text_of(path, limit=4096):  # type: (str, int) -> str | None
+    data = read(path, limit)
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def names_in(folder):  # type: (str) -> list[str] | None
+    """Sorted names of a folder, at most MOST_NAMES; None where it is no readable folder."""
+    try:
+        found = sorted(os.listdir(folder))
+    except (OSError, ValueError):
+        return None
+    return found[:MOST_NAMES]
+
+
+def join(*parts):  # type: (*str) -> str
+    return os.path.join(*parts)
+
+
+# --- the interpreter ------------------------------------------------------------------------------
+
+
+def version():  # type: () -> str
+    info = sys.version_info
+    text = "{}.{}.{}".format(*info[:3])
+    stage = {"alpha": "a", "beta": "b", "candidate": "rc"}.get(info.releaselevel)
+    return text + stage + str(info.serial) if stage else text
+
+
+def base_prefix():  # type: () -> str
+    return str(getattr(sys, "real_prefix", None) or sys.base_prefix)
+
+
+def abi():  # type: () -> str | None
+    """The tag of compiled modules, such as cpython-311-x86_64-linux-gnu."""
+    try:
+        import _imp
+
+        suffixes = _imp.extension_suffixes()
+    except (ImportError, AttributeError):
+        return None
+    tag = suffixes[0].strip(".").rsplit(".", 1)[0] if suffixes else ""
+    return tag or None
+
+
+def headers():  # type: () -> bool
+    """Python.h, where a compiler would be pointed to."""
+    base = base_prefix()
+    flags = getattr(sys, "abiflags", "")
+    name = "python{}.{}".format(*sys.version_info[:2]) + flags
+    if os.path.exists(join(base, "include", name, "Python.h")):
+        return True
+    if os.path.exists(join(base, "include", "Python.h")) and os.name == "nt":
+        return True
+    import sysconfig
+
+    folders = {sysconfig.get_path("include"), sysconfig.get_path("platinclude")}
+    return any(folder and os.path.exists(join(folder, "Python.h")) for folder in folders)
+
+
+def site_dirs(prefix=None):  # type: (str | None) -> list[str]
+    """The folders of installed packages; virtualenv before 20 has a site module without them."""
+    try:
+        found = site.getsitepackages([prefix] if prefix else None)
+    except (AttributeError, TypeError):
+        found = []
+    found = found or list(sys.path)
+    return [one for one in found if one.rstrip("/\\").endswith("-packages")]
+
+
+def free_bytes(folder):  # type: (str) -> int | None
+    try:
+        if hasattr(os, "statvfs"):
+            told = os.statvfs(folder)
+            return told.f_bavail * told.f_frsize
+        import shutil
+
+        return shutil.disk_usage(folder).free
+    except (OSError, ValueError):
+        return None
+
+
+def embedded():  # type: () -> bool
+    """The embeddable Windows package, whose path stands in a ._pth file."""
+    folder = os.path.dirname(sys.executable or "")
+    name = "python{}{}._pth".format(*sys.version_info[:2])
+    return os.name == "nt" and os.path.exists(join(folder, name))
+
+
+def say_python(user_site):  # type: (str) -> None
+    stdlib = os.path.dirname(os.__file__)
+    dirs = site_dirs()
+    home = next((one for one in dirs if os.path.isdir(one)), dirs[0] if dirs else sys.prefix)
+    conda = names_in(join(sys.prefix, "conda-meta"))
+    say(
+        "python",
+        executable=sys.executable or "",
+        version=version(),
+        implementation=sys.implementation.name,
+        free_threaded="free-threading" in sys.version,
+        bits=64 if sys.maxsize > 2**32 else 32,
+        prefix=sys.prefix,
+        base_prefix=base_prefix(),
+        site_packages=home,
+        user_site=user_site,
+        pyvenv=text_of(join(sys.prefix, "pyvenv.cfg")),
+        conda=conda is not None,
+        conda_base=any(one.startswith("conda-") and one[6:7].isdigit() for one in conda or ()),
+        embedded=embedded(),
+        externally_managed=os.path.exists(join(stdlib, "EXTERNALLY-MANAGED")),
+        abi=abi(),
+        headers=headers(),
+        ensurepip=os.path.exists(join(stdlib, "ensurepip", "__init__.py")),
+        env_free_bytes=free_bytes(home if os.path.isdir(home) else sys.prefix),
+    )
+
+
+# --- the path that programs of the user get -------------------------------------------------------
+
+
+def in_venv():  # type: () -> bool
+    return sys.prefix != base_prefix()
+
+
+def user_site_in_use():  # type: () -> str
+    """The user site where a Python without -I would use it, else an empty text."""
+    if os.environ.get("PYTHONNOUSERSITE") or embedded():
+        return ""
+    if hasattr(os, "getuid") and (os.geteuid() != os.getuid() or os.getegid() != os.getgid()):
+        return ""
+    if in_venv():
+        told = (text_of(join(sys.prefix, "pyvenv.cfg")) or "").lower().replace(" ", "")
+        if "include-system-site-packages=true" not in told:
+            return ""
+    try:
+        folder = site.getusersitepackages()
+    except Exception:  # a foreign site module may lack it or fail in it
+        return ""
+    return folder if folder and os.path.isdir(folder) else ""
+
+
+def added_by_pth(folder):  # type: (str) -> list[str]
+    """Folders that the .pth files of a site folder put on the path; their code is not run."""
+    added = []
+    for name in names_in(folder) or ():
+        if not name.endswith(".pth") or name.startswith("."):
+            continue
+        for line in (text_of(join(folder, name), 1 << 16) or "").splitlines():
+            line = line.strip()
+            if line and not line.startswith(("#", "import ", "import\t")):
+                entry = join(folder, line)
+                if os.path.exists(entry):
+                    added.append(entry)
+    return added
+
+
+def rebuilt_path(user_site):  # type: (str) -> list[tuple[str, str]]
+    """(folder, where it comes from): cwd, PYTHONPATH, user, own."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        here = ""
+    entries = []
+    if here and not os.environ.get("PYTHONSAFEPATH") and not embedded():
+        entries.append((here, "cwd"))
+    given = os.environ.get("PYTHONPATH") or ""
+    for one in given.split(os.pathsep) if given and not embedded() else ():
+        if one or here:
+            entries.append((os.path.abspath(one) if one or here else one, "PYTHONPATH"))
+    own = [(one, "own") for one in sys.path if one]
+    if user_site:
+        added = [(one, "user") for one in [user_site] + added_by_pth(user_site)]
+        base = set(site_dirs(base_prefix()))
+        at = next((i for i, one in enumerate(own) if one[0] in base), len(own))
+        own[at:at] = added
+    return without_repeats(entries + own)
+
+
+def without_repeats(entries):  # type: (list[tuple[str, str]]) -> list[tuple[str, str]]
+    """Each folder once: lib64 of a venv is a link to lib."""
+    seen = set()
+    kept = []
+    for folder, origin in entries:
+        try:
+            told = os.stat(folder)
+        except (OSError, ValueError):
+            continue
+        mark = (told.st_dev, told.st_ino) if told.st_ino else folder
+        if mark not in seen:
+            seen.add(mark)
+            kept.append((folder, origin))
+    return kept
+
+
+# --- what is installed there ----------------------------------------------------------------------
+
+
+def normal(name):  # type: (str) -> str
+    name = name.strip().lower().replace("_", "-").replace(".", "-")
+    while "--" in name:
+        name = name.replace("--", "-")
+    return name
+
+
+def named(folder):  # type: (str) -> tuple[str, str] | None
+    """Name and version that the name of a dist-info or egg-info holds."""
+    stem, _, ending = folder.rpartition(".")
+    if ending not in ("dist-info", "egg-info") or stem[:1] in ("~", "."):
+        return None
+    parts = stem.split("-")
+    return normal(parts[0]), parts[1] if len(parts) > 1 else ""
+
+
+def header(path):  # type: (str) -> list[str]
+    """Lines of the header of a METADATA file."""
+    data = read(path, 1 << 14) or b""
+    if b"\n\n" not in data and b"\r\n\r\n" not in data and len(data) == 1 << 14:
+        data = read(path, MOST_HEADER) or b""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    return text.partition("\n\n")[0].split("\n")
+
+
+def metadata(folder):  # type: (str) -> tuple[str, str, list[str]]
+    """Name, version and requirements as METADATA (PKG-INFO) has them; empty where it is broken."""
+    for file in ("METADATA", "PKG-INFO", ""):
+        lines = header(join(folder, file) if file else folder)
+        if lines != [""]:
+            break
+    name = version = ""
+    needs = []
+    for line in lines:
+        if line.startswith("Requires-Dist:"):
+            needs.append(line[14:].strip())
+        elif line.startswith("Name:") and not name:
+            name = normal(line[5:])
+        elif line.startswith("Version:") and not version:
+            version = line[8:].strip()
+    if not needs:
+        told = text_of(join(folder, "requires.txt"), 1 << 16) or ""
+        needs = [one.strip() for one in told.partition("[")[0].split("\n") if one.strip()]
+    return name, version, needs
+
+
+def wanted(requirement):  # type: (str) -> str
+    """The normalised name that a requirement asks for."""
+    for at, letter in enumerate(requirement):
+        if letter in " (<>=!~;[@\t":
+            return normal(requirement[:at])
+    return normal(requirement)
+
+
+def say_distributions(entry, names):  # type: (str, list[str]) -> list[tuple[str, str]]
+    """Tell every distribution of a folder that matters; (folder, version) of torch's."""
+    torches = []
+    for folder in names:
+        told = named(folder) if folder.endswith("-info") else None
+        if told is None:
+            continue
+        name, version, needs = metadata(join(entry, folder))
+        name, version = told[0] or name, told[1] or version
+        asked = [(wanted(one), one) for one in needs]
+        kept = [one for want, one in asked if want == "numpy" or want.startswith(NEEDS)]
+        ties = any(want.startswith(NEEDS) for want, _ in asked)
+        if not (ties or name in NAMES or name.startswith(PREFIXES)):
+            continue
+        if name == "torch":
+            torches.append((folder, version))
+        installer = text_of(join(entry, folder, "INSTALLER"), 100)
+        texts = {
+            one.rpartition("/")[2]: text_of(join(entry, *one.split("/")))
+            for one in TELLTALES.get(name, ())
+        }
+        say(
+            "dist",
+            name=name,
+            version=version,
+            entry=entry,
+            folder=folder,
+            installer=(installer or "").strip(),
+            requires=kept,
+            texts=texts,
+        )
+    return torches
+
+
+def say_leftovers(entry, names):  # type: (str, list[str]) -> None
+    """Folders that a pip which was killed renamed and could not bring back (~orch)."""
+    found = [one for one in names if one.startswith("~")]
+    if found:
+        say("leftovers", entry=entry, names=found[:50])
+
+
+# --- torch ----------------------------------------------------------------------------------------
+
+
+def shape_of(entry, names):  # type: (str, list[str]) -> str
+    """What `import torch` would find in this folder: package, module, remains, or nothing."""
+    if "torch" in names:
+        folder = join(entry, "torch")
+        if os.path.exists(join(folder, "__init__.py")):
+            return "package"
+        if os.path.isdir(join(folder, "lib")) and os.path.exists(join(folder, "version.py")):
+            return "remains"
+    if "torch.py" in names or "torch.pyc" in names:
+        return "module"
+    return ""
+
+
+def say_copy(entry, origin, shape, dists):
+    # type: (str, str, str, list[tuple[str, str]]) -> None
+    folder = join(entry, "torch.py" if shape == "module" else "torch")
+    say(
+        "copy",
+        path=folder,
+        entry=entry,
+        origin=origin,
+        shape=shape,
+        dists=[{"folder": name, "version": told} for name, told in dists],
+        text=text_of(join(folder, "version.py")) if shape != "module" else None,
+        lib=os.path.isdir(join(folder, "lib")),
+    )
+
+
+def lines_with(data, part):  # type: (bytes, bytes) -> list[str]
+    """The lines that hold a text; torch's RECORD has 15,000, so only these are looked at."""
+    found = []
+    at = data.find(part)
+    while at >= 0:
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        found.append(data[data.rfind(b"\n", 0, at) + 1 : end].decode("utf-8", "replace").strip())
+        at = data.find(part, end)
+    return found
+
+
+def checked(data):  # type: (bytes) -> list[str]
+    """Lines of torch's RECORD worth a look: what every import needs."""
+    lines = lines_with(data, b"torch/version.py,")
+    lines += [one for one in lines_with(data, b"/__init__.py,") if one.count("/") < 3]
+    for ending in (b".dll,", b".pyd,") if os.name == "nt" else (b".so",):
+        lines += lines_with(data, ending)
+    return [one for one in lines if one.startswith("torch/")]
+
+
+def say_record(entry, folder):  # type: (str, str) -> None
+    """Compare the files that matter with torch's RECORD: missing, empty, cut short."""
+    data = read(join(entry, folder, "RECORD"), MOST_RECORD)
+    if not data:
+        return say("record", known=False)
+    missing, empty, short = [], [], []
+    for line in checked(data):
+        path, _, rest = line.partition(",")
+        size = rest.rpartition(",")[2]
+        expected = int(size) if size.isdigit() else 0
+        try:
+            found = os.stat(join(entry, *path.split("/"))).st_size
+        except (OSError, ValueError):
+            missing.append(path)
+            continue
+        if not found and expected:
+            empty.append(path)
+        elif found < expected and not path.endswith(".py"):
+            short.append(path)
+    return say("record", known=True, missing=missing, empty=empty, short=short)
+
+
+def say_conda():  # type: () -> None
+    """The records of conda packages that matter; their names hold version and build."""
+    folder = join(sys.prefix, "conda-meta")
+    records = []
+    for one in names_in(folder) or ():
+        parts = one[:-5].rsplit("-", 2) if one.endswith(".json") else []
+        if len(parts) == 3 and (parts[0] in NAMES or parts[0].startswith(PREFIXES)):
+            records.append(one)
+    if records:
+        say("conda", folder=folder, records=records)
+
+
+def say_installed(path):  # type: (list[tuple[str, str]]) -> None
+    skipped = {os.path.dirname(os.__file__), join(os.path.dirname(os.__file__), "lib-dynload")}
+    recorded = False
+    for entry, origin in path:
+        names = names_in(entry) if entry not in skipped else None
+        if names is None:
+            continue
+        dists = say_distributions(entry, names)
+        say_leftovers(entry, names)
+        if "pip" in names and os.path.exists(join(entry, "pip", "__init__.py")) and origin != "cwd":
+            say("pip", entry=entry)
+        shape = shape_of(entry, names)
+        if shape or dists:
+            say_copy(entry, origin, shape, dists)
+        if dists and not recorded:
+            recorded = True
+            say_record(entry, dists[-1][0])
+
+
+def main():  # type: () -> None
+    # What a sitecustomize printed may lack the end of its line.
+    sys.stdout.write("\n")
+    user_site = user_site_in_use()
+    say_python(user_site)
+    path = rebuilt_path(user_site)
+    say("path", entries=[list(one) for one in path])
+    say_conda()
+    say_installed(path)
+    say("end")
+
+
+if __name__ == "__main__":
+    main()
