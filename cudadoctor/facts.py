@@ -482,6 +482,8 @@ class Torch(Section):
     and PTX (compute_90). requires: its Requires-Dist lines.
     installer: pip, uv, conda, ... copies: all that the path holds, the imported one first.
     missing_files, empty_files: files of its RECORD that are absent or empty, relative.
+    short_files: libraries that are shorter than its RECORD says. leftovers: folders of site-packages
+    that a killed pip left behind (~orch).
     """
 
     installed: bool | None = None
@@ -497,6 +499,8 @@ class Torch(Section):
     copies: tuple[TorchCopy, ...] | None = None
     missing_files: tuple[str, ...] | None = None
     empty_files: tuple[str, ...] | None = None
+    short_files: tuple[str, ...] | None = None
+    leftovers: tuple[str, ...] | None = None
     imported: Imported | None = None
 
 
@@ -509,10 +513,16 @@ class Manager(Section):
 
 
 class Index(Section):
-    """Where pip or uv of this user look for packages. Credentials in URLs stay in memory."""
+    """Where pip or uv of this user look for packages. Credentials in URLs stay in memory.
+
+    url: None where the tool's own default is used. no_index: indexes are switched off, so that
+    only find_links (folders, pages) is searched. origin: the file or variable that decided.
+    """
 
     url: str | None = None
     extra: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    no_index: bool = False
     origin: str | None = None
 
 
@@ -523,7 +533,10 @@ class Interpreter(Section):
     kind: venv, uv, conda, conda-base, pipx, poetry, system, user (pyenv and the like), embedded.
     externally_managed: PEP 668. tags_free_threaded: a free-threaded build.
     bits: 64 or 32. pip: pip is importable there. user_site: its directory where it is in use, "".
-    other_pythons: what `python`, `python3` and `pip` on PATH belong to, where that differs.
+    pip_python, path_python: the interpreters that `pip` and `python3` or `python` on PATH belong
+    to; "" where there is none. path: folders that its programs import from, in order, the working
+    folder first. abi: tag of its compiled modules (cpython-311-x86_64-linux-gnu). ensurepip: it
+    can install a pip of its own.
     """
 
     executable: str | None = None
@@ -542,6 +555,10 @@ class Interpreter(Section):
     managers: tuple[Manager, ...] | None = None
     index: Index | None = None
     pip_python: str | None = None
+    path_python: str | None = None
+    path: tuple[str, ...] | None = None
+    abi: str | None = None
+    ensurepip: bool | None = None
 
 
 class Stage(Section):
