@@ -3,6 +3,8 @@
 A shim of pyenv takes 70 ms to start, and a pip must not be run to learn whose it is.
 """
 
+# ruff: noqa: PTH - paths are texts here: links stay unresolved, as the user wrote them.
+
 from __future__ import annotations
 
 import os

@@ -1,5 +1,7 @@
 """Which interpreter is examined: the one of the user, found without running anything of it."""
 
+# ruff: noqa: PTH - paths are texts here: links stay unresolved, as the user wrote them.
+
 from __future__ import annotations
 
 import os

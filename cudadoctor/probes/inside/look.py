@@ -13,7 +13,7 @@ import sys
 try:
     from _json import encode_basestring_ascii as _quoted
 except ImportError:
-    from json.encoder import py_encode_basestring_ascii as _quoted  # type: ignore[attr-defined]
+    from json.encoder import py_encode_basestring_ascii as _quoted
 
 MOST_NAMES = 50000
 MOST_HEADER = 1 << 18
@@ -49,7 +49,7 @@ NAMES = frozenset(
     "natten mamba-ssm causal-conv1d auto-gptq autoawq exllamav2 sageattention gsplat pytorch3d "
     "kaolin ctranslate2 faster-whisper unsloth sglang timm numba numba-cuda warp-lang cudf cuml "
     "ninja setuptools pip wheel uv ipykernel mkl libtorch cudatoolkit cudnn nccl liger-kernel "
-    "megatron-core nemo-toolkit fairscale minkowskiengine gpustat nvitop tiny-cuda-nn".split()
+    "megatron-core nemo-toolkit fairscale minkowskiengine gpustat nvitop tiny-cuda-nn".split()  # noqa: SIM905
 )
 NEEDS = ("torch", "pytorch", "nvidia-", "cuda-", "triton")
 # Small text files in which a package says for which torch and CUDA it was built.
