@@ -1,6 +1,7 @@
 """Where pip and uv of this user look for packages: their files and variables, read as they do."""
 
-# ruff: noqa: PTH - paths are texts here: links stay unresolved, as the user wrote them.
+# Paths are texts here: links stay unresolved, as the user wrote them.
+# ruff: noqa: PTH100, PTH111, PTH114, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from typing import Any
 
 from cudadoctor.facts import Index
 from cudadoctor.host import Host
+from cudadoctor.probes.shims import upwards
 
 _SETTING = re.compile(r"([A-Za-z][\w -]*?)\s*[=:]\s*(.*)")
+_KEYS = ("index-url", "extra-index-url", "find-links", "no-index")
 _TRUE = {"1", "true", "yes", "on", "y", "t"}
 
 
@@ -32,10 +35,10 @@ def read_pip(host: Host, prefix: str) -> Index:
             answer = host.read(path, 1 << 16)
             for key, value in ini_section(answer.text, section).items():
                 found[key] = (value, path)
-    for key in ("index-url", "extra-index-url", "find-links", "no-index"):
+    for key in _KEYS:
         name = "PIP_" + key.upper().replace("-", "_")
-        if value := host.env.get(name):
-            found[key] = (value, name)
+        if given := host.env.get(name):
+            found[key] = (given, name)
     return _index(found)
 
 
@@ -138,22 +141,22 @@ def _uv_files(host: Host) -> Iterator[str]:
     if given := env.get("UV_CONFIG_FILE"):
         yield given
         return
-    folder = os.path.abspath(".")
-    while True:
-        for name in ("uv.toml", "pyproject.toml"):
-            path = os.path.join(folder, name)
-            if host.stat(path).exists and _uv_table(host, path) is not None:
-                yield path
-                folder = os.path.dirname(folder) if folder == "/" else "/"
-                break
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            break
-        folder = parent
+    if project := _project_file(host):
+        yield project
     home = env.get("APPDATA") if host.system == "Windows" else env.get("XDG_CONFIG_HOME")
     yield os.path.join(home or os.path.join(_home(host), ".config"), "uv", "uv.toml")
     if host.system != "Windows":
         yield from ("/etc/xdg/uv/uv.toml", "/etc/uv/uv.toml")
+
+
+def _project_file(host: Host) -> str | None:
+    """The nearest file upwards in which a project has settings for uv."""
+    for folder in upwards(os.path.abspath(".")):
+        for name in ("uv.toml", "pyproject.toml"):
+            path = os.path.join(folder, name)
+            if host.stat(path).exists and _uv_table(host, path) is not None:
+                return path
+    return None
 
 
 def _uv_table(host: Host, path: str) -> dict[str, Any] | None:
@@ -178,7 +181,7 @@ def _take_uv(found: dict[str, tuple[str, str]], table: dict[str, Any] | None, pa
         return
     pip = table.get("pip")
     for source in (table, pip if isinstance(pip, dict) else {}):
-        for key in ("index-url", "extra-index-url", "find-links", "no-index"):
+        for key in _KEYS:
             value = source.get(key)
             if isinstance(value, list):
                 found[key] = (" ".join(map(str, value)), path)

@@ -3,7 +3,8 @@
 A shim of pyenv takes 70 ms to start, and a pip must not be run to learn whose it is.
 """
 
-# ruff: noqa: PTH - paths are texts here: links stay unresolved, as the user wrote them.
+# Paths are texts here: links stay unresolved, as the user wrote them.
+# ruff: noqa: PTH100, PTH111, PTH114, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def _wanted(host: Host, root: str) -> Iterator[str]:
     if told := host.env.get("PYENV_VERSION"):
         yield from told.split(":")
         return
-    for folder in _upwards(host.env.get("PYENV_DIR") or os.path.abspath(".")):
+    for folder in upwards(host.env.get("PYENV_DIR") or os.path.abspath(".")):
         found = host.read(os.path.join(folder, ".python-version"), 4096)
         if found.known:
             yield from _lines(found.text)
@@ -91,7 +92,8 @@ def _lines(text: str) -> list[str]:
     return [word for line in lines for word in line.split()] or ["system"]
 
 
-def _upwards(folder: str) -> Iterator[str]:
+def upwards(folder: str) -> Iterator[str]:
+    """The folder and all that it lies in."""
     yield folder
     while (parent := os.path.dirname(folder)) != folder:
         folder = parent

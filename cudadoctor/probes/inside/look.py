@@ -6,6 +6,8 @@ the user's own programs get (working folder, PYTHONPATH, user site) is rebuilt h
 -I takes those out.
 """
 
+# ruff: noqa: SIM905
+
 import os
 import site
 import sys
@@ -49,7 +51,7 @@ NAMES = frozenset(
     "natten mamba-ssm causal-conv1d auto-gptq autoawq exllamav2 sageattention gsplat pytorch3d "
     "kaolin ctranslate2 faster-whisper unsloth sglang timm numba numba-cuda warp-lang cudf cuml "
     "ninja setuptools pip wheel uv ipykernel mkl libtorch cudatoolkit cudnn nccl liger-kernel "
-    "megatron-core nemo-toolkit fairscale minkowskiengine gpustat nvitop tiny-cuda-nn".split()  # noqa: SIM905
+    "megatron-core nemo-toolkit fairscale minkowskiengine gpustat nvitop tiny-cuda-nn".split()
 )
 NEEDS = ("torch", "pytorch", "nvidia-", "cuda-", "triton")
 # Small text files in which a package says for which torch and CUDA it was built.
