@@ -164,3 +164,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     undecided: tuple[Undecided, ...]
     candidates: tuple[Candidate, ...] = ()
     next_command: tuple[str, ...] | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant of torch that was passed over, and why."""
+
+    variant: str
+    reason: str

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from cudadoctor.findings import Edit, Risk, Where
+from cudadoctor.findings import Edit, Refusal, Remedy, Risk, Severity, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cudadoctor.builds import Choice
+    from cudadoctor.facts import Machine
+    from cudadoctor.findings import Diagnosis, Finding
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.remedies.merging import Planned
+
+__all__ = ["BuildChoice", "Dialect", "Plan", "Refusal", "Step", "Wishes", "plan"]
 
 Dialect = Literal["pip", "uv", "conda", "pixi", "docker"]
 
@@ -42,13 +53,6 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant that was passed over, and why."""
-
-    variant: str
-    reason: str
-
-
 class BuildChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The torch build that the solver chose for this machine, the contract's shape."""
 
@@ -67,3 +71,124 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: tuple[Step, ...] = ()
     build: BuildChoice | None = None
+
+
+def plan(
+    machine: Machine,
+    knowledge: Knowledge,
+    diagnosis: Diagnosis,
+    wishes: Wishes | None = None,
+) -> Plan:
+    """The steps that cure what nothing deeper explains, in causal order, each only once.
+
+    Package changes that belong together are one step, so that none undoes another.
+    """
+    from cudadoctor.remedies.merging import merged
+
+    wishes = wishes or Wishes()
+    roots = [one for one in diagnosis.findings if _is_root(one)]
+    choice = _choice(machine, knowledge, roots, wishes)
+    prescribed = [
+        (one.cause, _as_wished(one.remedies, machine, knowledge, choice, wishes)) for one in roots
+    ]
+    planned = merged(prescribed, knowledge, choice.build if choice else None)
+    return Plan(
+        steps=tuple(_step(one, machine, knowledge, wishes) for one in planned),
+        build=_build(machine, choice) if choice else None,
+    )
+
+
+def _is_root(finding: Finding) -> bool:
+    return not finding.because_of and finding.severity < Severity.INFO
+
+
+def _choice(
+    machine: Machine, knowledge: Knowledge, roots: Iterable[Finding], wishes: Wishes
+) -> Choice | None:
+    """The solver's answer, where any way out installs torch."""
+    from cudadoctor.builds import best_build
+
+    if not any(remedy.id == "install-torch" for one in roots for remedy in one.remedies):
+        return None
+    return best_build(machine, knowledge, keep=wishes.torch)
+
+
+def _as_wished(
+    remedies: tuple[Remedy, ...],
+    machine: Machine,
+    knowledge: Knowledge,
+    choice: Choice | None,
+    wishes: Wishes,
+) -> tuple[Remedy, ...]:
+    """The remedies with the torch that the user asked for, or a word that it cannot be."""
+    from cudadoctor.remedies.build import remedy_for
+
+    if wishes.torch is None or choice is None:
+        return remedies
+    if choice.build is not None and _is_of(str(choice.build.torch), wishes.torch):
+        wished = remedy_for(choice.build, machine, knowledge)
+    else:
+        wished = _impossible(wishes.torch, choice)
+    return tuple(wished if one.id == "install-torch" else one for one in remedies)
+
+
+def _is_of(version: str, wish: str) -> bool:
+    return version == wish or version.startswith(f"{wish}.")
+
+
+def _impossible(wish: str, choice: Choice) -> Remedy:
+    reasons = "; ".join(f"{one.variant}: {one.reason}" for one in choice.why_not)
+    return Remedy(
+        id="install-torch",
+        title=f"No build of torch {wish} fits this machine",
+        risk=Risk.ENVIRONMENT,
+        manual=f"Give up the wish for torch {wish}, or change what stands against it"
+        + (f" ({reasons})." if reasons else "."),
+    )
+
+
+def _build(machine: Machine, choice: Choice) -> BuildChoice | None:
+    from cudadoctor.builds import python_of
+
+    build = choice.build
+    if build is None:
+        return None
+    return BuildChoice(
+        torch=str(build.torch),
+        variant=build.variant,
+        torchvision=build.torchvision,
+        torchaudio=build.torchaudio,
+        python=python_of(machine) or "",
+        index=build.index,
+        why=choice.why,
+        why_not=choice.why_not,
+    )
+
+
+def _step(one: Planned, machine: Machine, knowledge: Knowledge, wishes: Wishes) -> Step:
+    from cudadoctor import dialects
+
+    remedy = one.remedy
+    commands, edits, tool = remedy.commands, remedy.edits, remedy.tool
+    manual, notes = remedy.manual, [remedy.note]
+    if remedy.packages is not None:
+        written = dialects.write(machine, knowledge, remedy.packages, wishes.manager)
+        commands, edits = commands + written.commands, edits + written.edits
+        tool, manual = written.tool, manual or written.manual
+        notes.append(written.note)
+    return Step(
+        id=remedy.id,
+        title=remedy.title,
+        group=one.group,
+        where=remedy.where,
+        risk=remedy.risk,
+        needs_root=remedy.needs_root,
+        reboot=remedy.reboot,
+        commands=commands,
+        manual=manual,
+        variables=remedy.variables,
+        edits=edits,
+        cures=one.cures,
+        tool=tool,
+        note=" ".join(note for note in notes if note) or None,
+    )

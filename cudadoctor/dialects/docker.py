@@ -1,0 +1,107 @@
+"""docker: lines of a Dockerfile on an nvidia/cuda image that is known to exist.
+
+torch's wheels bring their own CUDA libraries, so the smallest image (base) is enough.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import msgspec
+from packaging.version import Version
+
+from cudadoctor.dialects.index import options, pinned, source_for
+from cudadoctor.dialects.pip import sound, split_compiled
+from cudadoctor.dialects.written import Written
+from cudadoctor.findings import Edit
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.findings import PackageChange
+    from cudadoctor.knowledge import Knowledge
+
+_PLAIN = "ubuntu:24.04"
+_PLATFORMS = {"x86_64": "linux_x86_64", "aarch64": "linux_aarch64"}
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """A base image: its CUDA release, its system and that system's own Python."""
+
+    cuda: Version
+    tag: str
+    python: str
+
+
+def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
+    """The lines that bring the change's packages into an image."""
+    lines = "\n".join(_lines(m, kb, change))
+    return Written(
+        tool="docker",
+        edits=(Edit(file="Dockerfile", what=lines),),
+        manual="Build an image from these lines and start it with `docker run --gpus all`.",
+    )
+
+
+@lru_cache(maxsize=1)
+def images() -> tuple[Image, ...]:
+    """All images of the table, the newest first."""
+    text = resources.files("cudadoctor.dialects").joinpath("images.json").read_text("utf-8")
+    table = json.loads(text)
+    return tuple(
+        Image(cuda=Version(row["cuda"]), tag=row["tag"], python=table["python"][row["distro"]])
+        for row in table["images"]
+    )
+
+
+def image_for(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
+    """The image for a CUDA build, None where the table has none of that CUDA major.
+
+    Not newer than the driver's own CUDA: these images refuse to start on an older driver of a
+    GeForce, although the wheels in them would run.
+    """
+    if change.cuda is None:
+        return _PLAIN
+    wanted = Version(change.cuda)
+    limit = min(wanted, m.driver.cuda) if m.driver.cuda else wanted
+    pythons = _pythons(m, kb, change)
+    fitting = [
+        one
+        for one in images()
+        if one.cuda.major == wanted.major
+        and one.cuda.release[:2] <= limit.release[:2]
+        and (pythons is None or one.python in pythons)
+    ]
+    best = max(fitting, key=lambda one: (one.cuda, one.python == "3.12"), default=None)
+    return f"nvidia/cuda:{best.tag}" if best else None
+
+
+def _pythons(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...] | None:
+    """The Pythons that the change's torch is made for, None where the tables do not say."""
+    pin = next((one for one in change.install if one.startswith("torch==")), None)
+    if pin is None or change.variant is None:
+        return None
+    platform = _PLATFORMS.get(m.platform.machine or "", "linux_x86_64")
+    build = kb.build_of(Version(pin.partition("==")[2]), change.variant, platform)
+    return build.pythons if build else None
+
+
+def _lines(m: Machine, kb: Knowledge, change: PackageChange) -> list[str]:
+    source = source_for(m, change, "docker")
+    wheels, compiled = split_compiled(pinned(sound(change.install), source))
+    pip = ("pip", "install", "--no-cache-dir")
+    lines = [
+        f"FROM {image_for(m, kb, change) or _PLAIN}",
+        "RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv",
+        "RUN python3 -m venv /opt/venv",
+        "ENV PATH=/opt/venv/bin:$PATH",
+    ]
+    if wheels:
+        lines.append("RUN " + shlex.join((*pip, *wheels, *options(source))))
+    for more in (compiled, sound(change.then)):
+        if more:
+            lines.append("RUN " + shlex.join((*pip, "--no-build-isolation", *more)))
+    return lines

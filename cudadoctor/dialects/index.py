@@ -1,0 +1,139 @@
+"""Where torch's wheels come from, given the package indexes that the user has configured."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Index, Machine
+    from cudadoctor.findings import PackageChange
+
+TORCH_INDEX = "https://download.pytorch.org/whl"
+
+_VARIANT = re.compile(r"cu\d{2,3}|cpu|xpu|rocm[\d.]+")
+_TAGGED = ("torch", "torchvision", "torchaudio")
+_PYPI_HOSTS = frozenset({"pypi.org", "pypi.python.org"})
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Options and pins that lead to the right wheel.
+
+    index: in place of the configured one. extra: beside it. tag: the local version to ask for,
+    where more than one index has that release.
+    """
+
+    index: str | None = None
+    extra: str | None = None
+    tag: str | None = None
+    note: str | None = None
+
+
+def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
+    """Where this change is installed from.
+
+    A mirror of the user's stays in use; an index for another torch variant is never obeyed.
+    """
+    configured = m.python.index
+    if configured is None or change.variant is None:
+        return Source(index=change.index)
+    own = _torch_mirror(configured, change.variant)
+    if own is not None:
+        return own
+    if mirror := _mirror(configured):
+        return _through(mirror, configured, change, tool)
+    if _leads_astray(configured, change):
+        index = change.index or f"{TORCH_INDEX}/{change.variant}"
+        return Source(
+            index=index,
+            tag=change.variant,
+            note="The configured index offers another variant of torch, so the exact one is named.",
+        )
+    return Source(index=change.index)
+
+
+def options(source: Source) -> tuple[str, ...]:
+    """The options of pip and uv for it."""
+    index = ("--index-url", source.index) if source.index else ()
+    extra = ("--extra-index-url", source.extra) if source.extra else ()
+    return (*index, *extra)
+
+
+def pinned(requirements: tuple[str, ...], source: Source) -> tuple[str, ...]:
+    """The requirements with the local version where it is needed."""
+    if source.tag is None:
+        return requirements
+    return tuple(
+        f"{one}+{source.tag}" if "==" in one and one.split("==")[0] in _TAGGED else one
+        for one in requirements
+    )
+
+
+def host_of(url: str) -> str:
+    """The host of an index, without credentials or port."""
+    try:
+        return urlsplit(url).hostname or "the configured index"
+    except ValueError:
+        return "the configured index"
+
+
+def _through(mirror: str, configured: Index, change: PackageChange, tool: str) -> Source:
+    if change.index is None:
+        # A password is left where it is: the tool that it is configured for reads it from there.
+        hidden = _has_credentials(mirror) and _read_by(tool, configured)
+        return Source(index=None if hidden else mirror)
+    return Source(
+        index=None if _read_by(tool, configured) else mirror,
+        extra=change.index,
+        tag=change.variant,
+        note=f"Your index ({host_of(mirror)}) stays in use for all other packages; it is not known "
+        f"to have the {change.variant} builds, so torch's own index is added.",
+    )
+
+
+def _torch_mirror(configured: Index, variant: str) -> Source | None:
+    """A company's copy of torch's index, turned to the variant that is wanted."""
+    url = configured.url
+    if url is None or _is_official(url) or _variant_of(url) is None:
+        return None
+    base = url.rstrip("/").rpartition("/")[0]
+    same = _variant_of(url) == variant
+    return Source(index=url if same else f"{base}/{variant}", tag=None if same else variant)
+
+
+def _mirror(configured: Index) -> str | None:
+    """The user's own main index, where it is neither PyPI nor torch's."""
+    url = configured.url
+    if url is None or _is_official(url) or host_of(url) in _PYPI_HOSTS:
+        return None
+    return url
+
+
+def _leads_astray(configured: Index, change: PackageChange) -> bool:
+    indexes = [url for url in (configured.url, *configured.extra) if url]
+    variants = {_variant_of(url) for url in indexes} - {None}
+    return bool(variants - {change.variant}) or any(
+        _is_official(url) and change.index is None for url in indexes
+    )
+
+
+def _is_official(url: str) -> bool:
+    return host_of(url).endswith("pytorch.org")
+
+
+def _variant_of(url: str) -> str | None:
+    last = url.rstrip("/").rpartition("/")[2]
+    return last if _VARIANT.fullmatch(last) else None
+
+
+def _has_credentials(url: str) -> bool:
+    return "@" in url.partition("://")[2].partition("/")[0]
+
+
+def _read_by(tool: str, configured: Index) -> bool:
+    """Whether that tool reads the configuration which this index came from."""
+    for_uv = "uv" in (configured.origin or "").lower()
+    return for_uv == (tool == "uv")

@@ -1,0 +1,41 @@
+"""uv, for environments that it made or that have no pip: `uv pip ... --python <interpreter>`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.dialects.address import interpreter, manager
+from cudadoctor.dialects.index import options, pinned, source_for
+from cudadoctor.dialects.pip import sound, split_compiled
+from cudadoctor.dialects.written import Command, Written
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.findings import PackageChange
+
+
+def write(m: Machine, change: PackageChange) -> Written:
+    """The change in the examined environment."""
+    uv = manager(m, "uv") or "uv"
+    python = interpreter(m)
+    installed = install(m, change, uv, python)
+    removed = sound(change.remove)
+    uninstall = ((uv, "pip", "uninstall", "--python", python, *removed),) if removed else ()
+    return Written(tool="uv", commands=(*uninstall, *installed.commands), note=installed.note)
+
+
+def install(m: Machine, change: PackageChange, uv: str, python: str) -> Written:
+    """The installing half of the change, into any interpreter's environment."""
+    source = source_for(m, change, "uv")
+    start: Command = (uv, "pip", "install", "--python", python)
+    commands: list[Command] = []
+    for wanted, more in (
+        (pinned(sound(change.install), source), options(source)),
+        (sound(change.then), ()),
+    ):
+        wheels, compiled = split_compiled(wanted)
+        if wheels:
+            commands.append((*start, *wheels, *more))
+        if compiled:
+            commands.append((*start, "--no-build-isolation", *compiled))
+    return Written(tool="uv", commands=tuple(commands), note=source.note)

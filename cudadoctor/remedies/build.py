@@ -1,0 +1,332 @@
+"""Remedies that put a fitting torch, with what belongs to it, into the examined environment."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from cudadoctor.builds import best_build, platform_of
+from cudadoctor.findings import PackageChange, Remedy, Risk
+from cudadoctor.remedies.wheels import (
+    COMPANIONS,
+    TORCH_FAMILY,
+    collides,
+    colliding,
+    kept_by_others,
+    only_for_torch,
+)
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Distribution, Machine
+    from cudadoctor.knowledge import Knowledge, TorchBuild
+
+INDEX = "https://download.pytorch.org/whl"
+JETSON_INDEX = "https://pypi.jetson-ai-lab.io/jp6/cu126/+simple/"
+JETPACK_6 = 36  # Linux for Tegra R36
+JETPACK_7 = 38  # From R38 on, a Jetson runs the builds for servers.
+
+EXTENSIONS = frozenset(
+    {
+        "apex",
+        "auto-gptq",
+        "bitsandbytes",
+        "causal-conv1d",
+        "deepspeed",
+        "detectron2",
+        "flash-attn",
+        "mamba-ssm",
+        "mmcv",
+        "pyg-lib",
+        "pytorch3d",
+        "torch-cluster",
+        "torch-scatter",
+        "torch-sparse",
+        "torch-spline-conv",
+        "torchao",
+        "transformer-engine",
+        "vllm",
+        "xformers",
+    }
+)
+"""Packages with compiled code against one torch release."""
+
+
+def install_torch(m: Machine, kb: Knowledge, keep: str | None = None) -> tuple[Remedy, ...]:
+    """The build of torch that fits this machine, with its companions; () where none fits."""
+    if _needs_jetson_wheel(m):
+        return jetson_torch(m)
+    build = best_build(m, kb, keep=keep).build
+    return () if build is None else (remedy_for(build, m, kb),)
+
+
+def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
+    """The step that installs exactly this build."""
+    found = companions_for(build, m, kb)
+    fitting = {name: version for name, version in found.items() if version}
+    lost = tuple(name for name, version in found.items() if version is None)
+    pins = (f"torch=={build.torch}", *(f"{name}=={one}" for name, one in fitting.items()))
+    change = PackageChange(
+        install=pins,
+        remove=_to_remove(build, m, lost),
+        index=None if build.default else build.index,
+        variant=build.variant,
+        cuda=str(build.cuda) if build.cuda else None,
+        download_bytes=build.download_bytes,
+    )
+    kind = "CPU" if build.variant == "cpu" else build.variant
+    return Remedy(
+        id="install-torch",
+        title=f"Install the {kind} build of torch {build.torch}",
+        risk=Risk.ENVIRONMENT,
+        packages=change,
+        note=" ".join(_notes(build, m, kb, lost)) or None,
+    )
+
+
+def reinstall_torch(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+    """The same torch again, with the libraries that it pins; () where its index is not known."""
+    if m.torch.version is None or _needs_jetson_wheel(m) or m.torch.version.is_devrelease:
+        return ()
+    source = _origin(m, kb)
+    if source is None:
+        return ()
+    variant, index = source
+    present = [name for name in COMPANIONS if m.package(name)]
+    release = m.torch.version.public
+    change = PackageChange(
+        install=(f"torch=={release}", *_pinned(m, present)),
+        remove=_installed(m, ("torch", *present)) + only_for_torch(m.packages or ()),
+        index=index,
+        variant=variant,
+        cuda=str(m.torch.cuda) if m.torch.cuda else None,
+    )
+    title = f"Install torch {release} again, with its own libraries"
+    return (Remedy(id="reinstall-torch", title=title, risk=Risk.ENVIRONMENT, packages=change),)
+
+
+def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, ...]:
+    """The releases of these packages that belong to the installed torch; () where none is known."""
+    if m.torch.version is None or _needs_jetson_wheel(m):
+        return ()
+    found = {name: _release_for(name, m, kb) for name in names}
+    pins = tuple(f"{name}=={version}" for name, version in found.items() if version)
+    if not pins:
+        return ()
+    variant, index = _origin(m, kb) or (None, None)
+    ours = tuple(pin for pin in pins if pin.split("==")[0] in COMPANIONS)
+    change = PackageChange(
+        install=ours or pins,
+        then=tuple(pin for pin in pins if pin not in ours) if ours else (),
+        index=index if ours else None,
+        variant=variant,
+        cuda=str(m.torch.cuda) if m.torch.cuda else None,
+    )
+    listed = ", ".join(pin.replace("==", " ") for pin in pins)
+    title = f"Install {listed} for torch {m.torch.version.public}"
+    lost = [name for name, version in found.items() if not version]
+    note = f"No release of {', '.join(lost)} is known for this torch." if lost else None
+    return (
+        Remedy(
+            id="install-companion",
+            title=title,
+            risk=Risk.ENVIRONMENT,
+            packages=change,
+            note=note,
+        ),
+    )
+
+
+def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
+    """NVIDIA's own build for this JetPack, or from JetPack 7 on the general one."""
+    release = m.platform.l4t.major if m.platform.l4t else None
+    if release is not None and release >= JETPACK_7:
+        build = best_build(m, kb).build if kb else None
+        return (remedy_for(build, m, kb),) if build and kb else ()
+    if release != JETPACK_6:
+        text = "Install NVIDIA's torch wheel for this release of JetPack (or use its container "
+        text += "image for it); builds for other computers have no code for this board."
+        return (
+            Remedy(
+                id="jetson-torch",
+                title="Install NVIDIA's build of torch for this JetPack",
+                risk=Risk.ENVIRONMENT,
+                manual=text,
+            ),
+        )
+    change = PackageChange(
+        install=("torch", "torchvision"),
+        remove=_installed(m, TORCH_FAMILY) + only_for_torch(m.packages or ()),
+        index=JETSON_INDEX,
+        variant="cu126",
+        cuda="12.6",
+    )
+    return (
+        Remedy(
+            id="jetson-torch",
+            title="Install the build of torch for JetPack 6",
+            risk=Risk.ENVIRONMENT,
+            packages=change,
+            note="The wheels are made for the Python of JetPack 6, which is 3.10.",
+        ),
+    )
+
+
+def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, str | None]:
+    """The companions to install with a build -> their release, None where there is none."""
+    wanted = [name for name in COMPANIONS if m.package(name)]
+    if m.torch.installed is False and not wanted:
+        wanted = ["torchvision"] if build.torchvision else []
+    return {name: matching(name, build, kb) for name in wanted}
+
+
+def matching(name: str, build: TorchBuild, kb: Knowledge) -> str | None:
+    """The release of a companion that belongs to a build, None where there is none."""
+    if name == "torchvision":
+        return build.torchvision
+    if name == "torchaudio":
+        return build.torchaudio
+    return next(iter(kb.companion(name, build.torch)), None)
+
+
+def _to_remove(build: TorchBuild, m: Machine, lost: tuple[str, ...]) -> tuple[str, ...]:
+    """What must go before the build comes.
+
+    Within one variant the package manager replaces what differs. Another variant of the same
+    release looks satisfied to it, and its libraries would collide: there the old set goes first.
+    """
+    packages = m.packages or ()
+    major = build.cuda.major if build.cuda else None
+    strays = colliding(packages, major) if major else ()
+    kept = kept_by_others(packages)
+    strays = tuple(name for name in strays if name not in kept)
+    if not (_changes_variant(build, m) or strays or _same_release(build, m)):
+        return _installed(m, lost)
+    family = _installed(m, TORCH_FAMILY)
+    return family + tuple(sorted({*only_for_torch(packages), *strays}))
+
+
+def _changes_variant(build: TorchBuild, m: Machine) -> bool:
+    if m.torch.installed is False:
+        return False
+    kind = "cpu" if build.cuda is None else "cuda"
+    return m.torch.build != kind or (build.cuda is not None and m.torch.cuda != build.cuda)
+
+
+def _same_release(build: TorchBuild, m: Machine) -> bool:
+    version = m.torch.version
+    return version is not None and version.public == build.torch.public
+
+
+def _notes(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...]) -> list[str]:
+    notes = [_size(build)] if build.download_bytes else []
+    notes += [f"No {name} exists for torch {build.torch}: it is taken out." for name in lost]
+    notes += _broken_extensions(build, m, kb)
+    if build.cuda:
+        for wheel, owner in kept_by_others(m.packages or ()).items():
+            if collides(wheel, build.cuda.major):
+                notes.append(
+                    f"{owner} needs {wheel}, which shares its folder with the new libraries: "
+                    "a new environment keeps both sound."
+                )
+    return notes
+
+
+def _size(build: TorchBuild) -> str:
+    number = build.download_bytes or 0
+    text = f"The torch wheel is {number / 1e6:.0f} MB to download"
+    brings_all = build.cuda is None or not build.platform.startswith("linux")
+    return f"{text}." if brings_all else f"{text}; the CUDA libraries come on top."
+
+
+def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
+    """A sentence for each installed package whose compiled code will not fit the new torch."""
+    if m.torch.version is None:
+        return []
+    other_cuda = _major(m.torch.cuda) != _major(build.cuda)
+    other_torch = m.torch.version.release[:2] != build.torch.release[:2]
+    if not (other_cuda or other_torch):
+        return []
+    return [
+        _broken(one, build, kb)
+        for one in m.packages or ()
+        if one.name in EXTENSIONS and not _made_for(one, build)
+    ]
+
+
+def _broken(one: Distribution, build: TorchBuild, kb: Knowledge) -> str:
+    fitting = next(iter(kb.companion(one.name, build.torch)), None)
+    if fitting and fitting != one.version:
+        after = f"{one.name} {fitting} is made for torch {build.torch}."
+    else:
+        after = f"install it again for torch {build.torch} afterwards."
+    return f"{one.name} {one.version} was compiled for the present torch: {after}"
+
+
+def _made_for(one: Distribution, build: TorchBuild) -> bool:
+    same_torch = one.torch is not None and one.torch.release[:2] == build.torch.release[:2]
+    return same_torch and (one.cuda is None or _major(one.cuda) == _major(build.cuda))
+
+
+def _release_for(name: str, m: Machine, kb: Knowledge) -> str | None:
+    version = m.torch.version
+    if version is None:
+        return None
+    build = _row(m, kb)
+    if build is not None and name in ("torchvision", "torchaudio"):
+        return matching(name, build, kb)
+    return next(iter(kb.companion(name, Version(version.public))), None)
+
+
+def _row(m: Machine, kb: Knowledge) -> TorchBuild | None:
+    """The row of the installed build in the tables."""
+    platform, version = platform_of(m), m.torch.version
+    variant = _variant(m)
+    if platform is None or version is None or variant is None:
+        return None
+    return kb.build_of(Version(version.public), variant, platform)
+
+
+def _variant(m: Machine) -> str | None:
+    """The variant that is installed, None for a build of somebody else's."""
+    local = m.torch.version.local if m.torch.version else None
+    if local is None and m.torch.text and "+" in m.torch.text:
+        local = m.torch.text.partition("+")[2]
+    if local:
+        return local if re.fullmatch(r"cu\d+|cpu", local) else None
+    if m.torch.build == "cpu":
+        return "cpu"
+    return f"cu{str(m.torch.cuda).replace('.', '')}" if m.torch.cuda else None
+
+
+def _origin(m: Machine, kb: Knowledge) -> tuple[str, str | None] | None:
+    """Variant and index of the installed build; index None for the default one."""
+    variant = _variant(m)
+    if variant is None or m.torch.build not in ("cuda", "cpu"):
+        return None
+    row = _row(m, kb)
+    if row is not None:
+        return variant, None if row.default else row.index
+    return variant, f"{INDEX}/{variant}"
+
+
+def _pinned(m: Machine, names: list[str]) -> tuple[str, ...]:
+    found = (m.package(name) for name in names)
+    return tuple(f"{one.name}=={one.version.partition('+')[0]}" for one in found if one)
+
+
+def _installed(m: Machine, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the names that are installed; where the list is not known, torch if it is there."""
+    if m.packages is None:
+        return tuple(name for name in names if name == "torch" and m.torch.installed)
+    return tuple(name for name in names if m.package(name))
+
+
+def _needs_jetson_wheel(m: Machine) -> bool:
+    release = m.platform.l4t
+    return bool(m.platform.jetson) and not (release is not None and release.major >= JETPACK_7)
+
+
+def _major(version: Version | None) -> int | None:
+    return version.major if version else None

@@ -1,0 +1,58 @@
+"""Another Python as the way out, where torch is not made for the examined one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from packaging.version import Version
+
+from cudadoctor.builds import best_build
+from cudadoctor.dialects import environment
+from cudadoctor.findings import Remedy, Risk
+from cudadoctor.remedies.build import remedy_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cudadoctor.facts import Machine
+    from cudadoctor.knowledge import Knowledge
+
+
+def install_python(m: Machine, kb: Knowledge, versions: Iterable[str]) -> tuple[Remedy, ...]:
+    """A new environment with the nearest of these Pythons ("3.12"), and torch in it."""
+    wanted = _nearest(m, [Version(one) for one in versions if not one.endswith("t")])
+    if wanted is None:
+        return ()
+    changed = msgspec.structs.replace(
+        m,
+        python=msgspec.structs.replace(m.python, version=wanted, free_threaded=False, bits=64),
+        torch=type(m.torch)(installed=False),
+        packages=(),
+    )
+    build = best_build(changed, kb).build
+    change = remedy_for(build, changed, kb).packages if build else None
+    made = environment.new_environment(m, str(wanted), change)
+    return (
+        Remedy(
+            id="install-python",
+            title=f"Make a new environment with Python {wanted}",
+            risk=Risk.ENVIRONMENT,
+            commands=made.commands,
+            manual=made.manual,
+            tool=made.tool,
+            note=made.note,
+        ),
+    )
+
+
+def _nearest(m: Machine, versions: list[Version]) -> Version | None:
+    """The closest to the present Python: the newest below it, else the oldest above it."""
+    present = m.python.version
+    if not versions:
+        return None
+    if present is None:
+        return max(versions)
+    same = Version(f"{present.major}.{present.minor}")
+    below = [one for one in versions if one <= same]
+    return max(below) if below else min(versions)

@@ -1,0 +1,123 @@
+"""The plan as a script for a shell: what `fix --print` writes.
+
+Only what the user may do in their own environment stands there as commands. Alternatives, and
+whatever needs root, a reboot or another machine, are comments.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from cudadoctor.dialects.address import PLACEHOLDER
+from cudadoctor.findings import Severity
+from cudadoctor.render import inert
+from cudadoctor.render.shells import Shell, ShellName, comment, shell_of
+from cudadoctor.render.summary import cost_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cudadoctor.facts import Machine
+    from cudadoctor.findings import Diagnosis
+    from cudadoctor.plan import Plan, Step
+
+WIDTH = 96
+
+
+def script(
+    plan: Plan,
+    machine: Machine,
+    diagnosis: Diagnosis,
+    *,
+    shell: ShellName = "bash",
+    version: str,
+    knowledge: str,
+) -> str:
+    """The whole script. version: the doctor's; knowledge: the date of its tables."""
+    words = shell_of(shell)
+    lines = [*_header(machine, diagnosis, version, knowledge)]
+    if shell == "bash":
+        lines.insert(0, "#!/bin/sh")
+    if not plan.steps:
+        lines += ["", comment("Nothing to do.")]
+        return "\n".join(lines) + "\n"
+    body: list[str] = []
+    for number, steps in enumerate(_groups(plan), 1):
+        body += ["", *_group(number, steps, words)]
+    commands = "\n".join(line for line in body if not line.startswith("#"))
+    lines += [*words.start(commands), *body, "", *_afterwards(machine, words)]
+    return "\n".join(lines) + "\n"
+
+
+def is_runnable(step: Step) -> bool:
+    """Whether a step may stand in the script as commands."""
+    harmless = step.where == "here" and not step.needs_root and not step.reboot
+    return harmless and bool(step.commands or step.variables)
+
+
+def _header(machine: Machine, diagnosis: Diagnosis, version: str, knowledge: str) -> Iterator[str]:
+    yield comment(f"cudadoctor {version}, knowledge of {knowledge}")
+    if machine.python.executable:
+        yield comment(f"examined: {machine.python.executable}")
+    for finding in diagnosis.findings:
+        if finding.because_of or finding.severity is Severity.INFO:
+            continue
+        yield "#"
+        yield from _text(f"{finding.severity.label}: {finding.title} ({finding.cause})")
+        yield from _text(finding.why, 2)
+    yield "#"
+
+
+def _groups(plan: Plan) -> list[list[Step]]:
+    """The steps group by group, what is run (or else preferred) first."""
+    groups: dict[str, list[Step]] = {}
+    for step in plan.steps:
+        groups.setdefault(step.group, []).append(step)
+    return [sorted(steps, key=lambda one: not is_runnable(one)) for steps in groups.values()]
+
+
+def _group(number: int, steps: list[Step], words: Shell) -> Iterator[str]:
+    chosen, *others = steps
+    yield from _text(f"{number}. {chosen.title} [{cost_of(chosen)}]")
+    yield from _about(chosen)
+    if is_runnable(chosen):
+        yield from (words.variable(name, value) for name, value in chosen.variables.items())
+        yield from (words.command(argv) for argv in chosen.commands)
+    else:
+        yield from _as_comments(chosen, words)
+    for other in others:
+        yield from _text(f"or: {other.title} [{cost_of(other)}]")
+        yield from _about(other)
+        yield from _as_comments(other, words)
+
+
+def _about(step: Step) -> Iterator[str]:
+    yield from _text(f"cures: {', '.join(step.cures)}", 3)
+    for text in (step.manual, step.note):
+        if text:
+            yield from _text(text, 3)
+    for edit in step.edits:
+        yield comment(f"in {edit.file}:", 3)
+        yield from (comment(line, 5) for line in edit.what.splitlines())
+
+
+def _as_comments(step: Step, words: Shell) -> Iterator[str]:
+    root = "sudo " if step.needs_root else ""
+    for name, value in step.variables.items():
+        yield comment(words.variable(name, value), 5)
+    for argv in step.commands:
+        yield comment(root + words.shown(argv), 5)
+
+
+def _afterwards(machine: Machine, words: Shell) -> Iterator[str]:
+    python = machine.python.executable or PLACEHOLDER
+    yield comment("Then see whether it helped:")
+    yield comment(words.shown(("cudadoctor", "check", "--python", python)), 3)
+
+
+def _text(text: str, indent: int = 0) -> Iterator[str]:
+    """Words as comments, wrapped; a long word is never cut."""
+    room = WIDTH - indent - 2
+    lines = textwrap.wrap(inert(text), room, break_long_words=False, break_on_hyphens=False)
+    yield from (comment(line, indent) for line in lines)

@@ -1,0 +1,188 @@
+"""How bash, fish and PowerShell say things, safe against everything that a path may hold.
+
+A word from outside (a path, a name, a package) may hold spaces, quotes, `$(...)`, newlines, escape
+codes. It is quoted by the rules of the shell, and what a terminal or an editor would act upon is
+written by its code, so that every command stands on one line and looks like what it is.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Literal, Protocol
+
+from cudadoctor.dialects.address import PLACEHOLDER
+from cudadoctor.render import inert
+
+ShellName = Literal["bash", "fish", "powershell"]
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NEEDED = "set it to the path of the interpreter that is to be repaired"
+# PowerShell takes typographic quotes for plain ones.
+_POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
+
+
+class Shell(Protocol):
+    """What the script needs of a shell."""
+
+    def start(self, body: str) -> tuple[str, ...]:
+        """Lines that come first: stop at the first failure, and what the body's lines need."""
+
+    def command(self, argv: tuple[str, ...]) -> str:
+        """A command; the script ends where it fails."""
+
+    def shown(self, argv: tuple[str, ...]) -> str:
+        """The same, to be shown in a comment."""
+
+    def variable(self, name: str, value: str | None) -> str:
+        """Set or (None) unset a variable for all that follows."""
+
+
+def shell_of(name: ShellName) -> Shell:
+    """The shell of that name."""
+    if name == "fish":
+        return Fish()
+    return PowerShell() if name == "powershell" else Posix()
+
+
+def comment(text: str, indent: int = 0) -> str:
+    """A comment that nothing in the text can end: all on one line, nothing that acts."""
+    return f"# {' ' * indent}{inert(text)}".rstrip()
+
+
+class Posix:
+    """bash, and every other POSIX shell."""
+
+    def start(self, body: str) -> tuple[str, ...]:
+        lines = ["set -eu"]
+        if '"$PYTHON"' in body:
+            lines.append(f': "${{PYTHON:?{_NEEDED}}}"')
+        if '"$newline"' in body:
+            # A command substitution loses its last newlines, hence the x.
+            lines += ["newline=\"$(printf '\\nx')\"", 'newline="${newline%x}"']
+        return tuple(lines)
+
+    def command(self, argv: tuple[str, ...]) -> str:
+        return " ".join(self.quoted(word) for word in argv)
+
+    def shown(self, argv: tuple[str, ...]) -> str:
+        return self.command(argv)
+
+    def variable(self, name: str, value: str | None) -> str:
+        if not _VARIABLE.fullmatch(name):
+            return comment(f"not a name of a variable: {name}")
+        return f"unset {name}" if value is None else f"export {name}={self.quoted(value)}"
+
+    def quoted(self, word: str) -> str:
+        """The word as one word of the shell, on one line."""
+        if word == PLACEHOLDER:
+            return '"$PYTHON"'
+        pieces = _runs(word)
+        return (
+            "".join(
+                shlex.quote(text) if plain else "".join(self._by_code(one) for one in text)
+                for plain, text in pieces
+            )
+            or "''"
+        )
+
+    @staticmethod
+    def _by_code(one: str) -> str:
+        if one == "\n":
+            return '"$newline"'
+        octal = "".join(f"\\{byte:03o}" for byte in _bytes(one))
+        return f"\"$(printf '{octal}')\"" if octal else ""
+
+
+class Fish:
+    """fish, which has no `set -e`: each command ends the script itself where it fails."""
+
+    def start(self, body: str) -> tuple[str, ...]:
+        if "$PYTHON" not in body:
+            return ()
+        return (f"set -q PYTHON; or begin; echo 'PYTHON: {_NEEDED}' >&2; exit 2; end",)
+
+    def command(self, argv: tuple[str, ...]) -> str:
+        return f"{self.shown(argv)}; or exit $status"
+
+    def shown(self, argv: tuple[str, ...]) -> str:
+        return " ".join(self.quoted(word) for word in argv)
+
+    def variable(self, name: str, value: str | None) -> str:
+        if not _VARIABLE.fullmatch(name):
+            return comment(f"not a name of a variable: {name}")
+        return f"set -e {name}" if value is None else f"set -gx {name} {self.quoted(value)}"
+
+    def quoted(self, word: str) -> str:
+        """The word as one word of fish: in single quotes only \\ and ' are special."""
+        if word == PLACEHOLDER:
+            return "$PYTHON"
+        if re.fullmatch(r"[A-Za-z0-9_./:=+,@-]+", word):
+            return word
+        return "".join(self._piece(plain, text) for plain, text in _runs(word)) or "''"
+
+    @staticmethod
+    def _piece(plain: bool, text: str) -> str:
+        if plain:
+            escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+            return f"'{escaped}'"
+        return "".join(f"\\X{byte:02x}" for one in text for byte in _bytes(one))
+
+
+class PowerShell:
+    """PowerShell, whose native commands never end a script by themselves.
+
+    A double quote inside an argument reaches the program unharmed from version 7.3 on.
+    """
+
+    def start(self, body: str) -> tuple[str, ...]:
+        stop = "$ErrorActionPreference = 'Stop'"
+        if "$env:PYTHON" not in body:
+            return (stop,)
+        return (stop, f"if (-not $env:PYTHON) {{ throw 'PYTHON: {_NEEDED}' }}")
+
+    def command(self, argv: tuple[str, ...]) -> str:
+        return f"{self.shown(argv)}; if ($LASTEXITCODE) {{ exit $LASTEXITCODE }}"
+
+    def shown(self, argv: tuple[str, ...]) -> str:
+        return "& " + " ".join(self.quoted(word) for word in argv)
+
+    def variable(self, name: str, value: str | None) -> str:
+        if not _VARIABLE.fullmatch(name):
+            return comment(f"not a name of a variable: {name}")
+        if value is None:
+            return f"Remove-Item Env:{name} -ErrorAction SilentlyContinue"
+        return f"$env:{name} = {self.quoted(value)}"
+
+    def quoted(self, word: str) -> str:
+        """The word as a single-quoted string, or as a sum of strings and character codes."""
+        if word == PLACEHOLDER:
+            return "$env:PYTHON"
+        pieces = [self._piece(plain, text) for plain, text in _runs(word)]
+        if len(pieces) == 1 and _runs(word)[0][0]:
+            return pieces[0]
+        return "(" + " + ".join(("''", *pieces)) + ")" if pieces else "''"
+
+    @staticmethod
+    def _piece(plain: bool, text: str) -> str:
+        if plain:
+            return "'" + _POWERSHELL_QUOTES.sub(r"\1\1", text) + "'"
+        units = text.encode("utf-16-le", "surrogatepass")
+        pairs = zip(units[::2], units[1::2], strict=True)
+        return " + ".join(f"[char]{low + 256 * high}" for low, high in pairs)
+
+
+def _runs(word: str) -> list[tuple[bool, str]]:
+    """The word cut into runs that can stand as they are (True) and runs that cannot."""
+    runs: list[tuple[bool, str]] = []
+    for one in word.replace("\0", ""):
+        plain = one.isprintable()
+        if runs and runs[-1][0] is plain:
+            runs[-1] = (plain, runs[-1][1] + one)
+        else:
+            runs.append((plain, one))
+    return runs
+
+
+def _bytes(one: str) -> bytes:
+    return one.encode("utf-8", "surrogateescape" if "\udc80" <= one <= "\udcff" else "replace")
