@@ -29,6 +29,10 @@ _HOST_NEEDS: dict[str, str] = {
     "root by `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`.",
     "containerd": "The host needs the nvidia-container-toolkit package.",
 }
+_PLUGIN = (
+    "The cluster needs NVIDIA's device plugin; its administrator knows the names of the GPU "
+    "resources."
+)
 _ON_WINDOWS = "Docker Desktop passes the GPU on where its WSL 2 engine is in use."
 _SCHEDULERS: dict[str, str] = {
     "slurm": "Ask Slurm for a GPU: `srun --gres=gpu:1 ...`, or `#SBATCH --gres=gpu:1` in the job.",
@@ -44,9 +48,7 @@ def grant_gpu(m: Machine) -> tuple[Remedy, ...]:
     """Start the container, pod or job with a GPU; () where nothing stands between it and them."""
     if _kubernetes(m):
         what = "resources.limits: nvidia.com/gpu: 1"
-        note = "The cluster needs NVIDIA's device plugin; its administrator knows the names of "
-        note += "the GPU resources."
-        return (_pod("grant-gpu", "Ask Kubernetes for a GPU", what, note),)
+        return (_pod("grant-gpu", "Ask Kubernetes for a GPU", what, _PLUGIN),)
     if asked := _SCHEDULERS.get(m.container.scheduler or ""):
         return (_started("grant-gpu", "Ask the scheduler for a GPU", asked, "here"),)
     if not m.container.kind:

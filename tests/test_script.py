@@ -1,0 +1,327 @@
+"""The printed script: safe in a real shell whatever paths and names hold."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cudadoctor.facts import Interpreter, Machine
+from cudadoctor.findings import Confidence, Diagnosis, Edit, Finding, Risk, Severity
+from cudadoctor.plan import Plan, Step
+from cudadoctor.render.script import script
+from cudadoctor.render.shells import Fish, Posix, PowerShell, ShellName, comment
+
+HOSTILE = (
+    "with space",
+    "quote'single",
+    'quote"double',
+    "$(touch injected)",
+    "`touch injected`",
+    ";touch injected;",
+    "line\ntouch injected\n",
+    "carriage\rreturn",
+    "escape\x1b[31mred",
+    "bidi\u202eevil",
+    "separator\u2028touch injected",
+    "back\\slash",
+    "trailing\\",
+    "$HOME",
+    "a|b&c>d<e",
+    "*?[x]{a,b}~",
+    "-leading-dash",
+    "#hash",
+    "!bang",
+    "\u2019; touch injected; \u2018",
+    "tab\there",
+    "",
+    "e\u0301 \u00fc \u4e2d \U0001f600",
+)
+SHELLS = [one for one in ("sh", "bash", "dash", "zsh") if shutil.which(one)]
+
+
+def step(**given: object) -> Step:
+    blank = {
+        "id": "install-torch",
+        "title": "Install torch",
+        "group": "install-torch",
+        "where": "here",
+        "risk": Risk.ENVIRONMENT,
+        "needs_root": False,
+        "reboot": False,
+        "commands": (),
+        "manual": None,
+        "variables": {},
+        "edits": (),
+        "cures": ("torch-missing",),
+        "tool": "pip",
+    }
+    return Step(**(blank | given))  # type: ignore[arg-type]
+
+
+def finding(**given: object) -> Finding:
+    blank = {
+        "cause": "torch-missing",
+        "rule": "torch-missing",
+        "severity": Severity.ERROR,
+        "confidence": Confidence.CERTAIN,
+        "title": "torch is not installed",
+        "why": "Nothing can be trained without it.",
+        "values": {},
+        "evidence": (),
+    }
+    return Finding(**(blank | given))  # type: ignore[arg-type]
+
+
+def diagnosis(*findings: Finding) -> Diagnosis:
+    return Diagnosis(
+        verdict="broken" if findings else "healthy",
+        primary=findings[0].cause if findings else None,
+        findings=findings,
+        passed=(),
+        undecided=(),
+    )
+
+
+def machine(executable: str = "/venv/bin/python") -> Machine:
+    return Machine(python=Interpreter(executable=executable))
+
+
+def written(*steps: Step, python: str = "/venv/bin/python", shell: ShellName = "bash") -> str:
+    return script(
+        Plan(steps=steps),
+        machine(python),
+        diagnosis(finding()),
+        shell=shell,
+        version="0.1.0",
+        knowledge="2026-11-15",
+    )
+
+
+def run(text: str, folder: Path, shell: str = "sh") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [shell], input=text.encode(), cwd=folder, capture_output=True, check=False, timeout=20
+    )
+
+
+def stub(folder: Path, name: str = "python") -> Path:
+    """A program that appends its arguments, each ended by a NUL, to the file `said`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    file.write_text('#!/bin/sh\nprintf \'%s\\0\' "$@" >> "$SAID"\n', encoding="utf-8")
+    file.chmod(0o755)
+    return file
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_hostile_words_reach_the_program_unchanged_and_run_nothing(
+    tmp_path: Path, shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAID", str(tmp_path / "said"))
+    folder = tmp_path / "a b 'c' \"d\" $(touch injected) ; touch injected;\nnew\nline \u202e"
+    python = stub(folder)
+    argv = (str(python), "-m", "pip", *HOSTILE)
+    done = run(written(step(commands=(argv,)), python=str(python)), tmp_path, shell)
+    assert done.returncode == 0, done.stderr
+    said = (tmp_path / "said").read_bytes().decode().split("\0")[:-1]
+    assert said == ["-m", "pip", *HOSTILE]
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted([folder.name, "said"])
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_hostile_texts_stay_in_their_comments(tmp_path: Path, shell: str) -> None:
+    evil = "x\ntouch injected\r\ntouch injected\u2028touch injected\x85touch injected\x0btouch y"
+    hostile = step(
+        id=evil,
+        title=evil,
+        manual=evil,
+        note=evil,
+        cures=(evil,),
+        edits=(Edit(file=evil, what=evil),),
+        variables={"A B": evil},
+        needs_root=True,
+        commands=(("rm", evil),),
+    )
+    for name in ("bash", "fish", "powershell"):
+        text = script(
+            Plan(steps=(hostile,)),
+            machine(evil),
+            diagnosis(finding(title=evil, why=evil, cause=evil)),
+            shell=name,  # type: ignore[arg-type]
+            version="0.1.0",
+            knowledge=evil,
+        )
+        lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+        assert lines == list(
+            {"bash": Posix(), "powershell": PowerShell()}.get(name, Fish()).start("")
+        )
+        assert text.isascii()
+    assert run(written(hostile, python=evil), tmp_path, shell).returncode == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failing_command_ends_the_script(tmp_path: Path) -> None:
+    later = ("touch", str(tmp_path / "later"))
+    done = run(written(step(commands=(("false",), later))), tmp_path)
+    assert done.returncode != 0
+    assert not (tmp_path / "later").exists()
+
+
+def test_a_bytes_path_that_is_no_utf8_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAID", str(tmp_path / "said"))
+    python = stub(tmp_path)
+    text = written(step(commands=((str(python), "caf\udce9"),)))
+    assert text.isascii()
+    assert run(text, tmp_path).returncode == 0
+    assert (tmp_path / "said").read_bytes() == b"caf\xe9\0"
+
+
+def test_only_harmless_steps_of_the_user_are_commands() -> None:
+    ours = step(commands=(("/venv/bin/python", "-m", "pip", "install", "torch==2.14.1"),))
+    root = step(
+        id="upgrade-driver",
+        title="Install NVIDIA driver 580",
+        needs_root=True,
+        reboot=True,
+        commands=(("apt-get", "install", "nvidia-driver-580-open"),),
+    )
+    lines = written(ours, root).splitlines()
+    assert "/venv/bin/python -m pip install torch==2.14.1" in lines
+    assert "#      sudo apt-get install nvidia-driver-580-open" in lines
+    assert [line for line in lines if line and not line.startswith("#")][1:] == [
+        "/venv/bin/python -m pip install torch==2.14.1"
+    ]
+
+
+@pytest.mark.parametrize("where", ["host", "container", "windows", "admin"])
+def test_steps_elsewhere_are_comments(where: str) -> None:
+    text = written(step(where=where, commands=(("modprobe", "nvidia"),)))
+    assert "#      modprobe nvidia" in text.splitlines()
+    assert "modprobe nvidia" not in text.splitlines()
+
+
+def test_an_alternative_that_the_user_may_take_is_run_where_the_preferred_one_needs_root() -> None:
+    root = step(id="reboot", group="reboot", needs_root=True, commands=(("reboot",),))
+    own = step(id="unset-x", group="reboot", risk=Risk.PROCESS, variables={"X": None})
+    lines = written(root, own).splitlines()
+    assert "unset X" in lines
+    assert "#      sudo reboot" in lines
+
+
+def test_variables_are_exported_and_unset_for_what_follows(tmp_path: Path) -> None:
+    see = ("sh", "-c", 'printf "%s|%s" "${GONE-none}" "$HERE"')
+    text = written(
+        step(variables={"GONE": None, "HERE": "a 'b'\n$(touch injected)"}, commands=(see,))
+    )
+    done = run("GONE=1; export GONE\n" + text, tmp_path)
+    assert done.stdout.decode() == "none|a 'b'\n$(touch injected)"
+    assert not list(tmp_path.iterdir())
+
+
+def test_unsetting_what_is_not_set_does_not_fail(tmp_path: Path) -> None:
+    assert run(written(step(variables={"NOT_SET_ANYWHERE": None})), tmp_path).returncode == 0
+
+
+def test_the_placeholder_is_the_readers_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAID", str(tmp_path / "said"))
+    monkeypatch.delenv("PYTHON", raising=False)
+    text = written(step(commands=(("$PYTHON", "-m", "pip"),)), python="$PYTHON")
+    refused = run(text, tmp_path)
+    assert refused.returncode != 0
+    assert b"set it to the path" in refused.stderr
+    monkeypatch.setenv("PYTHON", str(stub(tmp_path / "sp ace")))
+    assert run(text, tmp_path).returncode == 0
+    assert (tmp_path / "said").read_bytes() == b"-m\0pip\0"
+
+
+def test_a_healthy_machine_gets_a_script_that_does_nothing(tmp_path: Path) -> None:
+    text = script(
+        Plan(), machine(), diagnosis(), shell="bash", version="0.1.0", knowledge="2026-11-15"
+    )
+    assert all(line.startswith("#") or not line for line in text.splitlines())
+    assert run(text, tmp_path).returncode == 0
+
+
+def test_the_header_says_what_is_wrong_and_how_old_the_knowledge_is() -> None:
+    folded = msgspec.structs.replace(finding(title="folded"), because_of=("driver-too-old",))
+    text = script(
+        Plan(steps=(step(),)),
+        machine(),
+        diagnosis(finding(), folded),
+        version="0.1.0",
+        knowledge="2026-11-15",
+    )
+    assert "# cudadoctor 0.1.0, knowledge of 2026-11-15" in text
+    assert "# error: torch is not installed (torch-missing)" in text
+    assert "folded" not in text
+
+
+def test_fish_ends_at_the_first_failure_and_escapes_quotes_and_backslashes() -> None:
+    assert Fish().command(("it's", "a\\b")) == "'it\\'s' 'a\\\\b'; or exit $status"
+    assert Fish().quoted("x\ny\u202e") == "'x'\\X0a'y'\\Xe2\\X80\\Xae"
+    assert Fish().quoted("$(touch x)") == "'$(touch x)'"
+    assert Fish().quoted("") == "''"
+    assert Fish().variable("A", "b c") == "set -gx A 'b c'"
+    assert Fish().variable("A", None) == "set -e A"
+
+
+def test_powershell_doubles_every_quote_it_knows_and_checks_the_exit_code() -> None:
+    shell = PowerShell()
+    assert shell.command(("C:\\a b\\python.exe", "-m")) == (
+        "& 'C:\\a b\\python.exe' '-m'; if ($LASTEXITCODE) { exit $LASTEXITCODE }"
+    )
+    assert shell.quoted("a'b\u2019c\u2018d\u201ae\u201bf") == (
+        "'a''b\u2019\u2019c\u2018\u2018d\u201a\u201ae\u201b\u201bf'"
+    )
+    assert shell.quoted("a\nb") == "('' + 'a' + [char]10 + 'b')"
+    assert shell.quoted("$(x) `y") == "'$(x) `y'"
+    assert shell.quoted("") == "''"
+    assert shell.variable("A", "b") == "$env:A = 'b'"
+    assert shell.variable("A", None) == "Remove-Item Env:A -ErrorAction SilentlyContinue"
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
+def test_hostile_words_reach_the_program_unchanged_in_fish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAID", str(tmp_path / "said"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / "a b 'c' \"d\" $(touch injected) ; touch injected;\nnew\nline \u202e"
+    python = stub(folder)
+    argv = (str(python), "-m", "pip", *HOSTILE)
+    text = written(step(commands=(argv,), variables={"GONE": None, "HERE": "a'b\\"}), shell="fish")
+    done = run(text, tmp_path, "fish")
+    assert done.returncode == 0, done.stderr
+    said = (tmp_path / "said").read_bytes().decode().split("\0")[:-1]
+    assert said == ["-m", "pip", *HOSTILE]
+    assert not (tmp_path / "injected").exists()
+
+
+@pytest.mark.skipif(not shutil.which("pwsh"), reason="PowerShell is not installed")
+def test_hostile_words_reach_the_program_unchanged_in_powershell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAID", str(tmp_path / "said"))
+    python = stub(tmp_path / "a b 'c' $(touch injected)")
+    argv = (str(python), "-m", "pip", *HOSTILE)
+    file = tmp_path / "plan.ps1"
+    file.write_text(written(step(commands=(argv,)), shell="powershell"), encoding="utf-8")
+    done = subprocess.run(
+        ["pwsh", "-NoProfile", str(file)], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = (tmp_path / "said").read_bytes().decode().split("\0")[:-1]
+    assert said == ["-m", "pip", *HOSTILE]
+
+
+def test_a_comment_is_one_line_that_begins_with_its_mark() -> None:
+    for text in HOSTILE:
+        assert len(comment(text).splitlines()) == 1
+        assert comment(text).startswith("#")
