@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -212,7 +212,9 @@ class LocalHost:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         stdin: str | None = None,
+        on_line: Callable[[str], None] | None = None,
     ) -> Ran:
+        """Run a program without a shell. on_line: told every line of its output as it comes."""
         if self._closed:
             return Ran(why="stopped")
         started = time.monotonic()
@@ -232,7 +234,7 @@ class LocalHost:
             return Ran(why=_words(error))
         self._children.add(child)
         try:
-            return _collected(child, started, timeout_s, stdin)
+            return _collected(child, started, timeout_s, stdin, on_line)
         finally:
             self._children.discard(child)
 
@@ -305,13 +307,18 @@ def _words(error: Exception) -> str:
 
 
 def _collected(
-    child: subprocess.Popen[bytes], started: float, timeout_s: float, stdin: str | None
+    child: subprocess.Popen[bytes],
+    started: float,
+    timeout_s: float,
+    stdin: str | None,
+    on_line: Callable[[str], None] | None = None,
 ) -> Ran:
     """Read both pipes until they close, the deadline passes or a flood comes."""
     deadline = started + timeout_s
     taken: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
     why = _fed(child, stdin)
     size = 0
+    untold = b""
     with selectors.DefaultSelector() as selector:
         for name, pipe in (("stdout", child.stdout), ("stderr", child.stderr)):
             assert pipe is not None
@@ -327,6 +334,7 @@ def _collected(
                 if part:
                     taken[key.data].append(part)
                     size += len(part)
+                    untold = _told(untold + part, on_line) if key.data == "stdout" else untold
                 else:
                     selector.unregister(key.fileobj)
             if size > MOST_BYTES:
@@ -352,6 +360,16 @@ def _collected(
         timed_out=timed_out,
         seconds=time.monotonic() - started,
     )
+
+
+def _told(data: bytes, on_line: Callable[[str], None] | None) -> bytes:
+    """Pass on the whole lines; what is left of the last one."""
+    if on_line is None:
+        return b""
+    *lines, rest = data.split(b"\n")
+    for line in lines:
+        on_line(line.decode("utf-8", "replace"))
+    return rest
 
 
 def _quiet_now(selector: selectors.BaseSelector) -> bool:

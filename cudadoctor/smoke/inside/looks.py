@@ -1,0 +1,176 @@
+"""What torch says of itself, of CUDA and of its neighbours; each asked in a child that may die."""
+
+import ctypes
+import os
+import sys
+import warnings
+from typing import Any, Dict, List
+
+import torch
+
+from . import wire
+
+COMPANIONS = ("torchvision", "torchaudio")
+
+
+def cuda() -> None:
+    """Whether CUDA answers, with the words of the first call that failed."""
+    error = ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        available = bool(torch.cuda.is_available())
+        count = int(torch.cuda.device_count()) if _built_for() else 0
+    said = [str(one.message) for one in caught if "CUDA" in str(one.message)]
+    if not available and _built_for():
+        error = said[0] if said else _first_failure()
+    devices, wrong = _devices(count if available else 0)
+    wire.say(
+        "cuda",
+        built=_built_for(),
+        available=available,
+        count=count,
+        error=error or wrong,
+        devices=devices,
+        warnings=said,
+    )
+    _libraries()
+
+
+def numpy_bridge() -> None:
+    """Whether tensors and arrays share memory; "" where they do, or numpy is not installed."""
+    import importlib.util
+
+    if importlib.util.find_spec("numpy") is None:
+        wire.say("numpy", installed=False, error="")
+        return
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            import numpy
+
+            array = numpy.ones(2, dtype="float32")
+            same = bool((torch.from_numpy(array).numpy() == array).all())
+        error = "" if same else "the values changed on the way from numpy to torch and back"
+    except Exception as problem:
+        error = "; ".join([wire.words(problem)] + [str(one.message) for one in caught][:1])
+    wire.say("numpy", installed=True, error=error[:2000])
+
+
+def companion(name: str) -> None:
+    """Import one neighbour of torch."""
+    import importlib
+
+    try:
+        importlib.import_module(name)
+        error = ""
+    except BaseException as problem:
+        error = wire.words(problem)
+    wire.say("companion", name=name, error=error)
+
+
+def companions() -> List[str]:
+    """The neighbours that the path holds as packages."""
+    import importlib.util
+
+    found = []
+    for name in COMPANIONS:
+        try:
+            spec = importlib.util.find_spec(name)
+        except Exception:
+            continue
+        if spec is not None and spec.origin:
+            found.append(name)
+    return found
+
+
+def maps() -> None:
+    """Say which shared libraries this process has mapped, in the order of their addresses."""
+    try:
+        with open("/proc/self/maps", "rb") as handle:
+            lines = handle.read().splitlines()
+    except OSError:
+        return
+    paths: Dict[str, None] = {}
+    for line in lines:
+        parts = line.split(None, 5)
+        if len(parts) == 6 and b".so" in parts[5].rsplit(b"/", 1)[-1]:
+            paths[os.fsdecode(parts[5])] = None
+    wire.say(
+        "maps",
+        torch=os.path.dirname(os.path.realpath(torch.__file__ or "")),
+        prefix=sys.prefix,
+        conda=os.path.isdir(os.path.join(sys.prefix, "conda-meta")),
+        paths=list(paths),
+    )
+
+
+def _built_for() -> str:
+    version: Any = torch.version
+    return str(getattr(version, "cuda", None) or getattr(version, "hip", None) or "")
+
+
+def _first_failure() -> str:
+    try:
+        torch.cuda.init()
+    except Exception as problem:
+        return str(problem)[:2000]
+    return ""
+
+
+def _devices(count: int) -> Any:
+    devices: List[Dict[str, Any]] = []
+    for index in range(count):
+        try:
+            about = torch.cuda.get_device_properties(index)
+        except Exception as problem:
+            return devices, str(problem)[:2000]
+        devices.append(
+            {
+                "index": index,
+                "name": about.name,
+                "capability": "%d.%d" % (about.major, about.minor),
+                "memory_bytes": about.total_memory,
+                "bus_id": _bus_id(index),
+            }
+        )
+    return devices, ""
+
+
+def _bus_id(index: int) -> str:
+    """The PCI address of a device in torch's order, asked of the driver that numbered it."""
+    try:
+        name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+        buffer = ctypes.create_string_buffer(32)
+        if ctypes.CDLL(name).cuDeviceGetPCIBusId(buffer, 32, index) == 0:
+            return buffer.value.decode("ascii", "replace").lower()
+    except Exception:
+        return ""
+    return ""
+
+
+def _libraries() -> None:
+    """The versions of cuDNN and NCCL that answer in this process."""
+    said: Dict[str, str] = {"cudnn": "", "cudnn_error": "", "nccl": ""}
+    try:
+        said["cudnn"] = _dotted(torch.backends.cudnn.version())
+    except Exception as problem:
+        said["cudnn_error"] = wire.words(problem)
+    try:
+        said["nccl"] = _nccl(torch.cuda.nccl.version())
+    except Exception:
+        said["nccl"] = ""
+    wire.say("libraries", **said)
+
+
+def _dotted(number: Any) -> str:
+    if not number:
+        return ""
+    step = 10000 if number >= 90000 else 1000
+    return "%d.%d.%d" % (number // step, number % step // 100, number % 100)
+
+
+def _nccl(version: Any) -> str:
+    if isinstance(version, int):
+        step = 10000 if version >= 10000 else 1000
+        return "%d.%d.%d" % (version // step, version % step // 100, version % 100)
+    return ".".join([str(part) for part in version])
