@@ -60,7 +60,7 @@ class Section(NamedTuple):
     size: int
 
 
-class _NotElf(Exception):
+class _NotElfError(Exception):
     """The reason, as the dynamic loader would say it."""
 
 
@@ -107,7 +107,7 @@ def parse(at: ReadAt) -> Elf | Broken:
     """The dynamic section behind a reader."""
     try:
         return _parse(at)
-    except _NotElf as error:
+    except _NotElfError as error:
         return Broken(str(error))
     except (struct.error, OverflowError):
         return Broken("file too short")
@@ -117,7 +117,7 @@ def section(at: ReadAt, name: str) -> Section | None:
     """Where the section of that name lies behind a reader; None where there is none."""
     try:
         return _section(at, name.encode())
-    except (_NotElf, struct.error, OverflowError):
+    except (_NotElfError, struct.error, OverflowError):
         return None
 
 
@@ -135,9 +135,9 @@ def _layout(bits: int, little: bool) -> _Layout:
 def _start(at: ReadAt) -> tuple[_Layout, tuple[int, ...]]:
     ident = at(0, 64)
     if len(ident) < 16:
-        raise _NotElf("file too short")
+        raise _NotElfError("file too short")
     if ident[:4] != b"\x7fELF" or ident[4] not in (1, 2) or ident[5] not in (1, 2):
-        raise _NotElf("invalid ELF header")
+        raise _NotElfError("invalid ELF header")
     layout = _layout(64 if ident[4] == 2 else 32, ident[5] == 1)
     return layout, layout.header.unpack_from(ident)
 
@@ -168,7 +168,7 @@ def _parse(at: ReadAt) -> Elf | Broken:
 def _segments(at: ReadAt, layout: _Layout, header: tuple[int, ...]) -> list[_Segment]:
     offset, size, count = header[4], header[8], header[9]
     if size != layout.program.size or count > MOST_HEADERS:
-        raise _NotElf("ELF file's phentsize not the expected size")
+        raise _NotElfError("ELF file's phentsize not the expected size")
     data = at(offset, size * count)
     whole = data[: len(data) // size * size]
     if layout.bits == 64:
@@ -195,7 +195,7 @@ def _offset(segments: list[_Segment], address: int) -> int:
     for one in segments:
         if one.kind == _LOAD and one.address <= address < one.address + one.size:
             return address - one.address + one.offset
-    raise _NotElf("its string table lies in no segment")
+    raise _NotElfError("its string table lies in no segment")
 
 
 def _texts(at: ReadAt, table: int) -> Callable[[int], str]:

@@ -55,7 +55,12 @@ def site() -> Path:
 def look(env: dict[str, str], *args: str) -> tuple[str | None, list[str]]:
     """What a real import says: its error, and the files of the process in loading order."""
     ran = subprocess.run(
-        [PYTHON, "-c", LOOK, *args], env=env, capture_output=True, text=True, timeout=200
+        [PYTHON, "-c", LOOK, *args],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
     )
     answer = json.loads(ran.stdout.splitlines()[-1])
     return answer["error"], answer["order"]
@@ -177,5 +182,7 @@ def test_where_a_preloaded_stub_ends_the_import_the_prediction_names_it(
 
 def test_the_parts_of_cudnn_are_the_predicted_ones(site: Path, folder: Path) -> None:
     stub = stubs(folder / "stubs", "libcudnn_graph.so.9", "libcublasLt.so.13")
-    predicted = agree(site, setting(LD_LIBRARY_PATH=str(stub)), "cudnn")
-    assert named(predicted, "libcudnn_graph.so.9").how == "DT_RPATH"
+    env = setting(LD_LIBRARY_PATH=str(stub))
+    graph = named(agree(site, env, "cudnn"), "libcudnn_graph.so.9")
+    assert graph.how == "DT_RPATH"
+    assert graph.path in look(env, "cudnn")[1]

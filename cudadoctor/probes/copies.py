@@ -107,7 +107,8 @@ class Owners:
                 return found
         own = soname.partition(".so.")[2]
         full = real.rpartition("/")[2].partition(".so.")[2]
-        return full if "." in full and full != own and re.fullmatch(r"[\d.]+", full) else None
+        known = full != own if full.count(".") == 1 else full.count(".") > 1
+        return full if known and re.fullmatch(r"[\d.]+", full) else None
 
     def _wheel_version(self, soname: str, path: str) -> str | None:
         site, found, inner = path.rpartition("/nvidia/")
@@ -131,7 +132,7 @@ class Owners:
         return self._dists[site]
 
     def _wrote(self, site: str, dist: str, path: str) -> bool:
-        """The file is as long as that distribution's RECORD says: another may have overwritten it."""
+        """The file is as long as that RECORD says: the wheels of two CUDAs overwrite each other."""
         record = self.host.read(f"{site}/{dist}.dist-info/RECORD").text
         row = next((line for line in record.splitlines() if line.startswith(path + ",")), "")
         return row.rpartition(",")[2] == str(self.host.stat(f"{site}/{path}").size)

@@ -20,7 +20,7 @@ TRACKED = re.compile(
 )
 
 
-def read_libraries(
+def read_libraries(  # noqa: PLR0917
     host: Host,
     torch_dir: str | None,
     site_packages: tuple[str, ...],

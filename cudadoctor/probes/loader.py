@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +20,7 @@ from cudadoctor.host import Host
 MOST_FOLDERS = 4096
 CACHE = "/etc/ld.so.cache"
 
-# Flags of a cache entry for each processor (word size, e_machine): glibc's sysdeps/generic/ldconfig.h
+# Flags of a cache entry by (word size, e_machine): sysdeps/generic/ldconfig.h of glibc.
 _CACHE_FLAGS = {(64, 62): 0x0303, (64, 183): 0x0A03, (64, 21): 0x0503, (64, 22): 0x0403}
 _PLATFORMS = {62: "x86_64", 183: "aarch64"}
 _V2 = {"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"}
@@ -228,8 +229,8 @@ class Search:
             for other in separators[1:]:
                 text = text.replace(other, separators[0])
             parts = dict.fromkeys(text.split(separators[0])) if text else {}
-            folders = (self.expand(part, owner) or "." for part in parts)
-            self._expanded[key] = tuple(f for f, _ in zip(folders, range(MOST_FOLDERS)))
+            first = islice(parts, MOST_FOLDERS)
+            self._expanded[key] = tuple(self.expand(part, owner) or "." for part in first)
         return self._expanded[key]
 
     def expand(self, text: str, owner: Mapped) -> str:
@@ -303,7 +304,7 @@ def _system_folders(interpreter: str) -> tuple[str, tuple[str, ...]]:
 
 
 class Opened(msgspec.Struct):
-    """How one opening ended. missing: names that nothing answers; broken: files that cannot load."""
+    """How one opening ended. missing: names that nothing answers; broken: files that fail."""
 
     missing: list[str] = []
     broken: list[str] = []
@@ -319,6 +320,7 @@ class Process:
     def __init__(self, search: Search) -> None:
         self.search = search
         self.loaded: list[Mapped] = []
+        self.start = Opened()
         self._names: dict[str, Mapped] = {}
         self._start()
 
@@ -332,7 +334,7 @@ class Process:
                 roots.append(self._map(name, hit._replace(how="LD_PRELOAD"), main))
         if isinstance(main.elf, Elf) and main.elf.interpreter:
             self._map_loader(main, main.elf.interpreter)
-        self._needs(roots, Opened())
+        self._needs(roots, self.start)
 
     def _preloads(self) -> Iterator[str]:
         text = self.search.env.get("LD_PRELOAD", "")

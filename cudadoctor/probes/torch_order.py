@@ -129,7 +129,7 @@ def _global_deps(process: Process, python: Mapped, job: Import) -> list[str]:
 
 
 def _preload(process: Process, python: Mapped, job: Import, wheels: tuple[Wheel, ...]) -> None:
-    """Open the wheels' libraries by path; the first that is required and absent, or fails, ends it."""
+    """Open wheels' libraries by path; the first that is required and absent, or fails, ends it."""
     for wheel in wheels:
         path = next(_candidates(process, job, wheel), None)
         if path is None:
