@@ -1,7 +1,7 @@
 """Where pip and uv of this user look for packages: their files and variables, read as they do."""
 
 # Paths are texts here: links stay unresolved, as the user wrote them.
-# ruff: noqa: PTH100, PTH111, PTH114, PTH118, PTH119, PTH120
+# ruff: noqa: PTH100, PTH111, PTH118
 
 from __future__ import annotations
 

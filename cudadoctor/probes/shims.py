@@ -4,7 +4,7 @@ A shim of pyenv takes 70 ms to start, and a pip must not be run to learn whose i
 """
 
 # Paths are texts here: links stay unresolved, as the user wrote them.
-# ruff: noqa: PTH100, PTH111, PTH114, PTH118, PTH119, PTH120
+# ruff: noqa: PTH100, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 

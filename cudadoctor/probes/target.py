@@ -1,7 +1,7 @@
 """Which interpreter is examined: the one of the user, found without running anything of it."""
 
 # Paths are texts here: links stay unresolved, as the user wrote them.
-# ruff: noqa: PTH100, PTH111, PTH114, PTH118, PTH119, PTH120
+# ruff: noqa: PTH100, PTH114, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 

@@ -1,0 +1,133 @@
+"""The examined interpreter and what is installed in it, told by a script that runs there."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+
+from packaging.version import Version
+
+from cudadoctor.facts import Gap
+from cudadoctor.host import Host, Ran
+from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes.indexes import read_index
+from cudadoctor.probes.installed import note_torch, packages, version_or_none
+from cudadoctor.probes.installers import kind_of, managers, path_python, pip_python
+from cudadoctor.probes.target import Chosen
+from cudadoctor.probes.told import PythonLine, Told, parse
+
+NO_PYTHON = "is no Python that runs"
+_TOLD_THERE = ("python", "torch", "packages", "limits.env_free_bytes", "build.headers")
+_IMPLEMENTATIONS = {"cpython": "CPython", "pypy": "PyPy", "graalpy": "GraalPy"}
+
+
+def read_target(host: Host, chosen: Chosen, timeout_s: float = 10.0) -> Looked:
+    """The interpreter, its torch and its packages; nothing of it is imported."""
+    notes = Notes()
+    notes.fact("python.executable", chosen.executable, chosen.by)
+    notes.fact("python.chosen_by", chosen.by)
+    for sentence in chosen.passed_over:
+        notes.gap("python.chosen_by", sentence, asked=False)
+    ran = host.inside("look.py", timeout_s=timeout_s, python=chosen.executable)
+    told = parse(ran.stdout)
+    if told.python is None:
+        _note_silence(notes, host, chosen.executable, ran)
+        return notes.looked()
+    _note_python(notes, told, told.python, chosen.executable)
+    _note_surroundings(notes, host, told, told.python)
+    if told.complete:
+        note_torch(notes, host, told, told.python.prefix)
+        notes.fact("packages", packages(told), f"metadata in {told.python.site_packages}")
+    else:
+        why = f"{chosen.executable} stopped in the middle of its answer: {_how_it_ended(ran)}"
+        for fact in ("torch", "packages"):
+            notes.gap(fact, why)
+    return notes.looked()
+
+
+def no_python(gaps: Iterable[Gap]) -> str | None:
+    """The sentence for the user where the examined program turned out to be no Python."""
+    return next((gap.why for gap in gaps if gap.fact == "python" and NO_PYTHON in gap.why), None)
+
+
+def _note_python(notes: Notes, told: Told, python: PythonLine, chosen: str) -> None:
+    source = python.executable or chosen
+    notes.fact("python.executable", source, source)
+    notes.fact("python.version", version_or_none(python.version), source)
+    name = python.implementation
+    notes.fact("python.implementation", _IMPLEMENTATIONS.get(name, name), source)
+    for field in (
+        "free_threaded",
+        "bits",
+        "prefix",
+        "base_prefix",
+        "site_packages",
+        "user_site",
+        "abi",
+        "ensurepip",
+    ):
+        notes.fact(f"python.{field}", getattr(python, field), source)
+    notes.fact("python.pip", told.pip, source)
+    notes.fact("python.path", tuple(folder for folder, _ in told.path) or None, source)
+    # PEP 668 speaks of the base installation only; a venv of it is free.
+    managed = python.externally_managed and python.prefix == python.base_prefix
+    notes.fact("python.externally_managed", managed, source)
+    notes.fact("build.headers", python.headers, source)
+    notes.fact("limits.env_free_bytes", python.env_free_bytes, python.site_packages)
+    if python.env_free_bytes is None:
+        notes.gap("limits.env_free_bytes", f"{python.site_packages} has no file system to ask")
+
+
+def _note_surroundings(notes: Notes, host: Host, told: Told, python: PythonLine) -> None:
+    kind = kind_of(host, python)
+    notes.fact("python.kind", kind, python.prefix)
+    notes.fact("python.managers", managers(host, told, python, kind), "PATH")
+    index = read_index(host, python.prefix, uv_first=kind == "uv" or not told.pip)
+    notes.fact("python.index", index, index.origin or "no setting of pip or uv")
+    pip = pip_python(host, python.executable)
+    if pip is None:
+        notes.gap("python.pip_python", "pip on PATH does not say whose it is", asked=False)
+    notes.fact("python.pip_python", pip, "pip on PATH")
+    notes.fact("python.path_python", path_python(host, python.executable), "PATH")
+
+
+def _note_silence(notes: Notes, host: Host, executable: str, ran: Ran) -> None:
+    """Say why the interpreter told nothing: no Python, too old a Python, or a sick one."""
+    why = f"{executable} {NO_PYTHON}: {_how_it_ended(ran)}"
+    if ran.timed_out or ran.signal or (ran.why and ran.why.startswith("more than")):
+        why = f"{executable} told nothing: {_how_it_ended(ran)}"
+    elif ran.code is not None:
+        version = _version_of(host, executable)
+        notes.fact("python.version", version, executable)
+        if version is not None and version < Version("3.4"):
+            why = f"{executable} is Python {version}, too old to be looked into"
+        elif version is not None:
+            why = f"{executable} cannot start: {_how_it_ended(ran)}"
+    for fact in _TOLD_THERE:
+        notes.gap(fact, why)
+
+
+def _version_of(host: Host, executable: str) -> Version | None:
+    ran = host.run(executable, "--version", timeout_s=5)
+    found = re.match(r"Python (\d+(?:\.\w+)+)", ran.stdout.strip() or ran.stderr.strip())
+    return version_or_none(found[1]) if found else None
+
+
+def _how_it_ended(ran: Ran) -> str:
+    """In a few words: not there, no answer in time, killed by a signal, or its last line."""
+    if ran.missing:
+        return "it, or the interpreter that its first line names, is not there"
+    if ran.why:
+        return ran.why
+    if ran.signal:
+        return f"killed by {_signal_name(ran.signal)}"
+    last = next((one.strip() for one in reversed(ran.stderr.splitlines()) if one.strip()), "")
+    return f"exit status {ran.code}" + (f", {last[:200]}" if last else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
