@@ -450,6 +450,15 @@ def checked(data):  # type: (bytes) -> list[str]
     return [one for one in lines if one.startswith("torch/")]
 
 
+def fitting(entry, dists):  # type: (str, list[tuple[str, str]]) -> str
+    """The dist-info whose version the files have, where an old one was left beside it."""
+    told = text_of(join(entry, "torch", "version.py")) or ""
+    for folder, version in dists:
+        if "'" + version.partition("+")[0] in told:
+            return folder
+    return dists[-1][0]
+
+
 def say_record(entry, folder):  # type: (str, str) -> None
     """Compare the files that matter with torch's RECORD: missing, empty, cut short."""
     data = read(join(entry, folder, "RECORD"), MOST_RECORD)
@@ -492,7 +501,8 @@ def say_installed(path):  # type: (list[tuple[str, str]]) -> None
         if names is None:
             continue
         dists = say_distributions(entry, names)
-        say_leftovers(entry, names)
+        if origin != "cwd":
+            say_leftovers(entry, names)
         if "pip" in names and os.path.exists(join(entry, "pip", "__init__.py")) and origin != "cwd":
             say("pip", entry=entry)
         shape = shape_of(entry, names)
@@ -500,7 +510,7 @@ def say_installed(path):  # type: (list[tuple[str, str]]) -> None
             say_copy(entry, origin, shape, dists)
         if dists and not recorded:
             recorded = True
-            say_record(entry, dists[-1][0])
+            say_record(entry, fitting(entry, dists))
 
 
 def main():  # type: () -> None
