@@ -1,0 +1,217 @@
+"""Was the container given the GPU, wholly and for good?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.findings import Confidence, Remedy, Severity
+from cudadoctor.remedies import by_hand, container_option, grant_gpu
+from cudadoctor.remedies.place import keeper_of
+from cudadoctor.rule import Found, need, rule
+from cudadoctor.rules.process import visible_count
+from cudadoctor.rules.signs import (
+    MISMATCH,
+    NO_PERMISSION,
+    UNKNOWN,
+    code_path,
+    cuda_works,
+    driver_code,
+    graver_with_cuda,
+    said,
+    started,
+)
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine, Node
+    from cudadoctor.knowledge import Knowledge
+
+_EPERM = 1
+_MIB = 1 << 20
+_SHM_DEFAULT = 64 * _MIB
+"""What Docker and Kubernetes give /dev/shm unless told otherwise."""
+_SHM_WORDS = (
+    "unable to write to file </torch_",
+    "error while creating shared memory segment",
+    "killed by signal: bus error",
+    "unable to open shared memory object",
+)
+
+
+@rule(
+    "container-no-gpu",
+    title="The host has an NVIDIA GPU, and this container was started without it",
+    yields_to=("container-gpu-lost", "scheduler-no-gpu", "container-driver-caps"),
+)
+def container_no_gpu(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """Device nodes or driver libraries are missing inside, so torch finds no driver.
+
+    A container shows the host's /proc/driver/nvidia and PCI bus, granted or not, which tells this
+    from gpu-not-detected. NVIDIA_VISIBLE_DEVICES=all is set by many images and proves nothing.
+    Where the nodes are there and only libcuda is missing, see container-driver-caps; where access
+    was there and was lost, container-gpu-lost.
+
+    Cured by how the container is started (docker run --gpus all, --device nvidia.com/gpu=all, --nv,
+    a GPU in the pod's limits), with NVIDIA's container toolkit on the host. A driver installed in
+    the image makes it worse.
+    """
+    if not m.container.kind or started(m) or m.platform.system not in (None, "Linux"):
+        return None
+    if driver_code(m) in (NO_PERMISSION, MISMATCH, UNKNOWN):
+        return None
+    if m.platform.wsl:
+        return _box_on_wsl(m)
+    host_works = m.driver.loaded or (m.platform.jetson and m.driver.libcuda.loads is False)
+    if not host_works:
+        return None
+    nodes = _gpu_nodes(need(m.driver.nodes, "driver.nodes"))
+    bare_libraries = m.driver.libcuda.loads is False and m.driver.nvml.loads is False
+    if nodes and not bare_libraries:
+        return None
+    return Found(
+        evidence=("container.kind", "driver.loaded", "driver.nodes", "driver.libcuda.why"),
+        severity=graver_with_cuda(m),
+        remedies=grant_gpu(m),
+    )
+
+
+def _box_on_wsl(m: Machine) -> Found | None:
+    """Windows has WSL's GPU device; a container gets it, or not, like on any host."""
+    if m.container.dxg is not False or m.torch.build != "cuda":
+        return None
+    return Found(
+        title="This container on WSL was started without the GPU",
+        evidence=("container.kind", "container.dxg", "platform.wsl"),
+        confidence=Confidence.LIKELY,
+        remedies=grant_gpu(m),
+    )
+
+
+def _gpu_nodes(nodes: tuple[Node, ...]) -> list[Node]:
+    """The nodes of GPUs themselves: /dev/nvidia0 and those of a Tegra."""
+    return [
+        node
+        for node in nodes
+        if node.path.removeprefix("/dev/nvidia").isdigit() or node.path.startswith("/dev/nvgpu")
+    ]
+
+
+@rule(
+    "container-driver-caps",
+    title="The container got the GPU without the driver's library for computing",
+)
+def container_driver_caps(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """NVIDIA_DRIVER_CAPABILITIES is {capabilities}, so the toolkit did not mount libcuda.
+
+    The variable chooses which driver libraries are mounted: compute brings libcuda, utility brings
+    nvidia-smi and NVML. Unset, it means both. nvidia-smi works here and torch finds no driver.
+
+    Cured by compute,utility in that variable when the container is started. Changing it inside a
+    running container does nothing.
+    """
+    if not m.container.kind or m.driver.libcuda.loads is not False or cuda_works(m):
+        return None
+    if m.driver.loaded is False and not started(m):
+        return None
+    asked = need(m.env, "env").get("NVIDIA_DRIVER_CAPABILITIES", "")
+    names = {one.strip() for one in asked.split(",") if one.strip()}
+    if not names or names & {"all", "compute"}:
+        return None
+    return Found(
+        evidence=("env.NVIDIA_DRIVER_CAPABILITIES", "driver.libcuda.why"),
+        values={"capabilities": asked},
+        confidence=Confidence.CERTAIN if started(m) or m.driver.loaded else Confidence.LIKELY,
+        remedies=container_option(
+            m,
+            "driver-capabilities",
+            "Start the container with the driver's compute and utility libraries",
+            "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        ),
+    )
+
+
+@rule("container-gpu-lost", title="The container lost its access to the GPU while it was running")
+def container_gpu_lost(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """The device nodes are there and the container's device rules refuse them, as after a reload.
+
+    A reload of systemd on the host writes the device rules of running containers anew and forgets
+    the GPUs that were added behind its back. NVML then says "Unknown Error" at its start, opening a
+    node answers EPERM, and a new container works. With EACCES it would be device-permission.
+
+    A restart of the container cures it for now. For good: CDI instead of the legacy hook, or links
+    under /dev/char (nvidia-ctk system create-dev-char-symlinks) on the host.
+    """
+    if not m.container.kind or cuda_works(m):
+        return None
+    refused = [node for node in m.driver.nodes or () if _refused_by_rule(node)]
+    code = driver_code(m)
+    if code != UNKNOWN and not (refused and m.driver.nvml.loads is not False):
+        return None
+    if code == 0 and started(m):
+        return None
+    return Found(
+        evidence=(code_path(m), "driver.nodes") if refused else (code_path(m), "container.kind"),
+        confidence=Confidence.CERTAIN if refused else Confidence.LIKELY,
+        remedies=_start_anew(m),
+    )
+
+
+def _refused_by_rule(node: Node) -> bool:
+    return node.errno == _EPERM and (node.path == "/dev/nvidiactl" or bool(_gpu_nodes((node,))))
+
+
+def _start_anew(m: Machine) -> tuple[Remedy, ...]:
+    text = "Restart the container. So that it does not return, use CDI on the host "
+    text += "(`--device nvidia.com/gpu=all`), or run there, as root, "
+    text += "`nvidia-ctk system create-dev-char-symlinks --create-all`."
+    where = keeper_of(m)
+    return by_hand("restart-container", "Start the container anew", text, where)
+
+
+@rule(
+    "shm-too-small",
+    title="/dev/shm holds {mebibytes} MiB",
+    severity=Severity.INFO,
+    essential=False,
+)
+def shm_too_small(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """DataLoader workers and NCCL pass data through /dev/shm and crash when it is full.
+
+    64 MiB is the default of Docker and Kubernetes. One process without workers needs none of it;
+    several GPUs or workers do. A full /dev/shm shows as "Bus error" of a worker or as errno 28 for
+    a file named torch_ or nccl-. A worker that was "Killed" ran out of memory instead, and "Too
+    many open files" is ulimit.
+
+    Cured by --shm-size=8g or --ipc=host, in Kubernetes by an emptyDir in memory on /dev/shm. Zero
+    workers are a test, not a cure.
+    """
+    if m.platform.system not in (None, "Linux"):
+        return None
+    told = said(m, *_SHM_WORDS)
+    if told is None or m.limits.shm_bytes is not None:
+        size = need(m.limits.shm_bytes, "limits.shm_bytes")
+        if size > (_SHM_DEFAULT if told is None else 1024 * _MIB):
+            return None
+    severity = Severity.INFO if (visible_count(m) or 0) < 2 else Severity.WARNING
+    shown = (m.limits.shm_bytes or 0) // _MIB if m.limits.shm_bytes is not None else "too few"
+    return Found(
+        evidence=("limits.shm_bytes", told) if told else ("limits.shm_bytes",),
+        values={"mebibytes": shown},
+        severity=Severity.ERROR if told else severity,
+        remedies=_more_shm(m),
+    )
+
+
+def _more_shm(m: Machine) -> tuple[Remedy, ...]:
+    title = "Give the container a larger /dev/shm"
+    if m.container.kind:
+        return container_option(m, "shm-size", title, "--shm-size=8g")
+    text = "As root: `mount -o remount,size=8G /dev/shm`; for good, in /etc/fstab."
+    return by_hand("shm-size", "Make /dev/shm larger", text, "admin")
+
+
+RULES = (
+    container_no_gpu,
+    container_driver_caps,
+    container_gpu_lost,
+    shm_too_small,
+)

@@ -1,0 +1,376 @@
+"""Is the driver there, loaded, whole, and new enough for the examined torch?"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from packaging.version import Version
+
+from cudadoctor.findings import Confidence, Remedy
+from cudadoctor.remedies import (
+    by_hand,
+    install_driver,
+    install_torch,
+    load_driver,
+    reboot,
+    upgrade_driver,
+)
+from cudadoctor.rule import Found, need, rule
+from cudadoctor.rules.signs import (
+    MISMATCH,
+    NOT_LOADED,
+    SUCCESS,
+    answered,
+    bare,
+    code_path,
+    cuda_works,
+    driver_code,
+    graver_with_cuda,
+    log_text,
+    module_spoke,
+    nvidia_pci,
+    said,
+)
+from cudadoctor.versions import cuda_from_int
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.knowledge import Knowledge
+
+Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
+
+_REASONS: dict[Reason, tuple[str, str]] = {
+    "nouveau": (
+        "The nouveau driver holds the GPU, so NVIDIA's driver is not loaded",
+        "NVIDIA's driver is installed, and CUDA needs it; a GPU has one driver at a time.",
+    ),
+    "secure-boot": (
+        "Secure Boot keeps the NVIDIA driver from loading",
+        "The kernel refuses a module whose signing key the firmware does not know.",
+    ),
+    "not-built": (
+        "The NVIDIA driver has no module for the running kernel {kernel}",
+        "The driver's module has to be built for each kernel, and for this one it was not.",
+    ),
+    "blacklisted": (
+        "A file of modprobe.d keeps the NVIDIA driver from loading",
+        "The driver is installed, and {files} forbids its module.",
+    ),
+    "modprobe": (
+        "The NVIDIA driver is installed and not loaded",
+        "Without its kernel module neither nvidia-smi nor CUDA reaches the GPU.",
+    ),
+}
+_REFUSED_KEY = (
+    "key was rejected by service",
+    "required key not available",
+    "loading of module with unavailable key",
+    "module verification failed",
+)
+_TOO_OLD = re.compile(r"driver on your system is too old \(found version (\d+)\)")
+
+
+@rule("driver-not-installed", title="No NVIDIA driver is installed for the {gpu}")
+def driver_not_installed(m: Machine, kb: Knowledge) -> Found | None:
+    """The GPU is on the PCI bus, and this system has neither a kernel module nor a library for it.
+
+    Told from driver-not-loaded by what is on disk: a module file for any kernel, a driver package,
+    a DKMS entry or a driver library means that it is installed. Not asked in a container, in WSL or
+    on a Jetson, where the driver comes from elsewhere and none may be installed.
+
+    Cured by the distribution's own driver package, of a branch that supports the GPU. A CUDA
+    toolkit is not needed, and NVIDIA's .run installer does not mix with packages.
+    """
+    devices = [one for one in nvidia_pci(m) if one.bound not in ("vfio-pci", "pci-stub")]
+    if not bare(m) or module_spoke(m) or not devices or m.driver.loaded:
+        return None
+    if need(m.driver.installed, "driver.installed") or m.driver.smi.found:
+        return None
+    models = kb.gpus_by_pci(devices[0].device_id)
+    return Found(
+        evidence=("pci.0", "driver.installed", "driver.nvml.why"),
+        values={"gpu": models[0].name if models else "NVIDIA GPU"},
+        remedies=install_driver(m, kb),
+    )
+
+
+@rule(
+    "driver-not-loaded",
+    title="The NVIDIA driver is installed and not loaded",
+    yields_to=("driver-unsupported-gpu", "driver-wrong-flavour", "gpu-not-detected"),
+)
+def driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
+    """Without its kernel module neither nvidia-smi nor CUDA reaches the GPU.
+
+    What keeps the module out is looked for in this order: no module was built for the running
+    kernel (after a kernel update), Secure Boot refused its signature, nouveau took the GPU first, a
+    file of modprobe.d forbids it. Where none of these is seen, loading it by hand says why.
+
+    A GPU that is bound to vfio-pci was given to a virtual machine on purpose and is left alone.
+    Where the module is loaded and refuses the GPU, driver-unsupported-gpu and driver-wrong-flavour
+    say so. Turning Secure Boot off is the last way out, not the first.
+    """
+    if not bare(m) or module_spoke(m) or m.driver.loaded:
+        return None
+    code = driver_code(m)
+    if m.pci is not None and not nvidia_pci(m):
+        return None
+    if code != NOT_LOADED and not need(m.driver.installed, "driver.installed"):
+        return None
+    need(m.driver.loaded if code != NOT_LOADED else False, "driver.loaded")
+    if nvidia_pci(m) and all(one.bound in ("vfio-pci", "pci-stub") for one in nvidia_pci(m)):
+        return _given_away(m)
+    reason, evidence = _what_keeps_it_out(m)
+    title, why = _REASONS[reason]
+    return Found(
+        title=title,
+        why=why,
+        evidence=(*evidence, "driver.loaded" if m.driver.loaded is False else code_path(m)),
+        values={"kernel": m.platform.kernel, "files": m.driver.blacklisted_by or ()},
+        confidence=Confidence.CERTAIN if m.driver.loaded is False else Confidence.LIKELY,
+        remedies=load_driver(m, kb, reason),
+    )
+
+
+def _given_away(m: Machine) -> Found:
+    text = (
+        "Detach the GPU from the virtual machine and bind it to nvidia, if it is to be used here."
+    )
+    return Found(
+        title="The GPU is reserved for a virtual machine (vfio-pci)",
+        why="A GPU that is bound to vfio-pci can be used inside that virtual machine only.",
+        evidence=("pci",),
+        severity=graver_with_cuda(m),
+        remedies=by_hand("release-gpu", "Take the GPU back from the virtual machine", text),
+    )
+
+
+def _what_keeps_it_out(m: Machine) -> tuple[Reason, tuple[str, ...]]:
+    files, kernel, log = m.driver.module_files, m.platform.kernel, log_text(m)
+    if files is not None and kernel and all(one.kernel != kernel for one in files):
+        return "not-built", ("driver.module_files", "platform.kernel")
+    if any(words in log for words in _REFUSED_KEY):
+        return "secure-boot", ("driver.log",)
+    if any((one.bound or "").startswith(("nouveau", "nova")) for one in nvidia_pci(m)):
+        return "nouveau", ("pci",)
+    if m.driver.blacklisted_by:
+        return "blacklisted", ("driver.blacklisted_by",)
+    if m.platform.secure_boot and m.driver.log is None:
+        return "secure-boot", ("platform.secure_boot",)
+    return "modprobe", ()
+
+
+@rule(
+    "driver-not-loaded",
+    title="The host of this container has no NVIDIA driver loaded",
+    yields_to=("gpu-not-detected",),
+)
+def host_driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
+    """The PCI bus shows an NVIDIA GPU, and the kernel, which is the host's, has no driver for it.
+
+    A container sees the host's /proc/driver/nvidia whether or not it was given a GPU. Where that is
+    missing, no option of the container helps: the host needs its driver first, and installing one
+    in the image changes nothing.
+    """
+    boxed = m.container.kind and not (m.platform.wsl or m.platform.jetson)
+    if not boxed or module_spoke(m) or not nvidia_pci(m):
+        return None
+    if need(m.driver.loaded, "driver.loaded"):
+        return None
+    return Found(
+        evidence=("pci", "driver.loaded", "container.kind"),
+        severity=graver_with_cuda(m),
+        confidence=Confidence.LIKELY,
+        remedies=load_driver(m, kb, "modprobe"),
+    )
+
+
+@rule(
+    "driver-library-mismatch",
+    title="The NVIDIA driver's library {library} does not match its loaded module {kernel}",
+)
+def driver_library_mismatch(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """The module refuses libraries of another version, so nothing reaches the GPU.
+
+    It follows an update of the driver's packages without a reboot: the files are new and the loaded
+    module is the old one. NVML then answers with code 18. In a container the libraries may have
+    been baked into the image instead of being mounted from the host.
+
+    In WSL the two versions always differ and nothing is wrong. Where NVML works and only cuInit
+    refuses, the cause is cuda-compat-conflict. A reboot cures it; removing packages does not.
+    """
+    if m.platform.wsl or m.platform.system in ("Windows", "Darwin") or answered(m):
+        return None
+    code, kernel, library = driver_code(m), m.driver.kernel, m.driver.library
+    library = m.driver.nvml.version or library
+    differ = kernel is not None and library is not None and kernel != library
+    if code != MISMATCH and not (code is None and (differ or "api mismatch" in log_text(m))):
+        return None
+    known = "driver.kernel", "driver.nvml.version" if m.driver.nvml.version else "driver.library"
+    return Found(
+        evidence=(*known, code_path(m)) if kernel or library else (code_path(m),),
+        values={"kernel": kernel or "(not known)", "library": library or "(not known)"},
+        title=None if kernel and library else "The NVIDIA driver's library and module differ",
+        confidence=Confidence.CERTAIN if code == MISMATCH else Confidence.LIKELY,
+        remedies=_one_version_again(m),
+    )
+
+
+def _one_version_again(m: Machine) -> tuple[Remedy, ...]:
+    if m.container.kind:
+        text = "Take the driver's libraries (libcuda.so.*, libnvidia-*.so.*) out of the image: "
+        text += (
+            "the container toolkit mounts those of the host. After a driver update on the host, "
+        )
+        text += "start the container anew."
+        return by_hand("driver-out-of-image", "Use the host's driver libraries", text, "container")
+    text = "Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), "
+    text += "then, as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and "
+    text += "`modprobe nvidia`."
+    again = by_hand("reload-driver", "Load the new module instead", text, "admin")
+    return (*reboot(m), *again)
+
+
+@rule(
+    "driver-too-old",
+    title="Driver {driver} is too old for a torch built with CUDA {cuda}",
+    yields_to=("gpu-not-detected", "driver-unsupported-gpu", "jetson-build"),
+)
+def driver_too_old(m: Machine, kb: Knowledge) -> Found | None:
+    """CUDA {major} calls functions that drivers before {floor} lack, so torch sees no GPU.
+
+    What counts is the major version: a driver runs every CUDA of its own major, so CUDA 12.8 works
+    on a driver that reports 12.2, and CUDA 13.0 does not work on one that reports 12.9. (Before
+    CUDA 11 each release had a floor of its own.) The CUDA version that nvidia-smi prints is the
+    newest that the driver runs, not an installed toolkit.
+
+    Two ways out: a torch build for the driver changes one environment and needs no root; a newer
+    driver needs root and must still support the GPU. Data-centre GPUs have a third, NVIDIA's
+    forward-compatibility package. A newer torch or a toolkit makes it worse or changes nothing.
+    """
+    if m.torch.build in ("cpu", "rocm", "xpu") or cuda_works(m) or _newer_libcuda(m):
+        return None
+    if m.driver.version is None or m.platform.jetson:
+        return _by_cuda_level(m, kb)
+    cuda = m.torch.cuda
+    if cuda is None:
+        return None
+    system = "Windows" if m.platform.wsl or m.platform.system == "Windows" else "Linux"
+    floor = need(kb.driver_floor(cuda, system), "torch.cuda", f"no table knows CUDA {cuda}")
+    if m.driver.version >= floor.driver:
+        return None
+    return Found(
+        evidence=("driver.kernel" if m.driver.kernel else "driver.reported", "torch.cuda"),
+        values={"driver": m.driver.version, "cuda": cuda, "major": cuda.major}
+        | {"floor": floor.driver},
+        cites=(floor.source,),
+        confidence=Confidence.LIKELY if floor.uncertain else Confidence.CERTAIN,
+        remedies=_for_an_old_driver(m, kb, floor.driver.branch),
+    )
+
+
+def _newer_libcuda(m: Machine) -> bool:
+    """Whether the libcuda in use runs torch's CUDA: a forward-compatibility package can."""
+    libcuda, cuda = m.driver.libcuda, m.torch.cuda
+    if libcuda.code != SUCCESS or libcuda.version is None or cuda is None:
+        return False
+    return libcuda.version.major >= cuda.major and cuda.major >= 11
+
+
+def _by_cuda_level(m: Machine, kb: Knowledge) -> Found | None:
+    """Judge by the newest CUDA that the driver runs, where its release is not known."""
+    level, path = m.driver.cuda, "driver.cuda"
+    if level is None and (told := _told_by_torch(m)):
+        level, path = told
+    cuda = m.torch.cuda
+    if level is None or (cuda is None and path == "driver.cuda"):
+        return None
+    if cuda is not None and _runs(level, cuda):
+        return None
+    floor = kb.driver_floor(cuda, "Linux") if cuda else None
+    return Found(
+        title="The driver runs CUDA {level} at most, too old for this torch"
+        if cuda is None
+        else "The driver runs CUDA {level} at most, and torch was built with CUDA {cuda}",
+        why="This torch calls functions that the driver lacks, so it sees no GPU."
+        if cuda is None
+        else "A driver runs the CUDA versions up to its own major only, so torch sees no GPU.",
+        evidence=(path, "torch.cuda") if cuda else (path,),
+        values={"level": level, "cuda": cuda or "", "driver": "", "major": "", "floor": ""},
+        cites=(floor.source,) if floor else (),
+        remedies=_for_an_old_driver(m, kb, floor.driver.branch if floor else None),
+    )
+
+
+def _runs(level: Version, cuda: Version) -> bool:
+    return level.major >= cuda.major if cuda.major >= 11 else level >= cuda
+
+
+def _told_by_torch(m: Machine) -> tuple[Version, str] | None:
+    path = said(m, "driver on your system is too old")
+    if path is None:
+        return None
+    from cudadoctor.facts import lookup
+
+    number = _TOO_OLD.search(str(lookup(m, path)))
+    return (cuda_from_int(int(number[1])), path) if number else None
+
+
+def _for_an_old_driver(m: Machine, kb: Knowledge, branch: int | None) -> tuple[Remedy, ...]:
+    newer = upgrade_driver(m, kb, branch) if branch is not None else ()
+    return (*install_torch(m, kb), *newer, *_forward_compatible(m, kb))
+
+
+def _forward_compatible(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+    models = [kb.gpu_by_name(gpu.name) for gpu in m.gpus or () if gpu.name]
+    served = bool(models) and all(model is not None and model.data_center for model in models)
+    cuda = m.torch.cuda
+    if not served or cuda is None or m.platform.wsl or m.platform.system != "Linux":
+        return ()
+    text = f"Install NVIDIA's package cuda-compat-{cuda.major}-{cuda.minor} and put its directory "
+    text += "first in LD_LIBRARY_PATH for this program. It works on data-centre GPUs only."
+    return by_hand("cuda-compat", "Use NVIDIA's forward-compatibility package", text, "admin")
+
+
+@rule(
+    "driver-userspace-missing",
+    title="The driver's module {driver} is loaded and libcuda.so.1 is missing",
+    yields_to=("driver-too-old", "driver-library-mismatch"),
+)
+def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """torch reaches the GPU through the driver's libcuda, and the loader finds none.
+
+    Distributions split the driver: the kernel module may be installed without the library for
+    computing (libnvidia-compute on Ubuntu, nvidia-driver-cuda or xorg-x11-drv-nvidia-cuda on Fedora
+    and RHEL, nvidia-utils on Arch, libcuda1 on Debian). nvidia-smi may then print N/A as the CUDA
+    version. In a container the library is mounted from the host: see container-no-gpu.
+
+    Cured by the package of the same version as the module. The CUDA toolkit holds only a stub of
+    this library, which does not replace it.
+    """
+    if not bare(m) or m.driver.loaded is False or cuda_works(m):
+        return None
+    if m.driver.libcuda.hung or need(m.driver.libcuda.loads, "driver.libcuda.loads"):
+        return None
+    if not need(m.driver.loaded, "driver.loaded"):
+        return None
+    version = m.driver.version
+    text = f"Install the driver's library for computing in version {version or 'of the module'}: "
+    text += "libnvidia-compute-BRANCH (Ubuntu), libcuda1 (Debian), nvidia-driver-cuda or "
+    text += "xorg-x11-drv-nvidia-cuda (RHEL, Fedora), nvidia-utils (Arch)."
+    return Found(
+        evidence=("driver.loaded", "driver.kernel", "driver.libcuda.why"),
+        values={"driver": version or ""},
+        remedies=by_hand("install-libcuda", "Install the driver's libcuda", text, "admin"),
+    )
+
+
+RULES = (
+    driver_not_installed,
+    driver_not_loaded,
+    host_driver_not_loaded,
+    driver_library_mismatch,
+    driver_too_old,
+    driver_userspace_missing,
+)

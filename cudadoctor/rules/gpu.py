@@ -1,0 +1,278 @@
+"""Is there an NVIDIA GPU, does this driver support it, and is it set up for computing?"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from cudadoctor.findings import Confidence, Remedy, Severity
+from cudadoctor.remedies import (
+    by_hand,
+    grant_gpu,
+    install_driver,
+    open_modules,
+    proprietary_modules,
+    upgrade_driver,
+)
+from cudadoctor.remedies.place import keeper_of
+from cudadoctor.rule import Found, NotKnown, need, rule
+from cudadoctor.rules.signs import (
+    bare,
+    cpu_on_purpose,
+    gpu_present,
+    live_gpus,
+    log_text,
+    silent_gpus,
+)
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine, ModuleFile, PciGpu
+    from cudadoctor.knowledge import Architecture, Knowledge
+    from cudadoctor.versions import DriverVersion
+
+_LEGACY = re.compile(r"supported through the nvidia (\d+)\.xx legacy drivers")
+_NOT_SUPPORTED = re.compile(r"is not supported by the nvidia [\d.]+ driver release")
+_NEEDS_OPEN = "requires use of the nvidia open kernel modules"
+_NEEDS_PROPRIETARY = "is not supported by open nvidia.ko"
+_NO_BAR = (
+    "this pci i/o region assigned to your nvidia device is invalid",
+    "bar1 is 0m",
+)
+
+
+@rule(
+    "gpu-not-detected",
+    title="No NVIDIA GPU is visible to this system",
+    yields_to=(
+        "torch-missing",
+        "torch-wrong-backend",
+        "wsl-setup",
+        "container-no-gpu",
+        "platform-unsupported",
+        "gpu-lost",
+        "scheduler-no-gpu",
+    ),
+)
+def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """The torch here was built for CUDA, and there is no NVIDIA GPU that it could use.
+
+    Told from driver-not-loaded by the PCI bus, which shows a GPU without any driver. A container
+    sees the bus of its host, so a GPU there means container-no-gpu instead. A GPU that was there
+    earlier and is gone is gpu-lost.
+
+    In a virtual machine or the cloud, the instance has no GPU or it was not passed through. On a
+    laptop, the hybrid graphics switch may be off. Otherwise: slot, power cables, firmware. No
+    driver and no torch build makes a GPU appear. A torch for the CPU, or one for the accelerator of
+    another vendor, is fine without it, and then this is information only.
+    """
+    present = gpu_present(m)
+    if present is None:
+        need(m.pci, "pci")
+    if present is not False:
+        return None
+    fine = cpu_on_purpose(m)
+    if not fine and m.torch.installed is not False and m.look != "report":
+        need(m.torch.build, "torch.build")
+    looked = m.pci is not None
+    return Found(
+        evidence=("pci", "torch.build") if looked else ("driver.nvml.why", "torch.build"),
+        why="torch was not built for CUDA, so this is no NVIDIA matter." if fine else None,
+        severity=Severity.INFO if fine else Severity.ERROR,
+        confidence=Confidence.CERTAIN
+        if looked or m.platform.system == "Darwin"
+        else Confidence.LIKELY,
+        remedies=() if fine else _bring_a_gpu(m),
+    )
+
+
+def _bring_a_gpu(m: Machine) -> tuple[Remedy, ...]:
+    if granted := grant_gpu(m):
+        return granted
+    text = "In a virtual machine or the cloud, choose an instance with an NVIDIA GPU or pass one "
+    text += "through. On a computer of your own, look at the slot, the power cables and the "
+    text += "firmware's settings; `echo 1 > /sys/bus/pci/rescan` as root looks again."
+    return by_hand("gpu-into-machine", "Give this system an NVIDIA GPU", text, keeper_of(m))
+
+
+@rule(
+    "driver-wrong-flavour",
+    title="The {gpu} does not start with the {flavour} kernel modules",
+    yields_to=("driver-unsupported-gpu",),
+)
+def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Found | None:
+    """The driver comes in an open and a proprietary flavour, and this GPU works with {other} only.
+
+    Blackwell and newer, and Grace Hopper, work with the open kernel modules only; GPUs before
+    Turing with the proprietary ones only. The flavour of the loaded module stands in
+    /proc/driver/nvidia/version, and the kernel log names the refusal. nvidia-smi says that no
+    devices were found.
+
+    Told from driver-unsupported-gpu by the branch: there no flavour of that release would do. The
+    right flavour of the same branch and a reboot cure it.
+    """
+    if not bare(m) or m.driver.installed is False or (m.driver.loaded is False and not _files(m)):
+        return None
+    needed = _flavour_told(m)
+    silent = silent_gpus(m)
+    if not silent and not (needed and m.pci is None and not live_gpus(m)):
+        return None
+    flavour = m.driver.flavour or next((one.flavour for one in _files(m)), None)
+    if needed is None:
+        loaded = need(flavour, "driver.flavour")
+        kinds = {one.open_modules for one in _generations(silent, kb)}
+        needed = "open" if loaded == "proprietary" else "proprietary"
+        if ("only" if needed == "open" else "none") not in kinds:
+            return None
+    return Found(
+        evidence=tuple(path for path, known in _flavour_evidence(m) if known),
+        values={"gpu": _name(silent, kb), "flavour": flavour or "loaded", "other": needed},
+        confidence=Confidence.CERTAIN if silent else Confidence.LIKELY,
+        remedies=open_modules(m, kb) if needed == "open" else proprietary_modules(m, kb),
+    )
+
+
+def _files(m: Machine) -> list[ModuleFile]:
+    return [one for one in m.driver.module_files or () if one.kernel == m.platform.kernel]
+
+
+def _flavour_told(m: Machine) -> str | None:
+    log = log_text(m)
+    if _NEEDS_OPEN in log:
+        return "open"
+    return "proprietary" if _NEEDS_PROPRIETARY in log else None
+
+
+def _flavour_evidence(m: Machine) -> tuple[tuple[str, object], ...]:
+    told = _flavour_told(m)
+    return (("driver.flavour", m.driver.flavour), ("pci", m.pci), ("driver.log", told))
+
+
+def _generations(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[Architecture]:
+    """The generations of these devices; the end of the rule where the tables know none of them."""
+    models = [model for one in devices for model in kb.gpus_by_pci(one.device_id)]
+    found = [kb.architecture(model.capability) for model in models]
+    known = [one for one in found if one is not None]
+    if devices and not known:
+        raise NotKnown("pci", f"no table knows the GPU {devices[0].device_id}")
+    return known
+
+
+def _name(devices: tuple[PciGpu, ...], kb: Knowledge) -> str:
+    models = [model for one in devices for model in kb.gpus_by_pci(one.device_id)]
+    return models[0].name if models else "GPU"
+
+
+@rule(
+    "driver-unsupported-gpu",
+    title="NVIDIA driver {driver} does not support the {gpu}",
+)
+def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Found | None:
+    """{reason}, so the driver ignores this GPU.
+
+    Each generation has a first and a last driver branch: 470 is the last for Kepler, 580 the last
+    for Maxwell, Pascal and Volta; Blackwell begins with 570. The kernel log names the refusal, and
+    nvidia-smi says that no devices were found, or that there is no driver, because a module without
+    a single GPU to serve does not stay loaded.
+
+    Cured by the right branch, which for an older GPU means an older driver. A driver update is the
+    usual way into this state.
+    """
+    if not bare(m) or m.driver.installed is False:
+        return None
+    legacy, refused = _LEGACY.search(log_text(m)), _NOT_SUPPORTED.search(log_text(m))
+    silent = silent_gpus(m)
+    if not silent and not ((legacy or refused) and m.pci is None and not live_gpus(m)):
+        return None
+    version = m.driver.version or next((one.version for one in _files(m)), None)
+    if version is None and not (legacy or refused):
+        return None
+    wanted = int(legacy[1]) if legacy else _branch_for(silent, version, bool(refused), kb)
+    if wanted is None and not refused:
+        return None
+    return Found(
+        evidence=("pci", "driver.kernel" if m.driver.kernel else "driver.module_files")
+        if silent and version
+        else ("driver.log",),
+        values={
+            "driver": version or "in use",
+            "gpu": _name(silent, kb),
+            "reason": _limit(wanted, version),
+        },
+        confidence=Confidence.CERTAIN
+        if legacy or refused or _past(wanted, version)
+        else Confidence.LIKELY,
+        remedies=_right_branch(m, kb, wanted, version),
+    )
+
+
+def _branch_for(
+    silent: tuple[PciGpu, ...], version: DriverVersion | None, refused: bool, kb: Knowledge
+) -> int | None:
+    """The branch that would do: the last one for an older GPU, the first one for a newer."""
+    if version is None:
+        return None
+    for one in () if refused and not silent else _generations(silent, kb):
+        if one.last_branch is not None and version.branch > one.last_branch:
+            return one.last_branch
+        if one.first_branch is not None and version.branch < one.first_branch:
+            return one.first_branch
+    return None
+
+
+def _past(wanted: int | None, version: DriverVersion | None) -> bool:
+    return wanted is not None and version is not None and version.branch > wanted
+
+
+def _limit(wanted: int | None, version: DriverVersion | None) -> str:
+    if wanted is None:
+        return "This driver release does not list the GPU"
+    last = _past(wanted, version) or version is None
+    return f"Branch {wanted} is the {'last' if last else 'first'} one for its generation"
+
+
+def _right_branch(
+    m: Machine, kb: Knowledge, wanted: int | None, version: DriverVersion | None
+) -> tuple[Remedy, ...]:
+    if wanted is not None and version is not None and version.branch < wanted:
+        return upgrade_driver(m, kb, wanted)
+    return install_driver(m, kb)
+
+
+@rule(
+    "pci-bar-bios",
+    title="The firmware gave the {gpu} no address space",
+    yields_to=("driver-wrong-flavour", "driver-unsupported-gpu", "gpu-lost"),
+)
+def pci_bar_bios(m: Machine, kb: Knowledge) -> Found | None:
+    """A GPU maps gigabytes into the PCI address space; the firmware gave it none, so it is off.
+
+    The kernel log speaks of an invalid I/O region or of a BAR of 0M, the driver answers that no
+    devices were found. The firmware has the settings "Above 4G decoding" and "Resizable BAR"; both
+    on cures it. In a virtual machine, the hypervisor has to offer the space.
+
+    Told from driver-wrong-flavour, whose log looks alike, by the address ranges that are missing.
+    """
+    if not bare(m) or not silent_gpus(m):
+        return None
+    silent = silent_gpus(m)
+    missing = [one for one in silent if one.bars_missing]
+    told = any(words in log_text(m) for words in _NO_BAR)
+    if not missing and not told:
+        return None
+    text = "Switch on Above 4G decoding and Resizable BAR in the firmware (BIOS) settings."
+    return Found(
+        evidence=("pci",) if missing else ("driver.log",),
+        values={"gpu": _name(tuple(missing) or silent, kb)},
+        confidence=Confidence.CERTAIN if missing and told else Confidence.LIKELY,
+        remedies=by_hand(
+            "firmware-bar", "Give the GPU address space in the firmware", text, "admin"
+        ),
+    )
+
+
+RULES = (
+    gpu_not_detected,
+    driver_unsupported_gpu,
+    driver_wrong_flavour,
+    pci_bar_bios,
+)

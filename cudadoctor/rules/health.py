@@ -1,0 +1,232 @@
+"""Does each GPU answer, and is its hardware sound?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.findings import Confidence, Remedy, Severity
+from cudadoctor.remedies import by_hand, reboot, reset_gpu
+from cudadoctor.remedies.place import keeper_of
+from cudadoctor.rule import Found, need, rule
+from cudadoctor.rules.signs import (
+    LOST,
+    RESET_REQUIRED,
+    UNKNOWN,
+    bus_key,
+    code_path,
+    driver_code,
+    live_gpus,
+    log_text,
+    nvidia_pci,
+    said,
+)
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Gpu, Machine, Xid
+    from cudadoctor.knowledge import Knowledge
+
+_FELL_OFF = 79
+_FELL_OFF_WORDS = "fallen off the bus"
+_ECC_WORDS = ("uncorrectable ecc error",)
+_ECC_FATAL, _ECC_PENDING = frozenset({48, 64, 95, 140, 171, 172}), frozenset({63, 94})
+_DEVICE = frozenset({54, 61, 62, 74, 110, 119, 120, 136, 143, 158, 167, 169})
+"""Xids that NVIDIA's catalogue lays at the door of the device, not of a program."""
+
+
+@rule("gpu-lost", title="GPU {which} no longer answers", yields_to=("container-gpu-lost",))
+def gpu_lost(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """It fell off the PCI bus or waits for a reset; often no CUDA program starts while that lasts.
+
+    NVML gives code 15 (lost) or 16 (reset required) for it, the kernel log has Xid 79 or "fallen
+    off the bus", and its PCI configuration reads all ones. nvidia-smi prints one line for it and no
+    table for the healthy ones. The text "Unknown Error" right at the start of NVML in a container
+    means something else: container-gpu-lost. A job's device rules may hide GPUs with code 4 or 999,
+    which is no fault.
+
+    A reboot brings it back, a cold one (power off) more surely. Where it returns: power cables,
+    riser, power supply, temperature, slot, then the warranty.
+    """
+    code = driver_code(m)
+    gone = [gpu for gpu in m.gpus or () if _gone(gpu, m)]
+    dead = [one for one in nvidia_pci(m) if one.lost and one.power in (None, "D0", "unknown")]
+    fell = _fell_off(m)
+    if not (gone or dead or fell or code in (LOST, RESET_REQUIRED)):
+        if m.gpus is None and m.pci is None and m.driver.log is None and code is None:
+            need(m.gpus, "gpus")
+        return None
+    which = [str(gpu.index) for gpu in gone] or [one.address for one in dead]
+    return Found(
+        evidence=_evidence(m, bool(gone), bool(dead), fell),
+        values={"which": which or fell or "of this machine"},
+        confidence=Confidence.LIKELY if _only_unknown(gone, code) or fell else Confidence.CERTAIN,
+        severity=None if gone or dead or code in (LOST, RESET_REQUIRED) else Severity.ERROR,
+        remedies=_bring_back(m, gone),
+    )
+
+
+def _gone(gpu: Gpu, m: Machine) -> bool:
+    """999 for one GPU means a dead one, but in a job it can be one that belongs to others."""
+    if gpu.code in (LOST, RESET_REQUIRED):
+        return True
+    return gpu.code == UNKNOWN and not m.container.kind and not m.container.scheduler
+
+
+def _only_unknown(gone: list[Gpu], code: int | None) -> bool:
+    sure = code in (LOST, RESET_REQUIRED) or any(gpu.code != UNKNOWN for gpu in gone)
+    return bool(gone) and not sure
+
+
+def _fell_off(m: Machine) -> str | None:
+    """The bus address of a GPU that the kernel log calls lost and that does not answer since."""
+    alive = {bus_key(gpu.bus_id or "") for gpu in live_gpus(m)}
+    for xid in m.driver.xids or ():
+        key = bus_key(xid.bus_id)
+        if xid.code == _FELL_OFF and not (key and _among(key, alive)):
+            return xid.bus_id
+    if _FELL_OFF_WORDS in log_text(m) and len(alive) < max(1, len(nvidia_pci(m))):
+        return "named in the kernel log"
+    return None
+
+
+def _among(key: tuple[int, ...], alive: set[tuple[int, ...] | None]) -> bool:
+    return any(one is not None and one[-2:] == key[-2:] and one[0] == key[0] for one in alive)
+
+
+def _evidence(m: Machine, gone: bool, dead: bool, fell: str | None) -> tuple[str, ...]:
+    seen = [
+        f"gpus.{n}.code" for n, gpu in enumerate(m.gpus or ()) if gone and gpu.code not in (None, 0)
+    ]
+    if dead:
+        seen.append("pci")
+    if fell:
+        seen.append("driver.xids" if m.driver.xids else "driver.log")
+    return tuple(seen) or (code_path(m),)
+
+
+def _bring_back(m: Machine, gone: list[Gpu]) -> tuple[Remedy, ...]:
+    waiting = [gpu for gpu in gone if gpu.code == RESET_REQUIRED]
+    text = "Where it is lost again after a cold start: look at its power cables, riser, power "
+    text += "supply, temperature and slot, and at PCIe errors in the kernel log; then the warranty."
+    check = by_hand("gpu-hardware", "Check the GPU's hardware", text, keeper_of(m))
+    first = reset_gpu(m, waiting[0].index) if waiting else ()
+    return (*first, *reboot(m), *check)
+
+
+@rule(
+    "gpu-ecc",
+    title="The memory of GPU {which} has uncorrectable errors",
+    yields_to=("gpu-lost",),
+    essential=False,
+)
+def gpu_ecc(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """{what}.
+
+    Only what is open counts: a remapping that failed, one that waits for a reset, and uncorrected
+    errors since the driver was loaded. Errors of the GPU's whole life and finished remappings are
+    history. A GPU without ECC has nothing to report, which is no fault.
+
+    Cured by a reset of the GPU while nothing uses it, or by a reboot. A failed remapping, or errors
+    that return, mean a replacement. Switching ECC off hides wrong results.
+    """
+    told = said(m, *_ECC_WORDS)
+    bad = [(gpu.index, what, grave) for gpu in live_gpus(m) for what, grave in _ecc(gpu)]
+    bad += [(-1, what, grave) for what, grave in _logged(m)] if not bad else []
+    if not bad and told is None:
+        return None
+    grave = told is not None or any(one[2] for one in bad)
+    what = bad[0][1] if bad else "A program ended with an uncorrectable ECC error"
+    index = bad[0][0] if bad else -1
+    return Found(
+        evidence=(told,) if told else ("gpus",) if index >= 0 else ("driver.xids",),
+        values={"which": index if index >= 0 else "named in the log", "what": what},
+        severity=Severity.ERROR if grave else Severity.WARNING,
+        confidence=Confidence.CERTAIN if index >= 0 or told else Confidence.LIKELY,
+        remedies=(*reset_gpu(m, max(index, 0)), *reboot(m)),
+    )
+
+
+def _ecc(gpu: Gpu) -> list[tuple[str, bool]]:
+    """What is open in a GPU's memory, and whether it is beyond a reset."""
+    found = []
+    if gpu.remap_failed:
+        found.append(("A row of memory could not be remapped: the GPU has to be replaced", True))
+    if gpu.ecc_uncorrected:
+        found.append(
+            (f"{gpu.ecc_uncorrected} uncorrected errors since the driver was loaded", True)
+        )
+    if gpu.remap_pending or gpu.retired_pending:
+        found.append(("A faulty part of memory is taken out of use at the next reset", False))
+    return found
+
+
+def _logged(m: Machine) -> list[tuple[str, bool]]:
+    """ECC events of this boot, where NVML does not tell the state they led to."""
+    told = [gpu.remap_pending is False and gpu.ecc_uncorrected == 0 for gpu in m.gpus or ()]
+    if told and all(told):
+        return []
+    found = []
+    for xid in m.driver.xids or ():
+        if xid.code in _ECC_FATAL | _ECC_PENDING:
+            text = f"The kernel log has Xid {xid.code} for {xid.bus_id}"
+            found.append((text, xid.code in _ECC_FATAL))
+    return found
+
+
+@rule(
+    "gpu-unhealthy-hardware",
+    title="The driver hangs: {call} gives no answer",
+    yields_to=("gpu-lost",),
+    essential=False,
+)
+def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """A call into the driver did not return within a minute, which no healthy GPU needs.
+
+    Without persistence mode the first call starts every GPU and can take half a minute on a machine
+    with eight, so slowness alone is no fault, and `check --fast` draws no conclusion from it. A GPU
+    that stopped answering its firmware (Xid 119, 120), a reset under way or a process stuck in the
+    kernel (state D) make calls that never return; such a process cannot be killed either.
+
+    A reset of the GPU or a reboot ends it. Where it returns, a newer driver of the same branch,
+    then the hardware.
+    """
+    call = m.driver.nvml.hung or m.driver.libcuda.hung
+    if not call or m.look in ("fast", "report") or (live_gpus(m) and not m.driver.libcuda.hung):
+        return None
+    proof = m.driver.stuck or [xid for xid in m.driver.xids or () if xid.code in _DEVICE]
+    where = "driver.nvml.hung" if m.driver.nvml.hung else "driver.libcuda.hung"
+    return Found(
+        evidence=(where, "driver.stuck", "driver.xids") if proof else (where,),
+        values={"call": call},
+        confidence=Confidence.LIKELY if proof else Confidence.POSSIBLE,
+        remedies=reboot(m),
+    )
+
+
+@rule(
+    "gpu-unhealthy-hardware",
+    title="The kernel log has a hardware fault of GPU {bus}: Xid {code}",
+    severity=Severity.WARNING,
+    yields_to=("gpu-lost", "gpu-ecc"),
+)
+def xid_of_the_device(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """The driver blames the GPU, its firmware or its links for this error, not a program.
+
+    Xids such as 13, 31, 43 or 45 come from programs and are not counted. Without readable log lines
+    nothing is said, and a clean log proves nothing.
+
+    A reset of the GPU or a reboot, then a newer driver of the same branch; where it returns, the
+    hardware.
+    """
+    bad: list[Xid] = [xid for xid in m.driver.xids or () if xid.code in _DEVICE]
+    if not bad:
+        return None
+    newest = min(bad, key=lambda xid: xid.age_s if xid.age_s is not None else 0.0)
+    return Found(
+        evidence=("driver.xids",),
+        values={"bus": newest.bus_id, "code": newest.code},
+        confidence=Confidence.LIKELY,
+        remedies=reboot(m),
+    )
+
+
+RULES = (gpu_lost, gpu_ecc, driver_hangs, xid_of_the_device)

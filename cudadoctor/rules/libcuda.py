@@ -1,0 +1,220 @@
+"""Does a process of this user get the right libcuda, and may it open the GPU?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.findings import Confidence, Remedy
+from cudadoctor.remedies import (
+    by_hand,
+    device_groups,
+    grant_gpu,
+    reload_uvm,
+    set_variables,
+    unset_variables,
+)
+from cudadoctor.rule import Found, need, rule
+from cudadoctor.rules.signs import (
+    MISMATCH,
+    NO_PERMISSION,
+    SUCCESS,
+    answered,
+    code_path,
+    cuda_works,
+    driver_code,
+    live_gpus,
+    said,
+)
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine, Node
+    from cudadoctor.knowledge import Knowledge
+
+_EACCES = 13
+_OTHER_NODES = ("caps", "uvm-tools", "modeset", "nvswitch", "nvlink")
+_STUB, _DRIVER_MISMATCH, _NO_COMPAT, _UNKNOWN = 34, 803, 804, 999
+_STUB_WORDS = ("CUDA driver is a stub library",)
+_COMPAT_WORDS = (
+    "forward compatibility was attempted on non supported",
+    "system has unsupported display driver / cuda driver combination",
+)
+_UNKNOWN_WORDS = ("CUDA unknown error", "Error 999: unknown error")
+
+
+@rule("libcuda-stub", title="The libcuda in use is not the driver's: {path}")
+def libcuda_stub(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """Every CUDA program loads libcuda.so.1 by name, and the loader found another file first.
+
+    The toolkit's stubs directory holds an empty libcuda that is meant for linking only; it answers
+    cuInit with code 34. A stale copy of another driver release is told by its file name: its
+    version differs from the loaded module's while NVML works. A copy under .../compat is
+    cuda-compat-conflict. Where the driver's packages themselves differ, NVML fails as well, which
+    is driver-library-mismatch.
+
+    Cured by taking the directory out of LD_LIBRARY_PATH (linking needs LIBRARY_PATH only). Deleting
+    libraries by hand breaks the next update of the driver.
+    """
+    libcuda = m.driver.libcuda
+    if libcuda.loads is False or libcuda.code == SUCCESS or cuda_works(m):
+        return None
+    told = said(m, *_STUB_WORDS)
+    if not told and libcuda.code is None and not answered(m):
+        return None
+    path = libcuda.path or ""
+    code = _STUB if told else need(libcuda.code, "driver.libcuda.code")
+    if code != _STUB and "/stubs/" not in path and not _stale(m):
+        return None
+    return Found(
+        evidence=(told,) if told else ("driver.libcuda.path", "driver.libcuda.code"),
+        values={"path": path},
+        title=None if path else "The libcuda in use is the toolkit's stub, not the driver's",
+        confidence=Confidence.LIKELY if code != _STUB and _stale(m) else Confidence.CERTAIN,
+        remedies=off_the_path(m, path),
+    )
+
+
+def _stale(m: Machine) -> bool:
+    """Whether the mapped libcuda is of another release than the module, though NVML works."""
+    libcuda, kernel = m.driver.libcuda, m.driver.kernel
+    if libcuda.file_version is None or kernel is None or "/compat" in (libcuda.path or ""):
+        return False
+    return libcuda.file_version != kernel and driver_code(m) == SUCCESS and not m.platform.wsl
+
+
+def off_the_path(m: Machine, path: str) -> tuple[Remedy, ...]:
+    """Keep one library out of this program: by LD_LIBRARY_PATH where that leads to it."""
+    env = m.env or {}
+    directory = path.rpartition("/")[0]
+    entries = [one for one in env.get("LD_LIBRARY_PATH", "").split(":") if one]
+    rest = [one for one in entries if one.rstrip("/") != directory]
+    if directory and len(rest) < len(entries):
+        if not rest:
+            return unset_variables(m, "LD_LIBRARY_PATH")
+        title = f"Take {directory} out of LD_LIBRARY_PATH"
+        return set_variables(m, "trim-ld-library-path", title, {"LD_LIBRARY_PATH": ":".join(rest)})
+    if path and path in env.get("LD_PRELOAD", ""):
+        return unset_variables(m, "LD_PRELOAD")
+    text = (
+        f"Find out what owns {path or 'that libcuda.so.1'} (`dpkg -S`, `rpm -qf`, `conda list`), "
+    )
+    text += "or which line of /etc/ld.so.conf.d names its directory, and take that away; then run "
+    text += "`ldconfig` as root."
+    return by_hand("libcuda-away", "Take the other libcuda out of the loader's way", text)
+
+
+@rule(
+    "cuda-compat-conflict",
+    title="A forward-compatibility libcuda does not work on this GPU or driver",
+    yields_to=("driver-library-mismatch",),
+)
+def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """A cuda-compat package brings a newer libcuda to data-centre GPUs; elsewhere CUDA fails.
+
+    cuInit answers 804 where the GPU is none that may use them (a GeForce, most RTX), and 803 where
+    the package is older than the loaded driver or does not fit its branch. NVML and nvidia-smi work
+    meanwhile; where they fail too, the cause is driver-library-mismatch.
+
+    Such packages come with NVIDIA's container images and with /usr/local/cuda/compat in
+    LD_LIBRARY_PATH or /etc/ld.so.conf.d. Cured by taking that directory out of the loader's way; a
+    torch build for the driver needs none of it.
+    """
+    libcuda = m.driver.libcuda
+    if libcuda.code == SUCCESS or cuda_works(m) or driver_code(m) == MISMATCH:
+        return None
+    told = said(m, *_COMPAT_WORDS)
+    if told is None and libcuda.loads is False:
+        return None
+    if told is None and libcuda.code is None and not answered(m):
+        return None
+    path = libcuda.path or ""
+    code = libcuda.code if told else need(libcuda.code, "driver.libcuda.code")
+    if told is None and code not in (_DRIVER_MISMATCH, _NO_COMPAT) and "/compat" not in path:
+        return None
+    sure = code == _NO_COMPAT or "/compat" in path
+    return Found(
+        evidence=(told,)
+        if told and code is None
+        else ("driver.libcuda.code", "driver.libcuda.path"),
+        confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
+        remedies=off_the_path(
+            m, path if "compat" in path else "/usr/local/cuda/compat/libcuda.so.1"
+        ),
+    )
+
+
+@rule(
+    "uvm-not-loaded",
+    title="CUDA fails to start, though the driver works: nvidia_uvm is missing or broken",
+    yields_to=("gpu-lost", "container-gpu-lost", "device-permission", "container-no-gpu"),
+)
+def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """nvidia-smi needs only the nvidia module; CUDA needs nvidia_uvm too, and cuInit answers 999.
+
+    Either the module is not loaded and nobody may make its device node, or it is loaded and stopped
+    working when the machine was suspended. torch then says "CUDA unknown error" and blames
+    CUDA_VISIBLE_DEVICES, which is hardly ever the reason. Right after boot a missing node is
+    normal: the first CUDA program makes it, so only a failing cuInit counts.
+
+    Cured by loading the module anew. To keep it working over a suspend, the driver has the option
+    NVreg_PreserveVideoMemoryAllocations=1 and the services nvidia-suspend and nvidia-resume.
+    """
+    libcuda = m.driver.libcuda
+    if m.platform.wsl or m.platform.jetson or m.platform.system in ("Windows", "Darwin"):
+        return None
+    if cuda_works(m) or libcuda.loads is False or libcuda.code == SUCCESS or not live_gpus(m):
+        return None
+    told = said(m, *_UNKNOWN_WORDS)
+    code = _UNKNOWN if told else need(libcuda.code, "driver.libcuda.code")
+    if code != _UNKNOWN or libcuda.clean_code == SUCCESS:
+        return None
+    unloaded = m.driver.modules is not None and "nvidia_uvm" not in m.driver.modules
+    return Found(
+        evidence=(told or "driver.libcuda.code", "driver.modules"),
+        confidence=Confidence.CERTAIN if unloaded else Confidence.LIKELY,
+        remedies=grant_gpu(m) if m.container.kind else reload_uvm(m),
+    )
+
+
+@rule("device-permission", title="This user may not open the GPU's device nodes")
+def device_permission(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """The nodes under /dev belong to a group that this user is not in, so CUDA sees no GPU.
+
+    Opening a node answers EACCES (13), NVML answers code 4, and the same program works as root. A
+    refusal with EPERM (1) comes from the container's device rules instead: container-gpu-lost. On a
+    Jetson the groups are video and render, and a new group counts from the next login on.
+
+    Neither running as root nor opening the nodes to everybody is a cure.
+    """
+    if m.platform.system in ("Windows", "Darwin") or cuda_works(m):
+        return None
+    code = driver_code(m)
+    if code != NO_PERMISSION and m.driver.nodes is None and live_gpus(m):
+        return None
+    refused = [] if code == NO_PERMISSION and m.driver.nodes is None else _refused(m)
+    if not refused and code != NO_PERMISSION:
+        return None
+    if m.driver.libcuda.code == SUCCESS:
+        return None
+    return Found(
+        evidence=("driver.nodes", code_path(m)) if refused else (code_path(m),),
+        values={"nodes": [node.path for node in refused]},
+        confidence=Confidence.CERTAIN if refused else Confidence.LIKELY,
+        remedies=device_groups(m),
+    )
+
+
+def _refused(m: Machine) -> list[Node]:
+    """The nodes that CUDA needs and this user may not open; MIG's and others' do not count."""
+    needed = ("/dev/nvidia", "/dev/dxg", "/dev/nvgpu", "/dev/nvmap", "/dev/nvhost")
+    extra = tuple(f"/dev/nvidia-{one}" for one in _OTHER_NODES)
+    nodes = need(m.driver.nodes, "driver.nodes")
+    return [
+        node
+        for node in nodes
+        if node.errno == _EACCES
+        and node.path.startswith(needed)
+        and not node.path.startswith(extra)
+    ]
+
+
+RULES = (device_permission, cuda_compat_conflict, libcuda_stub, uvm_not_loaded)

@@ -1,0 +1,131 @@
+"""Is the GPU open for computing: fabric, compute mode, MIG?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.findings import Confidence, Severity
+from cudadoctor.remedies import by_hand
+from cudadoctor.rule import Found, rule
+from cudadoctor.rules.signs import cuda_works, live_gpus, said
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Gpu, Machine
+    from cudadoctor.knowledge import Knowledge
+
+_BUSY = ("devices are busy or unavailable", "device(s) is/are busy or unavailable")
+_NOT_READY = ("system not yet initialized",)
+_SYSTEM_NOT_READY = 802
+
+
+@rule("fabric-manager", title="The NVSwitch fabric is not ready (CUDA error 802)")
+def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """On machines with NVSwitch CUDA waits for the fabric manager, while nvidia-smi looks fine.
+
+    The daemon nvidia-fabricmanager must run, in exactly the driver's version. On Hopper and newer
+    each GPU also tells its fabric state. In a container or a virtual machine the host runs the
+    daemon. Without any NVSwitch the same error comes from confidential computing that is not set
+    ready, or from a machine that has only now booted.
+
+    Cured by installing the fabric manager of the driver's version and starting it. Restarting it
+    while jobs run breaks them.
+    """
+    told = said(m, *_NOT_READY)
+    libcuda = m.driver.libcuda
+    if cuda_works(m) or (libcuda.code != _SYSTEM_NOT_READY and told is None):
+        return None
+    fabric = m.driver.fabric
+    names = " ".join(gpu.name or "" for gpu in m.gpus or ())
+    board = (m.platform.product or "").upper().startswith(("DGX", "HGX"))
+    likely = board or "SXM" in names or "HBM3" in names or any(g.fabric_state for g in m.gpus or ())
+    sure = bool(fabric.nvswitches) and (fabric.manager != "active" or _fabric_differs(m))
+    text = (
+        f"Install nvidia-fabricmanager of exactly version {m.driver.version or 'of the driver'}, "
+    )
+    text += "then run, as root, `systemctl enable --now nvidia-fabricmanager` and start the CUDA "
+    text += "programs again."
+    return Found(
+        evidence=(told or "driver.libcuda.code", "driver.fabric"),
+        confidence=Confidence.CERTAIN
+        if sure
+        else Confidence.LIKELY
+        if likely or fabric.nvswitches != 0
+        else Confidence.POSSIBLE,
+        remedies=by_hand(
+            "fabric-manager", "Start the fabric manager of this driver", text, "admin"
+        ),
+    )
+
+
+def _fabric_differs(m: Machine) -> bool:
+    version, driver = m.driver.fabric.version, m.driver.version
+    return version is not None and driver is not None and version != driver
+
+
+@rule("compute-mode", title="The compute mode of the GPU keeps this program out ({modes})")
+def compute_mode(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """In mode prohibited a GPU takes no CUDA program, in mode exclusive only one at a time.
+
+    Creating a context then ends in "busy or unavailable" (CUDA error 46), while cuInit and the
+    number of devices look fine. Clusters set exclusive on purpose: then the GPU that the scheduler
+    gave is the one to use. On a GPU in default mode the same error means a process that is ending,
+    a dead MPS daemon or a GPU that needs a reset.
+    """
+    told = said(m, *_BUSY)
+    gpus = live_gpus(m)
+    modes = {gpu.compute_mode for gpu in gpus if gpu.compute_mode}
+    shut = [gpu for gpu in gpus if gpu.compute_mode == "prohibited" or _taken(gpu)]
+    if told is None and (not gpus or len(shut) < len(gpus)):
+        return None
+    text = "As root: `nvidia-smi -i INDEX -c DEFAULT`. On a cluster, use the GPU of the job, and "
+    text += "MPS where several ranks share it."
+    return Found(
+        evidence=(told, "gpus") if told else ("gpus.0.compute_mode", "gpus.0.processes"),
+        values={"modes": sorted(modes) or "not known"},
+        confidence=Confidence.CERTAIN if "prohibited" in modes else Confidence.LIKELY,
+        remedies=by_hand("compute-mode", "Set the compute mode to default", text, "admin"),
+    )
+
+
+def _taken(gpu: Gpu) -> bool:
+    return gpu.compute_mode == "exclusive" and bool(gpu.processes)
+
+
+@rule("mig-misconfigured", title="MIG is on and no instance exists on GPU {indexes}")
+def mig_misconfigured(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """A GPU in MIG mode can be used through its instances only; without one CUDA sees no device.
+
+    nvidia-smi -L lists the instances with their UUIDs, which change whenever they are made anew, so
+    a UUID kept in CUDA_VISIBLE_DEVICES can be stale. A process sees one MIG instance at a time, and
+    NCCL does not work between instances of one GPU.
+
+    Cured by making instances (nvidia-smi mig -cgi ... -C) or by leaving MIG mode while the GPU is
+    idle; both need root.
+    """
+    if cuda_works(m) or not any(gpu.mig for gpu in live_gpus(m)):
+        return None
+    empty = [gpu for gpu in live_gpus(m) if gpu.mig and gpu.mig_devices == ()]
+    asked = (m.env or {}).get("CUDA_VISIBLE_DEVICES", "").strip()
+    stale = asked.startswith("MIG-") and not _named(asked, m)
+    if not empty and not stale:
+        return None
+    text = "As root: `nvidia-smi mig -cgi PROFILE -C` (`nvidia-smi mig -lgip` lists the profiles), "
+    text += (
+        "or `nvidia-smi -i INDEX -mig 0` while the GPU is idle. `nvidia-smi -L` lists the UUIDs."
+    )
+    return Found(
+        title=None if empty else "CUDA_VISIBLE_DEVICES names a MIG instance that does not exist",
+        evidence=("gpus.0.mig_devices",) if empty else ("env.CUDA_VISIBLE_DEVICES", "gpus"),
+        values={"indexes": [gpu.index for gpu in empty]},
+        severity=Severity.ERROR if stale or len(empty) == len(live_gpus(m)) else Severity.WARNING,
+        remedies=by_hand("mig-instances", "Make MIG instances or leave MIG mode", text, "admin"),
+    )
+
+
+def _named(asked: str, m: Machine) -> bool:
+    known = [uuid for gpu in m.gpus or () for uuid in gpu.mig_devices or ()]
+    first = asked.partition(",")[0].strip()
+    return any(uuid.startswith(first) for uuid in known)
+
+
+RULES = (fabric_manager, compute_mode, mig_misconfigured)

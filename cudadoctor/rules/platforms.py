@@ -1,0 +1,157 @@
+"""Is this a platform for CUDA builds of torch, and set up as that platform wants it?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from cudadoctor.findings import Confidence, Remedy
+from cudadoctor.remedies import by_hand, install_python, jetson_torch, wsl_driver
+from cudadoctor.rule import Found, need, rule
+from cudadoctor.rules.signs import cpu_on_purpose, cuda_works, said, started
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.knowledge import Knowledge
+
+_DRIVER_PACKAGES = ("nvidia-driver-", "libnvidia-compute-", "nvidia-dkms-", "cuda-drivers")
+_WINDOWS_LIBRARIES = "/usr/lib/wsl/"
+_OLDEST_GLIBC = Version("2.17")
+"""No wheel of torch was ever built on an older one."""
+
+
+@rule(
+    "wsl-setup",
+    title="WSL does not reach the GPU: {what}",
+    yields_to=("visible-devices-hides-gpu", "driver-too-old", "container-no-gpu", "gpu-lost"),
+)
+def wsl_setup(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """WSL 2 uses the driver of Windows, whose libraries it mounts under /usr/lib/wsl/lib.
+
+    WSL 1 has no GPU at all. A Linux driver installed inside hides the mounted libraries. Without
+    /dev/dxg it is an old Windows, a nested virtual machine or an old display driver; no libraries
+    mean that Windows has no NVIDIA driver or is updating it. Normal in WSL: no /proc/driver/nvidia,
+    no /dev/nvidia*, no GPU on the PCI bus, a driver number that differs from nvidia-smi's own.
+
+    Cured on the Windows side: current driver there, `wsl --update`, `wsl --shutdown`. Never install
+    a Linux driver, nor the packages cuda or cuda-drivers, inside WSL.
+    """
+    if not need(m.platform.wsl, "platform.wsl") or m.container.kind or cuda_works(m):
+        return None
+    found = _wsl_fault(m)
+    if found is None:
+        return None
+    what, evidence, sure = found
+    return Found(
+        evidence=(evidence, "platform.wsl"),
+        values={"what": what},
+        confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
+        remedies=wsl_driver(m),
+    )
+
+
+def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
+    wanted = not cpu_on_purpose(m) and m.torch.installed is not False
+    inside = [p.name for p in m.driver.packages or () if p.name.startswith(_DRIVER_PACKAGES)]
+    path = m.driver.libcuda.path or ""
+    if m.platform.wsl == 1:
+        return ("this is WSL 1", "platform.wsl", True) if wanted else None
+    if inside:
+        return f"the Linux driver package {inside[0]} is installed inside", "driver.packages", True
+    strange = not any(one in path for one in (_WINDOWS_LIBRARIES, "/stubs/", "/compat"))
+    if path and strange and m.driver.libcuda.code not in (0, None):
+        return f"{path} hides the libcuda of Windows", "driver.libcuda.path", True
+    if m.container.dxg is False and wanted:
+        return "/dev/dxg is missing", "container.dxg", True
+    if m.container.wsl_libs is False and wanted and not started(m):
+        return "Windows mounts no NVIDIA libraries into it", "container.wsl_libs", True
+    dead = m.driver.libcuda.code not in (0, 34, None) and m.driver.libcuda.clean_code != 0
+    if dead and "/compat" not in path:
+        return f"cuInit answers {m.driver.libcuda.code}", "driver.libcuda.code", False
+    return None
+
+
+@rule("jetson-build", title="This torch ({torch}) is not built for the Jetson's GPU")
+def jetson_build(m: Machine, kb: Knowledge) -> Found | None:
+    """A Jetson's GPU needs code of its own, which the generic Linux builds for ARM do not have.
+
+    Up to CUDA 13.0 an Orin (8.7) runs only code made for it, and a Xavier (7.2) likewise; a generic
+    wheel is a CPU build or one for servers, and its kernels end in "no kernel image". From JetPack
+    7.2 on, generic builds of CUDA 13.2 or newer run on an Orin. Thor takes generic cu130 builds,
+    and a DGX Spark is no Jetson.
+
+    Cured by NVIDIA's wheel or container for the board's JetPack. Driver and CUDA packages of the
+    generic repositories do not belong on a Jetson.
+    """
+    if not m.platform.jetson or m.torch.installed is False:
+        return None
+    build = need(m.torch.build, "torch.build")
+    if cuda_works(m) and m.torch.archs is None:
+        return None
+    if build == "cuda":
+        gpus = m.gpus or ()
+        capability = need(gpus[0].capability if gpus else None, "gpus.0.capability")
+        archs = need(m.torch.archs, "torch.archs")
+        torch, cuda = m.torch.version, m.torch.cuda
+        if any(kb.serves(code, capability, torch, cuda) for code in archs):
+            return None
+    return Found(
+        evidence=("platform.jetson", "platform.l4t", "torch.build", "torch.archs"),
+        values={"torch": m.torch.text or m.torch.version or "of this environment"},
+        remedies=jetson_torch(m, kb),
+    )
+
+
+@rule("platform-unsupported", title="No build of torch exists for {what}", essential=False)
+def platform_unsupported(m: Machine, kb: Knowledge) -> Found | None:
+    """Nobody publishes a torch wheel for this combination, so pip finds none or a broken one.
+
+    torch's wheels are for 64-bit Python on x86-64 and ARM with glibc, Windows and macOS on Apple
+    silicon. Alpine and other systems with musl, 32-bit Python, other processors and Intel Macs
+    (since torch 2.3) have none. A wheel that asks for a newer GLIBC belongs here as well.
+
+    Told from torch-python-unsupported, where another Python would do, and from torch-index-wrong,
+    where another index has the build. Way out: a container or a system that has builds.
+    """
+    torch = m.torch
+    if torch.installed is None and torch.imported is None and m.look == "report":
+        return None
+    works = torch.imported is not None and torch.imported.ok
+    unread = torch.imported is None or torch.imported.ok is None
+    if works or (torch.installed and unread) or cuda_works(m):
+        return None
+    what, evidence = _unsupported(m)
+    if not what:
+        return None
+    remedies = install_python(m, kb, kb.builds[0].pythons) if "32-bit" in what else _elsewhere()
+    return Found(evidence=(evidence, "torch.installed"), values={"what": what}, remedies=remedies)
+
+
+def _unsupported(m: Machine) -> tuple[str, str]:
+    system = need(m.platform.system, "platform.system")
+    machine = need(m.platform.machine, "platform.machine")
+    if said(m, "version `glibc_2.") and m.platform.libc != "musl":
+        return f"glibc {m.platform.glibc or 'of this system'}", "torch.imported.error"
+    if need(m.python.bits, "python.bits") == 32:
+        return "32-bit Python", "python.bits"
+    if machine not in ("x86_64", "amd64", "aarch64", "arm64"):
+        return f"the processor {machine}", "platform.machine"
+    if system == "Darwin" and machine in ("x86_64", "amd64") and not m.torch.installed:
+        return "Macs with an Intel processor since torch 2.3", "platform.machine"
+    if system != "Linux":
+        return "", ""
+    if need(m.platform.libc, "platform.libc") == "musl":
+        return "musl, the C library of Alpine", "platform.libc"
+    if m.platform.glibc is not None and m.platform.glibc < _OLDEST_GLIBC:
+        return f"glibc {m.platform.glibc}", "platform.glibc"
+    return "", ""
+
+
+def _elsewhere() -> tuple[Remedy, ...]:
+    text = "Use a system that has builds: a Debian or Ubuntu image in a container, such as "
+    text += "python:3.12-slim, or another computer."
+    return by_hand("other-platform", "Run torch on a supported platform", text, "admin")
+
+
+RULES = (wsl_setup, jetson_build, platform_unsupported)

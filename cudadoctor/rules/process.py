@@ -1,0 +1,323 @@
+"""Do the process's environment, its limits and its job let it use the GPU?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.findings import Confidence, Severity
+from cudadoctor.remedies import by_hand, grant_gpu, unset_variables
+from cudadoctor.rule import Found, need, rule
+from cudadoctor.rules.signs import (
+    SUCCESS,
+    cuda_works,
+    gpu_present,
+    live_gpus,
+    nvidia_pci,
+    said,
+)
+from cudadoctor.rules.visible import Visible, read_visible
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Gpu, Machine
+    from cudadoctor.knowledge import Knowledge
+
+_NAME = "CUDA_VISIBLE_DEVICES"
+_FULL = 0.9
+"""A GPU with a larger share of its memory taken has no room for a training step."""
+_FILES_WORDS = ("too many open files", "received 0 items of ancdata")
+_LEAST_FILES = 1024
+_ALLOCATOR_WORDS = ("unrecognized cachingallocator option", "unrecognized key")
+_SLOWER = {
+    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "memory is asked of the driver each time",
+    "CUDA_FORCE_PTX_JIT": "all kernels are compiled anew at the start",
+}
+_JOB = {
+    "slurm": ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE"),
+    "lsf": ("LSB_GPU_ALLOC",),
+    "pbs": ("PBS_GPUFILE",),
+}
+
+
+def visible(m: Machine) -> Visible | None:
+    """What CUDA_VISIBLE_DEVICES leaves; None where it is not set or the GPUs are not known."""
+    value = (m.env or {}).get(_NAME)
+    if value is None or m.gpus is None:
+        return None
+    slices = tuple(uuid for gpu in m.gpus for uuid in gpu.mig_devices or ())
+    if value.strip().startswith("MIG-"):
+        return read_visible(value, slices)
+    return read_visible(value, tuple(gpu.uuid or "" for gpu in m.gpus))
+
+
+def visible_count(m: Machine) -> int | None:
+    """How many GPUs a program of this environment sees."""
+    if m.driver.libcuda.code == SUCCESS and m.driver.libcuda.count is not None:
+        return m.driver.libcuda.count
+    left = visible(m)
+    if left is not None:
+        return len(left.indexes)
+    return None if m.gpus is None else len(live_gpus(m))
+
+
+@rule(
+    "visible-devices-hides-gpu",
+    title="CUDA_VISIBLE_DEVICES={value} hides every GPU",
+    yields_to=("mig-misconfigured", "scheduler-no-gpu", "gpu-not-detected"),
+)
+def visible_devices_hides_gpu(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """CUDA shows a program only the GPUs that this variable lists, so torch sees {left} of {all}.
+
+    The list is read from the left and ends at its first invalid entry, silently: "0,7,1" on two
+    GPUs leaves GPU 0, a GPU named twice leaves none, and an empty value, -1 or quotes inside the
+    value leave none. nvidia-smi ignores the variable and shows every GPU.
+
+    Hiding some GPUs on purpose is normal. In a job of Slurm or Kubernetes the scheduler sets it,
+    and the way to more GPUs is to ask for them. Setting it to 0 does not switch a GPU on.
+    """
+    value = need(m.env, "env").get(_NAME)
+    if value is None or m.gpus == () or gpu_present(m) is False:
+        return None
+    if m.gpus is None and not (value.strip() in ("", "-1") and gpu_present(m)):
+        need(m.gpus, "gpus")
+    left = visible(m) or Visible(indexes=(), stop="empty")
+    total = len(m.gpus or ()) or 1
+    works = m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
+    if len(left.indexes) >= total or (works and not left.indexes):
+        return None
+    gone = not left.indexes
+    return Found(
+        evidence=(f"env.{_NAME}", "gpus"),
+        title=None if gone else "CUDA_VISIBLE_DEVICES={value} shows {left} of {all} GPUs",
+        values={"value": value or '""', "left": len(left.indexes), "all": total},
+        severity=_how_grave(m, left),
+        remedies=unset_variables(m, _NAME),
+    )
+
+
+def _how_grave(m: Machine, left: Visible) -> Severity:
+    """Nothing left is an error, a list that was cut a warning, a shorter one on purpose is fine."""
+    if m.torch.build in ("cpu", "rocm", "xpu"):
+        return Severity.INFO
+    if not left.indexes:
+        return Severity.ERROR
+    return Severity.WARNING if left.stop else Severity.INFO
+
+
+@rule("scheduler-no-gpu", title="This {scheduler} job was given no GPU")
+def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """The node has GPUs, and the job did not ask for one, so the scheduler keeps them from it.
+
+    Told by a job number without a list of GPUs, and CUDA_VISIBLE_DEVICES empty or "NoDevFiles".
+    Where a site does not fence its GPUs in, they work all the same and nothing is said.
+
+    Cured by asking for it (srun --gres=gpu:1). Setting CUDA_VISIBLE_DEVICES by hand takes a GPU
+    from somebody else, or fails.
+    """
+    scheduler = m.container.scheduler or ""
+    if scheduler not in _JOB or cuda_works(m) or m.torch.build in ("cpu", "rocm", "xpu"):
+        return None
+    env = need(m.env, "env")
+    given = any(env.get(name, "") not in ("", "0") for name in _JOB[scheduler])
+    hidden = env.get(_NAME, "").strip() in ("", "NoDevFiles", "-1")
+    if given or not hidden:
+        return None
+    if not (live_gpus(m) or nvidia_pci(m) or m.driver.loaded):
+        return None
+    return Found(
+        evidence=("container.scheduler", f"env.{_NAME}"),
+        values={"scheduler": scheduler.capitalize() if scheduler == "slurm" else scheduler.upper()},
+        confidence=Confidence.LIKELY,
+        remedies=grant_gpu(m),
+    )
+
+
+@rule(
+    "out-of-memory",
+    title="Other programs hold the memory of GPU {which}",
+    severity=Severity.WARNING,
+    yields_to=("gpu-lost",),
+)
+def memory_held_by_others(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """More than nine tenths of the memory is taken before any program of this user has started.
+
+    NVML lists the processes that hold it; memory without a process in the list belongs to another
+    container, another user, or a process that is ending. On a machine with unified memory (Jetson,
+    GB10) the page cache counts as used, so nothing is said there.
+
+    End what is not needed, or use another GPU. Processes of other users are theirs to end.
+    """
+    gpus = live_gpus(m)
+    if not gpus or m.platform.jetson:
+        return None
+    full = [gpu for gpu in gpus if _is_full(gpu)]
+    if not full:
+        return None
+    told = said(m, "out of memory")
+    all_full = len(full) == len(gpus)
+    return Found(
+        evidence=tuple(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4])
+        + ((told,) if told else ()),
+        values={"which": [gpu.index for gpu in full]},
+        severity=Severity.ERROR
+        if told and all_full
+        else Severity.WARNING
+        if all_full
+        else Severity.INFO,
+        remedies=by_hand(
+            "free-memory", "Free the GPU's memory or take another GPU", _holders(full)
+        ),
+    )
+
+
+def _is_full(gpu: Gpu) -> bool:
+    total, used = gpu.memory_bytes, gpu.memory_used_bytes
+    return total is not None and used is not None and used > _FULL * total
+
+
+def _holders(full: list[Gpu]) -> str:
+    named = [
+        f"{one.name or 'a process of another user'} ({one.pid})"
+        for gpu in full
+        for one in gpu.processes or ()
+    ]
+    if not named:
+        return "No process is listed: it belongs to another container or user, or is ending."
+    return f"Memory is held by {', '.join(named[:6])}. End what is yours and not needed."
+
+
+@rule("ulimit", title="This process may open {nofile} files at most", severity=Severity.WARNING)
+def too_few_files(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """DataLoader workers pass tensors as open files, and fewer than 1024 run out soon.
+
+    The failure reads "Too many open files" (errno 24) or "received 0 items of ancdata". It is not
+    shm-too-small, which shows as a bus error or errno 28. 1024 is the usual limit and enough for a
+    few workers.
+
+    Cured by a higher limit (ulimit -n, --ulimit nofile=65536, LimitNOFILE), or by torch's
+    set_sharing_strategy("file_system").
+    """
+    told = said(m, *_FILES_WORDS)
+    if m.platform.system not in (None, "Linux", "Darwin"):
+        return None
+    few = m.limits.nofile is not None and 0 <= m.limits.nofile < _LEAST_FILES
+    if told is None and not few:
+        need(m.limits.nofile, "limits.nofile")
+        return None
+    text = (
+        "Raise the limit: `ulimit -n 65536` in the shell, `--ulimit nofile=65536` for a container."
+    )
+    return Found(
+        evidence=("limits.nofile", told) if told else ("limits.nofile",),
+        values={"nofile": m.limits.nofile if m.limits.nofile is not None else "too few"},
+        severity=Severity.ERROR if told else Severity.WARNING,
+        remedies=by_hand("raise-nofile", "Allow more open files", text),
+    )
+
+
+@rule(
+    "env-var-misconfigured",
+    title="{name} is not in the form that torch reads",
+)
+def allocator_option(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """torch reads {name} when it first takes GPU memory, and ends on an unknown option.
+
+    Options are written key:value and separated by commas, as in max_split_size_mb:128. A key that
+    this release of torch does not know ends the same way: newer keys need a newer torch.
+    """
+    env = need(m.env, "env")
+    told = said(m, *_ALLOCATOR_WORDS)
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        value = env.get(name, "")
+        if value and (told or _is_malformed(value)):
+            return Found(
+                evidence=(f"env.{name}", told) if told else (f"env.{name}",),
+                values={"name": name},
+                confidence=Confidence.CERTAIN if told else Confidence.LIKELY,
+                remedies=unset_variables(m, name),
+            )
+    return None
+
+
+def _is_malformed(value: str) -> bool:
+    """An entry without a colon; lists in brackets keep their commas."""
+    depth, entry, entries = 0, "", []
+    for letter in value:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            entries.append(entry)
+            entry = ""
+        else:
+            entry += letter
+    return any(one.strip() and ":" not in one for one in (*entries, entry))
+
+
+@rule(
+    "env-var-misconfigured",
+    title="{name} makes every program on the GPU slower",
+    severity=Severity.WARNING,
+    essential=False,
+)
+def slower_by_variable(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """The variable is set in this environment: {effect}.
+
+    It is a switch for debugging that was left on. NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING
+    are a choice and are not counted.
+    """
+    env = need(m.env, "env")
+    if m.gpus == ():
+        return None
+    names = [name for name in _SLOWER if env.get(name, "0") not in ("", "0")]
+    if not names:
+        return None
+    return Found(
+        evidence=tuple(f"env.{name}" for name in names),
+        values={"name": names[0], "effect": _SLOWER[names[0]]},
+        remedies=unset_variables(m, *names),
+    )
+
+
+@rule(
+    "env-var-misconfigured",
+    title="CUDA fails in this environment and works without its variables",
+    yields_to=(
+        "visible-devices-hides-gpu",
+        "libcuda-stub",
+        "cuda-compat-conflict",
+        "wsl-setup",
+        "scheduler-no-gpu",
+        "mig-misconfigured",
+    ),
+)
+def broken_by_environment(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """cuInit answers {code} here, and 0 without LD_LIBRARY_PATH, LD_PRELOAD and the like.
+
+    One of those variables brings a library between the program and the driver. They are unset one
+    after the other to find which; where CUDA_VISIBLE_DEVICES or a foreign libcuda is to blame, that
+    is said instead.
+    """
+    libcuda = m.driver.libcuda
+    if libcuda.code in (None, SUCCESS) or libcuda.clean_code != SUCCESS:
+        return None
+    names = [name for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", _NAME) if (m.env or {}).get(name)]
+    return Found(
+        evidence=(
+            "driver.libcuda.code",
+            "driver.libcuda.clean_code",
+            *(f"env.{name}" for name in names),
+        ),
+        values={"code": libcuda.code},
+        confidence=Confidence.LIKELY,
+        remedies=unset_variables(m, *names),
+    )
+
+
+RULES = (
+    visible_devices_hides_gpu,
+    scheduler_no_gpu,
+    memory_held_by_others,
+    too_few_files,
+    allocator_option,
+    slower_by_variable,
+    broken_by_environment,
+)

@@ -1,0 +1,196 @@
+"""What the facts prove together: the signs that several rules about the driver and the GPU read.
+
+NVML, nvidia-smi, libcuda and torch are voices of one driver. Where one of them was not asked or
+could not answer, another may have said the same, and an answer of a higher layer proves the lower.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from cudadoctor.findings import Severity
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Gpu, Machine, PciGpu
+
+SUCCESS, NO_PERMISSION, NOT_FOUND, NOT_LOADED = 0, 4, 6, 9
+NO_LIBRARY, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN = 12, 15, 16, 17, 18, 999
+"""NVML's codes, which are also nvidia-smi's exit status (255 stands for 999)."""
+
+SPOKEN: tuple[tuple[str, int], ...] = (
+    ("driver/library version mismatch", MISMATCH),
+    ("couldn't communicate with the nvidia driver", NOT_LOADED),
+    ("couldn’t communicate with the nvidia driver", NOT_LOADED),
+    ("driver not loaded", NOT_LOADED),
+    ("driver is not loaded", NOT_LOADED),
+    ("no devices were found", NOT_FOUND),
+    ("insufficient permissions", NO_PERMISSION),
+    ("gpu is lost", LOST),
+    ("gpu requires reset", RESET_REQUIRED),
+    ("unable to determine the device handle", LOST),
+    ("failed to initialize nvml: unknown error", UNKNOWN),
+    ("blocked by the operating system", BLOCKED),
+)
+"""What nvidia-smi prints, in lower case, and the code that it stands for."""
+
+_MODULE_ANSWERED = frozenset({NO_PERMISSION, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN})
+
+
+def driver_code(m: Machine) -> int | None:
+    """The code with which NVML started, or nvidia-smi's in its place; None where neither spoke."""
+    nvml, smi = m.driver.nvml, m.driver.smi
+    if nvml.code is not None and nvml.code != NO_LIBRARY:
+        return nvml.code
+    if smi.found is not False:
+        said = (smi.message or "").lower()
+        for words, code in SPOKEN:
+            if words in said:
+                return code
+        if smi.code is not None:
+            return UNKNOWN if smi.code == 255 else smi.code
+    if live_gpus(m):
+        return SUCCESS
+    return NO_LIBRARY if nvml.code == NO_LIBRARY or nvml.loads is False else None
+
+
+def code_path(m: Machine) -> str:
+    """The fact that `driver_code` rests on, as evidence."""
+    if m.driver.nvml.code not in (None, NO_LIBRARY):
+        return "driver.nvml.code"
+    return "driver.smi.message" if m.driver.smi.message else "driver.smi.code"
+
+
+def cuda_works(m: Machine) -> bool:
+    """Whether CUDA reached a GPU in this environment: libcuda counted one, or torch used one."""
+    torch = m.torch.imported
+    if torch is not None and torch.cuda_available and (torch.device_count or 0) > 0:
+        return True
+    if m.smoke and m.smoke.device.startswith("cuda") and _passed(m):
+        return True
+    return m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
+
+
+def _passed(m: Machine) -> bool:
+    return any(stage.status == "passed" for stage in m.smoke.stages) if m.smoke else False
+
+
+def live_gpus(m: Machine) -> tuple[Gpu, ...]:
+    """The GPUs that the driver named without an error."""
+    return tuple(gpu for gpu in m.gpus or () if gpu.code in (None, SUCCESS))
+
+
+def answered(m: Machine) -> bool:
+    """Whether the driver answered any of its voices, with or without a GPU behind it."""
+    return (
+        driver_code(m) in (SUCCESS, NOT_FOUND)
+        or bool(live_gpus(m))
+        or SUCCESS in (m.driver.libcuda.code, m.driver.libcuda.clean_code)
+        or cuda_works(m)
+    )
+
+
+def module_spoke(m: Machine) -> bool:
+    """Whether the kernel module is proven by an answer, be it a refusal."""
+    return answered(m) or driver_code(m) in _MODULE_ANSWERED
+
+
+def started(m: Machine) -> bool:
+    """Whether at least one GPU was started by the driver."""
+    return bool(live_gpus(m)) or cuda_works(m)
+
+
+def nvidia_pci(m: Machine) -> tuple[PciGpu, ...]:
+    """NVIDIA's GPUs on the PCI bus, as far as it was read."""
+    return tuple(device for device in m.pci or () if device.vendor == "nvidia")
+
+
+def silent_gpus(m: Machine) -> tuple[PciGpu, ...]:
+    """NVIDIA's GPUs on the bus that the driver does not name, though nobody else owns them.
+
+    In a container the bus shows the host's GPUs, so silence means nothing there.
+    """
+    if m.container.kind or (cuda_works(m) and m.gpus is None):
+        return ()
+    named = {key for gpu in m.gpus or () if gpu.bus_id and (key := bus_key(gpu.bus_id))}
+    free = [one for one in nvidia_pci(m) if one.bound in (None, "", "nvidia")]
+    if len(live_gpus(m)) >= len(free):
+        return ()
+    return tuple(one for one in free if bus_key(one.address) not in named)
+
+
+def bus_key(address: str) -> tuple[int, ...] | None:
+    """A PCI address as numbers: 00000000:01:00.0, 0000:01:00 and 01:00.0 are the same place."""
+    parts = re.fullmatch(
+        r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.\d)?", address, re.I
+    )
+    return tuple(int(part or "0", 16) for part in parts.groups()) if parts else None
+
+
+def gpu_present(m: Machine) -> bool | None:
+    """Whether the machine has an NVIDIA GPU; None where that is not known."""
+    if started(m) or m.gpus or m.driver.nvml.count or m.platform.jetson or nvidia_pci(m):
+        return True
+    if driver_code(m) in _MODULE_ANSWERED:
+        return True
+    if m.platform.wsl:
+        return _wsl_gpu(m)
+    if m.pci is not None or m.platform.system == "Darwin":
+        return False
+    unseen = m.driver.loaded is not True and m.driver.nvml.loads is False
+    return False if unseen and m.look != "report" else None
+
+
+def _wsl_gpu(m: Machine) -> bool | None:
+    """In WSL the libraries that Windows mounts show NVIDIA's driver; the bus shows nothing."""
+    if m.container.kind:
+        return None if m.container.dxg else False
+    return m.container.wsl_libs if m.container.dxg is not False else False
+
+
+def bare(m: Machine) -> bool:
+    """Whether the driver of this Linux belongs to it: no container, no WSL, no Jetson."""
+    system = m.platform.system in (None, "Linux")
+    return system and not (m.container.kind or m.platform.wsl or m.platform.jetson)
+
+
+def cpu_on_purpose(m: Machine) -> bool:
+    """Whether torch is there and made for something else than an NVIDIA GPU."""
+    return m.torch.build in ("cpu", "rocm", "xpu")
+
+
+def graver_with_cuda(m: Machine) -> Severity:
+    """Error, or information where torch was not made for an NVIDIA GPU and nobody asked for one."""
+    asked = (m.env or {}).get("NVIDIA_VISIBLE_DEVICES", "") not in ("", "void", "none")
+    return Severity.INFO if cpu_on_purpose(m) and not asked else Severity.ERROR
+
+
+def log_text(m: Machine) -> str:
+    """The kernel log as one line in lower case: the driver breaks its sentences over lines."""
+    lines = (re.sub(r"^.*?NVRM:\s*", "", line) for line in m.driver.log or ())
+    return re.sub(r"\s+", " ", " ".join(lines)).replace("NVRM:", "").lower()
+
+
+def said(m: Machine, *words: str) -> str | None:
+    """The fact whose error text holds one of these words, None where no text does."""
+    for path, text in _texts(m):
+        low = text.lower()
+        if any(word.lower() in low for word in words):
+            return path
+    return None
+
+
+def _texts(m: Machine) -> list[tuple[str, str]]:
+    texts: list[tuple[str, str]] = []
+    if torch := m.torch.imported:
+        texts += [("torch.imported.cuda_error", torch.cuda_error or "")]
+        texts += [("torch.imported.error", torch.error or "")]
+    if m.smoke:
+        texts += [("smoke.ended", m.smoke.ended or "")]
+        texts += [
+            (f"smoke.stages.{n}.detail", stage.detail or "")
+            for n, stage in enumerate(m.smoke.stages)
+            if stage.status in ("failed", "timed-out")
+        ]
+    texts += [(f"symptoms.{n}.text", one.text) for n, one in enumerate(m.symptoms or ())]
+    return texts

@@ -1,0 +1,122 @@
+"""What remains: something failed that ought to work, and no other rule says why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.findings import Confidence
+from cudadoctor.rule import Found, need, rule
+from cudadoctor.rules.signs import NOT_FOUND, SUCCESS, answered, code_path, driver_code, gpu_present
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.knowledge import Knowledge
+
+_EXPLAINED_BY = (
+    "gpu-not-detected",
+    "driver-not-installed",
+    "driver-not-loaded",
+    "driver-library-mismatch",
+    "driver-too-old",
+    "driver-wrong-flavour",
+    "driver-unsupported-gpu",
+    "gpu-lost",
+    "gpu-ecc",
+    "gpu-unhealthy-hardware",
+    "uvm-not-loaded",
+    "fabric-manager",
+    "compute-mode",
+    "mig-misconfigured",
+    "device-permission",
+    "cuda-compat-conflict",
+    "driver-userspace-missing",
+    "pci-bar-bios",
+    "driver-bug",
+    "libcuda-stub",
+    "container-no-gpu",
+    "container-driver-caps",
+    "container-gpu-lost",
+    "wsl-setup",
+    "jetson-build",
+    "platform-unsupported",
+    "shm-too-small",
+    "ulimit",
+    "scheduler-no-gpu",
+    "torch-missing",
+    "torch-cpu-build",
+    "torch-wrong-backend",
+    "torch-arch-unsupported-new",
+    "torch-arch-unsupported-old",
+    "torch-python-unsupported",
+    "torch-install-corrupt",
+    "torch-duplicate",
+    "torch-companion-mismatch",
+    "torch-extension-abi",
+    "numpy-abi",
+    "triton-broken",
+    "windows-runtime-dll",
+    "disk-full",
+    "cudnn-shadowed",
+    "cudnn-missing-sublib",
+    "nvidia-wheels-mixed",
+    "nvjitlink-mismatch",
+    "cublas-mismatch",
+    "nccl-shadowed",
+    "libstdcxx-old",
+    "cuda-lib-shadowed",
+    "visible-devices-hides-gpu",
+    "env-var-misconfigured",
+    "fork-after-init",
+    "out-of-memory",
+    "nccl-network-interface",
+    "nccl-p2p-broken",
+    "nccl-version-skew",
+    "ddp-rank-device",
+    "ddp-launch",
+    "nccl-other",
+    "torch-bug",
+)
+"""Every cause that can make training fail. An explanation counts only where it is as grave."""
+
+
+@rule("unknown", title="{what}, and no known cause explains it", yields_to=_EXPLAINED_BY)
+def unknown(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """Something that ought to work on this machine failed; the evidence shows its own words.
+
+    It is said only where the driver and the GPU answer, or where torch itself fails, and where no
+    other cause is at least likely. A look with all probes (without --fast and --no-smoke) and the
+    first error of the program's own log decide most of these. `cudadoctor record` keeps the raw
+    answers of this machine for a bug report.
+    """
+    failure = _failure(m)
+    if failure is None:
+        if m.torch.installed and m.look in ("full", "no-smoke"):
+            need(m.torch.imported, "torch.imported")
+        return None
+    what, path = failure
+    return Found(evidence=(path,), values={"what": what}, confidence=Confidence.LIKELY)
+
+
+def _failure(m: Machine) -> tuple[str, str] | None:
+    """What failed, and the fact that shows it."""
+    torch = m.torch.imported
+    if torch is not None and (torch.ok is False or torch.hung):
+        return "torch cannot be imported", "torch.imported.error"
+    for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
+        if stage.status in ("failed", "timed-out"):
+            return f"The stage {stage.name} of the smoke step failed", f"smoke.stages.{number}"
+    if m.smoke and m.smoke.ended:
+        return "The smoke step ended early", "smoke.ended"
+    if m.torch.build != "cuda" or not (gpu_present(m) or answered(m)):
+        return None
+    if torch is not None and torch.cuda_available is False:
+        shown = "torch.imported.cuda_error" if torch.cuda_error else "torch.imported.cuda_available"
+        return "torch does not see the GPU", shown
+    if m.driver.libcuda.code not in (None, SUCCESS):
+        return f"CUDA does not start (cuInit: {m.driver.libcuda.code})", "driver.libcuda.code"
+    if driver_code(m) == NOT_FOUND:
+        return "The driver started no GPU", code_path(m)
+    return None
+
+
+RULES = (unknown,)
