@@ -15,7 +15,7 @@ import pytest
 from cudadoctor.facts import Library
 from cudadoctor.host import LocalHost
 from cudadoctor.probes import Looked
-from cudadoctor.probes.libraries import read_libraries
+from cudadoctor.probes.libraries import mapped_libraries, read_libraries
 from cudadoctor.probes.torch_order import Wheel, parse_order
 
 needs_gcc = pytest.mark.skipif(
@@ -68,6 +68,20 @@ INIT_EARLY = INIT_OLD.replace(
             pass
     except OSError as err:""",
 )
+
+
+# Torch 2.6 as it was released: the same conditions the other way round.
+INIT_POSITIVE = INIT_OLD.replace(
+    "    except OSError as err:",
+    """        from torch import version
+        if version.cuda in ["12.4", "12.6"]:
+            with open("/proc/self/maps") as f:
+                _maps = f.read()
+            if "nvidia/cuda_runtime/lib/libcudart.so" in _maps:
+                _preload_cuda_deps("nvjitlink", "libnvJitLink.so.*[0-9]")
+    except OSError as err:""",
+)
+INITS = {"torch-2.5": INIT_OLD, "torch-2.6": INIT_POSITIVE, "torch-2.7": INIT_EARLY}
 
 
 def library(path: Path, *needs: str, tag: str = "", search: str = "") -> Path:
@@ -141,7 +155,7 @@ def by_soname(looked: Looked, fact: str = "libraries.predicted") -> dict[str, Li
 
 
 @needs_gcc
-@pytest.mark.parametrize("init", [INIT_OLD, INIT_EARLY], ids=["torch-2.5", "torch-2.6"])
+@pytest.mark.parametrize("init", INITS.values(), ids=INITS)
 @pytest.mark.parametrize("tag", ["rpath", "runpath", ""])
 @pytest.mark.parametrize("shadowed", ["", "libnvJitLink.so.12", "libcudart.so.12"])
 @pytest.mark.parametrize("cuda", ["12.4", "12.1"])
@@ -235,7 +249,24 @@ def test_wheels_that_are_links_into_a_cache_belong_to_the_environment(tmp_path: 
     inside = tmp_path / "site/nvidia/cublas/lib/libcublas.so.12"
     shutil.move(inside, tmp_path / "cached.so")
     inside.symlink_to(tmp_path / "cached.so")
-    assert by_soname(planted.predict())["libcublas.so.12"].owner == "wheel"
+    looked = planted.predict()
+    assert by_soname(looked)["libcublas.so.12"].owner == "wheel"
+    assert str(tmp_path) in looked.facts["libraries.own"]
+
+
+@needs_gcc
+def test_mapped_files_become_facts(tmp_path: Path) -> None:
+    planted = Planted(tmp_path / "site", INIT_OLD, "rpath")
+    foreign = library(tmp_path / "libcudnn.so.9")
+    own = tmp_path / "site/nvidia/cublas/lib/libcublas.so.12"
+    maps = (str(foreign), str(own), str(own), "/usr/bin/python3", "/gone/libnccl.so.2")
+    site = (str(planted.site),)
+    found = mapped_libraries(LocalHost(), maps, str(planted.torch), site, None, {})
+    assert [(one.soname, one.owner, one.how) for one in found] == [
+        ("libcudnn.so.9", "other", "mapped"),
+        ("libcublas.so.12", "wheel", "mapped"),
+        ("libnccl.so.2", "other", "mapped"),
+    ]
 
 
 def test_no_torch_is_a_gap_and_copies_are_still_found() -> None:

@@ -69,10 +69,20 @@ class Owners:
             seen[f"{site}/cusparselt/lib"] = None
         if prefix and prefix == self.conda and self._torch_is_conda(prefix):
             seen[f"{prefix}/lib"] = None
+        real: dict[str, None] = {}
         for folder in seen:
             found = self.host.stat(folder)
             if found.is_dir:
-                yield found.real
+                real[found.real] = None
+                real[self._linked(folder) or found.real] = None
+        yield from real
+
+    def _linked(self, folder: str) -> str | None:
+        """The real folder of the libraries there: uv can install links into its cache."""
+        names = self.host.listing(folder).names
+        name = next((n for n in names if ".so" in n and n.startswith("lib")), None)
+        real = self.host.stat(f"{folder}/{name}").real if name else ""
+        return real.rpartition("/")[0] or None
 
     def _torch_is_conda(self, prefix: str) -> bool:
         names = self.host.listing(f"{prefix}/conda-meta").names

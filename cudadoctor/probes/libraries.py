@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from cudadoctor.elf import Broken, Elf, read_elf
 from cudadoctor.facts import Library
@@ -82,6 +82,27 @@ def _job(search: Search, torch_dir: str, extension: str, paths: tuple[str, ...])
         order=parse_order(host.read(f"{torch_dir}/__init__.py").text, cuda),
         global_deps=not search.env.get("TORCH_USE_RTLD_GLOBAL"),
     )
+
+
+def mapped_libraries(  # noqa: PLR0917
+    host: Host,
+    maps: Iterable[str],
+    torch_dir: str | None,
+    site_packages: tuple[str, ...],
+    prefix: str | None,
+    env: Mapping[str, str],
+) -> tuple[Library, ...]:
+    """The tracked libraries among files that are mapped in a real process, as facts."""
+    owners = Owners(host, torch_dir, site_packages, prefix, env)
+    found: dict[str, Library] = {}
+    for path in maps:
+        if not TRACKED.fullmatch(path.rpartition("/")[2]) or path in found:
+            continue
+        elf = read_elf(host, path)
+        soname = (elf.soname if isinstance(elf, Elf) else None) or path.rpartition("/")[2]
+        one = Mapped(soname, path, path, elf or Broken("gone"), how="mapped")
+        found[path] = library_of(one, owners)
+    return tuple(found.values())
 
 
 def library_of(one: Mapped, owners: Owners) -> Library:

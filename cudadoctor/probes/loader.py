@@ -103,7 +103,10 @@ def _text(data: bytes, at: int) -> str:
 
 
 class Search:
-    """Where one machine's loader looks for libraries, for one executable and environment."""
+    """Where one machine's loader looks for libraries, for one executable and environment.
+
+    path: the folders of LD_LIBRARY_PATH that hold anything. too_many: not all were looked at.
+    """
 
     def __init__(self, host: Host, executable: Mapped, env: Mapping[str, str]) -> None:
         self.host = host
@@ -117,12 +120,9 @@ class Search:
         self._cache: dict[str, list[str]] | None = None
         self.interpreter = self._interpreter()
         self.lib, self.default = _system_folders(self.interpreter)
-        self.path = self.split(env.get("LD_LIBRARY_PATH", ""), executable, ":;")
-
-    @property
-    def too_many(self) -> bool:
-        """LD_LIBRARY_PATH has more entries than were looked at."""
-        return len(self.path) >= MOST_FOLDERS
+        named = self.split(env.get("LD_LIBRARY_PATH", ""), executable, ":;")
+        self.too_many = len(named) >= MOST_FOLDERS
+        self.path = tuple(folder for folder in named if self.names(folder) != frozenset())
 
     def find(self, name: str, asking: Mapped) -> Hit | None:
         """The file that the loader takes for a name that is not loaded yet."""
