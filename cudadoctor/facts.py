@@ -426,7 +426,8 @@ class Distribution(Section):
 
     requires: its Requires-Dist lines that name torch, numpy, triton, nvidia-* or cuda-*.
     cuda: CUDA that its files say they were built for (xformers, torchvision ...), where known.
-    torch: the torch release that its files say they were built for, where known.
+    torch: the torch release that its files say they were built for, where known. A version of one
+    part means that whole major (flash-attn names CUDA 12 only).
     """
 
     name: str

@@ -11,11 +11,14 @@ from cudadoctor.facts import Distribution, TorchCopy
 from cudadoctor.host import Host
 from cudadoctor.probes import Notes
 from cudadoctor.probes.archs import binding, read_archs
+from cudadoctor.probes.record import compare
 from cudadoctor.probes.told import CopyLine, DistLine, Told
 
 _ASSIGNED = re.compile(r"""^(\w+)(?:\s*:[^=]+)?\s*=\s*(?:['"]([^'"]*)['"]|None)""", re.MULTILINE)
 _CUDA_TAG = re.compile(r"cu(\d{2,3})(?!\d)")
 _TORCH_TAG = re.compile(r"(?:torch|pt)(\d+(?:\.\d+)*)")
+# pip renames what it removes: a ~ and more such characters take the place of the first letters.
+_OF_TORCH = re.compile(r"~[-~.=%0-9]*(?:orch|rch|ch)(?:-[0-9].*)?$")
 _RECORD_NAME = re.compile(r"(.+)-([^-]+)-([^-]+)\.json")
 
 Build = Literal["cuda", "cpu", "rocm", "xpu"]
@@ -25,14 +28,15 @@ def note_torch(notes: Notes, host: Host, told: Told, prefix: str) -> None:
     """Note the torch that the path holds: its build, its copies, the state of its files."""
     copies = copies_of(told, prefix)
     notes.fact("torch.copies", copies, "the path of the interpreter")
-    notes.fact("torch.leftovers", told.leftovers, "names in site-packages")
+    left = tuple(one for one in told.leftovers if _OF_TORCH.match(one))
+    notes.fact("torch.leftovers", left, "names in site-packages")
     real = first_real(told.copies)
     notes.fact("torch.installed", real is not None, "the path of the interpreter")
     if real is None:
         return
     notes.fact("torch.path", real.path, "the path of the interpreter")
     _note_metadata(notes, told, real, copies)
-    _note_files(notes, told, real)
+    _note_files(notes, host, told, real)
     build = _note_version(notes, real)
     _note_archs(notes, host, real, build, prefix)
 
@@ -60,9 +64,9 @@ def copies_of(told: Told, prefix: str) -> tuple[TorchCopy, ...]:
         text = assigned(copy.text or "").get("__version__")
         mine = [TorchCopy(path=copy.path, kind=kind, version=text, where=copy.entry)]
         if len(copy.dists) > 1 or (copy.dists and not text):
-            versions = [one.version for one in copy.dists]
             mine = [
-                TorchCopy(path=copy.path, kind=kind, version=v, where=copy.entry) for v in versions
+                TorchCopy(path=copy.path, kind=kind, version=one.version or None, where=copy.entry)
+                for one in copy.dists
             ]
         if record and kind != "local" and copy.entry.startswith(prefix):
             conda = TorchCopy(path=copy.path, kind="conda", version=record, where=copy.entry)
@@ -110,15 +114,15 @@ def _note_metadata(notes: Notes, told: Told, real: CopyLine, copies: tuple[Torch
         notes.gap("torch.installer", "no INSTALLER file names it", asked=False)
 
 
-def _note_files(notes: Notes, told: Told, real: CopyLine) -> None:
+def _note_files(notes: Notes, host: Host, told: Told, real: CopyLine) -> None:
     """What RECORD says of the files; without one, whether the package is there at all."""
-    recorded = next((one for one in told.copies if one.dists), None)
-    record = told.record if recorded is real else None
-    source = f"{real.entry}/torch-*.dist-info/RECORD"
-    if record is not None and record.known:
-        notes.fact("torch.missing_files", record.missing, source)
-        notes.fact("torch.empty_files", record.empty, source)
-        notes.fact("torch.short_files", record.short, source)
+    dist = _metadata(told, real)
+    damage = compare(host, dist.entry, dist.folder) if dist else None
+    if dist is not None and damage is not None:
+        source = f"{dist.entry}/{dist.folder}/RECORD"
+        notes.fact("torch.missing_files", damage.missing, source)
+        notes.fact("torch.empty_files", damage.empty, source)
+        notes.fact("torch.short_files", damage.short, source)
         return
     gone = real.shape == "remains" or (real.shape != "package" and real.text is None)
     notes.fact("torch.missing_files", ("torch/__init__.py",) if gone else (), real.path)
@@ -128,9 +132,7 @@ def _note_files(notes: Notes, told: Told, real: CopyLine) -> None:
 def _note_version(notes: Notes, real: CopyLine) -> Build | None:
     source = f"{real.path}/version.py"
     found = assigned(real.text or "")
-    text = found.get("__version__") or next(
-        (one.version for one in real.dists if one.version), None
-    )
+    text = found.get("__version__") or next((d.version for d in real.dists if d.version), None)
     if not text:
         notes.gap("torch.version", f"{source} names no version")
         notes.gap("torch.build", f"{source} names no version")

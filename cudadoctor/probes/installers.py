@@ -98,7 +98,7 @@ def _program(host: Host, name: str, *in_home: str) -> str | None:
 
 
 def pip_python(host: Host, executable: str) -> str | None:
-    """The interpreter that `pip` on PATH installs into; "" where there is no pip, None not known."""
+    """The interpreter of `pip` on PATH; "" where there is no pip, None where it does not tell."""
     for name in ("pip", "pip3"):
         if script := host.which(name):
             owner = interpreter_of(host, os.path.abspath(script))  # noqa: PTH100

@@ -18,6 +18,7 @@ from cudadoctor.probes.target import Chosen
 from cudadoctor.probes.told import PythonLine, Told, parse
 
 NO_PYTHON = "is no Python that runs"
+_TELLING = re.compile(r"(?i)error|not found|denied|cannot")
 _TOLD_THERE = ("python", "torch", "packages", "limits.env_free_bytes", "build.headers")
 _IMPLEMENTATIONS = {"cpython": "CPython", "pypy": "PyPy", "graalpy": "GraalPy"}
 
@@ -122,8 +123,9 @@ def _how_it_ended(ran: Ran) -> str:
         return ran.why
     if ran.signal:
         return f"killed by {_signal_name(ran.signal)}"
-    last = next((one.strip() for one in reversed(ran.stderr.splitlines()) if one.strip()), "")
-    return f"exit status {ran.code}" + (f", {last[:200]}" if last else "")
+    lines = [one.strip() for one in ran.stderr.splitlines() if one.strip()]
+    told = next((one for one in lines if _TELLING.search(one)), lines[0] if lines else "")
+    return f"exit status {ran.code}" + (f", {told[:200]}" if told else "")
 
 
 def _signal_name(number: int) -> str:

@@ -75,15 +75,6 @@ class CopyLine(Line, frozen=True, kw_only=True, tag="copy"):
     lib: bool
 
 
-class RecordLine(Line, frozen=True, kw_only=True, tag="record"):
-    """How torch's files compare with its RECORD; known False where there is none."""
-
-    known: bool
-    missing: tuple[str, ...] = ()
-    empty: tuple[str, ...] = ()
-    short: tuple[str, ...] = ()
-
-
 class LeftoversLine(Line, frozen=True, kw_only=True, tag="leftovers"):
     """What a killed pip left in a folder of the path."""
 
@@ -113,7 +104,6 @@ _ANY = Union[  # noqa: UP007
     PathLine,
     DistLine,
     CopyLine,
-    RecordLine,
     LeftoversLine,
     CondaLine,
     PipLine,
@@ -128,7 +118,6 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     path: tuple[tuple[str, str], ...] = ()
     dists: tuple[DistLine, ...] = ()
     copies: tuple[CopyLine, ...] = ()
-    record: RecordLine | None = None
     leftovers: tuple[str, ...] = ()
     conda: CondaLine | None = None
     pip: bool = False
@@ -151,7 +140,6 @@ def parse(stdout: str) -> Told:
         path=next((one.entries for one in lines if isinstance(one, PathLine)), ()),
         dists=tuple(one for one in lines if isinstance(one, DistLine)),
         copies=tuple(one for one in lines if isinstance(one, CopyLine)),
-        record=next((one for one in lines if isinstance(one, RecordLine)), None),
         leftovers=tuple(n for one in lines if isinstance(one, LeftoversLine) for n in one.names),
         conda=next((one for one in lines if isinstance(one, CondaLine)), None),
         pip=any(isinstance(one, PipLine) for one in lines),

@@ -19,7 +19,6 @@ except ImportError:
 
 MOST_NAMES = 50000
 MOST_HEADER = 1 << 18
-MOST_RECORD = 16 << 20
 
 PREFIXES = (
     "torch",
@@ -429,58 +428,6 @@ def say_copy(entry, origin, shape, dists):
     )
 
 
-def lines_with(data, part):  # type: (bytes, bytes) -> list[str]
-    """The lines that hold a text; torch's RECORD has 15,000, so only these are looked at."""
-    found = []
-    at = data.find(part)
-    while at >= 0:
-        end = data.find(b"\n", at)
-        end = len(data) if end < 0 else end
-        found.append(data[data.rfind(b"\n", 0, at) + 1 : end].decode("utf-8", "replace").strip())
-        at = data.find(part, end)
-    return found
-
-
-def checked(data):  # type: (bytes) -> list[str]
-    """Lines of torch's RECORD worth a look: what every import needs."""
-    lines = lines_with(data, b"torch/version.py,")
-    lines += [one for one in lines_with(data, b"/__init__.py,") if one.count("/") < 3]
-    for ending in (b".dll,", b".pyd,") if os.name == "nt" else (b".so",):
-        lines += lines_with(data, ending)
-    return [one for one in lines if one.startswith("torch/")]
-
-
-def fitting(entry, dists):  # type: (str, list[tuple[str, str]]) -> str
-    """The dist-info whose version the files have, where an old one was left beside it."""
-    told = text_of(join(entry, "torch", "version.py")) or ""
-    for folder, version in dists:
-        if "'" + version.partition("+")[0] in told:
-            return folder
-    return dists[-1][0]
-
-
-def say_record(entry, folder):  # type: (str, str) -> None
-    """Compare the files that matter with torch's RECORD: missing, empty, cut short."""
-    data = read(join(entry, folder, "RECORD"), MOST_RECORD)
-    if not data:
-        return say("record", known=False)
-    missing, empty, short = [], [], []
-    for line in checked(data):
-        path, _, rest = line.partition(",")
-        size = rest.rpartition(",")[2]
-        expected = int(size) if size.isdigit() else 0
-        try:
-            found = os.stat(join(entry, *path.split("/"))).st_size
-        except (OSError, ValueError):
-            missing.append(path)
-            continue
-        if not found and expected:
-            empty.append(path)
-        elif found < expected and not path.endswith(".py"):
-            short.append(path)
-    return say("record", known=True, missing=missing, empty=empty, short=short)
-
-
 def say_conda():  # type: () -> None
     """The records of conda packages that matter; their names hold version and build."""
     folder = join(sys.prefix, "conda-meta")
@@ -495,7 +442,6 @@ def say_conda():  # type: () -> None
 
 def say_installed(path):  # type: (list[tuple[str, str]]) -> None
     skipped = {os.path.dirname(os.__file__), join(os.path.dirname(os.__file__), "lib-dynload")}
-    recorded = False
     for entry, origin in path:
         names = names_in(entry) if entry not in skipped else None
         if names is None:
@@ -508,9 +454,6 @@ def say_installed(path):  # type: (list[tuple[str, str]]) -> None
         shape = shape_of(entry, names)
         if shape or dists:
             say_copy(entry, origin, shape, dists)
-        if dists and not recorded:
-            recorded = True
-            say_record(entry, fitting(entry, dists))
 
 
 def main():  # type: () -> None

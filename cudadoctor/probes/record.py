@@ -1,0 +1,64 @@
+"""Compares the files of torch that every import needs with its RECORD."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from cudadoctor.host import Host
+
+MOST_RECORD = 16 << 20
+# Endings of libraries; "/lib" + ending would miss torch/_C.
+_LIBRARIES = (b".so", b".dll,", b".pyd,", b".dylib,")
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that are absent, empty, or (libraries only) shorter than RECORD says."""
+
+    missing: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+    short: tuple[str, ...] = ()
+
+
+def compare(host: Host, entry: str, dist_info: str) -> Damage | None:
+    """The damage of the torch in that folder of the path; None where there is no RECORD."""
+    data = host.read(f"{entry}/{dist_info}/RECORD", MOST_RECORD).data
+    if not data:
+        return None
+    missing, empty, short = [], [], []
+    for path, expected in expected_sizes(data):
+        found = host.stat(f"{entry}/{path}")
+        if found.exists is False:
+            missing.append(path)
+        elif found.exists and not found.size and expected:
+            empty.append(path)
+        elif found.exists and found.size < expected and not path.endswith(".py"):
+            short.append(path)
+    return Damage(missing=tuple(missing), empty=tuple(empty), short=tuple(short))
+
+
+def expected_sizes(data: bytes) -> Iterator[tuple[str, int]]:
+    """Path and size of the files worth a look: of 15,000 some fifty are needed by every import."""
+    lines = _lines_with(data, b"torch/version.py,")
+    lines += [one for one in _lines_with(data, b"/__init__.py,") if one.count("/") < 3]
+    for ending in _LIBRARIES:
+        lines += _lines_with(data, ending)
+    for line in dict.fromkeys(lines):
+        path, _, rest = line.partition(",")
+        size = rest.rpartition(",")[2]
+        if path.startswith("torch/") and ".." not in path:
+            yield path, int(size) if size.isdigit() else 0
+
+
+def _lines_with(data: bytes, part: bytes) -> list[str]:
+    """The lines that hold a text, found without cutting the other lines out."""
+    found = []
+    at = data.find(part)
+    while at >= 0:
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        line = data[data.rfind(b"\n", 0, at) + 1 : end]
+        found.append(line.decode("utf-8", "replace").strip())
+        at = data.find(part, end)
+    return found
