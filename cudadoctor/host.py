@@ -63,6 +63,13 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None = None
 
 
+class Space(msgspec.Struct, frozen=True, kw_only=True):
+    """A file system: its size, and what is free for this user, in bytes."""
+
+    total_bytes: int
+    free_bytes: int
+
+
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
     """What running a program said.
 
@@ -114,6 +121,10 @@ class Host(Protocol):
 
     def which(self, name: str) -> str | None:
         """The program of that name on PATH."""
+        ...
+
+    def space(self, path: str) -> Space | None:
+        """The size of the file system under a path; None where it cannot be learnt."""
         ...
 
     def run(
@@ -205,6 +216,13 @@ class LocalHost:
     def which(self, name: str) -> str | None:
         return shutil.which(name)
 
+    def space(self, path: str) -> Space | None:
+        try:
+            found = shutil.disk_usage(path)
+        except (OSError, ValueError):
+            return None
+        return Space(total_bytes=found.total, free_bytes=found.free)
+
     def run(
         self,
         *argv: str,
@@ -288,9 +306,12 @@ _CACHES = (
 def _first(handle: int, limit: int) -> bytes:
     parts: list[bytes] = []
     left = limit
-    while left > 0 and (part := os.read(handle, min(left, 1 << 20))):
-        parts.append(part)
-        left -= len(part)
+    try:
+        while left > 0 and (part := os.read(handle, min(left, 1 << 20))):
+            parts.append(part)
+            left -= len(part)
+    except BlockingIOError:
+        pass  # the end of what /dev/kmsg holds now
     return b"".join(parts)
 
 

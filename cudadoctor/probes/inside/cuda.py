@@ -1,0 +1,79 @@
+"""What libcuda says, asked in a process that can be abandoned.
+
+Prints one JSON line for each thing learnt, and one before each call.
+"""
+
+import ctypes
+import json
+import os
+import sys
+
+_OUT = os.dup(1)
+os.dup2(2, 1)
+
+
+def say(kind, **rest):
+    line = dict(kind=kind)
+    line.update(rest)
+    os.write(_OUT, (json.dumps(line) + "\n").encode("ascii"))
+
+
+def load():
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    say("calling", call="loading " + name)
+    try:
+        library = ctypes.CDLL(name)
+    except OSError as error:
+        say("not-loaded", why=str(error))
+        return None
+    say("loaded", path=mapped("libcuda.so") or name)
+    return library
+
+
+def mapped(stem):
+    """The file that the loader really took."""
+    try:
+        with open("/proc/self/maps", errors="replace") as maps:
+            for line in maps:
+                path = line.rstrip("\n").partition("/")[2]
+                if path.rpartition("/")[2].startswith(stem):
+                    return "/" + path
+    except OSError:
+        pass
+    return None
+
+
+def ask(library, name, *args):
+    """The code of a call, None where the library has no such function."""
+    function = getattr(library, name, None)
+    if function is None:
+        return None
+    say("calling", call=name)
+    return function(*args)
+
+
+def main():
+    library = load()
+    if library is None:
+        return
+    number = ctypes.c_int(0)
+    # Needs no cuInit, and is wanted most where cuInit fails.
+    if ask(library, "cuDriverGetVersion", ctypes.byref(number)) == 0:
+        say("value", name="version", value=number.value)
+    code = ask(library, "cuInit", 0)
+    if code is not None:
+        say("value", name="code", value=code)
+    if code != 0:
+        return
+    number = ctypes.c_int(0)
+    code = ask(library, "cuDeviceGetCount", ctypes.byref(number))
+    if code == 0:
+        say("value", name="count", value=number.value)
+    elif code is not None:
+        say("value", name="count-code", value=code)
+
+
+if __name__ == "__main__":
+    main()
+    say("done")
+    os._exit(0)

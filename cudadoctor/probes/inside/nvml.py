@@ -1,0 +1,363 @@
+"""What NVML says, asked in a process that can be abandoned.
+
+Prints one JSON line for each thing learnt, and one before each call: where the process hangs or
+dies, its last line names the call. argv[1] is the folder that holds the module pynvml.
+"""
+
+import ctypes
+import json
+import os
+import sys
+
+MOST_GPUS = 256
+MOST_PROCESSES = 64
+MISSING = 13  # NVML's "function not found", also used where pynvml itself lacks the function
+OWN_ERROR = -1  # no code of NVML: the answer could not even be read
+NEXT_WAY = (3, MISSING, 25, OWN_ERROR)
+
+# What the library itself prints must not mix with the lines below.
+_OUT = os.dup(1)
+os.dup2(2, 1)
+
+
+def say(kind, **rest):
+    line = dict(kind=kind)
+    line.update(rest)
+    os.write(_OUT, (json.dumps(line) + "\n").encode("ascii"))
+
+
+class Ask(object):
+    """Calls NVML by name and gives (value, code); a failure is a code, never an exception."""
+
+    def __init__(self, library, module):
+        self.library = library
+        self.module = module
+
+    def __call__(self, name, *args):
+        function = getattr(self.module, name, None)
+        if function is None:
+            return None, MISSING
+        say("calling", call=name)
+        try:
+            return function(*args), 0
+        except Exception as error:
+            return None, self.code(error)
+
+    def code(self, error):
+        if type(error).__name__ == "NVMLLibraryMismatchError":
+            return MISSING
+        value = getattr(error, "value", None)
+        return value if isinstance(value, int) else OWN_ERROR
+
+    def first(self, *ways):
+        """The first way that this driver and this pynvml know: newest first."""
+        answer = (None, MISSING)
+        for way in ways:
+            answer = self(*way)
+            if answer[1] not in NEXT_WAY:
+                break
+        return answer
+
+    def raw(self, name, *args):
+        """A function of the library itself, without pynvml."""
+        function = getattr(self.library, name, None)
+        if function is None:
+            return MISSING
+        say("calling", call=name)
+        return function(*args)
+
+    def words(self, code):
+        try:
+            return str(self.module.NVMLError(code))
+        except Exception:
+            return "code %d" % code
+
+
+def library_names():
+    if sys.platform != "win32":
+        return ["libnvidia-ml.so.1"]
+    windows = os.environ.get("WINDIR", "C:/Windows")
+    programs = os.environ.get("ProgramFiles", "C:/Program Files")
+    return [windows + "/System32/nvml.dll", programs + "/NVIDIA Corporation/NVSMI/nvml.dll"]
+
+
+def load():
+    """The library, None where the loader has none; its own words are printed."""
+    why = ""
+    for name in library_names():
+        say("calling", call="loading " + name)
+        try:
+            library = ctypes.CDLL(name)
+        except OSError as error:
+            why = why or str(error)
+            continue
+        say("loaded", path=mapped("libnvidia-ml") or name)
+        return library
+    say("not-loaded", why=why)
+    return None
+
+
+def mapped(stem):
+    """The file that the loader really took."""
+    try:
+        with open("/proc/self/maps", errors="replace") as maps:
+            for line in maps:
+                path = line.rstrip("\n").partition("/")[2]
+                if path.rpartition("/")[2].startswith(stem):
+                    return "/" + path
+    except OSError:
+        pass
+    return None
+
+
+def library_version(library):
+    """Needs no nvmlInit, so it is known also where that fails."""
+    function = getattr(library, "nvmlSystemGetNVMLVersion", None)
+    if function is None:
+        return
+    say("calling", call="nvmlSystemGetNVMLVersion")
+    buffer = ctypes.create_string_buffer(128)
+    code = function(buffer, 96)
+    if code == 0:
+        say("system", name="version", value=text(buffer.value))
+
+
+def text(value):
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def start(ask):
+    """Init by the newest function that the library has; True where it succeeded."""
+    call, code = "nvmlInitWithFlags", ask("nvmlInit")[1]
+    for older in ("nvmlInit_v2", "nvmlInit"):
+        if code in (MISSING, OWN_ERROR) and getattr(ask.library, older, None) is not None:
+            call, code = older, ask.raw(older)
+    say("init", call=call, code=code, message=ask.words(code) if code else "")
+    return code == 0
+
+
+def system(ask):
+    """Driver and CUDA version; the number of GPUs is given back, None where that failed."""
+    report(ask("nvmlSystemGetDriverVersion"), "driver", text)
+    cuda = ask.first(("nvmlSystemGetCudaDriverVersion_v2",), ("nvmlSystemGetCudaDriverVersion",))
+    report(cuda, "cuda", int)
+    count, code = ask("nvmlDeviceGetCount")
+    call = "nvmlDeviceGetCount_v2"
+    if code == MISSING:
+        number, call = ctypes.c_uint(), "nvmlDeviceGetCount"
+        code = ask.raw(call, ctypes.byref(number))
+        count = number.value
+    if code == 0:
+        say("system", name="count", value=count)
+        return count
+    say("no-count", call=call, code=code, message=ask.words(code))
+    return None
+
+
+def report(answer, name, convert):
+    value, code = answer
+    if code == 0:
+        say("system", name=name, value=convert(value))
+    else:
+        say("system", name=name, code=code)
+
+
+def handle(ask, index):
+    value, code = ask("nvmlDeviceGetHandleByIndex", index)
+    if code == MISSING:
+        pointer = ask.module.c_nvmlDevice_t()
+        code = ask.raw("nvmlDeviceGetHandleByIndex", index, ctypes.byref(pointer))
+        value = pointer
+    say("gpu", index=index, field="handle", code=code, words=ask.words(code) if code else "")
+    return value if code == 0 else None
+
+
+def one(*ways, **more):
+    """A question with one answer; take turns it into plain data."""
+    take = more.get("take", lambda value: value)
+
+    def asked(ask, device):
+        value, code = ask.first(*[(way[0], device) + way[1:] for way in ways])
+        if code != 0:
+            return None, code
+        try:
+            return take(value), 0
+        except Exception:
+            return None, OWN_ERROR
+
+    return asked
+
+
+def memory(value):
+    reserved = getattr(value, "reserved", None)
+    return dict(total=value.total, used=value.used, reserved=reserved)
+
+
+def pci(value):
+    return dict(bus=text(value.busId), id=value.pciDeviceId)
+
+
+def processes(ask, device):
+    """A list with absurd entries is one of a struct of another size: the older call is right."""
+    answer = None, MISSING
+    for name in ("_v3", "_v2"):
+        value, code = ask("nvmlDeviceGetComputeRunningProcesses" + name, device)
+        answer = (value, code)
+        if code == 0 and not any(absurd(entry) for entry in value):
+            return [process(ask, entry) for entry in value[:MOST_PROCESSES]], 0
+        if code not in NEXT_WAY and code != 0:
+            return None, code
+    return None, answer[1] or OWN_ERROR
+
+
+def absurd(entry):
+    used = entry.usedGpuMemory
+    return not 0 < entry.pid < 1 << 31 or (used is not None and used > 1 << 44)
+
+
+def process(ask, entry):
+    name, code = ask("nvmlSystemGetProcessName", entry.pid)
+    known = text(name) if code == 0 else None
+    return dict(pid=entry.pid, name=known, memory=entry.usedGpuMemory)
+
+
+def mig_devices(ask, device):
+    """There can be holes between the instances, so every index is asked."""
+    most, code = ask("nvmlDeviceGetMaxMigDeviceCount", device)
+    if code != 0:
+        return None, code
+    found = []
+    for index in range(min(most, 64)):
+        part, code = ask("nvmlDeviceGetMigDeviceHandleByIndex", device, index)
+        if code == 0:
+            uuid, code = ask("nvmlDeviceGetUUID", part)
+            found.append(text(uuid) if code == 0 else "")
+    return found, 0
+
+
+def fabric(ask, device):
+    for name in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
+        answer = fabric_by(ask, device, "nvmlDeviceGetGpuFabricInfoV", name)
+        if answer[1] not in NEXT_WAY:
+            return answer
+    return fabric_by(ask, device, "nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t")
+
+
+def fabric_by(ask, device, call, struct):
+    made = getattr(ask.module, struct, None)
+    if made is None:
+        return None, MISSING
+    info = made()
+    code = ask(call, device, ctypes.byref(info))[1]
+    return (info.state, 0) if code == 0 else (None, code)
+
+
+def nvlinks(ask, device):
+    """State of each link, in order; a GPU without NVLink refuses the first."""
+    states = []
+    for link in range(18):
+        state, code = ask("nvmlDeviceGetNvLinkState", device, link)
+        if code != 0:
+            return (states, 0) if states else (None, 3 if code == 2 else code)
+        states.append(state)
+    return states, 0
+
+
+IDENTITY = (
+    ("name", one(("nvmlDeviceGetName",), take=text)),
+    ("uuid", one(("nvmlDeviceGetUUID",), take=text)),
+    ("pci", one(("nvmlDeviceGetPciInfo_v3",), ("nvmlDeviceGetPciInfo",), take=pci)),
+    ("capability", one(("nvmlDeviceGetCudaComputeCapability",), take=list)),
+    (
+        "memory",
+        one(("nvmlDeviceGetMemoryInfo", 0x02000028), ("nvmlDeviceGetMemoryInfo",), take=memory),
+    ),
+    ("mig", one(("nvmlDeviceGetMigMode",), take=list)),
+)
+
+STATE = (
+    ("compute_mode", one(("nvmlDeviceGetComputeMode",))),
+    ("persistence", one(("nvmlDeviceGetPersistenceMode",))),
+    ("ecc", one(("nvmlDeviceGetEccMode",), take=list)),
+    ("ecc_uncorrected", one(("nvmlDeviceGetTotalEccErrors", 1, 0))),
+    ("ecc_aggregate", one(("nvmlDeviceGetTotalEccErrors", 1, 1))),
+    ("remap", one(("nvmlDeviceGetRemappedRows",), take=list)),
+    ("retired_pending", one(("nvmlDeviceGetRetiredPagesPendingStatus",))),
+    (
+        "throttle",
+        one(
+            ("nvmlDeviceGetCurrentClocksEventReasons",),
+            ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+        ),
+    ),
+    ("performance_state", one(("nvmlDeviceGetPerformanceState",))),
+    ("utilization", one(("nvmlDeviceGetUtilizationRates",), take=lambda rates: rates.gpu)),
+    (
+        "temperature_c",
+        one(("nvmlDeviceGetTemperatureV", 0), ("nvmlDeviceGetTemperature", 0)),
+    ),
+    ("slowdown_c", one(("nvmlDeviceGetTemperatureThreshold", 1))),
+    ("power_w", one(("nvmlDeviceGetPowerUsage",))),
+    ("power_limit_w", one(("nvmlDeviceGetEnforcedPowerLimit",))),
+    ("power_default_w", one(("nvmlDeviceGetPowerManagementDefaultLimit",))),
+    ("sm_clock_mhz", one(("nvmlDeviceGetClockInfo", 1))),
+    ("sm_clock_max_mhz", one(("nvmlDeviceGetMaxClockInfo", 1))),
+    ("pcie_width", one(("nvmlDeviceGetCurrPcieLinkWidth",))),
+    ("pcie_width_max", one(("nvmlDeviceGetMaxPcieLinkWidth",))),
+    ("pcie_generation", one(("nvmlDeviceGetCurrPcieLinkGeneration",))),
+    ("pcie_generation_max", one(("nvmlDeviceGetMaxPcieLinkGeneration",))),
+    ("pcie_generation_gpu_max", one(("nvmlDeviceGetGpuMaxPcieLinkGeneration",))),
+    ("virtualization", one(("nvmlDeviceGetVirtualizationMode",))),
+    ("display", one(("nvmlDeviceGetDisplayActive",))),
+    ("fabric_state", fabric),
+    ("nvlinks", nvlinks),
+    ("processes", processes),
+)
+
+
+def tell(ask, index, device, questions):
+    """Answer all questions about one GPU; what it answered is given back."""
+    known = {}
+    for field, asked in questions:
+        value, code = asked(ask, device)
+        if code == 0:
+            say("gpu", index=index, field=field, value=value)
+            known[field] = value
+        else:
+            say("gpu", index=index, field=field, code=code)
+    return known
+
+
+def main(folder):
+    library = load()
+    if library is None:
+        return
+    library_version(library)
+    sys.path.append(folder)
+    try:
+        import pynvml
+    except Exception as error:
+        say("no-module", why="%s: %s" % (type(error).__name__, error))
+        return
+    ask = Ask(library, pynvml)
+    if not start(ask):
+        return
+    count = system(ask)
+    # All identities first: a GPU that hangs later must not hide what the others are.
+    told = []
+    for index in range(min(count or 0, MOST_GPUS)):
+        device = handle(ask, index)
+        if device is not None:
+            told.append((index, device, tell(ask, index, device, IDENTITY)))
+    for index, device, known in told:
+        questions = STATE
+        if (known.get("mig") or [0])[0] == 1:
+            questions = STATE + (("mig_devices", mig_devices),)
+        tell(ask, index, device, questions)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "")
+    say("done")
+    # Neither nvmlShutdown nor a destructor of the library: both can hang after a dead GPU.
+    os._exit(0)

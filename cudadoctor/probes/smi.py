@@ -1,0 +1,167 @@
+"""What nvidia-smi says; the driver probe asks it only where NVML gave no answer of its own."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from cudadoctor.facts import Gpu, Smi
+from cudadoctor.host import Host, Ran
+from cudadoctor.probes import Looked, Notes
+from cudadoctor.reports.smi import (
+    FULL_QUERY,
+    SMALL_QUERY,
+    SmiSaid,
+    cleaned,
+    parse_smi,
+    unknown_field,
+)
+
+SOURCE = "nvidia-smi"
+PLACES = (
+    "/usr/lib/wsl/lib/nvidia-smi",
+    "/usr/bin/nvidia-smi",
+    "/usr/local/nvidia/bin/nvidia-smi",
+    "/run/current-system/sw/bin/nvidia-smi",
+    "/opt/bin/nvidia-smi",
+)
+"""Where it also lies, outside PATH: WSL, GKE, NixOS, CoreOS."""
+
+
+class _Heard(msgspec.Struct, kw_only=True):
+    """What the calls so far gave together."""
+
+    said: SmiSaid = SmiSaid()
+    worked: bool = False
+    code: int | None = None
+    words: str | None = None
+    silent: str | None = None
+    timed_out: bool = False
+
+
+def read_smi(host: Host, timeout_s: float, *, conclusive: bool = True) -> Looked:
+    """Ask nvidia-smi for what NVML did not tell; the limit is for all its calls together.
+
+    conclusive: the limit is so long that silence means a sick driver; else it is only a gap.
+    """
+    notes = Notes()
+    path = find_smi(host)
+    if path is None:
+        notes.fact("driver.smi", Smi(found=False), "PATH")
+        return notes.looked()
+    heard = _asked(host, path, time.monotonic() + timeout_s)
+    _note(notes, path, heard, conclusive)
+    if heard.silent:
+        slow = "" if conclusive else "; without persistence mode many GPUs can need 30 s"
+        why = f"nvidia-smi: {heard.silent}{slow}"
+        for fact in ("driver.smi.code", "driver.reported", "driver.cuda", "gpus"):
+            notes.gap(fact, why)
+    return notes.looked()
+
+
+def find_smi(host: Host) -> str | None:
+    """The program on PATH, else where WSL, Windows and clouds put it."""
+    found = host.which("nvidia-smi")
+    if found is not None or host.system == "Darwin":
+        return found
+    places = PLACES
+    if host.system == "Windows":
+        windows = host.env.get("WINDIR", "C:/Windows")
+        programs = host.env.get("ProgramFiles", "C:/Program Files")
+        places = (
+            f"{windows}/System32/nvidia-smi.exe",
+            f"{programs}/NVIDIA Corporation/NVSMI/nvidia-smi.exe",
+        )
+    return next((path for path in places if host.stat(path).exists), None)
+
+
+def _asked(host: Host, path: str, deadline: float) -> _Heard:
+    """The full query, the small one where a field is unknown, the banner, the list: while needed."""
+    heard = _Heard()
+    ran = _take(heard, host, deadline, path, f"--query-gpu={FULL_QUERY}", "--format=csv")
+    if ran is not None and unknown_field(ran.stdout + ran.stderr):
+        heard.said = msgspec.structs.replace(heard.said, message=None, code=None)
+        _take(heard, host, deadline, path, f"--query-gpu={SMALL_QUERY}", "--format=csv")
+    refused = heard.said.code is not None and heard.said.code != 6
+    if not refused and (heard.said.cuda is None or heard.said.driver is None):
+        _take(heard, host, deadline, path)
+    if not refused and heard.said.gpus is None:
+        _take(heard, host, deadline, path, "-L")
+    return heard
+
+
+def _take(heard: _Heard, host: Host, deadline: float, *argv: str) -> Ran | None:
+    """One call, what it gave added to what was heard before; None where no time is left for it."""
+    left = deadline - time.monotonic()
+    if heard.silent or left <= 0:
+        return None
+    ran = host.run(*argv, timeout_s=left)
+    said = parse_smi(ran.stdout + "\n" + ran.stderr)
+    heard.said = _joined(heard.said, said)
+    if ran.why or ran.missing:
+        heard.silent = ran.why or "it cannot be started"
+        heard.timed_out = ran.timed_out
+    if ran.code is not None:
+        worked = ran.code == 0 and said.code is None
+        heard.worked = heard.worked or worked
+        heard.code = 0 if heard.worked else ran.code if heard.code is None else heard.code
+        if not worked:
+            heard.words = heard.words or said.message or _first_words(ran)
+    return ran
+
+
+def _joined(old: SmiSaid, new: SmiSaid) -> SmiSaid:
+    """Both outputs together; the query knows a GPU better than the table does."""
+    values = {
+        name: getattr(old, name) if getattr(old, name) is not None else getattr(new, name)
+        for name in old.__struct_fields__
+    }
+    values["gpus"] = _gpus(old.gpus, new.gpus)
+    return SmiSaid(**values)
+
+
+def _gpus(old: tuple[Gpu, ...] | None, new: tuple[Gpu, ...] | None) -> tuple[Gpu, ...] | None:
+    if not old or not new:
+        return old or new if old or new else old if new is None else new
+    more = {gpu.index: gpu for gpu in new}
+    return tuple(_filled(gpu, more.get(gpu.index)) for gpu in old)
+
+
+def _filled(gpu: Gpu, other: Gpu | None) -> Gpu:
+    """The GPU with what only the other output knew about it."""
+    if other is None:
+        return gpu
+    missing = {
+        name: getattr(other, name)
+        for name in gpu.__struct_fields__
+        if getattr(gpu, name) is None and getattr(other, name) is not None
+    }
+    known = tuple(name for name in gpu.unsupported if name not in missing)
+    return msgspec.structs.replace(gpu, unsupported=known, **missing)
+
+
+def _first_words(ran: Ran) -> str | None:
+    text = cleaned(ran.stdout + "\n" + ran.stderr)
+    lines = (line.strip() for line in text.splitlines())
+    return next((line[:300] for line in lines if _has_word(line)), None)
+
+
+def _has_word(line: str) -> bool:
+    """Whether a line has a word in it, and is no border of a table."""
+    return any(character.isalpha() for character in line)
+
+
+def _note(notes: Notes, path: str, heard: _Heard, conclusive: bool) -> None:
+    hung = heard.timed_out if conclusive else False if heard.code is not None else None
+    smi = Smi(
+        found=True,
+        path=path,
+        code=heard.code,
+        message=None if heard.worked else heard.words,
+        hung=hung,
+    )
+    notes.fact("driver.smi", smi, path)
+    notes.fact("driver.reported", heard.said.driver, SOURCE)
+    notes.fact("driver.cuda", heard.said.cuda, SOURCE)
+    notes.fact("gpus", heard.said.gpus, SOURCE)

@@ -1,0 +1,1 @@
+"""Pasted text of other programs -> facts."""

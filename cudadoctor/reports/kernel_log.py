@@ -1,0 +1,90 @@
+"""Text of a kernel log -> its lines about the driver, and its Xids.
+
+Any of the usual forms: dmesg with seconds or dates, journalctl, syslog, /dev/kmsg.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from cudadoctor.facts import Xid
+
+MOST_LINES = 200
+
+_MATTERS = re.compile(
+    r"NVRM|nvidia|nouveau|nova_core|\bXid\b|SXid|module verification failed|"
+    r"Loading of (?:unsigned )?module|Lockdown|Out of memory: Kill|oom-kill:|"
+    r"blocked for more than \d+ seconds|PM: suspend exit|"
+    r"AER: .*(?:Uncorrected|Fatal|Multiple)|pcieport .*AER|fabricmanager|"
+    r"BAR \d+.*(?:no space|failed to assign)",
+    re.IGNORECASE,
+)
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<code>\d{1,4})(?:, (?P<rest>.*))?$"
+)
+_WHO = re.compile(r"pid='?(?P<pid>\d+|<unknown>)'?(?:, name=(?P<name>[^,]*))?(?:, )?(?P<text>.*)$")
+_SINCE_BOOT = re.compile(r"\[\s*(\d+\.\d+)\]")
+_KMSG = re.compile(r"^\d+,\d+,(\d+),[^;]*;(.*)$")
+
+
+class KernelLog(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines of a kernel log that matter, and the kinds of Xid in it, the newest first."""
+
+    lines: tuple[str, ...] = ()
+    xids: tuple[Xid, ...] = ()
+
+
+def parse_kernel_log(text: str, uptime_s: float | None = None) -> KernelLog:
+    """What a kernel log says about GPUs. uptime_s: to tell how old a line is, where it can."""
+    lines = [_plain(line) for line in text.splitlines()]
+    matters = [line for line in lines if _MATTERS.search(line)]
+    return KernelLog(
+        lines=tuple(line[:400] for line in matters[-MOST_LINES:]),
+        xids=_xids(lines, uptime_s),
+    )
+
+
+def _plain(line: str) -> str:
+    """A record of /dev/kmsg written as dmesg writes it; other lines as they are."""
+    record = _KMSG.match(line)
+    if record is None:
+        return line.rstrip()
+    return f"[{int(record[1]) / 1e6:12.6f}] {record[2]}"
+
+
+def _xids(lines: list[str], uptime_s: float | None) -> tuple[Xid, ...]:
+    """One entry for each code of each GPU: its newest line, and how often it came."""
+    newest: dict[tuple[int, str], Xid] = {}
+    for line in lines:
+        found = _XID.search(line)
+        if found is None:
+            continue
+        xid = _xid(found, line, uptime_s)
+        key = xid.code, xid.bus_id
+        before = newest.pop(key, None)
+        newest[key] = msgspec.structs.replace(xid, count=before.count + 1 if before else 1)
+    return tuple(reversed(newest.values()))
+
+
+def _xid(found: re.Match[str], line: str, uptime_s: float | None) -> Xid:
+    rest = (found["rest"] or "").strip()
+    who = _WHO.match(rest)
+    name = (who["name"] or "").strip() if who else ""
+    text = who["text"].strip() if who else rest
+    return Xid(
+        code=int(found["code"]),
+        bus_id=found["bus"].lower(),
+        age_s=_age(line, uptime_s),
+        pid=int(who["pid"]) if who and who["pid"].isdigit() else None,
+        process=name if name and name != "<unknown>" else None,
+        text=text[:200] or None,
+    )
+
+
+def _age(line: str, uptime_s: float | None) -> float | None:
+    since_boot = _SINCE_BOOT.search(line)
+    if since_boot is None or uptime_s is None:
+        return None
+    return max(0.0, uptime_s - float(since_boot[1]))

@@ -1,0 +1,371 @@
+"""Text of nvidia-smi -> facts: its table, its CSV, its list of GPUs and its words of failure.
+
+Functions of text only: the probe gives what the program printed, the report reader what was pasted.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import Any
+
+import msgspec
+from packaging.version import Version
+
+from cudadoctor.facts import Gpu
+from cudadoctor.versions import DriverVersion
+
+MIB = 1 << 20
+
+FULL_QUERY = (
+    "index,name,uuid,pci.bus_id,pci.device_id,driver_version,memory.total,memory.used,"
+    "compute_mode,persistence_mode,mig.mode.current,mig.mode.pending,ecc.mode.current,"
+    "ecc.mode.pending,ecc.errors.uncorrected.volatile.total,"
+    "ecc.errors.uncorrected.aggregate.total,pstate,utilization.gpu,temperature.gpu,power.draw,"
+    "power.limit,power.default_limit,clocks.sm,clocks.max.sm,pcie.link.width.current,"
+    "pcie.link.width.max,pcie.link.gen.current,pcie.link.gen.max,compute_cap"
+)
+SMALL_QUERY = "index,name,uuid,pci.bus_id,driver_version,memory.total,memory.used,compute_mode"
+"""What every driver since 375 knows; newer fields make an old nvidia-smi refuse the whole call."""
+
+
+class SmiSaid(msgspec.Struct, frozen=True, kw_only=True):
+    """What one output of nvidia-smi says.
+
+    gpus: () only where it says that there are none. message: its first line where that is a
+    failure. code: NVML's code for that failure, None where the words are not known.
+    tool: the version of nvidia-smi itself.
+    """
+
+    driver: DriverVersion | None = None
+    cuda: Version | None = None
+    tool: DriverVersion | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    message: str | None = None
+    code: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Nothing in the text was nvidia-smi's."""
+        return self == SmiSaid()
+
+
+MEANINGS: tuple[tuple[str, int], ...] = (
+    ("driver/library version mismatch", 18),
+    ("couldn't communicate with the nvidia driver", 9),
+    ("driver not loaded", 9),
+    ("driver is not loaded", 9),
+    ("couldn't find libnvidia-ml", 12),
+    ("couldn't find nvml.dll", 12),
+    ("no devices were found", 6),
+    ("insufficient permissions", 4),
+    ("gpu is lost", 15),
+    ("gpu requires reset", 16),
+    ("gpu requires restart", 16),
+    ("blocked by the operating system", 17),
+    ("gpu access blocked", 17),
+    ("interrupt request issue", 11),
+    ("insufficient external power", 8),
+    ("unknown error", 999),
+)
+"""Words of a failure, in lower case, and NVML's code behind them."""
+
+_OPENINGS = ("failed to initialize nvml", "unable to determine the device handle", "field ")
+_ITS_OWN = (
+    "driver/library version mismatch",
+    "couldn't communicate with the nvidia driver",
+    "couldn't find libnvidia-ml",
+    "couldn't find nvml.dll",
+    "no devices were found",
+)
+"""Only nvidia-smi says these; "unknown error" alone may be anybody's."""
+
+
+def cleaned(text: str) -> str:
+    """The text without colours, null bytes of UTF-16, byte order marks and carriage returns."""
+    text = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text.replace("\x00", ""))
+    return text.replace("\ufeff", "").replace("\ufffd", "").replace("\r", "").replace("’", "'")
+
+
+def parse_smi(text: str) -> SmiSaid:
+    """Everything in an output of nvidia-smi, whichever of its forms it is."""
+    text = cleaned(text)
+    message, code = first_message(text)
+    gpus = _rows(text)
+    if gpus is None:
+        gpus = _table(text)
+    if gpus is None:
+        gpus = _list(text)
+    if not gpus:
+        gpus = _lost(text) or gpus
+    if gpus is None and code == 6:
+        gpus = ()
+    return SmiSaid(
+        driver=_driver(text),
+        cuda=_cuda(text),
+        tool=_version(r"NVIDIA-SMI(?: version *:)? *([\d.]+)", text),
+        gpus=gpus,
+        message=message,
+        code=code,
+    )
+
+
+def first_message(text: str) -> tuple[str | None, int | None]:
+    """The first line of words of a failure, and NVML's code for it."""
+    for line in text.splitlines():
+        low = line.strip().lower()
+        if low.startswith(_OPENINGS) or any(words in low for words in _ITS_OWN):
+            code = next((code for words, code in MEANINGS if words in low), None)
+            return line.strip()[:300], code
+    return None, None
+
+
+def unknown_field(text: str) -> bool:
+    """Whether an older nvidia-smi refused a field of the query."""
+    return "is not a valid field to query" in text.lower()
+
+
+def _version(pattern: str, text: str) -> DriverVersion | None:
+    found = re.search(pattern, text)
+    if found is None:
+        return None
+    try:
+        return DriverVersion(found[1].strip("."))
+    except ValueError:
+        return None
+
+
+def _driver(text: str) -> DriverVersion | None:
+    """From 610 on the banner says KMD Version in place of Driver Version."""
+    said = _version(r"(?i)\b(?:Driver|KMD) Version\s*:\s*(\d[\d.]+)", text)
+    if said is not None:
+        return said
+    for row in _dicts(text):
+        if row.get("driver_version"):
+            return _version(r"^\s*(\d[\d.]+)\s*$", row["driver_version"])
+    return None
+
+
+def _cuda(text: str) -> Version | None:
+    """The newest CUDA that the driver runs; drivers before 410 do not tell, some print N/A."""
+    found = re.search(r"(?i)\bCUDA (?:UMD )?Version\s*:\s*(\d{1,2}\.\d{1,2})\b", text)
+    return Version(found[1]) if found else None
+
+
+# --- CSV of --query-gpu ---------------------------------------------------------------------
+
+
+def _dicts(text: str) -> list[dict[str, str]]:
+    """Rows of the CSV by column, units taken from the names; [] where there is no such header."""
+    lines = text.splitlines()
+    for start, line in enumerate(lines):
+        names = [name.split("[")[0].strip() for name in line.split(",")]
+        if len(names) > 1 and {"name", "uuid", "index", "driver_version"} & set(names):
+            body = io.StringIO("\n".join(lines[start + 1 :]))
+            rows = [row for row in csv.reader(body, skipinitialspace=True) if row]
+            return [dict(zip(names, row, strict=False)) for row in rows if len(row) == len(names)]
+    return []
+
+
+def _rows(text: str) -> tuple[Gpu, ...] | None:
+    rows = _dicts(text)
+    gpus = [_row_gpu(position, row) for position, row in enumerate(rows)]
+    return tuple(gpus) if gpus else None
+
+
+def _row_gpu(position: int, row: dict[str, str]) -> Gpu:
+    fields: dict[str, Any] = {}
+    unsupported = []
+    for column, (field, convert) in _COLUMNS.items():
+        value = row.get(column, "").strip()
+        if value.strip("[]").lower() in ("n/a", "not supported", "not available"):
+            unsupported.append(field)
+            continue
+        converted = convert(value) if value else None
+        if converted is not None:
+            fields[field] = converted
+    index = _whole(row.get("index", ""))
+    missing = tuple(name for name in unsupported if name not in fields)
+    return Gpu(index=position if index is None else index, unsupported=missing, **fields)
+
+
+def _whole(text: str) -> int | None:
+    found = re.match(r"\s*(\d{1,18})(?:\s|%|MiB|$)", text)
+    return int(found[1]) if found else None
+
+
+def _watts(text: str) -> float | None:
+    found = re.match(r"\s*(\d{1,5}(?:[.,]\d+)?)", text)
+    return float(found[1].replace(",", ".")) if found else None
+
+
+def _mebibytes(text: str) -> int | None:
+    number = _whole(text)
+    return None if number is None or number > 1 << 24 else number * MIB
+
+
+def _switch(text: str) -> bool | None:
+    return {"enabled": True, "disabled": False, "on": True, "off": False}.get(text.strip().lower())
+
+
+def _words(text: str) -> str | None:
+    text = text.strip()
+    return text if text and text.isprintable() and not text.startswith("[") else None
+
+
+def _capability(text: str) -> Version | None:
+    found = re.fullmatch(r"\s*(\d{1,2}\.\d)\s*", text)
+    return Version(found[1]) if found else None
+
+
+def _bus(text: str) -> str | None:
+    found = re.search(r"(?i)\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]\b", text)
+    return found[0].lower() if found else None
+
+
+def _device_id(text: str) -> str | None:
+    found = re.fullmatch(r"(?i)\s*0x([0-9a-f]{4})10de\s*", text)
+    return found[1].lower() if found else None
+
+
+def _compute_mode(text: str) -> str | None:
+    low = text.strip().lower().replace(".", "").replace("_", " ")
+    names = {"default": "default", "prohibited": "prohibited"}
+    return "exclusive" if low.startswith(("exclusive", "e ")) else names.get(low)
+
+
+def _state(text: str) -> int | None:
+    found = re.fullmatch(r"\s*P(\d{1,2})\s*", text)
+    return int(found[1]) if found else None
+
+
+_COLUMNS: dict[str, tuple[str, Any]] = {
+    "name": ("name", _words),
+    "uuid": ("uuid", _words),
+    "pci.bus_id": ("bus_id", _bus),
+    "pci.device_id": ("device_id", _device_id),
+    "memory.total": ("memory_bytes", _mebibytes),
+    "memory.used": ("memory_used_bytes", _mebibytes),
+    "compute_cap": ("capability", _capability),
+    "compute_mode": ("compute_mode", _compute_mode),
+    "persistence_mode": ("persistence", _switch),
+    "mig.mode.current": ("mig", _switch),
+    "mig.mode.pending": ("mig_pending", _switch),
+    "ecc.mode.current": ("ecc", _switch),
+    "ecc.mode.pending": ("ecc_pending", _switch),
+    "ecc.errors.uncorrected.volatile.total": ("ecc_uncorrected", _whole),
+    "ecc.errors.uncorrected.aggregate.total": ("ecc_aggregate", _whole),
+    "pstate": ("performance_state", _state),
+    "utilization.gpu": ("utilization", _whole),
+    "temperature.gpu": ("temperature_c", _whole),
+    "power.draw": ("power_w", _watts),
+    "power.limit": ("power_limit_w", _watts),
+    "power.default_limit": ("power_default_w", _watts),
+    "clocks.current.sm": ("sm_clock_mhz", _whole),
+    "clocks.sm": ("sm_clock_mhz", _whole),
+    "clocks.max.sm": ("sm_clock_max_mhz", _whole),
+    "pcie.link.width.current": ("pcie_width", _whole),
+    "pcie.link.width.max": ("pcie_width_max", _whole),
+    "pcie.link.gen.current": ("pcie_generation", _whole),
+    "pcie.link.gen.max": ("pcie_generation_max", _whole),
+}
+
+# --- the table ------------------------------------------------------------------------------
+
+_FIRST = re.compile(
+    r"^\|\s*(?P<index>\d{1,3})\s+(?P<name>\S.*?)\s+(?:(?P<p>On|Off|N/A|WDDM|TCC|MCDM)\s*)?\|"
+    r"\s*(?P<bus>(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])"
+    r"\s+(?P<display>On|Off|N/A)?\s*\|\s*(?P<ecc>\S+)?"
+)
+_SECOND = re.compile(
+    r"(?P<temperature>\d{1,3})C\s+(?P<state>P\d{1,2})\s+(?P<power>\d+W|N/A|ERR!)?"
+    r"[^|]*?(?P<limit>/ *\d+W)?\s*\|\s*(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB"
+    r"\s*\|\s*(?P<load>\d+%|N/A)?\s*(?P<mode>[\w. ]+?)?\s*(?:\||$)"
+)
+_MEMORY = re.compile(r"\|\s*(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB")
+
+
+def _table(text: str) -> tuple[Gpu, ...] | None:
+    """GPUs of the plain table; names that it cuts keep their dots. None where there is no table."""
+    found: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        first = _FIRST.search(line.strip())
+        if first:
+            found.append(_first_fields(first))
+        elif found and "memory_bytes" not in found[-1]:
+            found[-1].update(_second_fields(line))
+        elif found and re.search(r"\|\s*(Enabled|Disabled)\*?\s*\|\s*$", line):
+            found[-1].setdefault("mig", "Enabled" in line)
+        if found and re.search(r"^\|\s*Processes", line.strip()):
+            break
+    return tuple(Gpu(**fields) for fields in found) or None
+
+
+def _first_fields(first: re.Match[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "index": int(first["index"]),
+        "name": re.sub(r"\s+(On|Off|N/A)$", "", first["name"]).strip(),
+        "bus_id": first["bus"].lower(),
+    }
+    if first["p"] in ("On", "Off"):
+        fields["persistence"] = first["p"] == "On"
+    if first["display"] in ("On", "Off"):
+        fields["display"] = first["display"] == "On"
+    ecc = first["ecc"]
+    if ecc in ("N/A", "Off", "0") or (ecc or "").isdigit():
+        fields.update({"unsupported": ("ecc",)} if ecc == "N/A" else {"ecc": ecc != "Off"})
+        fields.update({"ecc_uncorrected": int(ecc)} if ecc.isdigit() else {})
+    return fields
+
+
+def _second_fields(line: str) -> dict[str, Any]:
+    found = _SECOND.search(line) or _MEMORY.search(line)
+    if found is None:
+        return {}
+    all_of = found.groupdict()
+    fields: dict[str, Any] = {
+        "memory_bytes": int(all_of["total"]) * MIB,
+        "memory_used_bytes": int(all_of["used"]) * MIB,
+        "temperature_c": _whole(all_of.get("temperature") or ""),
+        "performance_state": _state(all_of.get("state") or ""),
+        "power_w": _watts(all_of.get("power") or ""),
+        "power_limit_w": _watts((all_of.get("limit") or "").strip("/ ")),
+        "utilization": _whole(all_of.get("load") or ""),
+        "compute_mode": _compute_mode(all_of.get("mode") or ""),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+# --- nvidia-smi -L, and GPUs that it only complains about --------------------------------------
+
+_LISTED = re.compile(r"^\s*GPU (\d{1,3}): (.*?)(?: \(UUID: ([^)]+)\))?\s*$")
+_INSTANCE = re.compile(r"^\s+MIG .*\(UUID: (MIG-[^)]+)\)")
+_LOST = re.compile(r"(?i)unable to determine the device handle for GPU ?(?:(\d+): )?([0-9a-f:.]+)")
+
+
+def _list(text: str) -> tuple[Gpu, ...] | None:
+    found: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        listed, instance = _LISTED.match(line), _INSTANCE.match(line)
+        if listed and (listed[3] or "UUID" not in line):
+            found.append({"index": int(listed[1]), "name": listed[2], "uuid": listed[3]})
+        elif instance and found:
+            found[-1].setdefault("mig_devices", []).append(instance[1])
+            found[-1]["mig"] = True
+    for fields in found:
+        if "mig_devices" in fields:
+            fields["mig_devices"] = tuple(fields["mig_devices"])
+    return tuple(Gpu(**fields) for fields in found) or None
+
+
+def _lost(text: str) -> tuple[Gpu, ...] | None:
+    """GPUs whose handle failed: one line, and no table for the others."""
+    found = []
+    for line in text.splitlines():
+        words = _LOST.search(line)
+        if words:
+            code = first_message(line)[1]
+            index = int(words[1]) if words[1] else len(found)
+            found.append(Gpu(index=index, bus_id=_bus(words[2]), code=code or 999))
+    return tuple(found) or None
