@@ -60,10 +60,6 @@ class Section(NamedTuple):
     size: int
 
 
-class _NotElfError(Exception):
-    """The reason, as the dynamic loader would say it."""
-
-
 class _Layout(NamedTuple):
     """The shapes of the structures: they depend on word size and byte order."""
 
@@ -107,8 +103,8 @@ def parse(at: ReadAt) -> Elf | Broken:
     """The dynamic section behind a reader."""
     try:
         return _parse(at)
-    except _NotElfError as error:
-        return Broken(str(error))
+    except ValueError as error:
+        return Broken(str(error))  # the words of the dynamic loader
     except (struct.error, OverflowError):
         return Broken("file too short")
 
@@ -117,7 +113,7 @@ def section(at: ReadAt, name: str) -> Section | None:
     """Where the section of that name lies behind a reader; None where there is none."""
     try:
         return _section(at, name.encode())
-    except (_NotElfError, struct.error, OverflowError):
+    except (ValueError, struct.error, OverflowError):
         return None
 
 
@@ -135,9 +131,9 @@ def _layout(bits: int, little: bool) -> _Layout:
 def _start(at: ReadAt) -> tuple[_Layout, tuple[int, ...]]:
     ident = at(0, 64)
     if len(ident) < 16:
-        raise _NotElfError("file too short")
+        raise ValueError("file too short")
     if ident[:4] != b"\x7fELF" or ident[4] not in (1, 2) or ident[5] not in (1, 2):
-        raise _NotElfError("invalid ELF header")
+        raise ValueError("invalid ELF header")
     layout = _layout(64 if ident[4] == 2 else 32, ident[5] == 1)
     return layout, layout.header.unpack_from(ident)
 
@@ -168,12 +164,12 @@ def _parse(at: ReadAt) -> Elf | Broken:
 def _segments(at: ReadAt, layout: _Layout, header: tuple[int, ...]) -> list[_Segment]:
     offset, size, count = header[4], header[8], header[9]
     if size != layout.program.size or count > MOST_HEADERS:
-        raise _NotElfError("ELF file's phentsize not the expected size")
+        raise ValueError("ELF file's phentsize not the expected size")
     data = at(offset, size * count)
     whole = data[: len(data) // size * size]
-    if layout.bits == 64:
-        return [_Segment(p[0], p[2], p[3], p[5]) for p in layout.program.iter_unpack(whole)]
-    return [_Segment(p[0], p[1], p[2], p[4]) for p in layout.program.iter_unpack(whole)]
+    late = int(layout.bits == 64)  # there the flags stand before the offset, not at the end
+    rows = layout.program.iter_unpack(whole)
+    return [_Segment(p[0], p[1 + late], p[2 + late], p[4 + late]) for p in rows]
 
 
 def _tags(data: bytes, layout: _Layout) -> tuple[list[int], dict[int, int]]:
@@ -195,7 +191,7 @@ def _offset(segments: list[_Segment], address: int) -> int:
     for one in segments:
         if one.kind == _LOAD and one.address <= address < one.address + one.size:
             return address - one.address + one.offset
-    raise _NotElfError("its string table lies in no segment")
+    raise ValueError("its string table lies in no segment")
 
 
 def _texts(at: ReadAt, table: int) -> Callable[[int], str]:

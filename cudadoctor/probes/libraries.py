@@ -10,7 +10,8 @@ from cudadoctor.facts import Library
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.copies import Owners, find_copies
-from cudadoctor.probes.loader import MOST_FOLDERS, Mapped, Process, Search
+from cudadoctor.probes.linkmap import Process
+from cudadoctor.probes.loader import MOST_FOLDERS, Mapped, Search
 from cudadoctor.probes.torch_order import Import, parse_order, replay
 
 TRACKED = re.compile(

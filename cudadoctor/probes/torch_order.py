@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from cudadoctor.probes.loader import Mapped, Process
+from cudadoctor.probes.linkmap import Process
+from cudadoctor.probes.loader import Mapped
 
 PRELOADED = "preloaded by torch"
 _PAIR = re.compile(r'"(\w+)"\s*[:,]\s*"(lib[\w-]+\.so[^"]*)"(\s*,\s*required=False)?')
