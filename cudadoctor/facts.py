@@ -392,8 +392,8 @@ class Library(Section):
     """A shared library: which file answers to a soname, and by which rule of the loader.
 
     how: "DT_RPATH", "DT_RUNPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "ld.so.cache", "default",
-    "preloaded by torch", "mapped"; of a copy: where it was found. via: the library whose tag decided,
-    else the one that asked.
+    "preloaded by torch", "mapped"; of a copy, where it was found. via: the library whose tag
+    decided, else the one that asked.
     owner: "torch" (inside the torch package), "wheel" (nvidia-* of the same environment),
     "conda", "system", "toolkit", "other".
     """
