@@ -1,0 +1,234 @@
+"""Run the probes side by side and put one machine together from what they saw."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from datetime import date
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from cudadoctor.assembled import assembled
+from cudadoctor.facts import Gap, Machine
+from cudadoctor.host import Host, LocalHost
+from cudadoctor.probes import Looked
+from cudadoctor.progress import Progress
+
+if TYPE_CHECKING:
+    from cudadoctor.probes.target import Chosen
+
+_OPEN: list[LocalHost] = []
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """How to look. depth: fast (no torch is imported), no-smoke or full.
+
+    device, ranks: of the training step. timeout_s: caps each probe.
+    """
+
+    python: str | None = None
+    depth: Literal["fast", "no-smoke", "full"] = "full"
+    device: str | None = None
+    ranks: int | None = None
+    timeout_s: float | None = None
+
+
+class NoInterpreter(ValueError):  # noqa: N818 - wrong use, told in one sentence
+    """What was named as the interpreter to examine is none."""
+
+
+def examine(look: Look, progress: Progress) -> Machine:
+    """Look at this machine. Raises NoInterpreter where --python names no Python."""
+    scratch = tempfile.mkdtemp(prefix="cudadoctor-")
+    host = LocalHost(scratch)
+    _OPEN.append(host)
+    try:
+        return examine_host(host, look, progress, scratch)
+    finally:
+        host.close()
+        _OPEN.remove(host)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def end_children() -> None:
+    """End every child of an examination that was interrupted."""
+    for host in tuple(_OPEN):
+        host.close()
+
+
+def examine_host(
+    host: Host, look: Look, progress: Progress, *, today: str | None = None
+) -> Machine:
+    """Look at any host: the real one or a recording."""
+    from cudadoctor.probes import target
+
+    try:
+        chosen = target.choose(host, look.python)
+    except target.UsageError as error:
+        raise NoInterpreter(str(error)) from error
+    seen = _side_by_side(host, look, progress, chosen)
+    _refuse_no_python(seen["target"], look)
+    if look.depth != "fast":
+        before = assembled(seen.values())
+        seen["smoke"] = _smoke(host, look, progress, before)
+    day = today or date.today().isoformat()
+    machine = assembled(seen.values(), look=look.depth, date=day)
+    return msgspec.structs.replace(machine, gaps=machine.gaps + _not_asked(look, machine))
+
+
+def _side_by_side(host: Host, look: Look, progress: Progress, chosen: Chosen) -> dict[str, Looked]:
+    """Every probe that needs no other, at once; each ends by its own deadline."""
+    fast = look.depth == "fast"
+    seen: dict[str, Looked] = {}
+    jobs = {
+        "the driver": lambda: _note(seen, "driver", lambda: _driver(host, look)),
+        "libcuda": lambda: _note(seen, "libcuda", lambda: _libcuda(host, look)),
+        "the examined Python": lambda: _python_side(seen, host, look, chosen),
+        "the system": lambda: _system_side(seen, host, fast),
+    }
+    threads = [
+        threading.Thread(target=_told, args=(what, job, progress), daemon=True)
+        for what, job in jobs.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return seen
+
+
+def _told(what: str, job: Callable[[], None], progress: Progress) -> None:
+    progress(what, True)
+    try:
+        job()
+    finally:
+        progress(what, False)
+
+
+def _note(seen: dict[str, Looked], name: str, probe: Callable[[], Looked]) -> None:
+    """Keep what a probe saw; a probe that fails of itself is a gap, and the others go on."""
+    try:
+        seen[name] = probe()
+    except Exception as error:
+        why = f"the doctor's own probe failed: {type(error).__name__}: {error}"
+        seen[name] = Looked(gaps=tuple(Gap(fact=fact, why=why) for fact in _FILLED_BY[name]))
+
+
+_FILLED_BY = {
+    "driver": ("driver", "gpus"),
+    "libcuda": ("driver.libcuda",),
+    "target": ("python", "torch", "packages"),
+    "libraries": ("libraries",),
+    "toolkits": ("build",),
+    "system": ("platform", "container", "limits", "pci", "env"),
+}
+"""What is not known where a probe fails of itself."""
+
+
+def _driver(host: Host, look: Look) -> Looked:
+    from cudadoctor.probes.driver import read_driver
+
+    return read_driver(host, fast=look.depth == "fast", timeout_s=look.timeout_s)
+
+
+def _libcuda(host: Host, look: Look) -> Looked:
+    from cudadoctor.probes.libcuda import read_libcuda
+
+    return read_libcuda(host, timeout_s=_limit(look, fast_s=4.0, full_s=60.0))
+
+
+def _python_side(seen: dict[str, Looked], host: Host, look: Look, chosen: Chosen) -> None:
+    """The examined interpreter, then what lies around it: libraries and toolkits."""
+    from cudadoctor.probes.interpreter import read_target
+
+    limit = _limit(look, fast_s=5.0, full_s=10.0)
+    _note(seen, "target", lambda: read_target(host, chosen, limit))
+    facts = seen["target"].facts
+    folders = tuple(one for one in (facts.get("python.site_packages"),) if one)
+    _note(seen, "libraries", lambda: _libraries(host, facts, folders))
+    _note(seen, "toolkits", lambda: _toolkits(host, look, facts, folders))
+
+
+def _libraries(host: Host, facts: dict[str, Any], folders: tuple[str, ...]) -> Looked:
+    from cudadoctor.probes.libraries import read_libraries
+
+    return read_libraries(
+        host,
+        facts.get("torch.path"),
+        folders,
+        facts.get("python.prefix"),
+        host.env,
+        facts.get("python.executable"),
+    )
+
+
+def _toolkits(host: Host, look: Look, facts: dict[str, Any], folders: tuple[str, ...]) -> Looked:
+    from cudadoctor.probes.toolkit import read_toolkits
+
+    conda = str(facts.get("python.kind", "")).startswith("conda")
+    prefix = facts.get("python.prefix") if conda else None
+    fast = look.depth == "fast"
+    return read_toolkits(host, host.env, prefix, folders, facts.get("packages"), fast)
+
+
+def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looked:
+    """The real import and the training step, in the examined interpreter."""
+    from cudadoctor.smoke import run_smoke
+
+    python = before.python.executable
+    if python is None or before.python.version is None or before.torch.installed is False:
+        why = "torch is not installed" if before.torch.installed is False else "no Python to run"
+        return Looked(gaps=(Gap(fact="smoke", why=why, asked=False),))
+    stages: list[str] = []
+
+    def begun(stage: str) -> None:
+        for done in stages:
+            progress(done, False)
+        stages[:] = [f"the training step: {stage}" if stage != "import" else "import torch"]
+        progress(stages[0], True)
+
+    try:
+        return run_smoke(
+            host,
+            python,
+            mode="full" if look.depth == "full" else "import",
+            device=look.device,
+            ranks=look.ranks,
+            gpus=before.gpus,
+            timeout_s=_limit(look, fast_s=60.0, full_s=180.0),
+            on_line=begun,
+        )
+    finally:
+        for done in stages:
+            progress(done, False)
+
+
+def _limit(look: Look, *, fast_s: float, full_s: float) -> float:
+    own = fast_s if look.depth == "fast" else full_s
+    return own if look.timeout_s is None else min(own, look.timeout_s)
+
+
+def _refuse_no_python(target: Looked, look: Look) -> None:
+    from cudadoctor.probes.interpreter import no_python
+
+    sentence = no_python(target.gaps)
+    if sentence and look.python is not None:
+        raise NoInterpreter(f"--python {look.python}: {sentence}")
+
+
+def _not_asked(look: Look, machine: Machine) -> tuple[Gap, ...]:
+    """What an option left out: a gap that no verdict turns on."""
+    if look.depth == "full":
+        return ()
+    gaps = []
+    if machine.smoke is None:
+        gaps.append(Gap(fact="smoke", why=f"--{look.depth}", asked=False))
+    if look.depth == "fast":
+        gaps += [Gap(fact=fact, why="--fast", asked=False) for fact in _LEFT_OUT_BY_FAST]
+    return tuple(gaps)
+
+
+_LEFT_OUT_BY_FAST = ("torch.imported", "libraries.mapped")
