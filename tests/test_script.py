@@ -13,7 +13,7 @@ from cudadoctor.facts import Interpreter, Machine
 from cudadoctor.findings import Confidence, Diagnosis, Edit, Finding, Risk, Severity
 from cudadoctor.plan import Plan, Step
 from cudadoctor.render.script import script
-from cudadoctor.render.shells import Fish, Posix, PowerShell, ShellName, comment
+from cudadoctor.render.shells import Fish, PowerShell, ShellName, comment, shell_of
 
 HOSTILE = (
     "with space",
@@ -145,19 +145,18 @@ def test_hostile_texts_stay_in_their_comments(tmp_path: Path, shell: str) -> Non
         needs_root=True,
         commands=(("rm", evil),),
     )
-    for name in ("bash", "fish", "powershell"):
+    names: tuple[ShellName, ...] = ("bash", "fish", "powershell")
+    for name in names:
         text = script(
             Plan(steps=(hostile,)),
             machine(evil),
             diagnosis(finding(title=evil, why=evil, cause=evil)),
-            shell=name,  # type: ignore[arg-type]
+            shell=name,
             version="0.1.0",
             knowledge=evil,
         )
         lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-        assert lines == list(
-            {"bash": Posix(), "powershell": PowerShell()}.get(name, Fish()).start("")
-        )
+        assert lines == list(shell_of(name).start(""))
         assert text.isascii()
     assert run(written(hostile, python=evil), tmp_path, shell).returncode == 0
     assert not list(tmp_path.iterdir())

@@ -76,6 +76,8 @@ def reset_gpu(m: Machine, index: int) -> tuple[Remedy, ...]:
 
 def wsl_driver(m: Machine) -> tuple[Remedy, ...]:
     """The driver on the Windows side, and any Linux driver taken out of WSL."""
+    if side_of(m) != "wsl":
+        return ()
     if m.platform.wsl == 1:
         text = "In Windows, `wsl --set-version NAME 2` turns this distribution into WSL 2; WSL 1 "
         text += "has no GPU."

@@ -1,0 +1,271 @@
+"""Package changes in the words of each package manager."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cudadoctor import dialects, factfile, knowledge
+from cudadoctor.dialects import docker
+from cudadoctor.dialects.index import host_of
+from cudadoctor.facts import Machine
+from cudadoctor.findings import PackageChange
+
+MACHINES = Path(__file__).parent / "machines"
+CU126 = "https://download.pytorch.org/whl/cu126"
+PYTHON = "/home/ada/venv/bin/python"
+TO_CU126 = PackageChange(
+    install=("torch==2.14.1", "torchvision==0.29.1"),
+    remove=("torch", "nvidia-cudnn-cu13"),
+    index=CU126,
+    variant="cu126",
+    cuda="12.6",
+)
+DEFAULT = PackageChange(install=("torch==2.14.1",), variant="cu130", cuda="13.0")
+KB = knowledge.load()
+
+
+def machine(like: str = "rtx4090-linux", **sections: dict[str, Any]) -> Machine:
+    """A healthy machine with some facts changed."""
+    data = json.loads((MACHINES / f"{like}.json").read_text(encoding="utf-8"))
+    for section, changes in sections.items():
+        data.setdefault(section, {}).update(changes)
+    return factfile.from_plain(data)
+
+
+def commands(m: Machine, change: PackageChange, wish: Any = None) -> tuple[tuple[str, ...], ...]:
+    return dialects.write(m, KB, change, wish).commands
+
+
+def test_pip_is_the_one_of_the_examined_interpreter() -> None:
+    uninstall, install = commands(machine(), TO_CU126)
+    assert uninstall == (PYTHON, "-m", "pip", "uninstall", "-y", "torch", "nvidia-cudnn-cu13")
+    assert install == (
+        *(PYTHON, "-m", "pip", "install", "torch==2.14.1", "torchvision==0.29.1"),
+        *("--index-url", CU126),
+    )
+
+
+def test_the_default_build_needs_no_index() -> None:
+    assert commands(machine(), DEFAULT) == ((PYTHON, "-m", "pip", "install", "torch==2.14.1"),)
+
+
+def test_pip_itself_understands_every_option() -> None:
+    index = {"index": {"url": "https://mirror.example/simple", "origin": "pip.conf"}}
+    then = msgspec.structs.replace(TO_CU126, then=("flash-attn==2.8.3", "numpy<2"))
+    found = [*commands(machine(), then), *commands(machine(python=index), then)]
+    text = (
+        "import json, sys\n"
+        "from pip._internal.commands import create_command\n"
+        "for argv in json.load(sys.stdin):\n"
+        "    create_command(argv[3]).parse_args(argv[4:])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        input=json.dumps(found),
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_compiled_against_torch_is_built_without_isolation() -> None:
+    change = PackageChange(install=("flash-attn==2.8.3", "numpy<2"))
+    assert commands(machine(), change) == (
+        (PYTHON, "-m", "pip", "install", "numpy<2"),
+        (*(PYTHON, "-m", "pip", "install"), "--no-build-isolation", "--no-cache-dir")
+        + ("flash-attn==2.8.3",),
+    )
+
+
+def test_a_name_that_looks_like_an_option_never_reaches_a_command() -> None:
+    change = PackageChange(install=("--pre", "-r evil"), remove=("-r", "a b", "numpy"))
+    assert commands(machine(), change) == ((PYTHON, "-m", "pip", "uninstall", "-y", "numpy"),)
+
+
+def test_without_pip_uv_serves() -> None:
+    uv = {"pip": False, "managers": [{"name": "uv", "path": "/home/ada/.local/bin/uv"}]}
+    uninstall, install = commands(machine(python=uv), TO_CU126)
+    head = ("/home/ada/.local/bin/uv", "pip")
+    assert uninstall[:5] == (*head, "uninstall", "--python", PYTHON)
+    assert install[:5] == (*head, "install", "--python", PYTHON)
+    assert install[-2:] == ("--index-url", CU126)
+
+
+def test_without_pip_and_uv_pip_is_made_first() -> None:
+    first = commands(machine(python={"pip": False, "managers": []}), DEFAULT)[0]
+    assert first == (PYTHON, "-m", "ensurepip", "--upgrade")
+
+
+@pytest.mark.parametrize("uv", [True, False])
+def test_a_system_python_is_left_alone_and_gets_a_new_environment(uv: bool) -> None:
+    managers = [{"name": "uv", "path": "/usr/bin/uv"}] if uv else []
+    system = {
+        "executable": "/usr/bin/python3",
+        "kind": "system",
+        "externally_managed": True,
+        "managers": managers,
+    }
+    written = dialects.write(machine(python=system), KB, TO_CU126)
+    made, install = written.commands
+    assert made[-1] == "/home/ada/.venvs/torch"
+    assert "/usr/bin/python3" in made
+    assert "/home/ada/.venvs/torch/bin/python" in install
+    assert "PEP 668" in (written.note or "")
+    assert not any("--break-system-packages" in argv for argv in written.commands)
+
+
+def test_a_venv_of_a_managed_python_is_no_system_python() -> None:
+    m = machine(python={"kind": "venv", "externally_managed": True})
+    assert commands(m, DEFAULT)[0][0] == PYTHON
+
+
+MIRROR = "https://ada:s3cret@mirror.example:8443/simple"
+
+
+def test_a_mirror_stays_in_use_for_the_default_build() -> None:
+    plain = "https://mirror.example/simple"
+    m = machine(python={"index": {"url": plain, "origin": "/home/ada/.config/pip/pip.conf"}})
+    assert commands(m, DEFAULT)[0][-2:] == ("--index-url", plain)
+
+
+def test_a_password_of_a_mirror_is_left_in_its_file() -> None:
+    m = machine(python={"index": {"url": MIRROR, "origin": "/home/ada/.config/pip/pip.conf"}})
+    for change in (DEFAULT, TO_CU126):
+        written = dialects.write(m, KB, change)
+        assert "s3cret" not in repr(written)
+        assert "pytorch.org" in repr(written) or change is DEFAULT
+
+
+def test_torchs_index_is_added_beside_a_mirror_and_the_exact_build_is_named() -> None:
+    m = machine(python={"index": {"url": MIRROR, "origin": "PIP_INDEX_URL"}})
+    written = dialects.write(m, KB, TO_CU126)
+    assert written.commands[-1][4:] == (
+        *("torch==2.14.1+cu126", "torchvision==0.29.1+cu126", "--extra-index-url", CU126),
+    )
+    assert "mirror.example" in (written.note or "")
+
+
+def test_uv_is_told_of_a_mirror_that_only_pip_knows() -> None:
+    uv = [{"name": "uv", "path": "/usr/bin/uv"}]
+    index = {"url": "https://mirror.example/simple", "origin": "PIP_INDEX_URL"}
+    m = machine(python={"pip": False, "managers": uv, "index": index})
+    assert commands(m, TO_CU126)[-1][-4:] == (
+        *("--index-url", "https://mirror.example/simple", "--extra-index-url", CU126),
+    )
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        {"url": "https://download.pytorch.org/whl/cpu"},
+        {"extra": ["https://download.pytorch.org/whl/cpu"]},
+        {"extra": ["https://download.pytorch.org/whl/cu118/"]},
+    ],
+)
+@pytest.mark.parametrize("change", [DEFAULT, TO_CU126])
+def test_an_index_of_another_variant_is_not_obeyed(
+    index: dict[str, Any], change: PackageChange
+) -> None:
+    install = commands(machine(python={"index": index}), change)[-1]
+    assert f"torch==2.14.1+{change.variant}" in install
+    assert install[-1] == f"https://download.pytorch.org/whl/{change.variant}"
+
+
+def test_a_companys_copy_of_torchs_index_is_turned_to_the_variant() -> None:
+    index = {"url": "https://mirror.example/whl/cpu"}
+    install = commands(machine(python={"index": index}), TO_CU126)[-1]
+    assert install[-2:] == ("--index-url", "https://mirror.example/whl/cu126")
+
+
+@pytest.mark.parametrize("url", ["", "::::", "http://[broken", "file:///srv/wheels"])
+def test_an_odd_index_is_no_obstacle(url: str) -> None:
+    assert host_of(url)
+    assert commands(machine(python={"index": {"url": url or None}}), TO_CU126)
+
+
+def conda(**changes: Any) -> Machine:
+    python = {
+        "kind": "conda",
+        "prefix": "/opt/conda/envs/a b",
+        "executable": "/opt/conda/envs/a b/bin/python",
+        "managers": [{"name": "conda", "path": "/opt/conda/bin/conda"}],
+    }
+    return machine(python=python | changes, torch={"installer": "conda"})
+
+
+def test_what_conda_installed_is_changed_by_conda() -> None:
+    assert commands(conda(), TO_CU126) == (
+        *(
+            *(("/opt/conda/bin/conda", "install", "-y", "-p", "/opt/conda/envs/a b")),
+            *(("-c", "conda-forge", "pytorch-gpu", "cuda-version>=12.6,<13", "torchvision")),
+        ),
+    ) or commands(conda(), TO_CU126)[-1] == (
+        *("/opt/conda/bin/conda", "install", "-y", "-p", "/opt/conda/envs/a b"),
+        *("-c", "conda-forge", "pytorch-gpu", "cuda-version>=12.6,<13", "torchvision"),
+    )
+
+
+def test_mamba_goes_before_conda() -> None:
+    both = [{"name": "conda", "path": "/c"}, {"name": "mamba", "path": "/m"}]
+    assert commands(conda(managers=both), TO_CU126)[-1][0] == "/m"
+
+
+def test_a_torch_that_pip_put_into_conda_is_changed_by_pip() -> None:
+    m = machine(python={"kind": "conda"}, torch={"installer": "pip"})
+    assert commands(m, TO_CU126)[0][1:3] == ("-m", "pip")
+
+
+def test_a_wish_for_conda_is_heard() -> None:
+    found = commands(machine(), TO_CU126, "conda")
+    assert found[-1][0] == "conda"
+
+
+def test_a_cpu_build_from_conda_is_asked_for_by_name() -> None:
+    change = PackageChange(install=("torch==2.14.1",), variant="cpu")
+    assert commands(conda(), change)[-1][-1] == "pytorch-cpu"
+
+
+def test_conda_removes_by_its_own_names() -> None:
+    m = conda()
+    m = msgspec.structs.replace(m, packages=())
+    assert commands(m, PackageChange(install=(), remove=("torch",)))[-1][-1] == "pytorch"
+
+
+def test_pixi_changes_its_project() -> None:
+    m = conda(
+        prefix="/work/proj/.pixi/envs/default",
+        managers=[{"name": "pixi", "path": "/usr/bin/pixi"}],
+    )
+    written = dialects.write(m, KB, TO_CU126)
+    assert written.tool == "pixi"
+    assert written.commands[0][:4] == ("/usr/bin/pixi", "add", "--manifest-path", "/work/proj")
+    assert written.edits[0].what == '[system-requirements]\ncuda = "12"'
+
+
+@pytest.mark.parametrize("python", [None, "~/venv/bin/python", "$PYTHON"])
+def test_an_unknown_interpreter_is_the_readers_variable(python: str | None) -> None:
+    assert commands(machine(python={"executable": python}), DEFAULT)[0][0] == "$PYTHON"
+
+
+def test_a_dockerfile_begins_with_an_image_of_the_table_that_the_driver_accepts() -> None:
+    written = dialects.write(machine(), KB, TO_CU126, "docker")
+    lines = written.edits[0].what.splitlines()
+    assert lines[0] == "FROM nvidia/cuda:12.6.3-base-ubuntu24.04"
+    assert lines[-1].endswith(f"torch==2.14.1 torchvision==0.29.1 --index-url {CU126}")
+    old = machine(driver={"cuda": "12.2"})
+    tag = docker.image_for(old, KB, TO_CU126)
+    assert tag is not None and tag.startswith("nvidia/cuda:12.2")
+
+
+def test_every_image_of_the_table_is_of_its_form() -> None:
+    for image in docker.images():
+        assert image.tag.startswith(f"{image.cuda}-base-ubuntu")
