@@ -37,6 +37,7 @@ def run_smoke(
     cwd: str | None = None,
     stage_limit_s: float | None = None,
     plant: str | None = None,
+    pretend: int = 0,
     start: Literal["fork", "spawn"] | None = None,
 ) -> Looked:
     """Import torch in `python` and, in mode "full", run the stages.
@@ -46,7 +47,8 @@ def run_smoke(
     device: cpu, cuda or cuda:N; None takes what is free. gpus: what the driver says of them, so
     that GPUs in use are left alone; None where it says nothing. on_line: called with the name of
     what begins ("import", "matmul", ...). stage_limit_s: a lower limit for every stage.
-    plant: "stage:fault", to see a stage fail. start: how workers begin; None decides by system.
+    start: how workers begin; None decides by system. For tests, plant: "stage:fault", to see a
+    stage fail; pretend: so many GPUs that the CPU plays.
     """
     scratch = getattr(host, "scratch", None) or ""
     with _Folder(scratch) as folder:
@@ -56,6 +58,7 @@ def run_smoke(
         words += [f"limit={stage_limit_s:g}"] if stage_limit_s else []
         words += [f"plant={plant}"] if plant else []
         words += [f"start={start}"] if start else []
+        words += [f"pretend={pretend}"] if pretend else []
         argv = (python, "-c", BOOT, str(INSIDE), *words, *as_words(gpus))
         if on_line is not None and isinstance(host, LocalHost):
             tell = _named(on_line)

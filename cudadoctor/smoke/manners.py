@@ -8,9 +8,11 @@ FULL = 0.8
 
 # They hold a little memory on every machine with a screen, and no training stands in their way.
 SCREEN = frozenset(
-    ("Xorg", "X", "Xwayland", "Xvnc", "gnome-shell", "gnome-session", "mutter", "kwin_x11")
-    + ("kwin_wayland", "plasmashell", "cinnamon", "sway", "Hyprland", "weston", "xfwm4")
-    + ("compiz", "gdm", "sddm", "dwm.exe", "explorer.exe", "csrss.exe")
+    {
+        *("Xorg", "X", "Xwayland", "Xvnc", "gnome-shell", "gnome-session", "mutter", "kwin_x11"),
+        *("kwin_wayland", "plasmashell", "cinnamon", "sway", "Hyprland", "weston", "xfwm4"),
+        *("compiz", "gdm", "sddm", "dwm.exe", "explorer.exe", "csrss.exe"),
+    }
 )
 
 

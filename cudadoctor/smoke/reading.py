@@ -24,7 +24,7 @@ STAGES = (
     "ddp",
     "checkpoint",
 )
-WORST = ("timed-out", "failed", "skipped", "passed")
+WORST = ("failed", "timed-out", "skipped", "passed")
 Line = dict[str, Any]
 
 
@@ -193,28 +193,37 @@ def stage_of(name: str, lines: list[Line], ran: Ran) -> Stage | None:
     if len(ends) < len({line.get("rank") for line in begun}):
         status, why = _cut_off(ran)
         ends = [*ends, {"status": status, "detail": why, "figures": {}, "seconds": None}]
-    worst = min(ends, key=lambda one: WORST.index(one["status"]))
-    digests = {one["figures"].get("digest") for one in ends}
-    if worst["status"] == "passed" and len(digests) > 1:
-        worst = dict(worst, status="failed", detail="the gradients of the ranks are not equal")
-    return _stage(name, worst, ends)
+    return _joined(name, ends)
 
 
-def _stage(name: str, worst: Line, ends: list[Line]) -> Stage:
+def _joined(name: str, ends: list[Line]) -> Stage:
+    """One stage of all its ranks: the worst decides, and every rank that did not pass is named."""
+    status = min((one["status"] for one in ends), key=WORST.index)
+    # A rank that was killed comes first: what the others say follows from it.
+    bad = sorted((one for one in ends if one["status"] != "passed"), key=_cause_first)
+    detail = _told(bad) if status in ("failed", "timed-out") else (bad or ends)[0]["detail"]
+    if status == "passed" and len({one["figures"].get("digest") for one in ends}) > 1:
+        status, detail = "failed", "the gradients of the ranks are not equal"
+    figures = {key: value for key, value in ends[0]["figures"].items() if key != "digest"}
     seconds = [one["seconds"] for one in ends if one["seconds"] is not None]
-    figures = {key: value for key, value in worst["figures"].items() if key != "digest"}
-    detail = worst["detail"]
-    if "rank" in worst and worst["status"] in ("failed", "timed-out") and "ranks" not in detail:
-        detail = f"rank {worst['rank']}: {detail}"
-    if name == "ddp" and len(ends) > 1 and worst["status"] == "passed":
-        figures["ranks"] = len(ends)
     return Stage(
         name=name,
-        status=worst["status"],
+        status=status,
         seconds=max(seconds, default=None),
         detail=detail or None,
         figures=figures,
     )
+
+
+def _cause_first(end: Line) -> tuple[bool, bool, bool]:
+    return "signal" not in end, end["detail"].startswith("ended, since"), not end.get("lost")
+
+
+def _told(bad: list[Line]) -> str:
+    said = [
+        f"rank {one['rank']}: {one['detail']}" if "rank" in one else one["detail"] for one in bad
+    ]
+    return "; ".join(said[:4])
 
 
 def _never_begun(name: str, ran: Ran, lines: list[Line]) -> Stage | None:

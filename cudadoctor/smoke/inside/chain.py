@@ -42,12 +42,13 @@ def run(task: Task, spec: Spec) -> None:
     if task.stages[0].split(" ")[0] not in LOOKS:
         from .place import Place
 
-        place = Place(task.device, spec.scratch, max(task.rank, 0), task.world, spec.careful)
+        device = "cpu" if spec.pretend else task.device
+        place = Place(device, spec.scratch, max(task.rank, 0), task.world, spec.careful)
     for stage in task.stages:
         if not _one(stage, task, spec, place):
             break
     if place is not None and place.gpu and task.rank <= 0:
-        _look("maps")
+        _look("maps", spec)
 
 
 def _one(stage: str, task: Task, spec: Spec, place: Any) -> bool:
@@ -58,35 +59,37 @@ def _one(stage: str, task: Task, spec: Spec, place: Any) -> bool:
     # The trace of a hang is written shortly before whoever watches us ends us.
     faulthandler.dump_traceback_later(limit * 0.9, exit=False, file=wire.descriptor())
     began = time.monotonic()
-    status, said, sound = _tried(stage, spec, place, limit)
+    status, (detail, figures) = _tried(stage, spec, place, limit)
     faulthandler.cancel_dump_traceback_later()
-    wire.say(
-        "end",
-        stage=stage,
-        status=status,
-        seconds=round(time.monotonic() - began, 4),
-        detail=said[0],
-        figures=said[1],
-        **rank,
-    )
-    return sound
+    seconds = round(time.monotonic() - began, 4)
+    end: Dict[str, Any] = dict(rank, status=status, seconds=seconds, detail=detail, figures=figures)
+    broke = status == "broke"
+    if broke:
+        end["status"] = "failed"
+    # The order of the first keys is what the watch reads.
+    wire.say("end", stage=stage, status=end.pop("status"), **end)
+    if stage == "allocate" and status != "passed":
+        return False
+    # An error of CUDA spoils every later call of the process.
+    return not (broke and task.device != "cpu")
 
 
-def _tried(stage: str, spec: Spec, place: Any, limit: float) -> Tuple[str, Said, bool]:
+def _tried(stage: str, spec: Spec, place: Any, limit: float) -> Tuple[str, Said]:
+    """How a stage ended: passed, skipped, failed, or broke where it did not even get to judge."""
     name = stage.split(" ")[0]
     fault = spec.fault(name)
     try:
         _planted(fault, place)
-        if place is None:
-            _look(stage)
-            return "passed", ("", {}), True
-        place.begin(limit, fault)
-        return "passed", _stage(name)(place), True
+        if place is not None:
+            place.begin(limit, fault)
+            return "passed", _stage(name)(place)
+        _look(stage, spec)
     except Exception as problem:
         kind = type(problem).__name__
         if kind in ("Skip", "Wrong"):
-            return ("skipped" if kind == "Skip" else "failed"), (str(problem), {}), True
-        return "failed", (wire.words(problem), {}), place is None or not place.gpu
+            return {"Skip": "skipped", "Wrong": "failed"}[kind], (str(problem), {})
+        return "broke", (wire.words(problem), {})
+    return "passed", ("", {})
 
 
 def _planted(fault: str, place: Any) -> None:
@@ -127,11 +130,13 @@ def _stage(name: str) -> Callable[[Any], Said]:
 LOOKS = ("cuda", "numpy", "companion", "maps")
 
 
-def _look(stage: str) -> None:
+def _look(stage: str, spec: Spec) -> None:
     from . import looks
 
     name, _, what = stage.partition(" ")
-    if name == "companion":
+    if name == "cuda" and spec.pretend:
+        looks.pretended(spec.pretend)
+    elif name == "companion":
         looks.companion(what)
     else:
         {"cuda": looks.cuda, "numpy": looks.numpy_bridge, "maps": looks.maps}[name]()

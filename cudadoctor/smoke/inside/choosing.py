@@ -6,7 +6,10 @@ from .spec import Spec
 
 
 class Chosen:
-    """devices: indexes in torch's order, () the CPU. skipped: (index, why). error: none to be had."""
+    """devices: indexes in torch's order, () the CPU. skipped: (index, why) of those left alone.
+
+    error: why the device that was asked for cannot be had, "" where it can.
+    """
 
     def __init__(
         self,

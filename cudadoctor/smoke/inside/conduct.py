@@ -47,8 +47,9 @@ def _stages(board: Board, spec: Spec, look: Any) -> None:
         return
     if chosen.devices:
         board.pump(lambda: not [one for one in board.live if one.task.device != "cpu"])
-        if b'"stage": "allocate", "status": "passed"' not in b"".join(board.heard):
-            board.skip(["ddp"], "allocate did not pass")
+        missed = _missed(board)
+        if missed:
+            board.skip(["ddp"], missed)
             return
     else:
         board.start(Task(LATE))
@@ -77,6 +78,13 @@ def _ranks(board: Board, spec: Spec, chosen: Chosen) -> None:
     world = chosen.world(spec.ranks)
     for rank in range(world):
         board.start(Task(["ddp"], chosen.device(rank), rank, world))
+
+
+def _missed(board: Board) -> str:
+    """Why it is of no use to start ranks on the GPUs, "" where nothing speaks against it."""
+    if b'"stage": "allocate", "status": "passed"' not in b"".join(board.heard):
+        return "allocate did not pass"
+    return "the GPU did not come back from %s" % board.stuck if board.stuck else ""
 
 
 def _heard(board: Board) -> Dict[str, Any]:

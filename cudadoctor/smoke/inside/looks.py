@@ -13,6 +13,12 @@ from . import wire
 COMPANIONS = ("torchvision", "torchaudio")
 
 
+def pretended(count: int) -> None:
+    """For tests: say that there are GPUs, which the CPU will play."""
+    devices = [{"index": index, "capability": "9.0", "bus_id": ""} for index in range(count)]
+    wire.say("cuda", built="0", available=True, count=count, error="", devices=devices)
+
+
 def cuda() -> None:
     """Whether CUDA answers, with the words of the first call that failed."""
     error = ""

@@ -62,6 +62,13 @@ class Place:
             if free < total * 0.2:
                 raise Skip("%d %% of its memory is in use" % (100 - 100 * free // total))
 
+    def computes(self, name: str) -> bool:
+        """Whether a GPU of this generation has that format; a CPU is asked elsewhere."""
+        if not self.gpu or torch.version.hip:
+            return True
+        capability = torch.cuda.get_device_capability(self.device)
+        return bool(capability >= {"bf16": (8, 0), "fp16": (5, 3)}.get(name, (0, 0)))
+
     def proven(self, *tensors: Any) -> None:
         """Fail a stage whose result lies elsewhere than on the device that it was to prove."""
         claimed = torch.device("cuda:0") if self.fault == "elsewhere" else self.device

@@ -29,7 +29,8 @@ class Spec:
     scratch: the only folder it may write to, "" none. until_s: seconds until it must have ended.
     limit_s: a lower limit for every stage, 0 none. skip: (bus id, position, reason) of GPUs.
     careful: nobody knows who else uses the GPUs. start: fork or spawn, "" by system.
-    plant: a fault to plant, "stage:fault", for tests. only: for a spawned worker, its task.
+    plant: a fault to plant, "stage:fault", for tests. pretend: so many GPUs are played by the
+    CPU, for tests of the order of things. only: for a spawned worker, its task.
     """
 
     def __init__(self, words: List[str]) -> None:
@@ -52,6 +53,7 @@ class Spec:
         self.plant = given.get("plant", "")
         self.start = given.get("start", "")
         self.only = given.get("only", "")
+        self.pretend = int(given.get("pretend", "0"))
         self.careful = given.get("careful", "") == "1"
 
     def limit(self, stage: str) -> float:

@@ -49,13 +49,15 @@ def train_fp32(place: Place) -> Said:
 
 def amp_fp16(place: Place) -> Said:
     """Mixed precision in fp16, the gradients scaled."""
+    if not place.computes("fp16"):
+        raise Skip("a GPU of this generation has no fp16")
     return _mixed(place, "fp16", _scaler(place))
 
 
 def amp_bf16(place: Place) -> Said:
     """Mixed precision in bf16, which needs no scaling."""
-    if place.gpu and not torch.cuda.is_bf16_supported():
-        raise Skip("this GPU has no bf16")
+    if not place.computes("bf16"):
+        raise Skip("a GPU of this generation has no bf16; fp16 is its half precision")
     return _mixed(place, "bf16", None)
 
 
@@ -120,10 +122,12 @@ def _cast(logits: Any, kind: Any, place: Place) -> None:
 
 def _autocast(device: str, kind: Any) -> Any:
     """torch.amp where it has autocast, else torch.autocast of torch 1.10."""
+    if kind is None:
+        # As good as no context: old releases refuse a dtype even for autocast that is off.
+        return torch.enable_grad()
     amp = getattr(torch, "amp", None)
     autocast: Any = getattr(amp, "autocast", None) or torch.autocast
-    # The CPU of old releases takes no dtype but bf16, not even for a context that is off.
-    return autocast(device, dtype=kind or torch.bfloat16, enabled=kind is not None)
+    return autocast(device, dtype=kind)
 
 
 def _scaler(place: Place) -> Any:

@@ -31,6 +31,7 @@ class Worker:
         self.began = time.monotonic()
         self.trace: List[str] = []
         self.over = False
+        self.doomed: Tuple[float, str] = (float("inf"), "")
         self.rest = b""
 
     def take(self, data: bytes) -> List[bytes]:
@@ -38,11 +39,13 @@ class Worker:
         lines = (self.rest + data).split(b"\n")
         self.rest = lines.pop()
         for line in lines:
-            if not line.startswith(b"{"):
+            if line.startswith(b"{"):
+                self._note(line)
+            else:
                 self.trace.append(line.decode("utf-8", "replace"))
         return [line for line in lines if line.startswith(b"{")]
 
-    def note(self, line: bytes) -> None:
+    def _note(self, line: bytes) -> None:
         """Follow its stages: a line begins with its kind and its stage."""
         words = line.split(b'"', 12)
         if len(words) < 9 or words[3] not in (b"start", b"end"):
@@ -126,12 +129,18 @@ class Board:
         self.forks = forks
         self.mail: Any = queue.Queue()
         self.live: List[Any] = []
+        self.stuck = ""
         self.heard: List[bytes] = []
         self.until = time.monotonic() + spec.until_s
 
     def start(self, task: Task) -> Any:
         """Begin a task; a chain that dies is begun again behind the stage that killed it."""
-        worker: Any = Forked(task, self.spec) if self.forks else Spawned(task, self.spec, self.mail)
+        worker: Any = Worker(task)
+        if time.monotonic() >= self.until:
+            worker.over = True
+            self.skip([one for one in task.stages if task.rank <= 0], "no time was left")
+            return worker
+        worker = Forked(task, self.spec) if self.forks else Spawned(task, self.spec, self.mail)
         self.live.append(worker)
         return worker
 
@@ -161,7 +170,6 @@ class Board:
 
     def _take(self, worker: Any, data: bytes) -> None:
         for line in worker.take(data):
-            worker.note(line)
             self.heard.append(line)
             wire.forward(line + b"\n")
         if not data and not worker.over:
@@ -173,11 +181,13 @@ class Board:
             return
         now = time.monotonic()
         limit = self.spec.limit(worker.stage) if worker.stage else IMPORT_S
-        if now - worker.began < limit and now < self.until:
+        if now - worker.began < limit and now < min(self.until, worker.doomed[0]):
             return
         worker.kill()
         stage = worker.stage or worker.left[0]
         why = "no answer within %.3g s%s" % (now - worker.began, _where(worker.trace))
+        if now >= worker.doomed[0]:
+            why = worker.doomed[1]
         self._lost(worker, stage, "timed-out", why, {})
         self._ended(worker, None)
 
@@ -222,24 +232,20 @@ class Board:
             self.skip(worker.left, "no time was left")
         elif gpu and status == "timed-out":
             self.skip(worker.left, "the GPU did not come back from %s" % stage)
+            self.stuck = stage
         elif stage == "allocate":
             self.skip(worker.left, "%s did not pass" % stage)
         else:
             self.start(Task(worker.left, worker.task.device))
 
     def _rank_ended(self, worker: Any) -> None:
-        """Ranks wait for each other: when one is lost, the others get a moment, then end."""
+        """Ranks wait for each other: when one is lost, the others get a moment to say so too."""
         if worker.last[1] == "passed":
             return
-        others = [one for one in self.live if one.task.rank >= 0]
-        if worker.last[1] == "timed-out":
-            for one in others:
-                one.began = 0.0
-        else:
-            moment = time.monotonic() + 1.0
-            for one in others:
-                limit = self.spec.limit("ddp")
-                one.began = min(one.began, moment - limit)
+        for other in self.live:
+            if other.task.rank >= 0:
+                why = "ended, since rank %d did not pass" % worker.task.rank
+                other.doomed = min(other.doomed, (time.monotonic() + 0.5, why))
 
 
 def _live(task: Task, spec: Spec, pipe: int) -> None:
@@ -266,15 +272,20 @@ def _end(code: Optional[int]) -> str:
 
 def _where(trace: List[str]) -> str:
     """The innermost line of Python in a trace of faulthandler, of the thread that counts."""
-    found = ""
-    fresh = False
+    threads: List[List[str]] = []
     for line in trace:
         if "(most recent call first)" in line:
-            fresh = True
-            if found and not line.startswith("Current"):
-                found = found if "\0" in found else ""
-            mark = "\0" if line.startswith("Current") else ""
-        elif fresh and line.strip().startswith("File "):
-            found = mark + line.strip()
-            fresh = False
-    return ", in " + found.replace("\0", "") if found else ""
+            threads.append([line])
+        elif threads and line.strip().startswith("File "):
+            threads[-1].append(line.strip())
+    # A crash names the thread that crashed; of a hang the main thread stands last.
+    threads = [one for one in threads if len(one) > 1]
+    current = [one for one in threads if one[0].startswith("Current")] or threads[-1:]
+    return _frame(current[0][1]) if current else ""
+
+
+def _frame(line: str) -> str:
+    """`File "/a/b.py", line 3 in f` as `, in f (b.py, line 3)`."""
+    path, _, rest = line[len('File "') :].partition('", line ')
+    number, _, name = rest.partition(" in ")
+    return ", in %s (%s, line %s)" % (name, os.path.basename(path), number)
