@@ -7,123 +7,150 @@ read before it is asked for: `check --fast` must not pay for tables that no rule
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import msgspec
 from packaging.version import Version
 
+from cudadoctor.knowledge.model import (
+    PLATFORMS,
+    Architecture,
+    Compat,
+    Floor,
+    GpuModel,
+    HostCompilers,
+    KnowledgeError,
+    Source,
+    TorchBuild,
+)
 from cudadoctor.versions import DriverVersion
 
-PLATFORMS = Literal[
-    "linux_x86_64",
-    "linux_aarch64",
-    "windows_amd64",
-    "windows_arm64",
-    "macos_arm64",
-    "macos_x86_64",
+if TYPE_CHECKING:
+    from cudadoctor.knowledge.channels import Channel, Conda, Images
+    from cudadoctor.knowledge.companions import Companions
+    from cudadoctor.knowledge.drivers import Drivers
+    from cudadoctor.knowledge.gpus import Architectures, Gpus
+    from cudadoctor.knowledge.libraries import Compilers, Libraries
+    from cudadoctor.knowledge.torch_builds import TorchBuilds
+
+__all__ = [
+    "PLATFORMS",
+    "Architecture",
+    "Compat",
+    "Floor",
+    "GpuModel",
+    "HostCompilers",
+    "Knowledge",
+    "KnowledgeError",
+    "Source",
+    "TorchBuild",
+    "load",
 ]
-
-
-class KnowledgeError(ValueError):
-    """A table contradicts itself: our own mistake, in one sentence."""
-
-
-class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a number comes from. url None: the package index itself. date: last looked up."""
-
-    title: str
-    url: str | None
-    date: str | None
-
-
-class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """One published build of torch: a release, a variant and a platform.
-
-    variant: cu126, cpu ... cuda: None for cpu. published: True seen, False known absent, None only
-    announced. archs: machine code (sm_90) and PTX (compute_90), None not known; archs_uncertain:
-    not read from a binary and marked weak. pythons: "3.11", "3.14t". glibc: the floor, Linux only.
-    default: what a plain `pip install torch==X` gives on this platform. index: URL for pip,
-    download_bytes: of the wheel alone, None not known. torchvision, torchaudio: the matching
-    release, None where there is none. removable pins: requires.
-    """
-
-    torch: Version
-    variant: str
-    platform: str
-    cuda: Version | None
-    published: bool | None
-    archs: tuple[str, ...] | None
-    archs_uncertain: bool
-    pythons: tuple[str, ...]
-    glibc: Version | None
-    default: bool
-    index: str
-    download_bytes: int | None
-    torchvision: str | None
-    torchaudio: str | None
-    released: str
-    sources: tuple[str, ...]
-
-
-class Floor(msgspec.Struct, frozen=True, kw_only=True):
-    """The oldest driver that runs a CUDA version on one system."""
-
-    driver: DriverVersion
-    source: str
-    uncertain: bool = False
-
-
-class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU as NVIDIA sells it. data_center: forward compatibility packages may be used."""
-
-    name: str
-    capability: Version
-    architecture: str
-    data_center: bool
-    memory_gb: tuple[float, ...]
-    tensor_cores: bool | None
-    bf16: bool | None
-    tf32: bool | None
-
-
-class Architecture(msgspec.Struct, frozen=True, kw_only=True):
-    """A generation of GPUs and its drivers.
-
-    last_branch: the newest driver branch that supports it, None for "all later ones".
-    first_branch: the oldest, approximate. open_modules: "only", "both" or "none".
-    """
-
-    name: str
-    first_branch: int | None
-    last_branch: int | None
-    open_modules: Literal["only", "both", "none"]
-    source: str
 
 
 class Knowledge:
     """All tables. Make one with `load()`."""
 
     @cached_property
+    def _torch(self) -> TorchBuilds:
+        from cudadoctor.knowledge.torch_builds import TorchBuilds
+
+        return TorchBuilds()
+
+    @cached_property
+    def _drivers(self) -> Drivers:
+        from cudadoctor.knowledge.drivers import Drivers
+
+        return Drivers()
+
+    @cached_property
+    def _gpus(self) -> Gpus:
+        from cudadoctor.knowledge.gpus import Gpus
+
+        return Gpus()
+
+    @cached_property
+    def _architectures(self) -> Architectures:
+        from cudadoctor.knowledge.gpus import Architectures
+
+        return Architectures()
+
+    @cached_property
+    def _companions(self) -> Companions:
+        from cudadoctor.knowledge.companions import Companions
+
+        return Companions(self._torch)
+
+    @cached_property
+    def _libraries(self) -> Libraries:
+        from cudadoctor.knowledge.libraries import Libraries
+
+        return Libraries()
+
+    @cached_property
+    def _compilers(self) -> Compilers:
+        from cudadoctor.knowledge.libraries import Compilers
+
+        return Compilers()
+
+    @cached_property
+    def _images(self) -> Images:
+        from cudadoctor.knowledge.channels import Images
+
+        return Images()
+
+    @cached_property
+    def _conda(self) -> Conda:
+        from cudadoctor.knowledge.channels import Conda
+
+        return Conda()
+
+    @cached_property
+    def _sources(self) -> dict[str, Source]:
+        from cudadoctor.knowledge.tables import table
+
+        return table("sources", dict[str, dict[str, Source]])["sources"]
+
+    @cached_property
     def date(self) -> str:
         """The day the tables were collected, ISO 8601."""
-        raise NotImplementedError
+        from cudadoctor.knowledge.tables import day
+
+        return day()
 
     def source(self, key: str) -> Source:
         """The source behind a key. Raises KnowledgeError for a key that no table has."""
-        raise NotImplementedError
+        if key not in self._sources:
+            raise KnowledgeError(f"No table names a source {key!r}")
+        return self._sources[key]
 
-    @cached_property
+    # Builds of torch
+
+    @property
     def builds(self) -> tuple[TorchBuild, ...]:
         """Every build of torch in the tables, newest release first."""
-        raise NotImplementedError
+        return self._torch.all
+
+    def builds_on(self, platform: str) -> tuple[TorchBuild, ...]:
+        """The builds of one platform, newest release first; () for an unknown platform."""
+        return self._torch.on(platform)
 
     def build_of(self, torch: Version, variant: str, platform: str) -> TorchBuild | None:
         """That build, None where the tables have no row for it."""
-        raise NotImplementedError
+        return self._torch.one(torch.base_version, variant, platform)
 
     def newest_torch(self) -> Version:
         """The newest torch release in the tables."""
-        raise NotImplementedError
+        return self._torch.newest()
+
+    def torch_releases(self) -> tuple[Version, ...]:
+        """Every release in the tables, newest first."""
+        return self._torch.releases()
+
+    def default_pins(self, torch: Version, platform: str) -> tuple[str, ...] | None:
+        """What the wheel of the default index requires (nvidia-*, triton), None not known."""
+        return self._torch.pins(torch.base_version, platform)
+
+    # Drivers
 
     def driver_floor(self, cuda: Version, system: str) -> Floor | None:
         """The oldest driver that runs this CUDA version on Linux or Windows.
@@ -131,30 +158,47 @@ class Knowledge:
         From 11 on the floor of the major (minor-version compatibility), before it the toolkit's own
         row. None where the tables are silent.
         """
-        raise NotImplementedError
+        return self._drivers.floor(cuda, system)
 
     def native_cuda(self, driver: DriverVersion) -> Version | None:
         """The CUDA version that a driver of this branch reports, None for an unknown branch."""
-        raise NotImplementedError
+        return self._drivers.native(driver)
 
     def branch_for(self, cuda: Version) -> int | None:
         """The oldest current driver branch whose own CUDA level is at least this version."""
-        raise NotImplementedError
+        return self._drivers.branch_for(cuda)
+
+    def newest_branch(self) -> int:
+        """The newest driver branch in the tables."""
+        return self._drivers.newest_branch()
+
+    def branch_is_current(self, branch: int) -> bool | None:
+        """Whether that branch still gets updates, None for one that the tables do not have."""
+        return self._drivers.is_current(branch)
+
+    def forward_compat(self, cuda: Version, branch: int) -> Compat | None:
+        """What the cuda-compat package of a CUDA version is on a driver branch.
+
+        None where NVIDIA's table does not name the pair: an ended branch, which is no target.
+        """
+        return self._drivers.compat(cuda, branch)
+
+    # GPUs
 
     def gpus_by_pci(self, device_id: str) -> tuple[GpuModel, ...]:
         """The models behind a PCI device id (four hex digits), () where it is not in the table."""
-        raise NotImplementedError
+        return self._gpus.by_pci(device_id)
 
     def gpu_by_name(self, name: str) -> GpuModel | None:
         """The model of that name, None where unknown or where the name means several chips.
 
         "NVIDIA GeForce RTX 3090" and "GeForce RTX 3090" are the same name.
         """
-        raise NotImplementedError
+        return self._gpus.by_name(name)
 
     def architecture(self, capability: Version) -> Architecture | None:
-        """The generation of a compute capability, None for one newer than the tables."""
-        raise NotImplementedError
+        """The generation of a compute capability, None for one that the tables do not have."""
+        return self._architectures.of(capability)
 
     def serves(
         self, code: str, capability: Version, torch: Version | None, cuda: Version | None
@@ -164,34 +208,97 @@ class Knowledge:
         Same major and lower or equal minor, but for the exclusions in the tables (Jetson);
         PTX is compiled for anything newer. torch, cuda: of the build, for its exceptions.
         """
-        raise NotImplementedError
+        return self._architectures.serves(code, capability, torch, cuda)
 
     def known_bad_arch(self, capability: Version) -> bool:
         """Whether the capability is newer than every architecture in the tables."""
-        raise NotImplementedError
+        return self._architectures.newer_than_all(capability)
+
+    # Companions
 
     def companion(self, package: str, torch: Version) -> tuple[str, ...]:
         """Releases of a companion (torchvision, torchaudio, xformers, ...) that match a torch.
 
-        Newest first; () where none is known.
+        The one released together with that torch comes first, then newest first; () where none is
+        known. torchaudio ended with 2.11.0, which declares no torch requirement: it is the answer
+        for every later torch.
         """
-        raise NotImplementedError
+        return self._companions.matching(package, torch)
 
     def companion_torch(self, package: str, version: str) -> str | None:
-        """The torch requirement (a specifier) of that companion release; None not known."""
-        raise NotImplementedError
+        """The torch requirement (a specifier) of that companion release; None not known.
+
+        "" where the release declares none.
+        """
+        return self._companions.requirement(package, version)
+
+    def built_against(self, package: str, version: str) -> Version | None:
+        """The one torch that a companion release was compiled against; None not known."""
+        return self._companions.built_against(package, version)
+
+    def companion_cuda(self, package: str, version: str) -> tuple[Version, ...] | None:
+        """The CUDA versions that a companion release has binaries for; None not known."""
+        return self._companions.cuda_builds(package, version)
+
+    def companion_python(self, package: str, version: str) -> str | None:
+        """Requires-Python of a companion release; None not known."""
+        return self._companions.python(package, version)
+
+    # Libraries and compilers
 
     def cudnn_refuses(self, cudnn: Version, capability: Version) -> bool | None:
         """Whether that cuDNN refuses a GPU of this capability, None where the tables are silent."""
-        raise NotImplementedError
+        return self._libraries.cudnn_refuses(cudnn, capability)
+
+    def nccl_of(self, torch: Version, variant: str) -> str | None:
+        """The NCCL that a build of torch pins or contains; None not known."""
+        return self._libraries.nccl(torch.base_version, variant)
+
+    def cuda_wheels(self, toolkit: str) -> dict[str, str] | None:
+        """Distribution -> version of the nvidia-* wheels of a toolkit release such as 12.6.3."""
+        return self._libraries.wheels(toolkit)
+
+    def toolkits_of_wheel(self, distribution: str, version: str) -> tuple[str, ...]:
+        """The toolkit releases that a version of an nvidia-* wheel belongs to; () not known."""
+        return self._libraries.toolkits_of(distribution, version)
 
     def gcc_max(self, cuda: Version) -> int | None:
         """The newest gcc major that nvcc of this CUDA accepts."""
-        raise NotImplementedError
+        host = self._compilers.host(cuda)
+        return None if host is None else host.gcc_max
+
+    def host_compilers(self, cuda: Version) -> HostCompilers | None:
+        """All host compilers that nvcc of this CUDA accepts; None not known."""
+        return self._compilers.host(cuda)
 
     def nvcc_range(self, cuda: Version) -> tuple[Version, Version] | None:
         """The lowest and highest compute capability that nvcc of this CUDA compiles for."""
-        raise NotImplementedError
+        found = self._compilers.capabilities(cuda)
+        return None if found is None else (min(found), max(found))
+
+    def nvcc_capabilities(self, cuda: Version) -> tuple[Version, ...] | None:
+        """Every compute capability that nvcc of this CUDA compiles for; None not known."""
+        return self._compilers.capabilities(cuda)
+
+    # Images and conda
+
+    def docker_tag(self, cuda: str, flavour: str, distro: str) -> bool | None:
+        """Whether nvidia/cuda has the tag <cuda>-<flavour>-<distro>, None where not known."""
+        return self._images.has(cuda, flavour, distro)
+
+    def newest_docker_tag(self, cuda: Version, flavour: str, distro: str) -> str | None:
+        """The newest known tag of that CUDA major.minor, None where there is none."""
+        return self._images.newest(cuda, flavour, distro)
+
+    def conda_cuda(
+        self, channel: Channel, torch: Version, platform: str
+    ) -> tuple[Version, ...] | None:
+        """The CUDA versions of a torch on a conda channel; None where it lacks that release."""
+        return self._conda.cuda(channel, torch, platform)
+
+    def newest_on_conda(self, channel: Channel) -> Version:
+        """The newest torch seen on a conda channel."""
+        return self._conda.newest(channel)
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,74 @@
+"""Where else torch comes from: container images and conda channels."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from packaging.version import Version
+
+from cudadoctor.knowledge.rows import CondaTable, ImageTable
+from cudadoctor.knowledge.tables import table, version
+
+Channel = Literal["pytorch", "conda-forge"]
+
+
+class Images:
+    """Tags of nvidia/cuda images."""
+
+    def __init__(self) -> None:
+        read = table("images", ImageTable)
+        self._complete_to = version(read.complete_to)
+        self._flavours = {(row.cuda, row.distro): row.flavours for row in read.tags}
+
+    def has(self, cuda: str, flavour: str, distro: str) -> bool | None:
+        """Whether the tag exists: None for an unlisted one that is newer than the full list."""
+        if flavour in self._flavours.get((cuda, distro), ()):
+            return True
+        return None if version(cuda) > self._complete_to else False
+
+    def newest(self, cuda: Version, flavour: str, distro: str) -> str | None:
+        """The newest listed tag of that CUDA major.minor, None where there is none."""
+        wanted = (cuda.major, cuda.minor)
+        found = [
+            release
+            for (release, system), flavours in self._flavours.items()
+            if system == distro and flavour in flavours and version(release).release[:2] == wanted
+        ]
+        if not found:
+            return None
+        return f"{max(found, key=version)}-{flavour}-{distro}"
+
+
+class Conda:
+    """The pytorch channel, which ended, and conda-forge."""
+
+    def __init__(self) -> None:
+        self._table = table("conda", CondaTable)
+
+    def cuda(self, channel: Channel, torch: Version, platform: str) -> tuple[Version, ...] | None:
+        """CUDA versions of that torch on the channel; None where it does not have the release."""
+        rows = self._table.pytorch if channel == "pytorch" else self._table.conda_forge
+        row = next((row for row in rows if row.torch == torch.base_version), None)
+        if row is None:
+            return None
+        if channel == "pytorch":
+            return tuple(version(text) for text in row.cuda)
+        prefix = f"{CONDA_PLATFORMS.get(platform, '')}:"
+        found = (text.removeprefix(prefix) for text in row.cuda if text.startswith(prefix))
+        return tuple(version(text) for text in found)
+
+    def newest(self, channel: Channel) -> Version:
+        rows = self._table.pytorch if channel == "pytorch" else self._table.conda_forge
+        return max(version(row.torch) for row in rows)
+
+    def sources(self, channel: Channel) -> tuple[str, ...]:
+        if channel == "pytorch":
+            return self._table.pytorch_sources
+        return self._table.conda_forge_sources
+
+
+CONDA_PLATFORMS = {
+    "linux_x86_64": "linux_64",
+    "linux_aarch64": "linux_aarch64",
+    "windows_amd64": "win_64",
+}

@@ -1,0 +1,150 @@
+"""Packages that must match torch: which release belongs to which."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from cudadoctor.knowledge.rows import CompanionRow, CompanionTable
+from cudadoctor.knowledge.tables import table, version
+from cudadoctor.knowledge.torch_builds import TorchBuilds
+
+PAIRED = ("torchvision", "torchaudio", "torchtext")
+"""Packages that are released together with torch: its table names the pair."""
+
+LAST_AUDIO = "2.11.0"
+"""The last torchaudio declares no torch requirement; others install it beside later releases."""
+
+
+class Companions:
+    """Requirements and pairs of companion packages."""
+
+    def __init__(self, builds: TorchBuilds) -> None:
+        self._builds = builds
+        self._table = table("companions", CompanionTable)
+
+    @cached_property
+    def _releases(self) -> dict[str, tuple[CompanionRow, ...]]:
+        found: dict[str, list[CompanionRow]] = {}
+        for row in self._table.releases:
+            found.setdefault(row.package, []).append(row)
+        return {
+            name: tuple(sorted(rows, key=lambda row: version(row.version), reverse=True))
+            for name, rows in found.items()
+        }
+
+    def matching(self, package: str, torch: Version) -> tuple[str, ...]:
+        """Releases for that torch: the one released with it first, then newest first."""
+        name = normal(package)
+        base = torch.base_version
+        if name in PAIRED:
+            return self._paired(name, base)
+        if name == "xformers":
+            return tuple(row.version for row in self._table.xformers if row.torch == base)
+        if name == "flash-attn":
+            return self._flash(torch)
+        if name in ("triton", "triton-windows"):
+            return self._triton(name, torch)
+        return tuple(
+            row.version
+            for row in self._releases.get(name, ())
+            if row.torch and _allows(row.torch, base)
+        )
+
+    def requirement(self, package: str, release: str) -> str | None:
+        """The specifier on torch, "" where it declares none, None where that is not known."""
+        name, base = normal(package), Version(release).public
+        for row in self._releases.get(name, ()):
+            if version(row.version) == Version(base):
+                return row.torch
+        for torch in self._builds.releases() if name in PAIRED else ():
+            if self._pair(name, str(torch)) == base:
+                return f"=={torch}"
+        return None
+
+    def built_against(self, package: str, release: str) -> Version | None:
+        """The torch that a release was compiled against, where that is known to be one."""
+        if normal(package) == "xformers":
+            for row in self._table.xformers:
+                if row.version == release:
+                    return version(row.torch)
+        wanted = self.requirement(package, release) or ""
+        exact = re.fullmatch(r"==([\d.]+)", wanted)
+        return version(exact.group(1)) if exact else None
+
+    def python(self, package: str, release: str) -> str | None:
+        """Requires-Python of a release, None where it is not known."""
+        rows = self._releases.get(normal(package), ())
+        return next((row.python for row in rows if row.version == release), None)
+
+    def cuda_builds(self, package: str, release: str) -> tuple[Version, ...] | None:
+        """The CUDA versions that a release has binaries for; None where that is not known."""
+        name = normal(package)
+        if name == "xformers":
+            for row in self._table.xformers:
+                if row.version == release:
+                    return tuple(version(text) for text in row.cuda)
+        if name == "bitsandbytes":
+            asked = Version(release)
+            for one in self._table.bitsandbytes:
+                if version(one.versions[0]) <= asked <= version(one.versions[-1]):
+                    return tuple(version(text) for text in one.cuda)
+        return None
+
+    def _pair(self, name: str, torch: str) -> str | None:
+        row = self._builds.release(torch)
+        if row is None:
+            return None
+        pairs = {
+            "torchvision": row.torchvision,
+            "torchaudio": row.torchaudio,
+            "torchtext": row.torchtext,
+        }
+        return pairs[name]
+
+    def _paired(self, name: str, torch: str) -> tuple[str, ...]:
+        pair = self._pair(name, torch)
+        if name == "torchaudio" and pair is None and self._builds.release(torch):
+            return (LAST_AUDIO,)
+        allowed = (
+            row.version
+            for row in self._releases.get(name, ())
+            if row.torch and row.version != pair and _allows(row.torch, torch)
+        )
+        return (*((pair,) if pair else ()), *allowed)
+
+    def _flash(self, torch: Version) -> tuple[str, ...]:
+        minor = f"{torch.major}.{torch.minor}"
+        found = (row.version for row in self._table.flash_attn if minor in row.torch)
+        return tuple(dict.fromkeys(found))
+
+    def _triton(self, name: str, torch: Version) -> tuple[str, ...]:
+        minor = f"{torch.major}.{torch.minor}"
+        if name == "triton":
+            wanted = self._table.triton.get(torch.base_version) or self._table.triton.get(minor)
+            exact = wanted and "=" not in wanted
+            spec = f"=={wanted}" if exact else wanted
+        else:
+            wanted = self._table.triton_windows.get(minor)
+            spec = wanted and f"=={wanted}.*"
+        if not spec:
+            return ()
+        allowed = SpecifierSet(spec)
+        rows = self._releases.get(name, ())
+        found = tuple(row.version for row in rows if row.version in allowed)
+        return found or ((wanted,) if wanted and name == "triton" and "=" not in wanted else ())
+
+
+def normal(package: str) -> str:
+    """The normalised name of a distribution."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def _allows(specifier: str, torch: str) -> bool:
+    try:
+        return SpecifierSet(specifier).contains(torch, prereleases=True)
+    except InvalidSpecifier:
+        return False

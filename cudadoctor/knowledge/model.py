@@ -1,0 +1,125 @@
+"""What the knowledge answers with: typed rows, versions as versions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from packaging.version import Version
+
+from cudadoctor.versions import DriverVersion
+
+PLATFORMS = Literal[
+    "linux_x86_64",
+    "linux_aarch64",
+    "windows_amd64",
+    "windows_arm64",
+    "macos_arm64",
+    "macos_x86_64",
+]
+
+
+class KnowledgeError(ValueError):
+    """A table contradicts itself: our own mistake, in one sentence."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a number comes from. url None: the package index itself. date: last looked up."""
+
+    title: str
+    url: str | None
+    date: str | None
+
+
+class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """One published build of torch: a release, a variant and a platform.
+
+    variant: cu126, cpu ... cuda: None for cpu. published: True seen, False known absent, None only
+    announced. archs: machine code (sm_90) and PTX (compute_90), None not known; archs_uncertain:
+    not read from a binary and marked weak; contested: code of that list that another source denies.
+    pythons: "3.11", "3.14t", as the default index has them. glibc: the floor, Linux only.
+    default: what a plain `pip install torch==X` gives on this platform. index: URL for pip, of the
+    default index where the build is the default. download_bytes: of the wheel alone, None not
+    known. torchvision, torchaudio: the matching release, None where there is none.
+    toolkit: the CUDA release that it was compiled with; cudnn: its cuDNN (Linux).
+    """
+
+    torch: Version
+    variant: str
+    platform: str
+    cuda: Version | None
+    published: bool | None
+    archs: tuple[str, ...] | None
+    archs_uncertain: bool
+    pythons: tuple[str, ...]
+    glibc: Version | None
+    default: bool
+    index: str
+    download_bytes: int | None
+    torchvision: str | None
+    torchaudio: str | None
+    released: str
+    sources: tuple[str, ...]
+    contested: tuple[str, ...] = ()
+    toolkit: str | None = None
+    cudnn: str | None = None
+
+
+class Floor(msgspec.Struct, frozen=True, kw_only=True):
+    """The oldest driver that runs a CUDA version on one system."""
+
+    driver: DriverVersion
+    source: str
+    uncertain: bool = False
+
+
+class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU as NVIDIA sells it. data_center: forward compatibility packages may be used.
+
+    open_modules: "only", "both" or "none", where this board differs from its generation too.
+    memory and tensor cores are hints.
+    """
+
+    name: str
+    capability: Version
+    architecture: str
+    data_center: bool
+    memory_gb: tuple[float, ...]
+    tensor_cores: bool | None
+    bf16: bool | None
+    tf32: bool | None
+    open_modules: Literal["only", "both", "none"] = "both"
+    sources: tuple[str, ...] = ()
+
+
+class Architecture(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation of GPUs and its drivers.
+
+    last_branch: the newest driver branch that supports it, None for "all later ones".
+    first_branch: the oldest, approximate. open_modules: "only", "both" or "none".
+    """
+
+    name: str
+    first_branch: int | None
+    last_branch: int | None
+    open_modules: Literal["only", "both", "none"]
+    source: str
+
+
+class HostCompilers(msgspec.Struct, frozen=True, kw_only=True):
+    """What nvcc of one toolkit accepts as a host compiler; None not known.
+
+    msc_min, msc_below: bounds of _MSC_VER. uncertain: not read from nvcc's own header.
+    """
+
+    gcc_max: int | None
+    clang_max: int | None
+    msc_min: int | None
+    msc_below: int | None
+    visual_studio: str | None
+    uncertain: bool
+    sources: tuple[str, ...]
+
+
+Compat = Literal["compatible", "native", "older"]
+"""A cuda-compat package on a driver branch: usable, not needed, or older than the driver."""

@@ -1,0 +1,88 @@
+"""Builds of torch: which release exists in which variant, where, and for what."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from packaging.version import Version
+
+from cudadoctor.knowledge.model import TorchBuild
+from cudadoctor.knowledge.rows import BuildRow, PinTable, ReleaseRow, TorchTable
+from cudadoctor.knowledge.tables import table, version
+
+DEFAULT_INDEX = "https://pypi.org/simple"
+TORCH_INDEX = "https://download.pytorch.org/whl"
+
+
+class TorchBuilds:
+    """The builds in the tables, newest release first."""
+
+    def __init__(self) -> None:
+        self._table = table("torch", TorchTable)
+        self._releases = {row.torch: row for row in self._table.releases}
+        self._known: dict[tuple[str, str], tuple[TorchBuild, ...]] = {}
+        self._pins: dict[tuple[str, str], tuple[str, ...]] | None = None
+
+    @property
+    def collected(self) -> str:
+        return self._table.collected
+
+    @cached_property
+    def all(self) -> tuple[TorchBuild, ...]:
+        """Every build of every platform."""
+        return tuple(self._build(row) for row in self._table.builds)
+
+    def on(self, platform: str) -> tuple[TorchBuild, ...]:
+        """The builds of one platform."""
+        key = ("platform", platform)
+        if key not in self._known:
+            rows = (row for row in self._table.builds if row.platform == platform)
+            self._known[key] = tuple(self._build(row) for row in rows)
+        return self._known[key]
+
+    def one(self, torch: str, variant: str, platform: str) -> TorchBuild | None:
+        """That build, None where there is no row for it."""
+        for build in self.on(platform):
+            if build.variant == variant and str(build.torch) == torch:
+                return build
+        return None
+
+    def newest(self) -> Version:
+        return version(self._table.releases[0].torch)
+
+    def releases(self) -> tuple[Version, ...]:
+        return tuple(version(row.torch) for row in self._table.releases)
+
+    def release(self, torch: str) -> ReleaseRow | None:
+        return self._releases.get(torch)
+
+    def pins(self, torch: str, platform: str) -> tuple[str, ...] | None:
+        """What the wheel of the default index requires; None where there is no row."""
+        if self._pins is None:
+            rows = table("pins", PinTable).pins
+            self._pins = {(row.torch, row.platform): row.requires for row in rows}
+        return self._pins.get((torch, platform))
+
+    def _build(self, row: BuildRow) -> TorchBuild:
+        release = self._releases[row.torch]
+        return TorchBuild(
+            torch=version(row.torch),
+            variant=row.variant,
+            platform=row.platform,
+            cuda=None if row.cuda is None else version(row.cuda),
+            published=row.published,
+            archs=row.archs,
+            archs_uncertain=row.uncertain,
+            pythons=release.pythons.get(row.platform, ()),
+            glibc=None if row.glibc is None else version(row.glibc),
+            default=row.default,
+            index=DEFAULT_INDEX if row.default else f"{TORCH_INDEX}/{row.variant}",
+            download_bytes=row.bytes,
+            torchvision=release.torchvision,
+            torchaudio=release.torchaudio,
+            released=release.released,
+            sources=row.sources,
+            contested=row.contested,
+            toolkit=row.toolkit,
+            cudnn=row.cudnn,
+        )
