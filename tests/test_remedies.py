@@ -31,7 +31,10 @@ NEVER = (
     (r"sudo\s+\S*pip|--break-system-packages", "pip as root or over the system's packages"),
     (r"--force-reinstall|--no-deps", "leaves an unsound environment"),
     (r"LD_LIBRARY_PATH=(?!None)", "causes shadowing"),
-    (r"(apt-get|dnf|zypper|pacman) .*\b(cuda-toolkit|nvidia-cuda-toolkit|libcudnn\d|cudnn\d?-cuda)\b", "not needed"),
+    (
+        r"(apt-get|dnf|zypper|pacman) .*\b(cuda-toolkit|nvidia-cuda-toolkit|libcudnn\d|cudnn\d?-cuda)\b",
+        "not needed",
+    ),
     (r"\b(purge|autoremove)\b", "takes the display along"),
     (r"NVIDIA-Linux\S*\.run|sh \S+\.run", "over distribution packages"),
     (r"chmod|0666", "opens the device to everybody"),

@@ -240,6 +240,16 @@ def test_the_placeholder_is_the_readers_variable(
     assert (tmp_path / "said").read_bytes() == b"-m\0pip\0"
 
 
+def test_the_check_afterwards_looks_at_the_new_environment() -> None:
+    made = ("/usr/bin/python3", "-m", "venv", "/home/ada/.venvs/torch")
+    new = "/home/ada/.venvs/torch/bin/python"
+    text = written(step(commands=(made, (new, "-m", "pip", "install", "torch"))))
+    assert text.splitlines()[-1].endswith(f"cudadoctor check --python {new}")
+    uv = ("/usr/bin/uv", "venv", "--python", "3.12", "/home/ada/.venvs/torch")
+    text = written(step(commands=(uv, ("/usr/bin/uv", "pip", "install", "--python", new, "torch"))))
+    assert text.splitlines()[-1].endswith(f"cudadoctor check --python {new}")
+
+
 def test_a_healthy_machine_gets_a_script_that_does_nothing(tmp_path: Path) -> None:
     text = script(
         Plan(), machine(), diagnosis(), shell="bash", version="0.1.0", knowledge="2026-11-15"

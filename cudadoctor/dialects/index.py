@@ -38,7 +38,8 @@ def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
     A mirror of the user's stays in use; an index for another torch variant is never obeyed.
     """
     configured = m.python.index
-    if configured is None or change.variant is None:
+    foreign = change.index is not None and not _is_official(change.index)
+    if configured is None or change.variant is None or foreign:
         return Source(index=change.index)
     own = _torch_mirror(configured, change.variant)
     if own is not None:

@@ -85,10 +85,14 @@ def remove_packages(
 
 def device_groups(m: Machine) -> tuple[Remedy, ...]:
     """Let the user open the GPU's device nodes."""
-    if side_of(m) in ("container", "cluster"):
-        text = "Ask for access to /dev/nvidia* for this user, such as `--group-add video` when the "
-        text += "container is started, or membership of the group that owns the nodes."
+    side = side_of(m)
+    if side in ("windows", "macos"):
+        return ()
+    if side in ("container", "cluster"):
         where = keeper_of(m)
+        how = "`--group-add` with the group that owns the nodes, when the container is started"
+        how = how if side == "container" else "membership of the group that owns the nodes"
+        text = f"Ask for access to /dev/nvidia* for this user: {how}."
         return by_hand("device-groups", "Get access to the GPU's device nodes", text, where)
     groups = _groups(m)
     user = m.identity.user

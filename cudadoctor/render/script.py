@@ -46,7 +46,7 @@ def script(
     for number, steps in enumerate(_groups(plan), 1):
         body += ["", *_group(number, steps, words)]
     commands = "\n".join(line for line in body if not line.startswith("#"))
-    lines += [*words.start(commands), *body, "", *_afterwards(machine, words)]
+    lines += [*words.start(commands), *body, "", *_afterwards(plan, machine, words)]
     return "\n".join(lines) + "\n"
 
 
@@ -103,17 +103,27 @@ def _about(step: Step) -> Iterator[str]:
 
 
 def _as_comments(step: Step, words: Shell) -> Iterator[str]:
-    root = "sudo " if step.needs_root else ""
+    root = words.elevate if step.needs_root else ""
     for name, value in step.variables.items():
         yield comment(words.variable(name, value), 5)
     for argv in step.commands:
         yield comment(root + words.shown(argv), 5)
 
 
-def _afterwards(machine: Machine, words: Shell) -> Iterator[str]:
-    python = machine.python.executable or PLACEHOLDER
+def _afterwards(plan: Plan, machine: Machine, words: Shell) -> Iterator[str]:
+    python = _made_anew(plan) or machine.python.executable or PLACEHOLDER
     yield comment("Then see whether it helped:")
     yield comment(words.shown(("cudadoctor", "check", "--python", python)), 3)
+
+
+def _made_anew(plan: Plan) -> str | None:
+    """The interpreter of a new environment that the script makes, None where it makes none."""
+    for step in plan.steps:
+        first = step.commands[0] if step.commands else ()
+        if is_runnable(step) and ("venv" in first[:3] or "create" in first[:2]):
+            last = step.commands[-1]
+            return last[last.index("--python") + 1] if "--python" in last else last[0]
+    return None
 
 
 def _text(text: str, indent: int = 0) -> Iterator[str]:

@@ -23,7 +23,9 @@ _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 
 
 class Shell(Protocol):
-    """What the script needs of a shell."""
+    """What the script needs of a shell. elevate: what goes before a command for root."""
+
+    elevate: str
 
     def start(self, body: str) -> tuple[str, ...]:
         """Lines that come first: stop at the first failure, and what the body's lines need."""
@@ -52,6 +54,8 @@ def comment(text: str, indent: int = 0) -> str:
 
 class Posix:
     """bash, and every other POSIX shell."""
+
+    elevate = "sudo "
 
     def start(self, body: str) -> tuple[str, ...]:
         lines = ["set -eu"]
@@ -97,6 +101,8 @@ class Posix:
 class Fish:
     """fish, which has no `set -e`: each command ends the script itself where it fails."""
 
+    elevate = "sudo "
+
     def start(self, body: str) -> tuple[str, ...]:
         if "$PYTHON" not in body:
             return ()
@@ -134,6 +140,8 @@ class PowerShell:
 
     A double quote inside an argument reaches the program unharmed from version 7.3 on.
     """
+
+    elevate = ""
 
     def start(self, body: str) -> tuple[str, ...]:
         stop = "$ErrorActionPreference = 'Stop'"
