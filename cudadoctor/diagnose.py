@@ -125,13 +125,22 @@ def _undecided(one: Rule, missing: NotKnown, machine: Machine) -> Undecided:
 
 
 def _explained(found: list[tuple[Rule, Finding]]) -> list[Finding]:
-    """Mark what a deeper cause explains away. A mere possibility explains nothing."""
-    causes = {f.cause for _, f in found if f.confidence <= Confidence.LIKELY}
+    """Mark what a deeper cause explains away.
+
+    A mere possibility explains nothing, and neither does what is less grave: an error stays an
+    error beside a piece of information.
+    """
+    gravest: dict[str, Severity] = {}
+    for _, f in found:
+        if f.confidence <= Confidence.LIKELY:
+            gravest[f.cause] = min(f.severity, gravest.get(f.cause, Severity.INFO))
     return [
         msgspec.structs.replace(
             finding,
             because_of=tuple(
-                cause for cause in one.yields_to if cause in causes and cause != finding.cause
+                cause
+                for cause in one.yields_to
+                if gravest.get(cause, 9) <= finding.severity and cause != finding.cause
             ),
         )
         for one, finding in found

@@ -31,6 +31,7 @@ from cudadoctor.rules.signs import (
     module_spoke,
     nvidia_pci,
     said,
+    torch_works,
 )
 from cudadoctor.versions import cuda_from_int
 
@@ -249,7 +250,7 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Found | None:
     driver needs root and must still support the GPU. Data-centre GPUs have a third, NVIDIA's
     forward-compatibility package. A newer torch or a toolkit makes it worse or changes nothing.
     """
-    if m.torch.build in ("cpu", "rocm", "xpu") or cuda_works(m) or _newer_libcuda(m):
+    if m.torch.build in ("cpu", "rocm", "xpu") or torch_works(m) or _newer_libcuda(m):
         return None
     if m.driver.version is None or m.platform.jetson:
         return _by_cuda_level(m, kb)

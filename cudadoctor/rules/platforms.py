@@ -9,7 +9,7 @@ from packaging.version import Version
 from cudadoctor.findings import Confidence, Remedy
 from cudadoctor.remedies import by_hand, install_python, jetson_torch, wsl_driver
 from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.signs import cpu_on_purpose, cuda_works, said, started
+from cudadoctor.rules.signs import cpu_on_purpose, cuda_works, said, started, torch_works
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
@@ -87,7 +87,7 @@ def jetson_build(m: Machine, kb: Knowledge) -> Found | None:
     if not m.platform.jetson or m.torch.installed is False:
         return None
     build = need(m.torch.build, "torch.build")
-    if cuda_works(m) and m.torch.archs is None:
+    if torch_works(m) and m.torch.archs is None:
         return None
     if build == "cuda":
         gpus = m.gpus or ()
@@ -119,7 +119,7 @@ def platform_unsupported(m: Machine, kb: Knowledge) -> Found | None:
         return None
     works = torch.imported is not None and torch.imported.ok
     unread = torch.imported is None or torch.imported.ok is None
-    if works or (torch.installed and unread) or cuda_works(m):
+    if works or (torch.installed and unread) or torch_works(m):
         return None
     what, evidence = _unsupported(m)
     if not what:

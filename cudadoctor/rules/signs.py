@@ -61,12 +61,17 @@ def code_path(m: Machine) -> str:
     return "driver.smi.message" if m.driver.smi.message else "driver.smi.code"
 
 
-def cuda_works(m: Machine) -> bool:
-    """Whether CUDA reached a GPU in this environment: libcuda counted one, or torch used one."""
+def torch_works(m: Machine) -> bool:
+    """Whether the examined torch reached a GPU. The driver may work where torch does not."""
     torch = m.torch.imported
     if torch is not None and torch.cuda_available and (torch.device_count or 0) > 0:
         return True
-    if m.smoke and m.smoke.device.startswith("cuda") and _passed(m):
+    return m.smoke is not None and m.smoke.device.startswith("cuda") and _passed(m)
+
+
+def cuda_works(m: Machine) -> bool:
+    """Whether CUDA reached a GPU in this environment: libcuda counted one, or torch used one."""
+    if torch_works(m):
         return True
     return m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
 
