@@ -9,8 +9,7 @@ import msgspec
 from cudadoctor.host import Host
 
 MOST_RECORD = 16 << 20
-# Endings of libraries; "/lib" + ending would miss torch/_C.
-_LIBRARIES = (b".so", b".dll,", b".pyd,", b".dylib,")
+_LIBRARIES = {"Windows": (b".dll,", b".pyd,"), "Darwin": (b".so,", b".dylib,")}
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +26,7 @@ def compare(host: Host, entry: str, dist_info: str) -> Damage | None:
     if not data:
         return None
     missing, empty, short = [], [], []
-    for path, expected in expected_sizes(data):
+    for path, expected in expected_sizes(data, host.system):
         found = host.stat(f"{entry}/{path}")
         if found.exists is False:
             missing.append(path)
@@ -38,11 +37,11 @@ def compare(host: Host, entry: str, dist_info: str) -> Damage | None:
     return Damage(missing=tuple(missing), empty=tuple(empty), short=tuple(short))
 
 
-def expected_sizes(data: bytes) -> Iterator[tuple[str, int]]:
+def expected_sizes(data: bytes, system: str = "Linux") -> Iterator[tuple[str, int]]:
     """Path and size of the files worth a look: of 15,000 some fifty are needed by every import."""
     lines = _lines_with(data, b"torch/version.py,")
     lines += [one for one in _lines_with(data, b"/__init__.py,") if one.count("/") < 3]
-    for ending in _LIBRARIES:
+    for ending in _LIBRARIES.get(system, (b".so",)):
         lines += _lines_with(data, ending)
     for line in dict.fromkeys(lines):
         path, _, rest = line.partition(",")

@@ -1,0 +1,233 @@
+"""Which interpreter is examined."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from cudadoctor.host import LocalHost
+from cudadoctor.probes.shims import interpreter_of
+from cudadoctor.probes.target import Chosen, UsageError, choose
+
+
+def program(path: Path, text: str = "#!/bin/sh\nexit 3\n", mode: int = 0o755) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder without a .venv and an environment without any Python."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_VERSION", "PYENV_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    return here
+
+
+def pick(own: str = sys.executable) -> Chosen:
+    return choose(LocalHost(), own=own)
+
+
+def test_the_order_is_virtual_env_conda_dot_venv_path_own(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pick("/own/bin/python") == Chosen(executable="/own/bin/python", by="own")
+    on_path = program(tmp_path / "bin" / "python3")
+    monkeypatch.setenv("PATH", str(on_path.parent))
+    assert pick() == Chosen(executable=str(on_path), by="PATH")
+    local = program(empty / ".venv" / "bin" / "python")
+    assert pick() == Chosen(executable=str(local), by="./.venv")
+    conda = program(tmp_path / "conda" / "bin" / "python")
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "conda"))
+    assert pick() == Chosen(executable=str(conda), by="CONDA_PREFIX")
+    venv = program(tmp_path / "venv" / "bin" / "python")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    assert pick() == Chosen(executable=str(venv), by="VIRTUAL_ENV")
+
+
+def test_python3_on_path_comes_before_python(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "a" / "python")
+    three = program(tmp_path / "b" / "python3")
+    monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/b")
+    assert pick().executable == str(three)
+
+
+def test_an_active_environment_without_python_is_passed_over_and_said_so(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "gone"))
+    chosen = pick("/own/bin/python")
+    assert chosen.by == "own"
+    assert chosen.passed_over == (f"VIRTUAL_ENV is {tmp_path}/gone, where there is no Python",)
+
+
+def test_the_link_of_a_venv_is_not_resolved(empty: Path, tmp_path: Path) -> None:
+    real = program(tmp_path / "usr" / "bin" / "python3.11")
+    link = tmp_path / "venv" / "bin" / "python"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(real)
+    assert choose(LocalHost(), str(tmp_path / "venv")).executable == str(link)
+    assert choose(LocalHost(), str(link)).executable == str(link)
+
+
+def test_the_doctors_own_tool_environment_on_path_is_not_what_the_user_means(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = program(tmp_path / "tool" / "bin" / "python3")
+    (tmp_path / "tool" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    users = program(tmp_path / "users" / "python3")
+    monkeypatch.setenv("PATH", f"{own.parent}:{users.parent}")
+    assert pick(str(own)).executable == str(users)
+    monkeypatch.setenv("PATH", str(own.parent))
+    assert pick(str(own)).executable == str(own)
+
+
+def test_the_doctor_installed_beside_torch_examines_that_environment(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = program(tmp_path / "env" / "bin" / "python3")
+    (tmp_path / "env" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    program(tmp_path / "env/lib/python3.11/site-packages/torch/version.py")
+    users = program(tmp_path / "users" / "python3")
+    monkeypatch.setenv("PATH", f"{own.parent}:{users.parent}")
+    assert pick(str(own)).executable == str(own)
+
+
+@pytest.mark.parametrize("name", ["bin/python", "bin/python3", "Scripts/python.exe", "python.exe"])
+def test_a_prefix_names_the_python_in_it(empty: Path, tmp_path: Path, name: str) -> None:
+    python = program(tmp_path / "prefix" / name)
+    assert choose(LocalHost(), str(tmp_path / "prefix")).executable == str(python)
+
+
+def test_a_name_is_looked_for_on_path_and_a_version_means_that_python(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = program(tmp_path / "bin" / "python3.9")
+    monkeypatch.setenv("PATH", str(python.parent))
+    assert choose(LocalHost(), "python3.9").executable == str(python)
+    assert choose(LocalHost(), "3.9").executable == str(python)
+
+
+def test_a_folder_here_wins_over_a_program_of_its_name(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "bin" / "env")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    python = program(empty / "env" / "bin" / "python")
+    assert choose(LocalHost(), "env").executable == str(python)
+
+
+def test_a_home_is_expanded(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    python = program(tmp_path / "venv" / "bin" / "python")
+    assert choose(LocalHost(), "~/venv").executable == str(python)
+
+
+def refusal(python: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        choose(LocalHost(), python)
+    sentence = str(caught.value)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_wrong_usage_is_refused_with_one_sentence_that_names_it(
+    empty: Path, tmp_path: Path
+) -> None:
+    assert "no such file or folder" in refusal(str(tmp_path / "nope"))
+    assert "no such program on PATH" in refusal("nope")
+    assert "holds no Python" in refusal(str(empty))
+    assert "empty" in refusal(" ")
+    program(empty / "python", mode=0o644)
+    assert "cannot be executed" in refusal(str(empty / "python"))
+
+
+def test_an_environment_whose_python_is_gone_is_told_apart(empty: Path, tmp_path: Path) -> None:
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "python").symlink_to(tmp_path / "removed")
+    assert "gone" in refusal(str(tmp_path / "venv"))
+    assert "gone" in refusal(str(tmp_path / "venv" / "bin" / "python"))
+
+
+def test_a_program_that_is_no_python_is_refused_and_not_given_our_script(
+    empty: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    tool = program(tmp_path / "bin" / "tool", f'#!/bin/sh\necho "$@" >> {trace}\n')
+    assert "no Python" in refusal(str(tool))
+    assert trace.read_text() == "--version\n"
+
+
+def test_a_python_by_another_name_is_taken(empty: Path, tmp_path: Path) -> None:
+    link = tmp_path / "interpreter"
+    link.symlink_to(sys.executable)
+    assert choose(LocalHost(), str(link)).executable == str(link)
+
+
+def pyenv(root: Path, *versions: str) -> Path:
+    for version in versions:
+        program(root / "versions" / version / "bin" / "python3")
+    return program(root / "shims" / "python3")
+
+
+def test_a_shim_of_pyenv_is_resolved_without_running_it(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / ".pyenv"
+    shim = pyenv(root, "3.9.1", "3.10.2", "3.10.13")
+    monkeypatch.setenv("PATH", str(shim.parent))
+    (root / "version").write_text("3.9.1\n")
+    assert pick().executable == f"{root}/versions/3.9.1/bin/python3"
+    (empty.parent / ".python-version").write_text("# ours\n3.10\n")
+    assert pick().executable == f"{root}/versions/3.10.13/bin/python3"
+    monkeypatch.setenv("PYENV_VERSION", "3.10.2:3.9.1")
+    assert pick().executable == f"{root}/versions/3.10.2/bin/python3"
+    monkeypatch.setenv("PYENV_VERSION", "4.0")
+    assert pick().executable == str(shim)
+
+
+def test_the_system_version_of_pyenv_is_the_next_on_path(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shim = pyenv(tmp_path / ".pyenv", "3.9.1")
+    system = program(tmp_path / "bin" / "python3")
+    monkeypatch.setenv("PATH", f"{shim.parent}:{system.parent}")
+    assert pick().executable == str(system)
+
+
+@pytest.mark.parametrize(
+    ("text", "owner"),
+    [
+        ("#!/venv/bin/python3.11\nimport re\n", "/venv/bin/python3.11"),
+        ("#!/bin/sh\n'''exec' \"/a path/bin/python\" \"$0\" \"$@\"\n' '''\n", "/a path/bin/python"),
+        ("#!/bin/sh\n'''exec' /long/bin/python \"$0\" \"$@\"\n' '''\n", "/long/bin/python"),
+        ("#!/bin/bash\nexec something\n", None),
+        ("no script at all", None),
+        ("#!\n", None),
+    ],
+)
+def test_a_script_tells_whose_it_is(tmp_path: Path, text: str, owner: str | None) -> None:
+    script = program(tmp_path / "pip", text)
+    assert interpreter_of(LocalHost(), str(script)) == owner
+
+
+def test_a_script_by_env_belongs_to_the_name_on_path(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = program(tmp_path / "bin" / "python3")
+    monkeypatch.setenv("PATH", str(python.parent))
+    script = program(tmp_path / "pip", "#!/usr/bin/env -S python3 -E\n")
+    assert interpreter_of(LocalHost(), str(script)) == str(python)
+    monkeypatch.setenv("PATH", os.devnull)
+    assert interpreter_of(LocalHost(), str(script)) is None
