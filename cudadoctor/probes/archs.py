@@ -19,6 +19,7 @@ _CHUNK = 8 << 20
 _LONGEST = 1024
 
 _NAME = rb"(?:(?:sm|compute)_\d{2,3}[a-z]?|gfx[0-9a-f]{3,5}(?:[:+-][a-z+:-]+)?)"
+_LOOSE = re.compile(rb"(?<![\w.-])" + _NAME + rb"(?:[ ;,]" + _NAME + rb")+(?![\w.-])")
 _FLAGS = re.compile(rb"\0(" + _NAME + rb"(?:[ ;,]" + _NAME + rb")*)[ ;]?\0")
 
 
@@ -42,15 +43,21 @@ def binding(host: Host, torch_dir: str, prefix: str | None = None) -> str | None
 
 
 def archs_of(host: Host, path: str) -> tuple[str, ...] | None:
-    """The list in one library: from its constants, else from wherever it lies in the file."""
+    """The list in one library: from its constants, else from wherever it lies in the file.
+
+    The last resort is a list of at least two names within a longer text.
+    """
     for part in _constants(host, path):
         data = host.read(path, min(part.size, MOST_CONSTANTS), part.offset).data
         if found := flags_in(data):
             return found
+    loose = b""
     for data in _whole(host, path):
         if found := flags_in(data):
             return found
-    return None
+        if b"sm_" in data or b"gfx" in data:
+            loose = max([loose, *_LOOSE.findall(data)], key=len)
+    return _names(loose) if loose else None
 
 
 def flags_in(data: bytes) -> tuple[str, ...] | None:
@@ -65,8 +72,11 @@ def flags_in(data: bytes) -> tuple[str, ...] | None:
             at = data.find(b"\0" + mark, at + 1)
     if not lists:
         return None
-    names = re.split(rb"[ ;,]", max(lists, key=len))
-    return tuple(dict.fromkeys(name.decode("ascii") for name in names))
+    return _names(max(lists, key=len))
+
+
+def _names(flags: bytes) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.decode("ascii") for one in re.split(rb"[ ;,]", flags)))
 
 
 def _constants(host: Host, path: str) -> tuple[Section, ...]:

@@ -125,6 +125,8 @@ def _how_it_ended(ran: Ran) -> str:
         return f"killed by {_signal_name(ran.signal)}"
     lines = [one.strip() for one in ran.stderr.splitlines() if one.strip()]
     told = next((one for one in lines if _TELLING.search(one)), lines[0] if lines else "")
+    if not told and ran.code == 0:
+        return "it ended without telling anything"
     return f"exit status {ran.code}" + (f", {told[:200]}" if told else "")
 
 

@@ -117,13 +117,16 @@ def _joined(old: SmiSaid, new: SmiSaid) -> SmiSaid:
         name: getattr(old, name) if getattr(old, name) is not None else getattr(new, name)
         for name in old.__struct_fields__
     }
-    values["gpus"] = _gpus(old.gpus, new.gpus)
+    values["gpus"] = joined_gpus(old.gpus, new.gpus)
     return SmiSaid(**values)
 
 
-def _gpus(old: tuple[Gpu, ...] | None, new: tuple[Gpu, ...] | None) -> tuple[Gpu, ...] | None:
+def joined_gpus(
+    old: tuple[Gpu, ...] | None, new: tuple[Gpu, ...] | None
+) -> tuple[Gpu, ...] | None:
+    """The GPUs of the first, with what only the second knew about each."""
     if not old or not new:
-        return old or new if old or new else old if new is None else new
+        return old or (old if new is None else new)
     more = {gpu.index: gpu for gpu in new}
     return tuple(_filled(gpu, more.get(gpu.index)) for gpu in old)
 

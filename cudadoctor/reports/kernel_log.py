@@ -15,7 +15,7 @@ MOST_LINES = 200
 
 _MATTERS = re.compile(
     r"NVRM|nvidia|nouveau|nova_core|\bXid\b|SXid|module verification failed|"
-    r"Loading of (?:unsigned )?module|Lockdown|Out of memory: Kill|oom-kill:|"
+    r"Loading of (?:unsigned )?module|Lockdown: |Out of memory: Kill|oom-kill:|"
     r"blocked for more than \d+ seconds|PM: suspend exit|"
     r"AER: .*(?:Uncorrected|Fatal|Multiple)|pcieport .*AER|fabricmanager|"
     r"BAR \d+.*(?:no space|failed to assign)",

@@ -284,17 +284,22 @@ def rebuilt_path(user_site):  # type: (str) -> list[tuple[str, str]]
 
 
 def without_repeats(entries):  # type: (list[tuple[str, str]]) -> list[tuple[str, str]]
-    """Each folder once: lib64 of a venv is a link to lib."""
-    seen = set()
-    kept = []
+    """Each folder once, where it comes first, by its last origin: the working folder may be one.
+
+    lib64 of a venv is a link to lib.
+    """
+    seen = {}  # type: dict[object, int]
+    kept = []  # type: list[tuple[str, str]]
     for folder, origin in entries:
         try:
             told = os.stat(folder)
         except (OSError, ValueError):
             continue
         mark = (told.st_dev, told.st_ino) if told.st_ino else folder
-        if mark not in seen:
-            seen.add(mark)
+        if mark in seen:
+            kept[seen[mark]] = (kept[seen[mark]][0], origin)
+        else:
+            seen[mark] = len(kept)
             kept.append((folder, origin))
     return kept
 

@@ -1,0 +1,206 @@
+"""The driver as a whole: NVML, libcuda, nvidia-smi and the kernel's side, asked side by side."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from cudadoctor.facts import Gap, Libcuda, Nvml, Smi
+from cudadoctor.host import Host
+from cudadoctor.probes import Looked
+from cudadoctor.probes.kernel import read_kernel
+from cudadoctor.probes.libcuda import read_libcuda
+from cudadoctor.probes.libfiles import DriverFiles, is_real
+from cudadoctor.probes.nvml import read_nvml
+from cudadoctor.probes.packages import is_driver
+from cudadoctor.probes.platform import wsl_of
+from cudadoctor.probes.smi import find_smi, joined_gpus, read_smi
+
+NOT_THERE = "cannot open shared object file: No such file or directory"
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait, in seconds.
+
+    beside_s: nvidia-smi is started beside an NVML that is silent for so long. total_s: for all
+    together. conclusive: the limits are so long that silence means a sick driver.
+    """
+
+    nvml_s: float
+    smi_s: float
+    beside_s: float
+    total_s: float
+    conclusive: bool
+
+    def capped(self, timeout_s: float | None) -> Patience:
+        """With the user's own limit for each probe; a shorter one proves nothing."""
+        if timeout_s is None or timeout_s >= self.nvml_s:
+            return self
+        return Patience(
+            nvml_s=timeout_s,
+            smi_s=min(self.smi_s, timeout_s),
+            beside_s=min(self.beside_s, timeout_s / 2),
+            total_s=min(self.total_s, timeout_s + 1),
+            conclusive=False,
+        )
+
+
+FAST = Patience(nvml_s=4.0, smi_s=3.4, beside_s=1.5, total_s=5.2, conclusive=False)
+FULL = Patience(nvml_s=60.0, smi_s=15.0, beside_s=1.5, total_s=70.0, conclusive=True)
+
+
+class _Task:
+    """A probe in a thread of its own; its children have deadlines, so it ends."""
+
+    def __init__(self, probe: Callable[[], Looked]) -> None:
+        self.answer: Looked | None = None
+        self._probe = probe
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.answer = self._probe()
+        except Exception as error:
+            why = f"the probe itself failed: {type(error).__name__}: {error}"
+            self.answer = Looked(gaps=(Gap(fact="driver", why=why),))
+
+    def wait(self, until: float) -> Looked | None:
+        """Its answer, None where it has none by that time."""
+        self._thread.join(max(0.0, until - time.monotonic()))
+        return self.answer
+
+
+def read_driver(
+    host: Host, fast: bool, timeout_s: float | None = None, patience: Patience | None = None
+) -> Looked:
+    """All facts under `driver`, and `gpus`. timeout_s: caps each wait."""
+    patience = (patience or (FAST if fast else FULL)).capped(timeout_s)
+    started = time.monotonic()
+    until = started + patience.total_s
+    files = DriverFiles(host)
+    kernel = _Task(lambda: read_kernel(host, fast=fast, limit_s=patience.nvml_s))
+    cuda = _Task(lambda: _cuda(host, files, patience))
+    nvml = _Task(lambda: _nvml(host, files, patience))
+    first = nvml.wait(started + patience.beside_s)
+    smi = None
+    if first is None or needs_smi(first):
+        smi = _Task(lambda: read_smi(host, patience.smi_s, conclusive=patience.conclusive))
+    answered = nvml.wait(until) or _late("driver.nvml")
+    parts = [kernel.wait(until) or _late("driver.kernel"), cuda.wait(until) or _late("driver.libcuda")]
+    if smi is not None and needs_smi(answered):
+        parts.append(smi.wait(until) or _late("driver.smi"))
+    else:
+        path = find_smi(host)
+        parts.append(Looked(facts={"driver.smi": Smi(found=path is not None, path=path)}))
+    return _derived(host, _merged([*parts, answered]), files)
+
+
+def needs_smi(nvml: Looked) -> bool:
+    """Whether NVML left open what nvidia-smi may still tell."""
+    said = nvml.facts.get("driver.nvml", Nvml())
+    whole = said.code == 0 and said.signal is None and said.hung is None
+    return not (whole and "gpus" in nvml.facts and "driver.reported" in nvml.facts)
+
+
+def _nvml(host: Host, files: DriverFiles, patience: Patience) -> Looked:
+    if files.may_load("libnvidia-ml.so.1"):
+        return read_nvml(host, patience.nvml_s, conclusive=patience.conclusive)
+    why = f"libnvidia-ml.so.1: {NOT_THERE}"
+    gap = Gap(fact="gpus", why=f"NVML cannot be loaded: {why}")
+    return Looked(facts={"driver.nvml": Nvml(loads=False, why=why)}, gaps=(gap,))
+
+
+def _cuda(host: Host, files: DriverFiles, patience: Patience) -> Looked:
+    if files.may_load("libcuda.so.1"):
+        # Two children at most, one after the other: together they stay within the limit.
+        limit = patience.nvml_s if patience.conclusive else patience.nvml_s / 1.7
+        return read_libcuda(host, limit, conclusive=patience.conclusive)
+    absent = Libcuda(loads=False, why=f"libcuda.so.1: {NOT_THERE}")
+    return Looked(facts={"driver.libcuda": absent})
+
+
+def _late(path: str) -> Looked:
+    return Looked(gaps=(Gap(fact=path, why="no answer in time"),))
+
+
+def _merged(parts: list[Looked]) -> Looked:
+    """All together; what comes later is the better source, but never loses a GPU or a field."""
+    facts: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    gaps: list[Gap] = []
+    for part in parts:
+        before = facts.get("gpus")
+        facts.update(part.facts)
+        origins.update(part.origins)
+        gaps += part.gaps
+        if before and "gpus" in part.facts:
+            facts["gpus"] = _both(part.facts["gpus"], before)
+    return Looked(facts=facts, origins=origins, gaps=tuple(gaps))
+
+
+def _both(better: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    more = joined_gpus(better, other) or ()
+    known = {gpu.index for gpu in more}
+    rest = (gpu for gpu in other if gpu.index not in known)
+    return tuple(sorted((*more, *rest), key=lambda gpu: gpu.index))
+
+
+def _derived(host: Host, seen: Looked, files: DriverFiles) -> Looked:
+    """Add what only all of it together says: library, newest CUDA, loaded, installed."""
+    facts, origins = dict(seen.facts), dict(seen.origins)
+    nvml = facts.get("driver.nvml", Nvml())
+    cuda = facts.get("driver.libcuda", Libcuda())
+    version, file = files.version
+    if nvml.version is not None and is_real(nvml.path or ""):
+        version, file = nvml.version, nvml.path or "NVML"
+    if version is not None:
+        facts["driver.library"], origins["driver.library"] = version, file
+    if "driver.cuda" not in facts and cuda.version is not None and is_real(cuda.path or ""):
+        # A copy without a driver behind it answers too; it says nothing about this machine.
+        if cuda.code in (0, 100) or (cuda.code is not None and facts.get("driver.kernel")):
+            facts["driver.cuda"], origins["driver.cuda"] = cuda.version, "libcuda"
+    loaded = _loaded(host, facts)
+    if loaded is not None:
+        facts["driver.loaded"] = loaded
+    facts["driver.installed"] = bool(loaded) or _installed(facts, files)
+    return Looked(facts=facts, origins=origins, gaps=seen.gaps)
+
+
+def _answers(facts: dict[str, Any]) -> bool:
+    """Whether something that talks to the kernel module got an answer."""
+    nvml, cuda = facts.get("driver.nvml", Nvml()), facts.get("driver.libcuda", Libcuda())
+    smi = facts.get("driver.smi", Smi())
+    counted = cuda.code == 0 and (cuda.count or 0) > 0
+    return nvml.code == 0 or counted or (smi.code == 0 and "driver.reported" in facts)
+
+
+def _loaded(host: Host, facts: dict[str, Any]) -> bool | None:
+    if host.system == "Darwin":
+        return False
+    if host.system == "Windows":
+        code = facts.get("driver.nvml", Nvml())
+        return True if _answers(facts) else False if code.loads is False else None
+    if wsl_of(host, host.read("/proc/sys/kernel/osrelease").text.strip()):
+        return False
+    modules = facts.get("driver.modules")
+    if _answers(facts) or facts.get("driver.kernel") is not None:
+        return True
+    if modules is None:
+        return None
+    return "nvidia" in modules or "nvgpu" in modules
+
+
+def _installed(facts: dict[str, Any], files: DriverFiles) -> bool:
+    mapped = (facts.get("driver.nvml", Nvml()).path, facts.get("driver.libcuda", Libcuda()).path)
+    return bool(
+        facts.get("driver.module_files")
+        or files.any
+        or any(path and is_real(path) for path in mapped)
+        or any(is_driver(one) for one in facts.get("driver.packages") or ())
+        or _answers(facts)
+    )

@@ -1,0 +1,129 @@
+"""Limits of this process: shared memory, locked memory, open files, memory, processors."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from cudadoctor.facts import Limits
+from cudadoctor.host import Host
+from cudadoctor.probes import Looked, Notes
+
+UNLIMITED = -1
+_V1_UNLIMITED = 1 << 60
+
+
+def read_limits(host: Host, environment: str | None = None) -> Looked:
+    """All limits. environment: the folder of the examined environment, for its free space."""
+    notes = Notes()
+    tmp = host.env.get("TMPDIR") or host.env.get("TEMP") or host.env.get("TMP") or "/tmp"
+    room, home = host.space(tmp), host.space(environment) if environment else None
+    linux = host.system == "Linux"
+    shm = host.space("/dev/shm") if linux else None
+    limits = parse_limits(host.read("/proc/self/limits").text) if linux else {}
+    if linux and shm is None:
+        notes.gap("limits.shm_bytes", "/dev/shm is not there")
+    found = Limits(
+        shm_bytes=shm.total_bytes if shm else None,
+        shm_free_bytes=shm.free_bytes if shm else None,
+        memlock_bytes=limits.get("Max locked memory"),
+        nofile=limits.get("Max open files"),
+        memory_bytes=_memory(host) if linux else None,
+        cgroup_memory_bytes=_cgroup_memory(host) if linux else None,
+        cpus=_cpus(host) if linux else os.cpu_count(),
+        tmp_free_bytes=room.free_bytes if room else None,
+        env_free_bytes=home.free_bytes if home else None,
+    )
+    notes.fact("limits", found, "this process")
+    return notes.looked()
+
+
+def parse_limits(text: str) -> dict[str, int]:
+    """The soft limits of /proc/self/limits; -1 is unlimited."""
+    found = {}
+    for line in text.splitlines():
+        row = re.match(r"(Max .*?)\s{2,}(unlimited|\d+)\s", line)
+        if row:
+            found[row[1]] = UNLIMITED if row[2] == "unlimited" else int(row[2])
+    return found
+
+
+def _memory(host: Host) -> int | None:
+    found = re.search(r"^MemTotal:\s+(\d+) kB", host.read("/proc/meminfo").text, re.M)
+    return int(found[1]) * 1024 if found else None
+
+
+def _cpus(host: Host) -> int | None:
+    """Processors that this process may use: its affinity, then the quota of its control group."""
+    found = re.search(r"^Cpus_allowed_list:\s*(\S+)", host.read("/proc/self/status").text, re.M)
+    allowed = parse_cpu_list(found[1]) if found else None
+    quota = _quota(host)
+    if allowed is None or quota is None:
+        return allowed or quota
+    return min(allowed, quota)
+
+
+def parse_cpu_list(text: str) -> int | None:
+    """How many processors 0-3,8 names."""
+    total = 0
+    for part in text.split(","):
+        row = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if row is None:
+            return None
+        total += int(row[2] or row[1]) - int(row[1]) + 1
+    return total
+
+
+def _quota(host: Host) -> int | None:
+    for text in _up(host, "cpu.max"):
+        row = re.match(r"(\d+) (\d+)", text)
+        if row and int(row[2]):
+            return max(1, -(-int(row[1]) // int(row[2])))
+    quota = host.read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").text.strip()
+    period = host.read("/sys/fs/cgroup/cpu/cpu.cfs_period_us").text.strip()
+    if quota.isdigit() and period.isdigit() and int(period):
+        return max(1, -(-int(quota) // int(period)))
+    return None
+
+
+def _cgroup_memory(host: Host) -> int | None:
+    """The tightest limit from the own control group up to the root; -1 where none is set."""
+    texts = [*_up(host, "memory.max"), *_v1_memory(host)]
+    numbers = [int(text) for text in texts if text.strip().isdigit()]
+    limits = [number for number in numbers if number < _V1_UNLIMITED]
+    if limits:
+        return min(limits)
+    return UNLIMITED if texts or host.listing("/sys/fs/cgroup").names else None
+
+
+def _own_group(host: Host, controller: str) -> str:
+    for line in host.read("/proc/self/cgroup").text.splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if controller in names.split(","):
+            return path.strip()
+    return "/"
+
+
+def _up(host: Host, name: str) -> list[str]:
+    """A file of cgroup v2 in the own group and in all above it."""
+    path = _own_group(host, "").rstrip("/")
+    found = []
+    while True:
+        answer = host.read(f"/sys/fs/cgroup{path}/{name}", 4096)
+        if answer.known:
+            found.append(answer.text)
+        if not path:
+            return found
+        path = path.rpartition("/")[0]
+
+
+def _v1_memory(host: Host) -> list[str]:
+    """In a container the own path is the host's, so the root of the mount is asked too."""
+    path = _own_group(host, "memory").rstrip("/")
+    found = []
+    for folder in dict.fromkeys((path, "")):
+        answer = host.read(f"/sys/fs/cgroup/memory{folder}/memory.limit_in_bytes", 64)
+        if answer.known:
+            found.append(answer.text)
+    return found

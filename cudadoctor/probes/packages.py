@@ -1,0 +1,95 @@
+"""Packages of the operating system that belong to the driver, CUDA, cuDNN or NCCL."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from cudadoctor.facts import SystemPackage
+from cudadoctor.host import Host
+from cudadoctor.probes import Notes
+
+DPKG = "/var/lib/dpkg/status"
+PACMAN = "/var/lib/pacman/local"
+RPM = ("/var/lib/rpm", "/usr/lib/sysimage/rpm")
+
+MATTERS = re.compile(
+    r"(lib)?nvidia[\w.+-]*|(kmod|akmod|dkms|xorg-x11-drv|linux-modules|linux-signatures)-nvidia[\w.+-]*"
+    r"|libcuda1|cuda-(drivers|compat|toolkit|runtime|nvcc|libraries|driver)[\w.+-]*|cuda"
+    r"|libcudnn[\w.+-]*|cudnn[\w.+-]*|libnccl[\w.+-]*|nccl|nvidia-utils|nvlsm|xserver-xorg-video-n[\w-]*"
+)
+_DRIVER = re.compile(
+    r"nvidia-(open|driver|dkms|kernel|headless|utils|lts|beta|\d{3}xx)[\w.+-]*|nvidia"
+    r"|libnvidia-(compute|ml\d?|gl)[\w.+-]*|(kmod|akmod|dkms|xorg-x11-drv|linux-modules)-nvidia[\w.+-]*"
+    r"|libcuda1|cuda-drivers?[\w.+-]*"
+)
+
+Manager = Literal["dpkg", "rpm", "pacman"]
+
+
+def note_packages(notes: Notes, host: Host, *, fast: bool) -> tuple[SystemPackage, ...] | None:
+    """The packages, from whichever database this system has; () where it has none that matters."""
+    dpkg = host.read(DPKG, 64 << 20)
+    if dpkg.known and dpkg.data:
+        found = parse_dpkg(dpkg.data)
+        notes.fact("driver.packages", found, DPKG)
+        return found
+    names = host.listing(PACMAN).names
+    if names:
+        found = _pacman(names)
+        notes.fact("driver.packages", found, PACMAN)
+        return found
+    if any(host.listing(path).names for path in RPM):
+        return _note_rpm(notes, host, fast=fast)
+    notes.gap("driver.packages", dpkg.why or "no package database of dpkg, rpm or pacman is here")
+    return None
+
+
+def is_driver(package: SystemPackage) -> bool:
+    """Whether the package is the driver or a part of it, not a library on top of it."""
+    return _DRIVER.fullmatch(package.name) is not None and "container" not in package.name
+
+
+def parse_dpkg(data: bytes) -> tuple[SystemPackage, ...]:
+    """The installed packages that matter, out of dpkg's status file."""
+    found = []
+    for start in re.finditer(rb"\nPackage: ([^\n]*(?:nv|cud|nccl)[^\n]*)", b"\n" + data):
+        name = start[1].decode("ascii", "replace")
+        # One byte was put before the data, so that the first package also follows a line end.
+        end = data.find(b"\n\n", start.end() - 1)
+        stanza = data[start.end() - 1 : end if end >= 0 else len(data)]
+        version = re.search(rb"^Version: (\S+)", stanza, re.MULTILINE)
+        installed = re.search(rb"^Status: \S+ \S+ (?!config-files|not-installed)", stanza, re.M)
+        if version and installed and MATTERS.fullmatch(name):
+            found.append(_package(name, version[1].decode("ascii", "replace"), "dpkg"))
+    return tuple(found)
+
+
+def _package(name: str, version: str, manager: Manager) -> SystemPackage:
+    return SystemPackage(name=name, version=version, manager=manager)
+
+
+def _pacman(names: tuple[str, ...]) -> tuple[SystemPackage, ...]:
+    """A folder name-version-release for each package."""
+    parts = (name.rsplit("-", 2) for name in names)
+    return tuple(
+        _package(part[0], f"{part[1]}-{part[2]}", "pacman")
+        for part in parts
+        if len(part) == 3 and MATTERS.fullmatch(part[0])
+    )
+
+
+def _note_rpm(notes: Notes, host: Host, *, fast: bool) -> tuple[SystemPackage, ...] | None:
+    if fast:
+        notes.gap("driver.packages", "rpm is not asked with --fast", asked=False)
+        return None
+    ran = host.run("rpm", "-qa", "--qf", r"%{NAME} %{VERSION}-%{RELEASE}\n", timeout_s=10.0)
+    if not ran.ok:
+        notes.gap("driver.packages", f"rpm: {ran.why or f'exit status {ran.code}'}")
+        return None
+    rows = (line.split() for line in ran.stdout.splitlines())
+    found = tuple(
+        _package(row[0], row[1], "rpm") for row in rows if len(row) == 2 and MATTERS.fullmatch(row[0])
+    )
+    notes.fact("driver.packages", found, "rpm")
+    return found

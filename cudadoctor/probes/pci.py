@@ -1,0 +1,122 @@
+"""GPUs on the PCI bus, seen without any driver."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from cudadoctor.facts import PciGpu
+from cudadoctor.host import Host
+from cudadoctor.probes import Looked, Notes
+
+BUS = "/sys/bus/pci/devices"
+VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
+NVSWITCH = "0680"
+_MEMORY, _MEMORY_64, _UNSET = 0x200, 0x100000, 0x20000000
+_ROW = re.compile(r"0x[0-9a-f]+ 0x[0-9a-f]+ 0x[0-9a-f]+\s*", re.IGNORECASE)
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One function on the bus: vendor and device as four hex digits, class as six."""
+
+    address: str
+    vendor: str
+    device: str
+    class_id: str
+    bound: str
+
+
+def read_pci(host: Host) -> Looked:
+    """All display and compute devices, and how many NVSwitches there are."""
+    notes = Notes()
+    listing = host.listing(BUS)
+    if host.system != "Linux" or listing.missing or listing.why:
+        why = listing.why or f"{BUS} is not there"
+        notes.gap("pci", why if host.system == "Linux" else "the PCI bus is read on Linux only")
+        return notes.looked()
+    devices = [found for name in listing.names if (found := _device(host, name)) is not None]
+    notes.fact("pci", tuple(_gpu(host, one) for one in devices if _is_gpu(one)), BUS)
+    switches = [one for one in devices if one.vendor == "10de" and one.class_id[:4] == NVSWITCH]
+    notes.fact("driver.fabric.nvswitches", len(switches), BUS)
+    return notes.looked()
+
+
+def _device(host: Host, address: str) -> Device | None:
+    """One read for each device: `uevent` holds what vendor, device, class and driver say."""
+    words = dict(
+        line.partition("=")[::2] for line in host.read(f"{BUS}/{address}/uevent").text.splitlines()
+    )
+    vendor, _, device = words.get("PCI_ID", "").lower().partition(":")
+    if not vendor or "PCI_CLASS" not in words:
+        return _device_by_files(host, address)
+    return Device(
+        address=address,
+        vendor=vendor.zfill(4),
+        device=device.zfill(4),
+        class_id=words["PCI_CLASS"].lower().zfill(6),
+        bound=words.get("DRIVER", ""),
+    )
+
+
+def _device_by_files(host: Host, address: str) -> Device | None:
+    def number(name: str) -> str:
+        return host.read(f"{BUS}/{address}/{name}").text.strip().lower().removeprefix("0x")
+
+    vendor, class_id = number("vendor"), number("class")
+    if not vendor or not class_id:
+        return None
+    link = host.stat(f"{BUS}/{address}/driver")
+    bound = link.real.rstrip("/").rpartition("/")[2] if link.exists else ""
+    return Device(
+        address=address,
+        vendor=vendor.zfill(4),
+        device=number("device").zfill(4),
+        class_id=class_id.zfill(6),
+        bound=bound,
+    )
+
+
+def _is_gpu(one: Device) -> bool:
+    """Display controllers of any vendor, and processing accelerators."""
+    return one.class_id[:2] == "03" or (one.class_id[:2] == "12" and one.vendor in VENDORS)
+
+
+def _gpu(host: Host, one: Device) -> PciGpu:
+    folder = f"{BUS}/{one.address}"
+    nvidia = one.vendor == "10de"
+    power = host.read(f"{folder}/power_state").text.strip() or None
+    return PciGpu(
+        address=one.address,
+        vendor=VENDORS.get(one.vendor, one.vendor),
+        device_id=one.device,
+        class_id=one.class_id[:4],
+        bound=one.bound,
+        lost=_lost(host, folder, power) if nvidia else None,
+        power=power,
+        bars_missing=_bars_missing(host, folder) if nvidia else None,
+    )
+
+
+def _lost(host: Host, folder: str, power: str | None) -> bool | None:
+    """Whether the configuration space reads all ones. A sleeping GPU is left asleep."""
+    if power in ("D3cold", "D3hot"):
+        status = host.read(f"{folder}/power/runtime_status").text.strip()
+        if status in ("suspended", "suspending"):
+            return False
+    config = host.read(f"{folder}/config", 64)
+    if not config.known or not config.data:
+        return None
+    return all(byte == 0xFF for byte in config.data)
+
+
+def _bars_missing(host: Host, folder: str) -> bool | None:
+    """Whether the firmware left a memory range of the first two without an address."""
+    lines = host.read(f"{folder}/resource").text.splitlines()[:6]
+    rows = [tuple(int(part, 16) for part in line.split()) for line in lines if _ROW.fullmatch(line)]
+    if len(rows) < 3:
+        return None
+    # A 64 bit range takes two rows; from Hopper on the first range is one.
+    second = rows[2] if rows[0][2] & _MEMORY_64 else rows[1]
+    unset = any(flags & _MEMORY and (flags & _UNSET or not start) for start, _, flags in rows)
+    return unset or not any(rows[0]) or not any(second)

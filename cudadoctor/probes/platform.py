@@ -1,0 +1,210 @@
+"""The operating system, the machine under it, and what boxes this process in."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+
+from packaging.version import InvalidVersion, Version
+
+from cudadoctor.facts import Container, Identity, Platform
+from cudadoctor.host import Host
+from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes.boxed import container_kind, hypervisor, scheduler
+
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+WSL_LIBCUDA = "/usr/lib/wsl/lib/libcuda.so.1"
+
+_MACHINES = {"amd64": "x86_64", "x64": "x86_64", "i386": "i686", "x86": "i686"}
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 3: "i686", 40: "armv7l", 21: "ppc64le", 243: "riscv64"}
+_LIBC_PLACES = (
+    "/lib/x86_64-linux-gnu/libc.so.6",
+    "/lib/aarch64-linux-gnu/libc.so.6",
+    "/lib64/libc.so.6",
+    "/usr/lib/libc.so.6",
+)
+
+
+def read_platform(host: Host) -> Looked:
+    """System, distribution, libc, WSL, Jetson, virtual machine, container, scheduler, identity."""
+    notes = Notes()
+    notes.fact("identity", _identity(host), "environment")
+    if host.system == "Linux":
+        kind = container_kind(host)
+        notes.fact("platform", _linux(host, kind, notes), "/etc/os-release")
+        dxg = host.stat("/dev/dxg").exists
+        libraries = host.stat(WSL_LIBCUDA).exists
+        box = Container(kind=kind, scheduler=scheduler(host.env), dxg=dxg, wsl_libs=libraries)
+    else:
+        notes.fact("platform", _elsewhere(host), host.system)
+        box = Container(kind="", scheduler=scheduler(host.env), dxg=False, wsl_libs=False)
+    notes.fact("container", box, "/proc and the environment")
+    return notes.looked()
+
+
+def _linux(host: Host, kind: str, notes: Notes) -> Platform:
+    release = parse_os_release(
+        host.read("/etc/os-release").text or host.read("/usr/lib/os-release").text
+    )
+    kernel = host.read("/proc/sys/kernel/osrelease").text.strip() or None
+    libc, glibc = _libc(host)
+    jetson, l4t, board = _jetson(host, kernel or "")
+    secure = _secure_boot(host, kind, notes)
+    return Platform(
+        system="Linux",
+        machine=_linux_machine(host),
+        kernel=kernel,
+        distro=release.get("ID", "").lower() or None,
+        distro_version=release.get("VERSION_ID") or None,
+        distro_like=tuple(release.get("ID_LIKE", "").lower().split()),
+        libc=libc,
+        glibc=glibc,
+        wsl=wsl_of(host, kernel or ""),
+        jetson=jetson,
+        l4t=l4t,
+        virtual=hypervisor(host, kernel or ""),
+        product=board or _product(host),
+        root=_root(host),
+        secure_boot=secure,
+    )
+
+
+def parse_os_release(text: str) -> dict[str, str]:
+    """os-release as a dict, quotes removed."""
+    found = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and name.isidentifier():
+            found[name] = value.strip().strip("\"'")
+    return found
+
+
+def _linux_machine(host: Host) -> str | None:
+    """Of the kernel; kernels before 6.1 do not say it in /proc, there it is our own program's."""
+    said = host.read("/proc/sys/kernel/arch").text.strip().lower()
+    if said:
+        return _MACHINES.get(said, said)
+    header = host.read("/proc/self/exe", 20).data
+    if header[:4] == b"\x7fELF" and len(header) == 20:
+        return _ELF_MACHINES.get(int.from_bytes(header[18:20], "little"))
+    return None
+
+
+def _libc(host: Host) -> tuple[str | None, Version | None]:
+    for place in _LIBC_PLACES:
+        data = host.read(place, 8 << 20).data
+        at = data.find(b"GNU C Library ")
+        found = re.search(rb"version (\d+\.\d+)", data[at : at + 120]) if at >= 0 else None
+        if found:
+            return "glibc", Version(found[1].decode())
+    if host.glob("/lib/ld-musl-*.so.1"):
+        return "musl", None
+    return None, None
+
+
+def wsl_of(host: Host, kernel: str) -> int:
+    """0 no WSL, else 1 or 2. A kernel built by the user lacks the word, /dev/dxg is still there."""
+    if "microsoft" in kernel.lower():
+        return 1 if kernel.startswith(("3.", "4.4.")) and "WSL2" not in kernel else 2
+    mounted = host.stat("/dev/dxg").exists or host.stat("/usr/lib/wsl/lib").exists
+    return 2 if mounted else 0
+
+
+def _jetson(host: Host, kernel: str) -> tuple[bool, Version | None, str | None]:
+    """Whether it is a Tegra board, its L4T release and its name."""
+    release = host.read("/etc/nv_tegra_release")
+    compatible = host.read("/proc/device-tree/compatible", 4096).text
+    tegra = "nvidia,tegra" in compatible or release.known or kernel.endswith("-tegra")
+    model = host.read("/proc/device-tree/model", 256).text.strip("\x00 \n") if tegra else ""
+    return tegra, parse_l4t(release.text), model or None
+
+
+def parse_l4t(text: str) -> Version | None:
+    """# R36 (release), REVISION: 4.3 is 36.4.3."""
+    found = re.search(r"R(\d+) \(release\), REVISION: (\d+(?:\.\d+)?)", text)
+    try:
+        return Version(f"{found[1]}.{found[2]}") if found else None
+    except InvalidVersion:
+        return None
+
+
+def _product(host: Host) -> str | None:
+    answer = host.read("/sys/class/dmi/id/product_name", 256)
+    if answer.missing:
+        return ""
+    return answer.text.strip() if answer.known else None
+
+
+def _root(host: Host) -> bool | None:
+    found = re.search(r"^Uid:\s+\d+\s+(\d+)", host.read("/proc/self/status").text, re.M)
+    return found[1] == "0" if found else None
+
+
+def _secure_boot(host: Host, kind: str, notes: Notes) -> bool | None:
+    """The fifth byte says it; a machine without EFI has none; a container often cannot see."""
+    answer = host.read(SECURE_BOOT, 16)
+    if answer.known and len(answer.data) >= 5:
+        return answer.data[4] == 1
+    firmware = host.listing("/sys/firmware")
+    # Containers show an empty folder in its place.
+    if firmware.names and "efi" not in firmware.names:
+        return False
+    why = "the firmware is hidden in a container" if kind else "its EFI variable is not readable"
+    notes.gap("platform.secure_boot", answer.why or why)
+    return None
+
+
+def _elsewhere(host: Host) -> Platform:
+    """Windows and macOS, as far as Python knows them without starting anything."""
+    windows = host.system == "Windows"
+    return Platform(
+        system="Windows" if windows else "Darwin",
+        machine=_windows_machine(host.env) if windows else _uname("machine"),
+        kernel=_windows_release() if windows else _uname("release"),
+        distro="",
+        distro_version=None,
+        distro_like=(),
+        wsl=0,
+        jetson=False,
+        root=None if windows else getattr(os, "geteuid", lambda: 1)() == 0,
+    )
+
+
+def _windows_machine(env: Mapping[str, str]) -> str | None:
+    said = env.get("PROCESSOR_ARCHITEW6432") or env.get("PROCESSOR_ARCHITECTURE") or ""
+    return _MACHINES.get(said.lower(), said.lower()) or None
+
+
+def _windows_release() -> str | None:
+    version = getattr(sys, "getwindowsversion", lambda: None)()
+    return f"{version.major}.{version.minor}.{version.build}" if version else None
+
+
+def _uname(part: str) -> str | None:
+    uname = getattr(os, "uname", None)
+    return getattr(uname(), part).lower() if uname else None
+
+
+def _identity(host: Host) -> Identity:
+    env = host.env
+    name = host.read("/proc/sys/kernel/hostname").text.strip() if host.system == "Linux" else ""
+    user = env.get("USER") or env.get("LOGNAME") or env.get("USERNAME") or _user(host)
+    return Identity(
+        user=user or None,
+        home=env.get("HOME") or env.get("USERPROFILE") or None,
+        host=name or env.get("COMPUTERNAME") or env.get("HOSTNAME") or None,
+    )
+
+
+def _user(host: Host) -> str | None:
+    """Containers often lack USER; the password file knows the number."""
+    if host.system != "Linux":
+        return None
+    uid = re.search(r"^Uid:\s+(\d+)", host.read("/proc/self/status").text, re.M)
+    for line in host.read("/etc/passwd").text.splitlines() if uid else ():
+        fields = line.split(":")
+        if uid and len(fields) > 2 and fields[2] == uid[1]:
+            return fields[0]
+    return None
