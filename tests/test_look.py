@@ -56,7 +56,7 @@ def test_nothing_of_the_working_folder_or_pythonpath_is_run(tmp_path: Path) -> N
         (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
     venv = envs.make_venv(tmp_path / "venv")
     lines = run(str(venv / "bin" / "python"), tmp_path, PYTHONPATH=str(tmp_path))
-    assert [one["origin"] for one in lines if one["kind"] == "copy"] == ["cwd"]
+    assert [one["origin"] for one in lines if one["kind"] == "copy"] == ["PYTHONPATH"]
 
 
 def test_no_byte_code_is_left_behind(tmp_path: Path) -> None:
@@ -106,3 +106,13 @@ def test_the_same_folder_by_two_names_is_one_entry(tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(envs.site(venv))
     lines = run(str(venv / "bin" / "python"), tmp_path, PYTHONPATH=str(tmp_path / "alias"))
     assert len([one for one in lines if one["kind"] == "copy"]) == 1
+
+
+def test_a_working_folder_that_is_on_the_path_anyway_counts_as_such(tmp_path: Path) -> None:
+    venv = envs.make_venv(tmp_path / "venv")
+    (envs.site(venv) / "pip").mkdir()
+    (envs.site(venv) / "pip" / "__init__.py").write_text("")
+    lines = run(str(venv / "bin" / "python"), envs.site(venv))
+    assert {"kind": "pip", "entry": str(envs.site(venv))} in lines
+    path = next(one["entries"] for one in lines if one["kind"] == "path")
+    assert path[0] == [str(envs.site(venv)), "own"]

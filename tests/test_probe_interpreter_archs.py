@@ -34,7 +34,8 @@ def library(folder: Path, text: str, name: str = "libtorch_python.so") -> Path:
         ("sm_37;sm_50;compute_50", ("sm_37", "sm_50", "compute_50")),
         ("gfx900 gfx90a gfx942", ("gfx900", "gfx90a", "gfx942")),
         ("sm_fast is no list", None),
-        ("sm_75 sm_80 and words", None),
+        ("built for sm_75 sm_80 and such", ("sm_75", "sm_80")),
+        ("sm_75 and sm_80", None),
     ],
 )
 def test_the_list_is_the_text_that_torch_was_compiled_with(
