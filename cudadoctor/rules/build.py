@@ -1,0 +1,327 @@
+"""Is there a torch, is it made for this machine's GPU, and for this Python?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from packaging.version import Version
+
+from cudadoctor.builds import best_build, platform_of, python_of
+from cudadoctor.findings import Confidence, Severity
+from cudadoctor.remedies import by_hand, install_python, install_torch
+from cudadoctor.rule import Found, NotKnown, need, rule
+from cudadoctor.rules.devices import code_version, compiled, devices, row_of, way_to_run
+from cudadoctor.rules.signs import gpu_present, live_gpus, said
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.findings import Remedy
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.rules.devices import Device
+
+NO_IMAGE = ("no kernel image is available", "not compatible with the current PyTorch installation")
+
+
+@rule(
+    "torch-missing",
+    title="torch is not installed in {python}",
+    yields_to=(
+        "torch-python-unsupported",
+        "platform-unsupported",
+        "torch-install-corrupt",
+        "wrong-interpreter",
+    ),
+)
+def torch_missing(m: Machine, kb: Knowledge) -> Found | None:
+    """No folder on the path of this Python holds a torch, so nothing can be trained with it.
+
+    Told from wrong-interpreter, where pip of another Python installed it, from torch-duplicate,
+    where a file of your own by that name is in the way, and from torch-python-unsupported, where
+    pip finds no wheel for this Python. What counts is the metadata of installed packages and the
+    folders beside it: an empty folder named torch is no torch.
+
+    Cured by the build that fits driver and GPU, installed by this very interpreter with
+    `python -m pip`. Not by the CUDA toolkit, which torch does not need.
+    """
+    if need(m.torch.installed, "torch.installed"):
+        return None
+    return Found(
+        evidence=("torch.installed", "python.executable"),
+        values={"python": m.python.executable or "the examined Python"},
+        remedies=install_torch(m, kb),
+    )
+
+
+@rule(
+    "torch-cpu-build",
+    title="torch {torch} is a CPU build, and this machine has {gpu}",
+    yields_to=("jetson-build",),
+)
+def torch_cpu_build(m: Machine, kb: Knowledge) -> Found | None:
+    """This build has no CUDA code at all: torch.cuda.is_available() is False with any driver.
+
+    It comes from PyPI on Windows and macOS, from PyPI on ARM up to torch 2.10, from the index
+    `/whl/cpu`, from a conda solver that saw no GPU, or from a package that pulled torch in anew.
+    On a machine without an NVIDIA GPU it is the right build, and no finding; so it is where no
+    build serves the GPU any more. Where torch.version.cuda has a value and CUDA is not available,
+    the cause is another one: a driver, a container, a variable.
+
+    Cured by the CUDA build for this driver and GPU from its own index. A toolkit or another driver
+    changes nothing.
+    """
+    if m.torch.installed is False or need(m.torch.build, "torch.build") != "cpu":
+        return None
+    if not need(gpu_present(m), "gpus") or _hidden_by_container(m) or _cuda_copy(m):
+        return None
+    served = _served_by_some_build(m, kb)
+    why = (
+        None if served else "No CUDA build of torch has code for this GPU: the CPU is what is left."
+    )
+    return Found(
+        evidence=("torch.build", "torch.text", "gpus" if m.gpus else "pci"),
+        values={"torch": m.torch.text or m.torch.version or "", "gpu": _first_name(m, kb)},
+        severity=None if served else Severity.INFO,
+        why=why,
+        remedies=install_torch(m, kb) if served else (),
+    )
+
+
+def _hidden_by_container(m: Machine) -> bool:
+    """Whether only the bus tells of a GPU, which in a container is the host's and not given."""
+    dxg = m.container.dxg and m.container.wsl_libs
+    return bool(m.container.kind) and not (live_gpus(m) or m.platform.jetson or dxg or m.gpus)
+
+
+def _cuda_copy(m: Machine) -> bool:
+    """Whether a CUDA build lies further down the path: then torch-duplicate tells of it."""
+    return any("+cu" in (copy.version or "") for copy in (m.torch.copies or ())[1:])
+
+
+def _served_by_some_build(m: Machine, kb: Knowledge) -> bool:
+    """Whether any CUDA build serves one of the GPUs; taken for granted where they are not known."""
+    try:
+        capabilities = {device.capability for device in devices(m, kb)}
+    except NotKnown:
+        return True
+    rows = [row for row in kb.builds if row.cuda and row.archs and row.platform == platform_of(m)]
+    return not (capabilities and rows) or any(
+        kb.serves(code, capability, row.torch, row.cuda)
+        for row in rows
+        for code in row.archs or ()
+        for capability in capabilities
+    )
+
+
+def _first_name(m: Machine, kb: Knowledge) -> str:
+    try:
+        found = devices(m, kb)
+    except NotKnown:
+        found = ()
+    named = [gpu.name for gpu in m.gpus or () if gpu.name]
+    name = named[0] if named else found[0].name if found else ""
+    return f"an {name}" if name.startswith("NVIDIA") else name or "an NVIDIA GPU"
+
+
+@rule(
+    "torch-wrong-backend",
+    title="torch {torch} is built for {backend}, and the GPU here is {vendor}'s",
+    essential=False,
+)
+def torch_wrong_backend(m: Machine, kb: Knowledge) -> Found | None:
+    """Each build of torch drives the GPUs of one maker, and this one is for another maker's.
+
+    A ROCm build drives AMD's GPUs, an XPU build Intel's, a CUDA build NVIDIA's; none of them finds
+    a device of the other kinds. Told from gpu-not-detected, where no other GPU is there either, and
+    from torch-cpu-build. A graphics unit of AMD inside the processor makes this likely at best.
+
+    Cured by the build for the GPU that is there, from its own index.
+    """
+    if m.torch.installed is False:
+        return None
+    build = need(m.torch.build, "torch.build")
+    works = m.torch.imported is not None and m.torch.imported.cuda_available
+    nvidia = gpu_present(m)
+    if build == "cpu" or works or (build == "cuda" and nvidia):
+        return None
+    amd = [one for one in need(m.pci, "pci") if one.vendor == "amd"] if nvidia is not True else []
+    if (build == "cuda") != bool(amd) or (build != "cuda" and not need(nvidia, "gpus")):
+        return None
+    backend = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "Intel XPU"}[build]
+    vendor = "AMD" if amd else "NVIDIA"
+    return Found(
+        evidence=("torch.build", "torch.text", "pci" if amd else "gpus"),
+        values={"torch": m.torch.text or "", "backend": backend, "vendor": vendor},
+        confidence=Confidence.LIKELY if amd else Confidence.CERTAIN,
+        remedies=_rocm() if amd else install_torch(m, kb),
+    )
+
+
+def _rocm() -> tuple[Remedy, ...]:
+    text = "On Linux, take the ROCm build of this torch release: its index is "
+    text += "https://download.pytorch.org/whl/ followed by rocm and the ROCm version."
+    return by_hand("install-rocm-torch", "Install the ROCm build of torch", text)
+
+
+@rule(
+    "torch-arch-unsupported-new",
+    title="torch {torch} has no code for the {gpu} (compute capability {capability})",
+    yields_to=("jetson-build",),
+)
+def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Found | None:
+    """The GPU is newer than anything in this build ({archs}), so kernels end in "no kernel image".
+
+    Code for one generation runs on the same generation with an equal or higher minor number only:
+    sm_86 serves 8.6 and 8.9, sm_120 serves 12.0 and 12.1. is_available() is True all the same.
+    PTX (compute_90) can be compiled by the driver for a newer GPU where the driver is as new as
+    the toolkit; then torch starts slowly, its libraries may lack kernels, and this is a warning.
+
+    Cured by a build with code for the GPU: 12.8 or newer for Blackwell. Never by a newer driver,
+    a toolkit or TORCH_CUDA_ARCH_LIST, which a wheel that is already built does not read.
+    """
+    return _unserved(m, kb, newer=True)
+
+
+@rule(
+    "torch-arch-unsupported-old",
+    title="torch {torch} has no code for the {gpu} (compute capability {capability})",
+    yields_to=("jetson-build",),
+)
+def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Found | None:
+    """The build was compiled for other GPUs only ({archs}): kernels end in "no kernel image".
+
+    Builds drop old generations. Maxwell and Pascal are served by the cu126 builds only, which end
+    with torch 2.14.1; Volta by those and by some cu128 builds; Kepler by builds of CUDA 11. An old
+    card beside one that is served is a warning: it must be left out with CUDA_VISIBLE_DEVICES.
+
+    Cured by a build with code for the GPU. Never by another driver: a newer one may drop the GPU.
+    """
+    return _unserved(m, kb, newer=False)
+
+
+def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
+    if m.torch.installed is False or need(m.torch.build, "torch.build") != "cuda":
+        return None
+    present = devices(m, kb)
+    if not present and not m.pci and m.gpus is None:
+        need(m.gpus, "gpus")
+    if not present:
+        return None
+    have = compiled(m, kb)
+    newest = max((v for v in map(code_version, have.archs) if v), default=Version("0"))
+    of_kind = [one for one in present if (one.capability > newest) == newer]
+    ways = {one: way_to_run(have.archs, one.capability, m, kb) for one in present}
+    slow = [one for one in of_kind if ways[one] == "ptx"]
+    unserved = [one for one in of_kind if ways[one] is None]
+    if not (slow or unserved):
+        return None
+    worst = (unserved or slow)[0]
+    if unserved and kb.known_bad_arch(worst.capability) and not said(m, *NO_IMAGE):
+        why = f"compute capability {worst.capability} is newer than the tables"
+        raise NotKnown(f"{worst.path}.capability", why)
+    others = [one for one in present if ways[one] == "native"]
+    return Found(
+        evidence=(worst.path, have.evidence),
+        values={
+            "torch": m.torch.text or m.torch.version or "",
+            "gpu": worst.name,
+            "capability": worst.capability,
+            "archs": have.archs,
+        },
+        cites=have.sources or _sources(m, kb),
+        confidence=Confidence.CERTAIN if said(m, *NO_IMAGE) else have.confidence,
+        severity=_severity(m, worst, bool(unserved), bool(others), newer=newer),
+        title=None if unserved else "torch {torch} runs on the {gpu} only through PTX",
+        why=None if unserved else _PTX,
+        remedies=install_torch(m, kb) or _no_build(worst),
+    )
+
+
+_PTX = (
+    "The build has no code for compute capability {capability} ({archs}): the driver compiles its "
+    "PTX at the first use, which takes minutes, and libraries such as cuDNN may lack kernels."
+)
+
+
+def _severity(m: Machine, worst: Device, unserved: bool, others: bool, *, newer: bool) -> Severity:
+    """Only a GPU that torch uses matters; the newest comes first in torch's own order."""
+    seen = m.torch.imported.capabilities if m.torch.imported else None
+    if others and seen and worst.capability not in seen:
+        return Severity.INFO
+    return Severity.WARNING if not unserved or (others and not newer) else Severity.ERROR
+
+
+def _sources(m: Machine, kb: Knowledge) -> tuple[str, ...]:
+    row = row_of(m, kb)
+    return row.sources if row else ()
+
+
+def _no_build(device: Device) -> tuple[Remedy, ...]:
+    text = f"No published build of torch that fits this machine has code for the {device.name}. "
+    text += "Train on the CPU or on another GPU."
+    return by_hand("other-gpu", "Use another GPU", text)
+
+
+@rule(
+    "torch-python-unsupported",
+    title="No build of torch for this machine is made for Python {python}",
+    yields_to=("platform-unsupported",),
+)
+def torch_python_unsupported(m: Machine, kb: Knowledge) -> Found | None:
+    """Wheels are made for single Python versions ({pythons}), so pip finds none for this one.
+
+    pip says "No matching distribution found" and lists no versions. A wrong index, a 32-bit
+    Python, musl and a free-threaded Python give the same words: platform-unsupported is where no
+    Python of this system would do, torch-index-wrong where another index has the wheel.
+
+    Cured by an environment with a Python that has wheels. Building torch from source is not worth
+    it for this, and neither is changing the Python that the system itself uses.
+    """
+    if m.torch.installed is not False and need(m.torch.installed, "torch.installed"):
+        return None
+    need(m.platform.system, "platform.system")
+    platform = platform_of(m)
+    if platform is None or need(m.python.bits, "python.bits") == 32:
+        return None
+    python = need(python_of(m), "python.version")
+    pythons = _pythons(kb, platform)
+    cpython = (m.python.implementation or "CPython") == "CPython"
+    if not pythons or (cpython and not _only_python_hinders(m, kb, pythons, python)):
+        return None
+    return Found(
+        evidence=("python.version", "python.implementation", "platform.machine"),
+        values={
+            "python": python if cpython else f"{python} ({m.python.implementation})",
+            "pythons": pythons,
+        },
+        remedies=install_python(m, kb, pythons),
+    )
+
+
+def _pythons(kb: Knowledge, platform: str) -> tuple[str, ...]:
+    """The Pythons of the newest torch for the platform, oldest first."""
+    rows = [row for row in kb.builds if row.platform == platform and row.pythons]
+    newest = max((row.torch for row in rows), default=None)
+    names = {name for row in rows if row.torch == newest for name in row.pythons}
+    return tuple(sorted(names, key=lambda name: (Version(name.rstrip("t")), name)))
+
+
+def _only_python_hinders(m: Machine, kb: Knowledge, pythons: tuple[str, ...], python: str) -> bool:
+    """Whether nothing fits here, and something would with one of the other Pythons."""
+    if python in pythons or best_build(m, kb).build is not None:
+        return False
+    plain = next(name for name in pythons if not name.endswith("t"))
+    other = msgspec.structs.replace(
+        m.python, version=Version(plain), free_threaded=False, implementation="CPython"
+    )
+    return best_build(msgspec.structs.replace(m, python=other), kb).build is not None
+
+
+RULES = (
+    torch_missing,
+    torch_cpu_build,
+    torch_wrong_backend,
+    torch_arch_unsupported_new,
+    torch_arch_unsupported_old,
+    torch_python_unsupported,
+)

@@ -1,0 +1,304 @@
+"""Do the packages around torch fit it?"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from cudadoctor.findings import Confidence, Severity
+from cudadoctor.remedies import (
+    by_hand,
+    install_companion,
+    install_packages,
+    install_torch,
+    remove_packages,
+)
+from cudadoctor.remedies.build import EXTENSIONS
+from cudadoctor.rule import Found, need, rule
+from cudadoctor.rules.devices import devices
+from cudadoctor.rules.pins import requirement_on, torch_pins, version_of
+from cudadoctor.rules.signs import gpu_present, said
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Distribution, Machine
+    from cudadoctor.findings import Remedy
+    from cudadoctor.knowledge import Knowledge
+
+COMPANIONS = ("torchvision", "torchaudio", "torchtext")
+NUMPY_2_SINCE = Version("2.3")
+"""The first torch that was compiled for both ABIs of numpy."""
+COMPILES_SINCE = Version("2.0")
+"""The first torch with torch.compile."""
+TRITON_FLOOR = Version("7.0")
+"""The oldest GPU for which Triton generates code."""
+
+_BROKEN = (
+    "torchvision::",
+    "torchaudio::",
+    "torchtext::",
+    "undefined symbol",
+    "Couldn't load custom C++ ops",
+    "different CUDA",
+    "cannot open shared object file",
+    "DLL load failed",
+    "WinError",
+    "procedure could not be found",
+)
+
+
+class Misfit(NamedTuple):
+    """A package that does not fit torch, how that shows, and how sure it is."""
+
+    name: str
+    version: str
+    why: str
+    evidence: str
+    confidence: Confidence
+
+
+@rule(
+    "torch-companion-mismatch",
+    title="{package} {version} does not fit torch {torch}",
+    yields_to=("torch-cpu-build", "torch-install-corrupt", "torch-wrong-backend", "jetson-build"),
+    essential=False,
+)
+def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Found | None:
+    """Each release of {package} is compiled against one torch, and this one is not: {why}.
+
+    "operator torchvision::nms does not exist", undefined symbols with c10 in their name, and
+    "custom C++ ops" that cannot be loaded all say this. The requirement in the package's metadata tells
+    it where there is one; torchvision from 0.29.1 on and torchaudio 2.11.0 require no exact torch,
+    and there an import tells. A build for another CUDA (+cu118 beside +cu126), or a CPU build
+    beside a CUDA build, does not fit either.
+
+    Cured by installing torch and its companions together, from one index.
+    """
+    if m.torch.installed is False or not need(m.packages, "packages"):
+        return None
+    torch = need(m.torch.version, "torch.version")
+    present = [one for one in (m.package(name) for name in COMPANIONS) if one]
+    found = [misfit for one in present if (misfit := _misfit(m, kb, one, torch))]
+    if not found:
+        return None
+    first = found[0]
+    names = tuple(one.name for one in found)
+    return Found(
+        evidence=("torch.text", first.evidence),
+        values={
+            "package": first.name,
+            "version": first.version,
+            "torch": m.torch.text or torch,
+            "why": first.why,
+        },
+        confidence=first.confidence,
+        remedies=install_companion(m, kb, *names) or _without(m, kb, names),
+    )
+
+
+def _without(m: Machine, kb: Knowledge, names: tuple[str, ...]) -> tuple[Remedy, ...]:
+    """Where no release fits the installed torch: another torch with its companions, or without."""
+    title = f"Remove {', '.join(names)}, of which no release fits this torch"
+    return remove_packages(m, "remove-companion", title, *names) or install_torch(m, kb)
+
+
+def _misfit(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Misfit | None:
+    imported = m.torch.imported
+    errors = (imported.companion_errors or {}) if imported and imported.ok is not False else {}
+    error = errors.get(one.name, "")
+    if any(words in error for words in _BROKEN):
+        fact = f"torch.imported.companion_errors.{one.name}"
+        return _as_misfit(one, f"its import fails with {error[:160]}", fact, Confidence.CERTAIN)
+    asked = [req for line in one.requires if (req := requirement_on(line, "torch"))]
+    refused = [str(req.specifier) for req in asked if not _fits(req.specifier, torch)]
+    if refused:
+        return _as_misfit(one, f"it requires torch{refused[0]}", "packages", Confidence.CERTAIN)
+    if one.name in (imported.companion_errors or {} if imported else {}) and not error:
+        return None
+    other = _other_build(m, one)
+    if other:
+        return _as_misfit(one, other, "packages", Confidence.CERTAIN)
+    known = None if asked else kb.companion_torch(one.name, one.version.partition("+")[0])
+    if known and not _fits(_specifier(known), torch):
+        return _as_misfit(one, f"it belongs to torch{known}", "packages", Confidence.LIKELY)
+    return None
+
+
+def _as_misfit(one: Distribution, why: str, evidence: str, sure: Confidence) -> Misfit:
+    return Misfit(one.name, one.version, why, evidence, sure)
+
+
+def _specifier(text: str) -> SpecifierSet:
+    try:
+        return SpecifierSet(text)
+    except InvalidSpecifier:
+        return SpecifierSet(f"=={text}")
+
+
+def _fits(asked: SpecifierSet, torch: Version) -> bool:
+    return asked.contains(torch, prereleases=True)
+
+
+def _other_build(m: Machine, one: Distribution) -> str | None:
+    """How its build differs from torch's: CPU or CUDA, and which CUDA; None where it does not.
+
+    torchvision accepts every minor of one CUDA major; torchaudio wants the very same version.
+    """
+    tag = one.version.partition("+")[2]
+    cpu = tag.startswith("cpu")
+    if m.torch.build == "cuda" and cpu:
+        return f"it is a CPU build and torch one for CUDA {m.torch.cuda}"
+    if one.cuda is None or cpu:
+        return None
+    if m.torch.build == "cpu":
+        return f"it is built for CUDA {one.cuda} and torch for the CPU"
+    if m.torch.cuda is None:
+        return None
+    strict = one.name == "torchaudio" and len(one.cuda.release) > 1
+    ours, its = m.torch.cuda.release, one.cuda.release
+    if its[:2] == ours[:2] or (its[0] == ours[0] and not strict):
+        return None
+    return f"it is built for CUDA {one.cuda} and torch for CUDA {m.torch.cuda}"
+
+
+@rule(
+    "torch-extension-abi",
+    title="{package} {version} is built for another torch",
+    severity=Severity.WARNING,
+    yields_to=("torch-cpu-build", "torch-install-corrupt", "torch-duplicate", "jetson-build"),
+)
+def torch_extension_abi(m: Machine, kb: Knowledge) -> Found | None:
+    """Compiled code fits the torch and the CUDA major it was built against, and here {why}.
+
+    It shows as an undefined symbol with c10 or at in its name, as a libcudart of another major
+    that cannot be opened, or as a warning of xformers that its extensions are not loaded. The
+    failing file lies in the folder of the extension; in torch-install-corrupt it lies in torch's.
+
+    Cured by the release that is made for this torch, or by building it again with
+    `--no-build-isolation --no-cache-dir`. Not by changing torch alone.
+    """
+    if m.torch.installed is False or not need(m.packages, "packages"):
+        return None
+    torch = need(m.torch.version, "torch.version")
+    for one in m.packages or ():
+        why = _built_for_other(m, one, torch) if one.name in EXTENSIONS else None
+        if why is None:
+            continue
+        text = f"Install {one.name} again for torch {torch.public}: a wheel that is made for it, "
+        text += "or a build with --no-build-isolation --no-cache-dir."
+        return Found(
+            evidence=("packages", "torch.text"),
+            values={"package": one.name, "version": one.version, "why": why},
+            confidence=Confidence.LIKELY,
+            severity=Severity.ERROR if said(m, "undefined symbol: _ZN") else None,
+            remedies=install_companion(m, kb, one.name)
+            or by_hand("rebuild-extension", f"Install {one.name} again", text),
+        )
+    return None
+
+
+def _built_for_other(m: Machine, one: Distribution, torch: Version) -> str | None:
+    length = min(len(one.torch.release), 2) if one.torch else 0
+    if one.torch and one.torch.release[:length] != torch.release[:length]:
+        return f"it was built against torch {one.torch}"
+    if one.cuda and m.torch.cuda and one.cuda.major != m.torch.cuda.major:
+        return f"it was built for CUDA {one.cuda}, and torch for {m.torch.cuda}"
+    asked = [req for line in one.requires if (req := requirement_on(line, "torch"))]
+    refused = [str(req.specifier) for req in asked if not _fits(req.specifier, torch)]
+    return f"it requires torch{refused[0]}" if refused else None
+
+
+@rule("numpy-abi", title="torch {torch} cannot use numpy {numpy}", essential=False)
+def numpy_abi(m: Machine, kb: Knowledge) -> Found | None:
+    """This torch was compiled for numpy 1: with numpy 2 every exchange of arrays fails.
+
+    The import warns that a module compiled for NumPy 1.x cannot be run in NumPy 2, and later
+    `Numpy is not available` is raised. torch 2.3 and later are compiled for both. Where torch is
+    newer and the same words come, another package in the traceback was compiled for numpy 1.
+
+    Cured by numpy below 2 in this environment, or by torch 2.3 or newer.
+    """
+    if m.torch.installed is False:
+        return None
+    need(m.packages, "packages")
+    one = m.package("numpy")
+    if one is None:
+        return None
+    numpy = need(version_of(one.version), "packages")
+    torch = need(m.torch.version, "torch.version")
+    proof = m.torch.imported.numpy_error if m.torch.imported else None
+    if numpy.major < 2 or (torch.release >= NUMPY_2_SINCE.release and not proof):
+        return None
+    first = install_packages(m, "numpy-1", "Install numpy below 2", "numpy<2")
+    return Found(
+        evidence=("packages", "torch.imported.numpy_error" if proof else "torch.version"),
+        values={"torch": m.torch.text or torch, "numpy": numpy},
+        remedies=first + install_torch(m, kb),
+    )
+
+
+@rule("triton-broken", title="torch.compile will not work: {what}", severity=Severity.WARNING)
+def triton_broken(m: Machine, kb: Knowledge) -> Found | None:
+    """torch.compile hands its kernels to Triton, which needs a C compiler and Python.h to run them.
+
+    Triton compiles a small launcher for each kernel with the system's C compiler. Without one it
+    says "Failed to find C compiler", without headers "Python.h: No such file". torch pins the
+    Triton that it works with. Training without torch.compile needs none of them, and GPUs below
+    7.0 cannot use Triton at all.
+
+    Cured by the Triton that torch pins, and by the distribution's compiler and Python headers.
+    """
+    if m.torch.installed is False or m.platform.system != "Linux" or not _compiles(m, kb):
+        return None
+    pin = next((pin for pin in torch_pins(m) if pin.name in ("triton", "pytorch-triton")), None)
+    if pin is None:
+        return None
+    if not pin.met:
+        have = f"triton {pin.installed}" if pin.installed else "no triton"
+        return Found(
+            evidence=("packages", "torch.requires"),
+            values={"what": f"torch requires triton{pin.wanted} and there is {have}"},
+            remedies=install_packages(
+                m, "install-triton", "Install the Triton that torch pins", pin.requirement
+            ),
+        )
+    compiler = need(m.build.compiler.present, "build.compiler.present")
+    if compiler and need(m.build.headers, "build.headers"):
+        return None
+    what = "Python.h is not installed" if compiler else "there is no C compiler"
+    return Found(
+        evidence=("build.headers" if compiler else "build.compiler.present",),
+        values={"what": what},
+        remedies=_development(m, headers=bool(compiler)),
+    )
+
+
+def _compiles(m: Machine, kb: Knowledge) -> bool:
+    """Whether Triton could work here at all: a CUDA build from 2.0 on, and a GPU from 7.0 on."""
+    if need(m.torch.build, "torch.build") != "cuda" or gpu_present(m) is False:
+        return False
+    if need(m.torch.version, "torch.version").release < COMPILES_SINCE.release:
+        return False
+    present = devices(m, kb)
+    return not present or any(one.capability >= TRITON_FLOOR for one in present)
+
+
+def _development(m: Machine, *, headers: bool) -> tuple[Remedy, ...]:
+    """The distribution's package, by name where it is known."""
+    python = m.python.version
+    number = f"{python.major}.{python.minor}" if python else "3"
+    family = " ".join((m.platform.distro or "", *(m.platform.distro_like or ())))
+    debian = bool(re.search(r"debian|ubuntu", family))
+    if headers:
+        name = f"python{number}-dev" if debian else f"python{number}-devel"
+        title = "Install the headers of this Python"
+    else:
+        name, title = ("build-essential" if debian else "gcc and gcc-c++"), "Install a C compiler"
+    text = f"Install the package {name} with the system's package manager (it needs root), or ask "
+    text += "the administrator for it; in an image, add it where the image is built."
+    return by_hand("python-headers" if headers else "c-compiler", title, text)
+
+
+RULES = (torch_companion_mismatch, torch_extension_abi, numpy_abi, triton_broken)

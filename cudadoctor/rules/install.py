@@ -1,0 +1,357 @@
+"""Is the installation whole, the only one, and the one that is run?"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from cudadoctor.builds import best_build
+from cudadoctor.findings import Confidence, Severity
+from cudadoctor.remedies import (
+    by_hand,
+    install_packages,
+    install_torch,
+    reinstall_torch,
+    set_variables,
+    unset_variables,
+)
+from cudadoctor.rule import Found, NotKnown, need, rule
+from cudadoctor.rules.pins import META, library_pins, version_of
+from cudadoctor.rules.signs import said
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Imported, Machine, TorchCopy
+    from cudadoctor.findings import Remedy
+    from cudadoctor.knowledge import Knowledge
+
+PYNVML_OF_NVIDIA = Version("12")
+"""From this release on pynvml brings no module of its own and requires nvidia-ml-py."""
+
+_OWN = re.compile(r"lib(c10|torch|cu(?!da\b)|nv(?!idia|cuvid)|nccl)")
+_SPOKEN_FOR = (
+    "GLIBC",
+    "CXXABI_",
+    "nvJitLink",
+    "symbol: cu",
+    "symbol: nccl",
+    "symbol: nv",
+    "cublasLt",
+    "cuDNN version incompatibility",
+    "libcudnn_",
+    "libamdhip64",
+    "WinError 126",
+    "DLL load failed",
+    "No space left on device",
+)
+"""Words of import errors that other rules know the cause of."""
+
+
+@rule(
+    "torch-install-corrupt",
+    title="The torch in {place} is incomplete: {what}",
+    yields_to=("nvidia-wheels-mixed", "cudnn-missing-sublib", "jetson-build"),
+)
+def torch_install_corrupt(m: Machine, kb: Knowledge) -> Found | None:
+    """Files that torch needs are missing, empty or cannot be loaded, so it does not import.
+
+    pip was killed or the disk was full in the middle, files were deleted, or torch was installed
+    with --no-deps, which leaves out the wheels that hold CUDA's libraries. The files are held
+    against torch's RECORD, the wheels against its metadata, the libraries against the loader.
+
+    Told from nvidia-wheels-mixed, where the wheels are there in the wrong version, and from
+    torch-extension-abi, where the file that fails lies in another package's folder. Cured by the
+    same release once more with its dependencies, in the same environment.
+    """
+    if m.torch.installed is False and not _interrupted(m):
+        return None
+    if m.torch.installed is None and m.torch.imported is None:
+        need(m.torch.installed, "torch.installed")
+    found = _damage(m)
+    if found is None:
+        return None
+    what, evidence, confidence = found
+    imports = m.torch.imported is not None and m.torch.imported.ok is True
+    return Found(
+        evidence=(evidence, "torch.path"),
+        values={"what": what, "place": m.torch.path or m.python.site_packages or "this Python"},
+        confidence=confidence,
+        severity=Severity.WARNING if imports else None,
+        remedies=(reinstall_torch(m, kb) if m.torch.installed else ()) or install_torch(m, kb),
+    )
+
+
+def _interrupted(m: Machine) -> bool:
+    return any(name.startswith(("~orch", "~rch")) for name in m.torch.leftovers or ())
+
+
+def _damage(m: Machine) -> tuple[str, str, Confidence] | None:
+    """What is damaged, the fact that shows it, and how sure that is."""
+    if m.torch.installed is False:
+        return "pip was stopped in the middle of it", "torch.leftovers", Confidence.LIKELY
+    for field, state in (("missing", "missing"), ("empty", "empty"), ("short", "cut short")):
+        files = getattr(m.torch, f"{field}_files") or ()
+        if files:
+            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+            return f"{files[0]}{more} {state}", f"torch.{field}_files", Confidence.CERTAIN
+    return _absent_libraries(m) or _absent_wheels(m) or _failed_import(m)
+
+
+def _absent_libraries(m: Machine) -> tuple[str, str, Confidence] | None:
+    imports = m.torch.imported is not None and m.torch.imported.ok
+    gone = [name for name in m.libraries.missing or () if _OWN.match(name)]
+    if not gone or imports or m.torch.build != "cuda":
+        return None
+    return f"nothing provides {gone[0]}", "libraries.missing", Confidence.CERTAIN
+
+
+def _absent_wheels(m: Machine) -> tuple[str, str, Confidence] | None:
+    """Wheels that torch requires and that are not there, unless the loader misses nothing."""
+    imports = m.torch.imported is not None and m.torch.imported.ok
+    if m.torch.build != "cuda" or not m.torch.requires or m.packages is None or imports:
+        return None
+    gone = [pin.name for pin in library_pins(m) if pin.installed is None and pin.name != META]
+    if not gone or (m.libraries.missing is not None and m.libraries.predicted):
+        return None
+    return f"{', '.join(gone)} not installed", "packages", Confidence.LIKELY
+
+
+def _failed_import(m: Machine) -> tuple[str, str, Confidence] | None:
+    imported = m.torch.imported
+    if imported is None:
+        # Its files and wheels are whole; whether it imports was not tried.
+        need(m.torch.missing_files, "torch.missing_files")
+        return None
+    error = imported.error or ""
+    if imported.ok or any(words in error for words in _SPOKEN_FOR):
+        return None
+    if imported.signal:
+        return f"import ends by signal {imported.signal}", "torch.imported.signal", _POSSIBLE
+    _needs_an_answer(imported)
+    return f"import fails with {_last_line(error)}", "torch.imported.error", Confidence.LIKELY
+
+
+_POSSIBLE = Confidence.POSSIBLE
+
+
+def _needs_an_answer(imported: Imported) -> None:
+    if imported.ok is None:
+        raise NotKnown("torch.imported.ok")
+
+
+def _last_line(error: str) -> str:
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    return lines[-1][:160] if lines else "no words"
+
+
+@rule("torch-duplicate", title="{what}", essential=False)
+def torch_duplicate(m: Machine, kb: Knowledge) -> Found | None:
+    """Python imports the first torch on its path ({first}), whatever pip reports of the others.
+
+    A file torch.py or a folder torch of your own is found first where a program starts in its
+    folder. Otherwise two managers (conda and pip) wrote into one environment, or PYTHONPATH, the
+    user site and the environment each hold a copy; metadata then speaks of one and code runs of
+    the other. Copies of one and the same version are a warning.
+
+    Told from wrong-interpreter, where two interpreters have one torch each. Cured by removing the
+    copy that is not wanted with the manager that installed it, or by taking its folder from the
+    path. Never by deleting folders in site-packages by hand.
+    """
+    copies = need(m.torch.copies, "torch.copies")
+    if len(copies) < 2 and not (copies and copies[0].kind == "local"):
+        return None
+    real = [copy for copy in copies if copy.kind != "local"]
+    shadowed = copies[0].kind == "local"
+    if not shadowed and len(real) < 2:
+        return None
+    differ = len({_release(copy) for copy in real}) > 1
+    fails = m.torch.imported is not None and m.torch.imported.ok is False
+    if shadowed:
+        what = f"{copies[0].path} is imported in place of torch"
+    else:
+        what = f"{len(real)} copies of torch are on the path: {_told(real)}"
+    return Found(
+        evidence=("torch.copies",),
+        values={"what": what, "first": copies[0].path},
+        severity=None if shadowed or differ or fails else Severity.WARNING,
+        remedies=_one_copy(m, kb, copies),
+    )
+
+
+def _release(copy: TorchCopy) -> str | None:
+    return copy.version.partition("+")[0] if copy.kind == "conda" and copy.version else copy.version
+
+
+def _told(copies: list[TorchCopy]) -> str:
+    return ", ".join(f"{copy.version or 'unknown'} in {copy.where or copy.path}" for copy in copies)
+
+
+def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> tuple[Remedy, ...]:
+    """The way out by the kind of the copy that is in the way."""
+    first = copies[0]
+    if first.kind == "local":
+        text = f"Rename {first.path}, or start programs in another folder (python -P leaves the "
+        text += "folder of the script out of the path)."
+        return by_hand("rename-local-torch", f"Rename {first.path}", text)
+    named = (m.env or {}).get("PYTHONPATH", "").replace(";", ":").split(":")
+    if any(entry and first.path.startswith(entry.rstrip("/") + "/") for entry in named):
+        return unset_variables(m, "PYTHONPATH")
+    user = m.python.user_site
+    if user and any(copy.path.startswith(user) for copy in copies):
+        title = "Leave the user site out of the path"
+        return set_variables(m, "no-user-site", title, {"PYTHONNOUSERSITE": "1"})
+    if len({copy.path for copy in copies}) == 1:
+        return reinstall_torch(m, kb) or install_torch(m, kb)
+    text = f"Uninstall every copy but the one in {m.python.site_packages or first.path}, each with "
+    text += "the manager and the interpreter that installed it."
+    return by_hand("remove-other-torch", "Remove the other copies of torch", text)
+
+
+@rule(
+    "wrong-interpreter",
+    title="pip on PATH installs for {pip}, and the examined Python is {python}",
+    severity=Severity.INFO,
+)
+def wrong_interpreter(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """What this pip installs lands in another environment than the one that runs.
+
+    Each Python has packages of its own, and the program named pip belongs to one of them. In a
+    notebook, with sudo, or with an environment that is not active, that is another one than
+    python's. An environment without a pip (those of uv) is normal, so this alone is information.
+
+    Told from torch-duplicate, where one interpreter finds two copies. Cured by
+    `python -m pip install` with the Python that is to run, and in notebooks by a kernel of it.
+    """
+    python = need(m.python.executable, "python.executable")
+    pip = need(m.python.pip_python, "python.pip_python")
+    if not pip or _folder(pip) in (_folder(python), *_folders_of(m)):
+        return None
+    missed = m.look == "report" and m.torch.installed is False
+    text = f"Install with `{python} -m pip install`."
+    return Found(
+        evidence=("python.executable", "python.pip_python"),
+        values={"pip": pip, "python": python},
+        # A mere difference is a hint: it must not explain a torch that was never installed.
+        confidence=Confidence.LIKELY if missed else Confidence.POSSIBLE,
+        severity=Severity.ERROR if missed else Severity.INFO,
+        remedies=by_hand("use-own-pip", "Call pip through the Python that runs", text),
+    )
+
+
+def _folder(path: str) -> str:
+    folder = re.split(r"[/\\][^/\\]*$", path)[0].lower()
+    return f"/usr{folder}" if folder in ("/bin", "/sbin") else folder
+
+
+def _folders_of(m: Machine) -> tuple[str, ...]:
+    prefix = (m.python.prefix or "").rstrip("/\\").lower()
+    return (f"{prefix}/bin", f"{prefix}\\scripts", prefix) if prefix else ()
+
+
+@rule(
+    "pynvml-conflict",
+    title="pynvml {pynvml} and nvidia-ml-py {nvml} both own the module pynvml",
+    severity=Severity.WARNING,
+)
+def pynvml_conflict(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """The old package hides NVIDIA's own module, and programs that ask for the GPU's state fail.
+
+    Until release 12 the package pynvml brought a pynvml.py of its own, the file that nvidia-ml-py
+    installs too: the last one installed wins, and uninstalling one deletes the file of both.
+    Release 12 and later leave the file to nvidia-ml-py. The old package alone is information.
+
+    Cured by removing both and installing nvidia-ml-py. Training itself does not need either.
+    """
+    need(m.packages, "packages")
+    old, other = m.package("pynvml"), m.package("nvidia-ml-py")
+    version = version_of(old.version) if old else None
+    if version is None or version >= PYNVML_OF_NVIDIA:
+        return None
+    both = ("pynvml", "nvidia-ml-py") if other else ("pynvml",)
+    title = "Keep nvidia-ml-py alone"
+    return Found(
+        evidence=("packages",),
+        values={"pynvml": version, "nvml": other.version if other else ""},
+        severity=None if other else Severity.INFO,
+        title=None if other else "pynvml {pynvml} is an old copy of nvidia-ml-py",
+        remedies=install_packages(m, "pynvml", title, "nvidia-ml-py", remove=both),
+    )
+
+
+@rule(
+    "disk-full",
+    title="{free} free in {place}: too little room to install torch",
+    severity=Severity.INFO,
+)
+def disk_full(m: Machine, kb: Knowledge) -> Found | None:
+    """The wheel of torch alone takes {wheel}, and it is unpacked beside the CUDA libraries.
+
+    pip downloads to the temporary folder and unpacks into the environment: both need room, and
+    "No space left on device" (errno 28) often means the temporary folder. Judged only where torch
+    is still to be installed, by the size of its wheel; the unpacked libraries need several times
+    that. A bus error of workers is shm-too-small.
+
+    Cured by TMPDIR on a larger disk, or by an environment there.
+    """
+    if need(m.torch.installed, "torch.installed"):
+        return None
+    build = best_build(m, kb).build
+    wheel = build.download_bytes if build else None
+    if wheel is None:
+        return None
+    temporary = need(m.limits.tmp_free_bytes, "limits.tmp_free_bytes")
+    environment = need(m.limits.env_free_bytes, "limits.env_free_bytes")
+    tight = temporary < wheel
+    if not tight and environment >= wheel:
+        return None
+    free, place = (temporary, "the temporary folder") if tight else (environment, "the environment")
+    values = {"TMPDIR": "/path/to/a/larger/disk"}
+    title = "Let pip unpack on a larger disk"
+    text = "Free some room, or make the environment on a larger disk."
+    return Found(
+        evidence=("limits.tmp_free_bytes" if tight else "limits.env_free_bytes",),
+        values={"free": _megabytes(free), "place": place, "wheel": _megabytes(wheel)},
+        confidence=Confidence.CERTAIN,
+        remedies=set_variables(m, "tmpdir", title, values)
+        if tight
+        else by_hand("free-disk", "Make room for torch", text),
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.0f} MB"
+
+
+@rule("windows-runtime-dll", title="A DLL that torch loads is missing", essential=False)
+def windows_runtime_dll(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """Windows did not find a DLL that one of torch's own needs, so torch does not import.
+
+    WinError 126 names the DLL that was asked for, not the one that is missing below it: mostly the
+    Visual C++ runtime, for some releases libomp140.x86_64.dll.
+
+    Cured by the Visual C++ redistributable. Copying single DLLs from web pages is not a cure.
+    """
+    if m.platform.system != "Windows" or m.torch.installed is False:
+        return None
+    fact = said(m, "WinError 126", "WinError 1114", "DLL load failed")
+    if fact is None:
+        need(m.torch.imported.ok if m.torch.imported else None, "torch.imported.ok")
+        return None
+    text = "Install https://aka.ms/vs/17/release/vc_redist.x64.exe, then start a new shell."
+    title = "Install the Visual C++ redistributable"
+    return Found(
+        evidence=(fact, "platform.system"),
+        confidence=Confidence.LIKELY,
+        remedies=by_hand("vc-runtime", title, text, where="windows"),
+    )
+
+
+RULES = (
+    torch_install_corrupt,
+    torch_duplicate,
+    wrong_interpreter,
+    disk_full,
+    pynvml_conflict,
+    windows_runtime_dll,
+)

@@ -1,0 +1,390 @@
+"""Do torch's libraries come from its own set, whole and in the versions that it pins?"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from cudadoctor.findings import Confidence, Severity
+from cudadoctor.remedies import by_hand, install_packages, reinstall_torch
+from cudadoctor.rule import Found, need, rule
+from cudadoctor.rules.loaded import (
+    applies,
+    compared,
+    foreign,
+    gravity,
+    import_fails,
+    in_use,
+    is_own,
+    proven_sound,
+    sureness,
+    way_out,
+)
+from cudadoctor.rules.pins import META, library_pins, version_of
+from cudadoctor.rules.signs import said
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.findings import Remedy
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.rules.loaded import Use
+    from cudadoctor.rules.pins import Pin
+
+_LIBRARY = re.compile(r"nvidia-(?P<base>[a-z][a-z-]*?)(?:-cu(?P<major>\d+))?")
+_ONE_NAME_IN_ALL_CUDA_12 = frozenset({"curand", "cusolver", "nvtx"})
+"""Libraries whose soname is the same in CUDA 11 and 12, in the same folder."""
+_ONE_NAME_IN_ALL = frozenset({"nccl", "cusparselt", "nvshmem"})
+"""Libraries whose soname and folder are the same for every CUDA."""
+_OTHERS = r"lib(cudart|nvrtc|cupti|cusparse|cufft|curand|cusolver|cufile|nvToolsExt|nvshmem)"
+_WHEELS = ("nvidia-wheels-mixed", "torch-install-corrupt", "jetson-build")
+
+
+@rule(
+    "nvidia-wheels-mixed",
+    title="{what}",
+    yields_to=("jetson-build",),
+    essential=False,
+)
+def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Found | None:
+    """torch was compiled against exact versions of CUDA's libraries, and others lie in their place.
+
+    torch pins them in its metadata: one by one up to 2.10, from 2.11 on through the package
+    cuda-toolkit. Another package, an upgrade or a requirements file replaced one of them, or
+    wheels for two CUDA majors write into the same folder: cuDNN, NCCL, cuSPARSELt and NVSHMEM of
+    every CUDA, and cuRAND, cuSOLVER and NVTX of 11 and 12. What is only left over from an older
+    torch, under names of its own, is harmless.
+
+    Told from the shadowed libraries, whose wrong copy lies outside of this environment. Cured by
+    uninstalling the strangers first and then installing torch's pinned set, or by a new
+    environment: uninstalling afterwards deletes files of both.
+    """
+    if not applies(m) or m.platform.system != "Linux":
+        return None
+    pins = library_pins(m)
+    wrong = [pin for pin in pins if pin.installed is not None and not pin.met]
+    strangers = _strangers(m, pins)
+    if not (wrong or strangers):
+        return None
+    if strangers:
+        stranger, pin = strangers[0]
+        what = f"{stranger} and {pin.name} of two CUDA versions write into one folder"
+    else:
+        what = f"torch pins {wrong[0].requirement}, and {wrong[0].installed} is installed"
+    return Found(
+        evidence=("packages", "torch.requires"),
+        values={"what": what},
+        confidence=Confidence.LIKELY,
+        severity=None if _breaks(m, wrong, strangers) else Severity.WARNING,
+        remedies=_pinned_again(m, kb, wrong, strangers),
+    )
+
+
+def _strangers(m: Machine, pins: tuple[Pin, ...]) -> list[tuple[str, Pin]]:
+    """Installed wheels that overwrite files of a pinned one, each with the pinned one."""
+    ours = {base: pin for pin in pins if (base := _base(pin.name)[0])}
+    found = []
+    for one in m.packages or ():
+        base, major = _base(one.name)
+        pin = ours.get(base)
+        if pin is None or one.name == pin.name:
+            continue
+        version, pinned = version_of(one.version), pin.installed
+        same_cudnn = base == "cudnn" and version and pinned and version.major == pinned.major
+        twelve = _base(pin.name)[1] == 12 and major == 11
+        if base in _ONE_NAME_IN_ALL or same_cudnn or (twelve and base in _ONE_NAME_IN_ALL_CUDA_12):
+            found.append((one.name, pin))
+    return found
+
+
+def _base(name: str) -> tuple[str, int | None]:
+    found = _LIBRARY.fullmatch(name)
+    if not found:
+        return "", None
+    return found["base"], int(found["major"]) if found["major"] else None
+
+
+def _breaks(m: Machine, wrong: list[Pin], strangers: list[tuple[str, Pin]]) -> bool:
+    """Whether torch cannot work so; a newer version of the same major is merely fragile."""
+    if import_fails(m):
+        return True
+    if proven_sound(m):
+        return False
+    older = [pin for pin in wrong if _is_older(pin)]
+    return bool(older) or any(not _kept_its_file(m, pin) for _, pin in strangers)
+
+
+def _is_older(pin: Pin) -> bool:
+    wanted = re.search(r"==\s*([\d.]+?)(?:\.\*)?$", pin.wanted)
+    if wanted is None or pin.installed is None or pin.name == META:
+        return pin.name != META
+    least = version_of(wanted[1])
+    return least is not None and (
+        pin.installed < least or pin.installed.release[0] != least.release[0]
+    )
+
+
+def _kept_its_file(m: Machine, pin: Pin) -> bool:
+    """Whether the file in the shared folder is still the pinned wheel's."""
+    stem = f"lib{_base(pin.name)[0]}".lower()
+    uses = in_use(m) if m.libraries.mapped or m.libraries.predicted else ()
+    files = [one.library for one in uses if one.library.soname.lower().startswith(stem)]
+    own = [one for one in files if is_own(m, one) and one.version]
+    return bool(own) and all(compared(one.version, str(pin.installed)) == 0 for one in own)
+
+
+def _pinned_again(
+    m: Machine, kb: Knowledge, wrong: list[Pin], strangers: list[tuple[str, Pin]]
+) -> tuple[Remedy, ...]:
+    hurt = {pin.name: pin for pin in (*wrong, *(pin for _, pin in strangers))}
+    names = tuple(dict.fromkeys(name for name, _ in strangers))
+    remove = (*names, *(pin.name for _, pin in strangers))
+    title = "Install the versions that torch pins"
+    if META in hurt:
+        return reinstall_torch(m, kb)
+    pins = tuple(pin.requirement for pin in hurt.values())
+    first = install_packages(
+        m, "pinned-libraries", title, *pins, remove=tuple(dict.fromkeys(remove))
+    )
+    return first + reinstall_torch(m, kb)
+
+
+@rule(
+    "cudnn-shadowed",
+    title="cuDNN{version} comes from {path}, not from torch's own set{own}",
+    yields_to=_WHEELS,
+    essential=False,
+)
+def cudnn_shadowed(m: Machine, kb: Knowledge) -> Found | None:
+    """torch brings the cuDNN that it was compiled against; with an older one it refuses to run.
+
+    The files of the process (its maps) prove it; before that, the loader's rules predict it:
+    LD_PRELOAD, RPATH of the library that asks, LD_LIBRARY_PATH, RUNPATH, the loader's cache. A
+    newer minor version of the same major works and is a warning, for cuDNN loads further parts
+    of itself by name and mixed parts fail. A torch of conda, the system or a vendor's image that
+    brings no cuDNN uses theirs rightly.
+
+    Told from cudnn-missing-sublib, where all parts come from one place. Cured by starting the
+    program without the variable. Installing cuDNN into the system cures nothing.
+    """
+    return _shadowed(
+        m, kb, r"libcudnn", "cuDNN version incompatibility", "version of cudnn", parts=2
+    )
+
+
+@rule(
+    "cublas-mismatch",
+    title="{soname}{version} comes from {path}, not from torch's own set{own}",
+    yields_to=_WHEELS,
+    essential=False,
+)
+def cublas_mismatch(m: Machine, kb: Knowledge) -> Found | None:
+    """cuBLAS and cuBLASLt call each other by exact version, and one of them is not torch's.
+
+    An older copy lacks functions ("undefined symbol: cublasLt..."), or matrix products fail.
+    CUBLAS_STATUS_NOT_INITIALIZED alone is mostly lack of memory. A toolkit's lib64 on
+    LD_LIBRARY_PATH is the usual way in, since torch reaches cuBLASLt by RUNPATH.
+
+    Cured by starting the program without the variable.
+    """
+    return _shadowed(m, kb, r"libcublas", "undefined symbol: cublas", "symbol cublas")
+
+
+@rule(
+    "nccl-shadowed",
+    title="NCCL{version} comes from {path}, not from torch's own set{own}",
+    yields_to=_WHEELS,
+    essential=False,
+)
+def nccl_shadowed(m: Machine, kb: Knowledge) -> Found | None:
+    """torch brings its own NCCL; an older one in its place lacks functions that torch calls.
+
+    It shows as "undefined symbol: ncclCommWindowRegister" or another new function while torch is
+    imported, or as ranks that disagree about the version. A newer one works, and is a warning
+    since nobody tested the pair. Images for a cluster set it on purpose with their own network
+    plug-ins.
+
+    Cured by starting the program without the variable, or by removing the other copy's path.
+    """
+    return _shadowed(m, kb, r"libnccl\.", "undefined symbol: nccl")
+
+
+@rule(
+    "nvjitlink-mismatch",
+    title="nvJitLink{version} comes from {path}, not from torch's own set{own}",
+    yields_to=_WHEELS,
+    essential=False,
+)
+def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Found | None:
+    """cuSPARSE asks nvJitLink for a function by its CUDA version, and an older copy lacks it.
+
+    The words are "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12"; the
+    number is the CUDA of the cuSPARSE that asks. Mostly the lib64 of an older toolkit stands on
+    LD_LIBRARY_PATH. A newer nvJitLink of the same major serves older callers.
+
+    Told from nvidia-wheels-mixed, where the old copy is a wheel of this environment.
+    """
+    return _shadowed(m, kb, r"libnvJitLink", "__nvJitLink")
+
+
+@rule(
+    "cuda-lib-shadowed",
+    title="{soname}{version} comes from {path}, not from torch's own set{own}",
+    yields_to=_WHEELS,
+    essential=False,
+)
+def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Found | None:
+    """A library of another CUDA is loaded in place of the one that torch was compiled against.
+
+    This is about the CUDA runtime, NVRTC, CUPTI, cuSPARSE, cuSPARSELt, cuFFT, cuRAND, cuSOLVER and
+    NVSHMEM. An older copy lacks functions; a newer one of the same major works and is a warning.
+    LD_LIBRARY_PATH does not win over DT_RPATH, but does over DT_RUNPATH: the tags of each library
+    were read before this was said.
+
+    Cured by starting the program without the variable.
+    """
+    words = ("undefined symbol: cusparse", "undefined symbol: cupti", "undefined symbol: cuda")
+    return _shadowed(m, kb, _OTHERS, *words)
+
+
+def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int = 4) -> Found | None:
+    if not applies(m):
+        return None
+    spoken = said(m, *words)
+    if spoken and not (m.libraries.mapped or m.libraries.predicted):
+        return _by_words(spoken, pattern)
+    graded = [
+        (rank, one) for one in foreign(m, pattern) if (rank := gravity(m, one, parts)) is not None
+    ]
+    if not graded:
+        return _by_words(spoken, pattern) if spoken and not m.libraries.missing else None
+    rank, worst = min(graded, key=lambda pair: pair[0])
+    library = worst.use.library
+    return Found(
+        evidence=(worst.use.path, "libraries.own", *((spoken,) if spoken else ())),
+        values={
+            "soname": library.soname,
+            "version": f" {library.version}" if library.version else "",
+            "path": library.path,
+            "own": f" ({worst.own})" if worst.own else "",
+        },
+        confidence=Confidence.CERTAIN if spoken else sureness(worst),
+        severity=Severity.ERROR if spoken else rank,
+        remedies=way_out(m, kb, library),
+    )
+
+
+def _by_words(spoken: str, pattern: str) -> Found:
+    """The loader's own words prove it where the files are not known."""
+    text = "Start the program with LD_LIBRARY_PATH and LD_PRELOAD unset."
+    name = pattern.replace("\\.", "")
+    return Found(
+        evidence=(spoken,),
+        values={"soname": name, "version": "", "path": "another CUDA", "own": ""},
+        confidence=Confidence.LIKELY,
+        title=None if name.isidentifier() else "A library of another CUDA is loaded before torch's",
+        remedies=by_hand("own-libraries", "Let torch load its own libraries", text),
+    )
+
+
+@rule(
+    "cudnn-missing-sublib",
+    title="The parts of cuDNN do not belong together: {what}",
+    yields_to=("cudnn-shadowed", *_WHEELS),
+    essential=False,
+)
+def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Found | None:
+    """cuDNN loads its parts when they are first needed, and one is absent or of another version.
+
+    "Unable to load any of libcudnn_ops.so.9" and CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH say so.
+    The files were deleted, or two wheels wrote them one after the other. Told from cudnn-shadowed,
+    where some part lies outside of torch's own set. CUDNN_STATUS_NOT_INITIALIZED and
+    INTERNAL_ERROR alone are often lack of memory.
+
+    Cured by installing torch's own cuDNN wheel again.
+    """
+    if not applies(m):
+        return None
+    words = ("Unable to load any of {libcudnn", "SUBLIBRARY_VERSION_MISMATCH", "library libcudnn_")
+    spoken = said(m, *words)
+    what, evidence = ("", "") if spoken else _odd_part(m)
+    if not (spoken or what):
+        return None
+    wheel = next((p for p in m.packages or () if _base(p.name)[0] == "cudnn"), None)
+    again = (f"{wheel.name}=={wheel.version}",) if wheel else ()
+    title = "Install cuDNN again"
+    fresh = (
+        install_packages(m, "reinstall-cudnn", title, *again, remove=(wheel.name,)) if wheel else ()
+    )
+    return Found(
+        evidence=(spoken or evidence,),
+        values={"what": what or "it says so itself"},
+        confidence=Confidence.CERTAIN if spoken else Confidence.LIKELY,
+        remedies=fresh or reinstall_torch(m, kb),
+    )
+
+
+def _odd_part(m: Machine) -> tuple[str, str]:
+    """A part of cuDNN that is missing or of another version than the rest, and its fact."""
+    parts: list[Use] = [u for u in in_use(m) if u.library.soname.startswith("libcudnn")]
+    gone = [name for name in m.libraries.missing or () if name.startswith("libcudnn_")]
+    if gone and parts:
+        return f"nothing provides {gone[0]}", "libraries.missing"
+    if not parts or any(not is_own(m, part.library) for part in parts):
+        return "", ""
+    first = parts[0].library
+    for part in parts[1:]:
+        if compared(part.library.version, first.version) not in (0, None):
+            this, other = part.library, first
+            found = f"{this.soname} is {this.version}, {other.soname} {other.version}"
+            return found, part.path
+    return "", ""
+
+
+@rule("libstdcxx-old", title="{path} is too old for this torch", essential=False)
+def libstdcxx_old(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """A compiled file asks for {symbol}, which the libstdc++ that is loaded first does not have.
+
+    The loader names the file in its words. In conda environments it is often conda's own older
+    copy, or the system's where conda's newer one was expected. GLIBC in place of GLIBCXX is
+    another matter: then the whole system is too old, which is platform-unsupported.
+
+    Cured by a newer libstdcxx-ng of conda-forge in that environment, or by starting the program
+    without the LD_LIBRARY_PATH that brings the old copy.
+    """
+    if m.torch.installed is False:
+        return None
+    spoken = said(m, "GLIBCXX_", "CXXABI_")
+    if spoken is None:
+        need(m.torch.imported.ok if m.torch.imported else None, "torch.imported.ok")
+        return None
+    text = _words(m, spoken)
+    named = re.search(r"(/[^\s:'\"]*libstdc\+\+[^\s:'\"]*)", text)
+    symbol = re.search(r"(?:GLIBCXX|CXXABI)_[\d.]*\d", text)
+    way = "In a conda environment, run conda install -c conda-forge 'libstdcxx-ng>=13'; otherwise "
+    way += "start the program without LD_LIBRARY_PATH, or use a newer system or image."
+    return Found(
+        evidence=(spoken,),
+        values={
+            "path": named[1] if named else "libstdc++.so.6",
+            "symbol": symbol[0] if symbol else "a newer GLIBCXX",
+        },
+        remedies=by_hand("newer-libstdcxx", "Load a newer libstdc++", way),
+    )
+
+
+def _words(m: Machine, path: str) -> str:
+    from cudadoctor.facts import lookup
+
+    return str(lookup(m, path) or "")
+
+
+RULES = (
+    nvidia_wheels_mixed,
+    cudnn_shadowed,
+    cublas_mismatch,
+    nccl_shadowed,
+    nvjitlink_mismatch,
+    cuda_lib_shadowed,
+    cudnn_missing_sublib,
+    libstdcxx_old,
+)

@@ -1,0 +1,218 @@
+"""Would a compilation of an extension find a toolkit and a compiler that fit torch?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.findings import Severity
+from cudadoctor.remedies import by_hand, set_variables, unset_variables
+from cudadoctor.rule import Found, need, rule
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+    from cudadoctor.facts import Machine, Toolkit
+    from cudadoctor.findings import Remedy
+    from cudadoctor.knowledge import Knowledge
+
+
+@rule(
+    "toolkit-missing",
+    title="{package} compiles CUDA code, and there is no CUDA toolkit",
+    severity=Severity.WARNING,
+    yields_to=("toolkit-env-wrong",),
+)
+def toolkit_missing(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """{package} builds kernels with nvcc when they are first used; torch itself needs no toolkit.
+
+    The words are "CUDA_HOME environment variable is not set" or "nvcc not found". Judged only where
+    something installed compiles at run time, or where a compilation is what failed. A toolkit
+    never makes torch.cuda.is_available() true.
+
+    Cured by a toolkit of the same CUDA major as torch's, without the driver that its installer
+    offers: conda's cuda-toolkit package in the environment, or the distribution's
+    cuda-toolkit-X-Y package.
+    """
+    needed = need(m.build.needed_by, "build.needed_by")
+    if not needed or not _cuda_build(m):
+        return None
+    toolkits = need(m.build.toolkits, "build.toolkits")
+    if any(one.nvcc for one in toolkits):
+        return None
+    return Found(
+        evidence=("build.needed_by", "build.toolkits"),
+        values={"package": needed[0]},
+        severity=_gravity(m),
+        remedies=_install(m),
+    )
+
+
+@rule(
+    "toolkit-torch-mismatch",
+    title="nvcc is of CUDA {toolkit}, and torch is built with CUDA {torch}",
+    severity=Severity.WARNING,
+    yields_to=("toolkit-env-wrong",),
+)
+def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """torch refuses to compile an extension with a toolkit of another CUDA major than its own.
+
+    "The detected CUDA version mismatches the version that was used to compile PyTorch" is its
+    refusal. Another minor of the same major only warns, and is no finding here. As long as nothing
+    is compiled the toolkit does not matter at all: then this is information.
+
+    Told from toolkit-env-wrong, where a fitting toolkit is installed and another one is taken.
+    Cured by a toolkit of torch's major beside the present one. Not by another driver.
+    """
+    cuda, used = _taken(m)
+    if cuda is None or used is None or _same_major(used, cuda):
+        return None
+    toolkit = need(used.cuda, f"build.toolkits.{_index(m, used)}.cuda")
+    if toolkit.major == cuda.major or any(_same_major(one, cuda) for one in _all(m)):
+        return None
+    asked = bool(need(m.build.needed_by, "build.needed_by") or m.build.cuda_home)
+    return Found(
+        evidence=("build.used", f"build.toolkits.{_index(m, used)}.cuda", "torch.cuda"),
+        values={"toolkit": toolkit, "torch": cuda},
+        severity=_gravity(m) if asked else Severity.INFO,
+        remedies=_install(m),
+    )
+
+
+@rule("toolkit-env-wrong", title="{what}", severity=Severity.WARNING)
+def toolkit_env_wrong(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """Whatever compiles CUDA code looks in CUDA_HOME, CUDA_PATH, for nvcc on PATH and in
+    /usr/local/cuda, in this order, and the first of them leads to the wrong place.
+
+    A variable that names a missing folder makes every build of an extension fail; one that names
+    another CUDA than torch's is refused by torch. Told from toolkit-missing, where no toolkit is
+    installed anywhere, and from toolkit-torch-mismatch, where none of torch's major is.
+
+    Cured by the variable: unset, or set to the toolkit that fits.
+    """
+    home, exists = need(m.build.cuda_home, "build.cuda_home"), m.build.cuda_home_exists
+    cuda = m.torch.cuda if m.torch.build == "cuda" else None
+    fitting = [one for one in _all(m) if one.nvcc and cuda and _same_major(one, cuda)]
+    if home and not need(exists, "build.cuda_home_exists"):
+        what = f"{_variable(m)} names {home}, which is not there"
+        evidence: tuple[str, ...] = ("build.cuda_home", "build.cuda_home_exists")
+    else:
+        cuda, used = _taken(m)
+        if cuda is None or used is None or not fitting:
+            return None
+        number = _index(m, used)
+        if _same_major(used, cuda) or (used.cuda is None and used.nvcc):
+            return None
+        other = f"CUDA {used.cuda}" if used.cuda else "without nvcc"
+        what = f"Builds take {used.path} ({other}), and torch needs {fitting[0].path}"
+        evidence = ("build.used", f"build.toolkits.{number}.cuda", "torch.cuda")
+    asked = bool(home or need(m.build.needed_by, "build.needed_by"))
+    return Found(
+        evidence=evidence,
+        values={"what": what},
+        severity=_gravity(m) if asked else Severity.INFO,
+        remedies=_right_home(m, fitting),
+    )
+
+
+@rule(
+    "host-compiler-unsupported",
+    title="nvcc of CUDA {toolkit} does not accept {compiler}",
+    severity=Severity.WARNING,
+    yields_to=("toolkit-missing", "toolkit-env-wrong", "toolkit-torch-mismatch"),
+)
+def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Found | None:
+    """nvcc compiles with the system's C++ compiler and knows versions up to {limit} only.
+
+    The words are "unsupported GNU version! gcc versions later than ... are not supported". Judged
+    only where something compiles CUDA code. An older g++ can be installed beside the present one.
+
+    Cured by NVCC_CCBIN (or -ccbin) with that older compiler. -allow-unsupported-compiler comes
+    last: what it builds may be wrong.
+    """
+    if not need(m.build.needed_by, "build.needed_by"):
+        return None
+    cuda, used = _taken(m)
+    if cuda is None or used is None or not used.nvcc:
+        return None
+    compiler = m.build.compiler
+    toolkit = need(used.cuda, f"build.toolkits.{_index(m, used)}.cuda")
+    if need(compiler.present, "build.compiler.present"):
+        if compiler.name not in ("g++", "gcc", "c++"):
+            return None
+        version = need(compiler.version, "build.compiler.version")
+        limit = need(kb.gcc_max(toolkit), "build.compiler.version", "the tables lack this CUDA")
+        if version.major <= limit:
+            return None
+        shown, newest = f"g++ {version}", f"g++ {limit}"
+    else:
+        shown, newest = "a system without C++ compiler", "a certain one"
+    text = f"Install {newest if newest != 'a certain one' else 'g++'} and set NVCC_CCBIN to it."
+    return Found(
+        evidence=("build.compiler", f"build.toolkits.{_index(m, used)}.cuda"),
+        values={"toolkit": toolkit, "compiler": shown, "limit": newest},
+        severity=_gravity(m),
+        remedies=by_hand("older-compiler", "Give nvcc a compiler that it accepts", text),
+    )
+
+
+def _cuda_build(m: Machine) -> bool:
+    if m.torch.installed is False:
+        return False
+    return need(m.torch.build, "torch.build") == "cuda"
+
+
+def _taken(m: Machine) -> tuple[Version | None, Toolkit | None]:
+    """torch's CUDA, and the toolkit that a build would take; None each where there is none."""
+    if not _cuda_build(m):
+        return None, None
+    path = need(m.build.used, "build.used")
+    used = next((one for one in _all(m) if one.path == path), None)
+    return need(m.torch.cuda, "torch.cuda"), used
+
+
+def _all(m: Machine) -> tuple[Toolkit, ...]:
+    return need(m.build.toolkits, "build.toolkits")
+
+
+def _index(m: Machine, used: Toolkit) -> int:
+    return _all(m).index(used)
+
+
+def _same_major(one: Toolkit, cuda: Version) -> bool:
+    return one.cuda is not None and one.cuda.major == cuda.major
+
+
+def _gravity(m: Machine) -> Severity:
+    """What made the action of a report fail is an error; a local look only warns of it."""
+    failed = m.look == "report" and bool(m.build.needed_by)
+    return Severity.ERROR if failed else Severity.WARNING
+
+
+def _variable(m: Machine) -> str:
+    env = m.env or {}
+    return "CUDA_PATH" if "CUDA_PATH" in env and not env.get("CUDA_HOME") else "CUDA_HOME"
+
+
+def _right_home(m: Machine, fitting: list[Toolkit]) -> tuple[Remedy, ...]:
+    if not fitting:
+        return unset_variables(m, _variable(m))
+    title = f"Set CUDA_HOME to {fitting[0].path}"
+    return set_variables(m, "set-cuda-home", title, {"CUDA_HOME": fitting[0].path})
+
+
+def _install(m: Machine) -> tuple[Remedy, ...]:
+    cuda = m.torch.cuda
+    number = f"{cuda.major}.{cuda.minor}" if cuda else "of torch's version"
+    package = f"cuda-toolkit-{cuda.major}-{cuda.minor}" if cuda else "cuda-toolkit"
+    text = f"Install a CUDA {number} toolkit without its driver: the package {package} of NVIDIA's "
+    text += "repository, or in a conda environment conda install -c conda-forge "
+    text += f"cuda-nvcc cuda-cudart-dev cuda-version={number}, and set CUDA_HOME to it."
+    return by_hand("install-toolkit", f"Install a CUDA {number} toolkit", text)
+
+
+RULES = (
+    toolkit_missing,
+    toolkit_torch_mismatch,
+    toolkit_env_wrong,
+    host_compiler_unsupported,
+)
