@@ -279,6 +279,20 @@ def test_a_dockerfile_begins_with_an_image_of_the_table_that_the_driver_accepts(
     assert tag is not None and tag.startswith("nvidia/cuda:12.2")
 
 
-def test_every_image_of_the_table_is_of_its_form() -> None:
-    for image in docker.images():
-        assert image.tag.startswith(f"{image.cuda}-base-ubuntu")
+def test_a_release_that_needs_a_newer_python_is_not_put_on_an_older_system() -> None:
+    newest = msgspec.structs.replace(
+        DEFAULT, install=("torch==2.15.0",), variant="cu132", cuda="13.2"
+    )
+    tag = docker.image_for(machine(driver={"cuda": "13.3"}), KB, newest)
+    assert tag is not None and tag.endswith("ubuntu24.04") and tag.startswith("nvidia/cuda:13.2")
+
+
+def test_conda_pins_a_release_that_conda_forge_has() -> None:
+    old = msgspec.structs.replace(TO_CU126, install=("torch==2.7.1",))
+    assert "pytorch-gpu=2.7.1" in commands(conda(), old)[-1]
+    assert "pytorch-gpu" in commands(conda(), TO_CU126)[-1]
+
+
+def test_conda_is_never_asked_for_a_cuda_that_conda_forge_lacks() -> None:
+    newest = msgspec.structs.replace(DEFAULT, variant="cu132", cuda="13.2")
+    assert "cuda-version>=13.0,<14" in commands(conda(), newest)[-1]

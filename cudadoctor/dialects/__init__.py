@@ -24,9 +24,9 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, wish: Dialect | None
     """The change in the words of the wished manager, else of the one that fits."""
     dialect = wish or dialect_of(m)
     if dialect == "conda":
-        return conda.write(m, change)
+        return conda.write(m, kb, change)
     if dialect == "pixi":
-        return pixi.write(m, change)
+        return pixi.write(m, kb, change)
     if dialect == "docker":
         return docker.write(m, kb, change)
     if environment.is_closed(m):

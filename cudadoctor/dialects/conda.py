@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from cudadoctor.builds import platform_of
 from cudadoctor.dialects import pip
 from cudadoctor.dialects.address import manager
 from cudadoctor.dialects.written import Command, Written
@@ -13,6 +14,7 @@ from cudadoctor.dialects.written import Command, Written
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
     from cudadoctor.findings import PackageChange
+    from cudadoctor.knowledge import Knowledge
 
 _NAMES = {"torch": "pytorch", "opencv-python": "opencv", "faiss-gpu": "faiss"}
 _FROM_TORCH = ("nvidia-", "cuda-", "triton")
@@ -26,7 +28,7 @@ _NO_GPU_SEEN = (
 )
 
 
-def write(m: Machine, change: PackageChange) -> Written:
+def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     """The change in the examined conda environment."""
     conda = manager(m, "mamba", "micromamba", "conda") or "conda"
     where = _where(m)
@@ -34,7 +36,7 @@ def write(m: Machine, change: PackageChange) -> Written:
     wheels = wheels_to_remove(m, change)
     if wheels:
         commands += pip.write(m, wheels).commands
-    specs = specs_of(change)
+    specs = specs_of(m, kb, change)
     gone = tuple(conda_name(name) for name in pip.sound(change.remove))
     if not specs and gone and not wheels:
         commands.append((conda, "remove", "-y", *where, *gone))
@@ -46,28 +48,50 @@ def write(m: Machine, change: PackageChange) -> Written:
     return Written(tool="conda", commands=tuple(commands), note=note)
 
 
-def specs_of(change: PackageChange) -> tuple[str, ...]:
+def specs_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...]:
     """The change's requirements as conda-forge's packages."""
-    wanted = (*change.install, *change.then)
-    names = [pip.name_of(one) for one in pip.sound(wanted)]
+    wanted = pip.sound((*change.install, *change.then))
+    names = [pip.name_of(one) for one in wanted]
     if "torch" not in names:
-        return tuple(_spec(one) for one in pip.sound(wanted))
+        return tuple(_spec(one) for one in wanted)
+    release = wanted[names.index("torch")].partition("==")[2]
+    made = _made(m, kb, release)
     flavour = "pytorch-gpu" if change.cuda else "pytorch-cpu"
+    if change.cuda:
+        major = Version(change.cuda).major
+        known = any(cuda.major == major for cuda in made)
+    else:
+        known = bool(made)
     # Companions without a version: conda-forge pairs them with the torch that it chooses.
     others = tuple(
         conda_name(name) if name in ("torchvision", "torchaudio") else _spec(one)
         for name, one in zip(names, wanted, strict=True)
         if name != "torch" and not name.startswith(_FROM_TORCH)
     )
-    return (flavour, *cuda_range(change), *others)
+    torch = f"{flavour}={release}" if known else flavour
+    return (torch, *cuda_range(m, kb, change), *others)
 
 
-def cuda_range(change: PackageChange) -> tuple[str, ...]:
-    """The constraint that keeps the environment on the CUDA major which the driver runs."""
+def cuda_range(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...]:
+    """The constraint that keeps the environment on the CUDA major which the driver runs.
+
+    conda-forge builds for fewer minors than torch's index: the lower end is one that it has.
+    """
     if change.cuda is None:
         return ()
-    cuda = Version(change.cuda)
-    return (f"cuda-version>={cuda.major}.{cuda.minor},<{cuda.major + 1}",)
+    wanted = Version(change.cuda)
+    newest = _made(m, kb, str(kb.newest_on_conda("conda-forge")))
+    same = [cuda for cuda in newest if cuda.major == wanted.major]
+    lowest = min(wanted, *same) if same else Version(f"{wanted.major}.0")
+    return (f"cuda-version>={lowest.major}.{lowest.minor},<{wanted.major + 1}",)
+
+
+def _made(m: Machine, kb: Knowledge, release: str) -> tuple[Version, ...]:
+    """The CUDA versions that conda-forge built that torch release with."""
+    platform = platform_of(m)
+    if not release or platform is None:
+        return ()
+    return kb.conda_cuda("conda-forge", Version(release), platform) or ()
 
 
 def conda_name(name: str) -> str:

@@ -5,13 +5,9 @@ torch's wheels bring their own CUDA libraries, so the smallest image (base) is e
 
 from __future__ import annotations
 
-import json
 import shlex
-from functools import lru_cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
-import msgspec
 from packaging.version import Version
 
 from cudadoctor.dialects.index import options, pinned, source_for
@@ -25,15 +21,8 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
 
 _PLAIN = "ubuntu:24.04"
+_PYTHON_OF = {"ubuntu24.04": "3.12", "ubuntu22.04": "3.10"}
 _PLATFORMS = {"x86_64": "linux_x86_64", "aarch64": "linux_aarch64"}
-
-
-class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """A base image: its CUDA release, its system and that system's own Python."""
-
-    cuda: Version
-    tag: str
-    python: str
 
 
 def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
@@ -46,19 +35,8 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     )
 
 
-@lru_cache(maxsize=1)
-def images() -> tuple[Image, ...]:
-    """All images of the table, the newest first."""
-    text = resources.files("cudadoctor.dialects").joinpath("images.json").read_text("utf-8")
-    table = json.loads(text)
-    return tuple(
-        Image(cuda=Version(row["cuda"]), tag=row["tag"], python=table["python"][row["distro"]])
-        for row in table["images"]
-    )
-
-
 def image_for(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
-    """The image for a CUDA build, None where the table has none of that CUDA major.
+    """The image for a CUDA build, None where the tables have none that suits.
 
     Not newer than the driver's own CUDA: these images refuse to start on an older driver of a
     GeForce, although the wheels in them would run.
@@ -68,15 +46,13 @@ def image_for(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
     wanted = Version(change.cuda)
     limit = min(wanted, m.driver.cuda) if m.driver.cuda else wanted
     pythons = _pythons(m, kb, change)
-    fitting = [
-        one
-        for one in images()
-        if one.cuda.major == wanted.major
-        and one.cuda.release[:2] <= limit.release[:2]
-        and (pythons is None or one.python in pythons)
-    ]
-    best = max(fitting, key=lambda one: (one.cuda, one.python == "3.12"), default=None)
-    return f"nvidia/cuda:{best.tag}" if best else None
+    for minor in range(limit.minor, -1, -1):
+        for distro, python in _PYTHON_OF.items():
+            cuda = Version(f"{wanted.major}.{minor}")
+            tag = kb.newest_docker_tag(cuda, "base", distro)
+            if tag and (pythons is None or python in pythons):
+                return f"nvidia/cuda:{tag}"
+    return None
 
 
 def _pythons(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...] | None:

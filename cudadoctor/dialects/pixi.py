@@ -13,14 +13,15 @@ from cudadoctor.findings import Edit
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
     from cudadoctor.findings import PackageChange
+    from cudadoctor.knowledge import Knowledge
 
 
-def write(m: Machine, change: PackageChange) -> Written:
+def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     """The change in the pixi project that the examined environment belongs to."""
     pixi = manager(m, "pixi") or "pixi"
     project = project_of(m)
     where: Command = ("--manifest-path", project) if project else ()
-    specs = specs_of(change)
+    specs = specs_of(m, kb, change)
     commands: list[Command] = []
     gone = tuple(conda_name(name) for name in sound(change.remove))
     if gone and not specs:
