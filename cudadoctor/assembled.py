@@ -34,14 +34,26 @@ class _Node(dict[str, Any]):
 
 
 def _put(tree: dict[str, Any], path: list[str], value: object) -> None:
+    """Put a value at its path; a section merges with what other probes said of it."""
     for part in path[:-1]:
-        tree = tree.setdefault(part, _Node())
+        tree[part] = _opened(tree.get(part))
+        tree = tree[part]
     last = path[-1]
     there = tree.get(last)
-    if isinstance(there, _Node) and isinstance(value, Section):
-        # A whole section came after single facts of it: the single facts are the more exact.
-        value = _built(value, there)
-    tree[last] = value
+    if isinstance(value, Section) and isinstance(there, (_Node, Section)):
+        tree[last] = _Node({**_opened(there), **_opened(value)})
+    else:
+        tree[last] = value
+
+
+def _opened(value: object) -> _Node:
+    """A section as a node, with the fields that it knows."""
+    if isinstance(value, _Node):
+        return value
+    if isinstance(value, Section):
+        fields = msgspec.structs.asdict(value)
+        return _Node({name: one for name, one in fields.items() if one is not None})
+    return _Node()
 
 
 def _is_known(tree: dict[str, Any], path: str) -> bool:

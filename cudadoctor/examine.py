@@ -46,7 +46,7 @@ def examine(look: Look, progress: Progress) -> Machine:
     host = LocalHost(scratch)
     _OPEN.append(host)
     try:
-        return examine_host(host, look, progress, scratch)
+        return examine_host(host, look, progress)
     finally:
         host.close()
         _OPEN.remove(host)
@@ -81,13 +81,11 @@ def examine_host(
 
 def _side_by_side(host: Host, look: Look, progress: Progress, chosen: Chosen) -> dict[str, Looked]:
     """Every probe that needs no other, at once; each ends by its own deadline."""
-    fast = look.depth == "fast"
     seen: dict[str, Looked] = {}
     jobs = {
         "the driver": lambda: _note(seen, "driver", lambda: _driver(host, look)),
-        "libcuda": lambda: _note(seen, "libcuda", lambda: _libcuda(host, look)),
         "the examined Python": lambda: _python_side(seen, host, look, chosen),
-        "the system": lambda: _system_side(seen, host, fast),
+        "the system": lambda: _system_side(seen, host),
     }
     threads = [
         threading.Thread(target=_told, args=(what, job, progress), daemon=True)
@@ -119,11 +117,13 @@ def _note(seen: dict[str, Looked], name: str, probe: Callable[[], Looked]) -> No
 
 _FILLED_BY = {
     "driver": ("driver", "gpus"),
-    "libcuda": ("driver.libcuda",),
     "target": ("python", "torch", "packages"),
     "libraries": ("libraries",),
     "toolkits": ("build",),
-    "system": ("platform", "container", "limits", "pci", "env"),
+    "platform": ("platform", "container"),
+    "pci": ("pci",),
+    "limits": ("limits",),
+    "environment": ("env",),
 }
 """What is not known where a probe fails of itself."""
 
@@ -134,10 +134,16 @@ def _driver(host: Host, look: Look) -> Looked:
     return read_driver(host, fast=look.depth == "fast", timeout_s=look.timeout_s)
 
 
-def _libcuda(host: Host, look: Look) -> Looked:
-    from cudadoctor.probes.libcuda import read_libcuda
+def _system_side(seen: dict[str, Looked], host: Host) -> None:
+    from cudadoctor.probes.environment import read_environment
+    from cudadoctor.probes.limits import read_limits
+    from cudadoctor.probes.pci import read_pci
+    from cudadoctor.probes.platform import read_platform
 
-    return read_libcuda(host, timeout_s=_limit(look, fast_s=4.0, full_s=60.0))
+    _note(seen, "platform", lambda: read_platform(host))
+    _note(seen, "pci", lambda: read_pci(host))
+    _note(seen, "limits", lambda: read_limits(host))
+    _note(seen, "environment", lambda: read_environment(host))
 
 
 def _python_side(seen: dict[str, Looked], host: Host, look: Look, chosen: Chosen) -> None:

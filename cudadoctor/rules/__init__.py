@@ -3,6 +3,22 @@
 from __future__ import annotations
 
 from cudadoctor.rule import Rule
+from cudadoctor.rules import (
+    build,
+    companions,
+    container,
+    driver,
+    gpu,
+    health,
+    install,
+    libcuda,
+    libraries,
+    modes,
+    platforms,
+    process,
+    toolkit,
+    unknown,
+)
 
 CATALOGUE: tuple[str, ...] = (
     "gpu-not-detected",
@@ -87,4 +103,20 @@ CATALOGUE: tuple[str, ...] = (
 )
 """The public names of causes, in the order in which equal findings are told."""
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (
+    *platforms.RULES,
+    *gpu.RULES,
+    *driver.RULES,
+    *container.RULES,
+    *health.RULES,
+    *modes.RULES,
+    *libcuda.RULES,
+    *process.RULES,
+    *build.RULES,
+    *install.RULES,
+    *companions.RULES,
+    *libraries.RULES,
+    *toolkit.RULES,
+    *unknown.RULES,
+)
+"""Every rule: platform, GPU, driver, box, process, torch, libraries, toolkit; what is left last."""
