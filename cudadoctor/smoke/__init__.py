@@ -2,6 +2,9 @@
 
 The child is started with `python -c` in the user's own folder and environment, so that it sees
 what a program of the user would see. It writes to the scratch folder only.
+
+The tests have no GPU: what only a GPU runs (its share of memory, NCCL, formats by generation) is
+not exercised by them; the order of things is, with a CPU in its place.
 """
 
 from __future__ import annotations
@@ -60,11 +63,12 @@ def run_smoke(
         words += [f"start={start}"] if start else []
         words += [f"pretend={pretend}"] if pretend else []
         argv = (python, "-c", BOOT, str(INSIDE), *words, *as_words(gpus))
+        own = {**(host.env if env is None else env), **_caches(folder)}
         if on_line is not None and isinstance(host, LocalHost):
             tell = _named(on_line)
-            ran = host.run(*argv, timeout_s=timeout_s, env=env, cwd=cwd, on_line=tell)
+            ran = host.run(*argv, timeout_s=timeout_s, env=own, cwd=cwd, on_line=tell)
         else:
-            ran = host.run(*argv, timeout_s=timeout_s, env=env, cwd=cwd)
+            ran = host.run(*argv, timeout_s=timeout_s, env=own, cwd=cwd)
     return read(ran, mode, python)
 
 
@@ -88,6 +92,12 @@ class _Folder:
     def __exit__(self, *_: object) -> None:
         if self._made is not None:
             self._made.cleanup()
+
+
+def _caches(folder: str) -> dict[str, str]:
+    """Where torch and CUDA keep what they compile: some make the folder at import."""
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
+    return {name: f"{folder}/{name.lower()}" for name in names} if folder else {}
 
 
 def _named(tell: Progress) -> Progress:

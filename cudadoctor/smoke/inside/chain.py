@@ -10,7 +10,7 @@ import warnings
 from typing import Any, Callable, Dict, Tuple
 
 from . import wire
-from .spec import Spec
+from .spec import LATE, Spec
 
 Said = Tuple[str, Dict[str, Any]]
 
@@ -84,10 +84,13 @@ def _tried(stage: str, spec: Spec, place: Any, limit: float) -> Tuple[str, Said]
             place.begin(limit, fault)
             return "passed", _stage(name)(place)
         _look(stage, spec)
-    except Exception as problem:
+    except BaseException as problem:
+        # A file of the user's that torch loads can also raise SystemExit.
         kind = type(problem).__name__
         if kind in ("Skip", "Wrong"):
             return {"Skip": "skipped", "Wrong": "failed"}[kind], (str(problem), {})
+        if spec.dynamo and fault == "" and stage in LATE + ("ddp",):
+            return "broke", ("import torch._dynamo: " + spec.dynamo, {})
         return "broke", (wire.words(problem), {})
     return "passed", ("", {})
 

@@ -67,11 +67,11 @@ def _asked(device: str, look: Dict[str, Any]) -> Chosen:
 def _reasons(spec: Spec, look: Dict[str, Any]) -> Dict[int, str]:
     """By index in torch's order, why a GPU must be left alone."""
     devices: List[Dict[str, Any]] = look.get("devices") or []
-    by_bus = {str(one.get("bus_id") or ""): int(one["index"]) for one in devices}
+    by_bus = {str(one["bus_id"]): int(one["index"]) for one in devices if one.get("bus_id")}
     reasons = {}
     for bus, position, reason in spec.skip:
         # Without an address the position is the best guess that does not disturb somebody.
-        index = by_bus.get(bus, None if by_bus.keys() - {""} else position)
+        index = by_bus.get(bus, None if by_bus else position)
         if index is not None:
             reasons[index] = reason
     return reasons

@@ -40,7 +40,7 @@ def _stages(board: Board, spec: Spec, look: Any) -> None:
     if spec.device == "cpu" or _heard(board):
         early = _begun(board, spec)
     if board.forks:
-        _dynamo()
+        spec.dynamo = _dynamo()
     board.pump(lambda: look.over or early is not None)
     chosen = early or _begun(board, spec)
     if chosen.error:
@@ -98,13 +98,18 @@ def _heard(board: Board) -> Dict[str, Any]:
     return {}
 
 
-def _dynamo() -> None:
-    """What the first optimizer would import in every worker: once, before they are forked."""
+def _dynamo() -> str:
+    """What the first optimizer would import in every worker: once, before they are forked.
+
+    Says what went wrong, which a second import of it would not repeat.
+    """
     began = time.monotonic()
     try:
         import torch._dynamo  # noqa: F401
-    except Exception as problem:
-        # Absent before torch 2; broken where triton or sympy are. The stages will show it.
+    except BaseException as problem:
+        # Absent before torch 2; broken where triton, sympy or the temporary folder are.
+        absent = getattr(problem, "name", "") == "torch._dynamo"
         wire.say("dynamo", error=wire.words(problem))
-        return
+        return "" if absent else wire.words(problem)
     wire.say("dynamo", error="", seconds=round(time.monotonic() - began, 4))
+    return ""

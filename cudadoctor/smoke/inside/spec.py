@@ -29,8 +29,8 @@ class Spec:
     scratch: the only folder it may write to, "" none. until_s: seconds until it must have ended.
     limit_s: a lower limit for every stage, 0 none. skip: (bus id, position, reason) of GPUs.
     careful: nobody knows who else uses the GPUs. start: fork or spawn, "" by system.
-    plant: a fault to plant, "stage:fault", for tests. pretend: so many GPUs are played by the
-    CPU, for tests of the order of things. only: for a spawned worker, its task.
+    only: for a spawned worker, its task. dynamo: why torch._dynamo could not be imported.
+    For tests, plant: faults, "stage:fault,stage:fault"; pretend: so many GPUs that the CPU plays.
     """
 
     def __init__(self, words: List[str]) -> None:
@@ -54,6 +54,7 @@ class Spec:
         self.start = given.get("start", "")
         self.only = given.get("only", "")
         self.pretend = int(given.get("pretend", "0"))
+        self.dynamo = ""
         self.careful = given.get("careful", "") == "1"
 
     def limit(self, stage: str) -> float:
@@ -63,5 +64,8 @@ class Spec:
 
     def fault(self, stage: str) -> str:
         """The fault that is to be planted in this stage, "" none."""
-        name, _, fault = self.plant.partition(":")
-        return fault if name == stage else ""
+        for one in self.plant.split(","):
+            name, _, fault = one.partition(":")
+            if name == stage:
+                return fault
+        return ""
