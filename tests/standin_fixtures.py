@@ -38,11 +38,8 @@ class StandIns:
             folder.mkdir(parents=True, exist_ok=True)
             made = folder / "made.so"
             soname = f"-Wl,-soname,{name}.so.1"
-            subprocess.run(
-                [compiler, "-shared", "-fPIC", "-O1", "-w", *flags, soname]
-                + ["-o", str(made), str(SOURCES / source)],
-                check=True,
-            )
+            argv = [compiler, "-shared", "-fPIC", "-O1", "-w", *flags, soname, "-o", str(made)]
+            subprocess.run([*argv, str(SOURCES / source)], check=True)
             (folder / f"{name}.so.1").symlink_to(library.name)
             made.rename(library)
         return folder

@@ -91,7 +91,10 @@ def read_driver(
     if first is None or needs_smi(first):
         smi = _Task(lambda: read_smi(host, patience.smi_s, conclusive=patience.conclusive))
     answered = nvml.wait(until) or _late("driver.nvml")
-    parts = [kernel.wait(until) or _late("driver.kernel"), cuda.wait(until) or _late("driver.libcuda")]
+    parts = [
+        kernel.wait(until) or _late("driver.kernel"),
+        cuda.wait(until) or _late("driver.libcuda"),
+    ]
     if smi is not None and needs_smi(answered):
         parts.append(smi.wait(until) or _late("driver.smi"))
     else:
@@ -160,15 +163,22 @@ def _derived(host: Host, seen: Looked, files: DriverFiles) -> Looked:
         version, file = nvml.version, nvml.path or "NVML"
     if version is not None:
         facts["driver.library"], origins["driver.library"] = version, file
-    if "driver.cuda" not in facts and cuda.version is not None and is_real(cuda.path or ""):
-        # A copy without a driver behind it answers too; it says nothing about this machine.
-        if cuda.code in (0, 100) or (cuda.code is not None and facts.get("driver.kernel")):
-            facts["driver.cuda"], origins["driver.cuda"] = cuda.version, "libcuda"
+    if "driver.cuda" not in facts and _speaks_for_driver(cuda, facts):
+        facts["driver.cuda"], origins["driver.cuda"] = cuda.version, "libcuda"
     loaded = _loaded(host, facts)
     if loaded is not None:
         facts["driver.loaded"] = loaded
     facts["driver.installed"] = bool(loaded) or _installed(facts, files)
+    if not facts["driver.installed"] and loaded is False and "gpus" not in facts:
+        facts["gpus"], origins["gpus"] = (), "no driver is installed"
     return Looked(facts=facts, origins=origins, gaps=seen.gaps)
+
+
+def _speaks_for_driver(cuda: Libcuda, facts: dict[str, Any]) -> bool:
+    """A copy without a driver behind it names a version too, which says nothing here."""
+    if cuda.version is None or not is_real(cuda.path or ""):
+        return False
+    return cuda.code in (0, 100) or (cuda.code is not None and "driver.kernel" in facts)
 
 
 def _answers(facts: dict[str, Any]) -> bool:

@@ -12,9 +12,7 @@ from cudadoctor.versions import DriverVersion
 
 UNIT = "nvidia-fabricmanager"
 PROGRAM = "/usr/bin/nv-fabricmanager"
-UNITS = tuple(
-    f"{folder}/systemd/system/{UNIT}.service" for folder in ("/usr/lib", "/lib", "/etc")
-)
+UNITS = tuple(f"{folder}/systemd/system/{UNIT}.service" for folder in ("/usr/lib", "/lib", "/etc"))
 
 State = Literal["absent", "inactive", "failed", "active"]
 
@@ -22,7 +20,7 @@ State = Literal["absent", "inactive", "failed", "active"]
 def note_fabric(
     notes: Notes, host: Host, packages: tuple[SystemPackage, ...] | None, *, fast: bool
 ) -> None:
-    """State and version of the fabric manager of this system (a container cannot see the host's)."""
+    """State and version of the fabric manager of this system; a container cannot see the host's."""
     there = any(host.stat(path).exists for path in (PROGRAM, *UNITS))
     version = _of_package(packages or ())
     if not there and version is None:

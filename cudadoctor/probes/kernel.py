@@ -19,8 +19,9 @@ from cudadoctor.versions import DriverVersion
 PROC_VERSION = "/proc/driver/nvidia/version"
 SYS_VERSION = "/sys/module/nvidia/version"
 MODULES = frozenset(
-    "nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem nvidia_fs nvidia_vgpu_vfio "
-    "nouveau nova_core nova_drm nvgpu nvmap vfio_pci gdrdrv ib_umad amdgpu i915 xe".split()
+    {"nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs"}
+    | {"nvidia_vgpu_vfio", "nouveau", "nova_core", "nova_drm", "nvgpu", "nvmap", "vfio_pci"}
+    | {"gdrdrv", "ib_umad", "amdgpu", "i915", "xe"}
 )
 BLACKLISTS = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
 
@@ -35,7 +36,9 @@ _KEEPS_OUT = re.compile(
     r"\s*(?:#.*)?$",
     re.MULTILINE,
 )
-_KEEPS_OUT_AT_BOOT = re.compile(r"(?:modprobe\.blacklist|module_blacklist)=(?:\S*,)?nvidia(?:,|\s|$)")
+_KEEPS_OUT_AT_BOOT = re.compile(
+    r"(?:modprobe\.blacklist|module_blacklist)=(?:\S*,)?nvidia(?:,|\s|$)"
+)
 
 
 def read_kernel(host: Host, *, fast: bool, limit_s: float = 30.0) -> Looked:

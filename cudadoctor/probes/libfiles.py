@@ -11,8 +11,17 @@ from cudadoctor.versions import DriverVersion
 
 CACHE = "/etc/ld.so.cache"
 NAMES = ("libnvidia-ml.so.1", "libcuda.so.1")
-SEARCHED = ("/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib")
-SEARCHED += ("/usr/lib", "/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
+SEARCHED = (
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+)
 ELSEWHERE = (
     "/usr/lib/wsl/lib",
     "/usr/local/nvidia/lib64",
@@ -71,9 +80,7 @@ class DriverFiles:
 
     def _may_hold(self, folder: str, name: str) -> bool:
         deeper = ("glibc-hwcaps", "tls", "x86_64", "haswell")
-        return any(
-            self.host.stat(f"{folder}/{one}").exists is not False for one in (name, *deeper)
-        )
+        return any(self.host.stat(f"{folder}/{one}").exists is not False for one in (name, *deeper))
 
 
 def is_real(path: str) -> bool:

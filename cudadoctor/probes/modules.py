@@ -121,7 +121,7 @@ def _pairs(text: str, between: str) -> dict[str, str]:
 
 
 def dkms_lines(host: Host) -> tuple[str, ...]:
-    """What `dkms status` would print for nvidia, read from its folders: it takes a second itself."""
+    """What `dkms status` would print for nvidia, read from its folders: it is slow itself."""
     found = []
     for module in host.listing(DKMS).names:
         if not module.startswith("nvidia"):

@@ -89,7 +89,9 @@ def _note_rpm(notes: Notes, host: Host, *, fast: bool) -> tuple[SystemPackage, .
         return None
     rows = (line.split() for line in ran.stdout.splitlines())
     found = tuple(
-        _package(row[0], row[1], "rpm") for row in rows if len(row) == 2 and MATTERS.fullmatch(row[0])
+        _package(row[0], row[1], "rpm")
+        for row in rows
+        if len(row) == 2 and MATTERS.fullmatch(row[0])
     )
     notes.fact("driver.packages", found, "rpm")
     return found

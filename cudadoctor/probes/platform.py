@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from typing import Literal
 
 from packaging.version import InvalidVersion, Version
 
@@ -18,7 +19,14 @@ SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e0
 WSL_LIBCUDA = "/usr/lib/wsl/lib/libcuda.so.1"
 
 _MACHINES = {"amd64": "x86_64", "x64": "x86_64", "i386": "i686", "x86": "i686"}
-_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 3: "i686", 40: "armv7l", 21: "ppc64le", 243: "riscv64"}
+_ELF_MACHINES = {
+    62: "x86_64",
+    183: "aarch64",
+    3: "i686",
+    40: "armv7l",
+    21: "ppc64le",
+    243: "riscv64",
+}
 _LIBC_PLACES = (
     "/lib/x86_64-linux-gnu/libc.so.6",
     "/lib/aarch64-linux-gnu/libc.so.6",
@@ -92,7 +100,7 @@ def _linux_machine(host: Host) -> str | None:
     return None
 
 
-def _libc(host: Host) -> tuple[str | None, Version | None]:
+def _libc(host: Host) -> tuple[Literal["glibc", "musl"] | None, Version | None]:
     for place in _LIBC_PLACES:
         data = host.read(place, 8 << 20).data
         at = data.find(b"GNU C Library ")

@@ -65,7 +65,7 @@ def find_smi(host: Host) -> str | None:
     found = host.which("nvidia-smi")
     if found is not None or host.system == "Darwin":
         return found
-    places = PLACES
+    places: tuple[str, ...] = PLACES
     if host.system == "Windows":
         windows = host.env.get("WINDIR", "C:/Windows")
         programs = host.env.get("ProgramFiles", "C:/Program Files")
@@ -77,7 +77,7 @@ def find_smi(host: Host) -> str | None:
 
 
 def _asked(host: Host, path: str, deadline: float) -> _Heard:
-    """The full query, the small one where a field is unknown, the banner, the list: while needed."""
+    """The full query, the small one, the banner, the list: as far as they are needed."""
     heard = _Heard()
     ran = _take(heard, host, deadline, path, f"--query-gpu={FULL_QUERY}", "--format=csv")
     if ran is not None and unknown_field(ran.stdout + ran.stderr):
@@ -121,9 +121,7 @@ def _joined(old: SmiSaid, new: SmiSaid) -> SmiSaid:
     return SmiSaid(**values)
 
 
-def joined_gpus(
-    old: tuple[Gpu, ...] | None, new: tuple[Gpu, ...] | None
-) -> tuple[Gpu, ...] | None:
+def joined_gpus(old: tuple[Gpu, ...] | None, new: tuple[Gpu, ...] | None) -> tuple[Gpu, ...] | None:
     """The GPUs of the first, with what only the second knew about each."""
     if not old or not new:
         return old or (old if new is None else new)

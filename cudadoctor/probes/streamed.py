@@ -7,7 +7,6 @@ import msgspec
 from cudadoctor.host import Ran
 
 
-
 class Streamed(msgspec.Struct, frozen=True, kw_only=True):
     """What a child said, and how it ended.
 

@@ -361,7 +361,7 @@ def _list(text: str) -> tuple[Gpu, ...] | None:
 
 def _lost(text: str) -> tuple[Gpu, ...] | None:
     """GPUs whose handle failed: one line, and no table for the others."""
-    found = []
+    found: list[Gpu] = []
     for line in text.splitlines():
         words = _LOST.search(line)
         if words:

@@ -3,19 +3,24 @@
 Prints a line before each opening and one with its errno after it.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 
+TYPE_CHECKING = False  # the module typing would cost a fifth of the start
+if TYPE_CHECKING:
+    from typing import Any
 
-def say(kind, **rest):
-    line = dict(kind=kind)
-    line.update(rest)
+
+def say(kind: str, **rest: Any) -> None:
+    line: dict[str, Any] = {"kind": kind, **rest}
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 
-def opened(path):
+def opened(path: str) -> int | None:
     try:
         os.close(os.open(path, os.O_RDWR | getattr(os, "O_NONBLOCK", 0)))
     except OSError as error:

@@ -4,10 +4,20 @@ Prints one JSON line for each thing learnt, and one before each call: where the 
 dies, its last line names the call. argv[1] is the folder that holds the module pynvml.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os
 import sys
+
+TYPE_CHECKING = False  # the module typing would cost a fifth of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Answer = tuple[Any, int]
+    Question = Callable[[Any, Any], Answer]
 
 MOST_GPUS = 256
 MOST_PROCESSES = 64
@@ -20,20 +30,19 @@ _OUT = os.dup(1)
 os.dup2(2, 1)
 
 
-def say(kind, **rest):
-    line = dict(kind=kind)
-    line.update(rest)
+def say(kind: str, **rest: Any) -> None:
+    line: dict[str, Any] = {"kind": kind, **rest}
     os.write(_OUT, (json.dumps(line) + "\n").encode("ascii"))
 
 
-class Ask(object):
+class Ask:
     """Calls NVML by name and gives (value, code); a failure is a code, never an exception."""
 
-    def __init__(self, library, module):
+    def __init__(self, library: Any, module: Any) -> None:
         self.library = library
         self.module = module
 
-    def __call__(self, name, *args):
+    def __call__(self, name: str, *args: Any) -> Answer:
         function = getattr(self.module, name, None)
         if function is None:
             return None, MISSING
@@ -43,45 +52,46 @@ class Ask(object):
         except Exception as error:
             return None, self.code(error)
 
-    def code(self, error):
+    def code(self, error: Exception) -> int:
         if type(error).__name__ == "NVMLLibraryMismatchError":
             return MISSING
         value = getattr(error, "value", None)
         return value if isinstance(value, int) else OWN_ERROR
 
-    def first(self, *ways):
+    def first(self, *ways: tuple[Any, ...]) -> Answer:
         """The first way that this driver and this pynvml know: newest first."""
-        answer = (None, MISSING)
+        answer: Answer = (None, MISSING)
         for way in ways:
             answer = self(*way)
             if answer[1] not in NEXT_WAY:
                 break
         return answer
 
-    def raw(self, name, *args):
+    def raw(self, name: str, *args: Any) -> int:
         """A function of the library itself, without pynvml."""
         function = getattr(self.library, name, None)
         if function is None:
             return MISSING
         say("calling", call=name)
-        return function(*args)
+        code: int = function(*args)
+        return code
 
-    def words(self, code):
+    def words(self, code: int) -> str:
         try:
             return str(self.module.NVMLError(code))
         except Exception:
-            return "code %d" % code
+            return f"code {code}"
 
 
-def library_names():
+def library_names() -> list[str]:
     if sys.platform != "win32":
         return ["libnvidia-ml.so.1"]
     windows = os.environ.get("WINDIR", "C:/Windows")
-    programs = os.environ.get("ProgramFiles", "C:/Program Files")
+    programs = os.environ.get("PROGRAMFILES", "C:/Program Files")
     return [windows + "/System32/nvml.dll", programs + "/NVIDIA Corporation/NVSMI/nvml.dll"]
 
 
-def load():
+def load() -> Any:
     """The library, None where the loader has none; its own words are printed."""
     why = ""
     for name in library_names():
@@ -97,7 +107,7 @@ def load():
     return None
 
 
-def mapped(stem):
+def mapped(stem: str) -> str | None:
     """The file that the loader really took."""
     try:
         with open("/proc/self/maps", errors="replace") as maps:
@@ -110,7 +120,7 @@ def mapped(stem):
     return None
 
 
-def library_version(library):
+def library_version(library: Any) -> None:
     """Needs no nvmlInit, so it is known also where that fails."""
     function = getattr(library, "nvmlSystemGetNVMLVersion", None)
     if function is None:
@@ -122,11 +132,11 @@ def library_version(library):
         say("system", name="version", value=text(buffer.value))
 
 
-def text(value):
+def text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def start(ask):
+def start(ask: Ask) -> bool:
     """Init by the newest function that the library has; True where it succeeded."""
     call, code = "nvmlInitWithFlags", ask("nvmlInit")[1]
     for older in ("nvmlInit_v2", "nvmlInit"):
@@ -136,7 +146,7 @@ def start(ask):
     return code == 0
 
 
-def system(ask):
+def system(ask: Ask) -> int | None:
     """Driver and CUDA version; the number of GPUs is given back, None where that failed."""
     report(ask("nvmlSystemGetDriverVersion"), "driver", text)
     cuda = ask.first(("nvmlSystemGetCudaDriverVersion_v2",), ("nvmlSystemGetCudaDriverVersion",))
@@ -149,12 +159,12 @@ def system(ask):
         count = number.value
     if code == 0:
         say("system", name="count", value=count)
-        return count
+        return int(count)
     say("no-count", call=call, code=code, message=ask.words(code))
     return None
 
 
-def report(answer, name, convert):
+def report(answer: Answer, name: str, convert: Callable[[Any], Any]) -> None:
     value, code = answer
     if code == 0:
         say("system", name=name, value=convert(value))
@@ -162,7 +172,7 @@ def report(answer, name, convert):
         say("system", name=name, code=code)
 
 
-def handle(ask, index):
+def handle(ask: Ask, index: int) -> Any:
     value, code = ask("nvmlDeviceGetHandleByIndex", index)
     if code == MISSING:
         pointer = ask.module.c_nvmlDevice_t()
@@ -172,11 +182,10 @@ def handle(ask, index):
     return value if code == 0 else None
 
 
-def one(*ways, **more):
+def one(*ways: tuple[Any, ...], take: Callable[[Any], Any] = lambda value: value) -> Question:
     """A question with one answer; take turns it into plain data."""
-    take = more.get("take", lambda value: value)
 
-    def asked(ask, device):
+    def asked(ask: Ask, device: Any) -> Answer:
         value, code = ask.first(*[(way[0], device) + way[1:] for way in ways])
         if code != 0:
             return None, code
@@ -188,18 +197,18 @@ def one(*ways, **more):
     return asked
 
 
-def memory(value):
+def memory(value: Any) -> dict[str, Any]:
     reserved = getattr(value, "reserved", None)
-    return dict(total=value.total, used=value.used, reserved=reserved)
+    return {"total": value.total, "used": value.used, "reserved": reserved}
 
 
-def pci(value):
-    return dict(bus=text(value.busId), id=value.pciDeviceId)
+def pci(value: Any) -> dict[str, Any]:
+    return {"bus": text(value.busId), "id": value.pciDeviceId}
 
 
-def processes(ask, device):
+def processes(ask: Ask, device: Any) -> Answer:
     """A list with absurd entries is one of a struct of another size: the older call is right."""
-    answer = None, MISSING
+    answer: Answer = (None, MISSING)
     for name in ("_v3", "_v2"):
         value, code = ask("nvmlDeviceGetComputeRunningProcesses" + name, device)
         answer = (value, code)
@@ -210,18 +219,18 @@ def processes(ask, device):
     return None, answer[1] or OWN_ERROR
 
 
-def absurd(entry):
+def absurd(entry: Any) -> bool:
     used = entry.usedGpuMemory
     return not 0 < entry.pid < 1 << 31 or (used is not None and used > 1 << 44)
 
 
-def process(ask, entry):
+def process(ask: Ask, entry: Any) -> dict[str, Any]:
     name, code = ask("nvmlSystemGetProcessName", entry.pid)
     known = text(name) if code == 0 else None
-    return dict(pid=entry.pid, name=known, memory=entry.usedGpuMemory)
+    return {"pid": entry.pid, "name": known, "memory": entry.usedGpuMemory}
 
 
-def mig_devices(ask, device):
+def mig_devices(ask: Ask, device: Any) -> Answer:
     """There can be holes between the instances, so every index is asked."""
     most, code = ask("nvmlDeviceGetMaxMigDeviceCount", device)
     if code != 0:
@@ -235,7 +244,7 @@ def mig_devices(ask, device):
     return found, 0
 
 
-def fabric(ask, device):
+def fabric(ask: Ask, device: Any) -> Answer:
     for name in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
         answer = fabric_by(ask, device, "nvmlDeviceGetGpuFabricInfoV", name)
         if answer[1] not in NEXT_WAY:
@@ -243,7 +252,7 @@ def fabric(ask, device):
     return fabric_by(ask, device, "nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t")
 
 
-def fabric_by(ask, device, call, struct):
+def fabric_by(ask: Ask, device: Any, call: str, struct: str) -> Answer:
     made = getattr(ask.module, struct, None)
     if made is None:
         return None, MISSING
@@ -252,9 +261,9 @@ def fabric_by(ask, device, call, struct):
     return (info.state, 0) if code == 0 else (None, code)
 
 
-def nvlinks(ask, device):
+def nvlinks(ask: Ask, device: Any) -> Answer:
     """State of each link, in order; a GPU without NVLink refuses the first."""
-    states = []
+    states: list[Any] = []
     for link in range(18):
         state, code = ask("nvmlDeviceGetNvLinkState", device, link)
         if code != 0:
@@ -263,7 +272,7 @@ def nvlinks(ask, device):
     return states, 0
 
 
-IDENTITY = (
+IDENTITY: tuple[tuple[str, Question], ...] = (
     ("name", one(("nvmlDeviceGetName",), take=text)),
     ("uuid", one(("nvmlDeviceGetUUID",), take=text)),
     ("pci", one(("nvmlDeviceGetPciInfo_v3",), ("nvmlDeviceGetPciInfo",), take=pci)),
@@ -275,7 +284,7 @@ IDENTITY = (
     ("mig", one(("nvmlDeviceGetMigMode",), take=list)),
 )
 
-STATE = (
+STATE: tuple[tuple[str, Question], ...] = (
     ("compute_mode", one(("nvmlDeviceGetComputeMode",))),
     ("persistence", one(("nvmlDeviceGetPersistenceMode",))),
     ("ecc", one(("nvmlDeviceGetEccMode",), take=list)),
@@ -315,7 +324,9 @@ STATE = (
 )
 
 
-def tell(ask, index, device, questions):
+def tell(
+    ask: Ask, index: int, device: Any, questions: tuple[tuple[str, Question], ...]
+) -> dict[str, Any]:
     """Answer all questions about one GPU; what it answered is given back."""
     known = {}
     for field, asked in questions:
@@ -328,7 +339,7 @@ def tell(ask, index, device, questions):
     return known
 
 
-def main(folder):
+def main(folder: str) -> None:
     library = load()
     if library is None:
         return
@@ -337,7 +348,7 @@ def main(folder):
     try:
         import pynvml
     except Exception as error:
-        say("no-module", why="%s: %s" % (type(error).__name__, error))
+        say("no-module", why=f"{type(error).__name__}: {error}")
         return
     ask = Ask(library, pynvml)
     if not start(ask):
@@ -352,7 +363,7 @@ def main(folder):
     for index, device, known in told:
         questions = STATE
         if (known.get("mig") or [0])[0] == 1:
-            questions = STATE + (("mig_devices", mig_devices),)
+            questions = (*STATE, ("mig_devices", mig_devices))
         tell(ask, index, device, questions)
 
 
