@@ -188,6 +188,19 @@ def test_a_companys_copy_of_torchs_index_is_turned_to_the_variant() -> None:
     assert install[-2:] == ("--index-url", "https://mirror.example/whl/cu126")
 
 
+def test_switched_off_indexes_are_named() -> None:
+    index = {"no_index": True, "find_links": ["/opt/wheels"], "origin": "/etc/pip.conf"}
+    written = dialects.write(machine(python={"index": index}), KB, TO_CU126)
+    assert "switched off (/etc/pip.conf)" in (written.note or "")
+
+
+def test_without_ensurepip_somebody_must_bring_a_pip() -> None:
+    python = {"pip": False, "ensurepip": False, "managers": []}
+    written = dialects.write(machine(python=python), KB, DEFAULT)
+    assert not any("ensurepip" in argv for argv in written.commands)
+    assert "get a pip" in (written.manual or "")
+
+
 @pytest.mark.parametrize("url", ["", "::::", "http://[broken", "file:///srv/wheels"])
 def test_an_odd_index_is_no_obstacle(url: str) -> None:
     assert host_of(url)

@@ -32,7 +32,7 @@ OLD = machine(
 
 
 def finding(cause: str, *found: Remedy, **given: Any) -> Finding:
-    blank = {
+    blank: dict[str, Any] = {
         "cause": cause,
         "rule": cause,
         "severity": Severity.ERROR,

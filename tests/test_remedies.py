@@ -32,7 +32,7 @@ NEVER = (
     (r"--force-reinstall|--no-deps", "leaves an unsound environment"),
     (r"LD_LIBRARY_PATH=(?!None)", "causes shadowing"),
     (
-        r"(apt-get|dnf|zypper|pacman) .*\b(cuda-toolkit|nvidia-cuda-toolkit|libcudnn\d|cudnn\d?-cuda)\b",
+        r"(apt-get|dnf|zypper|pacman) .*\b((nvidia-)?cuda-toolkit|libcudnn\d|cudnn\d?-cuda)\b",
         "not needed",
     ),
     (r"\b(purge|autoremove)\b", "takes the display along"),
@@ -230,7 +230,7 @@ def test_pascal_and_blackwell_together_have_no_common_driver() -> None:
 def test_each_distribution_has_its_own_packages(
     distro: str, version: str | None, expected: str
 ) -> None:
-    system = {"distro": distro, "distro_version": version, "distro_like": []}
+    system: dict[str, object] = {"distro": distro, "distro_version": version, "distro_like": []}
     (found,) = remedies.upgrade_driver(machine(platform=system), KB, 580)
     assert any(" ".join(argv).startswith(expected) for argv in found.commands), found.commands
 

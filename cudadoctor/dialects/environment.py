@@ -33,14 +33,14 @@ def beside(m: Machine, change: PackageChange) -> Written:
     else:
         made = (interpreter(m), "-m", "venv", folder)
         installed = pip.install(m, fresh, within(m, folder))
-    debian = {"debian", "ubuntu"} & {m.platform.distro, *(m.platform.distro_like or ())}
     note = joined(
         "The system's Python takes no packages from pip (PEP 668), so this makes a virtual "
         f"environment in {folder}; run programs with its python.",
-        "It takes the package python3-venv." if debian and not found else None,
         installed.note,
     )
-    return Written(tool=installed.tool, commands=(made, *installed.commands), note=note)
+    commands = (made, *installed.commands)
+    manual = None if found else _before_venv(m)
+    return Written(tool=installed.tool, commands=commands, manual=manual, note=note)
 
 
 def new_environment(m: Machine, version: str, change: PackageChange | None) -> Written:
@@ -73,6 +73,14 @@ def new_environment(m: Machine, version: str, change: PackageChange | None) -> W
         return written
     text = f"Python {version} must be installed: by the system's package manager, python.org or uv."
     return msgspec.structs.replace(written, manual=text)
+
+
+def _before_venv(m: Machine) -> str | None:
+    """What Debian and its kin keep in a package of its own."""
+    debian = {"debian", "ubuntu"} & {m.platform.distro, *(m.platform.distro_like or ())}
+    if not debian or m.python.ensurepip:
+        return None
+    return "This takes the system's package python3-venv (root: apt-get install python3-venv)."
 
 
 def _made(made: Command, then: Written, folder: str) -> Written:

@@ -37,6 +37,16 @@ def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
 
     A mirror of the user's stays in use; an index for another torch variant is never obeyed.
     """
+    found = _found(m, change, tool)
+    if m.python.index is None or not m.python.index.no_index:
+        return found
+    origin = m.python.index.origin or "the configuration"
+    note = f"Package indexes are switched off ({origin}): the wheels must lie in a find-links "
+    note += "folder, or no-index must go."
+    return msgspec.structs.replace(found, note=f"{note} {found.note}" if found.note else note)
+
+
+def _found(m: Machine, change: PackageChange, tool: str) -> Source:
     configured = m.python.index
     foreign = change.index is not None and not _is_official(change.index)
     if configured is None or change.variant is None or foreign:

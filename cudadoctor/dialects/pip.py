@@ -37,13 +37,16 @@ def write(m: Machine, change: PackageChange) -> Written:
     """The change in the examined environment."""
     python = interpreter(m)
     ensured: tuple[Command, ...] = ()
-    if m.python.pip is False:
+    manual = None
+    if m.python.pip is False and m.python.ensurepip is False:
+        manual = f"First get a pip for {python}: by the system's package manager, or use uv."
+    elif m.python.pip is False:
         ensured = ((python, "-m", "ensurepip", "--upgrade"),)
     installed = install(m, change, python)
     removed = sound(change.remove)
     uninstall = ((python, "-m", "pip", "uninstall", "-y", *removed),) if removed else ()
     commands = (*ensured, *uninstall, *installed.commands)
-    return Written(tool="pip", commands=commands, note=installed.note)
+    return Written(tool="pip", commands=commands, manual=manual, note=installed.note)
 
 
 def install(m: Machine, change: PackageChange, python: str) -> Written:

@@ -102,8 +102,17 @@ def reinstall_torch(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
         variant=variant,
         cuda=str(m.torch.cuda) if m.torch.cuda else None,
     )
-    title = f"Install torch {release} again, with its own libraries"
-    return (Remedy(id="reinstall-torch", title=title, risk=Risk.ENVIRONMENT, packages=change),)
+    left = ", ".join(m.torch.leftovers or ())
+    note = f"A killed pip left {left} in site-packages; nothing needs it." if left else None
+    return (
+        Remedy(
+            id="reinstall-torch",
+            title=f"Install torch {release} again, with its own libraries",
+            risk=Risk.ENVIRONMENT,
+            packages=change,
+            note=note,
+        ),
+    )
 
 
 def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, ...]:
@@ -220,7 +229,7 @@ def _same_release(build: TorchBuild, m: Machine) -> bool:
 
 
 def _notes(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...]) -> list[str]:
-    notes = [_size(build)] if build.download_bytes else []
+    notes = [size] if (size := _size(build, kb)) else []
     notes += [f"No {name} exists for torch {build.torch}: it is taken out." for name in lost]
     notes += _broken_extensions(build, m, kb)
     if build.cuda:
@@ -233,11 +242,25 @@ def _notes(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...]) 
     return notes
 
 
-def _size(build: TorchBuild) -> str:
-    number = build.download_bytes or 0
-    text = f"The torch wheel is {number / 1e6:.0f} MB to download"
-    brings_all = build.cuda is None or not build.platform.startswith("linux")
-    return f"{text}." if brings_all else f"{text}; the CUDA libraries come on top."
+def _size(build: TorchBuild, kb: Knowledge) -> str | None:
+    """How much is to be downloaded, as far as the tables know."""
+    more = "; the CUDA libraries come on top" if _has_library_wheels(build) else ""
+    if build.download_bytes:
+        return f"The torch wheel is {_mb(build.download_bytes)} to download{more}."
+    for other in kb.builds_on(build.platform):
+        same_kind = (other.cuda is None) == (build.cuda is None)
+        if other.torch == build.torch and other.download_bytes and same_kind:
+            size = _mb(other.download_bytes)
+            return f"The download is not measured ({other.variant}: {size} for the wheel){more}."
+    return "How large the download is, is not known." if build.cuda else None
+
+
+def _has_library_wheels(build: TorchBuild) -> bool:
+    return build.cuda is not None and build.platform.startswith("linux")
+
+
+def _mb(number: int) -> str:
+    return f"{number / 1e6:.0f} MB"
 
 
 def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
