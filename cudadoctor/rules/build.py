@@ -11,7 +11,16 @@ from cudadoctor.builds import best_build, platform_of, python_of
 from cudadoctor.findings import Confidence, Severity
 from cudadoctor.remedies import by_hand, install_python, install_torch
 from cudadoctor.rule import Found, NotKnown, need, rule
-from cudadoctor.rules.devices import code_version, compiled, devices, row_of, way_to_run
+from cudadoctor.rules.devices import (
+    code_version,
+    compiled,
+    devices,
+    refused,
+    row_of,
+    way_to_run,
+)
+from cudadoctor.rules.loaded import applies, foreign, in_use
+from cudadoctor.rules.pins import library_pins, version_of
 from cudadoctor.rules.signs import gpu_present, live_gpus, said
 
 if TYPE_CHECKING:
@@ -104,7 +113,8 @@ def _served_by_some_build(m: Machine, kb: Knowledge) -> bool:
         capabilities = {device.capability for device in devices(m, kb)}
     except NotKnown:
         return True
-    rows = [row for row in kb.builds if row.cuda and row.archs and row.platform == platform_of(m)]
+    platform = platform_of(m)
+    rows = [row for row in kb.builds_on(platform) if row.cuda and row.archs] if platform else []
     return not (capabilities and rows) or any(
         kb.serves(code, capability, row.torch, row.cuda)
         for row in rows
@@ -237,6 +247,43 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
     )
 
 
+@rule(
+    "torch-arch-unsupported-old",
+    title="cuDNN {cudnn} of this torch refuses the {gpu} (compute capability {capability})",
+    essential=False,
+)
+def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Found | None:
+    """torch has code for the GPU, but cuDNN has dropped it: convolutions and RNNs end in an error.
+
+    cuDNN 9.11 and later do not run below compute capability 7.5. The cu126 builds of torch keep an
+    older one for that reason; builds of conda, of distributions and an upgraded cuDNN do not.
+
+    Told from cudnn-shadowed and nvidia-wheels-mixed, where torch's own cuDNN would do. Cured by a
+    build of torch with an older cuDNN.
+    """
+    if not applies(m) or foreign(m, "libcudnn") or _cudnn_pin_broken(m, kb):
+        return None
+    found = next((u for u in in_use(m) if u.library.soname.startswith("libcudnn.so")), None)
+    cudnn = version_of(found.library.version) if found else None
+    if found is None or cudnn is None or not (lost := refused(cudnn, m, kb)):
+        return None
+    have = compiled(m, kb)
+    if way_to_run(have.archs, lost[0].capability, m, kb) is None:
+        return None
+    return Found(
+        evidence=(found.path, lost[0].path),
+        values={"cudnn": cudnn, "gpu": lost[0].name, "capability": lost[0].capability},
+        confidence=Confidence.LIKELY,
+        remedies=install_torch(m, kb),
+    )
+
+
+def _cudnn_pin_broken(m: Machine, kb: Knowledge) -> bool:
+    if m.torch.requires is None:
+        return False
+    return any("cudnn" in pin.name and not pin.met for pin in library_pins(m, kb))
+
+
 _PTX = (
     "The build has no code for compute capability {capability} ({archs}): the driver compiles its "
     "PTX at the first use, which takes minutes, and libraries such as cuDNN may lack kernels."
@@ -323,5 +370,6 @@ RULES = (
     torch_wrong_backend,
     torch_arch_unsupported_new,
     torch_arch_unsupported_old,
+    cudnn_refuses_gpu,
     torch_python_unsupported,
 )

@@ -69,10 +69,10 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Found | None:
     """Each release of {package} is compiled against one torch, and this one is not: {why}.
 
     "operator torchvision::nms does not exist", undefined symbols with c10 in their name, and
-    "custom C++ ops" that cannot be loaded all say this. The requirement in the package's metadata tells
-    it where there is one; torchvision from 0.29.1 on and torchaudio 2.11.0 require no exact torch,
-    and there an import tells. A build for another CUDA (+cu118 beside +cu126), or a CPU build
-    beside a CUDA build, does not fit either.
+    "custom C++ ops" that cannot be loaded all say this. The requirement in the package's metadata
+    tells it where there is one; torchvision from 0.29.1 on and torchaudio 2.11.0 require no exact
+    torch, and there the tables and an import tell. A build for another CUDA (+cu118 beside
+    +cu126), or a CPU build beside a CUDA build, does not fit either.
 
     Cured by installing torch and its companions together, from one index.
     """
@@ -120,10 +120,23 @@ def _misfit(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Mis
     other = _other_build(m, one)
     if other:
         return _as_misfit(one, other, "packages", Confidence.CERTAIN)
-    known = None if asked else kb.companion_torch(one.name, one.version.partition("+")[0])
-    if known and not _fits(_specifier(known), torch):
-        return _as_misfit(one, f"it belongs to torch{known}", "packages", Confidence.LIKELY)
-    return None
+    told = None if asked or torch.is_prerelease else _by_tables(one, torch, kb)
+    return _as_misfit(one, told, "packages", Confidence.LIKELY) if told else None
+
+
+def _by_tables(one: Distribution, torch: Version, kb: Knowledge) -> str | None:
+    """What the tables have against it, where its own metadata says nothing; None for nothing."""
+    release = version_of(one.version.partition("+")[0])
+    known = kb.companion_torch(one.name, one.version.partition("+")[0])
+    if release is None or release.is_prerelease:
+        return None
+    if known:
+        return None if _fits(_specifier(known), torch) else f"it belongs to torch{known}"
+    fitting = kb.companion(one.name, Version(torch.public))
+    minors = {version.release[:2] for version in map(Version, fitting)}
+    if not fitting or release.release[:2] in minors:
+        return None
+    return f"{one.name} {fitting[0]} belongs to torch {torch.public}"
 
 
 def _as_misfit(one: Distribution, why: str, evidence: str, sure: Confidence) -> Misfit:
@@ -183,7 +196,7 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Found | None:
         return None
     torch = need(m.torch.version, "torch.version")
     for one in m.packages or ():
-        why = _built_for_other(m, one, torch) if one.name in EXTENSIONS else None
+        why = _built_for_other(m, kb, one, torch) if one.name in EXTENSIONS else None
         if why is None:
             continue
         text = f"Install {one.name} again for torch {torch.public}: a wheel that is made for it, "
@@ -199,7 +212,7 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Found | None:
     return None
 
 
-def _built_for_other(m: Machine, one: Distribution, torch: Version) -> str | None:
+def _built_for_other(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> str | None:
     length = min(len(one.torch.release), 2) if one.torch else 0
     if one.torch and one.torch.release[:length] != torch.release[:length]:
         return f"it was built against torch {one.torch}"
@@ -207,7 +220,12 @@ def _built_for_other(m: Machine, one: Distribution, torch: Version) -> str | Non
         return f"it was built for CUDA {one.cuda}, and torch for {m.torch.cuda}"
     asked = [req for line in one.requires if (req := requirement_on(line, "torch"))]
     refused = [str(req.specifier) for req in asked if not _fits(req.specifier, torch)]
-    return f"it requires torch{refused[0]}" if refused else None
+    if refused:
+        return f"it requires torch{refused[0]}"
+    known = None if asked else kb.companion_torch(one.name, one.version.partition("+")[0])
+    if known and not torch.is_prerelease and not _fits(_specifier(known), torch):
+        return f"it belongs to torch{known}"
+    return None
 
 
 @rule("numpy-abi", title="torch {torch} cannot use numpy {numpy}", essential=False)
@@ -252,7 +270,7 @@ def triton_broken(m: Machine, kb: Knowledge) -> Found | None:
     """
     if m.torch.installed is False or m.platform.system != "Linux" or not _compiles(m, kb):
         return None
-    pin = next((pin for pin in torch_pins(m) if pin.name in ("triton", "pytorch-triton")), None)
+    pin = next((pin for pin in torch_pins(m, kb) if pin.name in ("triton", "pytorch-triton")), None)
     if pin is None:
         return None
     if not pin.met:

@@ -98,6 +98,13 @@ def row_of(m: Machine, kb: Knowledge) -> TorchBuild | None:
     return kb.build_of(Version(version.base_version), f"cu{cuda.major}{cuda.minor}", platform)
 
 
+def refused(cudnn: Version | None, m: Machine, kb: Knowledge) -> tuple[Device, ...]:
+    """The GPUs that this cuDNN refuses to run on, as far as the tables know."""
+    if cudnn is None:
+        return ()
+    return tuple(one for one in devices(m, kb) if kb.cudnn_refuses(cudnn, one.capability))
+
+
 def code_version(code: str) -> Version | None:
     """The capability that code is for: 9.0 for sm_90, 12.0 for compute_120."""
     found = _CODE.fullmatch(code)

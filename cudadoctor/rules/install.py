@@ -68,7 +68,7 @@ def torch_install_corrupt(m: Machine, kb: Knowledge) -> Found | None:
         return None
     if m.torch.installed is None and m.torch.imported is None:
         need(m.torch.installed, "torch.installed")
-    found = _damage(m)
+    found = _damage(m, kb)
     if found is None:
         return None
     what, evidence, confidence = found
@@ -86,7 +86,7 @@ def _interrupted(m: Machine) -> bool:
     return any(name.startswith(("~orch", "~rch")) for name in m.torch.leftovers or ())
 
 
-def _damage(m: Machine) -> tuple[str, str, Confidence] | None:
+def _damage(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | None:
     """What is damaged, the fact that shows it, and how sure that is."""
     if m.torch.installed is False:
         return "pip was stopped in the middle of it", "torch.leftovers", Confidence.LIKELY
@@ -95,7 +95,7 @@ def _damage(m: Machine) -> tuple[str, str, Confidence] | None:
         if files:
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
             return f"{files[0]}{more} {state}", f"torch.{field}_files", Confidence.CERTAIN
-    return _absent_libraries(m) or _absent_wheels(m) or _failed_import(m)
+    return _absent_libraries(m) or _absent_wheels(m, kb) or _failed_import(m)
 
 
 def _absent_libraries(m: Machine) -> tuple[str, str, Confidence] | None:
@@ -106,12 +106,12 @@ def _absent_libraries(m: Machine) -> tuple[str, str, Confidence] | None:
     return f"nothing provides {gone[0]}", "libraries.missing", Confidence.CERTAIN
 
 
-def _absent_wheels(m: Machine) -> tuple[str, str, Confidence] | None:
+def _absent_wheels(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | None:
     """Wheels that torch requires and that are not there, unless the loader misses nothing."""
     imports = m.torch.imported is not None and m.torch.imported.ok
     if m.torch.build != "cuda" or not m.torch.requires or m.packages is None or imports:
         return None
-    gone = [pin.name for pin in library_pins(m) if pin.installed is None and pin.name != META]
+    gone = [pin.name for pin in library_pins(m, kb) if pin.installed is None and pin.name != META]
     if not gone or (m.libraries.missing is not None and m.libraries.predicted):
         return None
     return f"{', '.join(gone)} not installed", "packages", Confidence.LIKELY

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cudadoctor.findings import Confidence, Severity
 from cudadoctor.remedies import by_hand, install_packages, reinstall_torch
 from cudadoctor.rule import Found, need, rule
+from cudadoctor.rules.devices import refused
 from cudadoctor.rules.loaded import (
     applies,
     compared,
@@ -60,7 +61,7 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Found | None:
     """
     if not applies(m) or m.platform.system != "Linux":
         return None
-    pins = library_pins(m)
+    pins = library_pins(m, kb)
     wrong = [pin for pin in pins if pin.installed is not None and not pin.met]
     strangers = _strangers(m, pins)
     if not (wrong or strangers):
@@ -74,7 +75,7 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Found | None:
         evidence=("packages", "torch.requires"),
         values={"what": what},
         confidence=Confidence.LIKELY,
-        severity=None if _breaks(m, wrong, strangers) else Severity.WARNING,
+        severity=None if _breaks(m, kb, wrong, strangers) else Severity.WARNING,
         remedies=_pinned_again(m, kb, wrong, strangers),
     )
 
@@ -103,12 +104,14 @@ def _base(name: str) -> tuple[str, int | None]:
     return found["base"], int(found["major"]) if found["major"] else None
 
 
-def _breaks(m: Machine, wrong: list[Pin], strangers: list[tuple[str, Pin]]) -> bool:
+def _breaks(m: Machine, kb: Knowledge, wrong: list[Pin], strangers: list[tuple[str, Pin]]) -> bool:
     """Whether torch cannot work so; a newer version of the same major is merely fragile."""
     if import_fails(m):
         return True
     if proven_sound(m):
         return False
+    if any(_base(pin.name)[0] == "cudnn" and refused(pin.installed, m, kb) for pin in wrong):
+        return True
     older = [pin for pin in wrong if _is_older(pin)]
     return bool(older) or any(not _kept_its_file(m, pin) for _, pin in strangers)
 
@@ -259,6 +262,8 @@ def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int =
         return _by_words(spoken, pattern) if spoken and not m.libraries.missing else None
     rank, worst = min(graded, key=lambda pair: pair[0])
     library = worst.use.library
+    if library.soname.startswith("libcudnn") and refused(version_of(library.version), m, kb):
+        rank = Severity.ERROR
     return Found(
         evidence=(worst.use.path, "libraries.own", *((spoken,) if spoken else ())),
         values={

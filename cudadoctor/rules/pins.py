@@ -8,12 +8,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from cudadoctor.builds import platform_of
 from cudadoctor.rule import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cudadoctor.facts import Machine
+    from cudadoctor.knowledge import Knowledge
 
 META = "cuda-toolkit"
 """The package without files through which torch pins its CUDA libraries from 2.11 on."""
@@ -32,12 +34,12 @@ class Pin(NamedTuple):
         return f"{self.name}{self.wanted}"
 
 
-def torch_pins(m: Machine) -> tuple[Pin, ...]:
+def torch_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     """What torch requires here, through the meta-package of CUDA libraries too."""
     environment = _environment(m)
     need(m.packages, "packages")
     found: dict[str, Pin] = {}
-    for one in _active(need(m.torch.requires, "torch.requires"), environment, ("",)):
+    for one in _active(_required(m, kb), environment, ("",)):
         found.setdefault(one.name, _pin(m, one))
         meta = m.package(META)
         if canonicalize_name(one.name) == META and meta:
@@ -46,9 +48,19 @@ def torch_pins(m: Machine) -> tuple[Pin, ...]:
     return tuple(found.values())
 
 
-def library_pins(m: Machine) -> tuple[Pin, ...]:
+def _required(m: Machine, kb: Knowledge) -> tuple[str, ...]:
+    """Its metadata; where that was not read, what the default index's wheel of it is known for."""
+    version, platform = m.torch.version, platform_of(m)
+    if m.torch.requires is not None or version is None or version.local or platform is None:
+        return need(m.torch.requires, "torch.requires")
+    return need(kb.default_pins(version, platform), "torch.requires")
+
+
+def library_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     """The pins of CUDA libraries."""
-    return tuple(pin for pin in torch_pins(m) if pin.name.startswith("nvidia-") or pin.name == META)
+    return tuple(
+        pin for pin in torch_pins(m, kb) if pin.name.startswith("nvidia-") or pin.name == META
+    )
 
 
 def requirement_on(line: str, name: str) -> Requirement | None:
