@@ -27,7 +27,7 @@ from cudadoctor.rules.signs import (
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine, ModuleFile, PciGpu
-    from cudadoctor.knowledge import Architecture, Knowledge
+    from cudadoctor.knowledge import Architecture, GpuModel, Knowledge
     from cudadoctor.versions import DriverVersion
 
 _LEGACY = re.compile(r"supported through the nvidia (\d+)\.xx legacy drivers")
@@ -76,7 +76,7 @@ def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
     looked = m.pci is not None
     return Found(
         evidence=("pci", "torch.build") if looked else ("driver.nvml.why", "torch.build"),
-        why="torch was not built for CUDA, so this is no NVIDIA matter." if fine else None,
+        why=_whose_matter(m),
         severity=Severity.INFO if fine else Severity.ERROR,
         confidence=Confidence.CERTAIN
         if looked or m.platform.system == "Darwin"
@@ -85,8 +85,19 @@ def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
     )
 
 
+def _whose_matter(m: Machine) -> str | None:
+    if cpu_on_purpose(m):
+        return "The torch here was not built for CUDA, so this is no NVIDIA matter."
+    if m.torch.installed is False:
+        return "A torch for the CPU is what this system can run."
+    return None
+
+
 def _bring_a_gpu(m: Machine) -> tuple[Remedy, ...]:
-    if granted := grant_gpu(m):
+    """A job or a pod may land on another machine; a container shows what its host has."""
+    elsewhere = m.pci is None or m.container.scheduler or m.container.kind == "kubernetes"
+    granted = grant_gpu(m) if elsewhere else ()
+    if granted:
         return granted
     text = "In a virtual machine or the cloud, choose an instance with an NVIDIA GPU or pass one "
     text += "through. On a computer of your own, look at the slot, the power cables and the "
@@ -119,7 +130,7 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Found | None:
     flavour = m.driver.flavour or next((one.flavour for one in _files(m)), None)
     if needed is None:
         loaded = need(flavour, "driver.flavour")
-        kinds = {one.open_modules for one in _generations(silent, kb)}
+        kinds = {model.open_modules for model in _models(silent, kb)}
         needed = "open" if loaded == "proprietary" else "proprietary"
         if ("only" if needed == "open" else "none") not in kinds:
             return None
@@ -148,10 +159,14 @@ def _flavour_evidence(m: Machine) -> tuple[tuple[str, object], ...]:
 
 
 def _generations(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[Architecture]:
-    """The generations of these devices; the end of the rule where the tables know none of them."""
-    models = [model for one in devices for model in kb.gpus_by_pci(one.device_id)]
-    found = [kb.architecture(model.capability) for model in models]
-    known = [one for one in found if one is not None]
+    """The generations of these devices."""
+    found = [kb.architecture(model.capability) for model in _models(devices, kb)]
+    return [one for one in found if one is not None]
+
+
+def _models(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[GpuModel]:
+    """The models behind these devices; the end of the rule where the tables know none of them."""
+    known = [model for one in devices for model in kb.gpus_by_pci(one.device_id)]
     if devices and not known:
         raise NotKnown("pci", f"no table knows the GPU {devices[0].device_id}")
     return known

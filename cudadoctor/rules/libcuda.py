@@ -161,9 +161,11 @@ def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
     libcuda = m.driver.libcuda
     if m.platform.wsl or m.platform.jetson or m.platform.system in ("Windows", "Darwin"):
         return None
-    if cuda_works(m) or libcuda.loads is False or libcuda.code == SUCCESS or not live_gpus(m):
+    if cuda_works(m) or libcuda.loads is False or libcuda.code == SUCCESS:
         return None
     told = said(m, *_UNKNOWN_WORDS)
+    if not live_gpus(m) and not (told and m.look == "report"):
+        return None
     code = _UNKNOWN if told else need(libcuda.code, "driver.libcuda.code")
     if code != _UNKNOWN or libcuda.clean_code == SUCCESS:
         return None

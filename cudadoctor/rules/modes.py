@@ -19,7 +19,7 @@ _SYSTEM_NOT_READY = 802
 
 
 @rule("fabric-manager", title="The NVSwitch fabric is not ready (CUDA error 802)")
-def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
     """On machines with NVSwitch CUDA waits for the fabric manager, while nvidia-smi looks fine.
 
     The daemon nvidia-fabricmanager must run, in exactly the driver's version. On Hopper and newer
@@ -37,7 +37,8 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
     fabric = m.driver.fabric
     names = " ".join(gpu.name or "" for gpu in m.gpus or ())
     board = (m.platform.product or "").upper().startswith(("DGX", "HGX"))
-    likely = board or "SXM" in names or "HBM3" in names or any(g.fabric_state for g in m.gpus or ())
+    likely = board or "SXM" in names or any(g.fabric_state for g in m.gpus or ())
+    likely = likely or not _consumer(m, kb)
     sure = bool(fabric.nvswitches) and (fabric.manager != "active" or _fabric_differs(m))
     text = (
         f"Install nvidia-fabricmanager of exactly version {m.driver.version or 'of the driver'}, "
@@ -55,6 +56,12 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
             "fabric-manager", "Start the fabric manager of this driver", text, "admin"
         ),
     )
+
+
+def _consumer(m: Machine, kb: Knowledge) -> bool:
+    """Whether all GPUs are known not to be made for data centres, which alone have a fabric."""
+    models = [kb.gpu_by_name(gpu.name) for gpu in m.gpus or () if gpu.name]
+    return bool(models) and all(model is not None and not model.data_center for model in models)
 
 
 def _fabric_differs(m: Machine) -> bool:

@@ -37,7 +37,7 @@ def wsl_setup(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
     Cured on the Windows side: current driver there, `wsl --update`, `wsl --shutdown`. Never install
     a Linux driver, nor the packages cuda or cuda-drivers, inside WSL.
     """
-    if not need(m.platform.wsl, "platform.wsl") or m.container.kind or cuda_works(m):
+    if cuda_works(m) or m.container.kind or not need(m.platform.wsl, "platform.wsl"):
         return None
     found = _wsl_fault(m)
     if found is None:

@@ -14,6 +14,7 @@ from cudadoctor.rules.signs import (
     live_gpus,
     nvidia_pci,
     said,
+    torch_works,
 )
 from cudadoctor.rules.visible import Visible, read_visible
 
@@ -75,6 +76,8 @@ def visible_devices_hides_gpu(m: Machine, kb: Knowledge) -> Found | None:  # noq
     Hiding some GPUs on purpose is normal. In a job of Slurm or Kubernetes the scheduler sets it,
     and the way to more GPUs is to ask for them. Setting it to 0 does not switch a GPU on.
     """
+    if m.env is None and torch_works(m):
+        return None
     value = need(m.env, "env").get(_NAME)
     if value is None or m.gpus == () or gpu_present(m) is False:
         return None
@@ -218,6 +221,7 @@ def too_few_files(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
 @rule(
     "env-var-misconfigured",
     title="{name} is not in the form that torch reads",
+    essential=False,
 )
 def allocator_option(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
     """torch reads {name} when it first takes GPU memory, and ends on an unknown option.
@@ -264,9 +268,9 @@ def slower_by_variable(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG0
     It is a switch for debugging that was left on. NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING
     are a choice and are not counted.
     """
-    env = need(m.env, "env")
-    if m.gpus == ():
+    if not gpu_present(m):
         return None
+    env = need(m.env, "env")
     names = [name for name in _SLOWER if env.get(name, "0") not in ("", "0")]
     if not names:
         return None

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from cudadoctor.findings import Confidence
 from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.signs import NOT_FOUND, SUCCESS, answered, code_path, driver_code, gpu_present
+from cudadoctor.rules.signs import (
+    NO_LIBRARY,
+    NOT_FOUND,
+    SUCCESS,
+    answered,
+    code_path,
+    driver_code,
+    gpu_present,
+)
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
@@ -114,8 +122,11 @@ def _failure(m: Machine) -> tuple[str, str] | None:
         return "torch does not see the GPU", shown
     if m.driver.libcuda.code not in (None, SUCCESS):
         return f"CUDA does not start (cuInit: {m.driver.libcuda.code})", "driver.libcuda.code"
-    if driver_code(m) == NOT_FOUND:
+    code = driver_code(m)
+    if code == NOT_FOUND:
         return "The driver started no GPU", code_path(m)
+    if code not in (None, SUCCESS, NO_LIBRARY):
+        return f"The driver refuses to answer (NVML: {code})", code_path(m)
     return None
 
 
