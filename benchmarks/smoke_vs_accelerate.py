@@ -1,4 +1,4 @@
-"""How long the smoke step and a whole `check` take beside `accelerate test`, in the same environment.
+"""The smoke step and a whole `check` beside `accelerate test`, in the same environment.
 
     python benchmarks/smoke_vs_accelerate.py --python ENV/bin/python [--rounds 5]
 

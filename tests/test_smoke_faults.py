@@ -98,6 +98,15 @@ def test_what_only_this_stage_can_get_wrong_fails_it(runs: Runs, name: str) -> N
     assert runs.stage("allocate", plant).status == "passed"
 
 
+def test_when_the_whole_step_runs_out_of_time_the_stage_that_took_it_is_named(
+    python_cpu: str,
+) -> None:
+    looked = run_smoke(LocalHost(), python_cpu, mode="full", plant="conv:hang", timeout_s=6.0)
+    stages = {one.name: one.status for one in looked.facts["smoke"].stages}
+    assert stages.pop("conv") == "timed-out"
+    assert set(stages.values()) == {"passed"}
+
+
 def test_how_a_worker_was_lost_is_said_of_the_whole_step(runs: Runs) -> None:
     runs.stage("matmul", planted("matmul", "crash"))
     ended = runs.made[planted("matmul", "crash")].ended

@@ -1,5 +1,6 @@
 """What the child was told to do, as plain words on its command line."""
 
+import time
 from typing import Dict, List, Tuple
 
 EARLY = ("allocate", "matmul", "conv")
@@ -26,7 +27,7 @@ class Spec:
     """The orders of one child.
 
     mode: import or full. device: "", cpu, cuda or cuda:N. ranks: 0 means as many as fit.
-    scratch: the only folder it may write to, "" none. until_s: seconds until it must have ended.
+    scratch: the only folder it may write to, "" none. until_s: seconds it has in all.
     limit_s: a lower limit for every stage, 0 none. skip: (bus id, position, reason) of GPUs.
     careful: nobody knows who else uses the GPUs. start: fork or spawn, "" by system.
     only: for a spawned worker, its task. dynamo: why torch._dynamo could not be imported.
@@ -34,6 +35,7 @@ class Spec:
     """
 
     def __init__(self, words: List[str]) -> None:
+        self.began = time.monotonic()
         given: Dict[str, str] = {}
         self.skip: List[Tuple[str, int, str]] = []
         for word in words:

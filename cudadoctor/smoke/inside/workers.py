@@ -131,7 +131,7 @@ class Board:
         self.live: List[Any] = []
         self.stuck = ""
         self.heard: List[bytes] = []
-        self.until = time.monotonic() + spec.until_s
+        self.until = spec.began + spec.until_s
 
     def start(self, task: Task) -> Any:
         """Begin a task; a chain that dies is begun again behind the stage that killed it."""
