@@ -29,7 +29,8 @@ def block(
 ) -> Block | None:
     """The first thing that keeps a build from fitting, None where it fits.
 
-    trusting: contested code counts. ignoring: what is supposed to be cured.
+    trusting: what is a last resort counts too: contested code, and the default build of the platform
+    where no GPU is. ignoring: what is supposed to be cured.
     """
     if build.published is not True:
         return "absent" if build.published is False else "announced"
@@ -38,7 +39,7 @@ def block(
     if build.glibc and demand.glibc and demand.glibc < build.glibc and "glibc" not in ignoring:
         return "glibc"
     if demand.gpus == "none":
-        return None if build.cuda is None or build.default else "no-gpu"
+        return None if build.cuda is None or (build.default and trusting) else "no-gpu"
     if build.cuda is None:
         return "cpu"
     if demand.tegra is not None:
