@@ -35,6 +35,31 @@ SCHEDULERS = ("slurm", "kubernetes", "lsf", "pbs")
 PASCAL = {"name": "NVIDIA GeForce GTX 1080", "device_id": "1b80", "capability": "6.1"}
 BLACKWELL = {"name": "NVIDIA GeForce RTX 5090", "device_id": "2b85", "capability": "12.0"}
 
+# What no remedy may ever say, with the reason.
+NEVER = (
+    (r"\brm\s+-\w*r", "deletes folders by hand"),
+    (r"sudo\s+\S*pip|--break-system-packages", "pip as root or over the system's packages"),
+    (r"--force-reinstall|--no-deps", "leaves an unsound environment"),
+    (r"LD_LIBRARY_PATH=\S*cuda", "causes shadowing"),
+    (
+        r"(apt-get|dnf|zypper|pacman) .*\b((nvidia-)?cuda-toolkit|libcudnn\d|cudnn\d?-cuda)\b",
+        "not needed",
+    ),
+    (r"\b(purge|autoremove)\b", "takes the display along"),
+    (r"NVIDIA-Linux\S*\.run|sh \S+\.run", "over distribution packages"),
+    (r"chmod|0666", "opens the device to everybody"),
+    (r"(?i)(turn|switch)\w* off (secure boot|ecc|selinux)|disable-validation|setenforce", "safety"),
+    (r"iommu=off|pcie_aspm=off|pci=noaer", "boot options as a first answer"),
+    (r"\bkill(all)?\b|pkill", "somebody else's processes"),
+    (r"(NCCL_(P2P|IB|SHM)_DISABLE|CUDA_LAUNCH_BLOCKING)=(?!None)", "a test, not a cure"),
+    (r"CUDA_VISIBLE_DEVICES=(?!None)", "enables nothing"),
+    (r"NCCL_MULTI_RANK_GPU_ENABLE|PYTORCH_SKIP_CUDNN|NVIDIA_DISABLE_REQUIRE", "hides the fault"),
+    (r"TORCH_CUDA_ARCH_LIST", "means nothing to a prebuilt wheel"),
+    (r"(?i)downgrade the kernel", "as a first answer"),
+    (r"torch --upgrade|--upgrade torch", "takes a CUDA that the driver may not run"),
+    (r"\b(please|simply|just)\b", "tone"),
+)
+
 
 @cache
 def _text(like: str) -> str:

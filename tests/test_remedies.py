@@ -10,6 +10,7 @@ from packaging.version import Version
 from remedy_fixtures import (
     BLACKWELL,
     KB,
+    NEVER,
     PASCAL,
     every_machine,
     every_remedy,
@@ -25,30 +26,6 @@ from cudadoctor.remedies.place import side_of
 
 ALL = list(every_machine())
 
-# What no remedy may ever say, with the reason.
-NEVER = (
-    (r"\brm\s+-\w*r", "deletes folders by hand"),
-    (r"sudo\s+\S*pip|--break-system-packages", "pip as root or over the system's packages"),
-    (r"--force-reinstall|--no-deps", "leaves an unsound environment"),
-    (r"LD_LIBRARY_PATH=(?!None)", "causes shadowing"),
-    (
-        r"(apt-get|dnf|zypper|pacman) .*\b((nvidia-)?cuda-toolkit|libcudnn\d|cudnn\d?-cuda)\b",
-        "not needed",
-    ),
-    (r"\b(purge|autoremove)\b", "takes the display along"),
-    (r"NVIDIA-Linux\S*\.run|sh \S+\.run", "over distribution packages"),
-    (r"chmod|0666", "opens the device to everybody"),
-    (r"(?i)(turn|switch)\w* off (secure boot|ecc|selinux)|disable-validation|setenforce", "safety"),
-    (r"iommu=off|pcie_aspm=off|pci=noaer", "boot options as a first answer"),
-    (r"\bkill(all)?\b|pkill", "somebody else's processes"),
-    (r"NCCL_(P2P|IB|SHM)_DISABLE=|CUDA_LAUNCH_BLOCKING=", "a test, not a cure"),
-    (r"CUDA_VISIBLE_DEVICES=(?!None)", "enables nothing"),
-    (r"NCCL_MULTI_RANK_GPU_ENABLE|PYTORCH_SKIP_CUDNN|NVIDIA_DISABLE_REQUIRE", "hides the fault"),
-    (r"TORCH_CUDA_ARCH_LIST", "means nothing to a prebuilt wheel"),
-    (r"(?i)downgrade the kernel", "as a first answer"),
-    (r"torch --upgrade|--upgrade torch", "takes a CUDA that the driver may not run"),
-    (r"\b(please|simply|just)\b", "tone"),
-)
 DRIVER = re.compile(
     r"(apt-get|dnf|zypper|pacman|ubuntu-drivers|akmods|dkms) .*"
     r"(install|-S\w*|enable|upgrade|autoinstall|--force)"
@@ -202,6 +179,14 @@ def test_a_pascal_owner_is_never_told_to_go_past_the_last_branch() -> None:
     (found,) = remedies.upgrade_driver(m, KB, 580)
     assert "nvidia-driver-580" in found.commands[-1]
     assert not any("open" in word for argv in found.commands for word in argv)
+
+
+def test_a_branch_without_updates_is_not_installed_anew() -> None:
+    (found,) = remedies.upgrade_driver(machine(), KB, 525)
+    assert found.title == "Install NVIDIA driver 580 or newer"
+    kepler = {"name": "Tesla K80", "device_id": "102d", "capability": "3.7"}
+    (found,) = remedies.upgrade_driver(with_gpu(kepler), KB, 450)
+    assert found.title == "Install NVIDIA driver 470 or newer"
 
 
 def test_blackwell_gets_the_open_modules() -> None:

@@ -40,10 +40,11 @@ _VGPU = (
 def install_driver(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     """Install a driver where there is none."""
     bounds = _bounds(m, kb)
-    branch = bounds.highest
-    if branch is None and bounds.blackwell_or_newer:
-        branch = bounds.lowest
-    return _driver("install-driver", "Install the NVIDIA driver", m, bounds, branch)
+    branch = None
+    if bounds.highest is not None or bounds.blackwell_or_newer:
+        branch = _maintained(bounds.lowest or 0, bounds, kb)
+    title = f"Install NVIDIA driver {branch}" if branch else "Install the NVIDIA driver"
+    return _driver("install-driver", title, m, bounds, branch)
 
 
 def upgrade_driver(m: Machine, kb: Knowledge, branch: int) -> tuple[Remedy, ...]:
@@ -51,7 +52,7 @@ def upgrade_driver(m: Machine, kb: Knowledge, branch: int) -> tuple[Remedy, ...]
     bounds = _bounds(m, kb)
     if bounds.highest is not None and branch > bounds.highest:
         return ()
-    wanted = max(branch, bounds.lowest or 0)
+    wanted = _maintained(max(branch, bounds.lowest or 0), bounds, kb)
     title = f"Install NVIDIA driver {wanted} or newer"
     return _driver("upgrade-driver", title, m, bounds, wanted)
 
@@ -91,6 +92,16 @@ def _bounds(m: Machine, kb: Knowledge) -> Bounds:
         blackwell_or_newer=any(one.open_modules == "only" for one in known),
         data_center=_in_data_center(m, kb),
     )
+
+
+def _maintained(least: int, bounds: Bounds, kb: Knowledge) -> int:
+    """The oldest branch from there on that still gets updates and supports the GPUs.
+
+    GPUs that no maintained branch supports get their last one.
+    """
+    top = kb.newest_branch() if bounds.highest is None else bounds.highest
+    maintained = (one for one in range(least, top + 1) if kb.branch_is_current(one))
+    return next(maintained, least if bounds.highest is None else bounds.highest)
 
 
 def _architectures(m: Machine, kb: Knowledge) -> tuple[Architecture, ...]:
