@@ -55,7 +55,9 @@ def diagnose(
             passed.append(one.cause)
         else:
             found.append((one, _finding(one, answer, machine)))
-    findings = _in_order(_explained(found))
+    explained = _explained(found)
+    findings = _in_order([one for one in explained if not _needless(one)])
+    passed += [one.cause for one in explained if _needless(one)]
     causes = {finding.cause for finding in findings}
     return _concluded(
         findings,
@@ -145,6 +147,11 @@ def _explained(found: list[tuple[Rule, Finding]]) -> list[Finding]:
         )
         for one, finding in found
     ]
+
+
+def _needless(finding: Finding) -> bool:
+    """What is explained is not unknown any more."""
+    return finding.cause == "unknown" and bool(finding.because_of)
 
 
 def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:

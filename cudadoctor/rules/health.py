@@ -193,11 +193,13 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
     if not call or m.look in ("fast", "report") or (live_gpus(m) and not m.driver.libcuda.hung):
         return None
     proof = m.driver.stuck or [xid for xid in m.driver.xids or () if xid.code in _DEVICE]
+    voices = (m.driver.nvml.hung, m.driver.libcuda.hung, m.driver.smi.hung)
     where = "driver.nvml.hung" if m.driver.nvml.hung else "driver.libcuda.hung"
+    sure = bool(proof) or sum(map(bool, voices)) > 1
     return Found(
         evidence=(where, "driver.stuck", "driver.xids") if proof else (where,),
         values={"call": call},
-        confidence=Confidence.LIKELY if proof else Confidence.POSSIBLE,
+        confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
         remedies=reboot(m),
     )
 
