@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from standin_fixtures import standins  # noqa: F401
 
 
 def _interpreter(variable: str, usual: str) -> str:

@@ -4,6 +4,8 @@ Files are a closed world: what is not recorded is not there. A program or script
 not recorded fails the test, unless `otherwise` answers for all of them.
 """
 
+# ruff: noqa: ARG002
+
 from __future__ import annotations
 
 import fnmatch
