@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cudadoctor.findings import PackageChange, Remedy
-from cudadoctor.remedies.build import EXTENSIONS, matching
+from cudadoctor.remedies.build import matching
+from cudadoctor.remedies.caveats import EXTENSIONS
 from cudadoctor.remedies.wheels import COMPANIONS
 
 if TYPE_CHECKING:

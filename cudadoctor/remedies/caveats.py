@@ -1,0 +1,107 @@
+"""What somebody should know before another torch is installed, as sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.remedies.wheels import collides, kept_by_others
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+    from cudadoctor.facts import Distribution, Machine
+    from cudadoctor.knowledge import Knowledge, TorchBuild
+
+EXTENSIONS = frozenset(
+    {
+        "apex",
+        "auto-gptq",
+        "bitsandbytes",
+        "causal-conv1d",
+        "deepspeed",
+        "detectron2",
+        "flash-attn",
+        "mamba-ssm",
+        "mmcv",
+        "pyg-lib",
+        "pytorch3d",
+        "torch-cluster",
+        "torch-scatter",
+        "torch-sparse",
+        "torch-spline-conv",
+        "torchao",
+        "transformer-engine",
+        "vllm",
+        "xformers",
+    }
+)
+"""Packages with compiled code against one torch release."""
+
+
+def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...]) -> list[str]:
+    """A sentence for each thing to know first. lost: companions that have no release for it."""
+    notes = [size] if (size := _size(build, kb)) else []
+    notes += [f"No {name} exists for torch {build.torch}: it is taken out." for name in lost]
+    notes += _broken_extensions(build, m, kb)
+    if build.cuda:
+        for wheel, owner in kept_by_others(m.packages or ()).items():
+            if collides(wheel, build.cuda.major):
+                notes.append(
+                    f"{owner} needs {wheel}, which shares its folder with the new libraries: "
+                    "a new environment keeps both sound."
+                )
+    return notes
+
+
+def _size(build: TorchBuild, kb: Knowledge) -> str | None:
+    """How much is to be downloaded, as far as the tables know."""
+    more = "; the CUDA libraries come on top" if _has_library_wheels(build) else ""
+    if build.download_bytes:
+        return f"The torch wheel is {_mb(build.download_bytes)} to download{more}."
+    for other in kb.builds_on(build.platform):
+        same_kind = (other.cuda is None) == (build.cuda is None)
+        if other.torch == build.torch and other.download_bytes and same_kind:
+            size = _mb(other.download_bytes)
+            return f"The download is not measured ({other.variant}: {size} for the wheel){more}."
+    return "How large the download is, is not known." if build.cuda else None
+
+
+def _has_library_wheels(build: TorchBuild) -> bool:
+    return build.cuda is not None and build.platform.startswith("linux")
+
+
+def _mb(number: int) -> str:
+    return f"{number / 1e6:.0f} MB"
+
+
+def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
+    """A sentence for each installed package whose compiled code will not fit the new torch."""
+    if m.torch.version is None:
+        return []
+    other_cuda = _major(m.torch.cuda) != _major(build.cuda)
+    other_torch = m.torch.version.release[:2] != build.torch.release[:2]
+    if not (other_cuda or other_torch):
+        return []
+    return [
+        _broken(one, build, kb)
+        for one in m.packages or ()
+        if one.name in EXTENSIONS and not _made_for(one, build)
+    ]
+
+
+def _broken(one: Distribution, build: TorchBuild, kb: Knowledge) -> str:
+    fitting = next(iter(kb.companion(one.name, build.torch)), None)
+    if fitting and fitting != one.version:
+        after = f"{one.name} {fitting} is made for torch {build.torch}."
+    else:
+        after = f"install it again for torch {build.torch} afterwards."
+    return f"{one.name} {one.version} was compiled for the present torch: {after}"
+
+
+def _made_for(one: Distribution, build: TorchBuild) -> bool:
+    same_torch = one.torch is not None and one.torch.release[:2] == build.torch.release[:2]
+    return same_torch and (one.cuda is None or _major(one.cuda) == _major(build.cuda))
+
+
+def _major(version: Version | None) -> int | None:
+    return version.major if version else None
