@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from cudadoctor.builds import best_build, platform_of
 from cudadoctor.findings import PackageChange, Remedy, Risk
-from cudadoctor.remedies.caveats import caveats
+from cudadoctor.remedies.caveats import EXTENSIONS, caveats
 from cudadoctor.remedies.wheels import (
     COMPANIONS,
     TORCH_FAMILY,
@@ -21,6 +21,16 @@ from cudadoctor.remedies.wheels import (
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
     from cudadoctor.knowledge import Knowledge, TorchBuild
+
+__all__ = [
+    "EXTENSIONS",
+    "install_companion",
+    "install_torch",
+    "jetson_torch",
+    "matching",
+    "reinstall_torch",
+    "remedy_for",
+]
 
 INDEX = "https://download.pytorch.org/whl"
 JETSON_INDEX = "https://pypi.jetson-ai-lab.io/jp6/cu126/+simple/"
