@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -201,6 +203,39 @@ def test_on_a_gpu_the_stages_go_on_after_a_crash_and_stop_at_a_hang(
     stages = stages_of(looked)
     assert {name for name, one in stages.items() if one.status in ("failed", "timed-out")} == bad
     assert {name for name, one in stages.items() if one.status == "skipped"} == skipped
+
+
+MUTE = """
+#include <dlfcn.h>
+#include <unistd.h>
+int cuInit(unsigned flags) { for (;;) pause(); return (int)flags; }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuGetProcAddress(const char *name, void **found, int version, unsigned long long flags) {
+  (void)version; (void)flags;
+  *found = dlsym(dlopen("libcuda.so.1", RTLD_LAZY), name);
+  return *found ? 0 : 500;
+}
+int cuGetProcAddress_v2(const char *name, void **found, int v, unsigned long long f, void *s) {
+  (void)s;
+  return cuGetProcAddress(name, found, v, f);
+}
+"""
+
+
+def test_a_driver_that_never_answers_is_said_and_nothing_waits_for_it(
+    python_cu130: str, tmp_path: Path
+) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler to make a driver that blocks")
+    (tmp_path / "mute.c").write_text(MUTE)
+    made = ["cc", "-shared", "-fPIC", "-o", "libcuda.so.1", "mute.c", "-ldl"]
+    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True)
+    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    looked = run_smoke(LocalHost(), python_cu130, mode="full", env=env, stage_limit_s=1.5)
+    stages = stages_of(looked)
+    assert imported_of(looked).hung is True
+    assert (stages["allocate"].status, stages["ddp"].status) == ("timed-out", "skipped")
+    assert {gap.fact for gap in looked.gaps} == {"torch.imported.cuda_available"}
 
 
 LOCAL = {

@@ -42,6 +42,9 @@ def _stages(board: Board, spec: Spec, look: Any) -> None:
     if board.forks:
         spec.dynamo = _dynamo()
     board.pump(lambda: look.over or early is not None)
+    if early is None and look.last == ("cuda", "timed-out"):
+        _mute(board, spec)
+        return
     chosen = early or _begun(board, spec)
     if chosen.error:
         return
@@ -54,6 +57,14 @@ def _stages(board: Board, spec: Spec, look: Any) -> None:
     else:
         board.start(Task(LATE))
     _ranks(board, spec, chosen)
+
+
+def _mute(board: Board, spec: Spec) -> None:
+    """A driver that does not answer stops every backward pass, also one on the CPU."""
+    why = "CUDA does not answer, and torch asks it in every backward pass, also on the CPU"
+    wire.say("device", device=spec.device or "cpu", skipped=())
+    wire.say("end", stage="allocate", status="timed-out", seconds=None, detail=why, figures={})
+    board.skip(EARLY[1:] + LATE + ("ddp",), "allocate did not pass")
 
 
 def _begun(board: Board, spec: Spec) -> Chosen:

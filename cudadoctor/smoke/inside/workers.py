@@ -130,6 +130,7 @@ class Board:
         self.mail: Any = queue.Queue()
         self.live: List[Any] = []
         self.stuck = ""
+        self.silent = False
         self.heard: List[bytes] = []
         self.until = spec.began + spec.until_s
 
@@ -188,6 +189,7 @@ class Board:
         why = "no answer within %.3g s%s" % (now - worker.began, _where(worker.trace))
         if now >= worker.doomed[0]:
             why = worker.doomed[1]
+        self.silent = self.silent or stage == "cuda"
         self._lost(worker, stage, "timed-out", why, {})
         self._ended(worker, None)
 
@@ -235,8 +237,14 @@ class Board:
             self.stuck = stage
         elif stage == "allocate":
             self.skip(worker.left, "%s did not pass" % stage)
+        elif status == "timed-out" and self._mute():
+            self.skip(worker.left, "CUDA does not answer, and %s waited for it" % stage)
         else:
             self.start(Task(worker.left, worker.task.device))
+
+    def _mute(self) -> bool:
+        """Whether the first look at CUDA still waits, or waited until it was ended."""
+        return self.silent or any(one.stage == "cuda" for one in self.live)
 
     def _rank_ended(self, worker: Any) -> None:
         """Ranks wait for each other: when one is lost, the others get a moment to say so too."""
