@@ -140,7 +140,8 @@ def _kept(case: Case) -> Choice:
     version = case.machine.torch.version
     if version is not None and not version.is_prerelease:
         same = tuple(one for one in case.builds if one.torch.release == version.release)
-        found = _newest(same, case)
+        # What another release has for certain is better than contested code of the installed one.
+        found = _newest(same, case, desperate=case.demand.gpus == "none")
         if found is not None:
             return _chosen(found, case)
     found = _newest(case.builds, case)
@@ -171,9 +172,14 @@ def _matching(keep: str, builds: tuple[TorchBuild, ...]) -> tuple[TorchBuild, ..
     )
 
 
-def _newest(builds: tuple[TorchBuild, ...], case: Case) -> TorchBuild | None:
-    """The best build of the newest release with one that fits; contested code is a last resort."""
-    for trusting in (False, True):
+def _newest(
+    builds: tuple[TorchBuild, ...], case: Case, *, desperate: bool = True
+) -> TorchBuild | None:
+    """The best build of the newest release with one that fits.
+
+    desperate: where none does, take what is a last resort (see `block`).
+    """
+    for trusting in (False, True) if desperate else (False,):
         fitting: list[TorchBuild] = []
         for build in builds:
             if fitting and build.torch != fitting[0].torch:

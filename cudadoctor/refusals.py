@@ -29,8 +29,8 @@ def block(
 ) -> Block | None:
     """The first thing that keeps a build from fitting, None where it fits.
 
-    trusting: what is a last resort counts too: contested code, and the default build of the platform
-    where no GPU is. ignoring: what is supposed to be cured.
+    trusting: a last resort counts too: contested code, and the platform's default build where no
+    GPU is. ignoring: what is supposed to be cured.
     """
     if build.published is not True:
         return "absent" if build.published is False else "announced"

@@ -25,11 +25,13 @@ from cudadoctor.knowledge.model import (
 from cudadoctor.versions import DriverVersion
 
 if TYPE_CHECKING:
+    from cudadoctor.knowledge.architectures import Architectures
     from cudadoctor.knowledge.channels import Channel, Conda, Images
     from cudadoctor.knowledge.companions import Companions
+    from cudadoctor.knowledge.compilers import Compilers
     from cudadoctor.knowledge.drivers import Drivers
-    from cudadoctor.knowledge.gpus import Architectures, Gpus
-    from cudadoctor.knowledge.libraries import Compilers, Libraries
+    from cudadoctor.knowledge.gpus import Gpus
+    from cudadoctor.knowledge.libraries import Libraries
     from cudadoctor.knowledge.torch_builds import TorchBuilds
 
 __all__ = [
@@ -70,7 +72,7 @@ class Knowledge:
 
     @cached_property
     def _architectures(self) -> Architectures:
-        from cudadoctor.knowledge.gpus import Architectures
+        from cudadoctor.knowledge.architectures import Architectures
 
         return Architectures()
 
@@ -88,7 +90,7 @@ class Knowledge:
 
     @cached_property
     def _compilers(self) -> Compilers:
-        from cudadoctor.knowledge.libraries import Compilers
+        from cudadoctor.knowledge.compilers import Compilers
 
         return Compilers()
 

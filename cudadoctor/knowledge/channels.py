@@ -6,10 +6,34 @@ from typing import Literal
 
 from packaging.version import Version
 
-from cudadoctor.knowledge.rows import CondaTable, ImageTable
-from cudadoctor.knowledge.tables import table, version
+from cudadoctor.knowledge.tables import Row, table, version
 
 Channel = Literal["pytorch", "conda-forge"]
+
+
+class ImageRow(Row, frozen=True):
+    cuda: str
+    distro: str
+    flavours: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+class ImageTable(Row, frozen=True):
+    complete_to: str
+    tags: tuple[ImageRow, ...]
+
+
+class CondaRow(Row, frozen=True):
+    torch: str
+    cuda: tuple[str, ...]
+
+
+class CondaTable(Row, frozen=True):
+    pytorch: tuple[CondaRow, ...]
+    pytorch_sources: tuple[str, ...]
+    conda_forge: tuple[CondaRow, ...]
+    conda_forge_archs: dict[str, tuple[str, ...]]
+    conda_forge_sources: tuple[str, ...]
 
 
 class Images:

@@ -2,21 +2,67 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable
 from functools import cached_property
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from cudadoctor.knowledge.rows import CompanionRow, CompanionTable
-from cudadoctor.knowledge.tables import table, version
+from cudadoctor.knowledge.tables import Row, table, version
 from cudadoctor.knowledge.torch_builds import TorchBuilds
 
 PAIRED = ("torchvision", "torchaudio", "torchtext")
 """Packages that are released together with torch: its table names the pair."""
 
+_CLAUSE = re.compile(r"(==|!=|>=|<=|>|<)([\d.]+)")
+_COMPARE: dict[str, Callable[[Version, Version], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
 LAST_AUDIO = "2.11.0"
 """The last torchaudio declares no torch requirement; others install it beside later releases."""
+
+
+class CompanionRow(Row, frozen=True):
+    package: str
+    version: str
+    torch: str | None
+    python: str | None
+    sources: tuple[str, ...]
+
+
+class XformersRow(Row, frozen=True):
+    version: str
+    torch: str
+    cuda: tuple[str, ...]
+
+
+class FlashRow(Row, frozen=True):
+    version: str
+    torch: tuple[str, ...]
+    cuda_major: int
+    python: str
+
+
+class BitsandbytesRow(Row, frozen=True):
+    versions: tuple[str, ...]
+    cuda: tuple[str, ...]
+
+
+class CompanionTable(Row, frozen=True):
+    releases: tuple[CompanionRow, ...]
+    xformers: tuple[XformersRow, ...]
+    flash_attn: tuple[FlashRow, ...]
+    bitsandbytes: tuple[BitsandbytesRow, ...]
+    triton: dict[str, str]
+    triton_windows: dict[str, str]
+    prebuilt_sources: tuple[str, ...]
 
 
 class Companions:
@@ -51,7 +97,7 @@ class Companions:
         return tuple(
             row.version
             for row in self._releases.get(name, ())
-            if row.torch and _allows(row.torch, base)
+            if row.torch and allows(row.torch, version(base))
         )
 
     def requirement(self, package: str, release: str) -> str | None:
@@ -112,7 +158,7 @@ class Companions:
         allowed = (
             row.version
             for row in self._releases.get(name, ())
-            if row.torch and row.version != pair and _allows(row.torch, torch)
+            if row.torch and row.version != pair and allows(row.torch, version(torch))
         )
         return (*((pair,) if pair else ()), *allowed)
 
@@ -132,6 +178,8 @@ class Companions:
             spec = wanted and f"=={wanted}.*"
         if not spec:
             return ()
+        from packaging.specifiers import SpecifierSet
+
         allowed = SpecifierSet(spec)
         rows = self._releases.get(name, ())
         found = tuple(row.version for row in rows if row.version in allowed)
@@ -143,8 +191,14 @@ def normal(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def _allows(specifier: str, torch: str) -> bool:
-    try:
-        return SpecifierSet(specifier).contains(torch, prereleases=True)
-    except InvalidSpecifier:
-        return False
+def allows(specifier: str, torch: Version) -> bool:
+    """Whether a specifier admits a release; `packaging` is loaded for rare operators only.
+
+    Its grammar of specifiers takes ten times as long to import as this table to read.
+    """
+    clauses = [_CLAUSE.fullmatch(clause) for clause in specifier.split(",")]
+    if all(clauses):
+        return all(_COMPARE[one[1]](torch, version(one[2])) for one in clauses if one)
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(specifier).contains(torch, prereleases=True)

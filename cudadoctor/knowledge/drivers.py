@@ -5,8 +5,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from cudadoctor.knowledge.model import Compat, Floor
-from cudadoctor.knowledge.rows import DriverTable, ToolkitRow
-from cudadoctor.knowledge.tables import table, version
+from cudadoctor.knowledge.tables import Row, table, version
 from cudadoctor.versions import DriverVersion
 
 MINOR_COMPATIBILITY_FROM = 11
@@ -14,6 +13,51 @@ SPREAD = 5
 """Windows drivers of one branch count a few hundreds on: 475.14 belongs to branch 470."""
 
 CELLS: dict[str, Compat] = {"C": "compatible", "N": "native", "X": "older"}
+
+
+class FloorRow(Row, frozen=True):
+    major: int
+    linux: str
+    windows: str
+    sources: tuple[str, ...]
+
+
+class ToolkitRow(Row, frozen=True):
+    toolkit: str
+    linux: str | None
+    windows: str | None
+    bundled: str | None
+    uncertain: bool
+    sources: tuple[str, ...]
+
+
+class BranchRow(Row, frozen=True):
+    branch: int
+    cuda: str | None
+    note: str | None
+    current: bool
+    sources: tuple[str, ...]
+
+
+class WindowsRow(Row, frozen=True):
+    driver: str
+    cuda: str
+    sources: tuple[str, ...]
+
+
+class CompatRow(Row, frozen=True):
+    package: str
+    cuda: str
+    cells: dict[str, str]
+
+
+class DriverTable(Row, frozen=True):
+    floors: tuple[FloorRow, ...]
+    toolkits: tuple[ToolkitRow, ...]
+    branches: tuple[BranchRow, ...]
+    windows_levels: tuple[WindowsRow, ...]
+    forward_compat: tuple[CompatRow, ...]
+    forward_compat_sources: tuple[str, ...]
 
 
 class Drivers:

@@ -1,12 +1,43 @@
-"""cuDNN, NCCL and the nvidia-* wheels of each toolkit; compilers for nvcc."""
+"""cuDNN, NCCL and the nvidia-* wheels of each toolkit."""
 
 from __future__ import annotations
 
 from packaging.version import Version
 
-from cudadoctor.knowledge.model import HostCompilers
-from cudadoctor.knowledge.rows import CompilerTable, LibraryTable, NvccRow
-from cudadoctor.knowledge.tables import table, version
+from cudadoctor.knowledge.tables import Row, table, version
+
+
+class CudnnRow(Row, frozen=True):
+    first: str
+    last: str | None
+    cuda_majors: tuple[int, ...]
+    lowest: str
+    highest: str | None
+    sources: tuple[str, ...]
+
+
+class NcclRow(Row, frozen=True):
+    torch: str
+    default_variant: str
+    default: str | None
+    variants: dict[str, str]
+    bundled: str | None
+    uncertain: bool
+    sources: tuple[str, ...]
+
+
+class WheelsRow(Row, frozen=True):
+    toolkit: str
+    packages: dict[str, str]
+    ranges: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+class LibraryTable(Row, frozen=True):
+    cudnn: tuple[CudnnRow, ...]
+    cudnn_yanked: tuple[str, ...]
+    nccl: tuple[NcclRow, ...]
+    wheels: tuple[WheelsRow, ...]
 
 
 class Libraries:
@@ -50,36 +81,6 @@ class Libraries:
             for row in self._table.wheels
             if row.packages.get(distribution) == release and distribution not in row.ranges
         )
-
-
-class Compilers:
-    """What nvcc compiles for, and with which host compilers."""
-
-    def __init__(self) -> None:
-        read = table("compilers", CompilerTable)
-        self._nvcc = {row.toolkit: row for row in read.nvcc}
-        self._hosts = {row.toolkit: row for row in read.hosts}
-
-    def host(self, cuda: Version) -> HostCompilers | None:
-        row = self._hosts.get(f"{cuda.major}.{cuda.minor}")
-        if row is None:
-            return None
-        return HostCompilers(
-            gcc_max=row.gcc_max,
-            clang_max=row.clang_max,
-            msc_min=row.msc_min,
-            msc_below=row.msc_below,
-            visual_studio=row.visual_studio,
-            uncertain=row.uncertain,
-            sources=row.sources,
-        )
-
-    def capabilities(self, cuda: Version) -> tuple[Version, ...] | None:
-        row = self.nvcc(cuda)
-        return None if row is None else tuple(version(text) for text in row.capabilities)
-
-    def nvcc(self, cuda: Version) -> NvccRow | None:
-        return self._nvcc.get(f"{cuda.major}.{cuda.minor}")
 
 
 def _short(cudnn: Version) -> Version:

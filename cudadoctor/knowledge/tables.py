@@ -16,6 +16,13 @@ FOLDER = Path(__file__).parent / "tables"
 T = TypeVar("T")
 
 
+class Row(msgspec.Struct, frozen=True):
+    """A row as it lies in its file: words and numbers, versions still as text.
+
+    Each module declares the rows of its own table, so that no look pays for the others.
+    """
+
+
 def table(name: str, kind: type[T]) -> T:
     """One table, decoded. Raises KnowledgeError where the file is missing or of another shape."""
     try:

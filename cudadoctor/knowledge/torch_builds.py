@@ -7,11 +7,54 @@ from functools import cached_property
 from packaging.version import Version
 
 from cudadoctor.knowledge.model import TorchBuild
-from cudadoctor.knowledge.rows import BuildRow, PinTable, ReleaseRow, TorchTable
-from cudadoctor.knowledge.tables import table, version
+from cudadoctor.knowledge.tables import Row, table, version
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 TORCH_INDEX = "https://download.pytorch.org/whl"
+
+
+class ReleaseRow(Row, frozen=True):
+    torch: str
+    released: str
+    pythons: dict[str, tuple[str, ...]]
+    torchvision: str | None
+    torchaudio: str | None
+    torchtext: str | None
+    sources: tuple[str, ...]
+
+
+class BuildRow(Row, frozen=True):
+    torch: str
+    variant: str
+    platform: str
+    cuda: str | None
+    toolkit: str | None
+    cudnn: str | None
+    published: bool | None
+    archs: tuple[str, ...] | None
+    uncertain: bool
+    contested: tuple[str, ...]
+    glibc: str | None
+    default: bool
+    bytes: int | None
+    sources: tuple[str, ...]
+
+
+class TorchTable(Row, frozen=True):
+    collected: str
+    releases: tuple[ReleaseRow, ...]
+    builds: tuple[BuildRow, ...]
+
+
+class PinRow(Row, frozen=True):
+    torch: str
+    platform: str
+    requires: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+class PinTable(Row, frozen=True):
+    pins: tuple[PinRow, ...]
 
 
 class TorchBuilds:

@@ -18,7 +18,7 @@ def companions(read: Facts) -> dict[str, Any]:
     facts = read("companions")
     built = facts["prebuilt"]
     return {
-        "releases": [_release(read, row) for row in facts["releases"]],
+        "releases": [_release(row) for row in facts["releases"]],
         "xformers": [
             {"version": row["version"], "torch": row["torch_built_against"], "cuda": row["cuda"]}
             for row in built["xformers"]
@@ -78,14 +78,14 @@ def conda(read: Facts) -> dict[str, Any]:
     }
 
 
-def _release(read: Facts, row: dict[str, Any]) -> dict[str, Any]:
+def _release(row: dict[str, Any]) -> dict[str, Any]:
     wanted = row["torch_requirement"] if row["metadata_known"] else None
     return {
         "package": row["package"],
         "version": row["version"],
         "torch": None if wanted is None else _specifier(wanted),
         "python": row["requires_python"],
-        "sources": keys(read, "companions", row["source"]),
+        "sources": ["companions.pypi"],
     }
 
 
