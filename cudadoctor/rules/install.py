@@ -227,6 +227,8 @@ def wrong_interpreter(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG00
     pip = need(m.python.pip_python, "python.pip_python")
     if not pip or _folder(pip) in (_folder(python), *_folders_of(m)):
         return None
+    if m.python.chosen_by in ("--python", "own"):
+        return None  # It was named by its path: what PATH holds is beside the point.
     missed = m.look == "report" and m.torch.installed is False
     text = f"Install with `{python} -m pip install`."
     return Found(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -12,13 +14,15 @@ from cudadoctor.builds import platform_of
 from cudadoctor.rule import need
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from cudadoctor.facts import Machine
     from cudadoctor.knowledge import Knowledge
 
 META = "cuda-toolkit"
 """The package without files through which torch pins its CUDA libraries from 2.11 on."""
+
+
+_ONLY_FOR = re.compile(r"(?:;|\)\s*and|; [^()]*\band)\s*extra == ['\"]([\w.-]+)['\"]\s*$")
+"""A marker that ends by asking for one extra, whatever stands before it."""
 
 
 class Pin(NamedTuple):
@@ -43,7 +47,7 @@ def torch_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
         found.setdefault(one.name, _pin(m, one))
         meta = m.package(META)
         if canonicalize_name(one.name) == META and meta:
-            for below in _active(meta.requires, environment, one.extras or ("",)):
+            for below in _active(meta.requires, environment, tuple(sorted(one.extras)) or ("",)):
                 found.setdefault(below.name, _pin(m, below))
     return tuple(found.values())
 
@@ -92,17 +96,31 @@ def _pin(m: Machine, asked: Requirement) -> Pin:
 
 
 def _active(
-    lines: Iterable[str], environment: dict[str, str], extras: Iterable[str]
-) -> Iterator[Requirement]:
+    lines: tuple[str, ...], environment: dict[str, str], extras: tuple[str, ...]
+) -> tuple[Requirement, ...]:
     """The requirements whose markers hold with one of these extras."""
+    return _holding(lines, tuple(environment.items()), extras)
+
+
+@lru_cache(maxsize=32)
+def _holding(
+    lines: tuple[str, ...], environment: tuple[tuple[str, str], ...], extras: tuple[str, ...]
+) -> tuple[Requirement, ...]:
+    """Kept, since several rules ask for it: the meta-package has over a hundred long markers."""
+    variables = dict(environment)
+    holding = []
     for line in lines:
+        only_for = _ONLY_FOR.search(line)
+        if only_for and only_for[1] not in extras:
+            continue
         try:
             asked = Requirement(line)
         except InvalidRequirement:
             continue
         marker = asked.marker
-        if marker is None or any(marker.evaluate(environment | {"extra": e}) for e in extras):
-            yield asked
+        if marker is None or any(marker.evaluate(variables | {"extra": e}) for e in extras):
+            holding.append(asked)
+    return tuple(holding)
 
 
 def _environment(m: Machine) -> dict[str, str]:
