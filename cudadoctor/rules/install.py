@@ -213,7 +213,7 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> tuple
     title="pip on PATH installs for {pip}, and the examined Python is {python}",
     severity=Severity.INFO,
 )
-def wrong_interpreter(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def wrong_interpreter(m: Machine, kb: Knowledge) -> Found | None:
     """What this pip installs lands in another environment than the one that runs.
 
     Each Python has packages of its own, and the program named pip belongs to one of them. In a
@@ -256,7 +256,7 @@ def _folders_of(m: Machine) -> tuple[str, ...]:
     title="pynvml {pynvml} and nvidia-ml-py {nvml} both own the module pynvml",
     severity=Severity.WARNING,
 )
-def pynvml_conflict(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def pynvml_conflict(m: Machine, kb: Knowledge) -> Found | None:
     """The old package hides NVIDIA's own module, and programs that ask for the GPU's state fail.
 
     Until release 12 the package pynvml brought a pynvml.py of its own, the file that nvidia-ml-py
@@ -326,7 +326,7 @@ def _megabytes(size: int) -> str:
 
 
 @rule("windows-runtime-dll", title="A DLL that torch loads is missing", essential=False)
-def windows_runtime_dll(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def windows_runtime_dll(m: Machine, kb: Knowledge) -> Found | None:
     """Windows did not find a DLL that one of torch's own needs, so torch does not import.
 
     WinError 126 names the DLL that was asked for, not the one that is missing below it: mostly the

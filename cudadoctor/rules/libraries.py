@@ -346,7 +346,7 @@ def _odd_part(m: Machine) -> tuple[str, str]:
 
 
 @rule("libstdcxx-old", title="{path} is too old for this torch", essential=False)
-def libstdcxx_old(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def libstdcxx_old(m: Machine, kb: Knowledge) -> Found | None:
     """A compiled file asks for {symbol}, which the libstdc++ that is loaded first does not have.
 
     The loader names the file in its words. In conda environments it is often conda's own older

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     severity=Severity.WARNING,
     yields_to=("toolkit-env-wrong",),
 )
-def toolkit_missing(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def toolkit_missing(m: Machine, kb: Knowledge) -> Found | None:
     """{package} builds kernels with nvcc when they are first used; torch itself needs no toolkit.
 
     The words are "CUDA_HOME environment variable is not set" or "nvcc not found". Judged only where
@@ -53,7 +53,7 @@ def toolkit_missing(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
     severity=Severity.WARNING,
     yields_to=("toolkit-env-wrong",),
 )
-def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Found | None:
     """torch refuses to compile an extension with a toolkit of another CUDA major than its own.
 
     "The detected CUDA version mismatches the version that was used to compile PyTorch" is its
@@ -79,7 +79,7 @@ def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Found | None:  # noqa: 
 
 
 @rule("toolkit-env-wrong", title="{what}", severity=Severity.WARNING)
-def toolkit_env_wrong(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def toolkit_env_wrong(m: Machine, kb: Knowledge) -> Found | None:
     """Whatever compiles CUDA code looks in CUDA_HOME, CUDA_PATH, for nvcc on PATH and in
     /usr/local/cuda, in this order, and the first of them leads to the wrong place.
 
