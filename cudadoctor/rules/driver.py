@@ -32,6 +32,7 @@ from cudadoctor.rules.signs import (
     nvidia_pci,
     said,
     torch_works,
+    wait_for_answer,
 )
 from cudadoctor.versions import cuda_from_int
 
@@ -86,6 +87,7 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Found | None:
     devices = [one for one in nvidia_pci(m) if one.bound not in ("vfio-pci", "pci-stub")]
     if not bare(m) or module_spoke(m) or not devices or m.driver.loaded:
         return None
+    wait_for_answer(m)
     if need(m.driver.installed, "driver.installed") or m.driver.smi.found:
         return None
     models = kb.gpus_by_pci(devices[0].device_id)
@@ -117,6 +119,7 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
     code = driver_code(m)
     if m.pci is not None and not nvidia_pci(m):
         return None
+    wait_for_answer(m)
     if code != NOT_LOADED and not need(m.driver.installed, "driver.installed"):
         return None
     need(m.driver.loaded if code != NOT_LOADED else False, "driver.loaded")
@@ -285,6 +288,8 @@ def _by_cuda_level(m: Machine, kb: Knowledge) -> Found | None:
     if level is None and (told := _told_by_torch(m)):
         level, path = told
     cuda = m.torch.cuda
+    if level is None and cuda is not None:
+        wait_for_answer(m)
     if level is None or (cuda is None and path == "driver.cuda"):
         return None
     if cuda is not None and _runs(level, cuda):

@@ -23,6 +23,7 @@ from cudadoctor.rules.signs import (
     live_gpus,
     log_text,
     silent_gpus,
+    wait_for_answer,
 )
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
         need(m.pci, "pci")
     if present is not False:
         return None
+    wait_for_answer(m)
     fine = cpu_on_purpose(m)
     if not fine and m.torch.installed is not False and m.look != "report":
         need(m.torch.build, "torch.build")

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from cudadoctor.findings import Severity
+from cudadoctor.rule import need
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Gpu, Machine, PciGpu
@@ -98,6 +99,21 @@ def answered(m: Machine) -> bool:
 def module_spoke(m: Machine) -> bool:
     """Whether the kernel module is proven by an answer, be it a refusal."""
     return answered(m) or driver_code(m) in _MODULE_ANSWERED
+
+
+def unheard(m: Machine) -> bool:
+    """Whether the driver was asked and has not answered: then nothing says that it is not there."""
+    nvml, smi = m.driver.nvml, m.driver.smi
+    if answered(m) or driver_code(m) not in (None, NO_LIBRARY):
+        return False
+    silent_smi = smi.found is True and smi.code is None and not smi.message
+    return bool(nvml.loads and nvml.code is None) or bool(nvml.hung) or silent_smi
+
+
+def wait_for_answer(m: Machine) -> None:
+    """End the rule as undecided where the driver was asked and has not answered."""
+    if unheard(m):
+        need(m.driver.nvml.code if m.driver.nvml.code != NO_LIBRARY else None, "driver.nvml.code")
 
 
 def started(m: Machine) -> bool:

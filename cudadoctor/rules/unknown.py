@@ -108,7 +108,9 @@ def unknown(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
 def _failure(m: Machine) -> tuple[str, str] | None:
     """What failed, and the fact that shows it."""
     torch = m.torch.imported
-    if torch is not None and (torch.ok is False or torch.hung):
+    if torch is not None and torch.hung:
+        return "torch does not come back from its import or first look", "torch.imported.hung"
+    if torch is not None and torch.ok is False:
         return "torch cannot be imported", "torch.imported.error"
     for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
         if stage.status in ("failed", "timed-out"):
