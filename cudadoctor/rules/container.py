@@ -42,7 +42,7 @@ _SHM_WORDS = (
     title="The host has an NVIDIA GPU, and this container was started without it",
     yields_to=("container-gpu-lost", "scheduler-no-gpu", "container-driver-caps"),
 )
-def container_no_gpu(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def container_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
     """Device nodes or driver libraries are missing inside, so torch finds no driver.
 
     A container shows the host's /proc/driver/nvidia and PCI bus, granted or not, which tells this
@@ -99,7 +99,7 @@ def _gpu_nodes(nodes: tuple[Node, ...]) -> list[Node]:
     "container-driver-caps",
     title="The container got the GPU without the driver's library for computing",
 )
-def container_driver_caps(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def container_driver_caps(m: Machine, kb: Knowledge) -> Found | None:
     """NVIDIA_DRIVER_CAPABILITIES is {capabilities}, so the toolkit did not mount libcuda.
 
     The variable chooses which driver libraries are mounted: compute brings libcuda, utility brings
@@ -130,7 +130,7 @@ def container_driver_caps(m: Machine, kb: Knowledge) -> Found | None:  # noqa: A
 
 
 @rule("container-gpu-lost", title="The container lost its access to the GPU while it was running")
-def container_gpu_lost(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def container_gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
     """The device nodes are there and the container's device rules refuse them, as after a reload.
 
     A reload of systemd on the host writes the device rules of running containers anew and forgets
@@ -173,7 +173,7 @@ def _start_anew(m: Machine) -> tuple[Remedy, ...]:
     severity=Severity.INFO,
     essential=False,
 )
-def shm_too_small(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def shm_too_small(m: Machine, kb: Knowledge) -> Found | None:
     """DataLoader workers and NCCL pass data through /dev/shm and crash when it is full.
 
     64 MiB is the default of Docker and Kubernetes. One process without workers needs none of it;

@@ -194,7 +194,7 @@ def host_driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
     "driver-library-mismatch",
     title="The NVIDIA driver's library {library} does not match its loaded module {kernel}",
 )
-def driver_library_mismatch(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def driver_library_mismatch(m: Machine, kb: Knowledge) -> Found | None:
     """The module refuses libraries of another version, so nothing reaches the GPU.
 
     It follows an update of the driver's packages without a reboot: the files are new and the loaded
@@ -344,7 +344,7 @@ def _forward_compatible(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     title="The driver's module {driver} is loaded and libcuda.so.1 is missing",
     yields_to=("driver-too-old", "driver-library-mismatch"),
 )
-def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:
     """torch reaches the GPU through the driver's libcuda, and the loader finds none.
 
     Distributions split the driver: the kernel module may be installed without the library for

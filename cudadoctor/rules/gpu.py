@@ -54,7 +54,7 @@ _NO_BAR = (
         "scheduler-no-gpu",
     ),
 )
-def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:
     """The torch here was built for CUDA, and there is no NVIDIA GPU that it could use.
 
     Told from driver-not-loaded by the PCI bus, which shows a GPU without any driver. A container

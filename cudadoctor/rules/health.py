@@ -34,7 +34,7 @@ _DEVICE = frozenset({54, 61, 62, 74, 110, 119, 120, 136, 143, 158, 167, 169})
 
 
 @rule("gpu-lost", title="GPU {which} no longer answers", yields_to=("container-gpu-lost",))
-def gpu_lost(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
     """It fell off the PCI bus or waits for a reset; often no CUDA program starts while that lasts.
 
     NVML gives code 15 (lost) or 16 (reset required) for it, the kernel log has Xid 79 or "fallen
@@ -118,7 +118,7 @@ def _bring_back(m: Machine, gone: list[Gpu]) -> tuple[Remedy, ...]:
     yields_to=("gpu-lost",),
     essential=False,
 )
-def gpu_ecc(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def gpu_ecc(m: Machine, kb: Knowledge) -> Found | None:
     """{what}.
 
     Only what is open counts: a remapping that failed, one that waits for a reset, and uncorrected
@@ -178,7 +178,7 @@ def _logged(m: Machine) -> list[tuple[str, bool]]:
     yields_to=("gpu-lost",),
     essential=False,
 )
-def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:
     """A call into the driver did not return within a minute, which no healthy GPU needs.
 
     Without persistence mode the first call starts every GPU and can take half a minute on a machine
@@ -210,7 +210,7 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
     severity=Severity.WARNING,
     yields_to=("gpu-lost", "gpu-ecc"),
 )
-def xid_of_the_device(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def xid_of_the_device(m: Machine, kb: Knowledge) -> Found | None:
     """The driver blames the GPU, its firmware or its links for this error, not a program.
 
     Xids such as 13, 31, 43 or 45 come from programs and are not counted. Without readable log lines

@@ -42,7 +42,7 @@ _UNKNOWN_WORDS = ("CUDA unknown error", "Error 999: unknown error")
 
 
 @rule("libcuda-stub", title="The libcuda in use is not the driver's: {path}")
-def libcuda_stub(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def libcuda_stub(m: Machine, kb: Knowledge) -> Found | None:
     """Every CUDA program loads libcuda.so.1 by name, and the loader found another file first.
 
     The toolkit's stubs directory holds an empty libcuda that is meant for linking only; it answers
@@ -107,7 +107,7 @@ def off_the_path(m: Machine, path: str) -> tuple[Remedy, ...]:
     title="A forward-compatibility libcuda does not work on this GPU or driver",
     yields_to=("driver-library-mismatch",),
 )
-def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:
     """A cuda-compat package brings a newer libcuda to data-centre GPUs; elsewhere CUDA fails.
 
     cuInit answers 804 where the GPU is none that may use them (a GeForce, most RTX), and 803 where
@@ -147,7 +147,7 @@ def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:  # noqa: AR
     title="CUDA fails to start, though the driver works: nvidia_uvm is missing or broken",
     yields_to=("gpu-lost", "container-gpu-lost", "device-permission", "container-no-gpu"),
 )
-def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
     """nvidia-smi needs only the nvidia module; CUDA needs nvidia_uvm too, and cuInit answers 999.
 
     Either the module is not loaded and nobody may make its device node, or it is loaded and stopped
@@ -178,7 +178,7 @@ def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
 
 
 @rule("device-permission", title="This user may not open the GPU's device nodes")
-def device_permission(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def device_permission(m: Machine, kb: Knowledge) -> Found | None:
     """The nodes under /dev belong to a group that this user is not in, so CUDA sees no GPU.
 
     Opening a node answers EACCES (13), NVML answers code 4, and the same program works as root. A

@@ -70,7 +70,7 @@ def _fabric_differs(m: Machine) -> bool:
 
 
 @rule("compute-mode", title="The compute mode of the GPU keeps this program out ({modes})")
-def compute_mode(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def compute_mode(m: Machine, kb: Knowledge) -> Found | None:
     """In mode prohibited a GPU takes no CUDA program, in mode exclusive only one at a time.
 
     Creating a context then ends in "busy or unavailable" (CUDA error 46), while cuInit and the
@@ -99,7 +99,7 @@ def _taken(gpu: Gpu) -> bool:
 
 
 @rule("mig-misconfigured", title="MIG is on and no instance exists on GPU {indexes}")
-def mig_misconfigured(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def mig_misconfigured(m: Machine, kb: Knowledge) -> Found | None:
     """A GPU in MIG mode can be used through its instances only; without one CUDA sees no device.
 
     nvidia-smi -L lists the instances with their UUIDs, which change whenever they are made anew, so

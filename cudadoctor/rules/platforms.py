@@ -26,7 +26,7 @@ _OLDEST_GLIBC = Version("2.17")
     title="WSL does not reach the GPU: {what}",
     yields_to=("visible-devices-hides-gpu", "driver-too-old", "container-no-gpu", "gpu-lost"),
 )
-def wsl_setup(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def wsl_setup(m: Machine, kb: Knowledge) -> Found | None:
     """WSL 2 uses the driver of Windows, whose libraries it mounts under /usr/lib/wsl/lib.
 
     WSL 1 has no GPU at all. A Linux driver installed inside hides the mounted libraries. Without

@@ -66,7 +66,7 @@ def visible_count(m: Machine) -> int | None:
     title="CUDA_VISIBLE_DEVICES={value} hides every GPU",
     yields_to=("mig-misconfigured", "scheduler-no-gpu", "gpu-not-detected"),
 )
-def visible_devices_hides_gpu(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def visible_devices_hides_gpu(m: Machine, kb: Knowledge) -> Found | None:
     """CUDA shows a program only the GPUs that this variable lists, so torch sees {left} of {all}.
 
     The list is read from the left and ends at its first invalid entry, silently: "0,7,1" on two
@@ -108,7 +108,7 @@ def _how_grave(m: Machine, left: Visible) -> Severity:
 
 
 @rule("scheduler-no-gpu", title="This {scheduler} job was given no GPU")
-def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
     """The node has GPUs, and the job did not ask for one, so the scheduler keeps them from it.
 
     Told by a job number without a list of GPUs, and CUDA_VISIBLE_DEVICES empty or "NoDevFiles".
@@ -141,7 +141,7 @@ def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
     severity=Severity.WARNING,
     yields_to=("gpu-lost",),
 )
-def memory_held_by_others(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def memory_held_by_others(m: Machine, kb: Knowledge) -> Found | None:
     """More than nine tenths of the memory is taken before any program of this user has started.
 
     NVML lists the processes that hold it; memory without a process in the list belongs to another
@@ -190,7 +190,7 @@ def _holders(full: list[Gpu]) -> str:
 
 
 @rule("ulimit", title="This process may open {nofile} files at most", severity=Severity.WARNING)
-def too_few_files(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def too_few_files(m: Machine, kb: Knowledge) -> Found | None:
     """DataLoader workers pass tensors as open files, and fewer than 1024 run out soon.
 
     The failure reads "Too many open files" (errno 24) or "received 0 items of ancdata". It is not
@@ -223,7 +223,7 @@ def too_few_files(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
     title="{name} is not in the form that torch reads",
     essential=False,
 )
-def allocator_option(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def allocator_option(m: Machine, kb: Knowledge) -> Found | None:
     """torch reads {name} when it first takes GPU memory, and ends on an unknown option.
 
     Options are written key:value and separated by commas, as in max_split_size_mb:128. A key that
@@ -262,7 +262,7 @@ def _is_malformed(value: str) -> bool:
     severity=Severity.WARNING,
     essential=False,
 )
-def slower_by_variable(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def slower_by_variable(m: Machine, kb: Knowledge) -> Found | None:
     """The variable is set in this environment: {effect}.
 
     It is a switch for debugging that was left on. NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING
@@ -293,7 +293,7 @@ def slower_by_variable(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG0
         "mig-misconfigured",
     ),
 )
-def broken_by_environment(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def broken_by_environment(m: Machine, kb: Knowledge) -> Found | None:
     """cuInit answers {code} here, and 0 without LD_LIBRARY_PATH, LD_PRELOAD and the like.
 
     One of those variables brings a library between the program and the driver. They are unset one

@@ -88,7 +88,7 @@ _EXPLAINED_BY = (
 
 
 @rule("unknown", title="{what}, and no known cause explains it", yields_to=_EXPLAINED_BY)
-def unknown(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def unknown(m: Machine, kb: Knowledge) -> Found | None:
     """Something that ought to work on this machine failed; the evidence shows its own words.
 
     It is said only where the driver and the GPU answer, or where torch itself fails, and where no
