@@ -5,18 +5,19 @@ Nothing here raises for a sick machine: every answer says what was there, or why
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import os
-import selectors
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 import msgspec
 
@@ -327,6 +328,45 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+class _Pipe(threading.Thread):
+    """Reads one pipe of a child to its end. Threads, since Windows cannot select on pipes.
+
+    One that a grandchild holds open is left behind, with its pipe: closing it under a reader would
+    hand its number to the next file that is opened.
+    """
+
+    def __init__(self, pipe: IO[bytes], on_line: Callable[[str], None] | None = None) -> None:
+        super().__init__(daemon=True)
+        self.size = 0
+        self._pipe = pipe
+        self._parts: list[bytes] = []
+        self._untold = b""
+        self._on_line = on_line
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while self.size <= MOST_BYTES and (part := os.read(self._pipe.fileno(), 1 << 16)):
+                self._parts.append(part)
+                self.size += len(part)
+                if self._on_line is not None:
+                    self._tell(part)
+
+    def _tell(self, part: bytes) -> None:
+        *lines, self._untold = (self._untold + part).split(b"\n")
+        for line in lines:
+            if self._on_line is not None:
+                self._on_line(line.decode("utf-8", "replace"))
+
+    @property
+    def text(self) -> str:
+        return b"".join(self._parts).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        if not self.is_alive():
+            self._pipe.close()
+
+
 def _collected(
     child: subprocess.Popen[bytes],
     started: float,
@@ -336,76 +376,55 @@ def _collected(
 ) -> Ran:
     """Read both pipes until they close, the deadline passes or a flood comes."""
     deadline = started + timeout_s
-    taken: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-    why = _fed(child, stdin)
-    size = 0
-    untold = b""
-    with selectors.DefaultSelector() as selector:
-        for name, pipe in (("stdout", child.stdout), ("stderr", child.stderr)):
-            assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
-            selector.register(pipe, selectors.EVENT_READ, name)
-        while selector.get_map() and why is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                why = f"no answer within {timeout_s:g} s"
-                break
-            for key, _ in selector.select(min(left, POLL_S)):
-                part = os.read(key.fd, 1 << 16)
-                if part:
-                    taken[key.data].append(part)
-                    size += len(part)
-                    untold = _told(untold + part, on_line) if key.data == "stdout" else untold
-                else:
-                    selector.unregister(key.fileobj)
-            if size > MOST_BYTES:
-                why = f"more than {MOST_BYTES >> 20} MiB of output"
-            if child.poll() is not None and _quiet_now(selector):
-                # The program has ended; a grandchild that keeps the pipe open is not waited for.
-                break
-    timed_out = why is not None and why.startswith("no answer")
-    code = _ended(child, deadline) if why is None else None
-    if why is not None or code is None:
+    assert child.stdout is not None
+    assert child.stderr is not None
+    out, err = _Pipe(child.stdout, on_line), _Pipe(child.stderr)
+    _feed(child, stdin)
+    in_time = _finished(child, (out, err), deadline)
+    flooded = out.size + err.size > MOST_BYTES
+    code = _ended(child, deadline) if in_time and not flooded else None
+    if code is None:
         _kill(child)
-        code = None if timed_out else code
-        if why is None:
-            why, timed_out = f"no answer within {timeout_s:g} s", True
-    for pipe in (child.stdout, child.stderr):
-        if pipe is not None:
-            pipe.close()
-    return Ran(
+    why = None
+    if flooded:
+        why = f"more than {MOST_BYTES >> 20} MiB of output"
+    elif code is None:
+        why = f"no answer within {timeout_s:g} s"
+    ran = Ran(
         code=code,
-        stdout=b"".join(taken["stdout"]).decode("utf-8", "replace"),
-        stderr=b"".join(taken["stderr"]).decode("utf-8", "replace"),
+        stdout=out.text,
+        stderr=err.text,
         why=why,
-        timed_out=timed_out,
+        timed_out=code is None and not flooded,
         seconds=time.monotonic() - started,
     )
+    out.close()
+    err.close()
+    return ran
 
 
-def _told(data: bytes, on_line: Callable[[str], None] | None) -> bytes:
-    """Pass on the whole lines; what is left of the last one."""
-    if on_line is None:
-        return b""
-    *lines, rest = data.split(b"\n")
-    for line in lines:
-        on_line(line.decode("utf-8", "replace"))
-    return rest
+def _finished(child: subprocess.Popen[bytes], pipes: tuple[_Pipe, _Pipe], deadline: float) -> bool:
+    """Whether all was read that will come; False where the deadline passed."""
+    for pipe in pipes:
+        while pipe.is_alive():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            before = pipe.size
+            pipe.join(min(left, POLL_S))
+            # Ended and silent: a grandchild that keeps the pipe open is not waited for.
+            if child.poll() is not None and pipe.size == before:
+                break
+    return True
 
 
-def _quiet_now(selector: selectors.BaseSelector) -> bool:
-    return not selector.select(0)
-
-
-def _fed(child: subprocess.Popen[bytes], stdin: str | None) -> str | None:
+def _feed(child: subprocess.Popen[bytes], stdin: str | None) -> None:
     if stdin is None or child.stdin is None:
-        return None
-    try:
+        return
+    # One that ended without reading: its exit status says more.
+    with contextlib.suppress(OSError):
         child.stdin.write(stdin.encode())
         child.stdin.close()
-    except OSError:
-        return None  # it ended without reading: its exit status says more
-    return None
 
 
 def _ended(child: subprocess.Popen[bytes], deadline: float) -> int | None:

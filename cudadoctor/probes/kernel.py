@@ -134,7 +134,7 @@ def _note_nodes(notes: Notes, host: Host, limit_s: float) -> None:
         notes.fact("driver.nodes", (), "/dev")
         return
     said = streamed(host.inside("nodes.py", *paths, timeout_s=limit_s))
-    errnos = {str(line["path"]): line.get("errno") for line in said.of("node")}
+    errnos = {str(line.get("path")): line.get("errno") for line in said.of("node")}
     groups = _groups(host)
     notes.fact("driver.nodes", tuple(_node(host, one, errnos, groups) for one in paths), "open()")
     missing = [n for n, one in enumerate(paths) if one not in errnos]

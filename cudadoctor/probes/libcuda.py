@@ -50,7 +50,7 @@ def libcuda_from(said: Streamed, clean: Streamed | None, conclusive: bool = True
     unloaded = said.last("not-loaded")
     return Libcuda(
         loads=True if path else False if unloaded else None,
-        why=str(unloaded["why"]) if unloaded else None,
+        why=str(unloaded.get("why")) if unloaded else None,
         path=path,
         file_version=file_version(path or ""),
         code=values.get("code"),
@@ -76,8 +76,8 @@ def _values(said: Streamed) -> dict[str, int]:
 
 
 def _path(said: Streamed) -> str | None:
-    loaded = said.last("loaded")
-    return str(loaded["path"]) if loaded else None
+    path = said.last("loaded").get("path")
+    return str(path) if path else None
 
 
 def _cuda(value: int | None) -> Version | None:
@@ -90,7 +90,7 @@ def _count(value: int | None) -> int | None:
 
 def _why_not(said: Streamed, timeout_s: float) -> str | None:
     if said.last("not-loaded"):
-        return f"libcuda cannot be loaded: {said.last('not-loaded')['why']}"
+        return f"libcuda cannot be loaded: {said.last('not-loaded').get('why')}"
     if said.hung:
         return f"{said.call or 'libcuda'}: no answer within {timeout_s:g} s"
     if not said.done:

@@ -52,7 +52,7 @@ def nvml_facts(said: Streamed, timeout_s: float, *, conclusive: bool = True) -> 
     """The facts in what the child printed, whole or cut short."""
     notes = Notes()
     notes.fact("driver.nvml", _nvml(said, conclusive), "libnvidia-ml")
-    system = {str(line["name"]): line.get("value") for line in said.of("system")}
+    system = {str(line.get("name")): line.get("value") for line in said.of("system")}
     _note_driver(notes, system)
     gpus = _gpus(notes, said)
     notes.fact("gpus", gpus, SOURCE)
@@ -67,21 +67,25 @@ def nvml_facts(said: Streamed, timeout_s: float, *, conclusive: bool = True) -> 
 def _nvml(said: Streamed, conclusive: bool) -> Nvml:
     loaded, unloaded = said.last("loaded"), said.last("not-loaded")
     decided = said.last("no-count") or said.last("init")
-    system = {line["name"]: line.get("value") for line in said.of("system")}
+    system = {line.get("name"): line.get("value") for line in said.of("system")}
     code = decided.get("code")
     message = decided.get("message")
     return Nvml(
         loads=True if loaded else False if unloaded else None,
-        why=str(unloaded["why"]) if unloaded else None,
-        path=str(loaded["path"]) if loaded else None,
+        why=str(unloaded.get("why")) if unloaded else None,
+        path=_text(loaded.get("path")),
         code=code if isinstance(code, int) and code >= 0 else None,
-        call=said.call if said.signal else str(decided["call"]) if decided else None,
+        call=said.call if said.signal else _text(decided.get("call")),
         message=str(message) if message else None,
         version=library_version(str(system.get("version") or "")),
         hung=_asked_call(said) if said.hung and conclusive else None,
         signal=said.signal,
         count=_count(system.get("count")),
     )
+
+
+def _text(value: object) -> str | None:
+    return str(value) if value else None
 
 
 def _asked_call(said: Streamed) -> str:
@@ -126,7 +130,7 @@ def _gpus(notes: Notes, said: Streamed) -> tuple[Gpu, ...] | None:
         index = line.get("index")
         if isinstance(index, int) and 0 <= index < MOST_GPUS:
             answers.setdefault(index, []).append(line)
-    count = next((x.get("value") for x in said.of("system") if x["name"] == "count"), None)
+    count = next((x.get("value") for x in said.of("system") if x.get("name") == "count"), None)
     if not answers:
         return () if count == 0 else None
     if _count(count) is None:
@@ -144,9 +148,9 @@ def _why_not_more(said: Streamed, timeout_s: float, conclusive: bool) -> str:
     """What kept NVML from telling everything; "" where nothing did."""
     unloaded, broken = said.last("not-loaded"), said.last("no-module")
     if unloaded:
-        return f"NVML cannot be loaded: {unloaded['why']}"
+        return f"NVML cannot be loaded: {unloaded.get('why')}"
     if broken:
-        return f"pynvml cannot be imported: {broken['why']}"
+        return f"pynvml cannot be imported: {broken.get('why')}"
     if said.done:
         return _refused(said)
     if said.hung:
@@ -159,4 +163,4 @@ def _refused(said: Streamed) -> str:
     line = said.last("no-count") or said.last("init")
     if not line.get("code"):
         return ""
-    return f"{line['call']} failed with {line['code']} ({line['message']})"
+    return f"{line.get('call')} failed with {line['code']} ({line.get('message')})"

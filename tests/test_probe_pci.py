@@ -1,0 +1,180 @@
+"""GPUs on the PCI bus."""
+
+from __future__ import annotations
+
+import pytest
+from recorded_host import RecordedHost
+
+from cudadoctor.facts import PciGpu
+from cudadoctor.host import Answer, Listing
+from cudadoctor.probes import Looked
+from cudadoctor.probes.pci import BUS, read_pci
+
+BARS = """\
+0x00000000fa000000 0x00000000faffffff 0x0000000000040200
+0x000000f800000000 0x000000fbffffffff 0x000000000014220c
+0x0000000000000000 0x0000000000000000 0x0000000000000000
+0x000000fc00000000 0x000000fc01ffffff 0x000000000014220c
+0x0000000000000000 0x0000000000000000 0x0000000000000000
+0x000000000000e000 0x000000000000e07f 0x0000000000040101
+"""
+HOPPER_BARS = """\
+0x0000600042000000 0x0000600042ffffff 0x000000000014220c
+0x0000000000000000 0x0000000000000000 0x0000000000000000
+0x0000600000000000 0x0000601fffffffff 0x000000000014220c
+0x0000000000000000 0x0000000000000000 0x0000000000000000
+0x0000602000000000 0x0000602001ffffff 0x000000000014220c
+"""
+
+
+def device(
+    address: str, ident: str, class_id: str, driver: str = "", **files: str | bytes
+) -> dict[str, str | bytes | Answer]:
+    uevent = f"PCI_CLASS={class_id}\nPCI_ID={ident}\nPCI_SLOT_NAME={address}\n"
+    if driver:
+        uevent = f"DRIVER={driver}\n{uevent}"
+    found: dict[str, str | bytes | Answer] = {f"{BUS}/{address}/uevent": uevent}
+    found |= {f"{BUS}/{address}/{name}": text for name, text in files.items()}
+    return found
+
+
+def pci(seen: Looked) -> tuple[PciGpu, ...]:
+    found: tuple[PciGpu, ...] = seen.facts["pci"]
+    return found
+
+
+def test_a_healthy_gpu_has_all_facts() -> None:
+    files = device(
+        "0000:01:00.0",
+        "10DE:2684",
+        "30000",
+        "nvidia",
+        power_state="D0\n",
+        config=b"\xde\x10\x84\x26",
+        resource=BARS,
+    )
+    assert pci(read_pci(RecordedHost(files=files))) == (
+        PciGpu(
+            address="0000:01:00.0",
+            vendor="nvidia",
+            device_id="2684",
+            class_id="0300",
+            bound="nvidia",
+            lost=False,
+            power="D0",
+            bars_missing=False,
+        ),
+    )
+
+
+def test_what_is_no_gpu_is_left_out() -> None:
+    files = {
+        **device("0000:01:00.0", "10DE:2684", "30000"),
+        **device("0000:01:00.1", "10DE:22BA", "40300"),
+        **device("0000:05:00.0", "10DE:22A3", "68000"),
+        **device("0000:06:00.0", "10DE:22A3", "68000"),
+        **device("0000:03:00.0", "1A03:2000", "30000", "ast"),
+        **device("0000:41:00.0", "1002:740F", "38000", "amdgpu"),
+        **device("0000:42:00.0", "8086:0BD5", "120000", "xe"),
+        **device("000f:01:00.0", "10DE:2E12", "30200"),
+    }
+    seen = read_pci(RecordedHost(files=files))
+    assert [(one.address, one.vendor, one.class_id) for one in pci(seen)] == [
+        ("0000:01:00.0", "nvidia", "0300"),
+        ("0000:03:00.0", "1a03", "0300"),
+        ("0000:41:00.0", "amd", "0380"),
+        ("0000:42:00.0", "intel", "1200"),
+        ("000f:01:00.0", "nvidia", "0302"),
+    ]
+    assert seen.facts["driver.fabric.nvswitches"] == 2
+
+
+def test_a_bus_without_uevent_is_read_by_its_files() -> None:
+    folder = f"{BUS}/0000:01:00.0"
+    driver = "/sys/bus/pci/drivers/nouveau"
+    host = RecordedHost(
+        files={
+            f"{folder}/vendor": "0x10de\n",
+            f"{folder}/device": "0x1b80\n",
+            f"{folder}/class": "0x030000\n",
+            f"{driver}/module": "",
+        },
+        links={f"{folder}/driver": driver},
+    )
+    (gpu,) = pci(read_pci(host))
+    assert (gpu.device_id, gpu.class_id, gpu.bound) == ("1b80", "0300", "nouveau")
+
+
+def test_a_configuration_of_ones_is_a_lost_gpu() -> None:
+    files = device("0000:01:00.0", "10DE:2330", "30200", "nvidia", config=b"\xff" * 64)
+    assert pci(read_pci(RecordedHost(files=files)))[0].lost is True
+
+
+def test_a_sleeping_gpu_is_left_asleep_and_not_lost() -> None:
+    files = device(
+        "0000:01:00.0", "10DE:2520", "30200", power_state="D3cold\n", config=b"\xff" * 64
+    )
+    files[f"{BUS}/0000:01:00.0/power/runtime_status"] = "suspended\n"
+    (gpu,) = pci(read_pci(RecordedHost(files=files)))
+    assert (gpu.lost, gpu.power) == (False, "D3cold")
+
+
+def test_a_configuration_that_cannot_be_read_says_nothing() -> None:
+    files = device("0000:01:00.0", "10DE:2330", "30200")
+    files[f"{BUS}/0000:01:00.0/config"] = Answer(why="EACCES: Permission denied")
+    assert pci(read_pci(RecordedHost(files=files)))[0].lost is None
+
+
+@pytest.mark.parametrize(
+    ("bars", "missing"),
+    [
+        (BARS, False),
+        (HOPPER_BARS, False),
+        (
+            BARS.replace("0x000000f800000000 0x000000fbffffffff", "0x0000000000000000 0x3ffffffff"),
+            True,
+        ),
+        (
+            BARS.replace("0x000000f800000000 0x000000fbffffffff 0x000000000014220c", "0x0 0x0 0x0"),
+            True,
+        ),
+        (
+            HOPPER_BARS.replace(
+                "0x0000600000000000 0x0000601fffffffff 0x000000000014220c", "0x0 0x0 0x0"
+            ),
+            True,
+        ),
+        ("", None),
+        ("garbage\n" * 6, None),
+    ],
+)
+def test_a_range_without_an_address_is_seen(bars: str, missing: bool | None) -> None:
+    files = device("0000:01:00.0", "10DE:2330", "30200", resource=bars)
+    assert pci(read_pci(RecordedHost(files=files)))[0].bars_missing is missing
+
+
+def test_an_empty_bus_is_a_known_none() -> None:
+    assert pci(read_pci(RecordedHost(folders={BUS: ()}))) == ()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        RecordedHost(),
+        RecordedHost(folders={BUS: Listing(why="EACCES: Permission denied")}),
+        RecordedHost(system="Windows"),
+        RecordedHost(system="Darwin"),
+    ],
+)
+def test_a_bus_that_cannot_be_read_is_a_gap(host: RecordedHost) -> None:
+    seen = read_pci(host)
+    assert "pci" not in seen.facts
+    assert seen.gaps[0].fact == "pci"
+
+
+def test_a_device_of_garbage_is_left_out() -> None:
+    files: dict[str, str | bytes | Answer] = {
+        f"{BUS}/0000:01:00.0/uevent": b"\x00\xff\xfe",
+        f"{BUS}/x/vendor": "zzz",
+    }
+    assert pci(read_pci(RecordedHost(files=files))) == ()
