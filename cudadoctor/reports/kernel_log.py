@@ -13,14 +13,28 @@ from cudadoctor.facts import Xid
 
 MOST_LINES = 200
 
-_MATTERS = re.compile(
-    r"NVRM|nvidia|nouveau|nova_core|\bXid\b|SXid|module verification failed|"
-    r"Loading of (?:unsigned )?module|Lockdown: |Out of memory: Kill|oom-kill:|"
-    r"blocked for more than \d+ seconds|PM: suspend exit|"
-    r"AER: .*(?:Uncorrected|Fatal|Multiple)|pcieport .*AER|fabricmanager|"
-    r"BAR \d+.*(?:no space|failed to assign)",
-    re.IGNORECASE,
+_WORDS = (
+    "nvrm",
+    "nvidia",
+    "nouveau",
+    "nova_core",
+    "xid",
+    "module verification failed",
+    "loading of module",
+    "loading of unsigned module",
+    "lockdown: ",
+    "out of memory: kill",
+    "oom-kill:",
+    "blocked for more than ",
+    "pm: suspend exit",
+    "fabricmanager",
 )
+_MATTERS = re.compile(
+    r"aer: .*(?:uncorrected|fatal|multiple)|pcieport .*aer|bar \d+.*(?:no space|failed to assign)"
+)
+_MAYBE = ("aer", "bar ")
+"""A long log has a hundred thousand lines: plain words are looked for before any pattern."""
+
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<code>\d{1,4})(?:, (?P<rest>.*))?$"
 )
@@ -38,12 +52,17 @@ class KernelLog(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_kernel_log(text: str, uptime_s: float | None = None) -> KernelLog:
     """What a kernel log says about GPUs. uptime_s: to tell how old a line is, where it can."""
-    lines = [_plain(line) for line in text.splitlines()]
-    matters = [line for line in lines if _MATTERS.search(line)]
+    matters = [_plain(line) for line in text.splitlines() if _matters(line.lower())]
     return KernelLog(
         lines=tuple(line[:400] for line in matters[-MOST_LINES:]),
-        xids=_xids(lines, uptime_s),
+        xids=_xids(matters, uptime_s),
     )
+
+
+def _matters(low: str) -> bool:
+    if any(word in low for word in _WORDS):
+        return True
+    return any(word in low for word in _MAYBE) and _MATTERS.search(low) is not None
 
 
 def _plain(line: str) -> str:
