@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from cudadoctor import __version__, knowledge
@@ -113,16 +111,3 @@ def _finding(one: Finding, redactor: Redactor) -> Finding:
         values={name: redactor.text(value) for name, value in one.values.items()},
         evidence=evidence,
     )
-
-
-def nearest(word: str, known: tuple[str, ...]) -> str | None:
-    """The known word that the user may have meant."""
-    import difflib
-
-    close = difflib.get_close_matches(word, known, n=1)
-    return close[0] if close else None
-
-
-def device_is_sound(device: str) -> bool:
-    """Whether it is a device name that torch would take here."""
-    return re.fullmatch(r"cpu|cuda(:\d{1,3})?", device) is not None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from cudadoctor import checkup
-from cudadoctor.rules import CATALOGUE, RULES
+from cudadoctor.wrong_use import (
+    refuse,
+    refuse_contradictions,
+    refuse_device,
+    refuse_strange_cause,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +40,12 @@ class Source(msgspec.Struct, frozen=True):
 
 def check(asked: Asked) -> int:
     """Judge this machine or saved ones, and print it."""
-    _refuse_contradictions(asked)
+    refuse_contradictions(asked)
     codes, texts = [], []
     sources = list(_sources(asked))
+    # Imported after the look has begun: its children work while the rules are being loaded.
+    from cudadoctor import checkup
+
     for source in sources:
         judged = checkup.judge(
             _as_of(_with_wishes(source.machine, asked), asked), ignore=asked.ignore
@@ -53,12 +59,14 @@ def check(asked: Asked) -> int:
 
 def fix(asked: Asked) -> int:
     """Print the plan as a script, or as JSON."""
-    _refuse_contradictions(asked)
+    refuse_contradictions(asked)
     if not asked.printed:
-        _refuse("fix prints the repair and does not apply it: add --print")
+        refuse("fix prints the repair and does not apply it: add --print")
     sources = list(_sources(asked))
     if len(sources) != 1:
-        _refuse("fix --print takes one --from file: name one")
+        refuse("fix --print takes one --from file: name one")
+    from cudadoctor import checkup
+
     machine = _as_of(_with_wishes(sources[0].machine, asked), asked)
     judged = checkup.judge(machine, _wishes(asked), ignore=asked.ignore)
     if asked.as_json:
@@ -86,7 +94,7 @@ def smoke(asked: Asked) -> int:
     """Run the training step alone and print its stages."""
     from cudadoctor import __version__
 
-    _refuse_device(asked)
+    refuse_device(asked)
     machine = _examined(asked, ranks=asked.ranks)
     run = machine.smoke
     if asked.as_json:
@@ -105,14 +113,12 @@ def smoke(asked: Asked) -> int:
 def explain(cause: str | None) -> int:
     """Print the page of a cause, or the list of causes."""
     from cudadoctor.render import pages
+    from cudadoctor.rules import CATALOGUE, RULES
 
     if cause is None:
         click.echo(pages.listing(CATALOGUE, RULES), nl=False)
         return 0
-    if cause not in CATALOGUE:
-        close = checkup.nearest(cause, CATALOGUE)
-        meant = f"; did you mean {close}" if close else ""
-        _refuse(f"there is no cause {cause!r}{meant} (cudadoctor explain lists them)")
+    refuse_strange_cause(cause, f"there is no cause {cause!r}")
     click.echo(pages.page(cause, RULES), nl=False)
     return 0
 
@@ -122,7 +128,7 @@ def facts(asked: Asked) -> int:
     from cudadoctor import factfile
     from cudadoctor.redact import Redactor
 
-    _refuse_device(asked)
+    refuse_device(asked)
     machine = _examined(asked)
     shown = machine if asked.full else Redactor(machine).machine(machine)
     _written(factfile.dumps(shown) + "\n", asked.output)
@@ -138,7 +144,7 @@ def _sources(asked: Asked) -> Iterator[Source]:
             for name, machine in saved.machines(asked.saved):
                 yield Source(machine, name)
         except saved.SavedError as error:
-            _refuse(str(error))
+            refuse(str(error))
         return
     started = time.monotonic()
     machine = _examined(asked)
@@ -149,6 +155,7 @@ def _examined(asked: Asked, ranks: int | None = None) -> Machine:
     from cudadoctor import examine
     from cudadoctor.progress import shown_on_stderr
 
+    threading.Thread(target=_load_the_core, daemon=True).start()
     look = examine.Look(
         python=asked.python,
         depth="fast" if asked.fast else "no-smoke" if asked.no_smoke else "full",
@@ -160,7 +167,13 @@ def _examined(asked: Asked, ranks: int | None = None) -> Machine:
         with shown_on_stderr() as progress:
             return examine.examine(look, progress)
     except examine.NoInterpreter as error:
-        _refuse(str(error))
+        refuse(str(error))
+
+
+def _load_the_core() -> None:
+    """Import what judges, while the probes wait for their children."""
+    import cudadoctor.checkup
+    import cudadoctor.render.json_v1  # noqa: F401
 
 
 def _with_wishes(machine: Machine, asked: Asked) -> Machine:
@@ -205,6 +218,8 @@ def _rendered(shown: Report, asked: Asked, source: Source, *, many: bool) -> str
 def _placeheld(shown: Report, machine: Machine, *, full: bool) -> Plan:
     if full:
         return shown.plan
+    from cudadoctor import checkup
+
     return checkup.addressed_by_placeholder(shown.plan, machine.python.executable)
 
 
@@ -218,7 +233,7 @@ def _terminal(shown: Report, asked: Asked, source: Source, *, many: bool) -> str
         verbose=asked.verbose > 0,
         say=language(asked.lang),
     )
-    for line in terminal.not_checked(shown, layout) if asked.verbose else ():
+    for line in terminal.not_checked(shown, layout):
         click.echo(line, err=True)
     heading = f"== {inert(source.name or '')}\n" if many else ""
     return heading + painting.painted(terminal.report(shown, layout), to_file=bool(asked.output))
@@ -232,56 +247,10 @@ def _written(text: str, output: str | None) -> None:
     try:
         Path(output).write_text(text, encoding="utf-8")
     except OSError as error:
-        _refuse(f"cannot write {output}: {error.strerror}")
+        refuse(f"cannot write {output}: {error.strerror}")
 
 
 def _worst(codes: list[int]) -> int:
     """Broken outranks undecided, undecided outranks healthy."""
     order = {1: 2, 3: 1, 0: 0}
     return max(codes, key=lambda code: order.get(code, 3), default=0)
-
-
-def _refuse_contradictions(asked: Asked) -> None:
-    if asked.saved:
-        for name in ("python", "fast", "no-smoke", "device"):
-            if getattr(asked, name.replace("-", "_")):
-                _refuse(f"--from judges saved facts, so --{name} has nothing to act on: drop one")
-    if asked.as_json and asked.markdown:
-        _refuse("--json and --markdown exclude each other: choose one")
-    if asked.fast and asked.device:
-        _refuse("--fast runs no training step, so --device has nothing to act on: drop one")
-    _refuse_device(asked)
-    _refuse_strangers(asked)
-    _refuse_date(asked)
-
-
-def _refuse_device(asked: Asked) -> None:
-    if asked.device and not checkup.device_is_sound(asked.device):
-        _refuse(f"--device {asked.device!r} is no device: use cpu, cuda or cuda:N")
-
-
-def _refuse_strangers(asked: Asked) -> None:
-    for cause in asked.ignore:
-        if cause not in CATALOGUE:
-            close = checkup.nearest(cause, CATALOGUE)
-            meant = f"; did you mean {close}" if close else ""
-            _refuse(f"--ignore {cause!r} is no cause{meant} (cudadoctor explain lists them)")
-    if asked.torch:
-        from packaging.version import InvalidVersion, Version
-
-        try:
-            Version(asked.torch)
-        except InvalidVersion:
-            _refuse(f"--torch {asked.torch!r} is no version: give one such as 2.6 or 2.6.0")
-
-
-def _refuse_date(asked: Asked) -> None:
-    if asked.as_of:
-        with contextlib.suppress(ValueError):
-            datetime.date.fromisoformat(asked.as_of)
-            return
-        _refuse(f"--as-of {asked.as_of!r} is no date: write it as YYYY-MM-DD")
-
-
-def _refuse(sentence: str) -> NoReturn:
-    raise click.UsageError(sentence)

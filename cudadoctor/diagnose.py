@@ -156,7 +156,7 @@ def _needless(finding: Finding) -> bool:
 
 def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
     """By severity, then confidence, then the order of the catalogue. One finding a cause."""
-    from cudadoctor.rules import CATALOGUE
+    from cudadoctor.catalogue import CATALOGUE
 
     place = {cause: index for index, cause in enumerate(CATALOGUE)}
     ranked = sorted(

@@ -204,12 +204,18 @@ def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looke
             device=look.device,
             ranks=look.ranks,
             gpus=before.gpus,
-            timeout_s=_limit(look, fast_s=60.0, full_s=180.0),
+            timeout_s=_limit(look, fast_s=60.0, full_s=_patience_s(before)),
             on_line=begun,
         )
     finally:
         for done in stages:
             progress(done, False)
+
+
+def _patience_s(before: Machine) -> float:
+    """Where the driver has already kept us waiting for its full time, torch gets a last chance."""
+    driver = before.driver
+    return 8.0 if driver.nvml.hung or driver.libcuda.hung or driver.smi.hung else 180.0
 
 
 def _limit(look: Look, *, fast_s: float, full_s: float) -> float:

@@ -33,7 +33,7 @@ class Section(
     """The base of all facts: immutable, by keyword only, unknown keys refused."""
 
 
-class Gap(Section):
+class Gap(Section, frozen=True, kw_only=True):
     """A fact that could not be learnt, and why.
 
     asked: False where nobody looked because of an option (--fast, --no-smoke): such a gap makes a
@@ -45,7 +45,7 @@ class Gap(Section):
     asked: bool = True
 
 
-class Identity(Section):
+class Identity(Section, frozen=True, kw_only=True):
     """What redaction must hide."""
 
     user: str | None = None
@@ -53,7 +53,7 @@ class Identity(Section):
     host: str | None = None
 
 
-class Platform(Section):
+class Platform(Section, frozen=True, kw_only=True):
     """The operating system under everything.
 
     system: Linux, Windows or Darwin. machine: x86_64, aarch64, ... (normalised, lower case).
@@ -81,7 +81,7 @@ class Platform(Section):
     secure_boot: bool | None = None
 
 
-class Container(Section):
+class Container(Section, frozen=True, kw_only=True):
     """Where the process is boxed in.
 
     kind: "" none, else docker, podman, kubernetes, apptainer, lxc, enroot, containerd, other.
@@ -95,7 +95,7 @@ class Container(Section):
     wsl_libs: bool | None = None
 
 
-class Limits(Section):
+class Limits(Section, frozen=True, kw_only=True):
     """Limits of this process and its file systems, in bytes; -1 means unlimited."""
 
     shm_bytes: int | None = None
@@ -109,7 +109,7 @@ class Limits(Section):
     env_free_bytes: int | None = None
 
 
-class Node(Section):
+class Node(Section, frozen=True, kw_only=True):
     """A device node and what opening it said: errno 0 is success, None not tried.
 
     EACCES 13 is permission bits, EPERM 1 a cgroup rule, ENXIO 6 and ENODEV 19 a node without a
@@ -122,7 +122,7 @@ class Node(Section):
     group: str | None = None
 
 
-class ModuleFile(Section):
+class ModuleFile(Section, frozen=True, kw_only=True):
     """An nvidia kernel module file on disk: for which kernel, which version and flavour."""
 
     path: str
@@ -131,7 +131,7 @@ class ModuleFile(Section):
     flavour: Literal["open", "proprietary"] | None = None
 
 
-class SystemPackage(Section):
+class SystemPackage(Section, frozen=True, kw_only=True):
     """A package of the operating system that belongs to the driver, CUDA, cuDNN or NCCL."""
 
     name: str
@@ -139,7 +139,7 @@ class SystemPackage(Section):
     manager: Literal["dpkg", "rpm", "pacman"]
 
 
-class Xid(Section):
+class Xid(Section, frozen=True, kw_only=True):
     """One kind of Xid of one GPU in the kernel log: the newest line, and how often it was seen.
 
     bus_id: 0000:41:00 as the log wrote it. age_s: seconds since the newest, where the log has
@@ -155,7 +155,7 @@ class Xid(Section):
     text: str | None = None
 
 
-class Nvml(Section):
+class Nvml(Section, frozen=True, kw_only=True):
     """What libnvidia-ml.so.1 (nvml.dll) answered in a child process.
 
     loads: False where the dynamic loader found no such library; why: its own words.
@@ -176,7 +176,7 @@ class Nvml(Section):
     count: int | None = None
 
 
-class Libcuda(Section):
+class Libcuda(Section, frozen=True, kw_only=True):
     """What libcuda.so.1 (nvcuda.dll) answered in a child process with the user's environment.
 
     code: result of cuInit (0 is success). version: cuDriverGetVersion as a CUDA version.
@@ -199,7 +199,7 @@ class Libcuda(Section):
     clean_count: int | None = None
 
 
-class Smi(Section):
+class Smi(Section, frozen=True, kw_only=True):
     """What nvidia-smi said; asked only where NVML gave no answer.
 
     found: False where it is not on PATH. code: exit status. message: its first line of words where
@@ -213,7 +213,7 @@ class Smi(Section):
     hung: bool | None = None
 
 
-class Fabric(Section):
+class Fabric(Section, frozen=True, kw_only=True):
     """NVSwitch and its daemon. nvswitches: how many on the PCI bus.
 
     manager: "absent", "inactive", "failed" or "active". version: of its package or binary.
@@ -224,7 +224,7 @@ class Fabric(Section):
     version: DriverVersion | None = None
 
 
-class Driver(Section):
+class Driver(Section, frozen=True, kw_only=True):
     """The NVIDIA driver.
 
     installed: a module file for any kernel, a driver package or a driver library is there.
@@ -267,7 +267,7 @@ class Driver(Section):
         return self.kernel or self.reported
 
 
-class PciGpu(Section):
+class PciGpu(Section, frozen=True, kw_only=True):
     """A display or compute device on the PCI bus, seen without any driver.
 
     vendor: "nvidia", "amd", "intel" or the id in hex. device_id: four hex digits, lower case.
@@ -285,7 +285,7 @@ class PciGpu(Section):
     bars_missing: bool | None = None
 
 
-class GpuProcess(Section):
+class GpuProcess(Section, frozen=True, kw_only=True):
     """A process that holds memory of a GPU. name is None where it belongs to somebody else."""
 
     pid: int
@@ -293,7 +293,7 @@ class GpuProcess(Section):
     memory_bytes: int | None = None
 
 
-class Gpu(Section):
+class Gpu(Section, frozen=True, kw_only=True):
     """One NVIDIA GPU as the driver describes it.
 
     index: position in PCI bus order, from 0; not the position in CUDA_VISIBLE_DEVICES.
@@ -352,7 +352,7 @@ class Gpu(Section):
     unsupported: tuple[str, ...] = ()
 
 
-class Toolkit(Section):
+class Toolkit(Section, frozen=True, kw_only=True):
     """A CUDA toolkit. origin: PATH, CUDA_HOME, CUDA_PATH, /usr/local, conda or wheel."""
 
     path: str
@@ -361,7 +361,7 @@ class Toolkit(Section):
     nvcc: str | None = None
 
 
-class Compiler(Section):
+class Compiler(Section, frozen=True, kw_only=True):
     """The host C++ compiler that nvcc and torch.compile would call. present False: none on PATH."""
 
     present: bool | None = None
@@ -370,7 +370,7 @@ class Compiler(Section):
     path: str | None = None
 
 
-class Build(Section):
+class Build(Section, frozen=True, kw_only=True):
     """What a compilation of an extension would find.
 
     toolkits: all that were found. used: path of the toolkit that torch's own search would take
@@ -388,7 +388,7 @@ class Build(Section):
     headers: bool | None = None
 
 
-class Library(Section):
+class Library(Section, frozen=True, kw_only=True):
     """A shared library: which file answers to a soname, and by which rule of the loader.
 
     how: "DT_RPATH", "DT_RUNPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "ld.so.cache", "default",
@@ -406,7 +406,7 @@ class Library(Section):
     version: str | None = None
 
 
-class Libraries(Section):
+class Libraries(Section, frozen=True, kw_only=True):
     """Which libraries torch gets.
 
     own: directories that belong to the examined torch and its own wheels.
@@ -422,7 +422,7 @@ class Libraries(Section):
     missing: tuple[str, ...] | None = None
 
 
-class Distribution(Section):
+class Distribution(Section, frozen=True, kw_only=True):
     """An installed Python distribution that matters here.
 
     requires: its Requires-Dist lines that name torch, numpy, triton, nvidia-* or cuda-*.
@@ -440,7 +440,7 @@ class Distribution(Section):
     torch: Version | None = None
 
 
-class TorchCopy(Section):
+class TorchCopy(Section, frozen=True, kw_only=True):
     """A torch that the examined interpreter could import, in order of its path.
 
     kind: "distribution" (has dist-info), "folder" (files without), "local" (a torch.py or torch/
@@ -453,7 +453,7 @@ class TorchCopy(Section):
     where: str | None = None
 
 
-class Imported(Section):
+class Imported(Section, frozen=True, kw_only=True):
     """What `import torch` and a first look at CUDA said in a child of the examined interpreter.
 
     ok: the import succeeded. error: type and text of the exception. signal: what killed it.
@@ -476,7 +476,7 @@ class Imported(Section):
     companion_errors: dict[str, str] | None = None
 
 
-class Torch(Section):
+class Torch(Section, frozen=True, kw_only=True):
     """The torch of the examined interpreter, read without importing it.
 
     build: "cuda", "cpu", "rocm" or "xpu". cuda: CUDA version it was built with (None for others).
@@ -506,7 +506,7 @@ class Torch(Section):
     imported: Imported | None = None
 
 
-class Manager(Section):
+class Manager(Section, frozen=True, kw_only=True):
     """A program that can install packages into the examined environment."""
 
     name: Literal["pip", "uv", "conda", "mamba", "micromamba", "pixi", "poetry", "pipx"]
@@ -514,7 +514,7 @@ class Manager(Section):
     version: str | None = None
 
 
-class Index(Section):
+class Index(Section, frozen=True, kw_only=True):
     """Where pip or uv of this user look for packages. Credentials in URLs stay in memory.
 
     url: None where the tool's own default is used. no_index: indexes are switched off, so that
@@ -528,7 +528,7 @@ class Index(Section):
     origin: str | None = None
 
 
-class Interpreter(Section):
+class Interpreter(Section, frozen=True, kw_only=True):
     """The examined interpreter.
 
     chosen_by: --python, VIRTUAL_ENV, CONDA_PREFIX, ./.venv, PATH, own.
@@ -563,7 +563,7 @@ class Interpreter(Section):
     ensurepip: bool | None = None
 
 
-class Stage(Section):
+class Stage(Section, frozen=True, kw_only=True):
     """One stage of the smoke step. figures: numbers with their unit in the name."""
 
     name: str
@@ -573,7 +573,7 @@ class Stage(Section):
     figures: dict[str, float | int | str | bool] = {}
 
 
-class Smoke(Section):
+class Smoke(Section, frozen=True, kw_only=True):
     """The training step. device: cuda:0 or cpu. ended: how the child ended where that was bad."""
 
     device: str
@@ -581,7 +581,7 @@ class Smoke(Section):
     ended: str | None = None
 
 
-class Symptom(Section):
+class Symptom(Section, frozen=True, kw_only=True):
     """An error text that was recognised in a pasted report: its key in the table of symptoms."""
 
     key: str
@@ -590,7 +590,7 @@ class Symptom(Section):
     line: int | None = None
 
 
-class Machine(Section):
+class Machine(Section, frozen=True, kw_only=True):
     """Everything known about one machine, at one time, for one examined interpreter.
 
     look: how the facts were gathered: full, no-smoke, fast or report.

@@ -267,7 +267,8 @@ class LocalHost:
         cwd: str | None = None,
     ) -> Ran:
         # -I: a json.py in the working folder or a broken PYTHONPATH must not end the probe.
-        flags = ("-I", "-S") if python is None else ("-I",)
+        # -B: isolated, it does not heed the variable that forbids writing byte code.
+        flags = ("-I", "-B", "-S") if python is None else ("-I", "-B")
         return self.run(
             python or sys.executable,
             *flags,
@@ -338,7 +339,8 @@ class _Pipe(threading.Thread):
     def __init__(self, pipe: IO[bytes], on_line: Callable[[str], None] | None = None) -> None:
         super().__init__(daemon=True)
         self.size = 0
-        self._pipe = pipe
+        self._number = os.dup(pipe.fileno())
+        pipe.close()
         self._parts: list[bytes] = []
         self._untold = b""
         self._on_line = on_line
@@ -346,7 +348,7 @@ class _Pipe(threading.Thread):
 
     def run(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            while self.size <= MOST_BYTES and (part := os.read(self._pipe.fileno(), 1 << 16)):
+            while self.size <= MOST_BYTES and (part := os.read(self._number, 1 << 16)):
                 self._parts.append(part)
                 self.size += len(part)
                 if self._on_line is not None:
@@ -364,7 +366,7 @@ class _Pipe(threading.Thread):
 
     def close(self) -> None:
         if not self.is_alive():
-            self._pipe.close()
+            os.close(self._number)
 
 
 def _collected(

@@ -89,9 +89,10 @@ def _driver(
             continue
         plain = [one for one in build.pythons if not one.endswith("t")]
         python = f" and Python {plain[-1]}" if also else ""
-        text = f"With driver {branch} or newer{python}, torch {build.torch} {build.variant} fits."
-        if last is not None:
-            text += f" Branch {last} is the last for this GPU."
+        driver = (
+            f"driver {branch} or newer" if branch != last else f"driver {branch}, the last for it"
+        )
+        text = f"With {driver}{python}, torch {build.torch} {build.variant} fits."
         pythons = build.pythons if also else ()
         return WayOut(kind="driver", text=text, build=build, branch=branch, pythons=pythons)
     return None

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ class Bench:
 
     def check(
         self,
-        python: Path | str,
+        python: Path | str | None,
         *options: str,
         gpu: str | None = ADA,
         ahead: Sequence[Path] = (),
@@ -117,8 +117,8 @@ class Bench:
 
         ahead: folders before the driver's on LD_LIBRARY_PATH. options: in place of --fast.
         """
-        argv = [sys.executable, "-m", "cudadoctor", "check", "--json", "--full"]
-        argv += ["--python", str(python), *(options or ("--fast",))]
+        argv = [sys.executable, "-m", "cudadoctor", "check", "--json", "--full", *(options or ("--fast",))]
+        argv += ["--python", str(python)] if python else []
         own = {**self.environment(gpu, *ahead), **(env or {})}
         place = cwd or self._empty()
         ran = subprocess.run(
@@ -209,9 +209,10 @@ class Twin:
 
 
 @pytest.fixture(name="twin")
-def a_twin(python_cu130: str, tmp_path: Path) -> Twin:
+def a_twin(python_cu130: str, tmp_path: Path) -> Iterator[Twin]:
     """The real CUDA 13.0 environment once more, to be broken."""
-    return Twin(python_cu130, tmp_path / "twin")
+    yield Twin(python_cu130, tmp_path / "twin")
+    shutil.rmtree(tmp_path / "twin")
 
 
 def library(path: Path, *needs: str, tag: str = "", search: str = "", text: str = "") -> Path:

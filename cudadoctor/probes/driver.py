@@ -120,9 +120,9 @@ def _nvml(host: Host, files: DriverFiles, patience: Patience) -> Looked:
 
 def _cuda(host: Host, files: DriverFiles, patience: Patience) -> Looked:
     if files.may_load("libcuda.so.1"):
-        # Two children at most, one after the other: together they stay within the limit.
-        limit = patience.nvml_s if patience.conclusive else patience.nvml_s / 1.7
-        return read_libcuda(host, limit, conclusive=patience.conclusive)
+        # Two children at most, one after the other: together they stay within the limit of all.
+        total = 0.95 * patience.total_s
+        return read_libcuda(host, patience.nvml_s, conclusive=patience.conclusive, total_s=total)
     absent = Libcuda(loads=False, why=f"libcuda.so.1: {NOT_THERE}")
     return Looked(facts={"driver.libcuda": absent})
 
@@ -186,7 +186,9 @@ def _answers(facts: dict[str, Any]) -> bool:
     nvml, cuda = facts.get("driver.nvml", Nvml()), facts.get("driver.libcuda", Libcuda())
     smi = facts.get("driver.smi", Smi())
     counted = cuda.code == 0 and (cuda.count or 0) > 0
-    return nvml.code == 0 or counted or (smi.code == 0 and "driver.reported" in facts)
+    # 15, 16 and 18 are words of the kernel module too: a GPU lost, a reset due, a mismatch.
+    spoke = nvml.code in (0, 15, 16, 18)
+    return spoke or counted or (smi.code == 0 and "driver.reported" in facts)
 
 
 def _loaded(host: Host, facts: dict[str, Any]) -> bool | None:

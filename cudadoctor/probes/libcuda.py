@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 from packaging.version import Version
 
@@ -18,19 +19,24 @@ UNCLEAN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
 _FILE_VERSION = re.compile(r"\.so\.(\d{3}\.\d{1,4}(?:\.\d{1,4})?)$")
 
 
-def read_libcuda(host: Host, timeout_s: float, *, conclusive: bool = True) -> Looked:
+def read_libcuda(
+    host: Host, timeout_s: float, *, conclusive: bool = True, total_s: float | None = None
+) -> Looked:
     """Ask libcuda to start and to count GPUs; where that fails, ask again in a clean environment.
 
     conclusive: the limit is so long that silence means a sick driver; else it is only a gap.
+    total_s: for both looks together.
     """
     notes = Notes()
+    until = time.monotonic() + (total_s or 2 * timeout_s)
     said = streamed(host.inside("cuda.py", timeout_s=timeout_s))
     values = _values(said)
     clean = None
     spoiled = any(host.env.get(name) is not None for name in UNCLEAN)
     if not (values.get("code") == 0 and values.get("count")) and not said.hung and spoiled:
         env = {name: value for name, value in host.env.items() if name not in UNCLEAN}
-        clean = streamed(host.inside("cuda.py", timeout_s=timeout_s, env=env))
+        left = min(timeout_s, max(0.1, until - time.monotonic()))
+        clean = streamed(host.inside("cuda.py", timeout_s=left, env=env))
     elif not said.hung and not spoiled and values.get("code") is not None:
         clean = said  # the environment was clean already
     notes.fact("driver.libcuda", libcuda_from(said, clean, conclusive), "libcuda")

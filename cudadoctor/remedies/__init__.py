@@ -3,31 +3,96 @@
 Each returns alternatives, the least invasive first, and () where there is none. What they say
 depends on the platform: no driver ever goes into WSL, a container or a Jetson, and what only an
 administrator may do is addressed to one.
+
+Each function is imported when it is first called: a healthy machine needs none of them, and
+`check --fast` counts its imports.
 """
 
-from cudadoctor.remedies.build import (
-    install_companion,
-    install_torch,
-    jetson_torch,
-    reinstall_torch,
-)
-from cudadoctor.remedies.by_hand import (
-    by_hand,
-    device_groups,
-    install_packages,
-    remove_packages,
-    set_variables,
-    unset_variables,
-)
-from cudadoctor.remedies.container import container_option, grant_gpu
-from cudadoctor.remedies.driver import (
-    install_driver,
-    open_modules,
-    proprietary_modules,
-    upgrade_driver,
-)
-from cudadoctor.remedies.interpreter import install_python
-from cudadoctor.remedies.kernel import load_driver, reboot, reload_uvm, reset_gpu, wsl_driver
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cudadoctor.findings import Remedy
+    from cudadoctor.remedies.build import (
+        install_companion,
+        install_torch,
+        jetson_torch,
+        reinstall_torch,
+    )
+    from cudadoctor.remedies.by_hand import (
+        by_hand,
+        device_groups,
+        install_packages,
+        remove_packages,
+        set_variables,
+        unset_variables,
+    )
+    from cudadoctor.remedies.container import container_option, grant_gpu
+    from cudadoctor.remedies.driver import (
+        install_driver,
+        open_modules,
+        proprietary_modules,
+        upgrade_driver,
+    )
+    from cudadoctor.remedies.interpreter import install_python
+    from cudadoctor.remedies.kernel import load_driver, reboot, reload_uvm, reset_gpu, wsl_driver
+
+_HOMES = {
+    "build": (
+        "install_companion",
+        "install_torch",
+        "jetson_torch",
+        "reinstall_torch",
+    ),
+    "by_hand": (
+        "by_hand",
+        "device_groups",
+        "install_packages",
+        "remove_packages",
+        "set_variables",
+        "unset_variables",
+    ),
+    "container": (
+        "container_option",
+        "grant_gpu",
+    ),
+    "driver": (
+        "install_driver",
+        "open_modules",
+        "proprietary_modules",
+        "upgrade_driver",
+    ),
+    "interpreter": ("install_python",),
+    "kernel": (
+        "load_driver",
+        "reboot",
+        "reload_uvm",
+        "reset_gpu",
+        "wsl_driver",
+    ),
+}
+
+
+def _later(home: str, name: str) -> Callable[..., tuple[Remedy, ...]]:
+    """That function of that module, imported when it is called."""
+
+    def call(*args: Any, **options: Any) -> tuple[Remedy, ...]:
+        from importlib import import_module
+
+        found = getattr(import_module(f"cudadoctor.remedies.{home}"), name)
+        ways: tuple[Remedy, ...] = found(*args, **options)
+        return ways
+
+    return call
+
+
+if not TYPE_CHECKING:
+    for _home, _names in _HOMES.items():
+        for _name in _names:
+            globals()[_name] = _later(_home, _name)
 
 __all__ = [
     "by_hand",

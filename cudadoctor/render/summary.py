@@ -106,7 +106,8 @@ def _gpus(machine: Machine, say: Language) -> str:
         on_bus = [gpu for gpu in machine.pci or () if gpu.vendor == "nvidia"]
         if on_bus:
             return say("{count} on the PCI bus, none answers", count=len(on_bus))
-        return say("not known") if gpus is None and machine.pci is None else say("no NVIDIA GPU")
+        silent = gpus is None and (machine.pci is None or machine.driver.nvml.loads)
+        return say("not known") if silent else say("no NVIDIA GPU")
     names = [_gpu(gpu) for gpu in gpus]
     if len(names) > _MANY_GPUS and len(set(names)) == 1:
         return f"{len(names)} x {names[0]}"

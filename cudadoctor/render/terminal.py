@@ -64,9 +64,14 @@ def report(shown: Report, layout: Layout) -> list[Line]:
 
 
 def not_checked(shown: Report, layout: Layout) -> list[str]:
-    """What could not be judged and why, one line a reason; belongs on stderr."""
+    """What could not be judged and why, one line a reason; belongs on stderr.
+
+    What no verdict turns on is told only where the user asked for more.
+    """
     reasons: dict[str, list[str]] = {}
     for one in shown.diagnosis.undecided:
+        if not one.matters and not layout.verbose:
+            continue
         reasons.setdefault(one.why, []).append(one.cause)
     label = layout.say("not checked")
     return [

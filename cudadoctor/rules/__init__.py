@@ -1,7 +1,8 @@
-"""All rules, joined in causal order, and the catalogue of causes."""
+"""All rules, joined in causal order."""
 
 from __future__ import annotations
 
+from cudadoctor.catalogue import CATALOGUE
 from cudadoctor.rule import Rule
 from cudadoctor.rules import (
     build,
@@ -20,89 +21,6 @@ from cudadoctor.rules import (
     unknown,
 )
 
-CATALOGUE: tuple[str, ...] = (
-    "gpu-not-detected",
-    "driver-not-installed",
-    "driver-not-loaded",
-    "driver-library-mismatch",
-    "driver-too-old",
-    "driver-wrong-flavour",
-    "driver-unsupported-gpu",
-    "gpu-lost",
-    "gpu-ecc",
-    "gpu-unhealthy-hardware",
-    "uvm-not-loaded",
-    "fabric-manager",
-    "compute-mode",
-    "mig-misconfigured",
-    "device-permission",
-    "cuda-compat-conflict",
-    "driver-userspace-missing",
-    "pci-bar-bios",
-    "driver-bug",
-    "libcuda-stub",
-    "container-no-gpu",
-    "container-driver-caps",
-    "container-gpu-lost",
-    "wsl-setup",
-    "jetson-build",
-    "platform-unsupported",
-    "shm-too-small",
-    "ulimit",
-    "scheduler-no-gpu",
-    "torch-missing",
-    "torch-cpu-build",
-    "torch-wrong-backend",
-    "torch-arch-unsupported-new",
-    "torch-arch-unsupported-old",
-    "torch-python-unsupported",
-    "torch-install-corrupt",
-    "torch-duplicate",
-    "torch-companion-mismatch",
-    "torch-extension-abi",
-    "numpy-abi",
-    "triton-broken",
-    "wrong-interpreter",
-    "torch-bug",
-    "torch-index-wrong",
-    "build-isolation",
-    "windows-runtime-dll",
-    "disk-full",
-    "pynvml-conflict",
-    "cudnn-shadowed",
-    "cudnn-missing-sublib",
-    "nvidia-wheels-mixed",
-    "nvjitlink-mismatch",
-    "cublas-mismatch",
-    "nccl-shadowed",
-    "libstdcxx-old",
-    "cuda-lib-shadowed",
-    "toolkit-missing",
-    "toolkit-torch-mismatch",
-    "toolkit-env-wrong",
-    "host-compiler-unsupported",
-    "arch-list-wrong",
-    "visible-devices-hides-gpu",
-    "env-var-misconfigured",
-    "fork-after-init",
-    "out-of-memory",
-    "nccl-network-interface",
-    "nccl-p2p-broken",
-    "nccl-version-skew",
-    "ddp-rank-device",
-    "ddp-launch",
-    "nccl-other",
-    "amp-no-benefit",
-    "tf32-off",
-    "slow-dataloader",
-    "pcie-degraded",
-    "thermal-throttle",
-    "cpu-bound",
-    "not-environment",
-    "unknown",
-)
-"""The public names of causes, in the order in which equal findings are told."""
-
 RULES: tuple[Rule, ...] = (
     *platforms.RULES,
     *gpu.RULES,
@@ -120,3 +38,5 @@ RULES: tuple[Rule, ...] = (
     *unknown.RULES,
 )
 """Every rule: platform, GPU, driver, box, process, torch, libraries, toolkit; what is left last."""
+
+__all__ = ["CATALOGUE", "RULES"]

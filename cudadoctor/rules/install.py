@@ -17,12 +17,12 @@ from cudadoctor.remedies import (
     set_variables,
     unset_variables,
 )
-from cudadoctor.rule import Found, NotKnown, need, rule
+from cudadoctor.rule import Found, need, rule
 from cudadoctor.rules.pins import META, library_pins, version_of
 from cudadoctor.rules.signs import said
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Imported, Machine, TorchCopy
+    from cudadoctor.facts import Machine, TorchCopy
     from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
 
@@ -52,6 +52,7 @@ _SPOKEN_FOR = (
     "torch-install-corrupt",
     title="The torch in {place} is incomplete: {what}",
     yields_to=("nvidia-wheels-mixed", "cudnn-missing-sublib", "jetson-build"),
+    essential=False,
 )
 def torch_install_corrupt(m: Machine, kb: Knowledge) -> Found | None:
     """Files that torch needs are missing, empty or cannot be loaded, so it does not import.
@@ -66,10 +67,9 @@ def torch_install_corrupt(m: Machine, kb: Knowledge) -> Found | None:
     """
     if m.torch.installed is False and not _interrupted(m):
         return None
-    if m.torch.installed is None and m.torch.imported is None:
-        need(m.torch.installed, "torch.installed")
     found = _damage(m, kb)
     if found is None:
+        need(m.torch.missing_files, "torch.missing_files")
         return None
     what, evidence, confidence = found
     imports = m.torch.imported is not None and m.torch.imported.ok is True
@@ -95,7 +95,7 @@ def _damage(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | None:
         if files:
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
             return f"{files[0]}{more} {state}", f"torch.{field}_files", Confidence.CERTAIN
-    return _absent_libraries(m) or _absent_wheels(m, kb) or _failed_import(m)
+    return _absent_libraries(m) or _absent_wheels(m, kb)
 
 
 def _absent_libraries(m: Machine) -> tuple[str, str, Confidence] | None:
@@ -117,27 +117,42 @@ def _absent_wheels(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | N
     return f"{', '.join(gone)} not installed", "packages", Confidence.LIKELY
 
 
-def _failed_import(m: Machine) -> tuple[str, str, Confidence] | None:
+@rule(
+    "torch-install-corrupt",
+    title="torch does not import: {what}",
+    yields_to=(
+        "torch-duplicate",
+        "nvidia-wheels-mixed",
+        "cudnn-missing-sublib",
+        "jetson-build",
+        "platform-unsupported",
+        "disk-full",
+    ),
+)
+def torch_import_fails(m: Machine, kb: Knowledge) -> Found | None:
+    """The files of torch look whole, and yet the import fails with words that nothing else explains.
+
+    Mostly a package that torch itself requires is missing or broken, or a file was changed after
+    the installation. Words that name another cause (GLIBCXX, nvJitLink, a DLL of Windows, a symbol
+    of cuDNN or NCCL) are judged under that cause. A crash without words is a mere possibility: the
+    processor, the memory or another library may be behind it.
+
+    Cured by the same release once more with its dependencies, in the same environment.
+    """
     imported = m.torch.imported
-    if imported is None:
-        # Its files and wheels are whole; whether it imports was not tried.
-        need(m.torch.missing_files, "torch.missing_files")
+    if m.torch.installed is False or (imported is None and m.look == "fast"):
         return None
-    error = imported.error or ""
-    if imported.ok or any(words in error for words in _SPOKEN_FOR):
+    ok = need(imported.ok if imported else None, "torch.imported.ok")
+    error = (imported.error if imported else None) or ""
+    if ok or imported is None or _damage(m, kb) or any(one in error for one in _SPOKEN_FOR):
         return None
-    if imported.signal:
-        return f"import ends by signal {imported.signal}", "torch.imported.signal", _POSSIBLE
-    _needs_an_answer(imported)
-    return f"import fails with {_last_line(error)}", "torch.imported.error", Confidence.LIKELY
-
-
-_POSSIBLE = Confidence.POSSIBLE
-
-
-def _needs_an_answer(imported: Imported) -> None:
-    if imported.ok is None:
-        raise NotKnown("torch.imported.ok")
+    killed = imported.signal
+    return Found(
+        evidence=("torch.imported.signal" if killed else "torch.imported.error", "torch.path"),
+        values={"what": f"signal {killed} ends it" if killed else _last_line(error)},
+        confidence=Confidence.POSSIBLE if killed else Confidence.LIKELY,
+        remedies=reinstall_torch(m, kb) or install_torch(m, kb),
+    )
 
 
 def _last_line(error: str) -> str:
@@ -351,6 +366,7 @@ def windows_runtime_dll(m: Machine, kb: Knowledge) -> Found | None:
 
 RULES = (
     torch_install_corrupt,
+    torch_import_fails,
     torch_duplicate,
     wrong_interpreter,
     disk_full,

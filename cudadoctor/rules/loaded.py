@@ -71,13 +71,18 @@ def foreign(m: Machine, pattern: str) -> tuple[Foreign, ...]:
     own = [one for one in known if re.match(pattern, one.soname) and is_own(m, one)]
     if not own:
         return ()
-    version = {one.soname: one.version for one in own if one.version}
-    any_version = next(iter(version.values()), None)
+    version = {_product(one.soname): one.version for one in own if one.version}
+    version |= {one.soname: one.version for one in own if one.version}
     return tuple(
-        Foreign(one, version.get(one.library.soname, any_version))
+        Foreign(one, version.get(one.library.soname, version.get(_product(one.library.soname))))
         for one in uses
         if not is_own(m, one.library)
     )
+
+
+def _product(soname: str) -> str:
+    """What shares one version: the parts of cuDNN, cuBLAS with cuBLASLt; all else is alone."""
+    return next((name for name in ("libcudnn", "libcublas") if soname.startswith(name)), soname)
 
 
 def compared(text: str | None, other: str | None, parts: int = 4) -> int | None:

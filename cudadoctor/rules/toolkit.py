@@ -145,8 +145,9 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Found | None:
             return None
         shown, newest = f"g++ {version}", f"g++ {limit}"
     else:
-        shown, newest = "a system without C++ compiler", "a certain one"
-    text = f"Install {newest if newest != 'a certain one' else 'g++'} and set NVCC_CCBIN to it."
+        limit = kb.gcc_max(toolkit)
+        shown, newest = "a missing C++ compiler", f"g++ {limit}" if limit else "g++"
+    text = f"Install {newest} and set NVCC_CCBIN to it."
     return Found(
         evidence=("build.compiler", f"build.toolkits.{_index(m, used)}.cuda"),
         values={"toolkit": toolkit, "compiler": shown, "limit": newest},

@@ -344,7 +344,8 @@ def main(folder: str) -> None:
     if library is None:
         return
     library_version(library)
-    sys.path.append(folder)
+    if folder:
+        sys.path.append(folder)
     try:
         import pynvml
     except Exception as error:

@@ -1,0 +1,79 @@
+"""Wrong use of the command line, told in one sentence each."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from cudadoctor.catalogue import CATALOGUE
+
+if TYPE_CHECKING:
+    from cudadoctor.asked import Asked
+
+
+def refuse_contradictions(asked: Asked) -> None:
+    if asked.saved:
+        for name in ("python", "fast", "no-smoke", "device"):
+            if getattr(asked, name.replace("-", "_")):
+                refuse(f"--from judges saved facts, so --{name} has nothing to act on: drop one")
+    if asked.as_json and asked.markdown:
+        refuse("--json and --markdown exclude each other: choose one")
+    if asked.fast and asked.device:
+        refuse("--fast runs no training step, so --device has nothing to act on: drop one")
+    refuse_device(asked)
+    _refuse_strangers(asked)
+    _refuse_date(asked)
+
+
+def refuse_device(asked: Asked) -> None:
+    if asked.device and not device_is_sound(asked.device):
+        refuse(f"--device {asked.device!r} is no device: use cpu, cuda or cuda:N")
+
+
+def _refuse_strangers(asked: Asked) -> None:
+    for cause in asked.ignore:
+        refuse_strange_cause(cause, f"--ignore {cause!r} is no cause")
+    if asked.torch:
+        from packaging.version import InvalidVersion, Version
+
+        try:
+            Version(asked.torch)
+        except InvalidVersion:
+            refuse(f"--torch {asked.torch!r} is no version: give one such as 2.6 or 2.6.0")
+
+
+def _refuse_date(asked: Asked) -> None:
+    if asked.as_of:
+        with contextlib.suppress(ValueError):
+            datetime.date.fromisoformat(asked.as_of)
+            return
+        refuse(f"--as-of {asked.as_of!r} is no date: write it as YYYY-MM-DD")
+
+
+def refuse(sentence: str) -> NoReturn:
+    raise click.UsageError(sentence)
+
+
+def refuse_strange_cause(cause: str, sentence: str) -> None:
+    """Refuse a name that is not in the catalogue, with the one that may have been meant."""
+    if cause not in CATALOGUE:
+        close = nearest(cause, CATALOGUE)
+        meant = f"; did you mean {close}" if close else ""
+        refuse(f"{sentence}{meant} (cudadoctor explain lists them)")
+
+
+def nearest(word: str, known: tuple[str, ...]) -> str | None:
+    """The known word that the user may have meant."""
+    import difflib
+
+    close = difflib.get_close_matches(word, known, n=1)
+    return close[0] if close else None
+
+
+def device_is_sound(device: str) -> bool:
+    """Whether it is a device name that torch would take here."""
+    return re.fullmatch(r"cpu|cuda(:\d{1,3})?", device) is not None
