@@ -130,7 +130,7 @@ def _absent_wheels(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | N
     ),
 )
 def torch_import_fails(m: Machine, kb: Knowledge) -> Found | None:
-    """The files of torch look whole, and yet the import fails with words that nothing else explains.
+    """torch's files look whole, and yet the import fails with words that nothing else explains.
 
     Mostly a package that torch itself requires is missing or broken, or a file was changed after
     the installation. Words that name another cause (GLIBCXX, nvJitLink, a DLL of Windows, a symbol

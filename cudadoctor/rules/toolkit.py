@@ -145,8 +145,7 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Found | None:
             return None
         shown, newest = f"g++ {version}", f"g++ {limit}"
     else:
-        limit = kb.gcc_max(toolkit)
-        shown, newest = "a missing C++ compiler", f"g++ {limit}" if limit else "g++"
+        shown, newest = "a missing C++ compiler", f"g++ {kb.gcc_max(toolkit) or ''}".strip()
     text = f"Install {newest} and set NVCC_CCBIN to it."
     return Found(
         evidence=("build.compiler", f"build.toolkits.{_index(m, used)}.cuda"),
