@@ -117,7 +117,15 @@ class Bench:
 
         ahead: folders before the driver's on LD_LIBRARY_PATH. options: in place of --fast.
         """
-        argv = [sys.executable, "-m", "cudadoctor", "check", "--json", "--full", *(options or ("--fast",))]
+        argv = [
+            sys.executable,
+            "-m",
+            "cudadoctor",
+            "check",
+            "--json",
+            "--full",
+            *(options or ("--fast",)),
+        ]
         argv += ["--python", str(python)] if python else []
         own = {**self.environment(gpu, *ahead), **(env or {})}
         place = cwd or self._empty()
