@@ -406,12 +406,14 @@ def _collected(
 
 
 def _finished(child: subprocess.Popen[bytes], pipes: tuple[_Pipe, _Pipe], deadline: float) -> bool:
-    """Whether all was read that will come; False where the deadline passed."""
+    """Whether all was read that will come or that we take; False where the deadline passed."""
     for pipe in pipes:
         while pipe.is_alive():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
+            if any(one.size > MOST_BYTES for one in pipes):
+                return True
             before = pipe.size
             pipe.join(min(left, POLL_S))
             # Ended and silent: a grandchild that keeps the pipe open is not waited for.
