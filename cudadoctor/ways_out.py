@@ -90,7 +90,9 @@ def _driver(
         plain = [one for one in build.pythons if not one.endswith("t")]
         python = f" and Python {plain[-1]}" if also else ""
         driver = (
-            f"driver {branch} or newer" if branch != last else f"driver {branch}, the last for it"
+            f"driver {branch} or newer"
+            if branch != last
+            else f"driver {branch}, the last for this GPU"
         )
         text = f"With {driver}{python}, torch {build.torch} {build.variant} fits."
         pythons = build.pythons if also else ()
