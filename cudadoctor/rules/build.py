@@ -26,7 +26,7 @@ from cudadoctor.rules.signs import gpu_present, live_gpus, said
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
     from cudadoctor.findings import Remedy
-    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.knowledge import Knowledge, TorchBuild
     from cudadoctor.rules.devices import Device
 
 NO_IMAGE = ("no kernel image is available", "not compatible with the current PyTorch installation")
@@ -243,7 +243,7 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
         severity=_severity(m, worst, bool(unserved), bool(others), newer=newer),
         title=None if unserved else "torch {torch} runs on the {gpu} only through PTX",
         why=None if unserved else _PTX,
-        remedies=install_torch(m, kb) or _no_build(worst),
+        remedies=install_torch(m, kb) or _other_way(m, kb, worst),
     )
 
 
@@ -303,10 +303,22 @@ def _sources(m: Machine, kb: Knowledge) -> tuple[str, ...]:
     return row.sources if row else ()
 
 
-def _no_build(device: Device) -> tuple[Remedy, ...]:
-    text = f"No published build of torch that fits this machine has code for the {device.name}. "
-    text += "Train on the CPU or on another GPU."
-    return by_hand("other-gpu", "Use another GPU", text)
+def _other_way(m: Machine, kb: Knowledge, device: Device) -> tuple[Remedy, ...]:
+    """Where nothing can be installed as a command: the newest build with code for the GPU."""
+    rows = kb.builds_on(platform_of(m) or "linux_x86_64")
+    found = next((row for row in rows if row.published and _has_code(row, device, kb)), None)
+    if found is None:
+        text = f"No published build of torch has code for the {device.name}. "
+        text += "Train on the CPU or on another GPU."
+        return by_hand("other-gpu", "Use another GPU", text)
+    text = f"The newest one is torch {found.torch} as {found.variant}, from {found.index}; it must "
+    text += "also be made for this Python and run with this driver."
+    return by_hand("fitting-torch", f"Install a torch with code for the {device.name}", text)
+
+
+def _has_code(row: TorchBuild, device: Device, kb: Knowledge) -> bool:
+    codes = row.archs or () if row.cuda else ()
+    return any(kb.serves(one, device.capability, row.torch, row.cuda) == "native" for one in codes)
 
 
 @rule(

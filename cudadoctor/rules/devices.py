@@ -92,10 +92,17 @@ def compiled(m: Machine, kb: Knowledge) -> Compiled:
 
 def row_of(m: Machine, kb: Knowledge) -> TorchBuild | None:
     """The published build that is installed; for a nightly the release that it led to."""
-    platform, version, cuda = platform_of(m), m.torch.version, m.torch.cuda
+    platform, version, cuda = _platform(m), m.torch.version, m.torch.cuda
     if platform is None or version is None or cuda is None:
         return None
     return kb.build_of(Version(version.base_version), f"cu{cuda.major}{cuda.minor}", platform)
+
+
+def _platform(m: Machine) -> str | None:
+    """A report that does not name the processor is of a PC."""
+    if m.look == "report" and m.platform.machine is None:
+        return "windows_amd64" if m.platform.system == "Windows" else "linux_x86_64"
+    return platform_of(m)
 
 
 def refused(cudnn: Version | None, m: Machine, kb: Knowledge) -> tuple[Device, ...]:

@@ -250,11 +250,11 @@ def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Found | None:
 
 
 def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int = 4) -> Found | None:
-    if not applies(m):
-        return None
     spoken = said(m, *words)
     if spoken and not (m.libraries.mapped or m.libraries.predicted):
         return _by_words(spoken, pattern)
+    if not applies(m):
+        return None
     graded = [
         (rank, one) for one in foreign(m, pattern) if (rank := gravity(m, one, parts)) is not None
     ]
@@ -307,10 +307,10 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Found | None:
 
     Cured by installing torch's own cuDNN wheel again.
     """
-    if not applies(m):
-        return None
     words = ("Unable to load any of {libcudnn", "SUBLIBRARY_VERSION_MISMATCH", "library libcudnn_")
     spoken = said(m, *words)
+    if not (spoken or applies(m)):
+        return None
     what, evidence = ("", "") if spoken else _odd_part(m)
     if not (spoken or what):
         return None
