@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import threading
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from cudadoctor.assembled import assembled
-from cudadoctor.facts import Gap, Machine
+from cudadoctor.facts import Gap, Library, Machine
 from cudadoctor.host import Host, LocalHost
 from cudadoctor.probes import Looked
 from cudadoctor.progress import Progress
@@ -153,9 +154,18 @@ def _python_side(seen: dict[str, Looked], host: Host, look: Look, chosen: Chosen
     limit = _limit(look, fast_s=5.0, full_s=10.0)
     _note(seen, "target", lambda: read_target(host, chosen, limit))
     facts = seen["target"].facts
-    folders = tuple(one for one in (facts.get("python.site_packages"),) if one)
+    folders = _package_folders(facts)
     _note(seen, "libraries", lambda: _libraries(host, facts, folders))
     _note(seen, "toolkits", lambda: _toolkits(host, look, facts, folders))
+
+
+def _package_folders(facts: dict[str, Any]) -> tuple[str, ...]:
+    """Where wheels lie, in the order of the path: torch may be in the user site, or elsewhere."""
+    torch = facts.get("torch.path")
+    own = {facts.get("python.site_packages"), torch and re.split(r"[/\\][^/\\]+$", torch)[0]}
+    path = (*(facts.get("python.path") or ()), *sorted(one for one in own if one))
+    found = (one for one in path if one in own or one.endswith(("site-packages", "dist-packages")))
+    return tuple(dict.fromkeys(found))
 
 
 def _libraries(host: Host, facts: dict[str, Any], folders: tuple[str, ...]) -> Looked:
@@ -197,7 +207,7 @@ def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looke
         progress(stages[0], True)
 
     try:
-        return run_smoke(
+        looked = run_smoke(
             host,
             python,
             mode="full" if look.depth == "full" else "import",
@@ -210,6 +220,23 @@ def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looke
     finally:
         for done in stages:
             progress(done, False)
+    return _with_versions(host, looked, before)
+
+
+def _with_versions(host: Host, looked: Looked, before: Machine) -> Looked:
+    """A process tells paths only: whose the mapped libraries are, and which versions, is read."""
+    mapped: tuple[Library, ...] = looked.facts.get("libraries.mapped") or ()
+    if not mapped or host.system != "Linux":
+        return looked
+    from cudadoctor.probes.libraries import mapped_libraries
+
+    named = {"torch.path": before.torch.path, "python.path": before.python.path}
+    folders = _package_folders(named | {"python.site_packages": before.python.site_packages})
+    paths = (one.path for one in mapped)
+    read = mapped_libraries(host, paths, before.torch.path, folders, before.python.prefix, host.env)
+    known = {one.path: one for one in read}
+    facts = {"libraries.mapped": tuple(known.get(one.path, one) for one in mapped)}
+    return msgspec.structs.replace(looked, facts=looked.facts | facts)
 
 
 def _patience_s(before: Machine) -> float:

@@ -1,4 +1,4 @@
-"""What touches the world: one module a thing looked at, each returning facts and never a judgement."""
+"""What touches the world: one module a thing looked at; each returns facts, never a judgement."""
 
 from __future__ import annotations
 

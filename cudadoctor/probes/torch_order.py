@@ -105,7 +105,7 @@ def replay(process: Process, job: Import) -> tuple[str, ...]:
         missing.update(dict.fromkeys(_global_deps(process, python, job)))
     opened = process.open(f"{job.torch}/{job.extension}", python, keep=True)
     missing.update(dict.fromkeys(opened.missing))
-    _later(process)
+    missing.update(dict.fromkeys(_later(process)))
     return tuple(missing)
 
 
@@ -148,11 +148,12 @@ def _candidates(process: Process, job: Import, wheel: Wheel) -> Iterator[str]:
             yield from (f"{folder}/{n}" for n in names if fnmatchcase(n, wheel.pattern))
 
 
-def _later(process: Process) -> None:
+def _later(process: Process) -> list[str]:
     """What is opened by name on first use: torch's linear algebra, cuDNN's parts, the driver.
 
-    What is not found here is no fault of the import.
+    What is not found here is no fault of the import; of it, parts of cuDNN come back.
     """
+    missing: list[str] = []
     cpu = process.loaded_as("libtorch_cpu.so")
     if cpu is not None:
         for name in ("libtorch_cuda_linalg.so", "libcaffe2_nvrtc.so"):
@@ -160,16 +161,28 @@ def _later(process: Process) -> None:
     for one in tuple(process.loaded):
         if re.fullmatch(r"libcudnn\.so\.\d+", one.title):
             for name in _parts(process, one):
-                process.open(name, one, keep=True)
+                missing += process.open(name, one, keep=True).missing
         elif one.title.startswith("libcudart.so"):
             process.open("libcuda.so.1", one, keep=True)
+    return [name for name in missing if name.startswith("libcudnn_")]
 
 
 def _parts(process: Process, cudnn: Mapped) -> list[str]:
-    """Names of cuDNN's parts: those beside it, of the same major release."""
+    """Names of cuDNN's parts: those beside it and in the RECORD of its wheel, of the same major."""
     major = cudnn.title.rpartition(".")[2]
     folder = cudnn.path.rpartition("/")[0]
-    names = process.search.names(folder) or frozenset()
+    names = (process.search.names(folder) or frozenset()) | _recorded(process, folder)
     parts = sorted(n for n in names if re.fullmatch(rf"libcudnn_\w+\.so\.{major}", n))
     # The first call of any kind needs the graph (from 9 on) or the operators, all others need them.
     return sorted(parts, key=lambda name: ("_graph" not in name, "_ops" not in name))
+
+
+def _recorded(process: Process, folder: str) -> frozenset[str]:
+    """What the wheel wrote beside it. Where two wheels did, one may have parts of its own."""
+    site, found, _ = folder.rpartition("/nvidia/")
+    names = process.search.names(site) if found else None
+    wheels = [n for n in names or () if re.fullmatch(r"nvidia_cudnn_cu\d+-.+\.dist-info", n)]
+    if len(wheels) != 1:
+        return frozenset()
+    record = process.search.host.read(f"{site}/{wheels[0]}/RECORD").text
+    return frozenset(re.findall(r"^nvidia/cudnn/lib/([\w.]+),", record, re.M))

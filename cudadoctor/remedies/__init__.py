@@ -22,14 +22,6 @@ if TYPE_CHECKING:
         jetson_torch,
         reinstall_torch,
     )
-    from cudadoctor.remedies.by_hand import (
-        by_hand,
-        device_groups,
-        install_packages,
-        remove_packages,
-        set_variables,
-        unset_variables,
-    )
     from cudadoctor.remedies.container import container_option, grant_gpu
     from cudadoctor.remedies.driver import (
         install_driver,
@@ -39,6 +31,14 @@ if TYPE_CHECKING:
     )
     from cudadoctor.remedies.interpreter import install_python
     from cudadoctor.remedies.kernel import load_driver, reboot, reload_uvm, reset_gpu, wsl_driver
+    from cudadoctor.remedies.manual import (
+        by_hand,
+        device_groups,
+        install_packages,
+        remove_packages,
+        set_variables,
+        unset_variables,
+    )
 
 _HOMES = {
     "build": (
@@ -47,7 +47,7 @@ _HOMES = {
         "jetson_torch",
         "reinstall_torch",
     ),
-    "by_hand": (
+    "manual": (
         "by_hand",
         "device_groups",
         "install_packages",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from cudadoctor.findings import Confidence, Severity
@@ -19,8 +18,9 @@ from cudadoctor.remedies import (
 from cudadoctor.remedies.build import EXTENSIONS
 from cudadoctor.rule import Found, need, rule
 from cudadoctor.rules.devices import devices
-from cudadoctor.rules.pins import requirement_on, torch_pins, version_of
+from cudadoctor.rules.pins import specifier_on, torch_pins, version_of
 from cudadoctor.rules.signs import gpu_present, said
+from cudadoctor.specifiers import admits
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Distribution, Machine
@@ -111,8 +111,8 @@ def _misfit(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Mis
     if any(words in error for words in _BROKEN):
         fact = f"torch.imported.companion_errors.{one.name}"
         return _as_misfit(one, f"its import fails with {error[:160]}", fact, Confidence.CERTAIN)
-    asked = [req for line in one.requires if (req := requirement_on(line, "torch"))]
-    refused = [str(req.specifier) for req in asked if not _fits(req.specifier, torch)]
+    asked = [found for line in one.requires if (found := specifier_on(line, "torch")) is not None]
+    refused = [specifier for specifier in asked if not admits(specifier, torch)]
     if refused:
         return _as_misfit(one, f"it requires torch{refused[0]}", "packages", Confidence.CERTAIN)
     if one.name in (imported.companion_errors or {} if imported else {}) and not error:
@@ -131,7 +131,7 @@ def _by_tables(one: Distribution, torch: Version, kb: Knowledge) -> str | None:
     if release is None or release.is_prerelease:
         return None
     if known:
-        return None if _fits(_specifier(known), torch) else f"it belongs to torch{known}"
+        return None if admits(known, torch) else f"it belongs to torch{known}"
     fitting = kb.companion(one.name, Version(torch.public))
     minors = {version.release[:2] for version in map(Version, fitting)}
     if not fitting or release.release[:2] in minors:
@@ -141,17 +141,6 @@ def _by_tables(one: Distribution, torch: Version, kb: Knowledge) -> str | None:
 
 def _as_misfit(one: Distribution, why: str, evidence: str, sure: Confidence) -> Misfit:
     return Misfit(one.name, one.version, why, evidence, sure)
-
-
-def _specifier(text: str) -> SpecifierSet:
-    try:
-        return SpecifierSet(text)
-    except InvalidSpecifier:
-        return SpecifierSet(f"=={text}")
-
-
-def _fits(asked: SpecifierSet, torch: Version) -> bool:
-    return asked.contains(torch, prereleases=True)
 
 
 def _other_build(m: Machine, one: Distribution) -> str | None:
@@ -218,12 +207,12 @@ def _built_for_other(m: Machine, kb: Knowledge, one: Distribution, torch: Versio
         return f"it was built against torch {one.torch}"
     if one.cuda and m.torch.cuda and one.cuda.major != m.torch.cuda.major:
         return f"it was built for CUDA {one.cuda}, and torch for {m.torch.cuda}"
-    asked = [req for line in one.requires if (req := requirement_on(line, "torch"))]
-    refused = [str(req.specifier) for req in asked if not _fits(req.specifier, torch)]
+    asked = [found for line in one.requires if (found := specifier_on(line, "torch")) is not None]
+    refused = [specifier for specifier in asked if not admits(specifier, torch)]
     if refused:
         return f"it requires torch{refused[0]}"
     known = None if asked else kb.companion_torch(one.name, one.version.partition("+")[0])
-    if known and not torch.is_prerelease and not _fits(_specifier(known), torch):
+    if known and not torch.is_prerelease and not admits(known, torch):
         return f"it belongs to torch{known}"
     return None
 

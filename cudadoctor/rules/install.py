@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 PYNVML_OF_NVIDIA = Version("12")
 """From this release on pynvml brings no module of its own and requires nvidia-ml-py."""
 
-_OWN = re.compile(r"lib(c10|torch|cu(?!da\b)|nv(?!idia|cuvid)|nccl)")
+_OWN = re.compile(r"lib(c10|torch|cu(?!da\b|dnn_)|nv(?!idia|cuvid)|nccl)")
+"""What torch is linked with. Of cuDNN's parts, loaded later, cudnn-missing-sublib tells."""
 _SPOKEN_FOR = (
     "GLIBC",
     "CXXABI_",
@@ -51,7 +52,7 @@ _SPOKEN_FOR = (
 @rule(
     "torch-install-corrupt",
     title="The torch in {place} is incomplete: {what}",
-    yields_to=("nvidia-wheels-mixed", "cudnn-missing-sublib", "jetson-build"),
+    yields_to=("nvidia-wheels-mixed", "jetson-build"),
     essential=False,
 )
 def torch_install_corrupt(m: Machine, kb: Knowledge) -> Found | None:
@@ -123,7 +124,6 @@ def _absent_wheels(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | N
     yields_to=(
         "torch-duplicate",
         "nvidia-wheels-mixed",
-        "cudnn-missing-sublib",
         "jetson-build",
         "platform-unsupported",
         "disk-full",

@@ -78,6 +78,8 @@ def _stale(m: Machine) -> bool:
     libcuda, kernel = m.driver.libcuda, m.driver.kernel
     if libcuda.file_version is None or kernel is None or "/compat" in (libcuda.path or ""):
         return False
+    if libcuda.code == _NO_COMPAT:
+        return False  # a copy that takes itself for a forward-compatibility package
     return libcuda.file_version != kernel and driver_code(m) == SUCCESS and not m.platform.wsl
 
 
@@ -129,6 +131,8 @@ def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:
     path = libcuda.path or ""
     code = libcuda.code if told else need(libcuda.code, "driver.libcuda.code")
     if told is None and code not in (_DRIVER_MISMATCH, _NO_COMPAT) and "/compat" not in path:
+        return None
+    if told is None and _stale(m):
         return None
     sure = code == _NO_COMPAT or "/compat" in path
     return Found(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from cudadoctor.builds import platform_of
 from cudadoctor.rule import need
+from cudadoctor.specifiers import Asked, admits, cut, marker_holds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cudadoctor.facts import Machine
     from cudadoctor.knowledge import Knowledge
 
@@ -43,12 +43,13 @@ def torch_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     environment = _environment(m)
     need(m.packages, "packages")
     found: dict[str, Pin] = {}
-    for one in _active(_required(m, kb), environment, ("",)):
-        found.setdefault(one.name, _pin(m, one))
+    for asked in _asked(_required(m, kb), ("",)):
+        _note(found, m, asked, environment, ("",))
         meta = m.package(META)
-        if canonicalize_name(one.name) == META and meta:
-            for below in _active(meta.requires, environment, tuple(sorted(one.extras)) or ("",)):
-                found.setdefault(below.name, _pin(m, below))
+        if asked.name == META and meta:
+            extras = asked.extras or ("",)
+            for below in _asked(meta.requires, extras):
+                _note(found, m, below, environment, extras)
     return tuple(found.values())
 
 
@@ -67,14 +68,12 @@ def library_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     )
 
 
-def requirement_on(line: str, name: str) -> Requirement | None:
-    """The requirement of a line where it names that package and has no extra; else None."""
-    try:
-        asked = Requirement(line)
-    except InvalidRequirement:
+def specifier_on(line: str, name: str) -> str | None:
+    """The specifier of a line where it names that package and has no extra; else None."""
+    asked = cut(line)
+    if asked is None or asked.name != name or "extra" in asked.marker:
         return None
-    optional = asked.marker is not None and "extra" in str(asked.marker)
-    return asked if canonicalize_name(asked.name) == name and not optional else None
+    return asked.specifier
 
 
 def version_of(text: str | None) -> Version | None:
@@ -85,42 +84,41 @@ def version_of(text: str | None) -> Version | None:
         return None
 
 
-def _pin(m: Machine, asked: Requirement) -> Pin:
-    name = canonicalize_name(asked.name)
-    present = m.package(name)
-    version = version_of(present.version) if present else None
-    met = present is not None and (
-        version is None or asked.specifier.contains(version, prereleases=True)
-    )
-    return Pin(name, str(asked.specifier), version, met)
-
-
-def _active(
-    lines: tuple[str, ...], environment: dict[str, str], extras: tuple[str, ...]
-) -> tuple[Requirement, ...]:
-    """The requirements whose markers hold with one of these extras."""
-    return _holding(lines, tuple(environment.items()), extras)
-
-
-@lru_cache(maxsize=32)
-def _holding(
-    lines: tuple[str, ...], environment: tuple[tuple[str, str], ...], extras: tuple[str, ...]
-) -> tuple[Requirement, ...]:
-    """Kept, since several rules ask for it: the meta-package has over a hundred long markers."""
-    variables = dict(environment)
-    holding = []
+def _asked(lines: tuple[str, ...], extras: tuple[str, ...]) -> Iterator[Asked]:
+    """The requirements in these lines, without those of other extras."""
     for line in lines:
         only_for = _ONLY_FOR.search(line)
         if only_for and only_for[1] not in extras:
             continue
-        try:
-            asked = Requirement(line)
-        except InvalidRequirement:
-            continue
-        marker = asked.marker
-        if marker is None or any(marker.evaluate(variables | {"extra": e}) for e in extras):
-            holding.append(asked)
-    return tuple(holding)
+        asked = cut(line)
+        if asked is not None:
+            yield asked
+
+
+def _note(
+    found: dict[str, Pin],
+    m: Machine,
+    asked: Asked,
+    environment: dict[str, str],
+    extras: tuple[str, ...],
+) -> None:
+    """Note a pin that holds here. What is met needs no look at its marker, which costs a grammar."""
+    pin = _pin(m, asked)
+    if asked.name in found:
+        return
+    if pin.met or not asked.marker or _holds(asked.marker, environment, extras):
+        found[asked.name] = pin
+
+
+def _holds(marker: str, environment: dict[str, str], extras: tuple[str, ...]) -> bool:
+    return any(marker_holds(marker, environment | {"extra": extra}) for extra in extras)
+
+
+def _pin(m: Machine, asked: Asked) -> Pin:
+    present = m.package(asked.name)
+    version = version_of(present.version) if present else None
+    met = present is not None and (version is None or admits(asked.specifier, version))
+    return Pin(asked.name, asked.specifier, version, met)
 
 
 def _environment(m: Machine) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
 
 _DRIVER_PACKAGES = ("nvidia-driver-", "libnvidia-compute-", "nvidia-dkms-", "cuda-drivers")
+_KIT = re.compile(r"(?i) (engineering reference )?developer kit.*")
 _WINDOWS_LIBRARIES = "/usr/lib/wsl/"
 _OLDEST_GLIBC = Version("2.17")
 """No wheel of torch was ever built on an older one."""
@@ -90,8 +92,7 @@ def jetson_build(m: Machine, kb: Knowledge) -> Found | None:
     if torch_works(m) and m.torch.archs is None:
         return None
     if build == "cuda":
-        gpus = m.gpus or ()
-        capability = need(gpus[0].capability if gpus else None, "gpus.0.capability")
+        capability = need(_of_the_board(m, kb), "gpus.0.capability")
         archs = need(m.torch.archs, "torch.archs")
         torch, cuda = m.torch.version, m.torch.cuda
         if any(kb.serves(code, capability, torch, cuda) for code in archs):
@@ -101,6 +102,16 @@ def jetson_build(m: Machine, kb: Knowledge) -> Found | None:
         values={"torch": m.torch.text or m.torch.version or "of this environment"},
         remedies=jetson_torch(m, kb),
     )
+
+
+def _of_the_board(m: Machine, kb: Knowledge) -> Version | None:
+    """What the GPU is: as the driver says, else by the board's name; older boards lack NVML."""
+    gpu = m.gpus[0] if m.gpus else None
+    if gpu is not None and gpu.capability is not None:
+        return gpu.capability
+    board = _KIT.sub("", m.platform.product or "")
+    models = [kb.gpu_by_name(name) for name in (gpu.name if gpu else None, board) if name]
+    return next((model.capability for model in models if model is not None), None)
 
 
 @rule("platform-unsupported", title="No build of torch exists for {what}", essential=False)

@@ -38,6 +38,7 @@ _JOB = {
     "lsf": ("LSB_GPU_ALLOC",),
     "pbs": ("PBS_GPUFILE",),
 }
+_JOBS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID")
 
 
 def visible(m: Machine) -> Visible | None:
@@ -128,7 +129,7 @@ def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
     if not (live_gpus(m) or nvidia_pci(m) or m.driver.loaded):
         return None
     return Found(
-        evidence=("container.scheduler", f"env.{_NAME}"),
+        evidence=("container.scheduler", *(f"env.{name}" for name in (*_JOBS, _NAME) if name in env)),
         values={"scheduler": scheduler.capitalize() if scheduler == "slurm" else scheduler.upper()},
         confidence=Confidence.LIKELY,
         remedies=grant_gpu(m),
