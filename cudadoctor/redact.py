@@ -21,6 +21,7 @@ _TOKEN = re.compile(
     r"|xox[bap]-[\w-]{10,})"
 )
 _ADDRESS = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0|255\.)(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+_SHORTEST_TOKEN = 11
 _HOST_VARIABLES = frozenset({"MASTER_ADDR", "HOSTNAME", "SLURMD_NODENAME", "SLURM_NODELIST"})
 _SECRET_NAME = re.compile(r"(?i)(token|secret|password|passwd|api_?key|credential)")
 _COMMON_USERS = frozenset({"", "root", "user", "nobody"})
@@ -40,12 +41,18 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without what identifies."""
-        text = _CREDENTIALS.sub("<credentials>@", text)
-        text = _QUERY.sub(lambda found: f"{found[1]}=<secret>", text)
-        text = _TOKEN.sub("<secret>", text)
-        text = _UUID.sub(lambda found: self._pseudonym(found[0]), text)
-        for pattern, short in self._places:
-            text = pattern.sub(short, text)
+        # Most texts are names and versions; what cannot hold a secret is not searched for one.
+        if "://" in text:
+            text = _CREDENTIALS.sub("<credentials>@", text)
+        if "=" in text:
+            text = _QUERY.sub(lambda found: f"{found[1]}=<secret>", text)
+        if len(text) >= _SHORTEST_TOKEN:
+            text = _TOKEN.sub("<secret>", text)
+        if "GPU-" in text or "MIG-" in text:
+            text = _UUID.sub(lambda found: self._pseudonym(found[0]), text)
+        for word, pattern, short in self._places:
+            if word in text:
+                text = pattern.sub(short, text)
         return text
 
     def plain(self, value: Any, key: str = "") -> Any:
@@ -70,17 +77,14 @@ class Redactor:
         return self._valued(path.rpartition(".")[2], value)
 
     def _valued(self, key: str, value: str) -> str:
+        if not key.isupper():
+            return self.text(value)
         if _SECRET_NAME.search(key) and value:
             return "<secret>"
         if key in _HOST_VARIABLES and value:
             return self._numbered(value, "host")
-        shown = self.text(value)
         # Versions look like addresses, so only variables are searched for those.
-        return (
-            _ADDRESS.sub(lambda f: self._numbered(f[0], "address"), shown)
-            if key.isupper()
-            else shown
-        )
+        return _ADDRESS.sub(lambda found: self._numbered(found[0], "address"), self.text(value))
 
     def _pseudonym(self, uuid: str) -> str:
         kind = "gpu-uuid" if uuid.startswith("GPU") else "mig-uuid"
@@ -94,15 +98,18 @@ class Redactor:
         return self._given[value]
 
 
-def _places(identity: Identity) -> list[tuple[re.Pattern[str], str]]:
-    places: list[tuple[re.Pattern[str], str]] = []
+def _places(identity: Identity) -> list[tuple[str, re.Pattern[str], str]]:
+    """A word to look for, the pattern that takes it as a whole name, and what stands for it."""
+    places: list[tuple[str, re.Pattern[str], str]] = []
     end = r"(?![\w.-])"
-    if identity.home and len(identity.home) > 1 and identity.home != "/root":
-        places.append((re.compile(rf"(?<![\w/]){re.escape(identity.home)}{end}"), "~"))
+    home = identity.home or ""
+    if len(home) > 1 and home != "/root":
+        places.append((home, re.compile(rf"(?<![\w/]){re.escape(home)}{end}"), "~"))
     user = identity.user or ""
     if user not in _COMMON_USERS:
-        places.append((re.compile(rf"(?<=[/\\]){re.escape(user)}(?=[/\\]|$|[\s:;,'\"])"), "<user>"))
+        name = re.compile(rf"(?<=[/\\]){re.escape(user)}(?=[/\\]|$|[\s:;,'\"])")
+        places.append((user, name, "<user>"))
     host = identity.host or ""
     if len(host) > 2 and host != "localhost":
-        places.append((re.compile(rf"(?<![\w.-]){re.escape(host)}{end}"), "<host>"))
+        places.append((host, re.compile(rf"(?<![\w.-]){re.escape(host)}{end}"), "<host>"))
     return places

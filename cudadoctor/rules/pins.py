@@ -102,7 +102,7 @@ def _note(
     environment: dict[str, str],
     extras: tuple[str, ...],
 ) -> None:
-    """Note a pin that holds here. What is met needs no look at its marker, which costs a grammar."""
+    """Note a pin that holds here. What is met needs no look at its marker, a grammar's cost."""
     pin = _pin(m, asked)
     if asked.name in found:
         return
