@@ -38,6 +38,8 @@ _JOB = {
     "lsf": ("LSB_GPU_ALLOC",),
     "pbs": ("PBS_GPUFILE",),
 }
+_COUNTS = ("SLURM_GPUS", "SLURM_GPUS_ON_NODE")
+"""How many GPUs, where the others list which: there a 0 is the first GPU."""
 _JOBS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID")
 
 
@@ -122,14 +124,18 @@ def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
     if scheduler not in _JOB or cuda_works(m) or m.torch.build in ("cpu", "rocm", "xpu"):
         return None
     env = need(m.env, "env")
-    given = any(env.get(name, "") not in ("", "0") for name in _JOB[scheduler])
+    none = {name: ("", "0") if name in _COUNTS else ("",) for name in _JOB[scheduler]}
+    given = any(env.get(name, "") not in empty for name, empty in none.items())
     hidden = env.get(_NAME, "").strip() in ("", "NoDevFiles", "-1")
     if given or not hidden:
         return None
     if not (live_gpus(m) or nvidia_pci(m) or m.driver.loaded):
         return None
     return Found(
-        evidence=("container.scheduler", *(f"env.{name}" for name in (*_JOBS, _NAME) if name in env)),
+        evidence=(
+            "container.scheduler",
+            *(f"env.{name}" for name in (*_JOBS, _NAME) if name in env),
+        ),
         values={"scheduler": scheduler.capitalize() if scheduler == "slurm" else scheduler.upper()},
         confidence=Confidence.LIKELY,
         remedies=grant_gpu(m),
