@@ -15,10 +15,13 @@ def main() -> None:
 
 
 def _guarded() -> int:
-    from cudadoctor import cli
+    from cudadoctor import early
 
     _speak_safely()
     try:
+        early.begin(sys.argv[1:])
+        from cudadoctor import cli
+
         return cli.run()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -35,7 +38,7 @@ def _guarded() -> int:
         )
         return FAILED
     finally:
-        cli.end_children()
+        early.end()
 
 
 def _speak_safely() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,14 +28,6 @@ def run(argv: list[str] | None = None) -> int:
         click.echo(f"{PROGRAM}: {_sentence(error)}", err=True)
         return WRONG_USE
     return answer if isinstance(answer, int) else 0
-
-
-def end_children() -> None:
-    """End whatever a probe still runs."""
-    if "cudadoctor.examine" in sys.modules:
-        from cudadoctor import examine
-
-        examine.end_children()
 
 
 def _sentence(error: click.ClickException) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from datetime import date
@@ -12,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from cudadoctor import early
 from cudadoctor.assembled import assembled
 from cudadoctor.facts import Gap, Library, Machine
-from cudadoctor.host import Host, LocalHost
+from cudadoctor.host import Host
 from cudadoctor.probes import Looked
 from cudadoctor.progress import Progress
 
 if TYPE_CHECKING:
     from cudadoctor.probes.target import Chosen
-
-_OPEN: list[LocalHost] = []
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,21 +40,11 @@ class NoInterpreter(ValueError):  # noqa: N818 - wrong use, told in one sentence
 
 def examine(look: Look, progress: Progress) -> Machine:
     """Look at this machine. Raises NoInterpreter where --python names no Python."""
-    scratch = tempfile.mkdtemp(prefix="cudadoctor-")
-    host = LocalHost(scratch)
-    _OPEN.append(host)
+    host = early.host()
     try:
         return examine_host(host, look, progress)
     finally:
-        host.close()
-        _OPEN.remove(host)
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def end_children() -> None:
-    """End every child of an examination that was interrupted."""
-    for host in tuple(_OPEN):
-        host.close()
+        early.end()
 
 
 def examine_host(

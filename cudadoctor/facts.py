@@ -484,7 +484,8 @@ class Torch(Section, frozen=True, kw_only=True):
     and PTX (compute_90). requires: its Requires-Dist lines.
     installer: pip, uv, conda, ... copies: all that the path holds, the imported one first.
     missing_files, empty_files: files of its RECORD that are absent or empty, relative.
-    short_files: libraries that are shorter than its RECORD says. leftovers: folders that a killed
+    short_files: libraries that are shorter than its RECORD says. Empty and short libraries of
+    NVIDIA's wheels count as its own. leftovers: folders that a killed
     pip left behind in site-packages (~orch).
     """
 

@@ -14,7 +14,7 @@ import pytest
 from cudadoctor.host import INSIDE
 from cudadoctor.probes.told import parse
 
-LOOK = str(INSIDE / "look.py")
+LOOK = f"{INSIDE}/look.py"
 
 
 def run(python: str, cwd: Path, **env: str) -> list[dict[str, Any]]:

@@ -20,6 +20,8 @@ from cudadoctor.probes.packages import is_driver
 from cudadoctor.probes.platform import wsl_of
 from cudadoctor.probes.smi import find_smi, joined_gpus, read_smi
 
+_REFUSALS = frozenset({4, 15, 16, 17, 18})
+"""NVML's codes for no permission, lost, reset required, blocked and version mismatch."""
 NOT_THERE = "cannot open shared object file: No such file or directory"
 
 
@@ -168,8 +170,10 @@ def _derived(host: Host, seen: Looked, files: DriverFiles) -> Looked:
     loaded = _loaded(host, facts)
     if loaded is not None:
         facts["driver.loaded"] = loaded
-    facts["driver.installed"] = bool(loaded) or _installed(facts, files)
-    if not facts["driver.installed"] and loaded is False and "gpus" not in facts:
+    installed = bool(loaded) or _installed(facts, files)
+    if installed or not _silent(facts):
+        facts["driver.installed"] = installed
+    if facts.get("driver.installed") is False and loaded is False and "gpus" not in facts:
         facts["gpus"], origins["gpus"] = (), "no driver is installed"
     return Looked(facts=facts, origins=origins, gaps=seen.gaps)
 
@@ -191,6 +195,18 @@ def _answers(facts: dict[str, Any]) -> bool:
     return spoke or counted or (smi.code == 0 and "driver.reported" in facts)
 
 
+def _silent(facts: dict[str, Any]) -> bool:
+    """Whether nvidia-smi is here and was waited for in vain: then nothing shows that no driver is."""
+    smi = facts.get("driver.smi", Smi())
+    return bool(smi.found) and smi.code is None
+
+
+def _refuses(facts: dict[str, Any]) -> bool:
+    """Whether the kernel module itself refused: a refusal that nothing but a loaded one gives."""
+    smi, nvml = facts.get("driver.smi", Smi()), facts.get("driver.nvml", Nvml())
+    return nvml.code in _REFUSALS or "version mismatch" in (smi.message or "").lower()
+
+
 def _loaded(host: Host, facts: dict[str, Any]) -> bool | None:
     if host.system == "Darwin":
         return False
@@ -200,7 +216,7 @@ def _loaded(host: Host, facts: dict[str, Any]) -> bool | None:
     if wsl_of(host, host.read("/proc/sys/kernel/osrelease").text.strip()):
         return False
     modules = facts.get("driver.modules")
-    if _answers(facts) or facts.get("driver.kernel") is not None:
+    if _answers(facts) or _refuses(facts) or facts.get("driver.kernel") is not None:
         return True
     if modules is None:
         return None

@@ -11,7 +11,7 @@ from cudadoctor.facts import Distribution, TorchCopy
 from cudadoctor.host import Host
 from cudadoctor.probes import Notes
 from cudadoctor.probes.archs import binding, read_archs
-from cudadoctor.probes.record import compare
+from cudadoctor.probes.record import compare, compare_wheels
 from cudadoctor.probes.told import CopyLine, DistLine, Told
 
 _ASSIGNED = re.compile(r"""^(\w+)(?:\s*:[^=]+)?\s*=\s*(?:['"]([^'"]*)['"]|None)""", re.MULTILINE)
@@ -121,8 +121,11 @@ def _note_files(notes: Notes, host: Host, told: Told, real: CopyLine) -> None:
     if dist is not None and damage is not None:
         source = f"{dist.entry}/{dist.folder}/RECORD"
         notes.fact("torch.missing_files", damage.missing, source)
-        notes.fact("torch.empty_files", damage.empty, source)
-        notes.fact("torch.short_files", damage.short, source)
+        wheels = ((one.entry, one.folder) for one in told.dists if one.name.startswith("nvidia-"))
+        below = compare_wheels(host, wheels)
+        source = source if not (below.empty or below.short) else "RECORD of torch and its wheels"
+        notes.fact("torch.empty_files", damage.empty + below.empty, source)
+        notes.fact("torch.short_files", damage.short + below.short, source)
         return
     gone = real.shape == "remains" or (real.shape != "package" and real.text is None)
     notes.fact("torch.missing_files", ("torch/__init__.py",) if gone else (), real.path)

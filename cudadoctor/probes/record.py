@@ -1,8 +1,8 @@
-"""Compares the files of torch that every import needs with its RECORD."""
+"""Compares the files of torch that every import needs, and of its wheels, with their RECORD."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -37,16 +37,40 @@ def compare(host: Host, entry: str, dist_info: str) -> Damage | None:
     return Damage(missing=tuple(missing), empty=tuple(empty), short=tuple(short))
 
 
+def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
+    """The libraries of NVIDIA's wheels that are empty or cut short, as when a disk was full.
+
+    records: folder of the path and dist-info. Two wheels may claim one file: the smaller counts.
+    """
+    claimed: dict[tuple[str, str], int] = {}
+    for entry, dist_info in records:
+        data = host.read(f"{entry}/{dist_info}/RECORD", MOST_RECORD).data
+        for path, size in _sizes(_lines_with(data, b"/lib/lib"), "nvidia/"):
+            if ".so" in path:
+                claimed[entry, path] = min(size, claimed.get((entry, path), size))
+    empty: list[str] = []
+    short: list[str] = []
+    for (entry, path), expected in claimed.items():
+        found = host.stat(f"{entry}/{path}")
+        if found.exists and found.size < expected:
+            (short if found.size else empty).append(path)
+    return Damage(empty=tuple(empty), short=tuple(short))
+
+
 def expected_sizes(data: bytes, system: str = "Linux") -> Iterator[tuple[str, int]]:
     """Path and size of the files worth a look: of 15,000 some fifty are needed by every import."""
     lines = _lines_with(data, b"torch/version.py,")
     lines += [one for one in _lines_with(data, b"/__init__.py,") if one.count("/") < 3]
     for ending in _LIBRARIES.get(system, (b".so",)):
         lines += _lines_with(data, ending)
+    yield from _sizes(lines, "torch/")
+
+
+def _sizes(lines: Iterable[str], below: str) -> Iterator[tuple[str, int]]:
     for line in dict.fromkeys(lines):
         path, _, rest = line.partition(",")
         size = rest.rpartition(",")[2]
-        if path.startswith("torch/") and ".." not in path:
+        if path.startswith(below) and ".." not in path:
             yield path, int(size) if size.isdigit() else 0
 
 

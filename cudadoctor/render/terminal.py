@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -10,17 +9,19 @@ import msgspec
 
 from cudadoctor.findings import Severity
 from cudadoctor.language import Language
-from cudadoctor.render import inert, summary
+from cudadoctor.render import evidence, inert, pasted, summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from cudadoctor.findings import Evidence, Finding
+    from cudadoctor.facts import Machine
+    from cudadoctor.findings import Finding
     from cudadoctor.plan import Step
     from cudadoctor.render import Report
 
 MARGIN = 8
-LONGEST_VALUE = 120
+LEAST_ROOM = 24
+"""Fewer columns than these are too few to read words in."""
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "cyan"}
 _VERDICT_STYLE = {
     "healthy": "bold green",
@@ -90,67 +91,87 @@ def _finding(finding: Finding, shown: Report, layout: Layout, told: set[str]) ->
     yield from _wrapped("", inert(finding.why), layout.width)
     if finding.severity is Severity.INFO and not layout.verbose:
         return
-    yield from _evidence(finding.evidence, layout)
-    for key in finding.cites:
-        if cited := shown.sources.get(key):
-            yield from _wrapped(f"  {layout.say('known')}", cited, layout.width, "dim")
+    yield from _evidence(finding, layout)
+    yield from _known(finding, shown, layout)
     steps = [step for step in shown.plan.steps if finding.cause in step.cures]
     for number, step in enumerate(steps):
         word = layout.say("do" if number == 0 or step.group != steps[number - 1].group else "or")
-        yield from _step(step, word, layout, told)
+        yield from _step(step, word, shown.machine, layout, told)
 
 
 def _headed(finding: Finding, layout: Layout) -> Iterator[Line]:
     label = layout.say(finding.severity.label)
-    first, *rest = list(_wrapped(label, inert(finding.title), layout.width, margin=MARGIN))
-    style = _STYLE[finding.severity]
-    text = first.text[MARGIN:]
-    room = layout.width - len(first.text) - len(finding.cause)
-    tail = (" " * room + finding.cause) if room >= 2 and not rest else ""
-    yield Line(((first.text[:MARGIN], style), (text, "bold"), (tail, "dim")))
+    first, *rest = _tailed(label, inert(finding.title), finding.cause, layout.width)
+    words, *tail = first.spans[1:]
+    yield Line(((first.spans[0][0], _STYLE[finding.severity]), (words[0], "bold"), *tail))
     for line in rest:
-        yield Line(((line.text, "bold"),))
-    if not tail:
-        yield Line((("        " + finding.cause, "dim"),))
+        yield Line(tuple((text, style or "bold") for text, style in line.spans))
 
 
-def _evidence(evidence: Iterable[Evidence], layout: Layout) -> Iterator[Line]:
-    rows = [(one.fact, _short(one.value, layout), one.source or "") for one in evidence]
-    names = max((len(fact) for fact, _, _ in rows), default=0)
-    values = max((len(value) for _, value, _ in rows if len(value) < 24), default=0)
+def _evidence(finding: Finding, layout: Layout) -> Iterator[Line]:
+    """A grid of fact, value and source; where it is too narrow for that, values under facts."""
+    found = evidence.rows(finding, whole=layout.verbose)
+    column = max((len(row.fact) for row in found), default=0) + 2
+    stacked = MARGIN + column + LEAST_ROOM > layout.width
+    room = layout.width - MARGIN - (2 if stacked else column)
+    widest = max((len(row.value) for row in found if len(row.value) < LEAST_ROOM), default=0)
     label = f"  {layout.say('seen')}"
-    for fact, value, source in rows:
-        text = f"{fact:<{names}}  {value:<{values}}  {source}".rstrip()
-        if MARGIN + len(text) > layout.width:
-            text = f"{fact} = {value}" + (f" ({source})" if source else "")
-        yield from _wrapped(label, inert(text), layout.width)
-        label = ""
+    for row in found:
+        left = row.fact
+        if stacked:
+            yield Line(((f"{label:<{MARGIN}}{left}", ""),))
+            label = left = ""
+        for text, style in _cells(row, room, widest):
+            gap = "  " if stacked else f"{left:<{column}}"
+            yield Line(((f"{label:<{MARGIN}}{gap}", ""), (text, style)))
+            label = left = ""
 
 
-def _short(value: str, layout: Layout) -> str:
-    if layout.verbose or len(value) <= LONGEST_VALUE:
-        return value
-    return value[: LONGEST_VALUE - 3] + "..."
+def _cells(row: evidence.Row, room: int, widest: int) -> Iterator[tuple[str, str]]:
+    """Value and source beside each other where they fit, else below each other."""
+    value, source = inert(row.value), inert(row.source)
+    beside = f"{value:<{widest}}  {source}".rstrip()
+    if len(beside) <= room:
+        yield beside, ""
+        return
+    for part in textwrap.wrap(value, room) or [""]:
+        yield part, ""
+    for part in textwrap.wrap(f"({source})", room) if source else ():
+        yield part, "dim"
 
 
-def _step(step: Step, word: str, layout: Layout, told: set[str]) -> Iterator[Line]:
+def _known(finding: Finding, shown: Report, layout: Layout) -> Iterator[Line]:
+    cited = [text for key in finding.cites if (text := shown.sources.get(key))]
+    for text in cited if layout.verbose else cited[:1]:
+        yield from _wrapped(f"  {layout.say('known')}", inert(text), layout.width, "dim")
+    if len(cited) > 1 and not layout.verbose:
+        more = layout.say("and {count} more sources (-v shows them)", count=len(cited) - 1)
+        yield from _wrapped("", more, layout.width, "dim")
+
+
+def _step(
+    step: Step, word: str, machine: Machine, layout: Layout, told: set[str]
+) -> Iterator[Line]:
+    title = inert(layout.say.spoken(step.title))
     if step.id in told:
-        text = layout.say("{title} (the step above)", title=step.title)
-        yield from _wrapped(f"  {word}", inert(text), layout.width)
+        text = layout.say("{title} (the step above)", title=title)
+        yield from _wrapped(f"  {word}", text, layout.width)
         return
     told.add(step.id)
     cost = layout.say(summary.cost_of(step))
-    yield from _with_tail(f"  {word}", inert(step.title), f"[{cost}]", layout.width)
+    yield from _tailed(f"  {word}", title, f"[{cost}]", layout.width)
     if step.manual:
-        yield from _wrapped("", inert(step.manual), layout.width, indent=2)
-    for name, value in step.variables.items():
-        yield _command(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
-    for argv in step.commands:
-        yield _command(("sudo " if step.needs_root else "") + shlex.join(argv))
+        manual = inert(layout.say.spoken(step.manual))
+        yield from _wrapped("", manual, layout.width, indent=2)
     for edit in step.edits:
-        yield from _wrapped("", inert(f"{edit.file}: {edit.what}"), layout.width, indent=2)
+        where = layout.say("in {file}:", file=inert(edit.file))
+        yield from _wrapped("", where, layout.width, indent=2)
+        for line in edit.what.splitlines():
+            yield from _wrapped("", inert(line), layout.width, indent=4)
+    for line in pasted.lines(step, machine):
+        yield _command(line)
     if step.note:
-        yield from _wrapped("", inert(step.note), layout.width, "dim", indent=2)
+        yield from _wrapped("", inert(layout.say.spoken(step.note)), layout.width, "dim", indent=2)
 
 
 def _command(text: str) -> Line:
@@ -163,11 +184,12 @@ def _explained(shown: Report, layout: Layout) -> Iterator[Line]:
     for finding in shown.diagnosis.findings:
         for cause in finding.because_of[:1]:
             behind.setdefault(cause, []).append(finding.cause)
+    if behind:
+        yield Line(())
     for cause, symptoms in behind.items():
         text = layout.say(
             "follows from {cause}: {symptoms}", cause=cause, symptoms=", ".join(symptoms)
         )
-        yield Line(())
         yield from _wrapped("", text, layout.width, "dim")
 
 
@@ -198,9 +220,23 @@ def _wrapped(
         yield Line(((f"{left:<{margin}}" + gap + " " * indent + part, style),))
 
 
-def _with_tail(label: str, text: str, tail: str, width: int) -> Iterator[Line]:
-    room = width - MARGIN - len(text) - len(tail)
-    if room >= 2:
-        yield Line(((f"{label:<{MARGIN}}{text}", ""), (" " * room + tail, "dim")))
-    else:
-        yield from _wrapped(label, f"{text} {tail}", width)
+def _tailed(label: str, text: str, tail: str, width: int) -> Iterator[Line]:
+    """The text behind its label, and the tail at the right end of its first line.
+
+    Where that leaves too little room for words, the tail has a line of its own.
+    """
+    room = width - MARGIN
+    taken = len(tail) + 2
+    if room - taken < LEAST_ROOM:
+        yield from _wrapped(label, text, width)
+        yield Line(((" " * max(MARGIN, width - len(tail)), ""), (tail, "dim")))
+        return
+    wrapped = textwrap.wrap(
+        text, room, initial_indent=" " * taken, break_long_words=False, break_on_hyphens=False
+    )
+    first, *rest = wrapped or [" " * taken]
+    words = first[taken:]
+    gap = max(2, room - len(words) - len(tail))
+    yield Line(((f"{label:<{MARGIN}}", ""), (words, ""), (" " * gap + tail, "dim")))
+    for part in rest:
+        yield Line(((" " * MARGIN + part, ""),))

@@ -17,8 +17,10 @@ from cudadoctor.rules.signs import (
     cuda_works,
     driver_code,
     graver_with_cuda,
+    only_smi_speaks,
     said,
     started,
+    torch_fails,
 )
 
 if TYPE_CHECKING:
@@ -120,12 +122,44 @@ def container_driver_caps(m: Machine, kb: Knowledge) -> Found | None:
         evidence=("env.NVIDIA_DRIVER_CAPABILITIES", "driver.libcuda.why"),
         values={"capabilities": asked},
         confidence=Confidence.CERTAIN if started(m) or m.driver.loaded else Confidence.LIKELY,
-        remedies=container_option(
-            m,
-            "driver-capabilities",
-            "Start the container with the driver's compute and utility libraries",
-            "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        ),
+        remedies=_with_compute(m),
+    )
+
+
+@rule(
+    "container-driver-caps",
+    title="The container got the GPU without the driver's library for computing",
+    yields_to=("driver-too-old", "driver-library-mismatch"),
+)
+def container_without_libcuda(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+    """The driver answers in here, and the loader finds no libcuda.so.1, which torch needs.
+
+    The container toolkit mounts that library with the capability compute, which it does unless
+    NVIDIA_DRIVER_CAPABILITIES says otherwise. A container whose files were mounted by hand, or
+    whose loader cache is older than the mount (`ldconfig` renews it), lacks it too.
+
+    Cured by starting the container through the toolkit with compute,utility.
+    """
+    if not m.container.kind or m.platform.jetson or not started(m) or cuda_works(m):
+        return None
+    if m.torch.build in ("cpu", "rocm", "xpu") or m.driver.libcuda.hung:
+        return None
+    if need(m.driver.libcuda.loads, "driver.libcuda.loads"):
+        return None
+    hearsay = only_smi_speaks(m) and not torch_fails(m)
+    return Found(
+        evidence=("gpus", "driver.libcuda.why"),
+        confidence=Confidence.POSSIBLE if hearsay else Confidence.LIKELY,
+        remedies=_with_compute(m),
+    )
+
+
+def _with_compute(m: Machine) -> tuple[Remedy, ...]:
+    return container_option(
+        m,
+        "driver-capabilities",
+        "Start the container with the driver's compute and utility libraries",
+        "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     )
 
 
@@ -212,6 +246,7 @@ def _more_shm(m: Machine) -> tuple[Remedy, ...]:
 RULES = (
     container_no_gpu,
     container_driver_caps,
+    container_without_libcuda,
     container_gpu_lost,
     shm_too_small,
 )

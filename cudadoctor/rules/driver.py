@@ -30,7 +30,9 @@ from cudadoctor.rules.signs import (
     log_text,
     module_spoke,
     nvidia_pci,
+    only_smi_speaks,
     said,
+    torch_fails,
     torch_works,
     wait_for_answer,
 )
@@ -365,9 +367,12 @@ def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:
     text = f"Install the driver's library for computing in version {version or 'of the module'}: "
     text += "libnvidia-compute-BRANCH (Ubuntu), libcuda1 (Debian), nvidia-driver-cuda or "
     text += "xorg-x11-drv-nvidia-cuda (RHEL, Fedora), nvidia-utils (Arch)."
+    hearsay = only_smi_speaks(m)
     return Found(
-        evidence=("driver.loaded", "driver.kernel", "driver.libcuda.why"),
+        title="nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing" if hearsay else None,
+        evidence=("driver.reported" if hearsay else "driver.loaded", "driver.libcuda.why"),
         values={"driver": version or ""},
+        confidence=Confidence.POSSIBLE if hearsay and not torch_fails(m) else Confidence.CERTAIN,
         remedies=by_hand("install-libcuda", "Install the driver's libcuda", text, "admin"),
     )
 

@@ -70,6 +70,20 @@ def torch_works(m: Machine) -> bool:
     return m.smoke is not None and m.smoke.device.startswith("cuda") and _passed(m)
 
 
+def torch_fails(m: Machine) -> bool:
+    """Whether a real import of torch saw no GPU."""
+    return m.torch.imported is not None and m.torch.imported.cuda_available is False
+
+
+def only_smi_speaks(m: Machine) -> bool:
+    """Whether nvidia-smi names a driver of which this process sees nothing else.
+
+    It may be a wrapper, or a library path that nvidia-smi has and this process has not.
+    """
+    seen = m.driver.kernel or m.driver.library or m.driver.nodes or m.driver.nvml.loads
+    return not seen and m.driver.reported is not None
+
+
 def cuda_works(m: Machine) -> bool:
     """Whether CUDA reached a GPU in this environment: libcuda counted one, or torch used one."""
     if torch_works(m):
@@ -113,7 +127,8 @@ def unheard(m: Machine) -> bool:
 def wait_for_answer(m: Machine) -> None:
     """End the rule as undecided where the driver was asked and has not answered."""
     if unheard(m):
-        need(m.driver.nvml.code if m.driver.nvml.code != NO_LIBRARY else None, "driver.nvml.code")
+        absent = m.driver.nvml.loads is False or m.driver.nvml.code == NO_LIBRARY
+        need(None, "driver.smi.code" if absent else "driver.nvml.code")
 
 
 def started(m: Machine) -> bool:

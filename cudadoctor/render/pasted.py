@@ -1,0 +1,33 @@
+"""The commands of a step as they are pasted into the shell of the machine that was examined."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from cudadoctor.render.shells import shell_of
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.plan import Step
+
+# What neither PowerShell nor cmd takes for more than a letter.
+_PLAIN = re.compile(r"[A-Za-z0-9_./\\:=+-]+")
+
+
+def lines(step: Step, machine: Machine) -> list[str]:
+    """A line for each variable and each command."""
+    windows = machine.platform.system == "Windows"
+    shell = shell_of("powershell" if windows else "bash")
+    root = shell.elevate if step.needs_root else ""
+    set_first = [shell.variable(name, value) for name, value in step.variables.items()]
+    if windows:
+        return set_first + [_on_windows(argv) for argv in step.commands]
+    return set_first + [root + shell.shown(argv) for argv in step.commands]
+
+
+def _on_windows(argv: tuple[str, ...]) -> str:
+    """Without quotes where none are needed, so that it runs in cmd too."""
+    if all(_PLAIN.fullmatch(word) for word in argv):
+        return " ".join(argv)
+    return shell_of("powershell").shown(argv)
