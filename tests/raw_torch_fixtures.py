@@ -241,6 +241,14 @@ def library(path: Path, *needs: str, tag: str = "", search: str = "", text: str 
     return path
 
 
+def numbered(folder: Path, soname: str, rest: str) -> Path:
+    """A library by its soname, a link to the file that has its whole version in its name."""
+    library(folder / soname)
+    real = (folder / soname).rename(folder / f"{soname}.{rest}")
+    (folder / soname).symlink_to(real.name)
+    return real
+
+
 def _compiler() -> str:
     found = shutil.which("gcc") or shutil.which("cc")
     if found is None:

@@ -84,7 +84,9 @@ def test_the_oldest_and_the_newest_gpu_of_a_build_are_served(
     assert bench.check(python_cu130, gpu=gpu).told == []
 
 
-def test_a_cudnn_that_dropped_the_gpu_is_told(bench: Bench, tmp_path: Path) -> None:
+def test_an_upgraded_cudnn_that_dropped_the_gpu_is_a_broken_pin(
+    bench: Bench, tmp_path: Path
+) -> None:
     venv = bench.small_torch()
     place = site(venv)
     (place / "nvidia_cudnn_cu12-9.1.0.70.dist-info").rename(place / "gone")
