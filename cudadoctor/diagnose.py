@@ -102,6 +102,8 @@ def _evidence(path: str, machine: Machine) -> Evidence:
         from cudadoctor import factfile
 
         shown = factfile.compact(value)
+    elif value == "" and path.startswith("env."):
+        shown = '""'  # set and empty, which is not the same as not set
     else:
         shown = _shown(value)
     return Evidence(fact=path, value=shown, source=origin_of(machine, path))

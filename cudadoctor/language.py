@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from cudadoctor.findings import Diagnosis, Finding
 
 LANGUAGES = ("en", "es")
+_TELLING = 10
+"""A template with fewer letters of its own could have made almost any text."""
 
 
 class Language:
@@ -20,11 +23,23 @@ class Language:
 
     def __init__(self, table: dict[str, str]) -> None:
         self._table = table
+        self._patterns = _patterns(table)
 
     def __call__(self, template: str, **values: object) -> str:
         """The translated template with its values filled in."""
         translated = self._table.get(template, template)
         return translated.format(**values) if values else translated
+
+    def spoken(self, text: str) -> str:
+        """A text whose values are filled in already, by the template that it was made from."""
+        if not self._table or not text:
+            return text
+        if text in self._table:
+            return self._table[text]
+        for pattern, translated in self._patterns:
+            if found := pattern.fullmatch(text):
+                return translated.format_map(found.groupdict())
+        return text
 
     def diagnosis(self, diagnosis: Diagnosis) -> Diagnosis:
         """The diagnosis with the texts of its findings translated."""
@@ -35,11 +50,35 @@ class Language:
 
     def _finding(self, one: Finding) -> Finding:
         title, why = (self._table.get(text) for text in one.templates)
+        values = {name: self.spoken(value) for name, value in one.values.items()}
         return msgspec.structs.replace(
             one,
-            title=title.format_map(one.values) if title else one.title,
-            why=why.format_map(one.values) if why else one.why,
+            title=title.format_map(values) if title else self.spoken(one.title),
+            why=why.format_map(values) if why else self.spoken(one.why),
         )
+
+
+def _patterns(table: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
+    """Templates with values, as patterns of what they make; the most telling first."""
+    found = []
+    for template in sorted(table, key=len, reverse=True):
+        pieces = re.split(r"\{(\w+)\}", template)
+        if len(pieces) == 1 or sum(map(len, pieces[::2])) < _TELLING:
+            continue
+        pairs = zip(pieces[::2], [*pieces[1::2], ""], strict=True)
+        named: set[str] = set()
+        text = ""
+        for words, name in pairs:
+            text += re.escape(words) + (_value(name, named) if name else "")
+        found.append((re.compile(text, re.DOTALL), table[template]))
+    return found
+
+
+def _value(name: str, named: set[str]) -> str:
+    if name in named:
+        return f"(?P={name})"
+    named.add(name)
+    return f"(?P<{name}>.+?)"
 
 
 @cache

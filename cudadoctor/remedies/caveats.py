@@ -62,8 +62,9 @@ def _size(build: TorchBuild, kb: Knowledge) -> str | None:
         same_kind = (other.cuda is None) == (build.cuda is None)
         if other.torch == build.torch and other.download_bytes and same_kind:
             size = _mb(other.download_bytes)
-            return f"The download is not measured ({other.variant}: {size} for the wheel){more}."
-    return "How large the download is, is not known." if build.cuda else None
+            wheel = f"the {other.variant} wheel: {size}"
+            return f"The size of the download is not known ({wheel}){more}."
+    return "The size of the download is not known." if build.cuda else None
 
 
 def _has_library_wheels(build: TorchBuild) -> bool:

@@ -188,10 +188,10 @@ def _elsewhere(id: str, title: str, m: Machine, branch: int | None) -> Remedy:  
             id=id,
             title=f"{title} on Windows",
             where="windows",
-            manual=f"{_WINDOWS} Inside WSL no driver belongs.",
+            manual=f"{_WINDOWS} No driver belongs inside WSL.",
         )
     if side == "windows":
-        text = f"{_WINDOWS} Driver{least}." if least else _WINDOWS
+        text = f"{_WINDOWS} It must be{least}." if least else _WINDOWS
         return Remedy(id=id, title=title, needs_root=True, manual=text)
     if side == "jetson":
         text = "The driver of a Jetson comes with JetPack: update it with SDK Manager or with the "

@@ -33,7 +33,7 @@ _TELLING: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "torch.copies": (("version", "path"), ()),
 }
 """Fact -> what is shown of each of its items: bare, and by its name. The JSON holds all."""
-_USUAL = (None, False, 0, "", "default", [])
+_USUAL: tuple[object, ...] = (None, False, 0, "", "default", [])
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -58,6 +58,8 @@ def _row(one: Evidence, about: str, *, whole: bool) -> Row:
 
 
 def _readable(one: Evidence, about: str, *, whole: bool) -> str:
+    if one.fact.endswith("_bytes") and one.value.isdigit():
+        return _size(int(one.value))
     if not one.value.startswith(("{", "[{")):
         return one.value
     try:
@@ -70,6 +72,10 @@ def _readable(one: Evidence, about: str, *, whole: bool) -> str:
     shown = chosen if whole else chosen[:MOST_ITEMS]
     more = f"; {len(chosen) - len(shown)} more" if len(chosen) > len(shown) else ""
     return "; ".join(_item(item, kind) for item in shown) + more
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def _is_named(item: dict[str, Any], about: str) -> bool:

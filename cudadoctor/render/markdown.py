@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from cudadoctor.findings import Severity
 from cudadoctor.language import Language
-from cudadoctor.render import inert, summary
+from cudadoctor.render import evidence, inert, pasted, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cudadoctor.findings import Evidence, Finding
+    from cudadoctor.facts import Machine
+    from cudadoctor.findings import Finding
     from cudadoctor.plan import Step
     from cudadoctor.render import Report
 
@@ -47,6 +47,7 @@ def _lines(shown: Report, say: Language) -> Iterator[str]:
     for finding in shown.diagnosis.findings:
         if not finding.because_of:
             yield from _finding(finding, shown, say)
+    yield from _explained(shown, say)
     yield from _machine(shown, say)
     yield ""
     yield f"<sub>cudadoctor {shown.version}, {say('knowledge of')} {shown.knowledge}</sub>"
@@ -60,24 +61,34 @@ def _finding(finding: Finding, shown: Report, say: Language) -> Iterator[str]:
     yield ""
     if finding.severity is Severity.INFO:
         return
-    yield from _evidence(finding.evidence, say)
+    yield from _evidence(finding, say)
     for key in finding.cites:
         if cited := shown.sources.get(key):
             yield f"{say('known')}: {escaped(cited)}"
             yield ""
-    for step in shown.plan.steps:
-        if finding.cause in step.cures:
-            yield from _step(step, say)
+    steps = [step for step in shown.plan.steps if finding.cause in step.cures]
+    for number, step in enumerate(steps):
+        word = "do" if number == 0 or step.group != steps[number - 1].group else "or"
+        yield from _step(step, say(word), shown.machine, say)
 
 
-def _evidence(evidence: tuple[Evidence, ...], say: Language) -> Iterator[str]:
-    if not evidence:
+def _explained(shown: Report, say: Language) -> Iterator[str]:
+    folded = [one for one in shown.diagnosis.findings if one.because_of]
+    for one in folded:
+        text = say("follows from {cause}: {symptoms}", cause=one.because_of[0], symptoms=one.cause)
+        yield f"- {escaped(text)}"
+    if folded:
+        yield ""
+
+
+def _evidence(finding: Finding, say: Language) -> Iterator[str]:
+    found = evidence.rows(finding)
+    if not found:
         return
     yield f"| {say('fact')} | {say('value')} | {say('source')} |"
     yield "| --- | --- | --- |"
-    for one in evidence:
-        cells = (code(one.fact), _cell(one.value), escaped(one.source or ""))
-        yield f"| {' | '.join(cells)} |"
+    for row in found:
+        yield f"| {code(row.fact)} | {_cell(row.value)} | {escaped(row.source)} |"
     yield ""
 
 
@@ -86,24 +97,32 @@ def _cell(value: str) -> str:
     return code(value).replace("|", "\\|")
 
 
-def _step(step: Step, say: Language) -> Iterator[str]:
-    yield f"- {escaped(step.title)} ({say(summary.cost_of(step))})"
+def _step(step: Step, word: str, machine: Machine, say: Language) -> Iterator[str]:
+    yield f"- {word}: {escaped(say.spoken(step.title))} ({say(summary.cost_of(step))})"
+    yield ""
     if step.manual:
-        yield f"  {escaped(step.manual)}"
-    lines = [
-        f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}"
-        for name, value in step.variables.items()
-    ]
-    lines += [("sudo " if step.needs_root else "") + shlex.join(argv) for argv in step.commands]
-    if lines:
-        fence = "```"
-        while any(fence in line for line in lines):
-            fence += "`"
-        yield f"  {fence}sh"
-        yield from (f"  {inert(line)}" for line in lines)
-        yield f"  {fence}"
+        yield f"  {escaped(say.spoken(step.manual))}"
+        yield ""
+    for edit in step.edits:
+        yield f"  {escaped(say('in {file}:', file=edit.file))}"
+        yield ""
+        yield from _fenced(edit.what.splitlines(), "")
+    yield from _fenced(pasted.lines(step, machine), "sh")
     if step.note:
-        yield f"  {escaped(step.note)}"
+        yield f"  {escaped(say.spoken(step.note))}"
+        yield ""
+
+
+def _fenced(lines: list[str], kind: str) -> Iterator[str]:
+    """Lines as a block of code inside a list item, with a fence that none of them closes."""
+    if not lines:
+        return
+    fence = "```"
+    while any(fence in line for line in lines):
+        fence += "`"
+    yield f"  {fence}{kind}"
+    yield from (f"  {inert(line)}" for line in lines)
+    yield f"  {fence}"
     yield ""
 
 

@@ -14,7 +14,7 @@ def listing(catalogue: Sequence[str], rules: Sequence[Rule]) -> str:
     """Every cause with the title of its first rule; those without a rule are marked."""
     titles: dict[str, str] = {}
     for rule in rules:
-        titles.setdefault(rule.cause, _without_values(rule.title))
+        titles.setdefault(rule.cause, _heading(rule))
     widest = max(map(len, catalogue))
     rows = (f"{name:<{widest}}  {titles.get(name, '(not judged yet)')}\n" for name in catalogue)
     return "".join(rows)
@@ -27,10 +27,21 @@ def page(cause: str, rules: Sequence[Rule]) -> str:
         return f"{cause}\n\nThis version has no rule for it.\n"
     parts = [cause]
     for rule in own:
-        parts += [_without_values(rule.title), _without_values(rule.why), rule.page.strip()]
+        parts += [*_opening(rule), rule.page.strip()]
         if rule.yields_to:
             parts.append(f"Explained away by: {', '.join(rule.yields_to)}.")
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _heading(rule: Rule) -> str:
+    """The title; where it is made of values alone, what the user reads below it."""
+    if rule.title == "{what}":
+        return _without_values(rule.why).rstrip(".")
+    return _without_values(rule.title)
+
+
+def _opening(rule: Rule) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((_heading(rule), _without_values(rule.why))))
 
 
 def _without_values(text: str) -> str:

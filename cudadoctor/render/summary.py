@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cudadoctor.findings import Severity
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -33,11 +35,13 @@ def cost_of(step: Step) -> str:
     if step.where == "host":
         return "on the host"
     if step.where == "container":
-        return "how the container is started"
+        return "outside the container"
     if step.reboot:
         return "needs root and a reboot" if step.needs_root else "needs a reboot"
     if step.needs_root:
         return "needs root"
+    if not (step.commands or step.variables):
+        return "by hand"
     return {
         "process": "this shell only",
         "environment": "changes this environment",
@@ -53,7 +57,18 @@ def conclusion(shown: Report, say: Language) -> str:
         return _healthy(shown.machine, say) + took
     if diagnosis.verdict == "undecided":
         return _undecided(shown, say) + took
-    return say("cure {cause} first", cause=diagnosis.primary or "") + took
+    return _first(shown, say) + took
+
+
+def _first(shown: Report, say: Language) -> str:
+    """What to do first where something is wrong."""
+    primary = shown.diagnosis.primary or ""
+    roots = [one for one in shown.diagnosis.findings if not one.because_of]
+    if primary == "unknown":
+        return say("something failed that no known cause explains")
+    if sum(one.severity < Severity.INFO for one in roots) > 1:
+        return say("cure {cause} first", cause=primary)
+    return say("cure {cause}", cause=primary)
 
 
 def _healthy(machine: Machine, say: Language) -> str:

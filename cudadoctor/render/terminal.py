@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MARGIN = 8
 LEAST_ROOM = 24
 """Fewer columns than these are too few to read words in."""
+_NUMBERED = re.compile(r"\b(CUDA|GPU|Python|capability|driver|numpy|torch) (?=\d)", re.I)
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "cyan"}
 _VERDICT_STYLE = {
     "healthy": "bold green",
@@ -100,12 +102,8 @@ def _finding(finding: Finding, shown: Report, layout: Layout, told: set[str]) ->
 
 
 def _headed(finding: Finding, layout: Layout) -> Iterator[Line]:
-    label = layout.say(finding.severity.label)
-    first, *rest = _tailed(label, inert(finding.title), finding.cause, layout.width)
-    words, *tail = first.spans[1:]
-    yield Line(((first.spans[0][0], _STYLE[finding.severity]), (words[0], "bold"), *tail))
-    for line in rest:
-        yield Line(tuple((text, style or "bold") for text, style in line.spans))
+    label, style = layout.say(finding.severity.label), _STYLE[finding.severity]
+    return _tailed(label, inert(finding.title), finding.cause, layout.width, (style, "bold"))
 
 
 def _evidence(finding: Finding, layout: Layout) -> Iterator[Line]:
@@ -134,10 +132,15 @@ def _cells(row: evidence.Row, room: int, widest: int) -> Iterator[tuple[str, str
     if len(beside) <= room:
         yield beside, ""
         return
-    for part in textwrap.wrap(value, room) or [""]:
+    for part in _cut(value, room) or [""]:
         yield part, ""
-    for part in textwrap.wrap(f"({source})", room) if source else ():
+    for part in _cut(f"({source})", room) if source else ():
         yield part, "dim"
+
+
+def _cut(text: str, room: int) -> list[str]:
+    """Wrapped, and a path that is longer than the room cut: nobody pastes evidence."""
+    return textwrap.wrap(text, room, break_on_hyphens=False)
 
 
 def _known(finding: Finding, shown: Report, layout: Layout) -> Iterator[Line]:
@@ -213,30 +216,40 @@ def _wrapped(
 ) -> Iterator[Line]:
     """The text behind its label, wrapped into the columns right of the margin."""
     room = max(20, width - margin - indent)
-    parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-    for number, part in enumerate(parts):
+    for number, part in enumerate(_broken(text, room) or [""]):
         left = label if number == 0 else ""
         gap = " " if len(left) >= margin else ""
         yield Line(((f"{left:<{margin}}" + gap + " " * indent + part, style),))
 
 
-def _tailed(label: str, text: str, tail: str, width: int) -> Iterator[Line]:
+def _tailed(
+    label: str, text: str, tail: str, width: int, styles: tuple[str, str] = ("", "")
+) -> Iterator[Line]:
     """The text behind its label, and the tail at the right end of its first line.
 
-    Where that leaves too little room for words, the tail has a line of its own.
+    Where that leaves too little room for words, the tail has a line of its own. styles: of label
+    and text.
     """
-    room = width - MARGIN
-    taken = len(tail) + 2
-    if room - taken < LEAST_ROOM:
-        yield from _wrapped(label, text, width)
-        yield Line(((" " * max(MARGIN, width - len(tail)), ""), (tail, "dim")))
-        return
-    wrapped = textwrap.wrap(
-        text, room, initial_indent=" " * taken, break_long_words=False, break_on_hyphens=False
-    )
-    first, *rest = wrapped or [" " * taken]
+    room, taken = width - MARGIN, len(tail) + 2
+    if (beside := room - taken >= LEAST_ROOM) is False:
+        taken = 0
+    first, *rest = _broken(text, room, taken) or [" " * taken]
     words = first[taken:]
-    gap = max(2, room - len(words) - len(tail))
-    yield Line(((f"{label:<{MARGIN}}", ""), (words, ""), (" " * gap + tail, "dim")))
+    end = " " * max(2, room - len(words) - len(tail)) + tail if beside else ""
+    yield Line(((f"{label:<{MARGIN}}", styles[0]), (words, styles[1]), (end, "dim")))
     for part in rest:
-        yield Line(((" " * MARGIN + part, ""),))
+        yield Line(((" " * MARGIN + part, styles[1]),))
+    if not beside:
+        yield Line(((" " * max(MARGIN, width - len(tail)) + tail, "dim"),))
+
+
+def _broken(text: str, room: int, taken: int = 0) -> list[str]:
+    """The text in lines of that many columns; "CUDA 13.0" stays together, and so does a path.
+
+    taken: columns of the first line that something else needs.
+    """
+    bound = _NUMBERED.sub("\\1\u00a0", text)
+    lines = textwrap.wrap(
+        bound, room, initial_indent=" " * taken, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace("\u00a0", " ") for line in lines]

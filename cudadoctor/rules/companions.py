@@ -66,7 +66,7 @@ class Misfit(NamedTuple):
     essential=False,
 )
 def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Found | None:
-    """Each release of {package} is compiled against one torch, and this one is not: {why}.
+    """{package} fits only the torch that it was compiled against, and this is another: {why}.
 
     "operator torchvision::nms does not exist", undefined symbols with c10 in their name, and
     "custom C++ ops" that cannot be loaded all say this. The requirement in the package's metadata
@@ -151,18 +151,18 @@ def _other_build(m: Machine, one: Distribution) -> str | None:
     tag = one.version.partition("+")[2]
     cpu = tag.startswith("cpu")
     if m.torch.build == "cuda" and cpu:
-        return f"it is a CPU build and torch one for CUDA {m.torch.cuda}"
+        return f"it is a CPU build, and torch is one for CUDA {m.torch.cuda}"
     if one.cuda is None or cpu:
         return None
     if m.torch.build == "cpu":
-        return f"it is built for CUDA {one.cuda} and torch for the CPU"
+        return f"it is built for CUDA {one.cuda}, and torch for the CPU"
     if m.torch.cuda is None:
         return None
     strict = one.name == "torchaudio" and len(one.cuda.release) > 1
     ours, its = m.torch.cuda.release, one.cuda.release
     if its[:2] == ours[:2] or (its[0] == ours[0] and not strict):
         return None
-    return f"it is built for CUDA {one.cuda} and torch for CUDA {m.torch.cuda}"
+    return f"it is built for CUDA {one.cuda}, and torch for CUDA {m.torch.cuda}"
 
 
 @rule(
@@ -266,7 +266,7 @@ def triton_broken(m: Machine, kb: Knowledge) -> Found | None:
         have = f"triton {pin.installed}" if pin.installed else "no triton"
         return Found(
             evidence=("packages", "torch.requires"),
-            values={"what": f"torch requires triton{pin.wanted} and there is {have}"},
+            values={"what": f"torch requires triton{pin.wanted}, and there is {have}"},
             remedies=install_packages(
                 m, "install-triton", "Install the Triton that torch pins", pin.requirement
             ),

@@ -113,7 +113,7 @@ def _bring_a_gpu(m: Machine) -> tuple[Remedy, ...]:
     yields_to=("driver-unsupported-gpu",),
 )
 def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Found | None:
-    """The driver comes in an open and a proprietary flavour, and this GPU works with {other} only.
+    """Of the driver's two flavours, open and proprietary, this GPU takes the {other} one only.
 
     Blackwell and newer, and Grace Hopper, work with the open kernel modules only; GPUs before
     Turing with the proprietary ones only. The flavour of the loaded module stands in

@@ -57,7 +57,8 @@ def gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
     which = [str(gpu.index) for gpu in gone] or [one.address for one in dead]
     return Found(
         evidence=_evidence(m, bool(gone), bool(dead), fell),
-        values={"which": which or fell or "of this machine"},
+        values={"which": which or fell or ""},
+        title=None if which or ":" in (fell or "") else "A GPU no longer answers",
         confidence=Confidence.LIKELY if _only_unknown(gone, code) or fell else Confidence.CERTAIN,
         severity=None if gone or dead or code in (LOST, RESET_REQUIRED) else Severity.ERROR,
         remedies=_bring_back(m, gone),
@@ -138,7 +139,8 @@ def gpu_ecc(m: Machine, kb: Knowledge) -> Found | None:
     index = bad[0][0] if bad else -1
     return Found(
         evidence=(told,) if told else ("gpus",) if index >= 0 else ("driver.xids",),
-        values={"which": index if index >= 0 else "named in the log", "what": what},
+        values={"which": index, "what": what},
+        title=None if index >= 0 else "The memory of a GPU has uncorrectable errors",
         severity=Severity.ERROR if grave else Severity.WARNING,
         confidence=Confidence.CERTAIN if index >= 0 or told else Confidence.LIKELY,
         remedies=(*reset_gpu(m, max(index, 0)), *reboot(m)),

@@ -46,7 +46,7 @@ def wsl_setup(m: Machine, kb: Knowledge) -> Found | None:
         return None
     what, evidence, sure = found
     return Found(
-        evidence=(evidence, "platform.wsl"),
+        evidence=tuple(dict.fromkeys((evidence, "platform.wsl"))),
         values={"what": what},
         confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
         remedies=wsl_driver(m),

@@ -219,7 +219,8 @@ def too_few_files(m: Machine, kb: Knowledge) -> Found | None:
     )
     return Found(
         evidence=("limits.nofile", told) if told else ("limits.nofile",),
-        values={"nofile": m.limits.nofile if m.limits.nofile is not None else "too few"},
+        values={"nofile": m.limits.nofile if m.limits.nofile is not None else ""},
+        title=None if m.limits.nofile is not None else "The limit of open files is too low",
         severity=Severity.ERROR if told else Severity.WARNING,
         remedies=by_hand("raise-nofile", "Allow more open files", text),
     )
@@ -231,7 +232,7 @@ def too_few_files(m: Machine, kb: Knowledge) -> Found | None:
     essential=False,
 )
 def allocator_option(m: Machine, kb: Knowledge) -> Found | None:
-    """torch reads {name} when it first takes GPU memory, and ends on an unknown option.
+    """torch reads {name} when it first takes GPU memory, and stops at one that it does not know.
 
     Options are written key:value and separated by commas, as in max_split_size_mb:128. A key that
     this release of torch does not know ends the same way: newer keys need a newer torch.

@@ -80,8 +80,8 @@ def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Found | None:
 
 @rule("toolkit-env-wrong", title="{what}", severity=Severity.WARNING)
 def toolkit_env_wrong(m: Machine, kb: Knowledge) -> Found | None:
-    """Whatever compiles CUDA code looks in CUDA_HOME, CUDA_PATH, for nvcc on PATH and in
-    /usr/local/cuda, in this order, and the first of them leads to the wrong place.
+    """A build of CUDA code takes the first of CUDA_HOME, CUDA_PATH, nvcc on PATH and
+    /usr/local/cuda, and here that is the wrong one.
 
     A variable that names a missing folder makes every build of an extension fail; one that names
     another CUDA than torch's is refused by torch. Told from toolkit-missing, where no toolkit is
@@ -145,11 +145,12 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Found | None:
             return None
         shown, newest = f"g++ {version}", f"g++ {limit}"
     else:
-        shown, newest = "a missing C++ compiler", f"g++ {kb.gcc_max(toolkit) or ''}".strip()
+        shown, newest = "", f"g++ {kb.gcc_max(toolkit) or ''}".strip()
     text = f"Install {newest} and set NVCC_CCBIN to it."
     return Found(
         evidence=("build.compiler", f"build.toolkits.{_index(m, used)}.cuda"),
         values={"toolkit": toolkit, "compiler": shown, "limit": newest},
+        title=None if shown else "nvcc of CUDA {toolkit} finds no C++ compiler",
         severity=_gravity(m),
         remedies=by_hand("older-compiler", "Give nvcc a compiler that it accepts", text),
     )

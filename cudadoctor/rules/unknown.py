@@ -114,9 +114,9 @@ def _failure(m: Machine) -> tuple[str, str] | None:
         return "torch cannot be imported", "torch.imported.error"
     for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
         if stage.status in ("failed", "timed-out"):
-            return f"The stage {stage.name} of the smoke step failed", f"smoke.stages.{number}"
+            return f"The stage {stage.name} of the training step failed", f"smoke.stages.{number}"
     if m.smoke and m.smoke.ended:
-        return "The smoke step ended early", "smoke.ended"
+        return "The training step ended early", "smoke.ended"
     if m.torch.build != "cuda" or not (gpu_present(m) or answered(m)):
         return None
     if torch is not None and torch.cuda_available is False:
