@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cudadoctor import __version__
+from cudadoctor.wrong_use import EXIT, WrongUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROGRAM = "cudadoctor"
-WRONG_USE = 2
 
 
 def run(argv: list[str] | None = None) -> int:
@@ -23,16 +23,12 @@ def run(argv: list[str] | None = None) -> int:
         return 130
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
-        return WRONG_USE
+        return EXIT
     except click.ClickException as error:
-        click.echo(f"{PROGRAM}: {_sentence(error)}", err=True)
-        return WRONG_USE
+        return WrongUse(error.format_message()).told()
+    except WrongUse as error:
+        return error.told()
     return answer if isinstance(answer, int) else 0
-
-
-def _sentence(error: click.ClickException) -> str:
-    text = " ".join(error.format_message().split())
-    return text.encode("ascii", "backslashreplace").decode()
 
 
 def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
 import msgspec
 
 from cudadoctor.wrong_use import (
@@ -100,12 +99,12 @@ def smoke(asked: Asked) -> int:
     if asked.as_json:
         from cudadoctor.render import json_v1
 
-        click.echo(json_v1.dumps(json_v1.smoke_alone(machine, __version__)))
+        sys.stdout.write(json_v1.dumps(json_v1.smoke_alone(machine, __version__)) + "\n")
     else:
         from cudadoctor.render import stages
 
         for line in stages.lines(machine):
-            click.echo(line)
+            sys.stdout.write(line + "\n")
     passed = run is not None and all(one.status in ("passed", "skipped") for one in run.stages)
     return 0 if passed and run is not None and run.stages else 1
 
@@ -116,10 +115,10 @@ def explain(cause: str | None) -> int:
     from cudadoctor.rules import CATALOGUE, RULES
 
     if cause is None:
-        click.echo(pages.listing(CATALOGUE, RULES), nl=False)
+        sys.stdout.write(pages.listing(CATALOGUE, RULES))
         return 0
     refuse_strange_cause(cause, f"there is no cause {cause!r}")
-    click.echo(pages.page(cause, RULES), nl=False)
+    sys.stdout.write(pages.page(cause, RULES))
     return 0
 
 
@@ -234,7 +233,7 @@ def _terminal(shown: Report, asked: Asked, source: Source, *, many: bool) -> str
         say=language(asked.lang),
     )
     for line in terminal.not_checked(shown, layout):
-        click.echo(line, err=True)
+        sys.stderr.write(line + "\n")
     heading = f"== {inert(source.name or '')}\n" if many else ""
     return heading + painting.painted(terminal.report(shown, layout), to_file=bool(asked.output))
 

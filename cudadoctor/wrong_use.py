@@ -5,14 +5,25 @@ from __future__ import annotations
 import contextlib
 import datetime
 import re
+import sys
 from typing import TYPE_CHECKING, NoReturn
-
-import click
 
 from cudadoctor.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
     from cudadoctor.asked import Asked
+
+EXIT = 2
+
+
+class WrongUse(Exception):  # noqa: N818 - the user's, not ours
+    """What the user asked for cannot be done, in one sentence."""
+
+    def told(self) -> int:
+        """Say it on stderr, in plain ASCII on one line; the exit code."""
+        text = " ".join(str(self).split()).encode("ascii", "backslashreplace").decode()
+        sys.stderr.write(f"cudadoctor: {text}\n")
+        return EXIT
 
 
 def refuse_contradictions(asked: Asked) -> None:
@@ -55,7 +66,8 @@ def _refuse_date(asked: Asked) -> None:
 
 
 def refuse(sentence: str) -> NoReturn:
-    raise click.UsageError(sentence)
+    """End the command as wrong use."""
+    raise WrongUse(sentence)
 
 
 def refuse_strange_cause(cause: str, sentence: str) -> None:

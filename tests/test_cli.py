@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scenario_reader import HERE, healthy_machine, machine_like
 
-from cudadoctor import factfile
+from cudadoctor import cli, factfile, plain_words
+from cudadoctor.asked import Asked
 
 COMMAND = [sys.executable, "-m", "cudadoctor"]
 
@@ -165,3 +168,19 @@ def test_explain_lists_every_cause_and_shows_a_page() -> None:
 
 def test_version_says_how_old_the_knowledge_is() -> None:
     assert "knowledge of 20" in _run("version").stdout
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["--fast", "--json", "--no-smoke", "--python", "/x", "--full", "--strict", "-v", "--zz"]
+        ),
+        max_size=5,
+    )
+)
+def test_the_plain_words_mean_what_click_reads(words: list[str]) -> None:
+    quick = plain_words.options_of(["check", *words])
+    if quick is None:
+        return
+    context = cli.main.commands["check"].make_context("check", list(words))
+    assert Asked(**quick) == Asked(**context.params)

@@ -196,7 +196,7 @@ def _answers(facts: dict[str, Any]) -> bool:
 
 
 def _silent(facts: dict[str, Any]) -> bool:
-    """Whether nvidia-smi is here and was waited for in vain: then nothing shows that no driver is."""
+    """Whether nvidia-smi was waited for in vain: then nothing shows that there is no driver."""
     smi = facts.get("driver.smi", Smi())
     return bool(smi.found) and smi.code is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -69,9 +70,11 @@ def _readable(one: Evidence, about: str, *, whole: bool) -> str:
     kind = re.sub(r"\.\d+$", "", one.fact)
     items = plain if isinstance(plain, list) else [plain]
     chosen = [item for item in items if _is_named(item, about)] or items
-    shown = chosen if whole else chosen[:MOST_ITEMS]
-    more = f"; {len(chosen) - len(shown)} more" if len(chosen) > len(shown) else ""
-    return "; ".join(_item(item, kind) for item in shown) + more
+    counted = Counter(_item(item, kind) for item in chosen)
+    texts = [f"{count} x {text}" if count > 1 else text for text, count in counted.items()]
+    if len(texts) > MOST_ITEMS and not whole:
+        texts[MOST_ITEMS:] = [f"{len(texts) - MOST_ITEMS} more"]
+    return "; ".join(texts)
 
 
 def _size(count: int) -> str:

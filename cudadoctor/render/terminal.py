@@ -110,8 +110,9 @@ def _evidence(finding: Finding, layout: Layout) -> Iterator[Line]:
     """A grid of fact, value and source; where it is too narrow for that, values under facts."""
     found = evidence.rows(finding, whole=layout.verbose)
     column = max((len(row.fact) for row in found), default=0) + 2
-    stacked = MARGIN + column + LEAST_ROOM > layout.width
-    room = layout.width - MARGIN - (2 if stacked else column)
+    room = layout.width - MARGIN - column
+    if stacked := room < max(LEAST_ROOM, *(_longest_word(row) for row in found), 0):
+        room = layout.width - MARGIN - 2
     widest = max((len(row.value) for row in found if len(row.value) < LEAST_ROOM), default=0)
     label = f"  {layout.say('seen')}"
     for row in found:
@@ -123,6 +124,10 @@ def _evidence(finding: Finding, layout: Layout) -> Iterator[Line]:
             gap = "  " if stacked else f"{left:<{column}}"
             yield Line(((f"{label:<{MARGIN}}{gap}", ""), (text, style)))
             label = left = ""
+
+
+def _longest_word(row: evidence.Row) -> int:
+    return max(map(len, (*row.value.split(), f"({row.source})")))
 
 
 def _cells(row: evidence.Row, room: int, widest: int) -> Iterator[tuple[str, str]]:

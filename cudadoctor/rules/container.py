@@ -131,7 +131,7 @@ def container_driver_caps(m: Machine, kb: Knowledge) -> Found | None:
     title="The container got the GPU without the driver's library for computing",
     yields_to=("driver-too-old", "driver-library-mismatch"),
 )
-def container_without_libcuda(m: Machine, kb: Knowledge) -> Found | None:  # noqa: ARG001
+def container_without_libcuda(m: Machine, kb: Knowledge) -> Found | None:
     """The driver answers in here, and the loader finds no libcuda.so.1, which torch needs.
 
     The container toolkit mounts that library with the capability compute, which it does unless

@@ -368,8 +368,9 @@ def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:
     text += "libnvidia-compute-BRANCH (Ubuntu), libcuda1 (Debian), nvidia-driver-cuda or "
     text += "xorg-x11-drv-nvidia-cuda (RHEL, Fedora), nvidia-utils (Arch)."
     hearsay = only_smi_speaks(m)
+    title = "nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing"
     return Found(
-        title="nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing" if hearsay else None,
+        title=title if hearsay else None,
         evidence=("driver.reported" if hearsay else "driver.loaded", "driver.libcuda.why"),
         values={"driver": version or ""},
         confidence=Confidence.POSSIBLE if hearsay and not torch_fails(m) else Confidence.CERTAIN,
