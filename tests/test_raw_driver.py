@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from raw_checks import told_as, told_nothing
 from raw_hosts import BUS, KERNEL, LIBRARIES, SECURE_BOOT, RawHost, healthy
@@ -35,6 +38,19 @@ def host(standins: StandIns, python_cu130: str) -> RawHost:
 
 def test_the_machine_that_all_are_made_from_is_healthy(host: RawHost) -> None:
     told_nothing(host)
+
+
+def test_every_cause_of_driver_gpu_box_and_process_is_reached_from_raw_answers() -> None:
+    """Each is named by a test of these files, so that none stands on facts that no probe tells."""
+    from cudadoctor.rules import container, driver, gpu, health, libcuda, modes, platforms, process
+
+    families = (driver, gpu, health, modes, container, platforms, process, libcuda)
+    causes = {rule.cause for family in families for rule in family.RULES}
+    here = Path(__file__).parent
+    tests = "".join(one.read_text(encoding="utf-8") for one in here.glob("test_raw_driver*.py"))
+    asked = set(re.findall(r'told_as\([^"]*"(?:[^"]*", "){0,2}([\w-]+)"', tests))
+    asked |= set(re.findall(r'^    told_as\(.*, "([\w-]+)"', tests, re.M))
+    assert causes <= asked, causes - asked
 
 
 # --- is there a GPU, is there a driver -----------------------------------------------------------

@@ -62,6 +62,34 @@ def test_a_container_without_the_compute_library_lacks_a_capability(host: RawHos
     told_as(host, "container-driver-caps")
 
 
+def test_a_container_whose_files_lack_libcuda_is_told_without_a_variable(host: RawHost) -> None:
+    host.in_docker().without(f"{LIBRARIES}/libcuda").cuda = None
+    host.told.files["/etc/ld.so.cache"] = loader_cache(
+        {"libnvidia-ml.so.1": f"{LIBRARIES}/libnvidia-ml.so.1"}
+    )
+    found = told_as(host, "container-driver-caps")
+    assert found.rule == "container-without-libcuda"
+
+
+def of_smi_alone(host: RawHost) -> RawHost:
+    """Nothing of the driver is seen but the words of nvidia-smi."""
+    host.not_installed().without(f"{BUS}/0000:a0", "/sys/bus/pci")
+    table = "| NVIDIA-SMI 580.95.05    Driver Version: 580.95.05    CUDA Version: 13.0 |\n"
+    table += "|   0  NVIDIA GeForce RTX 4090    Off |   00000000:01:00.0  On |      N/A |\n"
+    table += "|  0%   41C    P8    21W /  450W |   812MiB /  24564MiB |   3%   Default |\n"
+    return host.smi(table)
+
+
+def test_what_nvidia_smi_alone_says_leaves_a_missing_libcuda_a_possibility(host: RawHost) -> None:
+    found = of_smi_alone(host).diagnosed()
+    assert (found.verdict, found.primary) == ("undecided", "driver-userspace-missing")
+
+
+def test_torchs_own_failure_makes_a_missing_libcuda_the_cause(host: RawHost) -> None:
+    of_smi_alone(host).torch_says = {**BLIND, "error": "Found no NVIDIA driver on your system."}
+    told_as(host, "driver-userspace-missing", depth="no-smoke")
+
+
 def test_device_rules_that_were_forgotten_lose_a_containers_gpu(host: RawHost) -> None:
     for name in ("nvidiactl", "nvidia0", "nvidia-uvm"):
         host.node(f"/dev/{name}", errno=1)
