@@ -17,7 +17,12 @@ from typing import Any
 
 import pytest
 from interpreter_fixtures import make_venv, plant, plant_torch, site
-from standin_fixtures import StandIns
+from standin_fixtures import HostWith, StandIns
+
+from cudadoctor import checkup
+from cudadoctor.examine import Look, examine_host
+from cudadoctor.host import Answer, Host, Listing, Space, Stat
+from cudadoctor.render import json_v1
 
 ADA = """
 name = NVIDIA GeForce RTX 4090
@@ -148,6 +153,21 @@ class Bench:
             plain["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, folders))
         return plain
 
+    def check_on(self, host: Host, python: Path | str) -> Report:
+        """The report of a fast look through another door than the machine's own."""
+        look = Look(python=str(python), depth="fast")
+        judged = checkup.judge(examine_host(host, look, lambda *_: None))
+        return Report(json_v1.report(checkup.report(judged, full=True)))
+
+    def host(self, *programs: str, **env: str) -> Lacking:
+        """This machine without any toolkit, with these of its programs on PATH and no other."""
+        folder = self.folder / "bin"
+        folder.mkdir(exist_ok=True)
+        for name in programs:
+            (folder / name).symlink_to(shutil.which(name) or pytest.skip(f"no {name} here"))
+        plain = {**self.environment(ADA), "PATH": str(folder), **env}
+        return Lacking(plain)
+
     def small_torch(self, tag: str = "runpath") -> Path:
         """An environment with a torch 2.6.0 of hollow libraries; tag: how they are linked."""
         model = self.standins.folder / f"small-{tag}"
@@ -161,6 +181,46 @@ class Bench:
         folder = self.folder / "work"
         folder.mkdir(exist_ok=True)
         return folder
+
+
+class Lacking(HostWith):
+    """This machine without the toolkits that it may have; tmp_free: room in its temporary folder.
+
+    What is planted below a test's own folder is there.
+    """
+
+    tmp_free: int | None = None
+
+    def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
+        return Answer(missing=True) if _is_toolkit(path) else super().read(path, limit, offset)
+
+    def stat(self, path: str) -> Stat:
+        return Stat(exists=False) if _is_toolkit(path) else super().stat(path)
+
+    def listing(self, path: str) -> Listing:
+        return Listing(missing=True) if _is_toolkit(path) else super().listing(path)
+
+    def glob(self, pattern: str) -> tuple[str, ...]:
+        return tuple(path for path in super().glob(pattern) if not _is_toolkit(path))
+
+    def space(self, path: str) -> Space | None:
+        if self.tmp_free is not None and path == self.env.get("TMPDIR", "/tmp"):
+            return Space(total_bytes=self.tmp_free, free_bytes=self.tmp_free)
+        return super().space(path)
+
+
+def _is_toolkit(path: str) -> bool:
+    return path.startswith(("/usr/local/cuda", "/opt/cuda", "/opt/nvidia", "/usr/lib/cuda"))
+
+
+def toolkit(folder: Path, release: str) -> Path:
+    """A CUDA toolkit as far as one looks into it."""
+    nvcc = folder / "bin/nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.48'\n")
+    nvcc.chmod(0o755)
+    (folder / "version.json").write_text(json.dumps({"cuda": {"version": f"{release}.1"}}))
+    return folder
 
 
 @pytest.fixture(name="bench")
