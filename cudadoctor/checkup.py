@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cudadoctor import __version__, knowledge
+from cudadoctor import __version__, factfile, knowledge
 from cudadoctor.diagnose import diagnose
 from cudadoctor.facts import Machine
 from cudadoctor.findings import Diagnosis, Finding
@@ -41,10 +41,9 @@ def report(judged: Judged, *, full: bool = False, seconds: float | None = None) 
     """What is shown: redacted unless `full`, with the sources that the findings cite."""
     tables = knowledge.load()
     machine, diagnosis = judged.machine, judged.diagnosis
-    if not full:
-        redactor = Redactor(machine)
+    redactor = None if full else Redactor(machine)
+    if redactor is not None:
         diagnosis = _redacted(diagnosis, redactor)
-        machine = machine if machine.redacted else redactor.machine(machine)
     keys = dict.fromkeys(key for finding in diagnosis.findings for key in finding.cites)
     return Report(
         machine=machine,
@@ -54,6 +53,8 @@ def report(judged: Judged, *, full: bool = False, seconds: float | None = None) 
         knowledge=tables.date,
         sources={key: _cited(key) for key in keys},
         seconds=seconds,
+        facts=factfile.encode(machine) if redactor is None else redactor.document(machine),
+        shade=str if redactor is None else redactor.text,
     )
 
 

@@ -171,8 +171,6 @@ def _examined(asked: Asked, ranks: int | None = None) -> Machine:
 
 def _load_the_core() -> None:
     """Import what judges, while the probes wait for their children."""
-    import cudadoctor.checkup
-    import cudadoctor.render.json_v1  # noqa: F401
 
 
 def _with_wishes(machine: Machine, asked: Asked) -> Machine:

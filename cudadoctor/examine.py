@@ -142,8 +142,14 @@ def _python_side(seen: dict[str, Looked], host: Host, look: Look, chosen: Chosen
     _note(seen, "target", lambda: read_target(host, chosen, limit))
     facts = seen["target"].facts
     folders = _package_folders(facts)
+    # Asking nvcc is waiting for it: beside it the libraries are followed.
+    beside = threading.Thread(
+        target=lambda: _note(seen, "toolkits", lambda: _toolkits(host, look, facts, folders)),
+        daemon=True,
+    )
+    beside.start()
     _note(seen, "libraries", lambda: _libraries(host, facts, folders))
-    _note(seen, "toolkits", lambda: _toolkits(host, look, facts, folders))
+    beside.join()
 
 
 def _package_folders(facts: dict[str, Any]) -> tuple[str, ...]:

@@ -458,7 +458,8 @@ class Imported(Section, frozen=True, kw_only=True):
 
     ok: the import succeeded. error: type and text of the exception. signal: what killed it.
     cuda_error: text of the first failing CUDA call, or of torch's warning. capabilities: of the
-    visible devices, in torch's order. libraries of the process are in Machine.libraries.mapped.
+    visible devices, in torch's order. companion_errors: of the packages beside torch whose import
+    was tried, "" where it succeeded. libraries of the process are in Machine.libraries.mapped.
     """
 
     ok: bool | None = None

@@ -67,10 +67,12 @@ class Redactor:
 
     def machine(self, machine: Machine) -> Machine:
         """The machine as it may be shown to others."""
-        plain = self.plain(factfile.encode(machine))
-        plain["identity"] = factfile.encode(Identity())
-        plain["redacted"] = True
-        return factfile.from_plain(plain)
+        return factfile.from_plain(self.document(machine))
+
+    def document(self, machine: Machine) -> dict[str, Any]:
+        """The same as plain data."""
+        plain: dict[str, Any] = self.plain(factfile.encode(machine))
+        return plain | {"identity": {}, "redacted": True}
 
     def valued(self, path: str, value: str) -> str:
         """The value of a fact at that path (env.HF_TOKEN) as it may be shown."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
 from cudadoctor.facts import Machine
@@ -14,8 +17,9 @@ _VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """All that a renderer needs.
 
-    machine and the texts of diagnosis are already redacted where they are to be; the plan never
-    is, since its commands must run. sources: source key -> what is shown for it.
+    The texts of diagnosis and the plain `facts` are already redacted where they are to be; the plan
+    never is, since its commands must run. machine is whole: `shade` redacts what is said of it.
+    sources: source key -> what is shown for it.
     """
 
     machine: Machine
@@ -25,6 +29,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     knowledge: str
     sources: dict[str, str] = {}
     seconds: float | None = None
+    facts: dict[str, Any] = {}
+    shade: Callable[[str], str] = str
 
 
 def inert(text: str) -> str:

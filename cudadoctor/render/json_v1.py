@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cudadoctor import factfile
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cudadoctor.facts import Machine
     from cudadoctor.findings import Finding
     from cudadoctor.plan import Plan, Step
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 def report(shown: Report) -> dict[str, Any]:
     """The whole document as plain data."""
     diagnosis, machine = shown.diagnosis, shown.machine
-    facts = factfile.encode(machine)
     return {
         "schema": 1,
         "cudadoctor": shown.version,
@@ -34,8 +33,8 @@ def report(shown: Report) -> dict[str, Any]:
         "candidates": [{"cause": one.cause, "score": one.score} for one in diagnosis.candidates],
         "next_command": list(diagnosis.next_command) if diagnosis.next_command else None,
         "plan": plan(shown.plan),
-        "smoke": smoke(machine),
-        "facts": facts,
+        "smoke": shown.facts.get("smoke") and smoke(machine, shown.shade),
+        "facts": shown.facts,
     }
 
 
@@ -92,7 +91,7 @@ def _step(step: Step) -> dict[str, Any]:
     return plain
 
 
-def smoke(machine: Machine) -> dict[str, Any] | None:
+def smoke(machine: Machine, shade: Callable[[str], str] = str) -> dict[str, Any] | None:
     """The smoke step with every field of every stage, also those that are not known."""
     if machine.smoke is None:
         return None
@@ -101,7 +100,7 @@ def smoke(machine: Machine) -> dict[str, Any] | None:
             "name": stage.name,
             "status": stage.status,
             "seconds": stage.seconds,
-            "detail": stage.detail,
+            "detail": stage.detail and shade(stage.detail),
             "figures": stage.figures,
         }
         for stage in machine.smoke.stages

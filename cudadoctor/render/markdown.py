@@ -130,7 +130,7 @@ def _machine(shown: Report, say: Language) -> Iterator[str]:
     yield f"<details><summary>{say('the machine')}</summary>"
     yield ""
     for label, text in summary.rows(shown.machine, say):
-        yield f"- {label}: {escaped(text)}"
+        yield f"- {label}: {escaped(shown.shade(text))}"
     if shown.diagnosis.undecided:
         causes = ", ".join(dict.fromkeys(one.cause for one in shown.diagnosis.undecided))
         yield f"- {say('not checked')}: {escaped(causes)}"

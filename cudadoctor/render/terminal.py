@@ -85,7 +85,7 @@ def not_checked(shown: Report, layout: Layout) -> list[str]:
 
 def _summary(shown: Report, layout: Layout) -> Iterator[Line]:
     for label, text in summary.rows(shown.machine, layout.say):
-        yield from _wrapped(label, inert(text), layout.width, "dim", margin=10)
+        yield from _wrapped(label, inert(shown.shade(text)), layout.width, "dim", margin=10)
 
 
 def _finding(finding: Finding, shown: Report, layout: Layout, told: set[str]) -> Iterator[Line]:

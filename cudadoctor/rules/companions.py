@@ -115,11 +115,11 @@ def _misfit(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Mis
     refused = [specifier for specifier in asked if not admits(specifier, torch)]
     if refused:
         return _as_misfit(one, f"it requires torch{refused[0]}", "packages", Confidence.CERTAIN)
-    if one.name in (imported.companion_errors or {} if imported else {}) and not error:
-        return None
     other = _other_build(m, one)
     if other:
         return _as_misfit(one, other, "packages", Confidence.CERTAIN)
+    if errors.get(one.name) == "":
+        return None  # It imports, which tells more than a table.
     told = None if asked or torch.is_prerelease else _by_tables(one, torch, kb)
     return _as_misfit(one, told, "packages", Confidence.LIKELY) if told else None
 

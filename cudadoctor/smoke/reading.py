@@ -140,7 +140,7 @@ def _neighbours(lines: list[Line]) -> dict[str, Any]:
         name = str(line.get("stage", "")).partition("companion ")[2]
         if line["kind"] == "end" and name and name not in errors:
             errors[name] = line["detail"]
-    facts["companion_errors"] = {name: error for name, error in errors.items() if error}
+    facts["companion_errors"] = errors
     return facts
 
 
