@@ -10,6 +10,7 @@ from typing import Literal
 
 from packaging.version import InvalidVersion, Version
 
+from cudadoctor.elf import find_section
 from cudadoctor.facts import Container, Identity, Platform
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
@@ -102,7 +103,9 @@ def _linux_machine(host: Host) -> str | None:
 
 def _libc(host: Host) -> tuple[Literal["glibc", "musl"] | None, Version | None]:
     for place in _LIBC_PLACES:
-        data = host.read(place, 8 << 20).data
+        # The banner lies in a twelfth of the file; a recorded host may hold the words alone.
+        part = find_section(host, place, ".rodata")
+        data = host.read(place, part.size, part.offset).data if part else host.read(place).data
         at = data.find(b"GNU C Library ")
         found = re.search(rb"version (\d+\.\d+)", data[at : at + 120]) if at >= 0 else None
         if found:

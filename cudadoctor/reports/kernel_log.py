@@ -52,6 +52,9 @@ class KernelLog(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_kernel_log(text: str, uptime_s: float | None = None) -> KernelLog:
     """What a kernel log says about GPUs. uptime_s: to tell how old a line is, where it can."""
+    whole = text.lower()
+    if not any(word in whole for word in (*_WORDS, *_MAYBE)):
+        return KernelLog(lines=(), xids=())
     matters = [_plain(line) for line in text.splitlines() if _matters(line.lower())]
     return KernelLog(
         lines=tuple(line[:400] for line in matters[-MOST_LINES:]),
