@@ -159,13 +159,13 @@ class Bench:
         judged = checkup.judge(examine_host(host, look, lambda *_: None))
         return Report(json_v1.report(checkup.report(judged, full=True)))
 
-    def host(self, *programs: str, **env: str) -> Lacking:
+    def host(self, *programs: str, gpu: str | None = ADA, **env: str) -> Lacking:
         """This machine without any toolkit, with these of its programs on PATH and no other."""
         folder = self.folder / "bin"
         folder.mkdir(exist_ok=True)
         for name in programs:
             (folder / name).symlink_to(shutil.which(name) or pytest.skip(f"no {name} here"))
-        plain = {**self.environment(ADA), "PATH": str(folder), **env}
+        plain = {**self.environment(gpu), "PATH": str(folder), **env}
         return Lacking(plain)
 
     def small_torch(self, tag: str = "runpath") -> Path:
@@ -184,24 +184,30 @@ class Bench:
 
 
 class Lacking(HostWith):
-    """This machine without the toolkits that it may have; tmp_free: room in its temporary folder.
+    """This machine without the toolkits that it may have.
 
-    What is planted below a test's own folder is there.
+    tmp_free: room in its temporary folder. bus: a folder in the place of the PCI bus.
     """
 
     tmp_free: int | None = None
+    bus: Path | None = None
 
     def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
+        path = self._moved(path)
         return Answer(missing=True) if _is_toolkit(path) else super().read(path, limit, offset)
 
     def stat(self, path: str) -> Stat:
         return Stat(exists=False) if _is_toolkit(path) else super().stat(path)
 
     def listing(self, path: str) -> Listing:
+        path = self._moved(path)
         return Listing(missing=True) if _is_toolkit(path) else super().listing(path)
 
     def glob(self, pattern: str) -> tuple[str, ...]:
         return tuple(path for path in super().glob(pattern) if not _is_toolkit(path))
+
+    def _moved(self, path: str) -> str:
+        return path if self.bus is None else path.replace("/sys/bus/pci/devices", str(self.bus))
 
     def space(self, path: str) -> Space | None:
         if self.tmp_free is not None and path == self.env.get("TMPDIR", "/tmp"):
@@ -247,8 +253,10 @@ class Twin:
         self.python = self.folder / "bin/python"
         self.site = site(self.folder)
         shutil.rmtree(self.site)
+        # Half of all files, which nothing looks at.
+        unseen = shutil.ignore_patterns("__pycache__", "include", "sympy", "networkx", "mpmath")
         try:
-            shutil.copytree(site(source), self.site, symlinks=True, copy_function=os.link)
+            shutil.copytree(site(source), self.site, True, unseen, copy_function=os.link)
         except (OSError, shutil.Error) as error:
             pytest.skip(f"{source} and {folder} share no file system: {error}")
 
@@ -283,7 +291,9 @@ def a_twin(python_cu130: str, tmp_path: Path) -> Iterator[Twin]:
     shutil.rmtree(tmp_path / "twin")
 
 
-def library(path: Path, *needs: str, tag: str = "", search: str = "", text: str = "") -> Path:
+def library(
+    path: Path, *needs: str, tag: str = "", search: str = "", text: str = "", code: str = ""
+) -> Path:
     """A library whose soname is its name; tag: rpath or runpath; text: a constant within."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = [f"-Wl,-soname,{path.name}", "-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined"]
@@ -295,10 +305,20 @@ def library(path: Path, *needs: str, tag: str = "", search: str = "", text: str 
         if not (hollow / name).exists():
             library(hollow / name)
     links = [str(hollow / name) for name in needs]
-    code = f'const char stands_here[] = "{text}";' if text else ""
+    code = f'const char stands_here[] = "{text}";' if text else code
     argv = [_compiler(), "-shared", "-fPIC", "-o", str(path), *flags, "-x", "c", "-", "-x", "none"]
     subprocess.run([*argv, *links], input=code, text=True, check=True)
     return path
+
+
+def asks(symbol: str) -> str:
+    """Code that does not load without a function of another library."""
+    return f"void {symbol}(void); void (*asked)(void) = {symbol};"
+
+
+def has(symbol: str) -> str:
+    """Code with that function."""
+    return f"void {symbol}(void) {{}}"
 
 
 def numbered(folder: Path, soname: str, rest: str) -> Path:

@@ -62,6 +62,19 @@ def test_a_rocm_build_beside_an_nvidia_gpu_is_of_the_wrong_backend(
     assert report.evidence("torch-wrong-backend")["torch.build"] == "rocm"
 
 
+def test_a_cuda_build_beside_a_gpu_of_amd_is_of_the_wrong_backend(
+    bench: Bench, python_cu130: str, tmp_path: Path
+) -> None:
+    device = tmp_path / "bus/0000:03:00.0"
+    device.mkdir(parents=True)
+    (device / "uevent").write_text("DRIVER=amdgpu\nPCI_CLASS=30000\nPCI_ID=1002:744C\n")
+    host = bench.host("c++", gpu=None)
+    host.bus = device.parent
+    report = bench.check_on(host, python_cu130)
+    assert report.told == ["torch-wrong-backend"]
+    assert "amd" in report.evidence("torch-wrong-backend")["pci"]
+
+
 def test_a_gpu_newer_than_the_build_is_told(bench: Bench, tmp_path: Path) -> None:
     report = bench.check(python_of(bench.small_torch()), gpu=BLACKWELL)
     assert report.told == ["torch-arch-unsupported-new"]

@@ -70,6 +70,17 @@ def test_a_library_of_a_wheel_that_is_cut_short_is_told(
     assert "nvidia/cu13/lib/libcufft.so.12" in str(report.evidence("torch-install-corrupt"))
 
 
+def test_an_import_that_fails_for_another_package_is_told(
+    bench: Bench, python_cpu: str, tmp_path: Path
+) -> None:
+    venv = make_venv(tmp_path / "venv")
+    (site(venv) / "real.pth").write_text(f"{site(Path(python_cpu).parent.parent)}\n")
+    (site(venv) / "typing_extensions.py").write_text("raise ImportError('no such name: Never')\n")
+    report = bench.check(python_of(venv), "--no-smoke", gpu=None)
+    assert report.told == ["torch-install-corrupt"]
+    assert "no such name: Never" in report.finding("torch-install-corrupt")["title"]
+
+
 def test_torch_without_its_folder_is_told(bench: Bench, twin: Twin) -> None:
     shutil.rmtree(twin.site / "torch")
     report = bench.check(twin.python)

@@ -14,6 +14,7 @@ from raw_torch_fixtures import (
     Twin,
     a_bench,  # noqa: F401
     a_twin,  # noqa: F401
+    asks,
     library,
     numbered,
     python_of,
@@ -169,6 +170,51 @@ def test_a_pinned_cudnn_that_dropped_the_gpu_is_told(
     report = bench.check(python_of(venv), gpu=VOLTA)
     assert report.told == ["torch-arch-unsupported-old"]
     assert "9.12.0.46" in report.finding("torch-arch-unsupported-old")["title"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "folder", "asking", "asked", "symbol"),
+    [
+        (
+            "nvjitlink-mismatch",
+            "cusparse",
+            "libcusparse.so.12",
+            "libnvJitLink.so.12",
+            "__nvJitLinkComplete_12_4",
+        ),
+        (
+            "cublas-mismatch",
+            "cublas",
+            "libcublas.so.12",
+            "libcublasLt.so.12",
+            "cublasLtGroupedMatrixLayoutInit_internal",
+        ),
+    ],
+)
+def test_words_of_the_loader_at_the_real_import_are_told(
+    bench: Bench, tmp_path: Path, cause: str, folder: str, asking: str, asked: str, symbol: str
+) -> None:
+    venv = bench.small_torch()
+    path = site(venv) / "nvidia" / folder / "lib" / asking
+    search = "$ORIGIN:$ORIGIN/../../nvjitlink/lib"
+    library(path, asked, tag="runpath", search=search, code=asks(symbol))
+    library(tmp_path / "old" / asked)
+    report = bench.check(python_of(venv), "--no-smoke", ahead=[tmp_path / "old"])
+    assert report.told == [cause]
+    assert f"undefined symbol: {symbol}" in report.evidence(cause)["torch.imported.error"]
+    assert report.finding(cause)["confidence"] == "certain"
+
+
+def test_words_about_nccl_at_the_real_import_are_told(bench: Bench, tmp_path: Path) -> None:
+    venv = bench.small_torch()
+    lib = site(venv) / "torch/lib"
+    search = "$ORIGIN/../../nvidia/nccl/lib"
+    code = asks("ncclCommWindowRegister")
+    library(lib / "libtorch_cuda.so", "libnccl.so.2", tag="runpath", search=search, code=code)
+    numbered(tmp_path / "old", "libnccl.so.2", "18.3")
+    report = bench.check(python_of(venv), "--no-smoke", ahead=[tmp_path / "old"])
+    assert report.told == ["nccl-shadowed"]
+    assert "torch.imported.error" in report.evidence("nccl-shadowed")
 
 
 OLD_LIBSTDCXX = """
