@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cudadoctor.findings import Diagnosis, Finding
 
 LANGUAGES = ("en", "es")
-_TELLING = 10
+_TELLING = 6
 """A template with fewer letters of its own could have made almost any text."""
 
 
@@ -34,12 +34,18 @@ class Language:
         """A text whose values are filled in already, by the template that it was made from."""
         if not self._table or not text:
             return text
+        whole = self._matched(text)
+        if whole is not None or ". " not in text:
+            return whole or text
+        return " ".join(self._matched(one) or one for one in re.split(r"(?<=\.) (?=[A-Z])", text))
+
+    def _matched(self, text: str) -> str | None:
         if text in self._table:
             return self._table[text]
         for pattern, translated in self._patterns:
             if found := pattern.fullmatch(text):
                 return translated.format_map(found.groupdict())
-        return text
+        return None
 
     def diagnosis(self, diagnosis: Diagnosis) -> Diagnosis:
         """The diagnosis with the texts of its findings translated."""
@@ -60,18 +66,25 @@ class Language:
 
 def _patterns(table: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
     """Templates with values, as patterns of what they make; the most telling first."""
-    found = []
-    for template in sorted(table, key=len, reverse=True):
-        pieces = re.split(r"\{(\w+)\}", template)
-        if len(pieces) == 1 or sum(map(len, pieces[::2])) < _TELLING:
-            continue
-        pairs = zip(pieces[::2], [*pieces[1::2], ""], strict=True)
-        named: set[str] = set()
-        text = ""
-        for words, name in pairs:
-            text += re.escape(words) + (_value(name, named) if name else "")
-        found.append((re.compile(text, re.DOTALL), table[template]))
-    return found
+    cut = [(re.split(r"\{(\w+)\}", template), template) for template in table]
+    telling = [
+        (sum(map(len, pieces[::2])), pieces, template)
+        for pieces, template in cut
+        if len(pieces) > 1
+    ]
+    return [
+        (re.compile(_pattern(pieces), re.DOTALL), table[template])
+        for letters, pieces, template in sorted(telling, reverse=True)
+        if letters >= _TELLING
+    ]
+
+
+def _pattern(pieces: list[str]) -> str:
+    named: set[str] = set()
+    pairs = zip(pieces[::2], [*pieces[1::2], ""], strict=True)
+    return "".join(
+        re.escape(words) + (_value(name, named) if name else "") for words, name in pairs
+    )
 
 
 def _value(name: str, named: set[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from cudadoctor.findings import Severity
@@ -44,6 +45,9 @@ def _lines(shown: Report, say: Language) -> Iterator[str]:
     verdict = shown.diagnosis.verdict
     yield f"**{say(verdict)}**: {escaped(summary.conclusion(shown, say))}"
     yield ""
+    if command := shown.diagnosis.next_command:
+        yield f"{say('run')} {code(shlex.join(command))}"
+        yield ""
     for finding in shown.diagnosis.findings:
         if not finding.because_of:
             yield from _finding(finding, shown, say)

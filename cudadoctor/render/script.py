@@ -6,6 +6,7 @@ whatever needs root, a reboot or another machine, are comments.
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ def script(
     if shell == "bash":
         lines.insert(0, "#!/bin/sh")
     if not plan.steps:
-        lines += ["", comment("Nothing to do.")]
+        lines += ["", *_text(_without_steps(diagnosis))]
         return "\n".join(lines) + "\n"
     body: list[str] = []
     for number, steps in enumerate(_groups(plan), 1):
@@ -48,6 +49,17 @@ def script(
     commands = "\n".join(line for line in body if not line.startswith("#"))
     lines += [*words.start(commands), *body, "", *_afterwards(plan, machine, words)]
     return "\n".join(lines) + "\n"
+
+
+def _without_steps(diagnosis: Diagnosis) -> str:
+    """Why there is no step; nothing to do is said only where nothing is wrong."""
+    if diagnosis.verdict == "undecided":
+        command = diagnosis.next_command
+        asked = f" The next command to run is: {shlex.join(command)}" if command else ""
+        return f"The facts do not suffice for a repair.{asked}"
+    if diagnosis.primary is not None:
+        return f"No step is known that cures {diagnosis.primary}."
+    return "Nothing to do."
 
 
 def is_runnable(step: Step) -> bool:
@@ -64,7 +76,7 @@ def _header(machine: Machine, diagnosis: Diagnosis, version: str, knowledge: str
         if finding.because_of or finding.severity is Severity.INFO:
             continue
         yield "#"
-        yield from _text(f"{finding.severity.label}: {finding.title} ({finding.cause})")
+        yield from _text(f"{finding.severity.label}: {finding.title} ({finding.cause})", hang=4)
         yield from _text(finding.why, 2)
     yield "#"
 
@@ -126,8 +138,13 @@ def _made_anew(plan: Plan) -> str | None:
     return None
 
 
-def _text(text: str, indent: int = 0) -> Iterator[str]:
-    """Words as comments, wrapped; a long word is never cut."""
-    room = WIDTH - indent - 2
-    lines = textwrap.wrap(inert(text), room, break_long_words=False, break_on_hyphens=False)
+def _text(text: str, indent: int = 0, hang: int = 0) -> Iterator[str]:
+    """Words as comments, wrapped; a long word is never cut. hang: indents all but the first."""
+    lines = textwrap.wrap(
+        inert(text),
+        WIDTH - indent - 2,
+        subsequent_indent=" " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     yield from (comment(line, indent) for line in lines)

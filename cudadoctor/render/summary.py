@@ -56,7 +56,7 @@ def conclusion(shown: Report, say: Language) -> str:
     if diagnosis.verdict == "healthy":
         return _healthy(shown.machine, say) + took
     if diagnosis.verdict == "undecided":
-        return _undecided(shown, say) + took
+        return _undecided(shown, say, took)
     return _first(shown, say) + took
 
 
@@ -80,13 +80,11 @@ def _healthy(machine: Machine, say: Language) -> str:
     return say("nothing is wrong in what was looked at; no training step was run")
 
 
-def _undecided(shown: Report, say: Language) -> str:
+def _undecided(shown: Report, say: Language, took: str) -> str:
     causes = [one.cause for one in shown.diagnosis.candidates][:4]
-    text = say("the facts do not suffice")
+    text = say("the facts do not suffice") + took
     if causes:
         text += say("; still possible: {causes}", causes=", ".join(causes))
-    if command := shown.diagnosis.next_command:
-        text += say("; run: {command}", command=" ".join(command))
     return text
 
 
@@ -120,7 +118,7 @@ def _gpus(machine: Machine, say: Language) -> str:
     if not gpus:
         on_bus = [gpu for gpu in machine.pci or () if gpu.vendor == "nvidia"]
         if on_bus:
-            return say("{count} on the PCI bus, none answers", count=len(on_bus))
+            return say("{count} on the PCI bus, none named by the driver", count=len(on_bus))
         silent = gpus is None and (machine.pci is None or machine.driver.nvml.loads)
         return say("not known") if silent else say("no NVIDIA GPU")
     names = [_gpu(gpu) for gpu in gpus]

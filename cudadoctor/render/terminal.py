@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -153,7 +154,7 @@ def _known(finding: Finding, shown: Report, layout: Layout) -> Iterator[Line]:
     for text in cited if layout.verbose else cited[:1]:
         yield from _wrapped(f"  {layout.say('known')}", inert(text), layout.width, "dim")
     if len(cited) > 1 and not layout.verbose:
-        more = layout.say("and {count} more sources (-v shows them)", count=len(cited) - 1)
+        more = layout.say("more sources: {count} (-v shows them)", count=len(cited) - 1)
         yield from _wrapped("", more, layout.width, "dim")
 
 
@@ -208,6 +209,8 @@ def _conclusion(shown: Report, layout: Layout) -> Iterator[Line]:
     first = lines[0].text
     yield Line(((first[:10], _VERDICT_STYLE[verdict]), (first[10:], "")))
     yield from lines[1:]
+    if command := shown.diagnosis.next_command:
+        yield Line(((f"{layout.say('run'):<10}", ""), (inert(shlex.join(command)), "green")))
 
 
 def _wrapped(

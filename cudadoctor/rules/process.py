@@ -232,7 +232,7 @@ def too_few_files(m: Machine, kb: Knowledge) -> Found | None:
     essential=False,
 )
 def allocator_option(m: Machine, kb: Knowledge) -> Found | None:
-    """torch reads {name} when it first takes GPU memory, and stops at one that it does not know.
+    """torch reads the options in {name} with its first GPU memory, and stops at an unknown one.
 
     Options are written key:value and separated by commas, as in max_split_size_mb:128. A key that
     this release of torch does not know ends the same way: newer keys need a newer torch.

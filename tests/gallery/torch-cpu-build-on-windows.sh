@@ -1,0 +1,18 @@
+#!/bin/sh
+# cudadoctor 0.0.0, knowledge of 2026-01-01
+# examined: C:\Users\ada\venv\Scripts\python.exe
+#
+# error: torch 2.14.1+cpu is a CPU build, and this machine has an NVIDIA GeForce RTX 4090
+#     (torch-cpu-build)
+#   This build has no CUDA code at all: torch.cuda.is_available() is False with any driver.
+#
+set -eu
+
+# 1. Install the cu130 build of torch 2.14.1 [changes this environment]
+#    cures: torch-cpu-build
+#    The size of the download is not known.
+'C:\Users\ada\venv\Scripts\python.exe' -m pip uninstall -y torch torchvision
+'C:\Users\ada\venv\Scripts\python.exe' -m pip install torch==2.14.1 torchvision==0.29.1 --index-url https://download.pytorch.org/whl/cu130
+
+# Then see whether it helped:
+#    cudadoctor check --python 'C:\Users\ada\venv\Scripts\python.exe'
