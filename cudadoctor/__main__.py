@@ -14,6 +14,8 @@ def main() -> None:
     """Run the command line and exit with its code."""
     # Nothing here makes garbage that matters in so short a life; collecting it costs a tenth.
     gc.disable()
+    # Threads that wait for children are heard at once, not after 5 ms of the others' work.
+    sys.setswitchinterval(0.0005)
     code = _guarded()
     _leave(code)
 

@@ -9,7 +9,8 @@ from recorded_host import RecordedHost
 from cudadoctor.facts import Smi
 from cudadoctor.host import Ran, Stat
 from cudadoctor.probes import Looked
-from cudadoctor.probes.smi import find_smi, read_smi
+from cudadoctor.probes.smi import read_smi
+from cudadoctor.probes.smi_place import find_smi
 from cudadoctor.reports.smi import FULL_QUERY, SMALL_QUERY, parse_smi
 
 TABLE_530 = """\

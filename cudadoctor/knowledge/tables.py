@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge.model import KnowledgeError
 
-FOLDER = Path(__file__).parent / "tables"
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tables")
 
 T = TypeVar("T")
 
@@ -26,7 +26,8 @@ class Row(msgspec.Struct, frozen=True):
 def table(name: str, kind: type[T]) -> T:
     """One table, decoded. Raises KnowledgeError where the file is missing or of another shape."""
     try:
-        return msgspec.json.decode((FOLDER / f"{name}.json").read_bytes(), type=kind)
+        with open(os.path.join(FOLDER, f"{name}.json"), "rb") as file:
+            return msgspec.json.decode(file.read(), type=kind)
     except (OSError, msgspec.DecodeError) as error:
         raise KnowledgeError(f"The table {name}.json cannot be read: {error}") from error
 

@@ -18,7 +18,7 @@ from cudadoctor.probes.libfiles import DriverFiles, is_real
 from cudadoctor.probes.nvml import read_nvml
 from cudadoctor.probes.packages import is_driver
 from cudadoctor.probes.platform import wsl_of
-from cudadoctor.probes.smi import find_smi, joined_gpus, read_smi
+from cudadoctor.probes.smi_place import find_smi
 
 _REFUSALS = frozenset({4, 15, 16, 17, 18})
 """NVML's codes for no permission, lost, reset required, blocked and version mismatch."""
@@ -91,7 +91,7 @@ def read_driver(
     first = nvml.wait(started + patience.beside_s)
     smi = None
     if first is None or needs_smi(first):
-        smi = _Task(lambda: read_smi(host, patience.smi_s, conclusive=patience.conclusive))
+        smi = _Task(lambda: _smi(host, patience))
     answered = nvml.wait(until) or _late("driver.nvml")
     parts = [
         kernel.wait(until) or _late("driver.kernel"),
@@ -129,6 +129,15 @@ def _cuda(host: Host, files: DriverFiles, patience: Patience) -> Looked:
     return Looked(facts={"driver.libcuda": absent})
 
 
+def _smi(host: Host, patience: Patience) -> Looked:
+    if find_smi(host) is None:
+        return Looked(facts={"driver.smi": Smi(found=False)}, origins={"driver.smi": "PATH"})
+    # Its parsers are loaded where there is something to parse: not on a machine without a GPU.
+    from cudadoctor.probes.smi import read_smi
+
+    return read_smi(host, patience.smi_s, conclusive=patience.conclusive)
+
+
 def _late(path: str) -> Looked:
     return Looked(gaps=(Gap(fact=path, why="no answer in time"),))
 
@@ -149,6 +158,8 @@ def _merged(parts: list[Looked]) -> Looked:
 
 
 def _both(better: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    from cudadoctor.probes.smi import joined_gpus
+
     more = joined_gpus(better, other) or ()
     known = {gpu.index for gpu in more}
     rest = (gpu for gpu in other if gpu.index not in known)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import os
 import re
-from pathlib import PurePath
 
 from packaging.version import Version
 
@@ -33,14 +32,16 @@ def read_nvml(host: Host, timeout_s: float, *, conclusive: bool = True) -> Looke
 
 def module_folder() -> str | None:
     """The folder that holds pynvml; found, but not imported: that costs 20 ms and may load NVML."""
+    from importlib.util import find_spec
+
     try:
-        spec = importlib.util.find_spec("pynvml")
+        spec = find_spec("pynvml")
     except (ImportError, ValueError):
         return None
     if spec is None or spec.origin is None:
         return None
-    file = PurePath(spec.origin)
-    return str(file.parent.parent if file.name == "__init__.py" else file.parent)
+    folder, name = os.path.split(spec.origin)
+    return os.path.dirname(folder) if name == "__init__.py" else folder
 
 
 def nvml_facts(said: Streamed, timeout_s: float, *, conclusive: bool = True) -> Looked:

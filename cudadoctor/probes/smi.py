@@ -9,6 +9,7 @@ import msgspec
 from cudadoctor.facts import Gpu, Smi
 from cudadoctor.host import Host, Ran
 from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes.smi_place import find_smi
 from cudadoctor.reports.smi import (
     FULL_QUERY,
     SMALL_QUERY,
@@ -19,14 +20,6 @@ from cudadoctor.reports.smi import (
 )
 
 SOURCE = "nvidia-smi"
-PLACES = (
-    "/usr/lib/wsl/lib/nvidia-smi",
-    "/usr/bin/nvidia-smi",
-    "/usr/local/nvidia/bin/nvidia-smi",
-    "/run/current-system/sw/bin/nvidia-smi",
-    "/opt/bin/nvidia-smi",
-)
-"""Where it also lies, outside PATH: WSL, GKE, NixOS, CoreOS."""
 
 
 class _Heard(msgspec.Struct, kw_only=True):
@@ -58,22 +51,6 @@ def read_smi(host: Host, timeout_s: float, *, conclusive: bool = True) -> Looked
         for fact in ("driver.smi.code", "driver.reported", "driver.cuda", "gpus"):
             notes.gap(fact, why)
     return notes.looked()
-
-
-def find_smi(host: Host) -> str | None:
-    """The program on PATH, else where WSL, Windows and clouds put it."""
-    found = host.which("nvidia-smi")
-    if found is not None or host.system == "Darwin":
-        return found
-    places: tuple[str, ...] = PLACES
-    if host.system == "Windows":
-        windows = host.env.get("WINDIR", "C:/Windows")
-        programs = host.env.get("ProgramFiles", "C:/Program Files")
-        places = (
-            f"{windows}/System32/nvidia-smi.exe",
-            f"{programs}/NVIDIA Corporation/NVSMI/nvidia-smi.exe",
-        )
-    return next((path for path in places if host.stat(path).exists), None)
 
 
 def _asked(host: Host, path: str, deadline: float) -> _Heard:
