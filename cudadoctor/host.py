@@ -247,8 +247,9 @@ class LocalHost:
         # shutil brings every archive format with it: 3 ms of a fast check.
         for folder in (self.env.get("PATH") or os.defpath).split(os.pathsep):
             path = os.path.join(folder, name)
-            if os.access(path, os.X_OK) and not os.path.isdir(path):
-                return path
+            with contextlib.suppress(ValueError):  # a null byte in PATH
+                if os.access(path, os.X_OK) and not os.path.isdir(path):
+                    return path
         return None
 
     def space(self, path: str) -> Space | None:

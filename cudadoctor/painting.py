@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import sys
 from typing import TYPE_CHECKING
+
+_CODES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "magenta": "35",
+    "cyan": "36",
+}
 
 if TYPE_CHECKING:
     from cudadoctor.render.terminal import Line
 
 
 def width(narrowest: int, widest: int) -> int:
-    """Columns to lay the report out for."""
-    return max(narrowest, min(shutil.get_terminal_size((80, 24)).columns, widest))
+    """Columns to lay the report out for: COLUMNS, else the terminal's, else 80."""
+    told = os.environ.get("COLUMNS", "")
+    columns = int(told) if told.isdecimal() else 0
+    if not columns and sys.__stdout__ is not None:
+        with contextlib.suppress(OSError, ValueError):
+            columns = os.get_terminal_size(sys.__stdout__.fileno()).columns
+    return max(narrowest, min(columns or 80, widest))
 
 
 def coloured() -> bool:
@@ -29,12 +44,12 @@ def painted(lines: list[Line], *, to_file: bool = False) -> str:
     """The lines as one text."""
     if to_file or not coloured():
         return "".join(line.text.rstrip() + "\n" for line in lines)
-    from rich.console import Console
-    from rich.text import Text
+    return "".join(
+        "".join(_span(text, style) for text, style in line.spans) + "\n" for line in lines
+    )
 
-    console = Console(force_terminal=True, markup=False, highlight=False, emoji=False)
-    with console.capture() as taken:
-        for line in lines:
-            text = Text.assemble(*((part, style or "none") for part, style in line.spans))
-            console.print(text, soft_wrap=True)
-    return taken.get()
+
+def _span(text: str, style: str) -> str:
+    # Six styles need no library: rich would take as long to load as the whole look takes.
+    codes = ";".join(_CODES[word] for word in style.split())
+    return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text

@@ -7,6 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 FIRST_S = 1.0
 SAID_S = 10.0
@@ -21,6 +25,7 @@ class _Waiting:
         self.live = sys.stderr.isatty()
         self.under_way: dict[str, float] = {}
         self.said: set[str] = set()
+        self.status: Status | None = None
         self.over = threading.Event()
         self.lock = threading.Lock()
 
@@ -33,17 +38,28 @@ class _Waiting:
 
     def tell(self) -> None:
         while not self.over.wait(0.25):
-            now = time.monotonic()
-            with self.lock:
-                slow = {what: now - at for what, at in self.under_way.items() if now - at > FIRST_S}
+            slow = self._slow()
             if self.live and slow:
-                self._line(", ".join(f"{what} ({took:.0f} s)" for what, took in slow.items()))
+                self._spin(", ".join(f"{what} ({took:.0f} s)" for what, took in slow.items()))
             elif not self.live:
                 self._once({what for what, took in slow.items() if took > SAID_S})
 
-    def _line(self, text: str) -> None:
-        sys.stderr.write(f"\r\x1b[2Kwaiting for {text}"[:110])
-        sys.stderr.flush()
+    def _slow(self) -> dict[str, float]:
+        now = time.monotonic()
+        with self.lock:
+            return {what: now - at for what, at in self.under_way.items() if now - at > FIRST_S}
+
+    def _spin(self, text: str) -> None:
+        """One line that moves, on a terminal; rich is loaded once there is a wait."""
+        from rich.console import Console
+        from rich.text import Text
+
+        shown = Text(f"waiting for {text}")
+        if self.status is None:
+            self.status = Console(stderr=True).status(shown)
+            self.status.start()
+        else:
+            self.status.update(shown)
 
     def _once(self, slow: set[str]) -> None:
         for what in slow - self.said:
@@ -51,9 +67,8 @@ class _Waiting:
             self.said.add(what)
 
     def clear(self) -> None:
-        if self.live:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
+        if self.status is not None:
+            self.status.stop()
 
 
 @contextmanager
