@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 import time
@@ -170,6 +171,8 @@ def _examined(asked: Asked, ranks: int | None = None) -> Machine:
 
 def _load_the_core() -> None:
     """Import what judges, while the probes wait for their children."""
+    for name in ("rules", "checkup", "render.json_v1"):
+        importlib.import_module(f"cudadoctor.{name}")
 
 
 def _with_wishes(machine: Machine, asked: Asked) -> Machine:
