@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,9 +42,11 @@ def _heading(rule: Rule) -> str:
 
 
 def _opening(rule: Rule) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((_heading(rule), _without_values(rule.why))))
+    why = _without_values(rule.why)
+    return (why,) if rule.title == "{what}" else (_heading(rule), why)
 
 
 def _without_values(text: str) -> str:
-    """Placeholders as words: {driver} reads <driver>."""
+    """Placeholders as words: {driver} reads <driver>; those that may be empty are left out."""
+    text = re.sub(r"(?<=[\w}])\{\w+\}", "", text)
     return text.replace("{", "<").replace("}", ">")
