@@ -55,7 +55,7 @@ def diagnose(
             passed.append(one.cause)
         else:
             found.append((one, _finding(one, answer, machine)))
-    explained = _explained(found)
+    explained = _rooted(_explained(found))
     findings = _in_order([one for one in explained if not _needless(one)])
     passed += [one.cause for one in explained if _needless(one)]
     causes = {finding.cause for finding in findings}
@@ -149,6 +149,23 @@ def _explained(found: list[tuple[Rule, Finding]]) -> list[Finding]:
         )
         for one, finding in found
     ]
+
+
+def _rooted(findings: list[Finding]) -> list[Finding]:
+    """Break circles of explanations: whoever stands first in them is the root.
+
+    Rules name their deeper causes each for itself; in a circle nobody would be left to cure.
+    """
+    rooted = {f.cause for f in findings if not f.because_of}
+    out = list(findings)
+    while open_ones := [f for f in out if f.cause not in rooted]:
+        reached = {f.cause for f in open_ones if rooted.intersection(f.because_of)}
+        if not reached:
+            first = out.index(open_ones[0])
+            out[first] = msgspec.structs.replace(out[first], because_of=())
+            reached = {out[first].cause}
+        rooted |= reached
+    return out
 
 
 def _needless(finding: Finding) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -83,18 +84,20 @@ class CacheEntry(NamedTuple):
     flags: int
 
 
-def parse_cache(data: bytes) -> Iterator[CacheEntry]:
+@lru_cache(maxsize=2)
+def parse_cache(data: bytes) -> tuple[CacheEntry, ...]:
     """The entries of ld.so.cache, in its order; nothing where it is no such file."""
     start = data.find(b"glibc-ld.so.cache1.1")
     if start < 0 or len(data) < start + 48:
-        return
+        return ()
     base = memoryview(data)[start:]
     count = int.from_bytes(base[20:24], "little")
     rows = bytes(base[48 : 48 + min(count, 1 << 20) * 24])
-    for flags, key, value, _, _ in struct.iter_unpack("<iIIIQ", rows[: len(rows) // 24 * 24]):
-        name, path = _text(data, start + key), _text(data, start + value)
-        if name and path:
-            yield CacheEntry(name, path, flags)
+    entries = (
+        CacheEntry(_text(data, start + key), _text(data, start + value), flags)
+        for flags, key, value, _, _ in struct.iter_unpack("<iIIIQ", rows[: len(rows) // 24 * 24])
+    )
+    return tuple(one for one in entries if one.name and one.path)
 
 
 def _text(data: bytes, at: int) -> str:

@@ -9,6 +9,20 @@ import msgspec
 from cudadoctor.host import Host
 
 MOST_RECORD = 16 << 20
+_NEEDED = (
+    b"version.py",
+    b"__init__.py",
+    b"_tensor.py",
+    b"nn/__init__.py",
+    b"cuda/__init__.py",
+    b"optim/__init__.py",
+    b"autograd/__init__.py",
+    b"utils/__init__.py",
+    b"utils/data/__init__.py",
+    b"distributed/__init__.py",
+    b"backends/cudnn/__init__.py",
+)
+"""Python files that every import of torch, or every training, opens."""
 _LIBRARIES = {"Windows": (b".dll,", b".pyd,"), "Darwin": (b".so,", b".dylib,")}
 
 
@@ -59,8 +73,7 @@ def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
 
 def expected_sizes(data: bytes, system: str = "Linux") -> Iterator[tuple[str, int]]:
     """Path and size of the files worth a look: of 15,000 some fifty are needed by every import."""
-    lines = _lines_with(data, b"torch/version.py,")
-    lines += [one for one in _lines_with(data, b"/__init__.py,") if one.count("/") < 3]
+    lines = [line for name in _NEEDED for line in _lines_with(data, b"torch/" + name + b",")]
     for ending in _LIBRARIES.get(system, (b".so",)):
         lines += _lines_with(data, ending)
     yield from _sizes(lines, "torch/")

@@ -1,7 +1,7 @@
 """Which interpreter is examined: the one of the user, found without running anything of it."""
 
 # Paths are texts here: links stay unresolved, as the user wrote them.
-# ruff: noqa: PTH100, PTH114, PTH118, PTH119, PTH120
+# ruff: noqa: PTH100, PTH114, PTH118, PTH119
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def choose(host: Host, python: str | None = None, own: str = sys.executable) -> 
             return Chosen(executable=found, by=by, passed_over=tuple(passed_over))
         if by != "./.venv":
             passed_over.append(f"{by} is {folder}, where there is no Python")
-    on_path = _of_the_user(host, tuple(on_path_all(host)), own)
+    on_path = next(on_path_all(host), None)
     if on_path:
         return Chosen(executable=on_path, by="PATH", passed_over=tuple(passed_over))
     return Chosen(executable=own, by="own", passed_over=tuple(passed_over))
@@ -104,28 +104,6 @@ def _active(host: Host) -> Iterator[tuple[str, str]]:
         if folder := host.env.get(variable):
             yield variable, os.path.abspath(folder)
     yield "./.venv", os.path.abspath(".venv")
-
-
-def _of_the_user(host: Host, found: tuple[str, ...], own: str) -> str | None:
-    """The first that is not our own tool environment, where there is such a one.
-
-    `uvx cudadoctor` and `pipx run` put their own environment first on PATH; nobody trains there.
-    Somebody who installed the doctor beside torch means exactly that environment.
-    """
-    if not _is_tool(host, own):
-        return found[0] if found else None
-    home = os.path.dirname(os.path.abspath(own))
-    others = [one for one in found if os.path.dirname(one) != home]
-    return next(iter(others or found), None)
-
-
-def _is_tool(host: Host, own: str) -> bool:
-    """Whether the doctor lives in a virtual environment without torch."""
-    prefix = os.path.dirname(os.path.dirname(os.path.abspath(own)))
-    if not host.stat(os.path.join(prefix, "pyvenv.cfg")).exists:
-        return False
-    patterns = ("lib/python*/site-packages/torch/version.py", "Lib/site-packages/torch/version.py")
-    return not any(host.glob(os.path.join(glob_safe(prefix), one)) for one in patterns)
 
 
 def glob_safe(path: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -173,6 +172,8 @@ def _written_version(host: Host, path: str) -> Version | None:
 def _json_version(text: str) -> str | None:
     """The release of nvcc in version.json, else of the whole: patches of nvcc can be newer."""
     try:
+        import json
+
         rows = json.loads(text) if text else {}
     except (ValueError, RecursionError):
         return None

@@ -48,6 +48,9 @@ def plan(one: Plan) -> dict[str, Any]:
 
 def dumps(document: dict[str, Any]) -> str:
     """Two spaces, one line an entry, plain ASCII: it survives every pipe and locale."""
+    quick = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    if quick.isascii():
+        return quick
     import json
 
     return json.dumps(document, indent=2)

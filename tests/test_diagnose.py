@@ -1,0 +1,84 @@
+"""Judging as such: explanations, circles, order and verdicts."""
+
+from __future__ import annotations
+
+import pytest
+from scenario_reader import healthy_machine
+
+from cudadoctor import knowledge
+from cudadoctor.diagnose import diagnose
+from cudadoctor.facts import Machine
+from cudadoctor.findings import Confidence, Diagnosis, Severity
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.rule import Found, Rule, need
+
+MACHINE = healthy_machine("rtx4090-linux")
+
+
+def _rule(
+    cause: str,
+    *yields_to: str,
+    severity: Severity = Severity.ERROR,
+    confidence: Confidence = Confidence.CERTAIN,
+    missing: bool = False,
+) -> Rule:
+    def judge(m: Machine, kb: Knowledge) -> Found | None:
+        need(None if missing else 1, "driver.kernel")
+        return Found(evidence=(), confidence=confidence)
+
+    return Rule(
+        name=cause,
+        cause=cause,
+        title="A title",
+        severity=severity,
+        judge=judge,
+        yields_to=yields_to,
+        essential=severity is Severity.ERROR,
+        why="A sentence.",
+        page="",
+    )
+
+
+def _told(*rules: Rule) -> Diagnosis:
+    return diagnose(MACHINE, knowledge.load(), rules)
+
+
+def test_a_deeper_cause_explains_and_is_the_root() -> None:
+    told = _told(_rule("torch-missing"), _rule("driver-too-old", "torch-missing"))
+    assert told.primary == "torch-missing"
+    assert [f.because_of for f in told.findings] == [(), ("torch-missing",)]
+
+
+def test_a_mere_possibility_explains_nothing() -> None:
+    shy = _rule("torch-missing", confidence=Confidence.POSSIBLE)
+    assert _told(shy, _rule("driver-too-old", "torch-missing")).primary == "driver-too-old"
+
+
+def test_what_is_less_grave_explains_nothing() -> None:
+    mild = _rule("torch-missing", severity=Severity.INFO)
+    assert _told(mild, _rule("driver-too-old", "torch-missing")).primary == "driver-too-old"
+
+
+@pytest.mark.parametrize("length", [2, 3, 4])
+def test_a_circle_of_explanations_keeps_its_first_as_the_root(length: int) -> None:
+    names = ("gpu-lost", "gpu-ecc", "ulimit", "numpy-abi")[:length]
+    rules = [_rule(name, names[(n + 1) % length]) for n, name in enumerate(names)]
+    told = _told(*rules)
+    assert told.verdict == "broken"
+    assert told.primary == names[0]
+
+
+def test_an_unknown_that_matters_makes_the_verdict_undecided() -> None:
+    assert _told(_rule("gpu-lost", missing=True)).verdict == "undecided"
+    assert _told(_rule("ulimit", severity=Severity.WARNING, missing=True)).verdict == "healthy"
+
+
+def test_a_possible_error_alone_is_undecided_with_a_candidate() -> None:
+    told = _told(_rule("gpu-lost", confidence=Confidence.POSSIBLE))
+    assert told.verdict == "undecided"
+    assert told.candidates[0].cause == "gpu-lost"
+
+
+def test_an_ignored_cause_is_not_heard() -> None:
+    told = diagnose(MACHINE, knowledge.load(), [_rule("gpu-lost")], ignore=("gpu-lost",))
+    assert told.verdict == "healthy"
