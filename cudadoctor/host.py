@@ -8,20 +8,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import IO, Protocol
+from typing import Protocol
 
 import msgspec
 
+from cudadoctor.children import Ran, collected, kill
+
+__all__ = ["INSIDE", "Answer", "Host", "Listing", "LocalHost", "Ran", "Space", "Stat"]
+
 INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probes", "inside")
-MOST_BYTES = 8 << 20
-GRACE_S = 0.2
-POLL_S = 0.25
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,9 +80,14 @@ class Stat:
 
     @property
     def real(self) -> str:
-        if not self._real and self._path:
+        if not self._real and self._path and self.exists:
             self._real = os.path.realpath(self._path)
         return self._real
+
+    @property
+    def is_link(self) -> bool:
+        """Whether the path itself is a link: one whose end is gone does not exist, and is one."""
+        return bool(self._path) and os.path.islink(self._path)
 
 
 class Space(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,32 +95,6 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
 
     total_bytes: int
     free_bytes: int
-
-
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """What running a program said.
-
-    missing: there is no such program. why: it gave no full answer (time limit, flood, no
-    permission). code: exit status, negative for a signal, None where it did not end in time.
-    stdout, stderr: what came, also where it did not end. seconds: how long it took.
-    """
-
-    code: int | None = None
-    stdout: str = ""
-    stderr: str = ""
-    missing: bool = False
-    why: str | None = None
-    timed_out: bool = False
-    seconds: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        return self.code == 0 and self.why is None
-
-    @property
-    def signal(self) -> int | None:
-        """The signal that ended it, None where none did."""
-        return -self.code if self.code is not None and self.code < 0 else None
 
 
 class Host(Protocol):
@@ -218,7 +196,7 @@ class LocalHost:
         try:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
-            return Stat(exists=False)
+            return Stat(exists=False, path=path)
         except (OSError, ValueError) as error:
             return Stat(exists=None, why=_words(error))
         return Stat(
@@ -287,7 +265,7 @@ class LocalHost:
         except (OSError, ValueError) as error:
             return Ran(why=_words(error))
         try:
-            return _collected(child, started, timeout_s, stdin, on_line)
+            return collected(child, started, timeout_s, stdin, on_line)
         finally:
             self._children.discard(child)
 
@@ -310,6 +288,8 @@ class LocalHost:
             start_new_session=True,
         )
         self._children.add(child)
+        if self._closed:  # closed while it was being started
+            kill(child)
         return child
 
     def inside(
@@ -344,7 +324,7 @@ class LocalHost:
         """End every child that still runs, without waiting for it."""
         self._closed = True
         for child in tuple(self._children):
-            _kill(child)
+            kill(child)
 
 
 _CACHES = (
@@ -379,129 +359,3 @@ def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         return f"{errno.errorcode.get(error.errno, error.errno)}: {os.strerror(error.errno)}"
     return f"{type(error).__name__}: {error}"
-
-
-class _Pipe(threading.Thread):
-    """Reads one pipe of a child to its end. Threads, since Windows cannot select on pipes.
-
-    One that a grandchild holds open is left behind, with its pipe: closing it under a reader would
-    hand its number to the next file that is opened.
-    """
-
-    def __init__(self, pipe: IO[bytes], on_line: Callable[[str], None] | None = None) -> None:
-        super().__init__(daemon=True)
-        self.size = 0
-        self._number = os.dup(pipe.fileno())
-        pipe.close()
-        self._parts: list[bytes] = []
-        self._untold = b""
-        self._on_line = on_line
-        self.start()
-
-    def run(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while self.size <= MOST_BYTES and (part := os.read(self._number, 1 << 16)):
-                self._parts.append(part)
-                self.size += len(part)
-                if self._on_line is not None:
-                    self._tell(part)
-
-    def _tell(self, part: bytes) -> None:
-        *lines, self._untold = (self._untold + part).split(b"\n")
-        for line in lines:
-            if self._on_line is not None:
-                self._on_line(line.decode("utf-8", "replace"))
-
-    @property
-    def text(self) -> str:
-        return b"".join(self._parts).decode("utf-8", "replace")
-
-    def close(self) -> None:
-        if not self.is_alive():
-            os.close(self._number)
-
-
-def _collected(
-    child: subprocess.Popen[bytes],
-    started: float,
-    timeout_s: float,
-    stdin: str | None,
-    on_line: Callable[[str], None] | None = None,
-) -> Ran:
-    """Read both pipes until they close, the deadline passes or a flood comes."""
-    deadline = started + timeout_s
-    assert child.stdout is not None
-    assert child.stderr is not None
-    out, err = _Pipe(child.stdout, on_line), _Pipe(child.stderr)
-    _feed(child, stdin)
-    in_time = _finished(child, (out, err), deadline)
-    flooded = out.size + err.size > MOST_BYTES
-    code = _ended(child, deadline) if in_time and not flooded else None
-    if code is None:
-        _kill(child)
-    why = None
-    if flooded:
-        why = f"more than {MOST_BYTES >> 20} MiB of output"
-    elif code is None:
-        why = f"no answer within {timeout_s:g} s"
-    ran = Ran(
-        code=code,
-        stdout=out.text,
-        stderr=err.text,
-        why=why,
-        timed_out=code is None and not flooded,
-        seconds=time.monotonic() - started,
-    )
-    out.close()
-    err.close()
-    return ran
-
-
-def _finished(child: subprocess.Popen[bytes], pipes: tuple[_Pipe, _Pipe], deadline: float) -> bool:
-    """Whether all was read that will come or that we take; False where the deadline passed."""
-    for pipe in pipes:
-        while pipe.is_alive():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            if any(one.size > MOST_BYTES for one in pipes):
-                return True
-            before = pipe.size
-            pipe.join(min(left, POLL_S))
-            # Ended and silent: a grandchild that keeps the pipe open is not waited for.
-            if child.poll() is not None and pipe.size == before:
-                break
-    return True
-
-
-def _feed(child: subprocess.Popen[bytes], stdin: str | None) -> None:
-    if stdin is None or child.stdin is None:
-        return
-    # One that ended without reading: its exit status says more.
-    with contextlib.suppress(OSError):
-        child.stdin.write(stdin.encode())
-        child.stdin.close()
-
-
-def _ended(child: subprocess.Popen[bytes], deadline: float) -> int | None:
-    """The exit status, None where it closed its pipes and goes on past the deadline."""
-    try:
-        return child.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child's session. Hardly waited for: stuck in the driver it cannot be killed."""
-    try:
-        if hasattr(os, "killpg"):
-            os.killpg(child.pid, signal.SIGKILL)
-        else:
-            child.kill()
-    except OSError:
-        pass
-    try:
-        child.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        # Python would warn of it and wait at exit; it is abandoned on purpose.
-        child.returncode = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cudadoctor.host import MOST_BYTES, LocalHost
+from cudadoctor.children import MOST_BYTES
+from cudadoctor.host import LocalHost
 
 HOST = LocalHost()
 PYTHON = sys.executable

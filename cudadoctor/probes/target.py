@@ -1,7 +1,7 @@
 """Which interpreter is examined: the one of the user, found without running anything of it."""
 
 # Paths are texts here: links stay unresolved, as the user wrote them.
-# ruff: noqa: PTH100, PTH114, PTH118, PTH119
+# ruff: noqa: PTH100, PTH118, PTH119
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def named(host: Host, python: str) -> str:
         return found
     if stat.exists and not stat.is_dir:
         return _program(host, python, path)
-    raise UsageError(_absent(python, path, stat.is_dir, stat.why))
+    raise UsageError(_absent(host, python, path, stat.is_dir, stat.why))
 
 
 def in_folder(host: Host, folder: str) -> str | None:
@@ -159,7 +159,7 @@ def _runs(host: Host, mode: int) -> bool:
 
 def _no_python_in(host: Host, python: str, path: str) -> str:
     broken = next(
-        (one for one in _INSIDE if os.path.islink(os.path.join(path, *one.split("/")))), None
+        (one for one in _INSIDE if host.stat(os.path.join(path, *one.split("/"))).is_link), None
     )
     if broken and not host.stat(os.path.join(path, broken)).exists:
         return (
@@ -172,7 +172,7 @@ def _no_python_in(host: Host, python: str, path: str) -> str:
     )
 
 
-def _absent(python: str, path: str, is_dir: bool, why: str | None) -> str:
+def _absent(host: Host, python: str, path: str, is_dir: bool, why: str | None) -> str:
     if why:
         return f"--python {python}: {path} cannot be looked at ({why})."
     if is_dir:
@@ -184,6 +184,6 @@ def _absent(python: str, path: str, is_dir: bool, why: str | None) -> str:
         return (
             f"--python {python}: there is no such program on PATH and no such file or folder here."
         )
-    if os.path.islink(path):
+    if host.stat(path).is_link:
         return f"--python {python}: {path} is a link to a file that is gone."
     return f"--python {python}: there is no such file or folder."
