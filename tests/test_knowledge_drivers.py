@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -12,6 +13,7 @@ from cudadoctor.knowledge.gpu_names import spellings
 from cudadoctor.versions import DriverVersion
 
 KB = knowledge.load()
+TABLES = Path(knowledge.__file__).parent / "tables"
 
 
 def version(text: str) -> Version:

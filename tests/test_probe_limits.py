@@ -87,6 +87,11 @@ def test_a_machine_that_says_nothing_does_not_end_the_probe(system: str) -> None
     assert limits(RecordedHost(system=system)).shm_bytes is None
 
 
+def test_windows_counts_its_processors_in_a_variable() -> None:
+    host = RecordedHost(system="Windows", env={"NUMBER_OF_PROCESSORS": "16"})
+    assert limits(host).cpus == 16
+
+
 def test_this_machine_has_limits() -> None:
     found = read_limits(LocalHost()).facts["limits"]
     assert found.tmp_free_bytes is not None

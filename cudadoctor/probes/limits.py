@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 from cudadoctor.facts import Limits
@@ -30,7 +29,7 @@ def read_limits(host: Host, environment: str | None = None) -> Looked:
         nofile=limits.get("Max open files"),
         memory_bytes=_memory(host) if linux else None,
         cgroup_memory_bytes=_cgroup_memory(host) if linux else None,
-        cpus=_cpus(host) if linux else os.cpu_count(),
+        cpus=_cpus(host) if linux else _counted(host),
         tmp_free_bytes=room.free_bytes if room else None,
         env_free_bytes=home.free_bytes if home else None,
     )
@@ -61,6 +60,12 @@ def _cpus(host: Host) -> int | None:
     if allowed is None or quota is None:
         return allowed or quota
     return min(allowed, quota)
+
+
+def _counted(host: Host) -> int | None:
+    """Windows says it in a variable; elsewhere nothing turns on it."""
+    said = host.env.get("NUMBER_OF_PROCESSORS", "")
+    return int(said) if said.isdecimal() else None
 
 
 def parse_cpu_list(text: str) -> int | None:
