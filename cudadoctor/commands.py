@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -154,7 +153,6 @@ def _examined(asked: Asked, ranks: int | None = None) -> Machine:
     from cudadoctor import examine
     from cudadoctor.progress import shown_on_stderr
 
-    threading.Thread(target=_load_the_core, daemon=True).start()
     look = examine.Look(
         python=asked.python,
         depth="fast" if asked.fast else "no-smoke" if asked.no_smoke else "full",
@@ -164,7 +162,7 @@ def _examined(asked: Asked, ranks: int | None = None) -> Machine:
     )
     try:
         with shown_on_stderr() as progress:
-            return examine.examine(look, progress)
+            return examine.examine(look, progress, meanwhile=_load_the_core)
     except examine.NoInterpreter as error:
         refuse(str(error))
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from cudadoctor.probes.target import Chosen
 
 
+HEAD_START_S = 0.01
+
+
 class Look(msgspec.Struct, frozen=True, kw_only=True):
     """How to look. depth: fast (no torch is imported), no-smoke or full.
 
@@ -38,17 +41,24 @@ class NoInterpreter(ValueError):  # noqa: N818 - wrong use, told in one sentence
     """What was named as the interpreter to examine is none."""
 
 
-def examine(look: Look, progress: Progress) -> Machine:
+def examine(
+    look: Look, progress: Progress, meanwhile: Callable[[], None] = lambda: None
+) -> Machine:
     """Look at this machine. Raises NoInterpreter where --python names no Python."""
     host = early.host()
     try:
-        return examine_host(host, look, progress)
+        return examine_host(host, look, progress, meanwhile=meanwhile)
     finally:
         early.end()
 
 
 def examine_host(
-    host: Host, look: Look, progress: Progress, *, today: str | None = None
+    host: Host,
+    look: Look,
+    progress: Progress,
+    *,
+    today: str | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Machine:
     """Look at any host: the real one or a recording."""
     from cudadoctor.probes import target
@@ -57,7 +67,7 @@ def examine_host(
         chosen = target.choose(host, look.python)
     except target.UsageError as error:
         raise NoInterpreter(str(error)) from error
-    seen = _side_by_side(host, look, progress, chosen)
+    seen = _side_by_side(host, look, progress, chosen, meanwhile)
     _refuse_no_python(seen["target"], look)
     if look.depth != "fast":
         before = assembled(seen.values())
@@ -67,23 +77,35 @@ def examine_host(
     return msgspec.structs.replace(machine, gaps=machine.gaps + _not_asked(look, machine))
 
 
-def _side_by_side(host: Host, look: Look, progress: Progress, chosen: Chosen) -> dict[str, Looked]:
-    """Every probe that needs no other, at once; each ends by its own deadline."""
+def _side_by_side(
+    host: Host, look: Look, progress: Progress, chosen: Chosen, meanwhile: Callable[[], None]
+) -> dict[str, Looked]:
+    """Every probe that needs no other, while those wait that ask children; each has a deadline.
+
+    meanwhile: our own work, done while the children do theirs.
+    """
     seen: dict[str, Looked] = {}
-    jobs = {
-        "the driver": lambda: _note(seen, "driver", lambda: _driver(host, look)),
-        "the examined Python": lambda: _python_side(seen, host, look, chosen),
-        "the system": lambda: _system_side(seen, host),
-    }
-    threads = [
-        threading.Thread(target=_told, args=(what, job, progress), daemon=True)
-        for what, job in jobs.items()
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    driver = _beside(
+        lambda: _told(
+            "the driver", lambda: _note(seen, "driver", lambda: _driver(host, look)), progress
+        )
+    )
+    meanwhile()
+    _told("the system", lambda: _system_side(seen, host), progress)
+    _told("the examined Python", lambda: _python_side(seen, host, look, chosen), progress)
+    driver.join()
     return seen
+
+
+def _beside(job: Callable[[], None]) -> threading.Thread:
+    """A job in a thread of its own, with a head start.
+
+    Until it waits for a child it computes, and two threads that compute only hinder each other.
+    """
+    thread = threading.Thread(target=job, daemon=True)
+    thread.start()
+    thread.join(HEAD_START_S)
+    return thread
 
 
 def _told(what: str, job: Callable[[], None], progress: Progress) -> None:
@@ -143,11 +165,7 @@ def _python_side(seen: dict[str, Looked], host: Host, look: Look, chosen: Chosen
     facts = seen["target"].facts
     folders = _package_folders(facts)
     # Asking nvcc is waiting for it: beside it the libraries are followed.
-    beside = threading.Thread(
-        target=lambda: _note(seen, "toolkits", lambda: _toolkits(host, look, facts, folders)),
-        daemon=True,
-    )
-    beside.start()
+    beside = _beside(lambda: _note(seen, "toolkits", lambda: _toolkits(host, look, facts, folders)))
     _note(seen, "libraries", lambda: _libraries(host, facts, folders))
     beside.join()
 

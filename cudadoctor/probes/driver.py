@@ -13,9 +13,7 @@ from cudadoctor.facts import Gap, Libcuda, Nvml, Smi
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked
 from cudadoctor.probes.kernel import read_kernel
-from cudadoctor.probes.libcuda import read_libcuda
 from cudadoctor.probes.libfiles import DriverFiles, is_real
-from cudadoctor.probes.nvml import read_nvml
 from cudadoctor.probes.packages import is_driver
 from cudadoctor.probes.platform import wsl_of
 from cudadoctor.probes.smi_place import find_smi
@@ -114,6 +112,8 @@ def needs_smi(nvml: Looked) -> bool:
 
 def _nvml(host: Host, files: DriverFiles, patience: Patience) -> Looked:
     if files.may_load("libnvidia-ml.so.1"):
+        from cudadoctor.probes.nvml import read_nvml
+
         return read_nvml(host, patience.nvml_s, conclusive=patience.conclusive)
     why = f"libnvidia-ml.so.1: {NOT_THERE}"
     gap = Gap(fact="gpus", why=f"NVML cannot be loaded: {why}")
@@ -122,6 +122,8 @@ def _nvml(host: Host, files: DriverFiles, patience: Patience) -> Looked:
 
 def _cuda(host: Host, files: DriverFiles, patience: Patience) -> Looked:
     if files.may_load("libcuda.so.1"):
+        from cudadoctor.probes.libcuda import read_libcuda
+
         # Two children at most, one after the other: together they stay within the limit of all.
         total = 0.95 * patience.total_s
         return read_libcuda(host, patience.nvml_s, conclusive=patience.conclusive, total_s=total)

@@ -9,18 +9,18 @@ import msgspec
 from cudadoctor.host import Host
 
 MOST_RECORD = 16 << 20
-_NEEDED = (
-    b"version.py",
-    b"__init__.py",
-    b"_tensor.py",
-    b"nn/__init__.py",
-    b"cuda/__init__.py",
-    b"optim/__init__.py",
-    b"autograd/__init__.py",
-    b"utils/__init__.py",
-    b"utils/data/__init__.py",
-    b"distributed/__init__.py",
-    b"backends/cudnn/__init__.py",
+NEEDED = (
+    "version.py",
+    "__init__.py",
+    "_tensor.py",
+    "nn/__init__.py",
+    "cuda/__init__.py",
+    "optim/__init__.py",
+    "autograd/__init__.py",
+    "utils/__init__.py",
+    "utils/data/__init__.py",
+    "distributed/__init__.py",
+    "backends/cudnn/__init__.py",
 )
 """Python files that every import of torch, or every training, opens."""
 _LIBRARIES = {"Windows": (b".dll,", b".pyd,"), "Darwin": (b".so,", b".dylib,")}
@@ -40,7 +40,9 @@ def compare(host: Host, entry: str, dist_info: str) -> Damage | None:
     if not data:
         return None
     missing, empty, short = [], [], []
-    for path, expected in expected_sizes(data, host.system):
+    # A search through RECORD costs more than a look at the file.
+    sick = tuple(name for name in NEEDED if not host.stat(f"{entry}/torch/{name}").size)
+    for path, expected in expected_sizes(data, host.system, sick):
         found = host.stat(f"{entry}/{path}")
         if found.exists is False:
             missing.append(path)
@@ -71,9 +73,12 @@ def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
     return Damage(empty=tuple(empty), short=tuple(short))
 
 
-def expected_sizes(data: bytes, system: str = "Linux") -> Iterator[tuple[str, int]]:
+def expected_sizes(
+    data: bytes, system: str = "Linux", needed: tuple[str, ...] = NEEDED
+) -> Iterator[tuple[str, int]]:
     """Path and size of the files worth a look: of 15,000 some fifty are needed by every import."""
-    lines = [line for name in _NEEDED for line in _lines_with(data, b"torch/" + name + b",")]
+    wanted = (f"torch/{name},".encode() for name in needed)
+    lines = [line for part in wanted for line in _lines_with(data, part)]
     for ending in _LIBRARIES.get(system, (b".so",)):
         lines += _lines_with(data, ending)
     yield from _sizes(lines, "torch/")
