@@ -259,3 +259,30 @@ def test_two_hundred_thousand_folders_on_path_are_no_trouble() -> None:
 def test_this_machine_can_be_read() -> None:
     looked = read_toolkits(LocalHost(), dict(os.environ), None, (), (), True)
     assert isinstance(looked.facts["build.used"], str)
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        ('exec {nvcc} "$@"\n', False),
+        ('# a comment\nexec "{nvcc}" "$@"\n', False),
+        ('exec {nvcc} "$@" --extra\n', True),
+        ('export X=1\nexec {nvcc} "$@"\n', True),
+    ],
+)
+def test_a_fast_look_runs_a_wrapper_only_where_its_text_leaves_doubt(
+    tmp_path: Path, body: str, asked: bool
+) -> None:
+    home = tmp_path / "cuda-12.6"
+    (home / "bin").mkdir(parents=True)
+    (home / "version.json").write_text('{"cuda": {"version": "12.6.3"}}')
+    nvcc = home / "bin" / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho release 11.1\n")
+    nvcc.chmod(0o755)
+    wrapper = tmp_path / "bin" / "nvcc"
+    wrapper.parent.mkdir()
+    wrapper.write_text("#!/bin/sh\n" + body.format(nvcc=nvcc))
+    wrapper.chmod(0o755)
+    seen = read_toolkits(LocalHost(), {"PATH": str(wrapper.parent)}, None, (), (), fast=True)
+    toolkit = next(one for one in seen.facts["build.toolkits"] if "12.6" in one.path)
+    assert str(toolkit.cuda) == ("11.1" if asked else "12.6")

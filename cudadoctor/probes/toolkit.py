@@ -45,6 +45,12 @@ _HEADERS = (
 _DEFINED = re.compile(r"^#define CUDA(?:RT)?_VERSION +(\d+)", re.M)
 
 
+_HANDS_OVER = re.compile(
+    rb"#![^\n]*sh\s*\n(?:\s*#[^\n]*\n|\s*\n)*exec \"?/[\w./+-]+/nvcc\"? \"\$@\"\s*"
+)
+"""A script that is one nvcc under another name."""
+
+
 class _Place(NamedTuple):
     """A folder that may hold a toolkit. nvcc: the program that led here."""
 
@@ -143,8 +149,14 @@ class _Toolkits:
         return said or _written_version(self.host, path)
 
     def _asks(self, nvcc: str | None) -> bool:
-        """A script in the place of nvcc may run any other: only its answer counts."""
-        return nvcc is not None and (not self.fast or self.host.read(nvcc, 2).data == b"#!")
+        """A script in the place of nvcc may run any other: only its answer counts.
+
+        Where it does nothing but hand over to one nvcc, a fast look need not run it.
+        """
+        if nvcc is None or not self.fast:
+            return nvcc is not None
+        head = self.host.read(nvcc, 1 << 12).data
+        return head.startswith(b"#!") and _HANDS_OVER.fullmatch(head) is None
 
 
 def parse_nvcc(text: str) -> Version | None:
