@@ -80,27 +80,14 @@ def test_the_link_of_a_venv_is_not_resolved(empty: Path, tmp_path: Path) -> None
     assert choose(LocalHost(), str(link)).executable == str(link)
 
 
-def test_the_doctors_own_tool_environment_on_path_is_not_what_the_user_means(
+def test_the_first_python_on_path_is_examined_also_where_it_is_the_doctors_own(
     empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = program(tmp_path / "tool" / "bin" / "python3")
     (tmp_path / "tool" / "pyvenv.cfg").write_text("home = /usr/bin\n")
     users = program(tmp_path / "users" / "python3")
     monkeypatch.setenv("PATH", f"{own.parent}:{users.parent}")
-    assert pick(str(own)).executable == str(users)
-    monkeypatch.setenv("PATH", str(own.parent))
-    assert pick(str(own)).executable == str(own)
-
-
-def test_the_doctor_installed_beside_torch_examines_that_environment(
-    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = program(tmp_path / "env" / "bin" / "python3")
-    (tmp_path / "env" / "pyvenv.cfg").write_text("home = /usr/bin\n")
-    program(tmp_path / "env/lib/python3.11/site-packages/torch/version.py")
-    users = program(tmp_path / "users" / "python3")
-    monkeypatch.setenv("PATH", f"{own.parent}:{users.parent}")
-    assert pick(str(own)).executable == str(own)
+    assert pick(str(own)) == Chosen(executable=str(own), by="PATH")
 
 
 @pytest.mark.parametrize("name", ["bin/python", "bin/python3", "Scripts/python.exe", "python.exe"])

@@ -106,11 +106,6 @@ def _active(host: Host) -> Iterator[tuple[str, str]]:
     yield "./.venv", os.path.abspath(".venv")
 
 
-def glob_safe(path: str) -> str:
-    """The path as a pattern that matches only itself."""
-    return re.sub(r"([*?[])", r"[\1]", path)
-
-
 def _looks_like_name(python: str) -> bool:
     return os.sep not in python and "/" not in python and python not in (".", "..", "~")
 
