@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
+from types import FrameType
 
 FAILED = 4
-INTERRUPTED = 130
+ENDED_BY = 128
+"""Added to the number of the signal: Ctrl-C ends with 130."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody wants the doctor to stop."""
+
+
+_HEARD: list[int] = []
 
 
 def main() -> None:
@@ -16,8 +26,25 @@ def main() -> None:
     gc.disable()
     # Threads that wait for children are heard at once, not after 5 ms of the others' work.
     sys.setswitchinterval(0.0005)
+    _heed_signals()
     code = _guarded()
     _leave(code)
+
+
+def _heed_signals() -> None:
+    """Children have sessions of their own: whatever ends the doctor must let it end them."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # One that is ignored (nohup, a job in the background) stays so.
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    """The first signal ends what is going on; no other disturbs the tidying."""
+    _HEARD.append(number)
+    if len(_HEARD) == 1:
+        raise Interrupted
 
 
 def _guarded() -> int:
@@ -28,7 +55,7 @@ def _guarded() -> int:
         early.begin(sys.argv[1:])
         return _run(sys.argv[1:])
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ENDED_BY + (_HEARD[0] if _HEARD else signal.SIGINT)
     except BrokenPipeError:
         _forget_stdout()
         return 0

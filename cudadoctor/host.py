@@ -341,7 +341,7 @@ def _first(handle: int, limit: int) -> bytes:
     parts: list[bytes] = []
     left = limit
     try:
-        while left > 0 and (part := os.read(handle, min(left, 1 << 20))):
+        while left > 0 and (part := os.read(handle, min(left, 1 << 16))):
             parts.append(part)
             left -= len(part)
     except BlockingIOError:

@@ -196,13 +196,13 @@ def _note_log(notes: Notes, host: Host, *, fast: bool) -> None:
 
 def _log_text(host: Host, *, fast: bool) -> tuple[str | None, str]:
     """The text of the kernel log and who gave it; else None and why nobody did."""
+    answer = host.read("/dev/kmsg", 4 << 20)
+    if answer.known and answer.data:
+        return answer.text, "/dev/kmsg"
     if host.which("dmesg"):
         ran = host.run("dmesg", timeout_s=0.7 if fast else 5.0)
         if ran.ok and ran.stdout.strip():
             return ran.stdout, "dmesg"
-    answer = host.read("/dev/kmsg", 4 << 20)
-    if answer.known and answer.data:
-        return answer.text, "/dev/kmsg"
     if not fast and host.which("journalctl"):
         argv = ("journalctl", "-k", "-b", "--no-pager", "-o", "short-monotonic", "-n", "20000")
         ran = host.run(*argv, timeout_s=5.0)
