@@ -121,10 +121,10 @@ def _as_wished(
     wishes: Wishes,
 ) -> tuple[Remedy, ...]:
     """The remedies with the torch that the user asked for, or a word that it cannot be."""
-    from cudadoctor.remedies.build import remedy_for
-
     if wishes.torch is None or choice is None:
         return remedies
+    from cudadoctor.remedies.build import remedy_for
+
     if choice.build is not None and _is_of(str(choice.build.torch), wishes.torch):
         wished = remedy_for(choice.build, machine, knowledge)
     else:
@@ -166,12 +166,12 @@ def _build(machine: Machine, choice: Choice) -> BuildChoice | None:
 
 
 def _step(one: Planned, machine: Machine, knowledge: Knowledge, wishes: Wishes) -> Step:
-    from cudadoctor import dialects
-
     remedy = one.remedy
     commands, edits, tool = remedy.commands, remedy.edits, remedy.tool
     manual, notes = remedy.manual, [remedy.note]
     if remedy.packages is not None:
+        from cudadoctor import dialects
+
         written = dialects.write(machine, knowledge, remedy.packages, wishes.manager)
         commands, edits = commands + written.commands, edits + written.edits
         tool, manual = written.tool, manual or written.manual

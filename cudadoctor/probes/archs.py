@@ -63,16 +63,16 @@ def archs_of(host: Host, path: str) -> tuple[str, ...] | None:
 def flags_in(data: bytes) -> tuple[str, ...] | None:
     """The longest list of architectures that stands in these bytes as a text of its own."""
     # Every name is searched in C first: the pattern alone would look at each byte.
-    lists = []
     for mark in (b"sm_", b"compute_", b"gfx"):
-        at = data.find(b"\0" + mark)
+        lists = []
+        at = data.find(mark)
         while at >= 0:
-            if found := _FLAGS.match(data, at, at + _LONGEST):
+            if found := _FLAGS.match(data, max(0, at - 1), at + _LONGEST):
                 lists.append(found[1])
-            at = data.find(b"\0" + mark, at + 1)
-    if not lists:
-        return None
-    return _names(max(lists, key=len))
+            at = data.find(mark, at + 1)
+        if lists:
+            return _names(max(lists, key=len))
+    return None
 
 
 def _names(flags: bytes) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cudadoctor.findings import PackageChange, Remedy
-from cudadoctor.remedies.build import matching
 from cudadoctor.remedies.caveats import EXTENSIONS
 from cudadoctor.remedies.wheels import COMPANIONS
 
@@ -97,6 +96,8 @@ def _joined(
     change: PackageChange, other: PackageChange, knowledge: Knowledge, build: TorchBuild | None
 ) -> PackageChange:
     """A change of torch together with another change of the same environment."""
+    from cudadoctor.remedies.build import matching
+
     install = {_name(one): one for one in change.install}
     then = {_name(one): one for one in change.then}
     for requirement in (*other.install, *other.then):
