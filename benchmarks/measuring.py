@@ -17,7 +17,9 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 
 
-def wall_s(argv: Sequence[str], env: Mapping[str, str] | None = None, limit_s: float = 300) -> float:
+def wall_s(
+    argv: Sequence[str], env: Mapping[str, str] | None = None, limit_s: float = 300
+) -> float:
     """Wall time of one run of a program, in seconds."""
     started = time.perf_counter()
     subprocess.run(
