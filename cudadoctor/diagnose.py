@@ -63,6 +63,7 @@ def diagnose(
         findings,
         passed=tuple(dict.fromkeys(cause for cause in passed if cause not in causes)),
         undecided=tuple(one for one in undecided if one.cause not in causes),
+        executable=machine.python.executable,
     )
 
 
@@ -189,7 +190,10 @@ def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
 
 
 def _concluded(
-    findings: tuple[Finding, ...], passed: tuple[str, ...], undecided: tuple[Undecided, ...]
+    findings: tuple[Finding, ...],
+    passed: tuple[str, ...],
+    undecided: tuple[Undecided, ...],
+    executable: str | None,
 ) -> Diagnosis:
     roots = [f for f in findings if not f.because_of and f.severity < Severity.INFO]
     verdict = _verdict(roots, undecided)
@@ -200,7 +204,7 @@ def _concluded(
         from cudadoctor.undecided import candidates_of, command_for
 
         candidates = candidates_of(findings, undecided)
-        next_command = command_for(undecided)
+        next_command = command_for(undecided, executable)
     return Diagnosis(
         verdict=verdict,
         primary=primary,

@@ -342,11 +342,13 @@ class Interpreter(Section, frozen=True, kw_only=True):
     pip_python, path_python: the interpreters that `pip` and `python3` or `python` on PATH belong
     to; "" where there is none. path: folders that its programs import from, in order, the working
     folder first. abi: tag of its compiled modules (cpython-311-x86_64-linux-gnu). ensurepip: it
-    can install a pip of its own.
+    can install a pip of its own. passed_over: what named an interpreter that is not there, as
+    sentences.
     """
 
     executable: str | None = None
     chosen_by: str | None = None
+    passed_over: tuple[str, ...] | None = None
     version: Version | None = None
     implementation: str | None = None
     free_threaded: bool | None = None

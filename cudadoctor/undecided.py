@@ -34,9 +34,12 @@ def candidates_of(
     return tuple(Candidate(cause=cause, score=score) for cause, score in ranked)
 
 
-def command_for(undecided: tuple[Undecided, ...]) -> tuple[str, ...] | None:
-    """The command whose output would decide most, None where no missing fact has one."""
+def command_for(undecided: tuple[Undecided, ...], python: str | None) -> tuple[str, ...] | None:
+    """The command whose output would decide most, None where no missing fact has one.
+
+    python: the examined interpreter, which is the one to ask.
+    """
     for one in undecided:
         if one.matters and (command := _COMMAND.get(one.missing.split(".")[0])):
-            return command
+            return tuple((python or word) if word == "python" else word for word in command)
     return None

@@ -28,10 +28,11 @@ _PLATFORMS = {"x86_64": "linux_x86_64", "aarch64": "linux_aarch64"}
 def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     """The lines that bring the change's packages into an image."""
     lines = "\n".join(_lines(m, kb, change))
+    start = "docker run --gpus all" if change.cuda else "docker run"
     return Written(
         tool="docker",
         edits=(Edit(file="Dockerfile", what=lines),),
-        manual="Build an image from these lines and start it with `docker run --gpus all`.",
+        manual=f"Build an image from these lines and start it with `{start}`.",
     )
 
 

@@ -28,8 +28,8 @@ def read_target(host: Host, chosen: Chosen, timeout_s: float = 10.0) -> Looked:
     notes = Notes()
     notes.fact("python.executable", chosen.executable, chosen.by)
     notes.fact("python.chosen_by", chosen.by)
-    for sentence in chosen.passed_over:
-        notes.gap("python.chosen_by", sentence, asked=False)
+    if chosen.passed_over:
+        notes.fact("python.passed_over", chosen.passed_over, "the environment")
     ran = host.inside("look.py", timeout_s=timeout_s, python=chosen.executable)
     told = parse(ran.stdout)
     if told.python is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from cudadoctor.findings import Severity
@@ -46,7 +45,7 @@ def _lines(shown: Report, say: Language) -> Iterator[str]:
     yield f"**{say(verdict)}**: {escaped(summary.conclusion(shown, say))}"
     yield ""
     if command := shown.diagnosis.next_command:
-        yield f"{say('run')} {code(shlex.join(command))}"
+        yield f"{say('run')} {code(shown.shade(pasted.command(command, shown.machine)))}"
         yield ""
     for finding in shown.diagnosis.findings:
         if not finding.because_of:

@@ -26,6 +26,12 @@ def lines(step: Step, machine: Machine) -> list[str]:
     return set_first + [root + shell.shown(argv) for argv in step.commands]
 
 
+def command(argv: tuple[str, ...], machine: Machine) -> str:
+    """One command that needs no root."""
+    windows = machine.platform.system == "Windows"
+    return _on_windows(argv) if windows else shell_of("bash").shown(argv)
+
+
 def _on_windows(argv: tuple[str, ...]) -> str:
     """Without quotes where none are needed, so that it runs in cmd too."""
     if all(_PLAIN.fullmatch(word) for word in argv):

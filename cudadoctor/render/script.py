@@ -6,13 +6,12 @@ whatever needs root, a reboot or another machine, are comments.
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
 from cudadoctor.dialects.address import PLACEHOLDER
 from cudadoctor.findings import Severity
-from cudadoctor.render import inert
+from cudadoctor.render import inert, pasted
 from cudadoctor.render.shells import Shell, ShellName, comment, shell_of
 from cudadoctor.render.summary import cost_of
 
@@ -41,7 +40,7 @@ def script(
     if shell == "bash":
         lines.insert(0, "#!/bin/sh")
     if not plan.steps:
-        lines += ["", *_text(_without_steps(diagnosis))]
+        lines += ["", *_text(_without_steps(diagnosis, machine))]
         return "\n".join(lines) + "\n"
     body: list[str] = []
     for number, steps in enumerate(_groups(plan), 1):
@@ -51,11 +50,12 @@ def script(
     return "\n".join(lines) + "\n"
 
 
-def _without_steps(diagnosis: Diagnosis) -> str:
+def _without_steps(diagnosis: Diagnosis, machine: Machine) -> str:
     """Why there is no step; nothing to do is said only where nothing is wrong."""
     if diagnosis.verdict == "undecided":
-        command = diagnosis.next_command
-        asked = f" The next command to run is: {shlex.join(command)}" if command else ""
+        asked = ""
+        if command := diagnosis.next_command:
+            asked = f" The next command to run is: {pasted.command(command, machine)}"
         return f"The facts do not suffice for a repair.{asked}"
     if diagnosis.primary is not None:
         return f"No step is known that cures {diagnosis.primary}."

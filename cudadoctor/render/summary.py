@@ -95,6 +95,7 @@ def _examined(machine: Machine, say: Language) -> str:
     words = [f"Python {python.version}" if python.version else "", python.kind or ""]
     if python.chosen_by:
         words.append(say("chosen by {chosen}", chosen=python.chosen_by))
+    words.extend(python.passed_over or ())
     inside = ", ".join(word for word in words if word)
     return f"{python.executable} ({inside})" if inside else python.executable
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -210,7 +209,8 @@ def _conclusion(shown: Report, layout: Layout) -> Iterator[Line]:
     yield Line(((first[:10], _VERDICT_STYLE[verdict]), (first[10:], "")))
     yield from lines[1:]
     if command := shown.diagnosis.next_command:
-        yield Line(((f"{layout.say('run'):<10}", ""), (inert(shlex.join(command)), "green")))
+        run = inert(pasted.command(command, shown.machine))
+        yield Line(((f"{layout.say('run'):<10}", ""), (run, "green")))
 
 
 def _wrapped(

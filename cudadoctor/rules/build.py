@@ -336,25 +336,41 @@ def torch_python_unsupported(m: Machine, kb: Knowledge) -> Found | None:
     Cured by an environment with a Python that has wheels. Building torch from source is not worth
     it for this, and neither is changing the Python that the system itself uses.
     """
-    if m.torch.installed is not False and need(m.torch.installed, "torch.installed"):
+    ancient = _is_ancient(m, kb)
+    if not ancient and need(m.torch.installed, "torch.installed"):
         return None
     need(m.platform.system, "platform.system")
     platform = platform_of(m)
-    if platform is None or need(m.python.bits, "python.bits") == 32:
+    if platform is None or (not ancient and need(m.python.bits, "python.bits") == 32):
         return None
     python = need(python_of(m), "python.version")
     pythons = _pythons(kb, platform)
-    cpython = (m.python.implementation or "CPython") == "CPython"
-    if not pythons or (cpython and not _only_python_hinders(m, kb, pythons, python)):
+    none_is_made = ancient or (m.python.implementation or "CPython") != "CPython"
+    if not pythons or not (none_is_made or _only_python_hinders(m, kb, pythons, python)):
         return None
     return Found(
         evidence=("python.version", "python.implementation", "platform.machine"),
         values={
-            "python": python if cpython else f"{python} ({m.python.implementation})",
+            "python": _named(python, m.python.implementation),
             "pythons": pythons,
         },
         remedies=install_python(m, kb, pythons),
     )
+
+
+def _is_ancient(m: Machine, kb: Knowledge) -> bool:
+    """Whether this Python is older than any that a known build is made for.
+
+    It is not looked into, so whether it holds a torch of those days stays unknown.
+    """
+    if m.torch.installed is not None or m.python.version is None:
+        return False
+    oldest = min(Version(one.rstrip("t")) for row in kb.builds for one in row.pythons or ())
+    return m.python.version < oldest
+
+
+def _named(python: str, implementation: str | None) -> str:
+    return python if implementation in (None, "CPython") else f"{python} ({implementation})"
 
 
 def _pythons(kb: Knowledge, platform: str) -> tuple[str, ...]:
