@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -25,10 +24,11 @@ def _python(version: str) -> Machine:
 
 def test_an_active_environment_that_is_gone_is_said_beside_the_interpreter(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
-    env = {**os.environ, "VIRTUAL_ENV": str(gone), "COLUMNS": "200"}
+    env = {**os.environ, "VIRTUAL_ENV": str(gone)}
     argv = [sys.executable, "-m", "cudadoctor", "check", "--fast"]
     ran = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
-    assert f"VIRTUAL_ENV is {gone}, where there is no Python" in ran.stdout.split("driver ")[0]
+    examined = " ".join(ran.stdout.split("driver ")[0].split())
+    assert f"VIRTUAL_ENV is {gone}, where there is no Python" in examined
 
 
 def test_python_2_is_unsupported_although_nothing_looked_into_it() -> None:
@@ -47,7 +47,6 @@ def test_the_next_command_asks_the_examined_python() -> None:
     command = judge(machine).diagnosis.next_command
     assert command is not None
     assert command[0] == machine.python.executable
-    assert json.dumps(command)
 
 
 def test_a_next_command_of_a_redacted_document_can_be_pasted() -> None:
