@@ -34,6 +34,15 @@ COMPILES_SINCE = Version("2.0")
 """The first torch with torch.compile."""
 TRITON_FLOOR = Version("7.0")
 """The oldest GPU for which Triton generates code."""
+KERNELS_AT_RUN_TIME = (
+    "flash-linear-attention",
+    "liger-kernel",
+    "mamba-ssm",
+    "sglang",
+    "unsloth",
+    "vllm",
+)
+"""Packages whose own kernels are Triton's, or that call torch.compile unasked."""
 
 _BROKEN = (
     "torchvision::",
@@ -278,8 +287,14 @@ def triton_broken(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("build.headers" if compiler else "build.compiler.present",),
         values={"what": what},
+        severity=Severity.WARNING if _needs_triton(m) else Severity.INFO,
         remedies=_development(m, headers=bool(compiler)),
     )
+
+
+def _needs_triton(m: Machine) -> bool:
+    """Whether something here compiles while it runs; training alone does not."""
+    return bool(m.build.needed_by) or any(m.package(name) for name in KERNELS_AT_RUN_TIME)
 
 
 def _compiles(m: Machine, kb: Knowledge) -> bool:
