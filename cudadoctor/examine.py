@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 HEAD_START_S = 0.01
+HEARING_S = 0.2
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ def _side_by_side(
     meanwhile()
     _told("the system", lambda: _system_side(seen, host), progress)
     _told("the examined Python", lambda: _python_side(seen, host, look, chosen), progress)
-    driver.join()
+    _wait_for(driver)
     return seen
 
 
@@ -106,6 +107,12 @@ def _beside(job: Callable[[], None]) -> threading.Thread:
     thread.start()
     thread.join(HEAD_START_S)
     return thread
+
+
+def _wait_for(thread: threading.Thread) -> None:
+    """Wait in short turns: a Ctrl-C that another thread took is heard only between two waits."""
+    while thread.is_alive():
+        thread.join(HEARING_S)
 
 
 def _told(what: str, job: Callable[[], None], progress: Progress) -> None:
@@ -167,7 +174,7 @@ def _python_side(seen: dict[str, Looked], host: Host, look: Look, chosen: Chosen
     # Asking nvcc is waiting for it: beside it the libraries are followed.
     beside = _beside(lambda: _note(seen, "toolkits", lambda: _toolkits(host, look, facts, folders)))
     _note(seen, "libraries", lambda: _libraries(host, facts, folders))
-    beside.join()
+    _wait_for(beside)
 
 
 def _package_folders(facts: dict[str, Any]) -> tuple[str, ...]:
