@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cudadoctor.catalogue import CATALOGUE
 from cudadoctor.findings import Confidence
 from cudadoctor.rule import Found, need, rule
 from cudadoctor.rules.signs import (
@@ -20,70 +21,28 @@ if TYPE_CHECKING:
     from cudadoctor.facts import Machine
     from cudadoctor.knowledge import Knowledge
 
-_EXPLAINED_BY = (
-    "gpu-not-detected",
-    "driver-not-installed",
-    "driver-not-loaded",
-    "driver-library-mismatch",
-    "driver-too-old",
-    "driver-wrong-flavour",
-    "driver-unsupported-gpu",
-    "gpu-lost",
-    "gpu-ecc",
-    "gpu-unhealthy-hardware",
-    "uvm-not-loaded",
-    "fabric-manager",
-    "compute-mode",
-    "mig-misconfigured",
-    "device-permission",
-    "cuda-compat-conflict",
-    "driver-userspace-missing",
-    "pci-bar-bios",
-    "driver-bug",
-    "libcuda-stub",
-    "container-no-gpu",
-    "container-driver-caps",
-    "container-gpu-lost",
-    "wsl-setup",
-    "jetson-build",
-    "platform-unsupported",
-    "shm-too-small",
-    "ulimit",
-    "scheduler-no-gpu",
-    "torch-missing",
-    "torch-cpu-build",
-    "torch-wrong-backend",
-    "torch-arch-unsupported-new",
-    "torch-arch-unsupported-old",
-    "torch-python-unsupported",
-    "torch-install-corrupt",
-    "torch-duplicate",
-    "torch-companion-mismatch",
-    "torch-extension-abi",
-    "numpy-abi",
-    "triton-broken",
-    "windows-runtime-dll",
-    "disk-full",
-    "cudnn-shadowed",
-    "cudnn-missing-sublib",
-    "nvidia-wheels-mixed",
-    "nvjitlink-mismatch",
-    "cublas-mismatch",
-    "nccl-shadowed",
-    "libstdcxx-old",
-    "cuda-lib-shadowed",
-    "visible-devices-hides-gpu",
-    "env-var-misconfigured",
-    "fork-after-init",
-    "out-of-memory",
-    "nccl-network-interface",
-    "nccl-p2p-broken",
-    "nccl-version-skew",
-    "ddp-rank-device",
-    "ddp-launch",
-    "nccl-other",
-    "torch-bug",
+_EXPLAINS_NO_FAILURE = frozenset(
+    {
+        "wrong-interpreter",
+        "torch-index-wrong",
+        "build-isolation",
+        "pynvml-conflict",
+        "toolkit-missing",
+        "toolkit-torch-mismatch",
+        "toolkit-env-wrong",
+        "host-compiler-unsupported",
+        "arch-list-wrong",
+        "amp-no-benefit",
+        "tf32-off",
+        "slow-dataloader",
+        "pcie-degraded",
+        "thermal-throttle",
+        "cpu-bound",
+        "not-environment",
+        "unknown",
+    }
 )
+_EXPLAINED_BY = tuple(cause for cause in CATALOGUE if cause not in _EXPLAINS_NO_FAILURE)
 """Every cause that can make training fail. An explanation counts only where it is as grave."""
 
 
@@ -93,8 +52,8 @@ def unknown(m: Machine, kb: Knowledge) -> Found | None:
 
     It is said only where the driver and the GPU answer, or where torch itself fails, and where no
     other cause is at least likely. A look with all probes (without --fast and --no-smoke) and the
-    first error of the program's own log decide most of these. `cudadoctor record` keeps the raw
-    answers of this machine for a bug report.
+    first error of the program's own log decide most of these. `cudadoctor facts` keeps what
+    is known of this machine for a bug report.
     """
     failure = _failure(m)
     if failure is None:
