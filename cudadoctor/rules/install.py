@@ -31,6 +31,9 @@ PYNVML_OF_NVIDIA = Version("12")
 
 _OWN = re.compile(r"lib(c10|torch|cu(?!da\b|dnn_)|nv(?!idia|cuvid)|nccl)")
 """What torch is linked with. Of cuDNN's parts, loaded later, cudnn-missing-sublib tells."""
+_NO_METADATA = "its metadata (dist-info) is gone"
+_UNTOLD = "pip does not know of it, and what torch itself finds by metadata is not found."
+_STILL_IMPORTS = "It still imports, and fails where it needs a file that is not whole."
 _SPOKEN_FOR = (
     "GLIBC",
     "CXXABI_",
@@ -73,14 +76,24 @@ def torch_install_corrupt(m: Machine, kb: Knowledge) -> Found | None:
         need(m.torch.missing_files, "torch.missing_files")
         return None
     what, evidence, confidence = found
-    imports = m.torch.imported is not None and m.torch.imported.ok is True
     return Found(
-        evidence=(evidence, "torch.path"),
+        why=_UNTOLD if what == _NO_METADATA else _STILL_IMPORTS if _imports(m) else None,
+        evidence=tuple(dict.fromkeys((evidence, "torch.path"))),
         values={"what": what, "place": m.torch.path or m.python.site_packages or "this Python"},
         confidence=confidence,
-        severity=Severity.WARNING if imports else None,
+        severity=Severity.WARNING if _works(m, what) else None,
         remedies=(reinstall_torch(m, kb) if m.torch.installed else ()) or install_torch(m, kb),
     )
+
+
+def _works(m: Machine, what: str) -> bool:
+    """Whether the damage has done no harm yet: a stage of the training that failed is harm."""
+    failed = any(one.status == "failed" for one in (m.smoke.stages if m.smoke else ()))
+    return not failed and (_imports(m) or what == _NO_METADATA)
+
+
+def _imports(m: Machine) -> bool:
+    return m.torch.imported is not None and m.torch.imported.ok is True
 
 
 def _interrupted(m: Machine) -> bool:
@@ -96,26 +109,34 @@ def _damage(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | None:
         if files:
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
             return f"{files[0]}{more} {state}", f"torch.{field}_files", Confidence.CERTAIN
-    return _absent_libraries(m) or _absent_wheels(m, kb)
+    return _absent_libraries(m) or _absent_wheels(m, kb) or _absent_metadata(m)
 
 
 def _absent_libraries(m: Machine) -> tuple[str, str, Confidence] | None:
-    imports = m.torch.imported is not None and m.torch.imported.ok
     gone = [name for name in m.libraries.missing or () if _OWN.match(name)]
-    if not gone or imports or m.torch.build != "cuda":
+    if not gone or _imports(m) or m.torch.build != "cuda":
         return None
     return f"nothing provides {gone[0]}", "libraries.missing", Confidence.CERTAIN
 
 
 def _absent_wheels(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | None:
     """Wheels that torch requires and that are not there, unless the loader misses nothing."""
-    imports = m.torch.imported is not None and m.torch.imported.ok
-    if m.torch.build != "cuda" or not m.torch.requires or m.packages is None or imports:
+    if m.torch.build != "cuda" or not m.torch.requires or m.packages is None or _imports(m):
         return None
     gone = [pin.name for pin in library_pins(m, kb) if pin.installed is None and pin.name != META]
     if not gone or (m.libraries.missing is not None and m.libraries.predicted):
         return None
     return f"{', '.join(gone)} not installed", "packages", Confidence.LIKELY
+
+
+def _absent_metadata(m: Machine) -> tuple[str, str, Confidence] | None:
+    """A torch in site-packages of which pip knows nothing: parts of it are found by metadata."""
+    site, path = m.python.site_packages, m.torch.path
+    if m.look == "report" or m.packages is None or m.package("torch") or m.torch.requires:
+        return None
+    if not site or not path or not path.startswith(site) or m.torch.installer:
+        return None
+    return _NO_METADATA, "torch.path", Confidence.CERTAIN
 
 
 @rule(

@@ -13,6 +13,7 @@ from cudadoctor.rules.signs import (
     SUCCESS,
     answered,
     code_path,
+    cuda_works,
     driver_code,
     gpu_present,
 )
@@ -83,7 +84,8 @@ def _failure(m: Machine) -> tuple[str, str] | None:
         return "torch does not see the GPU", shown
     if m.driver.libcuda.code not in (None, SUCCESS):
         return f"CUDA does not start (cuInit: {m.driver.libcuda.code})", "driver.libcuda.code"
-    code = driver_code(m)
+    # NVML only watches: where CUDA reaches a GPU, no training fails for its silence.
+    code = SUCCESS if cuda_works(m) else driver_code(m)
     if code == NOT_FOUND:
         return "The driver started no GPU", code_path(m)
     if code not in (None, SUCCESS, NO_LIBRARY):
