@@ -60,6 +60,8 @@ def loads(text: str | bytes) -> Machine:
     unknown: list[str] = []
     kept = _known(Machine, data, "", unknown)
     machine = from_plain(kept)
+    if not unknown:
+        return machine
     newer = " of a newer cudadoctor" if machine.schema > SCHEMA else ""
     gaps = tuple(
         Gap(fact=path, why=f"this version does not know the key{newer}", asked=False)
