@@ -11,6 +11,8 @@ from cudadoctor.facts import Gpu, GpuProcess
 
 UNSUPPORTED = (3, 13, 25)
 """Not supported, function not found, struct version not known: an older driver or another GPU."""
+GONE = (15, 16)
+"""Lost, and waiting for a reset: said of the GPU, not of the question."""
 
 _MOST_MEMORY = 1 << 44
 _COMPUTE_MODES = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
@@ -30,7 +32,8 @@ def gpu_from(
     fields: Fields = {}
     unsupported: list[str] = []
     gaps: list[tuple[str, str]] = []
-    for line in lines:
+    told = list(lines)
+    for line in told:
         asked, code = str(line.get("field")), line.get("code", 0)
         if asked == "handle":
             fields["code"] = code if code else None
@@ -39,12 +42,27 @@ def gpu_from(
         elif code in UNSUPPORTED:
             unsupported += FIELDS[asked][0]
         elif code:
-            gaps += [(name, f"NVML refused it with code {code}") for name in FIELDS[asked][0]]
+            gaps += [(name, _refusal(code)) for name in FIELDS[asked][0]]
         else:
             _take(fields, gaps, asked, line.get("value"))
     unsupported += fields.pop("unsupported", [])
+    fields["code"] = fields.get("code") or _lost_meanwhile(told)
     gpu = Gpu(index=index, unsupported=tuple(dict.fromkeys(unsupported)), **fields)
     return gpu, tuple(gaps)
+
+
+def _refusal(code: object) -> str:
+    return "NVML's answer could not be read" if code == -1 else f"NVML refused it with code {code}"
+
+
+def _lost_meanwhile(told: list[dict[str, object]]) -> int | None:
+    """The code of a GPU that answered first and then nothing any more: it is gone since.
+
+    One refused question between two answers is a whim of the driver, and so is the last one alone.
+    """
+    last = {line.get("code") for line in told[-2:]}
+    code = told[-1].get("code") if len(told) > 1 else None
+    return code if isinstance(code, int) and code in GONE and last == {code} else None
 
 
 def _take(fields: Fields, gaps: list[tuple[str, str]], asked: str, value: object) -> None:

@@ -29,6 +29,7 @@ _FELL_OFF = 79
 _FELL_OFF_WORDS = "fallen off the bus"
 _ECC_WORDS = ("uncorrectable ecc error",)
 _ECC_FATAL, _ECC_PENDING = frozenset({48, 64, 95, 140, 171, 172}), frozenset({63, 94})
+NO_POWER, NO_INTERRUPTS = 8, 11
 _DEVICE = frozenset({54, 61, 62, 74, 110, 119, 120, 136, 143, 158, 167, 169})
 """Xids that NVIDIA's catalogue lays at the door of the device, not of a program."""
 
@@ -233,4 +234,34 @@ def xid_of_the_device(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-RULES = (gpu_lost, gpu_ecc, driver_hangs, xid_of_the_device)
+@rule(
+    "gpu-unhealthy-hardware",
+    title="GPU {which} gets no power from its external cables",
+    yields_to=("gpu-lost",),
+)
+def gpu_not_started(m: Machine, kb: Knowledge) -> Found | None:
+    """The driver counts the GPU and cannot start it, and names what the board denies it.
+
+    NVML answers the first question about it with code 8 (external power missing) or 11 (its
+    interrupts do not arrive). Code 4 there means no permission and in a job often the GPU of
+    somebody else, which is no fault.
+
+    Cables first; for interrupts a newer firmware (BIOS) of the board, then another slot.
+    """
+    bad = [gpu for gpu in m.gpus or () if gpu.code in (NO_POWER, NO_INTERRUPTS)]
+    if not bad:
+        return None
+    power = bad[0].code == NO_POWER
+    text = "Connect every power socket of the GPU to the supply, each with a cable of its own."
+    if not power:
+        text = "Update the firmware (BIOS) of the board, and put the GPU into another slot."
+    alike = [(n, gpu) for n, gpu in enumerate(m.gpus or ()) if gpu.code == bad[0].code]
+    return Found(
+        evidence=tuple(f"gpus.{n}.code" for n, _ in alike),
+        values={"which": [gpu.index for _, gpu in alike]},
+        title=None if power else "The interrupts of GPU {which} do not reach the driver",
+        remedies=by_hand("gpu-on-its-board", "Check the GPU's place", text, keeper_of(m)),
+    )
+
+
+RULES = (gpu_lost, gpu_ecc, driver_hangs, xid_of_the_device, gpu_not_started)

@@ -17,6 +17,12 @@ typedef struct {
 } pci;
 typedef struct { u32 version, sensor; int temperature; } temperature_v1;
 typedef struct {
+    unsigned char cluster[16];
+    int status;
+    u32 clique;
+    unsigned char state;
+} fabric_v1;
+typedef struct {
     u32 version;
     unsigned char cluster[16];
     int status;
@@ -241,6 +247,11 @@ int nvmlDeviceGetNvLinkState(void *d, u32 link, u32 *to) {
 int nvmlDeviceGetGpuFabricInfoV(void *d, fabric_v2 *to) {
     DOES(GPU(d));
     if (to->version != 0x02000024) return VERSION_MISMATCH;
+    to->state = (unsigned char)number_of(GPU(d), "fabric_state", 3);
+    return 0;
+}
+int nvmlDeviceGetGpuFabricInfo(void *d, fabric_v1 *to) {
+    DOES(GPU(d));
     to->state = (unsigned char)number_of(GPU(d), "fabric_state", 3);
     return 0;
 }

@@ -1,6 +1,9 @@
 /* The scenario of a stand-in library: "key = value" lines of the file that CUDADOCTOR_STANDIN names.
 
    <function> = <code> | hang | crash       what a function does; gpu3.<function> for one GPU only
+   <function> = ones | zeros | noise        it succeeds, and all that it answers is garbage
+   after = <calls> <code> | hang | crash    what everything does once so many calls were answered;
+                                            gpu3.after counts the calls about one GPU only
    <key> = <value>                          what it answers; gpu3.<key> for one GPU only */
 #include <signal.h>
 #include <stdio.h>
@@ -29,26 +32,35 @@ static const char *find(const char *key) {
     return NULL;
 }
 
-static const char *text_of(int gpu, const char *key, const char *usual) {
+/* Not 0 while a function answers with garbage: 1 ones, 2 zeros, 3 noise. */
+static int garbage;
+static const char *const GARBAGE[] = {"", "ones", "zeros", "noise"};
+
+static const char *scenario_of(int gpu, const char *key) {
     char one[128];
     const char *found = NULL;
     if (gpu >= 0) {
         snprintf(one, sizeof one, "gpu%d.%s", gpu, key);
         found = find(one);
     }
-    if (!found) found = find(key);
+    return found ? found : find(key);
+}
+
+static const char *text_of(int gpu, const char *key, const char *usual) {
+    static const char *const words[] = {"", "\xff\xff\xff\xff", "", "\x1b[31m\xde\xad\n$(x)"};
+    const char *found = scenario_of(gpu, key);
+    if (garbage) return words[garbage];
     return found ? found : usual;
 }
 
 static long long number_of(int gpu, const char *key, long long usual) {
-    const char *found = text_of(gpu, key, NULL);
+    static const long long numbers[] = {0, -1, 0, 0x5eadbeefdeadbeef};
+    const char *found = scenario_of(gpu, key);
+    if (garbage) return numbers[garbage];
     return found ? strtoll(found, NULL, 0) : usual;
 }
 
-/* What a function does before it answers: its code, or it never comes back. */
-static int act(int gpu, const char *function) {
-    const char *does = text_of(gpu, function, NULL);
-    if (!does) return 0;
+static int done(const char *does) {
     if (!strcmp(does, "hang")) {
         sigset_t all;
         sigfillset(&all);
@@ -56,5 +68,26 @@ static int act(int gpu, const char *function) {
         for (;;) pause();
     }
     if (!strcmp(does, "crash")) *(volatile int *)0 = 1;
-    return (int)strtol(does, NULL, 0);
+    for (int kind = 1; kind < 4; kind++)
+        if (!strcmp(does, GARBAGE[kind])) garbage = kind;
+    return garbage ? 0 : (int)strtol(does, NULL, 0);
+}
+
+/* Whatever is asked after so many calls meets a device that is gone; 0 where it is still there. */
+static int gone(int gpu) {
+    static long calls[257];
+    char key[32] = "after", *does;
+    if (gpu >= 0) snprintf(key, sizeof key, "gpu%d.after", gpu);
+    long *asked = &calls[gpu >= 0 && gpu < 256 ? gpu : 256];
+    const char *after = find(key);
+    if (!after || ++*asked <= strtol(after, &does, 0)) return 0;
+    return done(does + strspn(does, " "));
+}
+
+/* What a function does before it answers: its code, or it never comes back. */
+static int act(int gpu, const char *function) {
+    garbage = 0;
+    int code = gone(gpu);
+    const char *does = scenario_of(gpu, function);
+    return code || !does ? code : done(does);
 }

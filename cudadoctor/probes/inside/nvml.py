@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 MOST_GPUS = 256
 MOST_PROCESSES = 64
+MOST_LISTED = 1 << 16
+NOT_FOUND = 6
+TOO_SMALL = 7
 MISSING = 13  # NVML's "function not found", also used where pynvml itself lacks the function
+GONE = (15, 16)  # the GPU is lost, or waits for a reset
 OWN_ERROR = -1  # no code of NVML: the answer could not even be read
 NEXT_WAY = (3, MISSING, 25, OWN_ERROR)
 
@@ -209,14 +213,24 @@ def pci(value: Any) -> dict[str, Any]:
 def processes(ask: Ask, device: Any) -> Answer:
     """A list with absurd entries is one of a struct of another size: the older call is right."""
     answer: Answer = (None, MISSING)
-    for name in ("_v3", "_v2"):
-        value, code = ask("nvmlDeviceGetComputeRunningProcesses" + name, device)
-        answer = (value, code)
+    for form in ("_v3", "_v2"):
+        name = "nvmlDeviceGetComputeRunningProcesses" + form
+        if too_many(ask, name, device):
+            answer = (None, OWN_ERROR)
+            continue
+        value, code = answer = ask(name, device)
         if code == 0 and not any(absurd(entry) for entry in value):
             return [process(ask, entry) for entry in value[:MOST_PROCESSES]], 0
         if code not in NEXT_WAY and code != 0:
             return None, code
     return None, answer[1] or OWN_ERROR
+
+
+def too_many(ask: Ask, name: str, device: Any) -> bool:
+    """Whether the size is garbage: pynvml would reserve memory for as many, until the end of it."""
+    size = ctypes.c_uint()
+    code = ask.raw(name, device, ctypes.byref(size), None)
+    return code in (0, TOO_SMALL) and size.value > MOST_LISTED
 
 
 def absurd(entry: Any) -> bool:
@@ -231,17 +245,23 @@ def process(ask: Ask, entry: Any) -> dict[str, Any]:
 
 
 def mig_devices(ask: Ask, device: Any) -> Answer:
-    """There can be holes between the instances, so every index is asked."""
+    """There can be holes between the instances, so every index is asked.
+
+    "Not found" is a hole; any other refusal is no sign that there are none.
+    """
     most, code = ask("nvmlDeviceGetMaxMigDeviceCount", device)
     if code != 0:
         return None, code
-    found = []
+    found: list[str] = []
+    refused = 0
     for index in range(min(most, 64)):
         part, code = ask("nvmlDeviceGetMigDeviceHandleByIndex", device, index)
         if code == 0:
             uuid, code = ask("nvmlDeviceGetUUID", part)
             found.append(text(uuid) if code == 0 else "")
-    return found, 0
+        elif code != NOT_FOUND:
+            refused = refused or code
+    return (None, refused) if refused and not found else (found, 0)
 
 
 def fabric(ask: Ask, device: Any) -> Answer:
@@ -266,6 +286,8 @@ def nvlinks(ask: Ask, device: Any) -> Answer:
     states: list[Any] = []
     for link in range(18):
         state, code = ask("nvmlDeviceGetNvLinkState", device, link)
+        if code in GONE:
+            return None, code
         if code != 0:
             return (states, 0) if states else (None, 3 if code == 2 else code)
         states.append(state)
