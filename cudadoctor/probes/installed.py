@@ -11,7 +11,7 @@ from cudadoctor.facts import Distribution, TorchCopy
 from cudadoctor.host import Host
 from cudadoctor.probes import Notes
 from cudadoctor.probes.archs import binding, read_archs
-from cudadoctor.probes.record import compare, compare_wheels
+from cudadoctor.probes.record import Damage, compare, compare_wheels
 from cudadoctor.probes.told import CopyLine, DistLine, Told
 
 _ASSIGNED = re.compile(r"""^(\w+)(?:\s*:[^=]+)?\s*=\s*(?:['"]([^'"]*)['"]|None)""", re.MULTILINE)
@@ -120,10 +120,11 @@ def _note_files(notes: Notes, host: Host, told: Told, real: CopyLine) -> None:
     damage = compare(host, dist.entry, dist.folder) if dist else None
     if dist is not None and damage is not None:
         source = f"{dist.entry}/{dist.folder}/RECORD"
-        notes.fact("torch.missing_files", damage.missing, source)
         wheels = ((one.entry, one.folder) for one in told.dists if one.name.startswith("nvidia-"))
         below = compare_wheels(host, wheels)
-        source = source if not (below.empty or below.short) else "RECORD of torch and its wheels"
+        if below != Damage():
+            source = "RECORD of torch and its wheels"
+        notes.fact("torch.missing_files", damage.missing + below.missing, source)
         notes.fact("torch.empty_files", damage.empty + below.empty, source)
         notes.fact("torch.short_files", damage.short + below.short, source)
         return

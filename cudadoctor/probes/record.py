@@ -54,7 +54,9 @@ def compare(host: Host, entry: str, dist_info: str) -> Damage | None:
 
 
 def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
-    """The libraries of NVIDIA's wheels that are empty or cut short, as when a disk was full.
+    """The libraries of NVIDIA's wheels that are gone, empty or cut short, as on a full disk.
+
+    Which parts of cuDNN are gone is for the loader's own look to tell.
 
     records: folder of the path and dist-info. Two wheels may claim one file: the smaller counts.
     """
@@ -64,13 +66,16 @@ def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
         for path, size in _sizes(_lines_with(data, b"/lib/lib"), "nvidia/"):
             if ".so" in path:
                 claimed[entry, path] = min(size, claimed.get((entry, path), size))
+    missing: list[str] = []
     empty: list[str] = []
     short: list[str] = []
     for (entry, path), expected in claimed.items():
         found = host.stat(f"{entry}/{path}")
         if found.exists and found.size < expected:
             (short if found.size else empty).append(path)
-    return Damage(empty=tuple(empty), short=tuple(short))
+        elif found.exists is False and "libcudnn" not in path:
+            missing.append(path)
+    return Damage(missing=tuple(missing), empty=tuple(empty), short=tuple(short))
 
 
 def expected_sizes(

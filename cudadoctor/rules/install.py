@@ -18,7 +18,8 @@ from cudadoctor.remedies import (
     unset_variables,
 )
 from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.pins import META, library_pins, version_of
+from cudadoctor.rules.damaged_wheels import absent_wheels, libraries_again
+from cudadoctor.rules.pins import version_of
 from cudadoctor.rules.signs import said
 
 if TYPE_CHECKING:
@@ -82,14 +83,31 @@ def torch_install_corrupt(m: Machine, kb: Knowledge) -> Found | None:
         values={"what": what, "place": m.torch.path or m.python.site_packages or "this Python"},
         confidence=confidence,
         severity=Severity.WARNING if _works(m, what) else None,
-        remedies=(reinstall_torch(m, kb) if m.torch.installed else ()) or install_torch(m, kb),
+        remedies=_made_whole(m, kb),
     )
+
+
+def _made_whole(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+    """Only what is damaged, where that is a library's wheel; else torch and all it requires."""
+    files = (m.torch.missing_files, m.torch.empty_files, m.torch.short_files)
+    damaged = tuple(name for some in files for name in some or ())
+    gone = tuple(name for name in m.libraries.missing or () if _OWN.match(name))
+    whole = (reinstall_torch(m, kb) if m.torch.installed else ()) or install_torch(m, kb)
+    return libraries_again(m, kb, damaged + gone) + whole
 
 
 def _works(m: Machine, what: str) -> bool:
     """Whether the damage has done no harm yet: a stage of the training that failed is harm."""
     failed = any(one.status == "failed" for one in (m.smoke.stages if m.smoke else ()))
-    return not failed and (_imports(m) or what == _NO_METADATA)
+    return not failed and (_imports(m) or what == _NO_METADATA or _only_later(m))
+
+
+def _only_later(m: Machine) -> bool:
+    """Whether only libraries are gone that torch loads when it needs them."""
+    gone = m.torch.missing_files or ()
+    other = m.torch.empty_files or m.torch.short_files or m.libraries.missing
+    below = all(name.startswith("nvidia/") for name in gone)
+    return bool(gone) and below and not other and bool(m.libraries.predicted)
 
 
 def _imports(m: Machine) -> bool:
@@ -123,7 +141,7 @@ def _absent_wheels(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | N
     """Wheels that torch requires and that are not there, unless the loader misses nothing."""
     if m.torch.build != "cuda" or not m.torch.requires or m.packages is None or _imports(m):
         return None
-    gone = [pin.name for pin in library_pins(m, kb) if pin.installed is None and pin.name != META]
+    gone = [pin.name for pin in absent_wheels(m, kb)]
     if not gone or (m.libraries.missing is not None and m.libraries.predicted):
         return None
     return f"{', '.join(gone)} not installed", "packages", Confidence.LIKELY
