@@ -167,6 +167,21 @@ def facts(**options: Any) -> int:
 
 
 @main.command()
+@click.argument("folder", metavar="DIR")
+@_options(_looking, _full)
+def record(folder: str, **options: Any) -> int:
+    """Write the raw answers of this host into DIR, for a bug report that becomes a test.
+
+    DIR is made; one that is not empty is refused. Names, secrets and identifiers are replaced
+    unless --full.
+    """
+    from cudadoctor import commands
+    from cudadoctor.asked import Asked
+
+    return commands.record(folder, Asked(**options))
+
+
+@main.command()
 def version() -> int:
     """Print the version and the day of the knowledge."""
     from cudadoctor import knowledge

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cudadoctor.asked import Asked
+    from cudadoctor.examine import Look
     from cudadoctor.facts import Machine
     from cudadoctor.plan import Plan, Wishes
     from cudadoctor.render import Report
@@ -133,6 +134,28 @@ def facts(asked: Asked) -> int:
     return 0
 
 
+def record(folder: str, asked: Asked) -> int:
+    """Write the raw answers of this machine into a folder, redacted unless --full."""
+    from cudadoctor import early, examine, recording
+    from cudadoctor.progress import shown_on_stderr
+
+    refuse_contradictions(asked)
+    try:
+        recording.prepare(folder)
+        host = recording.RecordingHost(early.host())
+        with shown_on_stderr() as progress:
+            machine = examine.examine_host(host, _look(asked), progress)
+        number = recording.write(folder, host, _look(asked), machine, full=asked.full)
+    except (recording.RecordError, examine.NoInterpreter) as error:
+        refuse(str(error))
+    finally:
+        early.end()
+    redacted = "names, secrets and identifiers are replaced; look through it before you share it"
+    hidden = "nothing is redacted: share it only with whom you trust" if asked.full else redacted
+    sys.stdout.write(f"{number} answers of this host written to {folder}; {hidden}\n")
+    return 0
+
+
 def _sources(asked: Asked) -> Iterator[Source]:
     """The machines to judge: saved ones where --from names any, else this one."""
     if asked.saved:
@@ -153,18 +176,23 @@ def _examined(asked: Asked, ranks: int | None = None) -> Machine:
     from cudadoctor import examine
     from cudadoctor.progress import shown_on_stderr
 
-    look = examine.Look(
+    try:
+        with shown_on_stderr() as progress:
+            return examine.examine(_look(asked, ranks), progress, meanwhile=_load_the_core)
+    except examine.NoInterpreter as error:
+        refuse(str(error))
+
+
+def _look(asked: Asked, ranks: int | None = None) -> Look:
+    from cudadoctor.examine import Look
+
+    return Look(
         python=asked.python,
         depth="fast" if asked.fast else "no-smoke" if asked.no_smoke else "full",
         device=asked.device,
         ranks=ranks,
         timeout_s=asked.timeout,
     )
-    try:
-        with shown_on_stderr() as progress:
-            return examine.examine(look, progress, meanwhile=_load_the_core)
-    except examine.NoInterpreter as error:
-        refuse(str(error))
 
 
 def _load_the_core() -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from cudadoctor.children import Ran, collected, kill
 
-__all__ = ["INSIDE", "Answer", "Host", "Listing", "LocalHost", "Ran", "Space", "Stat"]
+__all__ = ["INSIDE", "Answer", "Host", "Listing", "LocalHost", "Ran", "Space", "Stat", "absolute"]
 
 INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probes", "inside")
 
@@ -150,6 +150,11 @@ class Host(Protocol):
     ) -> Ran:
         """Run a script of probes/inside in an interpreter (the doctor's own by default)."""
         ...
+
+
+def absolute(host: Host, path: str) -> str:
+    """The path as seen from the working folder; a replayed host brings its own."""
+    return os.path.abspath(os.path.join(getattr(host, "folder", ""), path))
 
 
 class LocalHost:

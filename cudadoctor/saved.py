@@ -10,6 +10,8 @@ from cudadoctor import factfile
 from cudadoctor.facts import Machine
 
 MOST_BYTES = 32 << 20
+RECORDING = "recording.json"
+"""What makes a folder a recording: it is replayed as one machine."""
 
 
 class SavedError(ValueError):
@@ -19,8 +21,21 @@ class SavedError(ValueError):
 def machines(names: tuple[str, ...]) -> Iterator[tuple[str, Machine]]:
     """Every machine behind the names; a folder stands for its files, - for standard input."""
     for name in names:
+        if name != "-" and (Path(name) / RECORDING).is_file():
+            yield name, _replayed(name)
+            continue
         for path in _files(name):
             yield path, _machine(path)
+
+
+def _replayed(folder: str) -> Machine:
+    """The machine that `cudadoctor record` asked; a question that it lacks becomes a gap."""
+    from cudadoctor import replay
+
+    try:
+        return replay.replay(folder, strict=False)
+    except replay.ReplayError as error:
+        raise SavedError(f"--from {error}") from error
 
 
 def _files(name: str) -> list[str]:

@@ -31,7 +31,7 @@ CORE = (
 
 SHELL = frozenset(
     {"__main__", "cli", "commands", "early", "examine", "host", "painting", "progress", "saved"}
-    | {"children", "recorded", "smoke", "wrong_use"}
+    | {"children", "recorded", "recording", "replay", "smoke", "wrong_use"}
 )
 """What may touch the world: the door, and what stands between it and the user."""
 

@@ -1,7 +1,7 @@
 """Where pip and uv of this user look for packages: their files and variables, read as they do."""
 
 # Paths are texts here: links stay unresolved, as the user wrote them.
-# ruff: noqa: PTH100, PTH111, PTH118
+# ruff: noqa: PTH111, PTH118
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cudadoctor.facts import Index
-from cudadoctor.host import Host
+from cudadoctor.host import Host, absolute
 from cudadoctor.probes.shims import upwards
 
 _SETTING = re.compile(r"([A-Za-z][\w -]*?)\s*[=:]\s*(.*)")
@@ -151,7 +151,7 @@ def _uv_files(host: Host) -> Iterator[str]:
 
 def _project_file(host: Host) -> str | None:
     """The nearest file upwards in which a project has settings for uv."""
-    for folder in upwards(os.path.abspath(".")):
+    for folder in upwards(absolute(host, ".")):
         for name in ("uv.toml", "pyproject.toml"):
             path = os.path.join(folder, name)
             if host.stat(path).exists and _uv_table(host, path) is not None:

@@ -96,7 +96,8 @@ def _note_surroundings(notes: Notes, host: Host, told: Told, python: PythonLine)
 def _note_silence(notes: Notes, host: Host, executable: str, ran: Ran) -> None:
     """Say why the interpreter told nothing: no Python, too old a Python, or a sick one."""
     why = f"{executable} {NO_PYTHON}: {_how_it_ended(ran)}"
-    if ran.timed_out or ran.signal or (ran.why and ran.why.startswith("more than")):
+    # A flood, or a recording in which it was not asked, says nothing against it either.
+    if ran.timed_out or ran.signal or (ran.why or "").startswith(("more than", "the recording")):
         why = f"{executable} told nothing: {_how_it_ended(ran)}"
     elif ran.code is not None:
         version = _version_of(host, executable)

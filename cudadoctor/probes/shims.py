@@ -4,7 +4,7 @@ A shim of pyenv takes 70 ms to start, and a pip must not be run to learn whose i
 """
 
 # Paths are texts here: links stay unresolved, as the user wrote them.
-# ruff: noqa: PTH100, PTH118, PTH119, PTH120
+# ruff: noqa: PTH118, PTH119, PTH120
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from cudadoctor.host import Host
+from cudadoctor.host import Host, absolute
 
 _EXEC_LINE = re.compile(r"""^'''exec' (?:"([^"]+)"|(\S+)) """, re.MULTILINE)
 
@@ -78,7 +78,7 @@ def _wanted(host: Host, root: str) -> Iterator[str]:
     if told := host.env.get("PYENV_VERSION"):
         yield from told.split(":")
         return
-    for folder in upwards(host.env.get("PYENV_DIR") or os.path.abspath(".")):
+    for folder in upwards(host.env.get("PYENV_DIR") or absolute(host, ".")):
         found = host.read(os.path.join(folder, ".python-version"), 4096)
         if found.known:
             yield from _lines(found.text)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from cudadoctor.host import Host
+from cudadoctor.host import Host, absolute
 from cudadoctor.probes.shims import behind_shim
 
 _PYTHON_NAME = re.compile(r"(?i)(python|pypy|graalpy)[\w.-]*$")
@@ -54,14 +54,14 @@ def choose(host: Host, python: str | None = None, own: str = sys.executable) -> 
     on_path = next(on_path_all(host), None)
     if on_path:
         return Chosen(executable=on_path, by="PATH", passed_over=tuple(passed_over))
-    return Chosen(executable=own, by="own", passed_over=tuple(passed_over))
+    return Chosen(executable=getattr(host, "own", own), by="own", passed_over=tuple(passed_over))
 
 
 def named(host: Host, python: str) -> str:
     """The interpreter that the text of --python names: a program, a folder, a name on PATH."""
     if not python.strip():
         raise UsageError("--python is empty; give a Python, or the folder of an environment.")
-    path = os.path.abspath(_expanded(host, python))
+    path = absolute(host, _expanded(host, python))
     stat = host.stat(path)
     if stat.is_dir:
         if found := in_folder(host, path):
@@ -102,8 +102,8 @@ def on_path_all(host: Host, names: tuple[str, ...] = ("python3", "python")) -> I
 def _active(host: Host) -> Iterator[tuple[str, str]]:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if folder := host.env.get(variable):
-            yield variable, os.path.abspath(folder)
-    yield "./.venv", os.path.abspath(".venv")
+            yield variable, absolute(host, folder)
+    yield "./.venv", absolute(host, ".venv")
 
 
 def _looks_like_name(python: str) -> bool:

@@ -1,0 +1,150 @@
+"""Replaying a recording: a host that knows only what another one once said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cudadoctor import recorded
+from cudadoctor.examine import Look, examine_host
+from cudadoctor.facts import Machine
+from cudadoctor.host import Answer, Listing, Ran, Space, Stat
+from cudadoctor.recorded import Question
+
+SILENT = "the recording has no answer to this"
+
+
+class NoAnswer(LookupError):  # noqa: N818 - what it is
+    """A question that the recording has no answer to."""
+
+
+class ReplayError(ValueError):
+    """Why a folder cannot be replayed, in one sentence."""
+
+
+class ReplayHost:
+    """A Host that answers from the folder of a recording.
+
+    strict: a question without an answer raises NoAnswer; else the answer is that it is not known.
+    unanswered: those questions, since a probe may turn an error into a gap.
+    folder, own: the working folder and the doctor's interpreter of the recorded host.
+    """
+
+    def __init__(self, folder: str, *, strict: bool = True) -> None:
+        self._folder = Path(folder)
+        about = _about(self._folder)
+        self.strict = strict
+        self.unanswered: list[str] = []
+        self.date: str | None = about.get("date")
+        self.look = msgspec.convert(about["look"], Look)
+        self.folder: str = about["folder"]
+        if about.get("own"):
+            self.own: str = about["own"]
+        self._env: dict[str, str] = about["env"]
+        self._system: str = about["system"]
+        self._said = {kind: _entries(self._folder, kind) for kind in recorded.KINDS}
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return self._env
+
+    @property
+    def system(self) -> str:
+        return self._system
+
+    def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
+        question = {"path": path, "limit": limit, "offset": offset}
+        said: Answer = self._answer("read", question, Answer(why=SILENT))
+        return said
+
+    def listing(self, path: str) -> Listing:
+        said: Listing = self._answer("listing", {"path": path}, Listing(why=SILENT))
+        return said
+
+    def stat(self, path: str) -> Stat:
+        said: Stat = self._answer("stat", {"path": path}, Stat(exists=None, why=SILENT))
+        return said
+
+    def glob(self, pattern: str) -> tuple[str, ...]:
+        said: tuple[str, ...] = self._answer("glob", {"pattern": pattern}, ())
+        return said
+
+    def which(self, name: str) -> str | None:
+        said: str | None = self._answer("which", {"name": name}, None)
+        return said
+
+    def space(self, path: str) -> Space | None:
+        said: Space | None = self._answer("space", {"path": path}, None)
+        return said
+
+    def run(
+        self,
+        *argv: str,
+        timeout_s: float,  # noqa: ARG002 - it took as long as it took
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: str | None = None,
+    ) -> Ran:
+        question = recorded.program(argv, self._env, env, cwd, stdin)
+        said: Ran = self._answer("run", question, Ran(why=SILENT))
+        return said
+
+    def inside(
+        self,
+        script: str,
+        *args: str,
+        timeout_s: float,  # noqa: ARG002
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> Ran:
+        question = recorded.script((script, *args), python, self._env, env, cwd)
+        said: Ran = self._answer("inside", question, Ran(why=SILENT))
+        return said
+
+    def _answer(self, kind: str, question: Question, silent: Any) -> Any:
+        key = recorded.key_of(question)
+        if key in self._said[kind]:
+            return recorded.decoded(kind, self._said[kind][key], self._folder)
+        self.unanswered.append(f"{kind} {key}")
+        if self.strict:
+            raise NoAnswer(f"this recording has no answer to {kind} {key}")
+        return silent
+
+
+def replay(folder: str, *, strict: bool = True) -> Machine:
+    """The machine of a recording. Raises NoAnswer where strict and it lacks an answer."""
+    host = ReplayHost(folder, strict=strict)
+    machine = examine_host(host, host.look, lambda *_: None, today=host.date)
+    if strict and host.unanswered:
+        raise NoAnswer(f"this recording has no answer to {'; '.join(host.unanswered)}")
+    return machine
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    try:
+        about = json.loads((folder / recorded.ABOUT).read_text(encoding="utf-8"))
+        if about["recording"] > recorded.FORMAT:
+            raise ReplayError(f"{folder} was recorded by a newer cudadoctor: take that one")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, ReplayError):
+            raise
+        raise ReplayError(f"{folder} is no recording: {error}") from error
+    return dict(about)
+
+
+def _entries(folder: Path, kind: str) -> dict[str, Any]:
+    """By question, what was said."""
+    found: dict[str, Any] = {}
+    try:
+        with (folder / f"{kind}.jsonl").open(encoding="utf-8") as file:
+            for line in file:
+                entry = json.loads(line)
+                found.setdefault(recorded.key_of(entry["asked"]), entry["said"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ReplayError(f"{folder}/{kind}.jsonl cannot be read: {error}") from error
+    return found
