@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
 
 _NAME = "CUDA_VISIBLE_DEVICES"
+_NAMED = ("GPU-", "MIG-", "<")
+"""How a list of GPUs by their identifiers begins, also in a redacted document."""
 _FULL = 0.9
 """A GPU with a larger share of its memory taken has no room for a training step."""
 _FILES_WORDS = ("too many open files", "received 0 items of ancdata")
@@ -88,8 +90,7 @@ def visible_devices_hides_gpu(m: Machine, kb: Knowledge) -> Found | None:
         need(m.gpus, "gpus")
     left = visible(m) or Visible(indexes=(), stop="empty")
     total = len(m.gpus or ()) or 1
-    works = m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
-    if len(left.indexes) >= total or (works and not left.indexes):
+    if len(left.indexes) >= total or (not left.indexes and _seen_all_the_same(m, value)):
         return None
     gone = not left.indexes
     return Found(
@@ -99,6 +100,17 @@ def visible_devices_hides_gpu(m: Machine, kb: Knowledge) -> Found | None:
         severity=_how_grave(m, left),
         remedies=unset_variables(m, _NAME),
     )
+
+
+def _seen_all_the_same(m: Machine, value: str) -> bool:
+    """Whether CUDA finds a GPU under a value that we read as hiding all of them.
+
+    Numbers, quotes and an empty value leave no doubt; names of GPUs and of MIG instances may.
+    """
+    if torch_works(m):
+        return True
+    counted = m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
+    return counted and value.strip().startswith(_NAMED)
 
 
 def _how_grave(m: Machine, left: Visible) -> Severity:
