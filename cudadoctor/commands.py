@@ -136,7 +136,7 @@ def facts(asked: Asked) -> int:
 
 def record(folder: str, asked: Asked) -> int:
     """Write the raw answers of this machine into a folder, redacted unless --full."""
-    from cudadoctor import early, examine, recording
+    from cudadoctor import early, examine, recording, replay
     from cudadoctor.progress import shown_on_stderr
 
     refuse_contradictions(asked)
@@ -153,6 +153,9 @@ def record(folder: str, asked: Asked) -> int:
     redacted = "names, secrets and identifiers are replaced; look through it before you share it"
     hidden = "nothing is redacted: share it only with whom you trust" if asked.full else redacted
     sys.stdout.write(f"{number} answers of this host written to {folder}; {hidden}\n")
+    if lacking := replay.lacking(folder):
+        lack = "its replay asks what was not recorded, and judges less"
+        sys.stderr.write(f"cudadoctor: {lack}: {lacking[0]}\n")
     return 0
 
 

@@ -58,9 +58,10 @@ class Concealer(Redactor):
             (re.compile(rb"(?<=[/\\])" + re.escape(name.encode()) + rb"(?![\w-])"), other.encode())
             for name, other in self._users.items()
         ]
-        exact = {**self._hosts, **{uuid: "x" * len(uuid) for uuid in self._known}}
+        whole = {**self._hosts, **{uuid: "x" * len(uuid) for uuid in self._known}}
         self._bytes += [
-            (re.compile(re.escape(one.encode())), other.encode()) for one, other in exact.items()
+            (re.compile(_whole(one, "")[1].pattern.encode()), other.encode())
+            for one, other in whole.items()
         ]
         for uuid in self._known:
             self._pseudonym(uuid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 
 from cudadoctor import recorded
-from cudadoctor.examine import Look, examine_host
+from cudadoctor.examine import Look, NoInterpreter, examine_host
 from cudadoctor.facts import Machine
 from cudadoctor.host import Answer, Listing, Ran, Space, Stat
 from cudadoctor.recorded import Question
@@ -26,6 +27,18 @@ class ReplayError(ValueError):
     """Why a folder cannot be replayed, in one sentence."""
 
 
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What recording.json says: how was looked, and where."""
+
+    recording: int
+    system: str
+    folder: str
+    look: Look
+    env: dict[str, str]
+    date: str | None = None
+    own: str | None = None
+
+
 class ReplayHost:
     """A Host that answers from the folder of a recording.
 
@@ -39,13 +52,13 @@ class ReplayHost:
         about = _about(self._folder)
         self.strict = strict
         self.unanswered: list[str] = []
-        self.date: str | None = about.get("date")
-        self.look = msgspec.convert(about["look"], Look)
-        self.folder: str = about["folder"]
-        if about.get("own"):
-            self.own: str = about["own"]
-        self._env: dict[str, str] = about["env"]
-        self._system: str = about["system"]
+        self.date = about.date
+        self.look = about.look
+        self.folder = about.folder
+        if about.own:
+            self.own = about.own
+        self._env = about.env
+        self._system = about.system
         self._said = {kind: _entries(self._folder, kind) for kind in recorded.KINDS}
 
     @property
@@ -109,7 +122,9 @@ class ReplayHost:
     def _answer(self, kind: str, question: Question, silent: Any) -> Any:
         key = recorded.key_of(question)
         if key in self._said[kind]:
-            return recorded.decoded(kind, self._said[kind][key], self._folder)
+            # What is damaged is no answer.
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+                return recorded.decoded(kind, self._said[kind][key], self._folder)
         self.unanswered.append(f"{kind} {key}")
         if self.strict:
             raise NoAnswer(f"this recording has no answer to {kind} {key}")
@@ -119,22 +134,32 @@ class ReplayHost:
 def replay(folder: str, *, strict: bool = True) -> Machine:
     """The machine of a recording. Raises NoAnswer where strict and it lacks an answer."""
     host = ReplayHost(folder, strict=strict)
-    machine = examine_host(host, host.look, lambda *_: None, today=host.date)
+    try:
+        machine = examine_host(host, host.look, lambda *_: None, today=host.date)
+    except NoInterpreter as error:
+        raise ReplayError(f"{folder} does not say which Python was examined: {error}") from error
     if strict and host.unanswered:
         raise NoAnswer(f"this recording has no answer to {'; '.join(host.unanswered)}")
     return machine
 
 
-def _about(folder: Path) -> dict[str, Any]:
+def lacking(folder: str) -> tuple[str, ...]:
+    """What a replay asks and the recording cannot answer: nothing, where it was written well."""
+    host = ReplayHost(folder, strict=False)
+    with contextlib.suppress(NoInterpreter):
+        examine_host(host, host.look, lambda *_: None, today=host.date)
+    return tuple(host.unanswered)
+
+
+def _about(folder: Path) -> About:
     try:
-        about = json.loads((folder / recorded.ABOUT).read_text(encoding="utf-8"))
-        if about["recording"] > recorded.FORMAT:
-            raise ReplayError(f"{folder} was recorded by a newer cudadoctor: take that one")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, ReplayError):
-            raise
+        plain = json.loads((folder / recorded.ABOUT).read_text(encoding="utf-8"))
+        about = msgspec.convert(plain, About)
+    except (OSError, ValueError) as error:
         raise ReplayError(f"{folder} is no recording: {error}") from error
-    return dict(about)
+    if about.recording > recorded.FORMAT:
+        raise ReplayError(f"{folder} was recorded by a newer cudadoctor: take that one")
+    return about
 
 
 def _entries(folder: Path, kind: str) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from raw_hosts import healthy
 from recorded_host import RecordedHost
-from standin_fixtures import HostWith
+from standin_fixtures import HostWith, StandIns
 
 from cudadoctor import knowledge, recorded, recording, replay
 from cudadoctor.conceal import Concealer
@@ -23,6 +24,7 @@ from cudadoctor.examine import Look, examine_host
 from cudadoctor.facts import Gpu, Identity, Machine
 from cudadoctor.findings import Diagnosis
 from cudadoctor.host import Answer, Host, Ran, Space, Stat
+from cudadoctor.redact import Redactor
 
 USER = "aldarion"
 HOST_NAME = "numenor7"
@@ -171,6 +173,20 @@ def test_a_home_without_a_secret_is_replayed_as_another_absolute_path(
     assert told == f"{home.parent}/user0000"
 
 
+def test_a_host_with_a_gpu_replays_to_the_same_facts(
+    standins: StandIns, python_cu130: str, tmp_path: Path
+) -> None:
+    machine = record(healthy(standins, python_cu130), tmp_path / "said", python_cu130)
+    replayed = replay.replay(str(tmp_path / "said"))
+    same(machine, replayed)
+    assert machine.gpus
+    uuids = [gpu.uuid for gpu in machine.gpus if gpu.uuid]
+    assert uuids
+    assert not [one for one in uuids if one.encode() in everything(tmp_path / "said")]
+    first, second = Redactor(machine).document(machine), Redactor(replayed).document(replayed)
+    assert first | {"gaps": ()} == second | {"gaps": ()}
+
+
 # --- a question without an answer -----------------------------------------------------------
 
 
@@ -194,6 +210,18 @@ def test_a_question_without_an_answer_is_a_gap_where_a_recording_is_judged(said:
     machine = replay.replay(str(said), strict=False)
     assert machine.torch.version is None
     assert any(replay.SILENT in gap.why for gap in machine.gaps)
+
+
+@pytest.mark.parametrize("kind", recorded.KINDS)
+@pytest.mark.parametrize("spoilt", ["null", '{"file": "../../gone"}', '{"names": 3, "code": []}'])
+def test_a_damaged_answer_never_breaks_the_judgement(said: Path, kind: str, spoilt: str) -> None:
+    path = said / f"{kind}.jsonl"
+    asked = [json.loads(line)["asked"] for line in path.read_text().splitlines()]
+    lines = (f'{{"asked": {json.dumps(one)}, "said": {spoilt}}}\n' for one in asked)
+    path.write_text("".join(lines))
+    ran = cudadoctor("check", "--from", str(said), "--json")
+    assert ran.returncode in (0, 1, 2, 3), ran.stderr
+    assert (ran.returncode == 2) == bool(ran.stderr)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"recording": 99}', "\x00"])
@@ -285,6 +313,12 @@ def test_a_name_in_a_binary_file_keeps_its_length() -> None:
     told = words(user=USER, home=f"/home/{USER}", host=HOST_NAME).data(data)
     assert len(told) == len(data)
     assert not [one for one in SECRETS if one.encode() in told]
+
+
+def test_the_name_of_a_host_inside_a_word_stays() -> None:
+    data = b"\x00libcudnn_engines_precompiled.so.9\x00engine\x00"
+    told = words(host="engine").data(data)
+    assert told == b"\x00libcudnn_engines_precompiled.so.9\x00host00\x00"
 
 
 def test_lines_of_json_stay_lines_of_json() -> None:
