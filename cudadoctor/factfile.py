@@ -21,14 +21,34 @@ def encode(value: Any) -> Any:
     return {"schema": value.schema, **plain} if isinstance(value, Machine) else plain
 
 
+def json_safe(plain: Any) -> Any:
+    """Plain data that JSON can hold.
+
+    A variable or a file name can hold bytes that are no text: they are shown as escapes.
+    """
+    try:
+        msgspec.json.encode(plain)
+    except UnicodeEncodeError:
+        return _as_text(plain)
+    return plain
+
+
+def _as_text(plain: Any) -> Any:
+    if isinstance(plain, str):
+        return plain.encode("utf-8", "backslashreplace").decode()
+    if isinstance(plain, dict):
+        return {_as_text(key): _as_text(value) for key, value in plain.items()}
+    return [_as_text(one) for one in plain] if isinstance(plain, (list, tuple)) else plain
+
+
 def compact(value: Any) -> str:
     """One line of JSON, for evidence."""
-    return msgspec.json.encode(value, enc_hook=_plain).decode()
+    return msgspec.json.encode(json_safe(encode(value))).decode()
 
 
 def dumps(machine: Machine) -> str:
     """The machine as an indented JSON document."""
-    return msgspec.json.format(msgspec.json.encode(encode(machine)), indent=1).decode()
+    return msgspec.json.format(msgspec.json.encode(json_safe(encode(machine))), indent=1).decode()
 
 
 def from_plain(data: Any) -> Machine:

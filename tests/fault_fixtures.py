@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,6 +63,10 @@ class Fault(NamedTuple):
         return self.function in ESSENTIAL
 
 
+NO_INSTANCE = Fault("nvmlDeviceGetMigDeviceHandleByIndex", "6", 1)
+"""No failure but an answer: there is no such instance."""
+
+
 class Seen(NamedTuple):
     """What the probe told, and what the rules say with all else healthy, or with NVML alone."""
 
@@ -105,6 +111,8 @@ _ALWAYS_TOLD = {"4": ESSENTIAL[:2], "15": ESSENTIAL, "16": ESSENTIAL, "18": ESSE
 def wrong(fault: Fault, seen: Seen) -> str | None:
     """What is wrong with this judgement, None where nothing is."""
     told = seen.false_alarms()
+    if fault == NO_INSTANCE._replace(gpus=fault.gpus):
+        return None if told == {"mig-misconfigured"} else f"{fault}: {told}"
     if not fault.essential:
         return f"{fault}: false alarm {told}" if told else None
     fitting = ROOTS.get(fault.does, frozenset({"unknown"}))
@@ -139,9 +147,14 @@ def lacking(standins: StandIns, function: str) -> Path:
     folder = standins.folder / f"without-{function}"
     whole = standins.nvml() / "libnvidia-ml.so.580.95.05"
     name = function.encode()
-    folder.mkdir(exist_ok=True)
-    data = whole.read_bytes().replace(b"\0" + name + b"\0", b"\0" + b"x" * len(name) + b"\0")
-    (folder / "libnvidia-ml.so.1").write_bytes(data)
+    if not folder.exists():
+        data = whole.read_bytes()
+        data = data.replace(b"\0" + name + b"\0", b"\0" + b"x" * len(name) + b"\0")
+        made = standins.folder / f"made-{uuid.uuid4().hex}"
+        made.mkdir()
+        (made / "libnvidia-ml.so.1").write_bytes(data)
+        with contextlib.suppress(OSError):  # another thread was first
+            made.rename(folder)
     return folder
 
 

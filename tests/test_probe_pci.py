@@ -172,9 +172,14 @@ def test_a_bus_that_cannot_be_read_is_a_gap(host: RecordedHost) -> None:
     assert seen.gaps[0].fact == "pci"
 
 
-def test_a_device_of_garbage_is_left_out() -> None:
-    files: dict[str, str | bytes | Answer] = {
-        f"{BUS}/0000:01:00.0/uevent": b"\x00\xff\xfe",
-        f"{BUS}/x/vendor": "zzz",
-    }
-    assert pci(read_pci(RecordedHost(files=files))) == ()
+def test_a_device_of_garbage_is_left_out_beside_a_gpu_that_is_known() -> None:
+    files = device("0000:01:00.0", "10DE:2684", "30000") | {f"{BUS}/x/vendor": "zzz"}
+    assert [one.vendor for one in pci(read_pci(RecordedHost(files=files)))] == ["nvidia"]
+
+
+@pytest.mark.parametrize("said", [b"\x00\xff\xfe", b"", b"DRIVER=nvidia\nPCI_CL", b"PCI_ID=x:y\n"])
+def test_a_device_that_does_not_say_what_it_is_leaves_the_bus_unknown(said: bytes) -> None:
+    seen = read_pci(RecordedHost(files={f"{BUS}/0000:01:00.0/uevent": said}))
+    assert "pci" not in seen.facts
+    assert seen.gaps[0].fact == "pci"
+    assert "0000:01:00.0" in seen.gaps[0].why

@@ -35,7 +35,14 @@ def read_pci(host: Host) -> Looked:
         why = listing.why or f"{BUS} is not there"
         notes.gap("pci", why if host.system == "Linux" else "the PCI bus is read on Linux only")
         return notes.looked()
-    devices = [found for name in listing.names if (found := _device(host, name)) is not None]
+    asked = {name: _device(host, name) for name in listing.names}
+    devices = [one for one in asked.values() if one is not None]
+    unread = [name for name, one in asked.items() if one is None]
+    if unread and not any(_is_gpu(one) and one.vendor == "10de" for one in devices):
+        # What it is is not known: the bus does not prove that there is no GPU.
+        name = unread[0][:40].encode("ascii", "replace").decode()
+        notes.gap("pci", f"{BUS}/{name} tells neither its vendor nor its class")
+        return notes.looked()
     notes.fact("pci", tuple(_gpu(host, one) for one in devices if _is_gpu(one)), BUS)
     switches = [one for one in devices if one.vendor == "10de" and one.class_id[:4] == NVSWITCH]
     notes.fact("driver.fabric.nvswitches", len(switches), BUS)
@@ -48,7 +55,7 @@ def _device(host: Host, address: str) -> Device | None:
         line.partition("=")[::2] for line in host.read(f"{BUS}/{address}/uevent").text.splitlines()
     )
     vendor, _, device = words.get("PCI_ID", "").lower().partition(":")
-    if not vendor or "PCI_CLASS" not in words:
+    if not (_is_hex(vendor) and _is_hex(device) and _is_hex(words.get("PCI_CLASS", ""))):
         return _device_by_files(host, address)
     return Device(
         address=address,
@@ -64,7 +71,7 @@ def _device_by_files(host: Host, address: str) -> Device | None:
         return host.read(f"{BUS}/{address}/{name}").text.strip().lower().removeprefix("0x")
 
     vendor, class_id = number("vendor"), number("class")
-    if not vendor or not class_id:
+    if not (_is_hex(vendor) and _is_hex(class_id)):
         return None
     link = host.stat(f"{BUS}/{address}/driver")
     bound = link.real.rstrip("/").rpartition("/")[2] if link.exists else ""
@@ -75,6 +82,10 @@ def _device_by_files(host: Host, address: str) -> Device | None:
         class_id=class_id.zfill(6),
         bound=bound,
     )
+
+
+def _is_hex(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-fA-F]{1,6}", text) is not None
 
 
 def _is_gpu(one: Device) -> bool:

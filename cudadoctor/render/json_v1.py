@@ -48,6 +48,9 @@ def plan(one: Plan) -> dict[str, Any]:
 
 def dumps(document: dict[str, Any]) -> str:
     """Two spaces, one line an entry, plain ASCII: it survives every pipe and locale."""
+    from cudadoctor import factfile
+
+    document = factfile.json_safe(document)
     quick = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     if quick.isascii():
         return quick
@@ -60,7 +63,9 @@ def line(document: dict[str, Any]) -> str:
     """The same on one line, for JSON Lines."""
     import json
 
-    return json.dumps(document)
+    from cudadoctor import factfile
+
+    return json.dumps(factfile.json_safe(document))
 
 
 def smoke_alone(machine: Machine, version: str) -> dict[str, Any]:
