@@ -16,16 +16,19 @@ from cudadoctor.redact import Redactor
 
 _KEPT = frozenset(
     """
-    root user nobody admin ubuntu debian fedora centos rocky alma arch suse opensuse ec2-user
-    azureuser jovyan vagrant docker nvidia cuda torch pytorch jetson tegra-ubuntu dgx localhost
-    local dev lib lib64 bin sbin usr home etc var tmp opt data share include src test tests
-    python proc sys run mnt media srv boot kernel module modules driver drivers class bus pci
-    devices host python3 conda miniconda3 anaconda3 venv envs versions work workspace app code
-    build gpu node pip uv
+    linuxbrew Public Default Shared root user nobody admin ubuntu debian fedora centos rocky
+    alma arch suse opensuse ec2-user azureuser jovyan vagrant docker nvidia cuda torch pytorch
+    jetson tegra-ubuntu dgx localhost local dev lib lib64 bin sbin usr home etc var tmp opt data
+    share include src test tests python proc sys run mnt media srv boot kernel module modules
+    driver drivers class bus pci devices host python3 conda miniconda3 anaconda3 venv envs
+    versions work workspace app code build gpu node pip uv
     """.split()  # noqa: SIM905
 )
 """Names that identify nobody, and that the system itself uses for its folders."""
 
+_HOME = r"([/\\](?:home|Users)[/\\]+)([A-Za-z_][\w.-]*)"
+_HOMES = re.compile(_HOME)
+_HOMES_IN_BYTES = re.compile(_HOME.encode())
 _END = r"(?![\w-]|\.\w)"
 _ASSIGNED = re.compile(
     r"(?i)([\w-]*(?:token|secret|password|passwd|api[-_]?key)[\w-]*[\"']?[ \t]*[=:][ \t]*[\"']?)"
@@ -66,6 +69,13 @@ class Concealer(Redactor):
         for uuid in self._known:
             self._pseudonym(uuid)
 
+    def text(self, text: str) -> str:
+        """The text without what identifies, nor the names of other users' homes."""
+        text = super().text(text)
+        if "home" in text or "Users" in text:
+            text = _HOMES.sub(lambda found: found[1] + _stranger(found[2]), text)
+        return text
+
     def plain(self, value: Any, key: str = "") -> Any:
         """The same for plain JSON data, its keys too."""
         if isinstance(value, dict):
@@ -93,7 +103,9 @@ class Concealer(Redactor):
         """Bytes that are no text: every place keeps its length, since offsets point into them."""
         for pattern, other in self._bytes:
             data = pattern.sub(other, data)
-        return data
+        return _HOMES_IN_BYTES.sub(
+            lambda found: found[1] + _stranger(found[2].decode()).encode(), data
+        )
 
     def _line(self, line: str) -> str:
         try:
@@ -135,10 +147,17 @@ class Concealer(Redactor):
 def _stand_ins(kind: str, *names: str | None) -> dict[str, str]:
     """For every name that identifies, one of the same length in bytes, the longest first."""
     telling = {one for one in names if one and one not in _KEPT and len(one) >= _SHORTEST}
-    return {
-        one: kind.ljust(len(one.encode()), "0")[: len(one.encode())]
-        for one in sorted(telling, key=len, reverse=True)
-    }
+    return {one: _stand_in(kind, one) for one in sorted(telling, key=len, reverse=True)}
+
+
+def _stranger(name: str) -> str:
+    return name if name in _KEPT else _stand_in("user", name)
+
+
+def _stand_in(kind: str, name: str) -> str:
+    """One of the same length in bytes."""
+    size = len(name.encode())
+    return kind.ljust(size, "0")[:size]
 
 
 def _component(name: str, other: str) -> tuple[str, re.Pattern[str], str]:

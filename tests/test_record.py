@@ -321,6 +321,16 @@ def test_the_name_of_a_host_inside_a_word_stays() -> None:
     assert told == b"\x00libcudnn_engines_precompiled.so.9\x00host00\x00"
 
 
+def test_the_home_of_somebody_else_is_not_told_either() -> None:
+    told = words(user=USER, home=f"/home/{USER}")
+    assert told.text("/home/elros/train.py /home/linuxbrew/bin") == (
+        "/home/user0/train.py /home/linuxbrew/bin"
+    )
+    assert told.text("C:\\Users\\elros\\a") == "C:\\Users\\user0\\a"
+    assert told.data(b"\x00/home/elros/lib\x00") == b"\x00/home/user0/lib\x00"
+    assert told.text(told.text(f"/home/{USER}/x")) == "/home/user0000/x"
+
+
 def test_lines_of_json_stay_lines_of_json() -> None:
     told = words(user="jürgen", home="/home/jürgen")
     line = json.dumps({"path": "/home/jürgen/x", "url": "https://a:b@c/?token=abc", "n": 1})
