@@ -8,9 +8,12 @@ import signal
 import sys
 from types import FrameType
 
+from cudadoctor import own_path
+
 FAILED = 4
 ENDED_BY = 128
 """Added to the number of the signal: Ctrl-C ends with 130."""
+TIDYING_S = 2.0
 
 
 class Interrupted(KeyboardInterrupt):
@@ -22,6 +25,7 @@ _HEARD: list[int] = []
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    own_path.settle()
     # Nothing here makes garbage that matters in so short a life; collecting it costs a tenth.
     gc.disable()
     # Threads that wait for children are heard at once, not after 5 ms of the others' work.
@@ -41,10 +45,29 @@ def _heed_signals() -> None:
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
-    """The first signal ends what is going on; no other disturbs the tidying."""
+    """The first signal ends what is going on; no other disturbs the tidying.
+
+    What is raised in a callback of the interpreter is lost: then the process ends all the same.
+    """
     _HEARD.append(number)
     if len(_HEARD) == 1:
+        import threading
+
+        last = threading.Timer(TIDYING_S, _end_anyway)
+        last.daemon = True
+        last.start()
         raise Interrupted
+
+
+def _end_anyway() -> None:
+    from cudadoctor import early
+
+    early.end()
+    os._exit(_interrupted())
+
+
+def _interrupted() -> int:
+    return ENDED_BY + (_HEARD[0] if _HEARD else signal.SIGINT)
 
 
 def _guarded() -> int:
@@ -55,11 +78,13 @@ def _guarded() -> int:
         early.begin(sys.argv[1:])
         return _run(sys.argv[1:])
     except KeyboardInterrupt:
-        return ENDED_BY + (_HEARD[0] if _HEARD else signal.SIGINT)
+        return _interrupted()
     except BrokenPipeError:
         _forget_stdout()
         return 0
     except Exception as error:
+        if _HEARD:  # older Pythons wrap what is raised while a class is being made
+            return _interrupted()
         if os.environ.get("CUDADOCTOR_DEBUG"):
             raise
         print(  # noqa: T201

@@ -56,10 +56,11 @@ def _named(argv: Sequence[str]) -> str | None:
 
 def _folder() -> str | None:
     """A folder of our own, unreadable to others; None where no place for one can be written to."""
-    for parent in (os.environ.get("TMPDIR"), "/tmp", os.environ.get("TEMP"), os.getcwd()):
-        path = os.path.join(parent or "", f"cudadoctor-{os.urandom(8).hex()}")
+    for parent in (os.environ.get("TMPDIR"), "/tmp", os.environ.get("TEMP"), os.curdir):
         try:
             if parent:
+                # Of a working folder that is gone not even the name can be had.
+                path = os.path.join(os.path.abspath(parent), f"cudadoctor-{os.urandom(8).hex()}")
                 os.mkdir(path, 0o700)
                 return path
         except OSError:

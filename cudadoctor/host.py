@@ -154,7 +154,11 @@ class Host(Protocol):
 
 def absolute(host: Host, path: str) -> str:
     """The path as seen from the working folder; a replayed host brings its own."""
-    return os.path.abspath(os.path.join(getattr(host, "folder", ""), path))
+    joined = os.path.join(getattr(host, "folder", ""), path)
+    try:
+        return os.path.abspath(joined)
+    except OSError:
+        return joined  # the working folder is gone
 
 
 class LocalHost:

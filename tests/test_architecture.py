@@ -30,7 +30,8 @@ CORE = (
 """What judges and shows: values in, values out. A package stands for all its modules."""
 
 SHELL = frozenset(
-    {"__main__", "cli", "commands", "early", "examine", "host", "painting", "progress", "saved"}
+    {"__main__", "cli", "commands", "early", "examine", "host", "own_path", "painting"}
+    | {"progress", "saved"}
     | {"children", "recorded", "recording", "replay", "smoke", "wrong_use"}
 )
 """What may touch the world: the door, and what stands between it and the user."""
