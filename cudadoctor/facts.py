@@ -141,7 +141,10 @@ class Container(Section, frozen=True, kw_only=True):
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """Limits of this process and its file systems, in bytes; -1 means unlimited."""
+    """Limits of this process and its file systems, in bytes; -1 means unlimited.
+
+    interfaces: names of the network interfaces; read only where a variable names one.
+    """
 
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
@@ -152,6 +155,7 @@ class Limits(Section, frozen=True, kw_only=True):
     cpus: int | None = None
     tmp_free_bytes: int | None = None
     env_free_bytes: int | None = None
+    interfaces: tuple[str, ...] | None = None
 
 
 class Toolkit(Section, frozen=True, kw_only=True):
@@ -262,6 +266,7 @@ class Imported(Section, frozen=True, kw_only=True):
     cuda_error: text of the first failing CUDA call, or of torch's warning. capabilities: of the
     visible devices, in torch's order. companion_errors: of the packages beside torch whose import
     was tried, "" where it succeeded. libraries of the process are in Machine.libraries.mapped.
+    shadows: where it failed, files of the user's that hid a module of Python's own from it.
     """
 
     ok: bool | None = None
@@ -277,6 +282,7 @@ class Imported(Section, frozen=True, kw_only=True):
     nccl: str | None = None
     numpy_error: str | None = None
     companion_errors: dict[str, str] | None = None
+    shadows: tuple[str, ...] | None = None
 
 
 class Torch(Section, frozen=True, kw_only=True):

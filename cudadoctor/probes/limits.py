@@ -10,6 +10,8 @@ from cudadoctor.probes import Looked, Notes
 
 UNLIMITED = -1
 _V1_UNLIMITED = 1 << 60
+_NAMES_INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_MOST_INTERFACES = 512
 
 
 def read_limits(host: Host, environment: str | None = None) -> Looked:
@@ -32,9 +34,21 @@ def read_limits(host: Host, environment: str | None = None) -> Looked:
         cpus=_cpus(host) if linux else _counted(host),
         tmp_free_bytes=room.free_bytes if room else None,
         env_free_bytes=home.free_bytes if home else None,
+        interfaces=_interfaces(host, notes) if linux else None,
     )
     notes.fact("limits", found, "this process")
     return notes.looked()
+
+
+def _interfaces(host: Host, notes: Notes) -> tuple[str, ...] | None:
+    """The names of the network interfaces, where a variable names one to be compared with."""
+    if not any(host.env.get(name) for name in _NAMES_INTERFACE):
+        return None
+    found = host.listing("/sys/class/net")
+    if not found.names:
+        notes.gap("limits.interfaces", "/sys/class/net is not readable")
+        return None
+    return tuple(sorted(found.names))[:_MOST_INTERFACES]
 
 
 def parse_limits(text: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ from cudadoctor.rules import (
     build,
     companions,
     container,
+    distributed,
     driver,
     gpu,
     health,
@@ -17,6 +18,7 @@ from cudadoctor.rules import (
     modes,
     platforms,
     process,
+    speed,
     toolkit,
     unknown,
 )
@@ -35,6 +37,8 @@ RULES: tuple[Rule, ...] = (
     *companions.RULES,
     *libraries.RULES,
     *toolkit.RULES,
+    *distributed.RULES,
+    *speed.RULES,
     *unknown.RULES,
 )
 """Every rule: platform, GPU, driver, box, process, torch, libraries, toolkit; what is left last."""

@@ -1,0 +1,397 @@
+"""Is a GPU that works held back: by heat, power, its slot, its links, or a variable?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.findings import Confidence, Severity
+from cudadoctor.remedies import by_hand, unset_variables
+from cudadoctor.remedies.place import keeper_of
+from cudadoctor.rule import Found, need, rule
+from cudadoctor.rules.signs import bare, cuda_works, live_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cudadoctor.facts import Gpu, Machine
+    from cudadoctor.findings import Remedy
+    from cudadoctor.knowledge import Knowledge
+
+_SOFT_HEAT, _HARD_HEAT, _POWER_BRAKE = 0x20, 0x40, 0x80
+_BITS_TOLD = 0x1000
+"""NVML's clock event bits all lie below this; a larger number is no set of them."""
+_WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
+_BUSY_PERCENT, _FAST_STATE = 50, 2
+_LOW_POWER = 0.75
+_FIRST_WITH_TENSOR_CORES, _FIRST_WITH_TF32 = (7, 0), (8, 0)
+_FAST_HALVES = frozenset({(5, 3), (6, 0), (6, 2)})
+"""Without tensor cores, and twice as fast in float16 all the same: P100 and the first Tegras."""
+_MANY = 4
+_LAPTOP = ("laptop", "max-q", "mobile")
+
+
+def _which(m: Machine, fits: Callable[[Gpu], bool]) -> list[tuple[int, Gpu]]:
+    """The answering GPUs of which that is true, with their places in the list of facts."""
+    live = live_gpus(m)
+    return [(n, gpu) for n, gpu in enumerate(m.gpus or ()) if gpu in live and fits(gpu)]
+
+
+def _paths(found: list[tuple[int, Gpu]], *fields: str) -> tuple[str, ...]:
+    return tuple(
+        f"gpus.{n}.{field}"
+        for n, gpu in found[:4]
+        for field in fields
+        if getattr(gpu, field) is not None
+    )
+
+
+def _numbers(found: list[tuple[int, Gpu]]) -> list[int]:
+    return [gpu.index for _, gpu in found]
+
+
+def _slowed(gpu: Gpu, bits: int) -> bool:
+    return gpu.throttle is not None and gpu.throttle < _BITS_TOLD and bool(gpu.throttle & bits)
+
+
+@rule(
+    "thermal-throttle",
+    title="Heat holds down the clocks of GPU {which}",
+    severity=Severity.WARNING,
+    yields_to=("gpu-lost",),
+)
+def thermal_throttle(m: Machine, kb: Knowledge) -> Found | None:
+    """The driver says that this GPU runs below its clocks now because it, or its memory, is hot.
+
+    NVML's clock event bits 0x20 (software) and 0x40 (hardware) say so. The other bits are no fault:
+    0x1 is idle, 0x4 the power limit under full load, 0x2 and 0x100 chosen clocks. The bits are of
+    this moment; a short look at an idle GPU can miss it.
+
+    Dust, fans, blocked air and a full case come first, then the room, then dried thermal paste or
+    pads. On a laptop also its power profile.
+    """
+    hot = _which(m, lambda gpu: _slowed(gpu, _SOFT_HEAT | _HARD_HEAT))
+    if not hot:
+        return None
+    sure = any(_slowed(gpu, _HARD_HEAT) for _, gpu in hot)
+    text = "Clean its fans and filters, let air in and out of the case, and watch the temperature "
+    text += "with `nvidia-smi dmon -s pc` while a training runs."
+    return Found(
+        evidence=_paths(hot, "throttle", "temperature_c", "slowdown_c"),
+        values={"which": _numbers(hot)},
+        confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
+        remedies=by_hand("cool-gpu", "Cool the GPU", text, keeper_of(m)),
+    )
+
+
+@rule(
+    "gpu-unhealthy-hardware",
+    title="A power brake holds down the clocks of GPU {which}",
+    severity=Severity.WARNING,
+    yields_to=("gpu-lost", "gpu-ecc"),
+)
+def power_brake(m: Machine, kb: Knowledge) -> Found | None:
+    """The power supply, or the rack, tells this GPU to draw less, and it runs far below its clocks.
+
+    NVML's clock event bit 0x80 says so. It comes from outside the GPU: a supply that is overloaded
+    or has lost one of its halves, a cable that is missing, or a limit of the whole rack. The
+    ordinary power limit is bit 0x4, which is normal under load.
+    """
+    held = _which(m, lambda gpu: _slowed(gpu, _POWER_BRAKE))
+    if not held:
+        return None
+    text = "Check the power supplies, the GPU's power cables and the power limit of the rack; the "
+    text += "log of the management controller (BMC) names the part."
+    return Found(
+        evidence=_paths(held, "throttle", "power_w", "power_limit_w"),
+        values={"which": _numbers(held)},
+        remedies=by_hand("check-power", "Check the power supply", text, keeper_of(m)),
+    )
+
+
+@rule(
+    "power-limited",
+    title="The power limit of GPU {which} is {limit} W, and {default} W is its default",
+    severity=Severity.INFO,
+)
+def power_limited(m: Machine, kb: Knowledge) -> Found | None:
+    """Somebody lowered it: full load runs slower than on the same GPU elsewhere, and cooler.
+
+    It is a choice of whoever runs the machine and no fault; it is told only below three quarters of
+    the default, and not for laptops, whose limit moves with battery and profile.
+    """
+    low = _which(m, _is_limited)
+    if not low:
+        return None
+    first = low[0][1]
+    return Found(
+        evidence=_paths(low, "power_limit_w", "power_default_w"),
+        values={
+            "which": _numbers(low),
+            "limit": f"{first.power_limit_w:g}",
+            "default": f"{first.power_default_w:g}",
+        },
+    )
+
+
+def _is_limited(gpu: Gpu) -> bool:
+    limit, default = gpu.power_limit_w, gpu.power_default_w
+    if not limit or not default or _in_laptop(gpu):
+        return False
+    return limit < _LOW_POWER * default
+
+
+def _in_laptop(gpu: Gpu) -> bool:
+    return any(word in (gpu.name or "").lower() for word in _LAPTOP)
+
+
+@rule(
+    "pcie-degraded",
+    title="The PCIe link of GPU {which} is {now} lanes wide, and {most} are possible",
+    severity=Severity.WARNING,
+    yields_to=("gpu-lost",),
+)
+def pcie_degraded(m: Machine, kb: Knowledge) -> Found | None:
+    """Copies between the computer and the GPU run at that share of their speed.
+
+    A link keeps its width when it idles, so a narrow one is narrow for good: a card that does not
+    sit well, dirt, a riser, or lanes that the board shares with another slot. Laptops, boards with
+    several GPUs and virtual machines do so by design: there it is information. The generation falls
+    when the GPU idles, so it counts only under load.
+
+    Seat the card again, take out the riser, use the slot next to the processor, and look at the
+    board's table of shared lanes.
+    """
+    narrow = _which(m, _is_narrow)
+    if not narrow:
+        return None
+    first = narrow[0][1]
+    meant = all(_by_design(gpu, m, kb) for _, gpu in narrow)
+    text = "Seat the card again and without a riser, in the slot that has all lanes; the board's "
+    text += "manual says which slots share theirs."
+    return Found(
+        evidence=_paths(narrow, "pcie_width", "pcie_width_max"),
+        values={
+            "which": _numbers(narrow),
+            "now": first.pcie_width,
+            "most": first.pcie_width_max,
+        },
+        severity=Severity.INFO if meant else Severity.WARNING,
+        remedies=() if meant else _reseat(m, text),
+    )
+
+
+def _reseat(m: Machine, text: str) -> tuple[Remedy, ...]:
+    return by_hand("pcie-slot", "Give the GPU its full PCIe link", text, keeper_of(m))
+
+
+def _is_narrow(gpu: Gpu) -> bool:
+    now, most = gpu.pcie_width, gpu.pcie_width_max
+    if now not in _WIDTHS or most not in _WIDTHS or now is None or most is None:
+        return False
+    return now < most
+
+
+def _by_design(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
+    if _in_laptop(gpu) or m.platform.virtual or gpu.virtualization in ("vgpu", "passthrough"):
+        return True
+    half = 2 * (gpu.pcie_width or 0) >= (gpu.pcie_width_max or 0)
+    model = kb.gpu_by_name(gpu.name) if gpu.name else None
+    return half and len(m.gpus or ()) > 1 and not (model is not None and model.data_center)
+
+
+@rule(
+    "pcie-degraded",
+    title="The PCIe link of GPU {which} stays at generation {now} of {most} under load",
+    severity=Severity.WARNING,
+    yields_to=("gpu-lost",),
+)
+def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
+    """A busy GPU brings its link to full speed; this one stays below, and copies take longer.
+
+    Counted only where the GPU is at work in its highest performance states: an idle link clocks
+    down to save power. Where the slot itself allows less than the GPU could do, that is information
+    and no fault.
+    """
+    slow = _which(m, _slow_and_busy)
+    if slow:
+        first = slow[0][1]
+        text = "Look at the generation that the firmware sets for that slot, then at the riser and "
+        text += "the seat of the card."
+        return Found(
+            evidence=_paths(slow, "pcie_generation", "pcie_generation_max", "utilization"),
+            values={
+                "which": _numbers(slow),
+                "now": first.pcie_generation,
+                "most": first.pcie_generation_max,
+            },
+            confidence=Confidence.LIKELY,
+            remedies=_reseat(m, text),
+        )
+    return _older_slot(m)
+
+
+def _slow_and_busy(gpu: Gpu) -> bool:
+    now, most = gpu.pcie_generation, gpu.pcie_generation_max
+    busy, state = gpu.utilization, gpu.performance_state
+    if not now or not most or busy is None or state is None:
+        return False
+    return now < most and _BUSY_PERCENT <= busy <= 100 and state <= _FAST_STATE
+
+
+def _older_slot(m: Machine) -> Found | None:
+    older = _which(
+        m, lambda g: 0 < (g.pcie_generation_max or 0) < (g.pcie_generation_gpu_max or 0) < 10
+    )
+    if not older:
+        return None
+    first = older[0][1]
+    return Found(
+        evidence=_paths(older, "pcie_generation_max", "pcie_generation_gpu_max"),
+        values={
+            "which": _numbers(older),
+            "now": first.pcie_generation_max,
+            "most": first.pcie_generation_gpu_max,
+        },
+        title="The slot of GPU {which} allows PCIe generation {now}, and the GPU could use {most}",
+        severity=Severity.INFO,
+    )
+
+
+@rule("tf32-off", title="NVIDIA_TF32_OVERRIDE=0 switches TF32 off", severity=Severity.INFO)
+def tf32_off(m: Machine, kb: Knowledge) -> Found | None:
+    """float32 products and convolutions run without tensor cores, whatever the program asks for.
+
+    Ampere and newer GPUs have TF32, which keeps float32's range with fewer digits; torch uses it
+    for convolutions, and for matrix products where the program allows it. The variable overrides
+    both. It is a choice where every digit counts. Mixed precision (bfloat16, float16) is not
+    touched by it.
+    """
+    if need(m.env, "env").get("NVIDIA_TF32_OVERRIDE", "").strip() != "0":
+        return None
+    able = _which(m, lambda gpu: _capability(gpu) >= _FIRST_WITH_TF32)
+    if not able:
+        return None
+    return Found(
+        evidence=("env.NVIDIA_TF32_OVERRIDE", *_paths(able[:1], "capability")),
+        remedies=unset_variables(m, "NVIDIA_TF32_OVERRIDE"),
+    )
+
+
+def _capability(gpu: Gpu) -> tuple[int, int]:
+    known = gpu.capability
+    return (known.major, known.minor) if known is not None else (0, 0)
+
+
+@rule(
+    "amp-no-benefit",
+    title="GPU {which} has no tensor cores",
+    severity=Severity.INFO,
+    yields_to=("torch-arch-unsupported-old", "driver-unsupported-gpu"),
+)
+def amp_no_benefit(m: Machine, kb: Knowledge) -> Found | None:
+    """Mixed precision (torch.autocast) saves memory there and makes hardly anything faster.
+
+    Tensor cores came with Volta (7.0); the GTX 16 series is younger and has none either. bfloat16
+    needs Ampere (8.0) to be fast. Nothing is broken: float32 is the right choice on such a GPU
+    where the memory suffices.
+    """
+    if m.torch.build != "cuda" or not cuda_works(m):
+        return None
+    without = _which(m, lambda gpu: _lacks_tensor_cores(gpu, kb) and _is_served(gpu, m, kb))
+    if not without:
+        return None
+    return Found(
+        evidence=_paths(without, "name", "capability"), values={"which": _numbers(without)}
+    )
+
+
+def _is_served(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
+    """Whether this torch has code for the GPU: else its speed is not the question."""
+    device, torch = gpu.capability, m.torch
+    if device is None:
+        return False
+    return any(kb.serves(code, device, torch.version, torch.cuda) for code in torch.archs or ())
+
+
+def _lacks_tensor_cores(gpu: Gpu, kb: Knowledge) -> bool:
+    capability = _capability(gpu)
+    if capability == (7, 5):
+        model = kb.gpu_by_name(gpu.name) if gpu.name else None
+        return model is not None and model.tensor_cores is False
+    return (0, 0) < capability < _FIRST_WITH_TENSOR_CORES and capability not in _FAST_HALVES
+
+
+@rule(
+    "nvlink-down",
+    title="{count} NVLink links of GPU {which} are down",
+    severity=Severity.WARNING,
+    yields_to=("fabric-manager", "gpu-lost", "gpu-unhealthy-hardware"),
+)
+def nvlink_down(m: Machine, kb: Knowledge) -> Found | None:
+    """GPUs exchange gradients over these links; with some down that is slower, or NCCL fails.
+
+    On a board with NVSwitch every link is in use, so one that is down is a fault. Elsewhere a link
+    without a bridge or a peer is down by design, and this is information. In MIG mode links are off
+    and are not counted.
+
+    `nvidia-smi nvlink --status` lists them. A reset of all GPUs of the board or a reboot trains
+    them anew; where one stays down, the hardware.
+    """
+    broken = _which(m, lambda gpu: bool(gpu.nvlink_down) and not gpu.mig)
+    if not broken:
+        return None
+    switched = bool(m.driver.fabric.nvswitches)
+    text = "Run `nvidia-smi nvlink --status`, reboot the machine while nobody uses it, and give "
+    text += "what stays down to whoever services the hardware."
+    return Found(
+        evidence=(*_paths(broken, "nvlink_down"), "driver.fabric.nvswitches"),
+        values={
+            "which": _numbers(broken),
+            "count": sum(gpu.nvlink_down or 0 for _, gpu in broken),
+        },
+        severity=Severity.WARNING if switched else Severity.INFO,
+        confidence=Confidence.CERTAIN if switched else Confidence.POSSIBLE,
+        remedies=by_hand("nvlink", "Bring the NVLink links up", text, "admin") if switched else (),
+    )
+
+
+@rule("mixed-gpus", title="The GPUs are of different models: {models}", severity=Severity.INFO)
+def mixed_gpus(m: Machine, kb: Knowledge) -> Found | None:
+    """Training on all of them keeps the pace of the slowest and the memory of the smallest.
+
+    CUDA numbers the fastest first, and nvidia-smi by slot, unless CUDA_DEVICE_ORDER=PCI_BUS_ID is
+    set: cuda:0 may then be another card than GPU 0 of nvidia-smi.
+    """
+    named = _which(m, lambda gpu: bool(gpu.name))
+    models = list(dict.fromkeys(gpu.name or "" for _, gpu in named))
+    if len(models) == 1 or not models:
+        return None
+    return Found(evidence=_paths(named, "name"), values={"models": models})
+
+
+@rule("persistence-off", title="Persistence mode is off on {count} GPUs", severity=Severity.INFO)
+def persistence_off(m: Machine, kb: Knowledge) -> Found | None:
+    """Each program that starts while no other runs waits for all GPUs to be started: seconds each.
+
+    Without it the driver shuts an unused GPU down. With one GPU nobody notices; it is told from
+    four on. The daemon nvidia-persistenced keeps them started, and is whoever runs the machine's
+    to enable.
+    """
+    off = _which(m, lambda gpu: gpu.persistence is False)
+    if len(off) < _MANY or not bare(m):
+        return None
+    return Found(evidence=_paths(off, "persistence"), values={"count": len(off)})
+
+
+RULES = (
+    thermal_throttle,
+    power_brake,
+    power_limited,
+    pcie_degraded,
+    pcie_slow_under_load,
+    tf32_off,
+    amp_no_benefit,
+    nvlink_down,
+    mixed_gpus,
+    persistence_off,
+)
