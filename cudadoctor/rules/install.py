@@ -179,7 +179,7 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Found | None:
     Cured by the same release once more with its dependencies, in the same environment.
     """
     imported = m.torch.imported
-    if m.torch.installed is False or (imported is None and m.look == "fast"):
+    if m.torch.installed is False or (imported is None and m.look == "fast") or _shadows(m):
         return None
     ok = need(imported.ok if imported else None, "torch.imported.ok")
     error = (imported.error if imported else None) or ""
@@ -197,6 +197,37 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Found | None:
 def _last_line(error: str) -> str:
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     return lines[-1][:160] if lines else "no words"
+
+
+def _shadows(m: Machine) -> tuple[str, ...]:
+    return (m.torch.imported.shadows if m.torch.imported else None) or ()
+
+
+@rule(
+    "module-shadowed",
+    title="{path} is imported in place of Python's own {name}",
+    yields_to=("torch-duplicate",),
+)
+def module_shadowed(m: Machine, kb: Knowledge) -> Found | None:
+    """torch imports {name} of Python's library, gets the file {path} instead, and fails.
+
+    Python looks into the folder where a program starts, and into PYTHONPATH, before its own
+    library: a random.py, queue.py or types.py there hides the module of that name from every
+    package. The words are "cannot import name ... from", "partially initialized module" or
+    "module ... has no attribute". Told by the traceback, or by the name in the error.
+
+    Cured by another name for that file. Installing torch again changes nothing. torch-duplicate
+    is where the file is named torch.
+    """
+    files = _shadows(m)
+    if not files:
+        return None
+    text = "Any name will do that no module of Python has. Or start programs in another folder."
+    return Found(
+        evidence=("torch.imported.shadows", "torch.imported.error"),
+        values={"path": files[0], "name": re.split(r"[/\\]", files[0])[-1].partition(".")[0]},
+        remedies=by_hand("rename-file", f"Rename {files[0]}", text),
+    )
 
 
 @rule("torch-duplicate", title="{what}", essential=False)
@@ -406,6 +437,7 @@ def windows_runtime_dll(m: Machine, kb: Knowledge) -> Found | None:
 RULES = (
     torch_install_corrupt,
     torch_import_fails,
+    module_shadowed,
     torch_duplicate,
     wrong_interpreter,
     disk_full,

@@ -59,7 +59,13 @@ def _imported(lines: list[Line], ran: Ran, notes: Notes) -> Imported | None:
     if torch is None:
         return _not_imported(lines, ran, notes)
     if not torch["ok"]:
-        return Imported(ok=False, error=torch["error"], hung=False, seconds=torch["seconds"])
+        return Imported(
+            ok=False,
+            error=torch["error"],
+            hung=False,
+            seconds=torch["seconds"],
+            shadows=tuple(torch.get("shadows") or ()),
+        )
     found = Imported(ok=True, error="", hung=False, seconds=torch["seconds"])
     found = msgspec.structs.replace(found, **_cuda(lines, notes), **_neighbours(lines))
     lost = _end_of(lines, "cuda")
