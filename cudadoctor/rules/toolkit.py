@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from cudadoctor.findings import Severity
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from cudadoctor.facts import Machine, Toolkit
     from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
+
+    Wrong = tuple[str | None, dict[str, object]]
+    """A title in place of the rule's own, and the values."""
+
+_CODE = re.compile(r"(\d{1,2})\.(\d)([af]?)(?:\+PTX)?")
+_FLAT = re.compile(r"(?:sm_|compute_)?\d{2,3}[af]?|\d[\d.,]*,[\d.,]+")
 
 
 @rule(
@@ -156,6 +163,78 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
+@rule(
+    "arch-list-wrong",
+    title="TORCH_CUDA_ARCH_LIST names {entry}, which nvcc of CUDA {toolkit} does not know",
+    severity=Severity.WARNING,
+    yields_to=("toolkit-missing", "toolkit-env-wrong", "toolkit-torch-mismatch"),
+)
+def arch_list_wrong(m: Machine, kb: Knowledge) -> Found | None:
+    """Extensions are compiled for the architectures in this variable, and not as it stands.
+
+    nvcc ends in "Unsupported gpu architecture" for one that it does not know, and torch in "Unknown
+    CUDA arch" for one in another form than 8.6 or 8.6+PTX, separated by semicolons or spaces. Where
+    none of the list serves the GPU the build succeeds, and the first kernel fails with "no kernel
+    image". It does not matter for torch itself, nor for wheels that are compiled already.
+
+    Without the variable torch compiles for the GPUs that it sees. Where nvcc does not know the GPU
+    itself, only a newer toolkit helps.
+    """
+    text = need(m.env, "env").get("TORCH_CUDA_ARCH_LIST", "")
+    entries = text.replace(" ", ";").split(";")
+    codes = [one.strip() for one in entries if one.strip()]
+    if not codes or not _cuda_build(m):
+        return None
+    asked = need(m.build.needed_by, "build.needed_by")
+    found = _ill_formed(codes) or _unknown_to_nvcc(codes, m, kb) or _without_the_gpu(codes, m, kb)
+    if found is None:
+        return None
+    title, values = found
+    return Found(
+        evidence=("env.TORCH_CUDA_ARCH_LIST", "build.needed_by"),
+        values=values,
+        title=title,
+        severity=_gravity(m) if asked else Severity.INFO,
+        remedies=unset_variables(m, "TORCH_CUDA_ARCH_LIST"),
+    )
+
+
+def _ill_formed(codes: list[str]) -> Wrong | None:
+    """8.0,8.6 and 86 and sm_86: torch refuses them. Names of generations it knows are left."""
+    bad = [one for one in codes if _FLAT.fullmatch(one.removesuffix("+PTX"))]
+    title = "TORCH_CUDA_ARCH_LIST names {entry}, a form that torch does not read"
+    return (title, {"entry": bad[0][:40]}) if bad else None
+
+
+def _unknown_to_nvcc(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | None:
+    _, used = _taken(m)
+    if used is None or not used.nvcc or used.cuda is None:
+        return None
+    known = {(one.major, one.minor) for one in kb.nvcc_capabilities(used.cuda) or ()}
+    bad = [one for one in codes if (c := _capability(one)) and known and c not in known]
+    return (None, {"entry": bad[0], "toolkit": used.cuda}) if bad else None
+
+
+def _without_the_gpu(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | None:
+    from cudadoctor.demand import capabilities_of
+
+    parsed = [(_CODE.fullmatch(one), one.endswith("+PTX")) for one in codes]
+    if not all(found for found, _ in parsed):
+        return None
+    code = [f"sm_{one[1]}{one[2]}{one[3]}" for one, _ in parsed if one]
+    code += [f"compute_{one[1]}{one[2]}" for one, ptx in parsed if one and ptx]
+    for device in capabilities_of(m, kb) or ():
+        if not any(kb.serves(one, device, m.torch.version, m.torch.cuda) for one in code):
+            title = "TORCH_CUDA_ARCH_LIST is {entry}, which does not serve a GPU of {device}"
+            return title, {"entry": ";".join(codes)[:60], "device": device}
+    return None
+
+
+def _capability(entry: str) -> tuple[int, int] | None:
+    found = _CODE.fullmatch(entry)
+    return (int(found[1]), int(found[2])) if found else None
+
+
 def _cuda_build(m: Machine) -> bool:
     if m.torch.installed is False:
         return False
@@ -216,4 +295,5 @@ RULES = (
     toolkit_torch_mismatch,
     toolkit_env_wrong,
     host_compiler_unsupported,
+    arch_list_wrong,
 )
