@@ -96,3 +96,10 @@ def test_this_machine_has_limits() -> None:
     found = read_limits(LocalHost()).facts["limits"]
     assert found.tmp_free_bytes is not None
     assert found.cpus
+
+
+def test_interfaces_are_read_where_a_variable_names_one() -> None:
+    folders = {"/sys/class/net": ("lo", "ens5")}
+    asked = RecordedHost(folders=folders, env={"NCCL_SOCKET_IFNAME": "ib0"})
+    assert limits(asked).interfaces == ("ens5", "lo")
+    assert limits(RecordedHost(folders=folders)).interfaces is None
