@@ -195,7 +195,6 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Found | None:
         values=values,
         title=title,
         severity=_gravity(m) if asked else Severity.INFO,
-        remedies=unset_variables(m, "TORCH_CUDA_ARCH_LIST"),
     )
 
 
