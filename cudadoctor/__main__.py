@@ -30,9 +30,25 @@ def main() -> None:
     gc.disable()
     # Threads that wait for children are heard at once, not after 5 ms of the others' work.
     sys.setswitchinterval(0.0005)
+    _fill_closed_streams()
     _heed_signals()
-    code = _guarded()
+    try:
+        code = _guarded()
+    except KeyboardInterrupt:
+        code = _interrupted()
     _leave(code)
+
+
+def _fill_closed_streams() -> None:
+    """Where a stream was closed at the start, no pipe of ours may take its place."""
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
 
 
 def _heed_signals() -> None:
