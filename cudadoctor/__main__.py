@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 from cudadoctor import own_path
@@ -14,10 +15,6 @@ FAILED = 4
 ENDED_BY = 128
 """Added to the number of the signal: Ctrl-C ends with 130."""
 TIDYING_S = 2.0
-
-
-class Interrupted(KeyboardInterrupt):
-    """Somebody wants the doctor to stop."""
 
 
 _HEARD: list[int] = []
@@ -61,25 +58,30 @@ def _heed_signals() -> None:
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
-    """The first signal ends what is going on; no other disturbs the tidying.
+    """The first signal tidies and ends the process, here: no other disturbs it.
 
-    What is raised in a callback of the interpreter is lost: then the process ends all the same.
+    Nothing is raised. An exception out of the blue is lost in a callback of the interpreter, and
+    can crash a library in the middle of its own work.
     """
     _HEARD.append(number)
-    if len(_HEARD) == 1:
-        import threading
+    if len(_HEARD) > 1:
+        return
+    late = threading.Timer(TIDYING_S, os._exit, (_interrupted(),))
+    late.daemon = True
+    late.start()
+    try:
+        _tidy()
+    finally:
+        os._exit(_interrupted())
 
-        last = threading.Timer(TIDYING_S, _end_anyway)
-        last.daemon = True
-        last.start()
-        raise Interrupted
 
-
-def _end_anyway() -> None:
-    from cudadoctor import early
-
-    early.end()
-    os._exit(_interrupted())
+def _tidy() -> None:
+    # Looked up, not imported: the signal may have come in the middle of that import.
+    end = getattr(sys.modules.get("cudadoctor.early"), "end", None)
+    if end is not None:
+        end()
+    if os.isatty(2):
+        os.write(2, b"\r\x1b[2K\x1b[?25h")  # the line of the spinner, and the cursor it hid
 
 
 def _interrupted() -> int:
@@ -99,8 +101,6 @@ def _guarded() -> int:
         _forget_stdout()
         return 0
     except Exception as error:
-        if _HEARD:  # older Pythons wrap what is raised while a class is being made
-            return _interrupted()
         if os.environ.get("CUDADOCTOR_DEBUG"):
             raise
         print(  # noqa: T201

@@ -269,8 +269,13 @@ def _terminal(shown: Report, asked: Asked, source: Source, *, many: bool) -> str
 
 def _written(text: str, output: str | None) -> None:
     if output is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            refuse(f"cannot write to stdout: {error.strerror}")
         return
     try:
         with open(output, "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs 3 ms
