@@ -162,7 +162,11 @@ def record(folder: str, asked: Asked) -> int:
 def _sources(asked: Asked) -> Iterator[Source]:
     """The machines to judge: saved ones where --from names any, else this one."""
     if asked.saved:
+        import gc
+
         from cudadoctor import saved
+
+        gc.enable()  # many documents are no short life
 
         try:
             for name, machine in saved.machines(asked.saved):
