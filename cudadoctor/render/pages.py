@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from cudadoctor.render.unjudged import PAGES
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,6 +19,8 @@ def listing(catalogue: Sequence[str], rules: Sequence[Rule]) -> str:
     for rule in rules:
         titles.setdefault(rule.cause, _heading(rule))
     widest = max(map(len, catalogue))
+    for name, (title, _) in PAGES.items():
+        titles.setdefault(name, f"{title} (not judged yet)")
     rows = (f"{name:<{widest}}  {titles.get(name, '(not judged yet)')}\n" for name in catalogue)
     return "".join(rows)
 
@@ -25,7 +29,8 @@ def page(cause: str, rules: Sequence[Rule]) -> str:
     """What a cause is, how it is told and what cures it."""
     own = [rule for rule in rules if rule.cause == cause]
     if not own:
-        return f"{cause}\n\nThis version has no rule for it.\n"
+        known = PAGES.get(cause, ())
+        return "\n\n".join((cause, *known, "This version has no rule for it.")) + "\n"
     parts = [cause]
     for rule in own:
         parts += [*_opening(rule), rule.page.strip()]
