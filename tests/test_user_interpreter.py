@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from scenario_reader import machine_like
 
 from cudadoctor import knowledge
 from cudadoctor.checkup import judge
 from cudadoctor.facts import Machine
+from cudadoctor.host import LocalHost
+from cudadoctor.probes.target import UsageError, choose
 from cudadoctor.render import pasted
 
 _UNLOOKED = ("smoke", "torch", "libraries", "packages", "python.bits", "python.implementation")
@@ -53,3 +56,13 @@ def test_a_next_command_of_a_redacted_document_can_be_pasted() -> None:
     machine = _python("3.6.0")
     shown = pasted.command(("$PYTHON", "-m", "torch.utils.collect_env"), machine)
     assert shown == '"$PYTHON" -m torch.utils.collect_env'
+
+
+def test_an_environment_whose_python_cannot_be_looked_at_is_not_called_empty(
+    tmp_path: Path,
+) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(python)  # a loop: as with a folder that others may not enter, no answer
+    with pytest.raises(UsageError, match="cannot be looked at"):
+        choose(LocalHost(), str(tmp_path / "venv"))

@@ -153,10 +153,13 @@ def _runs(host: Host, mode: int) -> bool:
 
 
 def _no_python_in(host: Host, python: str, path: str) -> str:
-    broken = next(
-        (one for one in _INSIDE if host.stat(os.path.join(path, *one.split("/"))).is_link), None
-    )
-    if broken and not host.stat(os.path.join(path, broken)).exists:
+    seen = {one: host.stat(os.path.join(path, *one.split("/"))) for one in _INSIDE}
+    for name, stat in seen.items():
+        if stat.exists is None:
+            where = os.path.join(path, name)
+            return f"--python {python}: {where} cannot be looked at ({stat.why})."
+    broken = next((name for name, stat in seen.items() if stat.is_link and not stat.exists), None)
+    if broken:
         return (
             f"--python {python}: {os.path.join(path, broken)} is a link to a Python that is gone;"
             " make that environment anew."
