@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
+import io
 import os
 import signal
 import sys
@@ -18,6 +21,8 @@ TIDYING_S = 2.0
 
 
 _HEARD: list[int] = []
+_UNWRITABLE = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT)
+"""What a stream says that takes no more; of all that is written, only stdout may still say it."""
 
 
 def main() -> None:
@@ -101,16 +106,30 @@ def _guarded() -> int:
         _forget_stdout()
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
+            return _unwritten(error)
         if os.environ.get("CUDADOCTOR_DEBUG"):
             raise
-        print(  # noqa: T201
+        _tell(
             f"cudadoctor itself failed ({type(error).__name__}: {error});"
-            " set CUDADOCTOR_DEBUG=1 to see where, and report it",
-            file=sys.stderr,
+            " set CUDADOCTOR_DEBUG=1 to see where, and report it"
         )
         return FAILED
     finally:
         early.end()
+
+
+def _unwritten(error: OSError) -> int:
+    """A full disk behind stdout is not our failure: one sentence, and the code of wrong use."""
+    from cudadoctor.wrong_use import WrongUse
+
+    _forget_stdout()
+    return WrongUse(f"cannot write to stdout: {error.strerror}").told()
+
+
+def _tell(sentence: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk behind stderr
+        print(sentence, file=sys.stderr)  # noqa: T201
 
 
 def _run(argv: list[str]) -> int:
@@ -121,7 +140,9 @@ def _run(argv: list[str]) -> int:
     if options is None:
         from cudadoctor import cli
 
-        return cli.run(argv)
+        code = cli.run(argv)
+        sys.stdout.flush()  # here, where a full disk can still be told
+        return code
     from cudadoctor import commands
     from cudadoctor.asked import Asked
 
@@ -133,10 +154,23 @@ def _run(argv: list[str]) -> int:
 
 def _speak_safely() -> None:
     """No locale may stop a report: what the stream cannot encode is written as an escape."""
+    _buffer_stdout()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+
+
+def _buffer_stdout() -> None:
+    """With PYTHONUNBUFFERED, as in many images, half a write on a full disk passes for a whole."""
+    stream = sys.stdout
+    raw = getattr(stream, "buffer", None)
+    if not isinstance(stream, io.TextIOWrapper) or not isinstance(raw, io.RawIOBase):
+        return
+    encoding, to_terminal = stream.encoding, stream.isatty()
+    stream.detach()
+    whole = io.BufferedWriter(raw)
+    sys.stdout = io.TextIOWrapper(whole, encoding, line_buffering=to_terminal)
 
 
 def _forget_stdout() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cudadoctor import __version__
-from cudadoctor.wrong_use import EXIT, WrongUse
+from cudadoctor.wrong_use import EXIT, WrongUse, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ _no_smoke = click.option("--no-smoke", is_flag=True, help="Import torch but run 
 _device = click.option("--device", help="Device of the training step: cpu, cuda or cuda:N.")
 _timeout = click.option(
     "--timeout",
-    type=click.FloatRange(min=0.1),
+    callback=lambda _, __, text: seconds(text),
     metavar="S",
     help="Limit for each probe, in seconds.",
 )

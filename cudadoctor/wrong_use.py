@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from cudadoctor.asked import Asked
 
 EXIT = 2
+SHORTEST_S, LONGEST_S = 0.1, 86_400.0
+"""What --timeout may be: below, no child has time to start; above, nobody waits."""
 
 
 class WrongUse(Exception):  # noqa: N818 - the user's, not ours
@@ -22,8 +24,23 @@ class WrongUse(Exception):  # noqa: N818 - the user's, not ours
     def told(self) -> int:
         """Say it on stderr, in plain ASCII on one line; the exit code."""
         text = " ".join(str(self).split()).encode("ascii", "backslashreplace").decode()
-        sys.stderr.write(f"cudadoctor: {text}\n")
+        with contextlib.suppress(OSError):  # a full disk behind stderr: the exit code says it
+            sys.stderr.write(f"cudadoctor: {text}\n")
         return EXIT
+
+
+def seconds(text: str | None) -> float | None:
+    """The limit that --timeout names; nan and endless are none."""
+    if text is None:
+        return None
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not SHORTEST_S <= found <= LONGEST_S:
+        most = f"{LONGEST_S:.0f}"
+        refuse(f"--timeout {text!r} is no limit: give seconds from {SHORTEST_S:g} to {most}")
+    return found
 
 
 def refuse_contradictions(asked: Asked) -> None:
