@@ -37,10 +37,10 @@ def diagnose(
     ignore: causes that the user does not want to hear of.
     """
     if rules is None:
-        from cudadoctor.rules import RULES
+        from cudadoctor.rules import rules_for
 
-        rules = RULES
-    found: list[tuple[Rule, Finding]] = []
+        rules = rules_for(machine)
+    found: list[tuple[tuple[str, ...], Finding]] = []
     passed: list[str] = []
     undecided: list[Undecided] = []
     for one in rules:
@@ -54,7 +54,8 @@ def diagnose(
         if answer is None:
             passed.append(one.cause)
         else:
-            found.append((one, _finding(one, answer, machine)))
+            deeper = (*one.yields_to, *answer.yields_to)
+            found.append((deeper, _finding(one, answer, machine)))
     explained = _rooted(_explained(found))
     findings = _in_order([one for one in explained if not _needless(one)])
     passed += [one.cause for one in explained if _needless(one)]
@@ -62,7 +63,7 @@ def diagnose(
     return _concluded(
         findings,
         passed=tuple(dict.fromkeys(cause for cause in passed if cause not in causes)),
-        undecided=tuple(one for one in undecided if one.cause not in causes),
+        undecided=_one_a_cause(one for one in undecided if one.cause not in causes),
         executable=machine.python.executable,
     )
 
@@ -129,7 +130,16 @@ def _undecided(one: Rule, missing: NotKnown, machine: Machine) -> Undecided:
     )
 
 
-def _explained(found: list[tuple[Rule, Finding]]) -> list[Finding]:
+def _one_a_cause(undecided: Iterable[Undecided]) -> tuple[Undecided, ...]:
+    """Of several rules of a cause, the first that the verdict turns on; else the first."""
+    kept: dict[str, Undecided] = {}
+    for one in undecided:
+        if one.matters > kept.setdefault(one.cause, one).matters:
+            kept[one.cause] = one
+    return tuple(kept.values())
+
+
+def _explained(found: list[tuple[tuple[str, ...], Finding]]) -> list[Finding]:
     """Mark what a deeper cause explains away.
 
     A mere possibility explains nothing, and neither does what is less grave: an error stays an
@@ -144,11 +154,11 @@ def _explained(found: list[tuple[Rule, Finding]]) -> list[Finding]:
             finding,
             because_of=tuple(
                 cause
-                for cause in one.yields_to
+                for cause in dict.fromkeys(deeper)
                 if gravest.get(cause, 9) <= finding.severity and cause != finding.cause
             ),
         )
-        for one, finding in found
+        for deeper, finding in found
     ]
 
 

@@ -51,6 +51,7 @@ __all__ = [
     "Identity",
     "Imported",
     "Index",
+    "Install",
     "Interpreter",
     "Libcuda",
     "Libraries",
@@ -69,6 +70,7 @@ __all__ = [
     "Stage",
     "Symptom",
     "SystemPackage",
+    "Told",
     "Toolkit",
     "Torch",
     "TorchCopy",
@@ -349,7 +351,7 @@ class Interpreter(Section, frozen=True, kw_only=True):
     to; "" where there is none. path: folders that its programs import from, in order, the working
     folder first. abi: tag of its compiled modules (cpython-311-x86_64-linux-gnu). ensurepip: it
     can install a pip of its own. passed_over: what named an interpreter that is not there, as
-    sentences.
+    sentences. nowhere: the working folder was deleted.
     """
 
     executable: str | None = None
@@ -373,6 +375,7 @@ class Interpreter(Section, frozen=True, kw_only=True):
     path: tuple[str, ...] | None = None
     abi: str | None = None
     ensurepip: bool | None = None
+    nowhere: bool | None = None
 
 
 class Stage(Section, frozen=True, kw_only=True):
@@ -402,6 +405,36 @@ class Symptom(Section, frozen=True, kw_only=True):
     line: int | None = None
 
 
+class Install(Section, frozen=True, kw_only=True):
+    """A command that installs packages, or what its log says, as a report shows it.
+
+    tool: pip, uv, conda, mamba, poetry, pixi ... requirements: as they were asked for.
+    indexes: every index, channel and page of links that was named or searched, in order.
+    options: its other switches (--user, --no-build-isolation, --no-cache-dir ...).
+    refused: the requirement that nothing satisfied. offered: the versions that were found instead,
+    () where the log says that there were none. installed: what the log says it put there
+    (name==version). failed: whether the log ends in an error.
+    """
+
+    tool: str
+    requirements: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    refused: str | None = None
+    offered: tuple[str, ...] | None = None
+    installed: tuple[str, ...] = ()
+    failed: bool | None = None
+    line: int | None = None
+
+
+class Told(Section, frozen=True, kw_only=True):
+    """What a part of a report says of a fact for which a stronger part says something else."""
+
+    fact: str
+    value: str
+    source: str
+
+
 class Machine(Section, frozen=True, kw_only=True):
     """Everything known about one machine, at one time, for one examined interpreter.
 
@@ -409,6 +442,7 @@ class Machine(Section, frozen=True, kw_only=True):
     date: day of the facts, ISO 8601. pci and gpus: None not known, () none.
     packages: distributions that matter. env: allow-listed environment variables that are set.
     redacted: names and secrets were replaced, so paths of this document do not exist anywhere.
+    symptoms: error texts of a pasted report, None on a host. installs, disagreements: of a report.
     """
 
     schema: int = SCHEMA
@@ -430,6 +464,8 @@ class Machine(Section, frozen=True, kw_only=True):
     env: dict[str, str] | None = None
     smoke: Smoke | None = None
     symptoms: tuple[Symptom, ...] | None = None
+    installs: tuple[Install, ...] | None = None
+    disagreements: tuple[Told, ...] | None = None
     origins: dict[str, str] = {}
     gaps: tuple[Gap, ...] = ()
 

@@ -41,6 +41,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     evidence: fact paths that prove it. values: for the placeholders of title and text.
     cites: keys of sources in the knowledge. severity, title, why: in place of the rule's own.
+    yields_to: causes that explain this finding away, beside those of the rule.
     remedies: alternatives, the least invasive first.
     """
 
@@ -51,6 +52,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity | None = None
     title: str | None = None
     why: str | None = None
+    yields_to: tuple[str, ...] = ()
     remedies: tuple[Remedy, ...] = ()
 
 
@@ -62,6 +64,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     yields_to: causes that explain this one away where they are found too.
     essential: whether the verdict is undecided while this rule is. page: text for `explain`.
+    silent: its no means nothing, for it looks at a report that need not show everything.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     essential: bool = False
     why: str
     page: str
+    silent: bool = False
 
 
 def rule(

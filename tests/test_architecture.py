@@ -63,7 +63,7 @@ DIRECTION = {
     "findings": {"facts"},
     "rule": {"facts", "findings", "knowledge"},
     "knowledge": {"knowledge", "versions"},
-    "reports": {"facts", "reports", "versions"},
+    "reports": {"facts", "knowledge", "reports", "versions"},
     "probes": {"elf", "facts", "host", "probes", "reports", "versions"},
     "smoke": {"facts", "host", "probes", "smoke"},
     "elf": {"host"},

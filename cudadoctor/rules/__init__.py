@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cudadoctor.catalogue import CATALOGUE
 from cudadoctor.rule import Rule
 from cudadoctor.rules import (
@@ -23,6 +25,9 @@ from cudadoctor.rules import (
     unknown,
 )
 
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+
 RULES: tuple[Rule, ...] = (
     *platforms.RULES,
     *gpu.RULES,
@@ -43,4 +48,18 @@ RULES: tuple[Rule, ...] = (
 )
 """Every rule: platform, GPU, driver, box, process, torch, libraries, toolkit; what is left last."""
 
-__all__ = ["CATALOGUE", "RULES"]
+
+
+def rules_for(machine: Machine) -> tuple[Rule, ...]:
+    """The rules that judge this machine: a pasted report has symptoms to judge as well."""
+    if machine.look != "report":
+        return RULES
+    from cudadoctor.rules.reported import reported_rules
+
+    deeper: dict[str, dict[str, None]] = {}
+    for one in RULES:
+        deeper.setdefault(one.cause, {}).update(dict.fromkeys(one.yields_to))
+    return RULES + reported_rules(tuple((cause, tuple(some)) for cause, some in deeper.items()))
+
+
+__all__ = ["CATALOGUE", "RULES", "rules_for"]

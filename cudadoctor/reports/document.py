@@ -1,0 +1,203 @@
+"""A pasted report as lines without their decoration.
+
+People paste through terminals, chats, issue trackers and log collectors: each leaves marks around
+the text that a program wrote. They are taken off here, so that no reader has to know of them.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from bisect import bisect_right
+from functools import cached_property
+from typing import NamedTuple
+
+MOST_CHARACTERS = 4 << 20
+"""Of a longer document the beginning and the end are read: there the facts and the error stand."""
+LONGEST_LINE = 24_000
+"""The longest line that a program writes for people: pip's list of versions."""
+_UNREADABLE = 0.2
+"""Share of characters that no text has, above which a document is none."""
+
+
+class NotText(ValueError):
+    """The bytes are no text, in one sentence."""
+
+
+class Line(NamedTuple):
+    """A line without its decoration. number: in the document, from 1."""
+
+    number: int
+    text: str
+
+
+class Document:
+    """A report: its lines, and the same as one text in which no line break hides a sentence."""
+
+    def __init__(self, lines: tuple[Line, ...]) -> None:
+        self.lines = lines
+
+    @cached_property
+    def text(self) -> str:
+        """The lines as they stand, for readers of tables."""
+        return "\n".join(line.text for line in self.lines)
+
+    @cached_property
+    def flat(self) -> str:
+        """Everything in one line with single spaces: sentences that were wrapped are whole."""
+        return " ".join(self._pieces)
+
+    @cached_property
+    def low(self) -> str:
+        """`flat` in lower case, of the same length."""
+        return self.flat.lower()
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        # Only this letter changes its length in lower case.
+        return [" ".join(line.text.split()).replace("İ", "I") for line in self.lines]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        starts, position = [], 0
+        for piece in self._pieces:
+            starts.append(position)
+            position += len(piece) + 1
+        return starts
+
+    def line_at(self, position: int) -> Line:
+        """The line that holds this position of `flat`."""
+        return self.lines[max(0, bisect_right(self._starts, position) - 1)]
+
+
+def document(data: bytes | str) -> Document:
+    """A document out of bytes of any encoding.
+
+    Raises NotText for what is no text.
+    """
+    text = _cut(data if isinstance(data, str) else _decoded(data))
+    numbered = [
+        Line(number, _shortened(line)) for number, line in enumerate(text.split("\n"), start=1)
+    ]
+    return Document(tuple(_undressed(numbered)))
+
+
+def _decoded(data: bytes) -> str:
+    data = data if len(data) <= 4 * MOST_CHARACTERS else _ends(data)
+    text = data.decode(_encoding(data[:4096]), "replace")
+    sample = text[:65536]
+    strange = sum(1 for mark in sample if mark in "\x00\ufffd" or (mark < " " and mark not in _USUAL))
+    if sample and strange > _UNREADABLE * len(sample):
+        raise NotText("it is no text")
+    return text.replace("\ufeff", "")
+
+
+_USUAL = "\t\n\r\x0b\x0c\x08\x1b\x07"
+
+
+def _ends(data: bytes) -> bytes:
+    half = 2 * MOST_CHARACTERS
+    return data[:half] + b"\n" + data[-half:]
+
+
+def _encoding(start: bytes) -> str:
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    pairs = max(1, len(start) // 2)
+    if start[1::2].count(0) > pairs * 0.3:
+        return "utf-16-le"
+    if start[::2].count(0) > pairs * 0.3:
+        return "utf-16-be"
+    return "utf-8"
+
+
+def _cut(text: str) -> str:
+    text = text.replace("\r\n", "\n").replace("\x0b", "\n").replace("\x0c", "\n")
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    half = MOST_CHARACTERS // 2
+    return text[:half] + "\n" + text[-half:]
+
+
+def _shortened(line: str) -> str:
+    if "\r" in line:  # a progress bar painted over itself: the last state is what was seen
+        line = line.rstrip("\r").rsplit("\r", 1)[-1]
+    if len(line) > LONGEST_LINE:
+        return line[: LONGEST_LINE - 4000] + " … " + line[-4000:]
+    return line
+
+
+# --- taking the decoration off -----------------------------------------------------------------
+
+_COLOUR = re.compile(r"(?:\x1b|\^\[|\\e|\\x1b|\\033)\[[0-9;?]{0,20}[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?")
+_BARE_COLOUR = re.compile(r"(?<!\w)\[(?:0|1|[0-9]{1,2}(?:;[0-9]{1,3}){0,4})m")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_FENCE = re.compile(r"\s{0,8}(?:`{3,}|~{3,})\s*[\w+.-]{0,30}\s*$")
+_TAG = re.compile(
+    r"</?(?:details|summary|pre|code|p|br|b|i|em|strong|div|span|ul|ol|li|blockquote|kbd|sub|sup)"
+    r"(?:\s[^<>]{0,200})?/?>",
+    re.I,
+)
+_QUOTED = re.compile(r"\s{0,3}>(?!>>)[ ]?")
+_PREFIXES = (
+    # docker compose: webui-docker-auto-1  | text
+    re.compile(r"[A-Za-z0-9][\w.-]{0,80}[-_]\d{1,3}\s{0,20}\| ?"),
+    # a collector of several programs' output: train.0 [stderr] text
+    re.compile(r"\S{1,80} \[(?:stderr|stdout)\] ?"),
+    # torchrun, vLLM, Ray, mpirun: [rank3]: text, (Worker pid=12) text, [1,0]<stderr>: text
+    re.compile(r"\[(?:rank|default)?\d{1,4}\]:\s?"),
+    re.compile(r"\((?:\w{1,40} )?(?:\w{1,20} )?pid=\d{1,9}(?:, ip=[\d.]{7,15})?\)\s?"),
+    re.compile(r"\[\d{1,4},\d{1,4}\]<std(?:err|out)>:\s?"),
+    re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?[ \t]{1,4}"),
+    re.compile(r"[│┃╎▏][ ]?"),
+)
+_NUMBERED = re.compile(r"\s{0,8}(\d{1,6})(?:[:.|)]|\t|\s{1,4}[|│])[ \t]?")
+
+
+def _undressed(lines: list[Line]) -> list[Line]:
+    if _are_numbered(lines):
+        lines = [Line(line.number, _NUMBERED.sub("", line.text, count=1)) for line in lines]
+    return [Line(line.number, _bare(line.text)) for line in lines]
+
+
+def _are_numbered(lines: list[Line]) -> bool:
+    """Whether an editor's line numbers stand before the lines: most count up by one."""
+    found = [_NUMBERED.match(line.text) for line in lines if line.text.strip()]
+    numbers = [int(one[1]) for one in found if one]
+    rising = sum(1 for a, b in zip(numbers, numbers[1:], strict=False) if b == a + 1)
+    return len(numbers) >= 4 and rising >= 0.8 * (len(found) - 1)
+
+
+def _bare(text: str) -> str:
+    if "\x1b" in text or "^[" in text or "\\" in text:
+        text = _COLOUR.sub("", text)
+    if "m" in text and "[" in text:
+        text = _BARE_COLOUR.sub("", text)
+    text = _CONTROL.sub("", text)
+    if "&" in text:
+        text = html.unescape(text)
+    if "<" in text:
+        text = _TAG.sub("", text)
+    if "`" in text:
+        text = "" if _FENCE.fullmatch(text) else text.replace("`", "'") if "``" not in text else text
+    text = text.translate(_PLAIN)
+    for _ in range(3):
+        shorter = _unprefixed(text)
+        if shorter == text:
+            break
+        text = shorter
+    return text.rstrip()
+
+
+_PLAIN = {0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0xA0: " ", 0x2010: "-", 0x2011: "-"}
+
+
+def _unprefixed(text: str) -> str:
+    if found := _QUOTED.match(text):
+        return text[found.end() :]
+    indent = len(text) - len(text.lstrip())
+    start = text[indent:]
+    for prefix in _PREFIXES:
+        if found := prefix.match(start):
+            return text[:indent] + start[found.end() :]
+    return text

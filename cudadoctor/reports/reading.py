@@ -1,0 +1,31 @@
+"""A pasted report of any kind -> the machine that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from cudadoctor.knowledge.symptoms import symptoms
+from cudadoctor.reports import tools
+from cudadoctor.reports.document import Document, document
+from cudadoctor.reports.symptoms import symptoms_of
+from cudadoctor.reports.telling import Said, machine_of
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.knowledge import Knowledge
+
+Reader = Callable[[Document, "Knowledge"], Iterable[Said]]
+
+READERS: tuple[Reader, ...] = (tools.read_nvidia_smi,)
+"""Each finds what it knows in a document, however little, and tells it. The order is free."""
+
+
+def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
+    """The machine behind a report: what its parts tell, and the error texts that are known.
+
+    Raises NotText for what is no text. Never raises for any text.
+    """
+    doc = document(data)
+    said = [one for reader in READERS for one in reader(doc, knowledge)]
+    return machine_of(said, look="report", symptoms=symptoms_of(doc, symptoms()))

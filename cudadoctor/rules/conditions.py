@@ -1,0 +1,143 @@
+"""Conditions of the table of symptoms: a word, a comparison of versions, or another symptom.
+
+    windows                  a circumstance by name, from CIRCUMSTANCES
+    torch < 2.3              a fact that is known and compares so (==, !=, <, <=, >, >=)
+    has:torchvision          a package that the report lists
+    seen:after-suspend       another symptom of the report
+    not windows              the contrary: the fact is known otherwise or not known at all
+
+A condition on what is not known does not hold.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import InvalidVersion, Version
+
+from cudadoctor.rules.signs import gpu_present, live_gpus
+from cudadoctor.versions import DriverVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cudadoctor.facts import Machine
+    from cudadoctor.knowledge import Knowledge
+
+Circumstance = "Callable[[Machine, Knowledge], bool]"
+
+_COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+def holds(condition: str, m: Machine, kb: Knowledge) -> bool:
+    """Whether a condition of the table is known to hold for this machine.
+
+    Raises KeyError for a circumstance that nobody defined: that is our own mistake.
+    """
+    if condition.startswith("not "):
+        return not holds(condition[4:], m, kb)
+    if condition.startswith("seen:"):
+        return any(one.key == condition[5:] for one in m.symptoms or ())
+    if condition.startswith("has:"):
+        return m.package(condition[4:]) is not None
+    words = condition.split()
+    if len(words) == 3:
+        return _compares(words[0], words[1], words[2], m)
+    return CIRCUMSTANCES[condition](m, kb)
+
+
+def _compares(fact: str, sign: str, bound: str, m: Machine) -> bool:
+    value = _version_of(fact, m)
+    if value is None:
+        return False
+    other = DriverVersion(bound) if isinstance(value, DriverVersion) else Version(bound)
+    return _COMPARED[sign](value, other)
+
+
+def _version_of(fact: str, m: Machine) -> Version | DriverVersion | None:
+    known: dict[str, Version | DriverVersion | None] = {
+        "torch": m.torch.version,
+        "torch.cuda": m.torch.cuda,
+        "driver": m.driver.version,
+        "driver.cuda": m.driver.cuda,
+        "python": m.python.version,
+        "glibc": m.platform.glibc,
+    }
+    if fact in known:
+        return known[fact]
+    package = m.package(fact)
+    try:
+        return Version(package.version) if package else None
+    except InvalidVersion:
+        return None
+
+
+def _arch(*names: str) -> Callable[[Machine, Knowledge], bool]:
+    return lambda m, kb: bool(
+        {kb_arch for gpu in live_gpus(m) if (kb_arch := _architecture(gpu.name, kb))} & set(names)
+    )
+
+
+def _architecture(name: str | None, kb: Knowledge) -> str | None:
+    model = kb.gpu_by_name(name) if name else None
+    return model.architecture if model else None
+
+
+def _data_center(m: Machine, kb: Knowledge) -> bool | None:
+    models = [kb.gpu_by_name(gpu.name) for gpu in live_gpus(m) if gpu.name]
+    known = [model.data_center for model in models if model]
+    return any(known) if known else None
+
+
+def _env(name: str) -> Callable[[Machine, Knowledge], bool]:
+    return lambda m, _: name in (m.env or {})
+
+
+def _without_tensor_cores(m: Machine, kb: Knowledge) -> bool:
+    models = [kb.gpu_by_name(gpu.name) for gpu in live_gpus(m) if gpu.name]
+    return any(model is not None and model.tensor_cores is False for model in models)
+
+
+CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
+    "windows": lambda m, _: m.platform.system == "Windows",
+    "linux": lambda m, _: m.platform.system == "Linux",
+    "macos": lambda m, _: m.platform.system == "Darwin",
+    "wsl": lambda m, _: bool(m.platform.wsl),
+    "aarch64": lambda m, _: m.platform.machine == "aarch64",
+    "jetson": lambda m, _: bool(m.platform.jetson),
+    "container": lambda m, _: bool(m.container.kind),
+    "slurm": lambda m, _: m.container.scheduler == "slurm",
+    "kubernetes": lambda m, _: "kubernetes" in (m.container.kind, m.container.scheduler),
+    "gpu": lambda m, _: gpu_present(m) is True,
+    "no-gpu": lambda m, _: gpu_present(m) is False,
+    "several-gpus": lambda m, _: len(live_gpus(m)) > 1,
+    "data-center-gpu": lambda m, kb: _data_center(m, kb) is True,
+    "consumer-gpu": lambda m, kb: _data_center(m, kb) is False,
+    "no-tensor-cores": _without_tensor_cores,
+    "amd-gpu": lambda m, _: any(one.vendor == "amd" for one in m.pci or ()),
+    "blackwell": _arch("Blackwell"),
+    "mig": lambda m, _: any(gpu.mig for gpu in m.gpus or ()),
+    "torch-cpu": lambda m, _: m.torch.build == "cpu",
+    "torch-cuda": lambda m, _: m.torch.build == "cuda",
+    "torch-rocm": lambda m, _: m.torch.build == "rocm",
+    "torch-installed": lambda m, _: bool(m.torch.installed),
+    "torch-missing": lambda m, _: m.torch.installed is False,
+    "cuda-available": lambda m, _: bool(m.torch.imported and m.torch.imported.cuda_available),
+    "cuda-not-available": lambda m, _: bool(
+        m.torch.imported and m.torch.imported.cuda_available is False
+    ),
+    "driver-answers": lambda m, _: m.driver.version is not None or bool(live_gpus(m)),
+    "conda": lambda m, _: m.python.kind in ("conda", "conda-base"),
+    "visible-devices-set": _env("CUDA_VISIBLE_DEVICES"),
+    "cuda-home-set": _env("CUDA_HOME"),
+    "ld-library-path-set": _env("LD_LIBRARY_PATH"),
+}
+"""Circumstances by name. Add one here rather than a special case in a rule."""

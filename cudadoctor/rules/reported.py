@@ -1,0 +1,97 @@
+"""Rules out of the table of symptoms: one for each cause that an error text can mean.
+
+They judge pasted reports only. A text alone is likely or possible; where the facts of the report
+prove the same cause, the rule that judges hosts finds it too, and says it with certainty.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from cudadoctor.findings import Confidence, Severity
+from cudadoctor.knowledge.symptoms import CauseText, Meaning, SymptomRow, symptoms
+from cudadoctor.rule import Found, Rule
+from cudadoctor.rules.conditions import holds
+from cudadoctor.rules.reported_cures import cures
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine, Symptom
+    from cudadoctor.knowledge import Knowledge
+
+
+class Seen(NamedTuple):
+    """A symptom of the report with the meaning that fits. place: its number in the machine."""
+
+    place: int
+    symptom: Symptom
+    row: SymptomRow
+    meaning: Meaning
+
+
+@lru_cache(maxsize=1)
+def reported_rules(deeper: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> tuple[Rule, ...]:
+    """One rule a cause of the table. deeper: cause -> causes that explain it away."""
+    over = dict(deeper)
+    table = symptoms()
+    return tuple(
+        Rule(
+            name=f"reported-{cause}",
+            cause=cause,
+            title=text.title,
+            severity=Severity[text.severity.upper()],
+            judge=_judge(cause, text),
+            yields_to=over.get(cause, ()),
+            why=text.why,
+            page="",
+            silent=True,
+        )
+        for cause, text in table.causes.items()
+    )
+
+
+def _judge(cause: str, text: CauseText):  # type: ignore[no-untyped-def]
+    keys = symptoms().meaning.get(cause, frozenset())
+
+    def judge(m: Machine, kb: Knowledge) -> Found | None:
+        seen = [one for one in _seen(keys, m, kb) if one.meaning.cause == cause]
+        if not seen:
+            return None
+        best = min(seen, key=lambda one: (Confidence[one.meaning.confidence.upper()], one.place))
+        return _found(best, seen, text, m, kb)
+
+    return judge
+
+
+def _seen(keys: frozenset[str], m: Machine, kb: Knowledge) -> list[Seen]:
+    table = symptoms().by_key
+    out = []
+    for place, symptom in enumerate(m.symptoms or ()):
+        if symptom.key in keys:
+            row = table[symptom.key]
+            meaning = meaning_of(row, m, kb)
+            if meaning is not None:
+                out.append(Seen(place, symptom, row, meaning))
+    return out
+
+
+def meaning_of(row: SymptomRow, m: Machine, kb: Knowledge) -> Meaning | None:
+    """The first meaning whose conditions all hold."""
+    for one in row.means:
+        if all(holds(condition, m, kb) for condition in one.when):
+            return one
+    return None
+
+
+def _found(best: Seen, seen: list[Seen], text: CauseText, m: Machine, kb: Knowledge) -> Found:
+    meaning = best.meaning
+    shown = tuple(dict.fromkeys(f"symptoms.{one.place}.text" for one in (best, *seen)))[:3]
+    return Found(
+        evidence=(*shown, *meaning.shows),
+        values=dict(best.symptom.values),
+        confidence=Confidence[meaning.confidence.upper()],
+        severity=Severity[meaning.severity.upper()] if meaning.severity else None,
+        title=meaning.title,
+        why=meaning.why,
+        remedies=cures(meaning.cause, meaning.cure or text.cure, m, kb),
+    )
