@@ -73,6 +73,12 @@ def test_an_unknown_that_matters_makes_the_verdict_undecided() -> None:
     assert _told(_rule("ulimit", severity=Severity.WARNING, missing=True)).verdict == "healthy"
 
 
+def test_several_rules_of_a_cause_are_open_once_and_what_matters_is_kept() -> None:
+    mild = _rule("gpu-lost", severity=Severity.WARNING, missing=True)
+    told = _told(mild, _rule("gpu-lost", missing=True), _rule("gpu-lost", missing=True))
+    assert [(one.cause, one.matters) for one in told.undecided] == [("gpu-lost", True)]
+
+
 def test_a_possible_error_alone_is_undecided_with_a_candidate() -> None:
     told = _told(_rule("gpu-lost", confidence=Confidence.POSSIBLE))
     assert told.verdict == "undecided"

@@ -35,9 +35,13 @@ class PythonLine(Line, frozen=True, kw_only=True, tag="python"):
 
 
 class PathLine(Line, frozen=True, kw_only=True, tag="path"):
-    """The path of the user's programs: (folder, cwd | PYTHONPATH | user | own)."""
+    """The path of the user's programs: (folder, cwd | PYTHONPATH | user | own).
+
+    nowhere: the working folder was deleted.
+    """
 
     entries: tuple[tuple[str, str], ...]
+    nowhere: bool = False
 
 
 class DistLine(Line, frozen=True, kw_only=True, tag="dist"):
@@ -116,6 +120,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
     python: PythonLine | None = None
     path: tuple[tuple[str, str], ...] = ()
+    nowhere: bool = False
     dists: tuple[DistLine, ...] = ()
     copies: tuple[CopyLine, ...] = ()
     leftovers: tuple[str, ...] = ()
@@ -138,6 +143,7 @@ def parse(stdout: str) -> Told:
     return Told(
         python=next((one for one in lines if isinstance(one, PythonLine)), None),
         path=next((one.entries for one in lines if isinstance(one, PathLine)), ()),
+        nowhere=any(isinstance(one, PathLine) and one.nowhere for one in lines),
         dists=tuple(one for one in lines if isinstance(one, DistLine)),
         copies=tuple(one for one in lines if isinstance(one, CopyLine)),
         leftovers=tuple(n for one in lines if isinstance(one, LeftoversLine) for n in one.names),

@@ -20,7 +20,7 @@ def listing(catalogue: Sequence[str], rules: Sequence[Rule]) -> str:
         titles.setdefault(rule.cause, _heading(rule))
     widest = max(map(len, catalogue))
     for name, (title, _) in PAGES.items():
-        titles.setdefault(name, f"{title} (not judged yet)")
+        titles[name] = title if name in titles else f"{title} (not judged yet)"
     rows = (f"{name:<{widest}}  {titles.get(name, '(not judged yet)')}\n" for name in catalogue)
     return "".join(rows)
 
@@ -28,10 +28,10 @@ def listing(catalogue: Sequence[str], rules: Sequence[Rule]) -> str:
 def page(cause: str, rules: Sequence[Rule]) -> str:
     """What a cause is, how it is told and what cures it."""
     own = [rule for rule in rules if rule.cause == cause]
+    known = PAGES.get(cause, ())
     if not own:
-        known = PAGES.get(cause, ())
         return "\n\n".join((cause, *known, "This version has no rule for it.")) + "\n"
-    parts = [cause]
+    parts = [cause, *known]
     for rule in own:
         parts += [*_opening(rule), rule.page.strip()]
         if rule.yields_to:

@@ -272,8 +272,22 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Found | None:
         | {"floor": floor.driver},
         cites=(floor.source,),
         confidence=Confidence.LIKELY if floor.uncertain else Confidence.CERTAIN,
+        yields_to=_past_every_driver(m, kb, floor.driver.branch),
         remedies=_for_an_old_driver(m, kb, floor.driver.branch),
     )
+
+
+def _past_every_driver(m: Machine, kb: Knowledge, branch: int) -> tuple[str, ...]:
+    """Where no driver of that branch supports a GPU of this machine, the GPU is the deeper cause.
+
+    A torch with code for it is the only way out, and such a torch runs with its drivers.
+    """
+    from cudadoctor.builds import capabilities_of
+
+    known = [kb.architecture(one) for one in capabilities_of(m, kb) or ()]
+    last = [one.last_branch if one else None for one in known]
+    lost = bool(last) and all(one is not None and one < branch for one in last)
+    return ("torch-arch-unsupported-old",) if lost else ()
 
 
 def _newer_libcuda(m: Machine) -> bool:
@@ -307,6 +321,7 @@ def _by_cuda_level(m: Machine, kb: Knowledge) -> Found | None:
         evidence=(path, "torch.cuda") if cuda else (path,),
         values={"level": level, "cuda": cuda or "", "driver": "", "major": "", "floor": ""},
         cites=(floor.source,) if floor else (),
+        yields_to=_past_every_driver(m, kb, floor.driver.branch) if floor else (),
         remedies=_for_an_old_driver(m, kb, floor.driver.branch if floor else None),
     )
 

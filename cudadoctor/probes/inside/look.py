@@ -261,12 +261,17 @@ def added_by_pth(folder):  # type: (str) -> list[str]
     return added
 
 
+def working_folder():  # type: () -> str
+    """Where programs start, "" where it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
 def rebuilt_path(user_site):  # type: (str) -> list[tuple[str, str]]
     """(folder, where it comes from): cwd, PYTHONPATH, user, own."""
-    try:
-        here = os.getcwd()
-    except OSError:
-        here = ""
+    here = working_folder()
     entries = []
     if here and not os.environ.get("PYTHONSAFEPATH") and not embedded():
         entries.append((here, "cwd"))
@@ -467,7 +472,7 @@ def main():  # type: () -> None
     user_site = user_site_in_use()
     say_python(user_site)
     path = rebuilt_path(user_site)
-    say("path", entries=[list(one) for one in path])
+    say("path", entries=[list(one) for one in path], nowhere=not working_folder())
     say_conda()
     say_installed(path)
     say("end")

@@ -4,13 +4,16 @@ import gc
 import os
 import sys
 import time
-from typing import Any, List, Tuple
 
 from . import wire
 from .spec import Spec
 
+TYPE_CHECKING = False  # a typing.py beside the user's program must hit torch, not this
+if TYPE_CHECKING:
+    from typing import Any, List, Set, Tuple
 
-def main(words: List[str]) -> None:
+
+def main(words: "List[str]") -> None:
     """Run as told, and end without the interpreter's own slow ending."""
     spec = Spec(words)
     wire.claim()
@@ -33,6 +36,7 @@ def _imported() -> bool:
     """Import torch once, and say how that went."""
     began = time.monotonic()
     wire.say("start", stage="import")
+    _stand_somewhere()
     # A fifth faster: nothing that an import makes is garbage.
     gc.disable()
     error = ""
@@ -59,26 +63,49 @@ def _imported() -> bool:
     return not error
 
 
-def _shadows(problem: BaseException, error: str) -> List[str]:
-    """The user's files that hide a module of Python's own and had a part in this failure."""
-    files = set()
-    trace = problem.__traceback__
-    while trace is not None:
-        files.add(os.path.abspath(trace.tb_frame.f_code.co_filename))
-        trace = trace.tb_next
+def _stand_somewhere() -> None:
+    """Leave a working folder that was deleted: libraries of torch fail to load from there.
+
+    That says nothing of torch, and a program in such a folder finds no file beside it either.
+    """
     try:
+        os.getcwd()
+    except OSError:
+        os.chdir(os.path.abspath(os.sep))
+        sys.path[:] = [entry for entry in sys.path if entry]
+
+
+def _shadows(problem: BaseException, error: str) -> "List[str]":
+    """The user's files that hide a module of Python's own and had a part in this failure."""
+    try:
+        files = {os.path.abspath(str(getattr(problem, "filename", None) or ""))}
+        trace = problem.__traceback__
+        while trace is not None:
+            files.add(os.path.abspath(trace.tb_frame.f_code.co_filename))
+            trace = trace.tb_next
         found = _like_the_library()
     except OSError:
         return []
-    return [
-        path for name, path in found if path in files or path in error or "'%s'" % name in error
-    ][:8]
+    return [path for name, path in found if _took_part(path, files) or _named(name, path, error)][
+        :8
+    ]
 
 
-def _like_the_library() -> List[Tuple[str, str]]:
-    """Files before the standard library on the path that are named like one of its modules."""
+def _took_part(path: str, files: "Set[str]") -> bool:
+    return path in files or any(one.startswith(path + os.sep) for one in files)
+
+
+def _named(name: str, path: str, error: str) -> bool:
+    """Whether the words name the file or, in quotes, its module or a part of it."""
+    return path in error or "'%s'" % name in error or "'%s." % name in error
+
+
+def _like_the_library() -> "List[Tuple[str, str]]":
+    """Files and packages before the standard library on the path, named like one of its modules."""
     library = os.path.dirname(os.path.abspath(os.__file__))
-    known = {name.partition(".")[0] for name in os.listdir(library)}
+    parts = [one for one in (library, os.path.join(library, "lib-dynload")) if os.path.isdir(one)]
+    known = {name.partition(".")[0] for part in parts for name in os.listdir(part)}
+    known.update(getattr(sys, "stdlib_module_names", ()))
     found = []
     for entry in sys.path:
         folder = os.path.abspath(entry)
@@ -87,12 +114,14 @@ def _like_the_library() -> List[Tuple[str, str]]:
         names = os.listdir(folder) if os.path.isdir(folder) else []
         for name in sorted(names):
             stem, dot, ending = name.partition(".")
-            if stem in known and dot and ending == "py":
-                found.append((stem, os.path.join(folder, name)))
+            path = os.path.join(folder, name)
+            package = os.path.exists(os.path.join(path, "__init__.py"))
+            if stem in known and ((dot and ending == "py") or package):
+                found.append((stem, path))
     return found
 
 
-def _no_torch(module: Any) -> str:
+def _no_torch(module: "Any") -> str:
     """A file or folder of the user's with the same name imports well and is no torch."""
     for name in ("__version__", "Tensor", "nn", "cuda"):
         if not hasattr(module, name):

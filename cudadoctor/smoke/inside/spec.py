@@ -1,7 +1,10 @@
 """What the child was told to do, as plain words on its command line."""
 
 import time
-from typing import Dict, List, Tuple
+
+TYPE_CHECKING = False  # a typing.py beside the user's program must hit torch, not this
+if TYPE_CHECKING:
+    from typing import Dict, List, Tuple
 
 EARLY = ("allocate", "matmul", "conv")
 LATE = ("train-fp32", "amp-fp16", "amp-bf16", "checkpoint")
@@ -34,10 +37,10 @@ class Spec:
     For tests, plant: faults, "stage:fault,stage:fault"; pretend: so many GPUs that the CPU plays.
     """
 
-    def __init__(self, words: List[str]) -> None:
+    def __init__(self, words: "List[str]") -> None:
         self.began = time.monotonic()
         given: Dict[str, str] = {}
-        self.skip: List[Tuple[str, int, str]] = []
+        self.skip: "List[Tuple[str, int, str]]" = []
         for word in words:
             name, _, value = word.partition("=")
             if name == "skip":

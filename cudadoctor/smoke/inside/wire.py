@@ -5,9 +5,12 @@ Written without the json module: nothing but sys and os is loaded before torch i
 
 import os
 import sys
-from typing import Any, Dict, List
 
-_state: Dict[str, int] = {"out": 1}
+TYPE_CHECKING = False  # a typing.py beside the user's program must hit torch, not this
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
+_state: "Dict[str, int]" = {"out": 1}
 
 
 def claim() -> None:
@@ -27,7 +30,7 @@ def descriptor() -> int:
     return _state["out"]
 
 
-def say(kind: str, **fields: Any) -> None:
+def say(kind: str, **fields: "Any") -> None:
     """Write one line; its first key is always "kind"."""
     line: Dict[str, Any] = {"kind": kind}
     line.update(fields)
@@ -40,7 +43,7 @@ def forward(data: bytes) -> None:
         data = data[os.write(_state["out"], data) :]
 
 
-def encoded(value: Any) -> str:
+def encoded(value: "Any") -> str:
     """JSON in pure ASCII."""
     if value is None:
         return "null"
