@@ -22,7 +22,17 @@ REPOSITORY = ROOT.parent
 MOST_LINES = 500
 
 CORE = (
-    *("facts", "driver_facts", "findings", "rule", "rules", "diagnose", "undecided", "plan"),
+    *(
+        "facts",
+        "driver_facts",
+        "build_facts",
+        "findings",
+        "rule",
+        "rules",
+        "diagnose",
+        "undecided",
+        "plan",
+    ),
     *("builds", "demand", "refusals", "ways_out", "build_reasons", "remedies", "dialects"),
     *("render", "reports", "redact", "language", "versions", "specifiers", "catalogue"),
     *("knowledge", "factfile", "checkup", "asked"),
@@ -58,7 +68,8 @@ DIRECTION = {
     "children": set[str](),
     "versions": set[str](),
     "driver_facts": {"versions"},
-    "facts": {"driver_facts", "versions"},
+    "build_facts": {"driver_facts"},
+    "facts": {"build_facts", "driver_facts", "versions"},
     "factfile": {"facts", "versions"},
     "findings": {"facts"},
     "rule": {"facts", "findings", "knowledge"},
