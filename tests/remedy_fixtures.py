@@ -54,7 +54,7 @@ NEVER = (
     (r"(NCCL_(P2P|IB|SHM)_DISABLE|CUDA_LAUNCH_BLOCKING)=(?!None)", "a test, not a cure"),
     (r"CUDA_VISIBLE_DEVICES=(?!None)", "enables nothing"),
     (r"NCCL_MULTI_RANK_GPU_ENABLE|PYTORCH_SKIP_CUDNN|NVIDIA_DISABLE_REQUIRE", "hides the fault"),
-    (r"TORCH_CUDA_ARCH_LIST", "means nothing to a prebuilt wheel"),
+    (r"TORCH_CUDA_ARCH_LIST=(?!None)", "means nothing to a prebuilt wheel"),
     (r"(?i)downgrade the kernel", "as a first answer"),
     (r"torch --upgrade|--upgrade torch", "takes a CUDA that the driver may not run"),
     (r"\b(please|simply|just)\b", "tone"),
@@ -150,7 +150,7 @@ def _other_remedies(m: Machine) -> Iterator[tuple[str, tuple[Remedy, ...]]]:
     yield "grant_gpu", remedies.grant_gpu(m)
     for option in ("--shm-size=8g", "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility", "--ipc=host"):
         yield option, remedies.container_option(m, "option", "With an option", option)
-    names = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
+    names = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "TORCH_CUDA_ARCH_LIST")
     yield "unset_variables", remedies.unset_variables(m, *names)
     yield "set_variables", remedies.set_variables(m, "set-x", "Set x", {"TMPDIR": "/var/tmp"})
     yield "device_groups", remedies.device_groups(m)

@@ -148,8 +148,13 @@ def container_without_libcuda(m: Machine, kb: Knowledge) -> Found | None:
         return None
     hearsay = only_smi_speaks(m) and not torch_fails(m)
     return Found(
+        title="nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing"
+        if hearsay
+        else None,
         evidence=("gpus", "driver.libcuda.why"),
+        values={"driver": m.driver.version or ""},
         confidence=Confidence.POSSIBLE if hearsay else Confidence.LIKELY,
+        severity=Severity.WARNING if hearsay else Severity.ERROR,
         remedies=_with_compute(m),
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
 
-from cudadoctor.findings import Confidence, Remedy
+from cudadoctor.findings import Confidence, Remedy, Severity
 from cudadoctor.remedies import (
     by_hand,
     install_driver,
@@ -397,12 +397,14 @@ def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:
     text += "libnvidia-compute-BRANCH (Ubuntu), libcuda1 (Debian), nvidia-driver-cuda or "
     text += "xorg-x11-drv-nvidia-cuda (RHEL, Fedora), nvidia-utils (Arch)."
     hearsay = only_smi_speaks(m)
+    shaky = hearsay and not torch_fails(m)
     title = "nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing"
     return Found(
         title=title if hearsay else None,
         evidence=("driver.reported" if hearsay else "driver.loaded", "driver.libcuda.why"),
         values={"driver": version or ""},
-        confidence=Confidence.POSSIBLE if hearsay and not torch_fails(m) else Confidence.CERTAIN,
+        confidence=Confidence.POSSIBLE if shaky else Confidence.CERTAIN,
+        severity=Severity.WARNING if shaky else Severity.ERROR,
         remedies=by_hand("install-libcuda", "Install the driver's libcuda", text, "admin"),
     )
 

@@ -195,7 +195,20 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Found | None:
         values=values,
         title=title,
         severity=_gravity(m) if asked else Severity.INFO,
+        remedies=_without_the_list(m, kb),
     )
+
+
+def _without_the_list(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+    """Unset, torch compiles for the GPUs that it sees, where nvcc knows them."""
+    from cudadoctor.demand import capabilities_of
+
+    _, used = _taken(m)
+    known = kb.nvcc_capabilities(used.cuda) if used and used.cuda else None
+    gpus = capabilities_of(m, kb) or ()
+    if known and any(one not in known for one in gpus):
+        return _install(m)
+    return unset_variables(m, "TORCH_CUDA_ARCH_LIST")
 
 
 def _ill_formed(codes: list[str]) -> Wrong | None:
