@@ -45,12 +45,13 @@ def _fill_closed_streams() -> None:
     """Where a stream was closed at the start, no pipe of ours may take its place."""
     if None not in (sys.stdin, sys.stdout, sys.stderr):
         return
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(number)
-    for name in ("stdout", "stderr"):
+    with contextlib.suppress(OSError):  # a bare chroot without /dev/null
+        while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(number)
+    for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
+            setattr(sys, name, io.TextIOWrapper(io.BytesIO()))
 
 
 def _heed_signals() -> None:
@@ -73,7 +74,8 @@ def _interrupt(number: int, _: FrameType | None) -> None:
         return
     late = threading.Timer(TIDYING_S, os._exit, (_interrupted(),))
     late.daemon = True
-    late.start()
+    with contextlib.suppress(RuntimeError):  # no thread may be started: tidy without a limit
+        late.start()
     try:
         _tidy()
     finally:
@@ -175,8 +177,8 @@ def _buffer_stdout() -> None:
 
 def _forget_stdout() -> None:
     """The reader has gone; Python must not complain of it once more at exit."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave(code: int) -> None:

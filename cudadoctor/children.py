@@ -19,6 +19,8 @@ import msgspec
 MOST_BYTES = 8 << 20
 GRACE_S = 0.2
 POLL_S = 0.25
+NO_MORE = "EAGAIN"
+"""How a system says that this user may start no more."""
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,16 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     def signal(self) -> int | None:
         """The signal that ended it, None where none did."""
         return -self.code if self.code is not None and self.code < 0 else None
+
+
+def aside(job: Callable[[], object]) -> threading.Thread | None:
+    """A job in a thread of its own; None where the system allows no more, and nothing was begun."""
+    thread = threading.Thread(target=job, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
 
 
 class _Pipe(threading.Thread):
@@ -98,7 +110,11 @@ def collected(
     deadline = started + timeout_s
     assert child.stdout is not None
     assert child.stderr is not None
-    out, err = _Pipe(child.stdout, on_line), _Pipe(child.stderr)
+    try:
+        out, err = _Pipe(child.stdout, on_line), _Pipe(child.stderr)
+    except RuntimeError:  # at the limit of processes: a thread counts as one
+        kill(child)
+        return Ran(why=f"{NO_MORE}: no thread to read its answer")
     _feed(child, stdin)
     in_time = _finished(child, (out, err), deadline)
     flooded = out.size + err.size > MOST_BYTES

@@ -12,6 +12,7 @@ import msgspec
 
 from cudadoctor import early
 from cudadoctor.assembled import assembled
+from cudadoctor.children import aside
 from cudadoctor.facts import Gap, Library, Machine
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked
@@ -98,20 +99,22 @@ def _side_by_side(
     return seen
 
 
-def _beside(job: Callable[[], None]) -> threading.Thread:
+def _beside(job: Callable[[], None]) -> threading.Thread | None:
     """A job in a thread of its own, with a head start.
 
     Until it waits for a child it computes, and two threads that compute only hinder each other.
     """
-    thread = threading.Thread(target=job, daemon=True)
-    thread.start()
-    thread.join(HEAD_START_S)
+    thread = aside(job)
+    if thread is None:
+        job()  # one after the other, where no thread may be started
+    else:
+        thread.join(HEAD_START_S)
     return thread
 
 
-def _wait_for(thread: threading.Thread) -> None:
+def _wait_for(thread: threading.Thread | None) -> None:
     """Wait in short turns: a Ctrl-C that another thread took is heard only between two waits."""
-    while thread.is_alive():
+    while thread is not None and thread.is_alive():
         thread.join(HEARING_S)
 
 

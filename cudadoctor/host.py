@@ -16,9 +16,20 @@ from typing import Protocol
 
 import msgspec
 
-from cudadoctor.children import Ran, collected, kill
+from cudadoctor.children import Ran, aside, collected, kill
 
-__all__ = ["INSIDE", "Answer", "Host", "Listing", "LocalHost", "Ran", "Space", "Stat", "absolute"]
+__all__ = [
+    "INSIDE",
+    "Answer",
+    "Host",
+    "Listing",
+    "LocalHost",
+    "Ran",
+    "Space",
+    "Stat",
+    "absolute",
+    "aside",
+]
 
 INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probes", "inside")
 
@@ -269,9 +280,9 @@ class LocalHost:
         child = self._begun.pop(argv, None) if plain else None
         try:
             child = child or self._started(argv, env, cwd, piped=stdin is not None)
-        except FileNotFoundError:
-            return Ran(missing=True)
         except (OSError, ValueError) as error:
+            if isinstance(error, FileNotFoundError) and error.filename in (None, argv[0]):
+                return Ran(missing=True)
             return Ran(why=_words(error))
         try:
             return collected(child, started, timeout_s, stdin, on_line)
@@ -289,13 +300,15 @@ class LocalHost:
     ) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(
             argv,
-            stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if piped else _nothing(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.quiet(self.env if env is None else env),
             cwd=cwd,
             start_new_session=True,
         )
+        if not piped and child.stdin is not None:
+            child.stdin.close()
         self._children.add(child)
         if self._closed:  # closed while it was being started
             kill(child)
@@ -344,6 +357,11 @@ _CACHES = (
     "PIP_CACHE_DIR",
     "MPLCONFIGDIR",
 )
+
+
+def _nothing() -> int:
+    """A standard input that is at its end: in a bare chroot there is no /dev/null."""
+    return subprocess.DEVNULL if os.path.exists(os.devnull) else subprocess.PIPE
 
 
 def _first(handle: int, limit: int) -> bytes:

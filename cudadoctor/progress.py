@@ -6,8 +6,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+from cudadoctor.children import aside
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -63,7 +65,8 @@ class _Waiting:
 
     def _once(self, slow: set[str]) -> None:
         for what in slow - self.said:
-            sys.stderr.write(f"waiting for {what} since {SAID_S:.0f} s\n")
+            with suppress(OSError):  # a full disk behind stderr
+                sys.stderr.write(f"waiting for {what} since {SAID_S:.0f} s\n")
             self.said.add(what)
 
     def clear(self) -> None:
@@ -75,11 +78,11 @@ class _Waiting:
 def shown_on_stderr() -> Iterator[Progress]:
     """Tell on stderr what takes longer than a second, until the block ends."""
     waiting = _Waiting()
-    teller = threading.Thread(target=waiting.tell, daemon=True)
-    teller.start()
+    teller = aside(waiting.tell)
     try:
         yield waiting.note
     finally:
         waiting.over.set()
-        teller.join(1.0)
+        if teller is not None:
+            teller.join(1.0)
         waiting.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cudadoctor.facts import Gap, Libcuda, Nvml, Smi
-from cudadoctor.host import Host
+from cudadoctor.host import Host, aside
 from cudadoctor.probes import Looked
 from cudadoctor.probes.kernel import read_kernel
 from cudadoctor.probes.libfiles import DriverFiles, is_real
@@ -59,8 +58,9 @@ class _Task:
     def __init__(self, probe: Callable[[], Looked]) -> None:
         self.answer: Looked | None = None
         self._probe = probe
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._thread = aside(self._run)
+        if self._thread is None:
+            self._run()  # one after the other, where no thread may be started
 
     def _run(self) -> None:
         try:
@@ -71,7 +71,8 @@ class _Task:
 
     def wait(self, until: float) -> Looked | None:
         """Its answer, None where it has none by that time."""
-        self._thread.join(max(0.0, until - time.monotonic()))
+        if self._thread is not None:
+            self._thread.join(max(0.0, until - time.monotonic()))
         return self.answer
 
 

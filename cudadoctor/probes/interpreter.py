@@ -19,6 +19,8 @@ from cudadoctor.probes.told import PythonLine, Told, parse
 
 NO_PYTHON = "is no Python that runs"
 _TELLING = re.compile(r"(?i)error|not found|denied|cannot")
+_NOT_ITS_FAULT = ("more than", "the recording", "EMFILE", "ENFILE", "EAGAIN", "ENOMEM", "ENOENT")
+"""Why nothing was heard of a program, though it may well be a Python: our own limits, mostly."""
 _TOLD_THERE = ("python", "torch", "packages", "limits.env_free_bytes", "build.headers")
 _IMPLEMENTATIONS = {"cpython": "CPython", "pypy": "PyPy", "graalpy": "GraalPy"}
 
@@ -98,7 +100,7 @@ def _note_silence(notes: Notes, host: Host, executable: str, ran: Ran) -> None:
     """Say why the interpreter told nothing: no Python, too old a Python, or a sick one."""
     why = f"{executable} {NO_PYTHON}: {_how_it_ended(ran)}"
     # A flood, or a recording in which it was not asked, says nothing against it either.
-    if ran.timed_out or ran.signal or (ran.why or "").startswith(("more than", "the recording")):
+    if ran.timed_out or ran.signal or (ran.why or "").startswith(_NOT_ITS_FAULT):
         why = f"{executable} told nothing: {_how_it_ended(ran)}"
     elif ran.code is not None:
         version = _version_of(host, executable)

@@ -49,8 +49,14 @@ _SPOKEN_FOR = (
     "WinError 126",
     "DLL load failed",
     "No space left on device",
+    "failed to map segment",
+    "Cannot allocate memory",
+    "Too many open files",
+    "MemoryError",
 )
-"""Words of import errors that other rules know the cause of."""
+"""Words of import errors that other rules know the cause of, or that a limit of memory has."""
+_FROM_OUTSIDE = (9, 24)
+"""SIGKILL and SIGXCPU: somebody, the out-of-memory killer or a limit ended it; no file does."""
 
 
 @rule(
@@ -186,6 +192,8 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Found | None:
     if ok or imported is None or _damage(m, kb) or any(one in error for one in _SPOKEN_FOR):
         return None
     killed = imported.signal
+    if killed in _FROM_OUTSIDE:
+        return None
     return Found(
         evidence=("torch.imported.signal" if killed else "torch.imported.error", "torch.path"),
         values={"what": f"signal {killed} ends it" if killed else _last_line(error)},
