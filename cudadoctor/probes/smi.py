@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import msgspec
@@ -20,6 +21,7 @@ from cudadoctor.reports.smi import (
 )
 
 SOURCE = "nvidia-smi"
+NO_START = "it cannot be started"
 
 
 class _Heard(msgspec.Struct, kw_only=True):
@@ -76,10 +78,11 @@ def _take(heard: _Heard, host: Host, deadline: float, *argv: str) -> Ran | None:
     ran = host.run(*argv, timeout_s=left)
     said = parse_smi(ran.stdout + "\n" + ran.stderr)
     heard.said = _joined(heard.said, said)
-    if ran.why or ran.missing:
-        heard.silent = ran.why or "it cannot be started"
+    if ran.why or ran.missing or ran.signal:
+        # Ended from outside, it has said nothing: neither that the driver works nor that it fails.
+        heard.silent = ran.why or (f"ended by signal {ran.signal}" if ran.signal else NO_START)
         heard.timed_out = ran.timed_out
-    if ran.code is not None:
+    elif ran.code is not None:
         worked = ran.code == 0 and said.code is None
         heard.worked = heard.worked or worked
         heard.code = 0 if heard.worked else ran.code if heard.code is None else heard.code
@@ -126,8 +129,12 @@ def _first_words(ran: Ran) -> str | None:
 
 
 def _has_word(line: str) -> bool:
-    """Whether a line has a word in it, and is no border of a table."""
-    return any(character.isalpha() for character in line)
+    """Whether a line has a word in it, and is no part of the table, nor the date above it."""
+    return (
+        any(character.isalpha() for character in line)
+        and not line.startswith(("|", "+"))
+        and re.fullmatch(r"\w+ \w+ +\d+ [\d:]+ \d{4}", line) is None
+    )
 
 
 def _note(notes: Notes, path: str, heard: _Heard, conclusive: bool) -> None:

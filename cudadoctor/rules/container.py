@@ -21,6 +21,7 @@ from cudadoctor.rules.signs import (
     said,
     started,
     torch_fails,
+    wait_for_table,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def container_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
         return None
     if m.platform.wsl:
         return _box_on_wsl(m)
+    wait_for_table(m)
     host_works = m.driver.loaded or (m.platform.jetson and m.driver.libcuda.loads is False)
     if not host_works:
         return None

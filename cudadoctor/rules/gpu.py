@@ -24,6 +24,7 @@ from cudadoctor.rules.signs import (
     log_text,
     silent_gpus,
     wait_for_answer,
+    wait_for_table,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:
     if present is not False:
         return None
     wait_for_answer(m)
+    wait_for_table(m)
     fine = cpu_on_purpose(m)
     if not fine and m.torch.installed is not False and m.look != "report":
         need(m.torch.build, "torch.build")

@@ -48,7 +48,8 @@ def driver_code(m: Machine) -> int | None:
         for words, code in SPOKEN:
             if words in said:
                 return code
-        if smi.code is not None:
+        # Its table with the GPUs proves more than its exit status, which warnings change too.
+        if smi.code is not None and not live_gpus(m):
             return UNKNOWN if smi.code == 255 else smi.code
     if live_gpus(m):
         return SUCCESS
@@ -129,6 +130,16 @@ def wait_for_answer(m: Machine) -> None:
     if unheard(m):
         absent = m.driver.nvml.loads is False or m.driver.nvml.code == NO_LIBRARY
         need(None, "driver.smi.code" if absent else "driver.nvml.code")
+
+
+def wait_for_table(m: Machine) -> None:
+    """End the rule as undecided where nvidia-smi's banner came without its table of GPUs.
+
+    It prints a banner only where it has found a GPU; what was cut off is not known.
+    """
+    smi = m.driver.smi
+    if smi.code == SUCCESS and m.driver.reported is not None and not m.driver.nvml.loads:
+        need(m.gpus, "gpus")
 
 
 def started(m: Machine) -> bool:
