@@ -134,6 +134,25 @@ class Fabric(Section, frozen=True, kw_only=True):
     version: DriverVersion | None = None
 
 
+class GpuPair(Section, frozen=True, kw_only=True):
+    """Two GPUs of one machine, by their index, and what NVML says lies between them.
+
+    p2p: whether one reads and writes the other's memory: ok, or what forbids it. "gpu" and
+    "unsupported" are said of GPUs that have none, "chipset" and "topology" of the board between
+    them, "disabled" of a setting of the driver. nvlink: their P2P goes over NVLink. level: the
+    lowest part of the PCI tree above both: internal (one board), switch, switches, bridge (one
+    root port complex), node (one NUMA node), system (between processors).
+    """
+
+    first: int
+    second: int
+    p2p: (
+        Literal["ok", "chipset", "gpu", "topology", "disabled", "unsupported", "unknown"] | None
+    ) = None
+    nvlink: bool | None = None
+    level: Literal["internal", "switch", "switches", "bridge", "node", "system"] | None = None
+
+
 class Driver(Section, frozen=True, kw_only=True):
     """The NVIDIA driver.
 
@@ -148,6 +167,9 @@ class Driver(Section, frozen=True, kw_only=True):
     blacklisted_by: files of modprobe.d that keep nvidia from loading.
     log: lines of the kernel log that matter, None where it is not readable.
     stuck: processes in state D that hold the driver ("name (pid)").
+    pairs: every two GPUs that answer, () with less than two of them.
+    excluded: GPUs that a setting of the module keeps from use (NVreg_ExcludedGpus).
+    confidential: confidential computing is on; confidential_ready: and its GPUs take work.
     """
 
     installed: bool | None = None
@@ -170,6 +192,10 @@ class Driver(Section, frozen=True, kw_only=True):
     xids: tuple[Xid, ...] | None = None
     stuck: tuple[str, ...] | None = None
     fabric: Fabric = Fabric()
+    pairs: tuple[GpuPair, ...] | None = None
+    excluded: int | None = None
+    confidential: bool | None = None
+    confidential_ready: bool | None = None
 
     @property
     def version(self) -> DriverVersion | None:
@@ -183,6 +209,9 @@ class PciGpu(Section, frozen=True, kw_only=True):
     vendor: "nvidia", "amd", "intel" or the id in hex. device_id: four hex digits, lower case.
     bound: the kernel driver that owns it ("" none). lost: its configuration space reads all ones.
     power: runtime power state (D0, D3cold ...). bars_missing: an address range was not assigned.
+    numa: its NUMA node, -1 where the firmware names none. iommu: whether its memory accesses are
+    translated; acs: a bridge above it sends what it tells a neighbour to the root first. The last
+    three are read where there are several GPUs.
     """
 
     address: str
@@ -193,6 +222,9 @@ class PciGpu(Section, frozen=True, kw_only=True):
     lost: bool | None = None
     power: str | None = None
     bars_missing: bool | None = None
+    numa: int | None = None
+    iommu: Literal["off", "identity", "translated"] | None = None
+    acs: bool | None = None
 
 
 class GpuProcess(Section, frozen=True, kw_only=True):

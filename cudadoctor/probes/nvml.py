@@ -11,6 +11,7 @@ from cudadoctor.facts import Gpu, Nvml
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.nvml_gpu import gpu_from
+from cudadoctor.probes.nvml_pairs import note_pairs
 from cudadoctor.probes.streamed import Streamed, streamed
 from cudadoctor.versions import DriverVersion, cuda_from_int
 
@@ -52,6 +53,7 @@ def nvml_facts(said: Streamed, timeout_s: float, *, conclusive: bool = True) -> 
     _note_driver(notes, system)
     gpus = _gpus(notes, said)
     notes.fact("gpus", gpus, SOURCE)
+    note_pairs(notes, said, gpus)
     why = _why_not_more(said, timeout_s, conclusive)
     if why:
         each = (f"gpus.{gpu.index}" for gpu in gpus or ())
@@ -109,10 +111,20 @@ def _note_driver(notes: Notes, system: dict[str, object]) -> None:
     if cuda is None and system.get("cuda") is not None:
         notes.gap("driver.cuda", f"NVML named the CUDA version {system['cuda']!r}"[:120])
     notes.fact("driver.cuda", cuda, SOURCE)
+    _note_settings(notes, system)
     count = system.get("count")
     if count is not None and _count(count) is None:
         notes.gap("driver.nvml.count", f"NVML counts {count} GPUs, which cannot be")
         notes.gap("gpus", f"NVML counts {count} GPUs, which cannot be")
+
+
+def _note_settings(notes: Notes, system: dict[str, object]) -> None:
+    """What a setting of the module or of the processor does to the GPUs; unsupported is no gap."""
+    notes.fact("driver.excluded", _count(system.get("excluded")), SOURCE)
+    for name in ("confidential", "confidential_ready"):
+        value = system.get(name)
+        if isinstance(value, int) and 0 <= value <= 1:
+            notes.fact(f"driver.{name}", value == 1, SOURCE)
 
 
 def _cuda(value: object) -> Version | None:

@@ -9,6 +9,7 @@ import msgspec
 from cudadoctor.facts import PciGpu
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes.pci_paths import with_surroundings
 
 BUS = "/sys/bus/pci/devices"
 VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
@@ -43,7 +44,8 @@ def read_pci(host: Host) -> Looked:
         name = unread[0][:40].encode("ascii", "replace").decode()
         notes.gap("pci", f"{BUS}/{name} tells neither its vendor nor its class")
         return notes.looked()
-    notes.fact("pci", tuple(_gpu(host, one) for one in devices if _is_gpu(one)), BUS)
+    gpus = tuple(_gpu(host, one) for one in devices if _is_gpu(one))
+    notes.fact("pci", with_surroundings(host, gpus), BUS)
     switches = [one for one in devices if one.vendor == "10de" and one.class_id[:4] == NVSWITCH]
     notes.fact("driver.fabric.nvswitches", len(switches), BUS)
     return notes.looked()

@@ -243,7 +243,38 @@ int nvmlDeviceGetNvLinkState(void *d, u32 link, u32 *to) {
     *to = (long long)link >= number_of(GPU(d), "nvlinks_down", 0);
     return 0;
 }
+/* Between two GPUs: p2p is the status of reading, p2p_write and p2p_nvlink those of the others. */
+int nvmlDeviceGetP2PStatus(void *d, void *other, u32 index, u32 *to) {
+    static const char *const keys[] = {"p2p", "p2p_write", "p2p_nvlink"};
+    DOES(GPU(d));
+    (void)other;
+    *to = (u32)number_of(GPU(d), keys[index % 3], 0);
+    return 0;
+}
+int nvmlDeviceGetTopologyCommonAncestor(void *d, void *other, u32 *to) {
+    DOES(GPU(d));
+    (void)other;
+    *to = (u32)number_of(GPU(d), "topology", 40);
+    return 0;
+}
 #ifndef R450
+int nvmlGetExcludedDeviceCount(u32 *to) {
+    DOES(-1);
+    *to = (u32)number_of(-1, "excluded", 0);
+    return 0;
+}
+int nvmlSystemGetConfComputeState(u32 *to) {
+    DOES(-1);
+    to[0] = 0;
+    to[1] = (u32)number_of(-1, "confidential", 0);
+    to[2] = 0;
+    return 0;
+}
+int nvmlSystemGetConfComputeGpusReadyState(u32 *to) {
+    DOES(-1);
+    *to = (u32)number_of(-1, "confidential_ready", 1);
+    return 0;
+}
 int nvmlDeviceGetGpuFabricInfoV(void *d, fabric_v2 *to) {
     DOES(GPU(d));
     if (to->version != 0x02000024) return VERSION_MISMATCH;

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MOST_GPUS = 256
 MOST_PROCESSES = 64
 MOST_LISTED = 1 << 16
+MOST_PAIRED = 16  # 120 pairs of GPUs; what lies between hundreds is no question of one machine
 NOT_FOUND = 6
 TOO_SMALL = 7
 MISSING = 13  # NVML's "function not found", also used where pynvml itself lacks the function
@@ -294,6 +295,35 @@ def nvlinks(ask: Ask, device: Any) -> Answer:
     return states, 0
 
 
+def settings(ask: Ask) -> None:
+    """GPUs that the module leaves out; confidential computing, and whether it takes work yet."""
+    report(ask("nvmlGetExcludedDeviceCount"), "excluded", int)
+    state, code = ask("nvmlSystemGetConfComputeState")
+    if code != 0:
+        say("system", name="confidential", code=code)
+        return
+    say("system", name="confidential", value=state.ccFeature)
+    if state.ccFeature:
+        report(ask("nvmlSystemGetConfComputeGpusReadyState"), "confidential_ready", int)
+
+
+def pairs(ask: Ask, devices: list[tuple[int, Any]]) -> None:
+    """What lies between every two GPUs: P2P for reading and writing, over NVLink, the PCI level."""
+    if len(devices) > MOST_PAIRED:
+        say("no-pairs", count=len(devices))
+        return
+    for place, (first, device) in enumerate(devices):
+        for second, other in devices[place + 1 :]:
+            told = {"read": ask("nvmlDeviceGetP2PStatus", device, other, 0)}
+            if told["read"] == (0, 0):
+                told["write"] = ask("nvmlDeviceGetP2PStatus", device, other, 1)
+                told["nvlink"] = ask("nvmlDeviceGetP2PStatus", device, other, 2)
+            told["level"] = ask("nvmlDeviceGetTopologyCommonAncestor", device, other)
+            known = {name: value for name, (value, code) in told.items() if code == 0}
+            say("pair", first=first, second=second, **known)
+    say("all-pairs")
+
+
 IDENTITY: tuple[tuple[str, Question], ...] = (
     ("name", one(("nvmlDeviceGetName",), take=text)),
     ("uuid", one(("nvmlDeviceGetUUID",), take=text)),
@@ -388,6 +418,9 @@ def main(folder: str) -> None:
         if (known.get("mig") or [0])[0] == 1:
             questions = (*STATE, ("mig_devices", mig_devices))
         tell(ask, index, device, questions)
+    if count is not None:
+        settings(ask)
+    pairs(ask, [(index, device) for index, device, _ in told])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,59 @@
+"""What lies between every two GPUs, out of NVML's answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudadoctor.facts import Gpu, GpuPair
+from cudadoctor.probes import Notes
+from cudadoctor.probes.streamed import Streamed
+
+SOURCE = "NVML"
+MOST_GPUS = 256
+P2P = ("ok", "chipset", "gpu", "topology", "disabled", "unsupported", "unknown")
+LEVELS: dict[int, Any] = {
+    0: "internal",
+    10: "switch",
+    20: "switches",
+    30: "bridge",
+    40: "node",
+    50: "system",
+}
+
+
+def note_pairs(notes: Notes, said: Streamed, gpus: tuple[Gpu, ...] | None) -> None:
+    """The pairs, where all were asked; one GPU or none has none."""
+    live = [gpu for gpu in gpus or () if gpu.code is None]
+    skipped = said.last("no-pairs")
+    if gpus is not None and len(live) < 2:
+        notes.fact("driver.pairs", (), SOURCE)
+    elif skipped:
+        notes.gap("driver.pairs", f"between {skipped.get('count')} GPUs it is not asked")
+    elif not said.last("all-pairs"):
+        notes.gap("driver.pairs", "NVML was not asked to its end") if live else None
+    else:
+        found = (pair_from(line) for line in said.of("pair"))
+        notes.fact("driver.pairs", tuple(one for one in found if one is not None), SOURCE)
+
+
+def pair_from(line: dict[str, Any]) -> GpuPair | None:
+    """One pair; what NVML refused, or answered with an impossible number, is not known."""
+    first, second = line.get("first"), line.get("second")
+    if not (isinstance(first, int) and isinstance(second, int) and 0 <= first < second < MOST_GPUS):
+        return None
+    level, nvlink = line.get("level"), line.get("nvlink")
+    return GpuPair(
+        first=first,
+        second=second,
+        p2p=_p2p(line.get("read"), line.get("write")),
+        nvlink=nvlink == 0 if isinstance(nvlink, int) and 0 <= nvlink < len(P2P) else None,
+        level=LEVELS.get(level) if isinstance(level, int) else None,
+    )
+
+
+def _p2p(read: object, write: object) -> Any:
+    """Reading decides; where it works and writing does not, writing."""
+    states = [one for one in (read, write) if isinstance(one, int)]
+    if not states or any(not 0 <= one < len(P2P) for one in states):
+        return None
+    return P2P[max(states) if states[0] == 0 else states[0]]
