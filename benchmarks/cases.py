@@ -52,7 +52,9 @@ def score(folder: Path, *, show: bool) -> dict[str, object]:
             weak += primary in causes
         if show and primary not in causes:
             mark = "WRONG" if case["report_sufficient"] else "weak "
-            print(f"{mark} {case['id']:48} {','.join(causes):40} said {primary} ({diagnosis.verdict})")
+            print(
+                f"{mark} {case['id']:48} {','.join(causes):40} said {primary} ({diagnosis.verdict})"
+            )
     return {
         "cases": len(cases),
         "sufficient": sufficient,

@@ -17,8 +17,6 @@ from cudadoctor.wrong_use import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cudadoctor.asked import Asked
     from cudadoctor.examine import Look
     from cudadoctor.facts import Machine
@@ -40,20 +38,26 @@ class Source(msgspec.Struct, frozen=True):
 def check(asked: Asked) -> int:
     """Judge this machine or saved ones, and print it."""
     refuse_contradictions(asked)
-    codes, texts = [], []
-    sources = list(_sources(asked))
+    if asked.saved:
+        from cudadoctor import triage
+
+        return triage.check(asked)
+    machine, seconds = _this_machine(asked)
     # Imported after the look has begun: its children work while the rules are being loaded.
+    code, text = checked(Source(machine, seconds=seconds), asked)
+    written(text, asked.output)
+    return code
+
+
+def checked(source: Source, asked: Asked, *, many: bool = False) -> tuple[int, str]:
+    """The exit code for a machine, and what is shown of it."""
     from cudadoctor import checkup
 
-    for source in sources:
-        judged = checkup.judge(
-            _as_of(_with_wishes(source.machine, asked), asked), ignore=asked.ignore
-        )
-        shown = checkup.report(judged, full=asked.full, seconds=source.seconds)
-        codes.append(checkup.exit_code(judged.diagnosis, strict=asked.strict))
-        texts.append(_rendered(shown, asked, source, many=len(sources) > 1))
-    _written("".join(texts), asked.output)
-    return _worst(codes)
+    machine = _as_of(_with_wishes(source.machine, asked), asked)
+    judged = checkup.judge(machine, ignore=asked.ignore)
+    shown = checkup.report(judged, full=asked.full, seconds=source.seconds)
+    code = checkup.exit_code(judged.diagnosis, strict=asked.strict)
+    return code, _rendered(shown, asked, source, many=many)
 
 
 def fix(asked: Asked) -> int:
@@ -61,18 +65,16 @@ def fix(asked: Asked) -> int:
     refuse_contradictions(asked)
     if not asked.printed:
         refuse("fix prints the repair and does not apply it: add --print")
-    sources = list(_sources(asked))
-    if len(sources) != 1:
-        refuse("fix --print takes one --from file: name one")
+    found = _saved_one(asked) if asked.saved else _this_machine(asked)[0]
     from cudadoctor import checkup
 
-    machine = _as_of(_with_wishes(sources[0].machine, asked), asked)
+    machine = _as_of(_with_wishes(found, asked), asked)
     judged = checkup.judge(machine, _wishes(asked), ignore=asked.ignore)
     if asked.as_json:
         from cudadoctor.render import json_v1
 
         shown = checkup.report(judged, full=asked.full)
-        _written(json_v1.dumps(json_v1.report(shown)) + "\n", asked.output)
+        written(json_v1.dumps(json_v1.report(shown)) + "\n", asked.output)
     else:
         from cudadoctor import __version__, knowledge
         from cudadoctor.render.script import script
@@ -85,7 +87,7 @@ def fix(asked: Asked) -> int:
             version=__version__,
             knowledge=knowledge.load().date,
         )
-        _written(text, asked.output)
+        written(text, asked.output)
     return 0 if judged.plan.steps or judged.diagnosis.verdict == "healthy" else 1
 
 
@@ -130,7 +132,7 @@ def facts(asked: Asked) -> int:
     refuse_device(asked)
     machine = _examined(asked)
     shown = machine if asked.full else Redactor(machine).machine(machine)
-    _written(factfile.dumps(shown) + "\n", asked.output)
+    written(factfile.dumps(shown) + "\n", asked.output)
     return 0
 
 
@@ -159,24 +161,24 @@ def record(folder: str, asked: Asked) -> int:
     return 0
 
 
-def _sources(asked: Asked) -> Iterator[Source]:
-    """The machines to judge: saved ones where --from names any, else this one."""
-    if asked.saved:
-        import gc
+def _saved_one(asked: Asked) -> Machine:
+    """The one machine behind --from."""
+    from cudadoctor import saved
 
-        from cudadoctor import saved
+    if saved.are_many(asked.saved):
+        refuse("fix --print takes one --from file: name one")
+    try:
+        machine = next(saved.machines(asked.saved)).machine
+    except saved.SavedError as error:
+        refuse(str(error))
+    assert machine is not None, "a single file that cannot be read raises"
+    return machine
 
-        gc.enable()  # many documents are no short life
 
-        try:
-            for name, machine in saved.machines(asked.saved):
-                yield Source(machine, name)
-        except saved.SavedError as error:
-            refuse(str(error))
-        return
+def _this_machine(asked: Asked) -> tuple[Machine, float]:
     started = time.monotonic()
     machine = _examined(asked)
-    yield Source(machine, seconds=time.monotonic() - started)
+    return machine, time.monotonic() - started
 
 
 def _examined(asked: Asked, ranks: int | None = None) -> Machine:
@@ -271,7 +273,8 @@ def _terminal(shown: Report, asked: Asked, source: Source, *, many: bool) -> str
     return heading + painting.painted(terminal.report(shown, layout), to_file=bool(asked.output))
 
 
-def _written(text: str, output: str | None) -> None:
+def written(text: str, output: str | None) -> None:
+    """Write a result to stdout, or to the file of --output."""
     if output is None:
         try:
             sys.stdout.write(text)
@@ -286,9 +289,3 @@ def _written(text: str, output: str | None) -> None:
             file.write(text)
     except OSError as error:
         refuse(f"cannot write {output}: {error.strerror}")
-
-
-def _worst(codes: list[int]) -> int:
-    """Broken outranks undecided, undecided outranks healthy."""
-    order = {1: 2, 3: 1, 0: 0}
-    return max(codes, key=lambda code: order.get(code, 3), default=0)

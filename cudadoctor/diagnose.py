@@ -64,7 +64,8 @@ def diagnose(
         findings,
         passed=tuple(dict.fromkeys(cause for cause in passed if cause not in causes)),
         undecided=_one_a_cause(one for one in undecided if one.cause not in causes),
-        executable=machine.python.executable,
+        machine=machine,
+        knowledge=knowledge,
     )
 
 
@@ -195,7 +196,10 @@ def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
     )
     first: dict[str, Finding] = {}
     for finding in ranked:
-        first.setdefault(finding.cause, finding)
+        there = first.setdefault(finding.cause, finding)
+        if finding.remedies and not there.remedies:
+            # The gravest finding tells the cause; another of the same cause may know the cure.
+            first[finding.cause] = msgspec.structs.replace(there, remedies=finding.remedies)
     return tuple(first.values())
 
 
@@ -203,18 +207,25 @@ def _concluded(
     findings: tuple[Finding, ...],
     passed: tuple[str, ...],
     undecided: tuple[Undecided, ...],
-    executable: str | None,
+    machine: Machine,
+    knowledge: Knowledge,
 ) -> Diagnosis:
     roots = [f for f in findings if not f.because_of and f.severity < Severity.INFO]
     verdict = _verdict(roots, undecided)
     primary = roots[0].cause if roots else None
     candidates: tuple[Candidate, ...] = ()
     next_command: tuple[str, ...] | None = None
-    if verdict == "undecided":
+    if verdict == "undecided" and machine.look == "report":
+        from cudadoctor.rules.reported import candidates_in
+        from cudadoctor.undecided import command_after
+
+        candidates = candidates_in(machine, knowledge, findings)
+        next_command = command_after(machine, candidates)
+    elif verdict == "undecided":
         from cudadoctor.undecided import candidates_of, command_for
 
         candidates = candidates_of(findings, undecided)
-        next_command = command_for(undecided, executable)
+        next_command = command_for(undecided, machine.python.executable)
     return Diagnosis(
         verdict=verdict,
         primary=primary,

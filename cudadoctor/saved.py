@@ -1,31 +1,99 @@
-"""Saved facts from files, folders and standard input."""
+"""Machines out of files, folders and standard input: saved facts, recordings and pasted reports."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
 
 from cudadoctor import factfile
-from cudadoctor.facts import Machine
+from cudadoctor.facts import Gap, Machine
 
 MOST_BYTES = 32 << 20
+_END_BYTES = 4 << 20
+"""Of what is larger, this much of the beginning and of the end is read."""
 RECORDING = "recording.json"
 """What makes a folder a recording: it is replayed as one machine."""
+_FACTS = re.compile(rb'\s*\{\s*"(?:schema|cudadoctor)"')
 
 
 class SavedError(ValueError):
     """What was named with --from cannot be read, in one sentence."""
 
 
-def machines(names: tuple[str, ...]) -> Iterator[tuple[str, Machine]]:
-    """Every machine behind the names; a folder stands for its files, - for standard input."""
+class Saved(msgspec.Struct, frozen=True):
+    """A machine behind --from, or why there is none. name: the file it came from."""
+
+    name: str
+    machine: Machine | None = None
+    error: str | None = None
+
+
+def are_many(names: tuple[str, ...]) -> bool:
+    """Whether the names stand for more than one machine: several of them, or a folder."""
+    return len(names) > 1 or any(_is_folder(name) for name in names)
+
+
+def machines(names: tuple[str, ...]) -> Iterator[Saved]:
+    """Every machine behind the names, one after the other; a folder stands for its files.
+
+    Raises SavedError where a name leads nowhere. Of several files, one that cannot be read says so
+    and does not stop the others.
+    """
+    many = are_many(names)
     for name in names:
-        if name != "-" and (Path(name) / RECORDING).is_file():
-            yield name, _replayed(name)
-            continue
         for path in _files(name):
-            yield path, _machine(path)
+            try:
+                yield Saved(path, _machine(path))
+            except SavedError as error:
+                if not many:
+                    raise
+                yield Saved(path, error=str(error))
+
+
+def _is_folder(name: str) -> bool:
+    return name != "-" and Path(name).is_dir() and not _is_recording(name)
+
+
+def _is_recording(name: str) -> bool:
+    return (Path(name) / RECORDING).is_file()
+
+
+def _files(name: str) -> Iterator[str]:
+    if not _is_folder(name):
+        yield name
+        return
+    found = False
+    for folder, folders, files in os.walk(name):
+        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        for one in [one for one in folders if _is_recording(f"{folder}/{one}")]:
+            folders.remove(one)
+            files.append(one)
+        for file in sorted(files):
+            if not file.startswith("."):
+                found = True
+                yield str(Path(folder) / file)
+    if not found:
+        raise SavedError(f"--from {name}: the folder holds no file")
+
+
+def _machine(name: str) -> Machine:
+    if name != "-" and _is_recording(name):
+        return _replayed(name)
+    data, whole = _bytes(name)
+    if _FACTS.match(data):
+        try:
+            return factfile.loads(data)
+        except factfile.FactsError as error:
+            raise SavedError(
+                f"--from {name}: {error}; save one with `cudadoctor facts --output FILE`"
+            ) from error
+    return _reported(name, data, whole=whole)
 
 
 def _replayed(folder: str) -> Machine:
@@ -38,36 +106,44 @@ def _replayed(folder: str) -> Machine:
         raise SavedError(f"--from {error}") from error
 
 
-def _files(name: str) -> list[str]:
-    if name != "-" and Path(name).is_dir():
-        found = sorted(str(path) for path in Path(name).iterdir() if path.is_file())
-        if not found:
-            raise SavedError(f"--from {name}: the folder holds no file")
-        return found
-    return [name]
+def _reported(name: str, data: bytes, *, whole: bool) -> Machine:
+    from cudadoctor import knowledge
+    from cudadoctor.reports.document import NotTextError
+    from cudadoctor.reports.reading import read_report
 
-
-def _machine(name: str) -> Machine:
-    data = _bytes(name)
     try:
-        return factfile.loads(data)
-    except factfile.FactsError as error:
+        machine = read_report(data, knowledge.load())
+    except NotTextError as error:
         raise SavedError(
-            f"--from {name}: {error}; save one with `cudadoctor facts --output FILE`"
+            f"--from {name} is neither text nor saved facts: paste the output of a program"
         ) from error
+    if whole:
+        return machine
+    cut = f"the report is larger than {MOST_BYTES >> 20} MiB: its middle was not read"
+    gap = Gap(fact="symptoms", why=cut, asked=False)
+    return msgspec.structs.replace(machine, gaps=(*machine.gaps, gap))
 
 
-def _bytes(name: str) -> bytes:
+def _bytes(name: str) -> tuple[bytes, bool]:
+    """What stands in the file, and whether that is all of it."""
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(MOST_BYTES + 1)
+            data, whole = _ends(sys.stdin.buffer)
         else:
             with Path(name).open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
+                data, whole = _ends(file)
     except OSError as error:
         raise SavedError(f"--from {name} cannot be read: {error.strerror}") from error
-    if len(data) > MOST_BYTES:
-        raise SavedError(f"--from {name} is larger than {MOST_BYTES >> 20} MiB: cut it down")
     if not data.strip():
         raise SavedError(f"--from {name} is empty")
-    return data
+    return data, whole
+
+
+def _ends(file: BinaryIO) -> tuple[bytes, bool]:
+    data = file.read(MOST_BYTES + 1)
+    if len(data) <= MOST_BYTES:
+        return data, True
+    head, tail = data[:_END_BYTES], data[-_END_BYTES:]
+    while part := file.read(_END_BYTES):
+        tail = (tail + part)[-_END_BYTES:]
+    return head + b"\n" + tail, False

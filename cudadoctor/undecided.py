@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cudadoctor.findings import Candidate, Confidence
 
 if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
     from cudadoctor.findings import Finding, Undecided
 
 _COMMAND = {
@@ -43,3 +44,56 @@ def command_for(undecided: tuple[Undecided, ...], python: str | None) -> tuple[s
         if one.matters and (command := _COMMAND.get(one.missing.split(".")[0])):
             return tuple((python or word) if word == "python" else word for word in command)
     return None
+
+
+_COLLECT = ("python", "-m", "torch.utils.collect_env")
+_SMI = ("nvidia-smi",)
+_LOG = ("dmesg",)
+_PACKAGES = ("python", "-m", "pip", "list")
+_IMPORT = ("python", "-c", "import torch; torch.zeros(1).cuda()")
+_DECIDES: dict[tuple[str, ...], tuple[str, ...]] = {
+    _SMI: (
+        *("gpu-not-detected", "driver-not-installed", "driver-library-mismatch", "compute-mode"),
+        *("driver-too-old", "mig-misconfigured", "container-no-gpu", "container-gpu-lost"),
+        *("container-driver-caps", "driver-userspace-missing", "scheduler-no-gpu", "wsl-setup"),
+        *("out-of-memory", "device-permission", "torch-wrong-backend", "cuda-compat-conflict"),
+    ),
+    _LOG: (
+        *("driver-not-loaded", "driver-wrong-flavour", "driver-unsupported-gpu", "gpu-lost"),
+        *("gpu-ecc", "gpu-unhealthy-hardware", "pci-bar-bios", "uvm-not-loaded", "driver-bug"),
+    ),
+    _PACKAGES: (
+        *("torch-companion-mismatch", "torch-extension-abi", "numpy-abi", "nvidia-wheels-mixed"),
+        *("pynvml-conflict", "torch-duplicate", "wrong-interpreter", "torch-missing"),
+    ),
+    ("env", "LD_DEBUG=libs", *_IMPORT): (
+        *("cudnn-shadowed", "cudnn-missing-sublib", "nvjitlink-mismatch", "cublas-mismatch"),
+        *("nccl-shadowed", "cuda-lib-shadowed", "libstdcxx-old", "libcuda-stub"),
+    ),
+    ("nvcc", "--version"): (
+        *("toolkit-missing", "toolkit-torch-mismatch", "toolkit-env-wrong", "arch-list-wrong"),
+        "host-compiler-unsupported",
+    ),
+    ("env", "NCCL_DEBUG=INFO", "torchrun", "--nproc-per-node=gpu", "train.py"): (
+        *("nccl-network-interface", "nccl-p2p-broken", "nccl-version-skew", "nccl-other"),
+        *("ddp-rank-device", "ddp-launch"),
+    ),
+    ("nvidia-smi", "-q"): (
+        *("thermal-throttle", "pcie-degraded", "power-limited", "fabric-manager"),
+        *("nvlink-down", "mixed-gpus", "persistence-off", "amp-no-benefit"),
+    ),
+}
+"""The command whose output tells these causes from their neighbours."""
+
+
+def command_after(machine: Machine, candidates: tuple[Candidate, ...]) -> tuple[str, ...]:
+    """The command whose output would decide a report: that of its likeliest candidate.
+
+    Whatever the report holds already is not asked for again.
+    """
+    told = set(machine.origins.values())
+    for one in candidates:
+        for command, causes in _DECIDES.items():
+            if one.cause in causes and not any(command[0] in source for source in told):
+                return command
+    return _COLLECT if not any("collect_env" in source for source in told) else _SMI

@@ -41,7 +41,7 @@ CORE = (
 
 SHELL = frozenset(
     {"__main__", "cli", "commands", "early", "examine", "host", "own_path", "painting"}
-    | {"progress", "saved"}
+    | {"progress", "saved", "triage"}
     | {"children", "recorded", "recording", "replay", "smoke", "wrong_use"}
 )
 """What may touch the world: the door, and what stands between it and the user."""
@@ -81,7 +81,7 @@ DIRECTION = {
 }
 """Whom a module may import at most; a package stands for all its modules, `probes` not for more."""
 
-UPWARD = frozenset({"cli", "commands", "examine", "early", "host", "probes", "saved", "smoke"})
+UPWARD = frozenset({"cli", "commands", "examine", "early", "host", "probes", "saved", "smoke", "triage"})
 """Whom the core never imports."""
 
 

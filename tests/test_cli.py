@@ -77,10 +77,16 @@ def test_a_near_name_is_suggested() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"   ", b"{", b"[]", b"nonsense", b"\xff\xfe\x00", b'{"a": 1}', b"\x00" * 100]
+    "data", [b"", b"   ", b'{"schema": 1', b'{"schema": "x"}', b"\xff\xfe\x00", b"\x00" * 100]
 )
 def test_a_document_that_is_none_is_refused(data: bytes) -> None:
     _refused("check", "--from", "-", stdin=data)
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b"nonsense", b'{"a": 1}', b"Traceback (most re"])
+def test_a_text_that_says_nothing_is_undecided(data: bytes) -> None:
+    ran = _run("check", "--from", "-", "--json", stdin=data)
+    assert (ran.returncode, json.loads(ran.stdout)["verdict"]) == (3, "undecided")
 
 
 def test_a_missing_and_an_oversized_document_are_refused(tmp_path: Path) -> None:
@@ -88,7 +94,30 @@ def test_a_missing_and_an_oversized_document_are_refused(tmp_path: Path) -> None
     big = tmp_path / "big.json"
     with big.open("wb") as file:
         file.truncate(33 << 20)
-    assert "larger" in _refused("check", "--from", str(big))
+    assert "neither text" in _refused("check", "--from", str(big))
+
+
+def test_of_an_endless_text_the_beginning_and_the_end_are_read(tmp_path: Path) -> None:
+    big = tmp_path / "big.log"
+    with big.open("w", encoding="utf-8") as file:
+        file.write("NVIDIA-SMI 470.57.02 Driver Version: 470.57.02 CUDA Version: 11.4\n")
+        file.writelines("step\n" * 1024 for _ in range(7 << 10))
+        file.write("The NVIDIA driver on your system is too old (found version 11040).\n")
+    ran = _run("check", "--from", str(big), "--json")
+    told = json.loads(ran.stdout)
+    assert (ran.returncode, told["primary"]) == (1, "driver-too-old")
+    assert told["facts"]["driver"]["reported"] == "470.57.02"
+
+
+def test_a_bad_file_among_many_does_not_stop_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\x00\x01" * 99)
+    (tmp_path / "b.txt").write_text("nvcc fatal", encoding="utf-8")
+    ran = _run("check", "--from", str(tmp_path), "--json")
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert ran.returncode == 2
+    assert [one["source"].rpartition("/")[2] for one in lines] == ["a.bin", "b.txt"]
+    assert "neither text" in lines[0]["error"]
+    assert lines[1]["verdict"] == "undecided"
 
 
 def test_json_has_every_field_of_the_contract() -> None:

@@ -134,7 +134,7 @@ def _machine(shown: Report, say: Language) -> Iterator[str]:
     yield ""
     for label, text in summary.rows(shown.machine, say):
         yield f"- {label}: {escaped(shown.shade(text))}"
-    if shown.diagnosis.undecided:
+    if shown.diagnosis.undecided and shown.machine.look != "report":
         causes = ", ".join(dict.fromkeys(one.cause for one in shown.diagnosis.undecided))
         yield f"- {say('not checked')}: {escaped(causes)}"
     yield ""

@@ -19,11 +19,37 @@ _MANY_GPUS = 3
 
 def rows(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
     """Label and text of each line about the machine."""
+    if machine.look == "report":
+        yield from _reported(machine, say)
+        return
     yield say("examined"), _examined(machine, say)
     yield say("driver"), _driver(machine, say)
     yield say("gpu"), _gpus(machine, say)
     yield say("torch"), _torch(machine, say)
     yield say("smoke"), _smoke(machine, say)
+
+
+def _reported(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
+    """What a pasted report tells: only what stands in it."""
+    yield say("report"), _read(machine, say)
+    known = (
+        (say("driver"), machine.driver.version, _driver),
+        (say("gpu"), machine.gpus or machine.pci, _gpus),
+        (say("torch"), machine.torch.version or machine.torch.installed is False, _torch),
+    )
+    for label, told, text in known:
+        if told:
+            yield label, text(machine, say)
+    if machine.python.version:
+        yield say("python"), str(machine.python.version)
+
+
+def _read(machine: Machine, say: Language) -> str:
+    """Which programs' output a report holds, and the day that it is judged for."""
+    tellers = dict.fromkeys(one.partition(", line ")[0] for one in machine.origins.values())
+    names = [one for one in tellers if one and not one.startswith("line ")]
+    text = ", ".join(names) if names else say("no output of a tool that is known")
+    return text + (say(", as of {date}", date=machine.date) if machine.date else "")
 
 
 def cost_of(step: Step) -> str:

@@ -73,7 +73,7 @@ def not_checked(shown: Report, layout: Layout) -> list[str]:
     """
     reasons: dict[str, list[str]] = {}
     for one in shown.diagnosis.undecided:
-        if not one.matters and not layout.verbose:
+        if not layout.verbose and (not one.matters or shown.machine.look == "report"):
             continue
         reasons.setdefault(one.why, []).append(one.cause)
     label = layout.say("not checked")

@@ -10,6 +10,7 @@ import html
 import re
 from bisect import bisect_right
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 MOST_CHARACTERS = 4 << 20
@@ -20,7 +21,7 @@ _UNREADABLE = 0.2
 """Share of characters that no text has, above which a document is none."""
 
 
-class NotText(ValueError):
+class NotTextError(ValueError):
     """The bytes are no text, in one sentence."""
 
 
@@ -73,7 +74,7 @@ class Document:
 def document(data: bytes | str) -> Document:
     """A document out of bytes of any encoding.
 
-    Raises NotText for what is no text.
+    Raises NotTextError for what is no text.
     """
     text = _cut(data if isinstance(data, str) else _decoded(data))
     numbered = [
@@ -86,9 +87,11 @@ def _decoded(data: bytes) -> str:
     data = data if len(data) <= 4 * MOST_CHARACTERS else _ends(data)
     text = data.decode(_encoding(data[:4096]), "replace")
     sample = text[:65536]
-    strange = sum(1 for mark in sample if mark in "\x00\ufffd" or (mark < " " and mark not in _USUAL))
+    strange = sum(
+        1 for mark in sample if mark in "\x00\ufffd" or (mark < " " and mark not in _USUAL)
+    )
     if sample and strange > _UNREADABLE * len(sample):
-        raise NotText("it is no text")
+        raise NotTextError("it is no text")
     return text.replace("\ufeff", "")
 
 
@@ -129,7 +132,9 @@ def _shortened(line: str) -> str:
 
 # --- taking the decoration off -----------------------------------------------------------------
 
-_COLOUR = re.compile(r"(?:\x1b|\^\[|\\e|\\x1b|\\033)\[[0-9;?]{0,20}[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?")
+_COLOUR = re.compile(
+    r"(?:\x1b|\^\[|\\e|\\x1b|\\033)\[[0-9;?]{0,20}[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?"
+)
 _BARE_COLOUR = re.compile(r"(?<!\w)\[(?:0|1|[0-9]{1,2}(?:;[0-9]{1,3}){0,4})m")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _FENCE = re.compile(r"\s{0,8}(?:`{3,}|~{3,})\s*[\w+.-]{0,30}\s*$")
@@ -148,7 +153,9 @@ _PREFIXES = (
     re.compile(r"\[(?:rank|default)?\d{1,4}\]:\s?"),
     re.compile(r"\((?:\w{1,40} )?(?:\w{1,20} )?pid=\d{1,9}(?:, ip=[\d.]{7,15})?\)\s?"),
     re.compile(r"\[\d{1,4},\d{1,4}\]<std(?:err|out)>:\s?"),
-    re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?[ \t]{1,4}"),
+    re.compile(
+        r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?[ \t]{1,4}"
+    ),
     re.compile(r"[│┃╎▏][ ]?"),
 )
 _NUMBERED = re.compile(r"\s{0,8}(\d{1,6})(?:[:.|)]|\t|\s{1,4}[|│])[ \t]?")
@@ -164,7 +171,7 @@ def _are_numbered(lines: list[Line]) -> bool:
     """Whether an editor's line numbers stand before the lines: most count up by one."""
     found = [_NUMBERED.match(line.text) for line in lines if line.text.strip()]
     numbers = [int(one[1]) for one in found if one]
-    rising = sum(1 for a, b in zip(numbers, numbers[1:], strict=False) if b == a + 1)
+    rising = sum(1 for a, b in pairwise(numbers) if b == a + 1)
     return len(numbers) >= 4 and rising >= 0.8 * (len(found) - 1)
 
 
@@ -179,7 +186,9 @@ def _bare(text: str) -> str:
     if "<" in text:
         text = _TAG.sub("", text)
     if "`" in text:
-        text = "" if _FENCE.fullmatch(text) else text.replace("`", "'") if "``" not in text else text
+        text = (
+            "" if _FENCE.fullmatch(text) else text.replace("`", "'") if "``" not in text else text
+        )
     text = text.translate(_PLAIN)
     for _ in range(3):
         shorter = _unprefixed(text)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from cudadoctor.facts import Gap
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.reports import tools
 from cudadoctor.reports.document import Document, document
@@ -24,8 +27,18 @@ READERS: tuple[Reader, ...] = (tools.read_nvidia_smi,)
 def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
     """The machine behind a report: what its parts tell, and the error texts that are known.
 
-    Raises NotText for what is no text. Never raises for any text.
+    Raises NotTextError for what is no text. Never raises for any text.
     """
     doc = document(data)
-    said = [one for reader in READERS for one in reader(doc, knowledge)]
-    return machine_of(said, look="report", symptoms=symptoms_of(doc, symptoms()))
+    said: list[Said] = []
+    gaps: list[Gap] = []
+    for reader in READERS:
+        try:
+            said += reader(doc, knowledge)
+        except Exception as error:
+            name, kind = reader.__name__.replace("_", " "), type(error).__name__
+            gaps.append(Gap(fact=reader.__name__, why=f"{name} failed: {kind}", asked=False))
+    found = symptoms_of(doc, symptoms())
+    machine = machine_of(said, look="report", symptoms=found, gaps=tuple(gaps))
+    lines = {f"symptoms.{number}": f"line {one.line}" for number, one in enumerate(found)}
+    return msgspec.structs.replace(machine, origins=machine.origins | lines)

@@ -119,7 +119,7 @@ def _joined(path: str, said: list[Said]) -> object:
 
 
 def _gpus(said: list[Said]) -> tuple[Gpu, ...]:
-    """The strongest list; what it lacks is filled in from the others, by name or where all agree."""
+    """The strongest list; what it lacks is filled in from the others."""
     best: tuple[Gpu, ...] = said[0].value
     weaker = [gpu for part in said[1:] for gpu in part.value]
     return tuple(_filled(gpu, weaker, alone=len(best) == 1) for gpu in best)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from cudadoctor.findings import Confidence, Severity
+from cudadoctor.findings import Candidate, Confidence, Severity
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, SymptomRow, symptoms
 from cudadoctor.rule import Found, Rule
 from cudadoctor.rules.conditions import holds
@@ -17,6 +17,7 @@ from cudadoctor.rules.reported_cures import cures
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine, Symptom
+    from cudadoctor.findings import Finding
     from cudadoctor.knowledge import Knowledge
 
 
@@ -81,6 +82,24 @@ def meaning_of(row: SymptomRow, m: Machine, kb: Knowledge) -> Meaning | None:
         if all(holds(condition, m, kb) for condition in one.when):
             return one
     return None
+
+
+def candidates_in(
+    m: Machine, kb: Knowledge, findings: tuple[Finding, ...]
+) -> tuple[Candidate, ...]:
+    """The causes that a report leaves open, the likeliest first.
+
+    score: 0.5 for what was found to be possible or to be no matter of the environment; below it
+    what the same error texts mean in other circumstances, in the order of the table.
+    """
+    scores = {one.cause: 0.5 for one in findings if not one.because_of and one.cause != "unknown"}
+    table = symptoms().by_key
+    for symptom in m.symptoms or ():
+        row = table.get(symptom.key)
+        for number, meaning in enumerate(row.means if row else ()):
+            scores.setdefault(meaning.cause, round(0.3 / (number + 1), 2))
+    ranked = sorted(scores.items(), key=lambda pair: -pair[1])
+    return tuple(Candidate(cause=cause, score=score) for cause, score in ranked)
 
 
 def _found(best: Seen, seen: list[Seen], text: CauseText, m: Machine, kb: Knowledge) -> Found:

@@ -12,6 +12,6 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
 
 
-def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:  # noqa: ARG001
+def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     """The ways out for this cause. words: the cure as the table of symptoms says it."""
-    return by_hand(f"cure-{cause}", words.split(". ")[0].rstrip("."), words)
+    return by_hand(f"cure-{cause}", words.partition(". ")[0].rstrip("."), words)

@@ -8,10 +8,10 @@ decides; a symptom without a meaning is a circumstance that others ask for (`see
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -23,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover - the same module under its old name
     import tomli as tomllib
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
+FOLDER = Path(__file__).resolve().parent
 
 
 class Meaning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,23 +105,24 @@ def symptoms() -> Symptoms:
     """The whole table. Raises KnowledgeError where a file is damaged."""
     rows: list[SymptomRow] = []
     causes: dict[str, CauseText] = {}
-    for name in sorted(os.listdir(FOLDER)):
-        if name.endswith(".toml"):
-            one = _read(name)
-            rows += one.symptom
-            causes |= one.cause
+    for path in sorted(FOLDER.glob("*.toml")):
+        one = _read(path)
+        rows += one.symptom
+        causes |= one.cause
     return Symptoms(tuple(rows), causes)
 
 
-def _read(name: str) -> _File:
+def _read(path: Path) -> _File:
     try:
-        with open(os.path.join(FOLDER, name), "rb") as file:
+        with path.open("rb") as file:
             return msgspec.convert(tomllib.load(file), _File)
     except (OSError, ValueError, msgspec.ValidationError) as error:
-        raise KnowledgeError(f"The table of symptoms {name} cannot be read: {error}") from error
+        raise KnowledgeError(
+            f"The table of symptoms {path.name} cannot be read: {error}"
+        ) from error
 
 
-@lru_cache(maxsize=None)
+@cache
 def compiled(pattern: str) -> re.Pattern[str]:
     """A pattern of the table, compiled when its words were seen for the first time."""
     return re.compile(pattern, re.IGNORECASE)
