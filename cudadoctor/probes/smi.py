@@ -22,6 +22,8 @@ from cudadoctor.reports.smi import (
 
 SOURCE = "nvidia-smi"
 NO_START = "it cannot be started"
+MOST_TEXT = 1 << 18
+"""The table of 256 GPUs is a quarter of it; reading megabytes of noise takes longer than we have."""
 
 
 class _Heard(msgspec.Struct, kw_only=True):
@@ -76,7 +78,7 @@ def _take(heard: _Heard, host: Host, deadline: float, *argv: str) -> Ran | None:
     if heard.silent or left <= 0:
         return None
     ran = host.run(*argv, timeout_s=left)
-    said = parse_smi(ran.stdout + "\n" + ran.stderr)
+    said = parse_smi(ran.stdout[:MOST_TEXT] + "\n" + ran.stderr[:MOST_TEXT])
     heard.said = _joined(heard.said, said)
     if ran.why or ran.missing or ran.signal:
         # Ended from outside, it has said nothing: neither that the driver works nor that it fails.
@@ -123,7 +125,7 @@ def _filled(gpu: Gpu, other: Gpu | None) -> Gpu:
 
 
 def _first_words(ran: Ran) -> str | None:
-    text = cleaned(ran.stdout + "\n" + ran.stderr)
+    text = cleaned(ran.stdout[:MOST_TEXT] + "\n" + ran.stderr[:MOST_TEXT])
     lines = (line.strip() for line in text.splitlines())
     return next((line[:300] for line in lines if _has_word(line)), None)
 
