@@ -23,7 +23,7 @@ from cudadoctor.reports.smi import (
 SOURCE = "nvidia-smi"
 NO_START = "it cannot be started"
 MOST_TEXT = 1 << 18
-"""The table of 256 GPUs is a quarter of it; reading megabytes of noise takes longer than we have."""
+"""The table of 256 GPUs is a quarter of it, and megabytes of noise take seconds to read."""
 
 
 class _Heard(msgspec.Struct, kw_only=True):
