@@ -203,12 +203,14 @@ def _libraries(host: Host, facts: dict[str, Any], folders: tuple[str, ...]) -> L
 
 
 def _toolkits(host: Host, look: Look, facts: dict[str, Any], folders: tuple[str, ...]) -> Looked:
+    from cudadoctor import knowledge
     from cudadoctor.probes.toolkit import read_toolkits
 
     conda = str(facts.get("python.kind", "")).startswith("conda")
     prefix = facts.get("python.prefix") if conda else None
     fast = look.depth == "fast"
-    return read_toolkits(host, host.env, prefix, folders, facts.get("packages"), fast)
+    known = knowledge.load().compiles_at_run_time
+    return read_toolkits(host, host.env, prefix, folders, facts.get("packages"), fast, known)
 
 
 def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looked:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from cudadoctor import knowledge
 from cudadoctor.facts import Distribution, Toolkit
 from cudadoctor.host import LocalHost
 from cudadoctor.probes import Looked
@@ -192,7 +193,8 @@ def test_wheels_and_conda_bring_toolkits(tmp_path: Path) -> None:
 def test_packages_that_compile_at_run_time_are_named(tmp_path: Path) -> None:
     (tmp_path / "flashinfer_python-0.6.0.dist-info").mkdir()
     packages = (Distribution(name="DeepSpeed", version="0.18.0"),)
-    looked = read_toolkits(Planted(), {}, None, (str(tmp_path),), packages, True)
+    known = knowledge.load().compiles_at_run_time
+    looked = read_toolkits(Planted(), {}, None, (str(tmp_path),), packages, True, known)
     assert looked.facts["build.needed_by"] == ("deepspeed", "flashinfer-python")
 
 

@@ -15,9 +15,11 @@ from cudadoctor.knowledge.model import (
     PLATFORMS,
     Architecture,
     Compat,
+    DriverFault,
     Floor,
     GpuModel,
     HostCompilers,
+    JetsonBuild,
     KnowledgeError,
     Source,
     TorchBuild,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge.compilers import Compilers
     from cudadoctor.knowledge.drivers import Drivers
     from cudadoctor.knowledge.gpus import Gpus
+    from cudadoctor.knowledge.habits import Habits
     from cudadoctor.knowledge.libraries import Libraries
     from cudadoctor.knowledge.torch_builds import TorchBuilds
 
@@ -38,9 +41,11 @@ __all__ = [
     "PLATFORMS",
     "Architecture",
     "Compat",
+    "DriverFault",
     "Floor",
     "GpuModel",
     "HostCompilers",
+    "JetsonBuild",
     "Knowledge",
     "KnowledgeError",
     "Source",
@@ -105,6 +110,12 @@ class Knowledge:
         from cudadoctor.knowledge.channels import Conda
 
         return Conda()
+
+    @cached_property
+    def _habits(self) -> Habits:
+        from cudadoctor.knowledge.habits import Habits
+
+        return Habits()
 
     @cached_property
     def _sources(self) -> dict[str, Source]:
@@ -184,6 +195,11 @@ class Knowledge:
         None where NVIDIA's table does not name the pair: an ended branch, which is no target.
         """
         return self._drivers.compat(cuda, branch)
+
+    @property
+    def driver_faults(self) -> tuple[DriverFault, ...]:
+        """Known faults of driver releases, each with its sources."""
+        return self._habits.faults
 
     # GPUs
 
@@ -281,6 +297,15 @@ class Knowledge:
     def nvcc_capabilities(self, cuda: Version) -> tuple[Version, ...] | None:
         """Every compute capability that nvcc of this CUDA compiles for; None not known."""
         return self._compilers.capabilities(cuda)
+
+    @property
+    def compiles_at_run_time(self) -> tuple[str, ...]:
+        """Packages that call nvcc while a program runs, not only while they are installed."""
+        return self._habits.compiles
+
+    def jetson_build(self, l4t: int) -> JetsonBuild | None:
+        """Where NVIDIA's builds of torch for that Linux for Tegra release lie; None not known."""
+        return self._habits.jetson(l4t)
 
     # Images and conda
 

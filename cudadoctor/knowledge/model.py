@@ -123,3 +123,44 @@ class HostCompilers(msgspec.Struct, frozen=True, kw_only=True):
 
 Compat = Literal["compatible", "native", "older"]
 """A cuda-compat package on a driver branch: usable, not needed, or older than the driver."""
+
+
+class DriverFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A known fault of driver releases: which of them have it, and how it is told.
+
+    first, below: the releases that have it, None where its signs alone tell. fixed_branch: the
+    oldest branch without it. uncertain: the source does not name the bounds.
+    log: words of the kernel log that prove it; cuinit: the code that cuInit gives with it.
+    gpus: words in the name of a GPU that has it; several: it shows between GPUs; p2p: only where
+    the driver offers P2P. cure: "upgrade" or "hmm-off".
+    """
+
+    id: str
+    title: str
+    why: str
+    first: DriverVersion | None
+    below: DriverVersion | None
+    fixed_branch: int | None
+    uncertain: bool
+    log: tuple[str, ...]
+    cuinit: int | None
+    flavour: Literal["open", "proprietary"] | None
+    gpus: str | None
+    several: bool
+    p2p: bool
+    data_center: bool | None
+    severity: Literal["error", "warning", "info"]
+    cure: Literal["upgrade", "hmm-off"]
+    sources: tuple[str, ...]
+
+
+class JetsonBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the builds of torch for one JetPack lie. l4t: its Linux for Tegra release."""
+
+    l4t: int
+    jetpack: int
+    index: str
+    variant: str
+    cuda: str
+    python: str
+    sources: tuple[str, ...]

@@ -12,21 +12,8 @@ from cudadoctor.facts import Distribution, Toolkit
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.compiler import note_compiler
+from cudadoctor.versions import version_of
 
-# Installed packages that call nvcc while a program runs, not only while they are installed:
-# each builds kernels on first use through torch.utils.cpp_extension or its own call of nvcc.
-COMPILES_AT_RUN_TIME = (
-    "colossalai",
-    "deep-gemm",
-    "deepspeed",
-    "exllamav2",
-    "flashinfer-python",
-    "gsplat",
-    "lightseq",
-    "nvdiffrast",
-    "optimum-quanto",
-    "pycuda",
-)
 NVCC_S = 5.0
 
 _PATTERNS = (
@@ -42,11 +29,11 @@ _HEADERS = (
     "targets/x86_64-linux/include/cuda_runtime_api.h",
     "targets/sbsa-linux/include/cuda_runtime_api.h",
 )
-_DEFINED = re.compile(r"^#define CUDA(?:RT)?_VERSION +(\d+)", re.M)
+_DEFINED = re.compile(r"^#define CUDA(?:RT)?_VERSION +(\d{1,9})\b", re.M)
 
 
 _HANDS_OVER = re.compile(
-    rb"#![^\n]*sh\s*\n(?:\s*#[^\n]*\n|\s*\n)*exec \"?/[\w./+-]+/nvcc\"? \"\$@\"\s*"
+    rb"#![^\n]*sh[ \t\r]*\n(?:[ \t]*(?:#[^\n]*|\r)?\n)*exec \"?/[\w./+-]+/nvcc\"? \"\$@\"\s*"
 )
 """A script that is one nvcc under another name."""
 
@@ -66,8 +53,11 @@ def read_toolkits(  # noqa: PLR0917
     site_packages: tuple[str, ...],
     packages: tuple[Distribution, ...] | None,
     fast: bool,
+    compiles: tuple[str, ...] = (),
 ) -> Looked:
     """All toolkits, which one torch would build with, the C++ compiler, and who needs them.
+
+    compiles: packages that are known to call nvcc while a program runs.
 
     env: the environment that the examined interpreter's programs run with. fast: read versions
     from files and run nvcc only where no file tells.
@@ -84,7 +74,8 @@ def read_toolkits(  # noqa: PLR0917
             notes.gap(f"build.toolkits.{index}.cuda", why)
     _note_used(notes, host, env, found)
     note_compiler(notes, host, env, fast)
-    notes.fact("build.needed_by", _needed_by(host, site_packages, packages), "installed packages")
+    needed_by = _needed_by(host, site_packages, packages, compiles)
+    notes.fact("build.needed_by", needed_by, "installed packages")
     return notes.looked()
 
 
@@ -162,7 +153,7 @@ class _Toolkits:
 def parse_nvcc(text: str) -> Version | None:
     """The CUDA release of what `nvcc --version` prints."""
     found = re.search(r"release (\d+\.\d+)", text)
-    return Version(found[1]) if found else None
+    return version_of(found[1]) if found else None
 
 
 def _written_version(host: Host, path: str) -> Version | None:
@@ -171,8 +162,8 @@ def _written_version(host: Host, path: str) -> Version | None:
     if named is None:
         old = re.search(r"CUDA Version (\d+\.\d+)", host.read(f"{path}/version.txt", 1 << 12).text)
         named = old[1] if old else None
-    if named is not None:
-        return Version(named)
+    if (version := version_of(named)) is not None:
+        return version
     for header in _HEADERS:
         found = _DEFINED.search(host.read(f"{path}/{header}", 1 << 16).text)
         if found:
@@ -252,11 +243,14 @@ def _home_of(host: Host, program: str) -> str:
 
 
 def _needed_by(
-    host: Host, sites: tuple[str, ...], packages: tuple[Distribution, ...] | None
+    host: Host,
+    sites: tuple[str, ...],
+    packages: tuple[Distribution, ...] | None,
+    compiles: tuple[str, ...],
 ) -> tuple[str, ...]:
     names = {re.sub(r"[-_.]+", "-", one.name).lower() for one in packages or ()}
     for site in sites:
         for name in host.listing(site).names:
             if name.endswith((".dist-info", ".egg-info")):
                 names.add(re.sub(r"[-_.]+", "-", name.partition("-")[0]).lower())
-    return tuple(one for one in COMPILES_AT_RUN_TIME if one in names)
+    return tuple(one for one in compiles if one in names)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from cudadoctor.builds import best_build, platform_of
+from cudadoctor.demand import SERVER_BUILDS_FROM_L4T
 from cudadoctor.findings import PackageChange, Remedy, Risk
 from cudadoctor.remedies.caveats import EXTENSIONS, caveats
 from cudadoctor.remedies.wheels import (
@@ -33,15 +34,12 @@ __all__ = [
 ]
 
 INDEX = "https://download.pytorch.org/whl"
-JETSON_INDEX = "https://pypi.jetson-ai-lab.io/jp6/cu126/+simple/"
-JETPACK_6 = 36  # Linux for Tegra R36
-JETPACK_7 = 38  # From R38 on, a Jetson runs the builds for servers.
 
 
 def install_torch(m: Machine, kb: Knowledge, keep: str | None = None) -> tuple[Remedy, ...]:
     """The build of torch that fits this machine, with its companions; () where none fits."""
     if _needs_jetson_wheel(m):
-        return jetson_torch(m)
+        return jetson_torch(m, kb)
     build = best_build(m, kb, keep=keep).build
     return () if build is None else (remedy_for(build, m, kb),)
 
@@ -135,10 +133,13 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, .
 def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
     """NVIDIA's own build for this JetPack, or from JetPack 7 on the general one."""
     release = m.platform.l4t.major if m.platform.l4t else None
-    if release is not None and release >= JETPACK_7:
+    if release is not None and release >= SERVER_BUILDS_FROM_L4T:
         build = best_build(m, kb).build if kb else None
         return (remedy_for(build, m, kb),) if build and kb else ()
-    if release != JETPACK_6:
+    from cudadoctor import knowledge
+
+    found = (kb or knowledge.load()).jetson_build(release) if release is not None else None
+    if found is None:
         text = "Install NVIDIA's torch wheel for this release of JetPack (or use its container "
         text += "image for it); builds for other computers have no code for this board."
         return (
@@ -152,17 +153,18 @@ def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
     change = PackageChange(
         install=("torch", "torchvision"),
         remove=_installed(m, TORCH_FAMILY) + only_for_torch(m.packages or ()),
-        index=JETSON_INDEX,
-        variant="cu126",
-        cuda="12.6",
+        index=found.index,
+        variant=found.variant,
+        cuda=found.cuda,
     )
     return (
         Remedy(
             id="jetson-torch",
-            title="Install the build of torch for JetPack 6",
+            title=f"Install the build of torch for JetPack {found.jetpack}",
             risk=Risk.ENVIRONMENT,
             packages=change,
-            note="The wheels are made for the Python of JetPack 6, which is 3.10.",
+            note=f"The wheels are made for the Python of JetPack {found.jetpack}, "
+            f"which is {found.python}.",
         ),
     )
 
@@ -269,4 +271,6 @@ def _installed(m: Machine, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _needs_jetson_wheel(m: Machine) -> bool:
     release = m.platform.l4t
-    return bool(m.platform.jetson) and not (release is not None and release.major >= JETPACK_7)
+    return bool(m.platform.jetson) and not (
+        release is not None and release.major >= SERVER_BUILDS_FROM_L4T
+    )

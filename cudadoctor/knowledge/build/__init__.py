@@ -2,8 +2,9 @@
 
     python -m cudadoctor.knowledge.build FOLDER
 
-The folder holds the collected JSON files, one subject each. The tables are a function of them
-alone: the same facts give the same bytes. What is thrown away is what no rule and no plan asks
+The folder holds the collected JSON files, one subject each; those that the folder lacks lie in
+`own` beside this module. The tables are a function of them alone: the same facts give the same
+bytes. What is thrown away is what no rule and no plan asks
 for; what is kept keeps the keys of its sources, made unique by the name of the table.
 """
 
@@ -14,10 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cudadoctor.knowledge.build import gpus, libraries, packages, releases, toolkits
+from cudadoctor.knowledge.build import gpus, habits, libraries, packages, releases, toolkits
 from cudadoctor.knowledge.build.sources import all_sources, collected
 
 Facts = Callable[[str], dict[str, Any]]
+OWN = Path(__file__).parent / "own"
 
 
 def make(folder: Path) -> dict[str, dict[str, Any]]:
@@ -34,6 +36,8 @@ def make(folder: Path) -> dict[str, dict[str, Any]]:
         "images": packages.images(read),
         "conda": packages.conda(read),
         "libraries": libraries.libraries(read),
+        "driver_faults": habits.driver_faults(read),
+        "practice": habits.practice(read),
         "sources": {"sources": all_sources(read)},
     }
 
@@ -61,7 +65,9 @@ def _reader(folder: Path) -> Facts:
 
     def read(name: str) -> dict[str, Any]:
         if name not in seen:
-            text = (folder / f"{name}.json").read_text(encoding="utf-8")
+            file = folder / f"{name}.json"
+            file = file if file.exists() else OWN / f"{name}.json"
+            text = file.read_text(encoding="utf-8")
             seen[name] = json.loads(text)
         return seen[name]
 

@@ -19,6 +19,8 @@ FILES = {
     "images": "docker_tags",
     "conda": "conda",
     "companions": "companions",
+    "faults": "driver_faults",
+    "practice": "practice",
 }
 """Prefix of a source key -> the collected file that it comes from."""
 

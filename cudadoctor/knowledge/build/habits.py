@@ -1,0 +1,29 @@
+"""Faults of driver releases, packages that compile at run time, and indexes of boards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cudadoctor.knowledge.build.sources import keys
+
+Facts = Callable[[str], dict[str, Any]]
+
+
+def driver_faults(read: Facts) -> dict[str, Any]:
+    """Known faults of drivers, in the order in which they are told."""
+    return {"faults": [_row(read, "faults", row) for row in read("driver_faults")["rows"]]}
+
+
+def practice(read: Facts) -> dict[str, Any]:
+    """Who calls nvcc while a program runs, and where a board's builds of torch lie."""
+    facts = read("practice")
+    return {
+        "compiles": [_row(read, "practice", row) for row in facts["compiles"]],
+        "jetson": [_row(read, "practice", row) for row in facts["jetson"]],
+    }
+
+
+def _row(read: Facts, prefix: str, row: dict[str, Any]) -> dict[str, Any]:
+    rest = {name: value for name, value in row.items() if name != "source"}
+    return {**rest, "sources": keys(read, prefix, row["source"])}

@@ -1,0 +1,50 @@
+"""Known faults of drivers, packages that compile at run time, and the builds for boards."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+
+from cudadoctor.knowledge.model import DriverFault, JetsonBuild
+from cudadoctor.knowledge.tables import Row, table
+from cudadoctor.versions import DriverVersion
+
+
+class CompilesRow(Row, frozen=True):
+    package: str
+    sources: tuple[str, ...]
+
+
+class PracticeTable(Row, frozen=True):
+    compiles: tuple[CompilesRow, ...]
+    jetson: tuple[JetsonBuild, ...]
+
+
+class Habits:
+    """What people do and what is known to go wrong; each table is read when it is asked for."""
+
+    @cached_property
+    def _practice(self) -> PracticeTable:
+        return table("practice", PracticeTable)
+
+    @cached_property
+    def faults(self) -> tuple[DriverFault, ...]:
+        """Known faults of driver releases."""
+        rows = table("driver_faults", dict[str, list[dict[str, object]]])["faults"]
+        return tuple(msgspec.convert(row, DriverFault, dec_hook=_release) for row in rows)
+
+    @property
+    def compiles(self) -> tuple[str, ...]:
+        """Packages that call nvcc while a program runs, by their normalised names."""
+        return tuple(row.package for row in self._practice.compiles)
+
+    def jetson(self, l4t: int) -> JetsonBuild | None:
+        """The builds for the JetPack of that Linux for Tegra release."""
+        return next((row for row in self._practice.jetson if row.l4t == l4t), None)
+
+
+def _release(kind: type, value: object) -> object:
+    if kind is DriverVersion:
+        return DriverVersion(str(value))
+    raise NotImplementedError
