@@ -346,7 +346,9 @@ class Install(Section, frozen=True, kw_only=True):
     options: its other switches (--user, --no-build-isolation, --no-cache-dir ...).
     refused: the requirement that nothing satisfied. offered: the versions that were found instead,
     () where the log says that there were none. installed: what the log says it put there
-    (name==version). failed: whether the log ends in an error.
+    (name==version). failed: whether the log ends in an error. lacks: what the tool says that is
+    missing: a build for this Python, for this platform, or that release. made_for: tags of the
+    wheels that it found instead (cp310, manylinux2014_x86_64, win_amd64).
     """
 
     tool: str
@@ -357,6 +359,8 @@ class Install(Section, frozen=True, kw_only=True):
     offered: tuple[str, ...] | None = None
     installed: tuple[str, ...] = ()
     failed: bool | None = None
+    lacks: Literal["python", "platform", "release"] | None = None
+    made_for: tuple[str, ...] = ()
     line: int | None = None
 
 

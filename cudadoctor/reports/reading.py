@@ -9,7 +9,7 @@ import msgspec
 
 from cudadoctor.facts import Gap
 from cudadoctor.knowledge.symptoms import symptoms
-from cudadoctor.reports import tools
+from cudadoctor.reports import installs, tools
 from cudadoctor.reports.document import Document, document
 from cudadoctor.reports.symptoms import symptoms_of
 from cudadoctor.reports.telling import Said, machine_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Reader = Callable[[Document, "Knowledge"], Iterable[Said]]
 
-READERS: tuple[Reader, ...] = (tools.read_nvidia_smi,)
+READERS: tuple[Reader, ...] = (tools.read_nvidia_smi, installs.read_installs)
 """Each finds what it knows in a document, however little, and tells it. The order is free."""
 
 
