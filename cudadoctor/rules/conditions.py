@@ -106,6 +106,13 @@ def _without_tensor_cores(m: Machine, kb: Knowledge) -> bool:
     return any(model is not None and model.tensor_cores is False for model in models)
 
 
+def _too_many_processes(m: Machine, _: Knowledge) -> bool:
+    """Whether the report asks for more processes on a node than it shows GPUs."""
+    asked = [one.values.get("processes", "") for one in m.symptoms or ()]
+    counts = [int(one) for one in asked if one.isdecimal()]
+    return bool(counts) and bool(live_gpus(m)) and max(counts) > len(live_gpus(m))
+
+
 CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "windows": lambda m, _: m.platform.system == "Windows",
     "linux": lambda m, _: m.platform.system == "Linux",
@@ -136,6 +143,7 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     ),
     "driver-answers": lambda m, _: m.driver.version is not None or bool(live_gpus(m)),
     "conda": lambda m, _: m.python.kind in ("conda", "conda-base"),
+    "more-processes-than-gpus": _too_many_processes,
     "visible-devices-set": _env("CUDA_VISIBLE_DEVICES"),
     "cuda-home-set": _env("CUDA_HOME"),
     "ld-library-path-set": _env("LD_LIBRARY_PATH"),

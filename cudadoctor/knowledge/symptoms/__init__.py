@@ -66,11 +66,15 @@ class SymptomRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class CauseText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is said of a cause that only a report shows. cure: what to do, as sentences."""
+    """What is said of a cause that only a report shows. cure: what to do, as sentences.
+
+    yields_to: causes that explain this one away, beside those that the rules for hosts name.
+    """
 
     title: str
     why: str
     cure: str
+    yields_to: tuple[str, ...] = ()
     severity: Literal["error", "warning", "info"] = "error"
 
 
