@@ -82,6 +82,8 @@ CATALOGUE: tuple[str, ...] = (
     "thermal-throttle",
     "power-limited",
     "nvlink-down",
+    "p2p-not-possible",
+    "gpu-topology",
     "mixed-gpus",
     "persistence-off",
     "cpu-bound",

@@ -300,3 +300,39 @@ def test_a_child_that_is_cut_short_keeps_its_lines() -> None:
 )
 def test_the_release_stands_in_the_real_name(path: str, version: str) -> None:
     assert str(file_version(path)) == version
+
+
+def test_what_lies_between_every_two_gpus_is_told(standins: StandIns) -> None:
+    said = "count = 3\np2p = 0\np2p_nvlink = 5\ntopology = 30\ngpu1.p2p = 1\n"
+    looked = read_nvml(HostWith(standins.environment(said, standins.nvml())), 60)
+    pairs = looked.facts["driver.pairs"]
+    assert [(one.first, one.second, one.p2p) for one in pairs] == [
+        (0, 1, "ok"),
+        (0, 2, "ok"),
+        (1, 2, "chipset"),
+    ]
+    assert {one.level for one in pairs} == {"bridge"}
+    assert [one.nvlink for one in pairs] == [False, False, None]
+
+
+def test_between_many_gpus_nothing_is_asked_and_that_is_said(standins: StandIns) -> None:
+    looked = read_nvml(HostWith(standins.environment("count = 17", standins.nvml())), 60)
+    assert "driver.pairs" not in looked.facts
+    assert [gap.why for gap in looked.gaps] == ["between 17 GPUs it is not asked"]
+    whole = read_nvml(HostWith(standins.environment("count = 16", standins.nvml())), 60)
+    assert len(whole.facts["driver.pairs"]) == 120
+
+
+def test_a_hang_between_two_gpus_takes_nothing_from_what_was_told(standins: StandIns) -> None:
+    said = "count = 2\nnvmlDeviceGetP2PStatus = hang\n"
+    looked = read_nvml(HostWith(standins.environment(said, standins.nvml())), 1.5)
+    assert looked.facts["driver.nvml"].hung == "nvmlDeviceGetP2PStatus"
+    assert [gpu.name for gpu in looked.facts["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
+    assert "driver.pairs" not in looked.facts
+
+
+def test_excluded_gpus_and_confidential_computing_are_told(standins: StandIns) -> None:
+    said = "excluded = 2\nconfidential = 1\nconfidential_ready = 0\n"
+    facts = read_nvml(HostWith(standins.environment(said, standins.nvml())), 60).facts
+    assert (facts["driver.excluded"], facts["driver.confidential"]) == (2, True)
+    assert facts["driver.confidential_ready"] is False

@@ -9,6 +9,7 @@ from cudadoctor.facts import PciGpu
 from cudadoctor.host import Answer, Listing
 from cudadoctor.probes import Looked
 from cudadoctor.probes.pci import BUS, read_pci
+from cudadoctor.probes.pci_paths import redirects
 
 BARS = """\
 0x00000000fa000000 0x00000000faffffff 0x0000000000040200
@@ -183,3 +184,66 @@ def test_a_device_that_does_not_say_what_it_is_leaves_the_bus_unknown(said: byte
     assert "pci" not in seen.facts
     assert seen.gaps[0].fact == "pci"
     assert "0000:01:00.0" in seen.gaps[0].why
+
+
+def _config(*capabilities: tuple[int, int]) -> bytes:
+    """A configuration space with these extended capabilities: (id, the control of ACS)."""
+    space = bytearray(4096)
+    place = 0x100
+    for number, (kind, control) in enumerate(capabilities):
+        following = place + 0x40 if number + 1 < len(capabilities) else 0
+        space[place : place + 4] = (following << 20 | 1 << 16 | kind).to_bytes(4, "little")
+        space[place + 6 : place + 8] = control.to_bytes(2, "little")
+        place = following
+    return bytes(space)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (_config((0x0001, 0), (0x000D, 0x1D)), True),
+        (_config((0x000D, 0x04)), True),
+        (_config((0x000D, 0x11)), False),
+        (_config((0x0001, 0xFF)), False),
+        (bytes(4096), False),
+        (b"\xff" * 4096, False),
+        (bytes(64), None),
+        (b"", None),
+    ],
+)
+def test_a_bridge_redirects_where_its_acs_says_so(config: bytes, expected: bool | None) -> None:
+    assert redirects(config) is expected
+
+
+def _two(kind: str | None, cmdline: str = "") -> tuple[PciGpu, ...]:
+    first = device("0000:01:00.0", "10DE:2684", "30000", "nvidia", numa_node="0\n")
+    second = device("0000:02:00.0", "10DE:2684", "30000", "nvidia", numa_node="-1\n")
+    groups = {f"{BUS}/0000:0{n}:00.0/iommu_group/type": kind for n in (1, 2) if kind is not None}
+    groups |= {f"{BUS}/0000:0{n}:00.0/iommu_group/name": "" for n in (1, 2) if kind == ""}
+    files = first | second | groups | {"/proc/cmdline": cmdline}
+    return pci(read_pci(RecordedHost(files=files)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "cmdline", "expected"),
+    [
+        (None, "", "off"),
+        ("DMA-FQ\n", "", "translated"),
+        ("DMA\n", "iommu=pt", "translated"),
+        ("identity\n", "", "identity"),
+        ("", "quiet iommu=pt", "identity"),
+        ("", "quiet", None),
+        ("something new\n", "", None),
+    ],
+)
+def test_the_iommu_is_told_by_the_group_of_the_gpu(
+    kind: str | None, cmdline: str, expected: str | None
+) -> None:
+    seen = _two(kind, cmdline)
+    assert [one.iommu for one in seen] == [expected] * 2
+    assert [one.numa for one in seen] == [0, -1]
+
+
+def test_one_gpu_alone_is_not_asked_for_its_surroundings() -> None:
+    files = device("0000:01:00.0", "10DE:2684", "30000", "nvidia", numa_node="0\n")
+    assert pci(read_pci(RecordedHost(files=files)))[0].numa is None

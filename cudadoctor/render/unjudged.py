@@ -6,14 +6,6 @@ Each is a title and a text: how it shows, what it is told from, what cures it.
 from __future__ import annotations
 
 PAGES: dict[str, tuple[str, str]] = {
-    "driver-bug": (
-        "This driver release has a known fault",
-        """\
-Another release of the same branch works with the same torch, and nothing else changed.
-Told from driver-too-old by the CUDA version, which fits.
-
-Cured by the next release of the branch.""",
-    ),
     "torch-bug": (
         "This release of torch has a fault of its own",
         """\
@@ -47,16 +39,6 @@ A forked child cannot use the CUDA of its parent. The words are "Cannot re-initi
 forked subprocess"; workers of a DataLoader whose dataset touches the GPU give them too.
 
 Cured by the start method "spawn" or "forkserver", or by touching CUDA in the children only.""",
-    ),
-    "nccl-p2p-broken": (
-        "The GPUs cannot reach each other's memory over PCIe",
-        """\
-The first all-reduce hangs with every GPU at 100 %, or its sums are wrong, and
-NCCL_P2P_DISABLE=1 cures that. ACS or an IOMMU between the GPUs is the usual reason; told from
-nccl-network-interface by one machine being enough to see it.
-
-Cured in the firmware or the kernel's options by whoever runs the machine. The variable shows the
-cause and costs speed: it is not to stay.""",
     ),
     "nccl-version-skew": (
         "The ranks run different releases of NCCL or torch",
