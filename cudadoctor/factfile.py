@@ -69,7 +69,7 @@ def loads(text: str | bytes) -> Machine:
     """
     try:
         data = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise FactsError(f"This is no facts document: {error}") from error
     if not isinstance(data, dict):
         raise FactsError("This is no facts document: it is not a JSON object")

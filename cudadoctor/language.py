@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 LANGUAGES = ("en", "es")
 _TELLING = 6
 """A template with fewer letters of its own could have made almost any text."""
+_LONGEST = 4000
+"""A longer text is no sentence of ours, and every template would be tried at each of its places."""
 
 
 class Language:
@@ -32,7 +34,7 @@ class Language:
 
     def spoken(self, text: str) -> str:
         """A text whose values are filled in already, by the template that it was made from."""
-        if not self._table or not text:
+        if not self._table or not text or len(text) > _LONGEST:
             return text
         whole = self._matched(text)
         if whole is not None or ". " not in text:

@@ -29,7 +29,7 @@ Store = Callable[[bytes, str], str]
 """Keeps a long content under an ending, and says where."""
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-_SCRATCH = re.compile(r"[^\s=|]*cudadoctor-smoke-\w+")
+_SCRATCH = re.compile(r"(?<![^\s=|])[^\s=|]*cudadoctor-smoke-\w+")
 _CONTROLS = frozenset(range(32)) - set(b"\t\n\r\f\x1b")
 
 

@@ -155,7 +155,7 @@ def _about(folder: Path) -> About:
     try:
         plain = json.loads((folder / recorded.ABOUT).read_text(encoding="utf-8"))
         about = msgspec.convert(plain, About)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ReplayError(f"{folder} is no recording: {error}") from error
     if about.recording > recorded.FORMAT:
         raise ReplayError(f"{folder} was recorded by a newer cudadoctor: take that one")
@@ -170,6 +170,6 @@ def _entries(folder: Path, kind: str) -> dict[str, Any]:
             for line in file:
                 entry = json.loads(line)
                 found.setdefault(recorded.key_of(entry["asked"]), entry["said"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ReplayError(f"{folder}/{kind}.jsonl cannot be read: {error}") from error
     return found

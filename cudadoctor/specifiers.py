@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-_LINE = re.compile(
-    r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[([^\]]*)\])?\s*\(?([^;()@]*)\)?\s*(?:;(.*))?"
-)
-_CLAUSE = re.compile(r"\s*(==|!=|>=|<=|~=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?\s*")
+from cudadoctor.versions import version_of
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_EXTRAS = re.compile(r"\[([^\]]*)\]")
+_REST = re.compile(r"\(?([^;()@]*)\)?")
+_CLAUSE = re.compile(r"(==|!=|>=|<=|~=|>|<)\s*([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(\.\*)?")
 _RUNS = re.compile(r"[-_.]+")
 
 
@@ -34,12 +36,19 @@ def normal(name: str) -> str:
 
 def cut(line: str) -> Asked | None:
     """The parts of a Requires-Dist line; None for one that is none, or names a URL."""
-    found = _LINE.fullmatch(line)
-    if found is None:
+    # Part by part: one pattern for the whole would try every way to share out the blanks.
+    asked, _, marker = line.partition(";")
+    named = _NAME.match(asked := asked.strip())
+    if named is None or not named[0][-1].isalnum() or not named[0][-1].isascii():
         return None
-    extras = tuple(sorted(one.strip() for one in (found[2] or "").split(",") if one.strip()))
-    specifier = ",".join(one.strip() for one in found[3].split(",") if one.strip())
-    return Asked(normal(found[1]), extras, specifier, (found[4] or "").strip())
+    asked = asked[named.end() :].lstrip()
+    bracket = _EXTRAS.match(asked)
+    rest = _REST.fullmatch((asked[bracket.end() :] if bracket else asked).strip())
+    if rest is None:
+        return None
+    extras = sorted(one.strip() for one in (bracket[1] if bracket else "").split(","))
+    specifier = ",".join(one.strip() for one in rest[1].split(",") if one.strip())
+    return Asked(normal(named[0]), tuple(filter(None, extras)), specifier, marker.strip())
 
 
 def admits(specifier: str, release: Version) -> bool:
@@ -47,20 +56,18 @@ def admits(specifier: str, release: Version) -> bool:
 
     A text that is no specifier but a version is an exact pin; one that is neither admits all.
     """
-    clauses = [_CLAUSE.fullmatch(one) for one in specifier.split(",")] if specifier else []
+    clauses = [_CLAUSE.fullmatch(one.strip()) for one in specifier.split(",")] if specifier else []
     # Pre-releases and post-releases have rules of their own; a local tag (+cu126) does not count.
     if all(clauses) and _is_plain(release):
         release = Version(release.public) if release.local else release
         return all(_holds(one[1], one[2], bool(one[3]), release) for one in clauses if one)
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.specifiers import SpecifierSet
 
     try:
         return SpecifierSet(specifier).contains(release, prereleases=True)
-    except InvalidSpecifier:
-        try:
-            return Version(specifier) == release
-        except InvalidVersion:
-            return True
+    except ValueError:  # no specifier, or one with a number that no version has
+        exact = version_of(specifier)
+        return exact is None or exact == release
 
 
 def marker_holds(marker: str, variables: dict[str, str]) -> bool:

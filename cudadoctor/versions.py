@@ -1,4 +1,4 @@
-"""Versions of driver releases, which must print as they were read."""
+"""Versions and numbers as outside texts write them; driver releases print as they were read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from functools import total_ordering
 
 from packaging.version import Version
 
-_DRIVER = re.compile(r"\d{2,4}(?:\.\d{1,4}){0,3}")
+_DRIVER = re.compile(r"[0-9]{2,4}(?:\.[0-9]{1,4}){0,3}")
+_LONGEST = 200
+_MOST_DIGITS = 18
 
 
 @total_ordering
@@ -50,6 +52,32 @@ class DriverVersion:
 
     def __hash__(self) -> int:
         return hash(self._key)
+
+
+def driver_of(text: str) -> DriverVersion | None:
+    """The driver release that a text is; None where it is none."""
+    try:
+        return DriverVersion(text)
+    except ValueError:
+        return None
+
+
+def version_of(text: str | None) -> Version | None:
+    """The version that a text is; None where it is none, or longer than any."""
+    try:
+        return Version(text) if text and len(text) <= _LONGEST else None
+    except ValueError:
+        return None
+
+
+def whole(text: str) -> int | None:
+    """The number that a text is; None for other digits than ours (²), and for what no machine has.
+
+    str.isdigit() holds for digits that int() refuses, and int() refuses 4,301 of the others.
+    """
+    text = text.strip()
+    known = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if known else None
 
 
 def cuda_from_int(number: int) -> Version:

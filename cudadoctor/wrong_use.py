@@ -66,11 +66,9 @@ def _refuse_strangers(asked: Asked) -> None:
     for cause in asked.ignore:
         refuse_strange_cause(cause, f"--ignore {cause!r} is no cause")
     if asked.torch:
-        from packaging.version import InvalidVersion, Version
+        from cudadoctor.versions import version_of
 
-        try:
-            Version(asked.torch)
-        except InvalidVersion:
+        if version_of(asked.torch) is None:
             refuse(f"--torch {asked.torch!r} is no version: give one such as 2.6 or 2.6.0")
 
 

@@ -76,7 +76,7 @@ DIRECTION = {
     "knowledge": {"knowledge", "versions"},
     "reports": {"facts", "knowledge", "reports", "versions"},
     "probes": {"elf", "facts", "host", "probes", "reports", "versions"},
-    "smoke": {"facts", "host", "probes", "smoke"},
+    "smoke": {"facts", "host", "probes", "smoke", "versions"},
     "elf": {"host"},
 }
 """Whom a module may import at most; a package stands for all its modules, `probes` not for more."""

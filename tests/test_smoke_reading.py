@@ -142,7 +142,9 @@ def test_the_first_cuda_error_of_a_stage_is_kept_where_the_look_went_well() -> N
 
 
 def test_what_others_print_is_left_out() -> None:
-    assert parse('noise\n{"kind": "torch"}\n{broken\n[1]\n{"other": 1}\n') == [{"kind": "torch"}]
+    ours = {"kind": "broken", "error": "OSError: no space"}
+    out = "noise\n" + lines(ours) + '{broken\n[1]\n{"other": 1}\n{"kind": "torch"}\n'
+    assert parse(out) == [ours]
 
 
 @pytest.mark.parametrize(

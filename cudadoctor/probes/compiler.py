@@ -10,8 +10,10 @@ from packaging.version import Version
 
 from cudadoctor.host import Host
 from cudadoctor.probes import Notes
+from cudadoctor.versions import version_of
 
 COMPILER_S = 5.0
+_LONGEST = 1000
 _CACHES = ("ccache", "sccache", "distcc", "icecc")
 
 
@@ -54,16 +56,16 @@ def family(path: str) -> str | None:
 
 def parse_version(text: str) -> tuple[str | None, Version | None]:
     """Family and version of what `c++ --version` (or cl without arguments) prints."""
-    first = text.partition("\n")[0]
+    first = text.partition("\n")[0][:_LONGEST]
     clang = re.search(r"clang version (\d+(?:\.\d+)*)", first)
     if clang:
-        return "clang++", Version(clang[1])
+        return "clang++", version_of(clang[1])
     msvc = re.search(r"Microsoft .* Version (\d+(?:\.\d+)+)", first)
     if msvc:
-        return "cl", Version(msvc[1])
+        return "cl", version_of(msvc[1])
     # The distribution's own numbers stand in brackets before the version: it comes last.
     gcc = re.search(r"\) (\d+\.\d+(?:\.\d+)?)", first) or re.search(r"\b(\d+\.\d+\.\d+)", first)
-    return ("g++" if gcc else None), (Version(gcc[1]) if gcc else None)
+    return ("g++" if gcc else None), (version_of(gcc[1]) if gcc else None)
 
 
 def _asked(host: Host, path: str) -> tuple[str | None, Version | None]:
@@ -78,10 +80,10 @@ def _read(host: Host, real: str) -> tuple[str | None, Version | None]:
     kind = family(real)
     suffix = re.search(r"\+\+-(\d+(?:\.\d+)?)$", real)
     if suffix:
-        return kind, Version(suffix[1])
+        return kind, version_of(suffix[1])
     if kind not in ("g++", "gcc") and not real.endswith("/c++"):
         return kind, None
     folders = host.glob(f"{real.rpartition('/bin/')[0]}/lib/gcc/*/[0-9]*")
     majors = {folder.rpartition("/")[2] for folder in folders}
     only = majors.pop() if len(majors) == 1 else ""
-    return "g++", Version(only) if re.fullmatch(r"\d+(\.\d+)*", only) else None
+    return "g++", version_of(only) if re.fullmatch(r"\d+(\.\d+)*", only) else None

@@ -8,7 +8,7 @@ from typing import Literal
 from cudadoctor.facts import SystemPackage
 from cudadoctor.host import Host
 from cudadoctor.probes import Notes
-from cudadoctor.versions import DriverVersion
+from cudadoctor.versions import DriverVersion, driver_of
 
 UNIT = "nvidia-fabricmanager"
 PROGRAM = "/usr/bin/nv-fabricmanager"
@@ -37,7 +37,7 @@ def _of_package(packages: tuple[SystemPackage, ...]) -> DriverVersion | None:
     for one in packages:
         found = re.search(r"\d{3}\.\d+(?:\.\d+)?", one.version)
         if found and re.fullmatch(r"nvidia-fabric-?manager(-\d+)?", one.name):
-            return DriverVersion(found[0])
+            return driver_of(found[0])
     return None
 
 
@@ -46,7 +46,7 @@ def _of_program(host: Host, *, fast: bool) -> DriverVersion | None:
         return None
     ran = host.run(PROGRAM, "--version", timeout_s=3.0)
     found = re.search(r"version is\s*:?\s*(\d{3}\.\d+(?:\.\d+)?)", ran.stdout + ran.stderr, re.I)
-    return DriverVersion(found[1]) if found else None
+    return driver_of(found[1]) if found else None
 
 
 def _state(host: Host, limit_s: float) -> State | None:

@@ -15,7 +15,7 @@ from cudadoctor.facts import Index
 from cudadoctor.host import Host, absolute
 from cudadoctor.probes.shims import upwards
 
-_SETTING = re.compile(r"([A-Za-z][\w -]*?)\s*[=:]\s*(.*)")
+_SETTING = re.compile(r"([A-Za-z][\w \t-]*)[=:]\s*(.*)")
 _KEYS = ("index-url", "extra-index-url", "find-links", "no-index")
 _TRUE = {"1", "true", "yes", "on", "y", "t"}
 
@@ -172,7 +172,7 @@ def _uv_table(host: Host, path: str) -> dict[str, Any] | None:
     try:
         table: Any = tomllib.loads(answer.text)
         return dict(table["tool"]["uv"] if project else table)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cudadoctor.facts import Distribution, TorchCopy
 from cudadoctor.host import Host
@@ -13,9 +13,12 @@ from cudadoctor.probes import Notes
 from cudadoctor.probes.archs import binding, read_archs
 from cudadoctor.probes.record import Damage, compare, compare_wheels
 from cudadoctor.probes.told import CopyLine, DistLine, Told
+from cudadoctor.versions import version_of
 
-_ASSIGNED = re.compile(r"""^(\w+)(?:\s*:[^=]+)?\s*=\s*(?:['"]([^'"]*)['"]|None)""", re.MULTILINE)
-_CUDA_TAG = re.compile(r"cu(\d{2,3})(?!\d)")
+_ASSIGNED = re.compile(
+    r"""^(\w+)(?:[ \t]*:[^=\n]*|[ \t]*)=[ \t]*(?:['"]([^'"]*)['"]|None)""", re.MULTILINE
+)
+_CUDA_TAG = re.compile(r"cu([0-9]{2,3})(?!\d)")
 _TORCH_TAG = re.compile(r"(?:torch|pt)(\d+(?:\.\d+)*)")
 # pip renames what it removes: a ~ and more such characters take the place of the first letters.
 _OF_TORCH = re.compile(r"~[-~.=%0-9]*(?:orch|rch|ch)(?:-[0-9].*)?$")
@@ -142,9 +145,9 @@ def _note_version(notes: Notes, real: CopyLine) -> Build | None:
         notes.gap("torch.build", f"{source} names no version")
         return None
     notes.fact("torch.text", text, source)
-    try:
-        notes.fact("torch.version", Version(text), source)
-    except InvalidVersion:
+    version = version_of(text)
+    notes.fact("torch.version", version, source)
+    if version is None:
         notes.gap("torch.version", f"{text} in {source} is no version")
     build = build_of(found)
     if build is None:
@@ -246,8 +249,8 @@ def torch_from_tag(text: str) -> Version | None:
         return version_or_none(text)
     rest = text[1:]
     if len(rest) == 3 or (len(rest) == 2 and rest[0] != "1"):
-        return Version(f"{text[0]}.{rest[:-1]}.{rest[-1]}")
-    return Version(f"{text[0]}.{rest}") if rest else None
+        return version_of(f"{text[0]}.{rest[:-1]}.{rest[-1]}")
+    return version_of(f"{text[0]}.{rest}") if rest else None
 
 
 def _from_xformers(text: str) -> tuple[Version | None, Version | None]:
@@ -272,7 +275,4 @@ def _from_deepspeed(text: str) -> tuple[Version | None, Version | None]:
 
 def version_or_none(text: str | None) -> Version | None:
     """The version that a text is; None where it is none."""
-    try:
-        return Version(text) if text else None
-    except InvalidVersion:
-        return None
+    return version_of(text)

@@ -14,7 +14,7 @@ from cudadoctor.probes.modules import dkms_lines, module_files
 from cudadoctor.probes.packages import note_packages
 from cudadoctor.probes.streamed import streamed
 from cudadoctor.reports.kernel_log import parse_kernel_log
-from cudadoctor.versions import DriverVersion
+from cudadoctor.versions import DriverVersion, driver_of, whole
 
 PROC_VERSION = "/proc/driver/nvidia/version"
 SYS_VERSION = "/sys/module/nvidia/version"
@@ -32,8 +32,8 @@ _NODE = re.compile(
 )
 _ORDER = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _KEEPS_OUT = re.compile(
-    r"^\s*(?:blacklist\s+nvidia|alias\s+nvidia\s+off|install\s+nvidia\s+/(?:usr/)?bin/(?:false|true))"
-    r"\s*(?:#.*)?$",
+    r"^[ \t]*(?:blacklist\s+nvidia|alias\s+nvidia\s+off"
+    r"|install\s+nvidia\s+/(?:usr/)?bin/(?:false|true))\s*(?:#.*)?$",
     re.MULTILINE,
 )
 _KEEPS_OUT_AT_BOOT = re.compile(
@@ -73,7 +73,7 @@ def parse_proc_version(text: str) -> tuple[DriverVersion | None, Flavour | None]
     if found is None:
         return None, None
     flavour: Flavour = "open" if "Open Kernel Module" in line else "proprietary"
-    return DriverVersion(found[1]), flavour
+    return driver_of(found[1]), flavour
 
 
 def _note_version(notes: Notes, host: Host) -> None:
@@ -165,7 +165,7 @@ def _node(host: Host, path: str, errnos: dict[str, object], groups: dict[int, st
     errno = errnos.get(path)
     return Node(
         path=path,
-        errno=errno if isinstance(errno, int) else None,
+        errno=errno if type(errno) is int else None,
         mode=stat.mode if stat.exists else None,
         group=groups.get(stat.gid, str(stat.gid)) if stat.exists else None,
     )
@@ -173,7 +173,8 @@ def _node(host: Host, path: str, errnos: dict[str, object], groups: dict[int, st
 
 def _groups(host: Host) -> dict[int, str]:
     rows = (line.split(":") for line in host.read("/etc/group").text.splitlines())
-    return {int(row[2]): row[0] for row in rows if len(row) > 2 and row[2].isdigit()}
+    numbered = ((whole(row[2]), row[0]) for row in rows if len(row) > 2)
+    return {number: name for number, name in numbered if number is not None}
 
 
 # --- log and stuck processes ---------------------------------------------------------------------

@@ -11,7 +11,7 @@ from cudadoctor.facts import Libcuda
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.streamed import Streamed, streamed
-from cudadoctor.versions import DriverVersion, cuda_from_int
+from cudadoctor.versions import DriverVersion, cuda_from_int, driver_of
 
 UNCLEAN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
 """What can turn a sound driver into one that fails, and is left out of the second look."""
@@ -73,12 +73,12 @@ def libcuda_from(said: Streamed, clean: Streamed | None, conclusive: bool = True
 def file_version(path: str) -> DriverVersion | None:
     """The driver release in the real name of one of its libraries."""
     found = _FILE_VERSION.search(path)
-    return DriverVersion(found[1]) if found else None
+    return driver_of(found[1]) if found else None
 
 
 def _values(said: Streamed) -> dict[str, int]:
     pairs = ((str(line.get("name")), line.get("value")) for line in said.of("value"))
-    return {name: value for name, value in pairs if isinstance(value, int)}
+    return {name: value for name, value in pairs if type(value) is int}
 
 
 def _path(said: Streamed) -> str | None:

@@ -7,9 +7,12 @@ import re
 from cudadoctor.facts import Limits
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
+from cudadoctor.versions import whole
 
 UNLIMITED = -1
 _V1_UNLIMITED = 1 << 60
+_LONGEST_LINE = 200
+_MOST_CPUS = 1 << 20
 _NAMES_INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _MOST_INTERFACES = 512
 
@@ -55,14 +58,15 @@ def parse_limits(text: str) -> dict[str, int]:
     """The soft limits of /proc/self/limits; -1 is unlimited."""
     found = {}
     for line in text.splitlines():
-        row = re.match(r"(Max .*?)\s{2,}(unlimited|\d+)\s", line)
-        if row:
-            found[row[1]] = UNLIMITED if row[2] == "unlimited" else int(row[2])
+        row = re.match(r"(Max .*?)\s{2,}(unlimited|\d+)\s", line[:_LONGEST_LINE])
+        number = UNLIMITED if row and row[2] == "unlimited" else whole(row[2]) if row else None
+        if row and number is not None:
+            found[row[1]] = number
     return found
 
 
 def _memory(host: Host) -> int | None:
-    found = re.search(r"^MemTotal:\s+(\d+) kB", host.read("/proc/meminfo").text, re.M)
+    found = re.search(r"^MemTotal:\s+(\d{1,15}) kB", host.read("/proc/meminfo").text, re.M)
     return int(found[1]) * 1024 if found else None
 
 
@@ -78,38 +82,35 @@ def _cpus(host: Host) -> int | None:
 
 def _counted(host: Host) -> int | None:
     """Windows says it in a variable; elsewhere nothing turns on it."""
-    said = host.env.get("NUMBER_OF_PROCESSORS", "")
-    return int(said) if said.isdecimal() else None
+    return whole(host.env.get("NUMBER_OF_PROCESSORS", ""))
 
 
 def parse_cpu_list(text: str) -> int | None:
     """How many processors 0-3,8 names."""
     total = 0
     for part in text.split(","):
-        row = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if row is None:
+        row = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        if row is None or int(row[2] or row[1]) < int(row[1]):
             return None
         total += int(row[2] or row[1]) - int(row[1]) + 1
-    return total
+    return total if total <= _MOST_CPUS else None
 
 
 def _quota(host: Host) -> int | None:
     for text in _up(host, "cpu.max"):
-        row = re.match(r"(\d+) (\d+)", text)
+        row = re.match(r"(\d{1,18}) (\d{1,18})\b", text)
         if row and int(row[2]):
             return max(1, -(-int(row[1]) // int(row[2])))
-    quota = host.read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").text.strip()
-    period = host.read("/sys/fs/cgroup/cpu/cpu.cfs_period_us").text.strip()
-    if quota.isdigit() and period.isdigit() and int(period):
-        return max(1, -(-int(quota) // int(period)))
-    return None
+    quota = whole(host.read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", 64).text)
+    period = whole(host.read("/sys/fs/cgroup/cpu/cpu.cfs_period_us", 64).text)
+    return max(1, -(-quota // period)) if quota is not None and period else None
 
 
 def _cgroup_memory(host: Host) -> int | None:
     """The tightest limit from the own control group up to the root; -1 where none is set."""
     texts = [*_up(host, "memory.max"), *_v1_memory(host)]
-    numbers = [int(text) for text in texts if text.strip().isdigit()]
-    limits = [number for number in numbers if number < _V1_UNLIMITED]
+    numbers = [whole(text) for text in texts]
+    limits = [number for number in numbers if number is not None and number < _V1_UNLIMITED]
     if limits:
         return min(limits)
     return UNLIMITED if texts or host.listing("/sys/fs/cgroup").names else None

@@ -288,7 +288,7 @@ def _no_default(asking: Mapped) -> bool:
 
 def _level(path: str) -> int:
     _, found, rest = path.partition("/glibc-hwcaps/x86-64-v")
-    return int(rest[0]) if found and rest[:1].isdigit() else 0
+    return int(rest[0]) if found and rest[:1] in "234" and rest else 0
 
 
 def _cpu_flags(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.nvml_gpu import gpu_from
 from cudadoctor.probes.nvml_pairs import note_pairs
 from cudadoctor.probes.streamed import Streamed, streamed
-from cudadoctor.versions import DriverVersion, cuda_from_int
+from cudadoctor.versions import DriverVersion, cuda_from_int, driver_of
 
 SOURCE = "NVML"
 MOST_GPUS = 256
@@ -65,14 +65,14 @@ def nvml_facts(said: Streamed, timeout_s: float, *, conclusive: bool = True) -> 
 def _nvml(said: Streamed, conclusive: bool) -> Nvml:
     loaded, unloaded = said.last("loaded"), said.last("not-loaded")
     decided = said.last("no-count") or said.last("init")
-    system = {line.get("name"): line.get("value") for line in said.of("system")}
+    system = {str(line.get("name")): line.get("value") for line in said.of("system")}
     code = decided.get("code")
     message = decided.get("message")
     return Nvml(
         loads=True if loaded else False if unloaded else None,
         why=str(unloaded.get("why")) if unloaded else None,
         path=_text(loaded.get("path")),
-        code=code if isinstance(code, int) and code >= 0 else None,
+        code=code if type(code) is int and code >= 0 else None,
         call=said.call if said.signal else _text(decided.get("call")),
         message=str(message) if message else None,
         version=library_version(str(system.get("version") or "")),
@@ -93,11 +93,11 @@ def _asked_call(said: Streamed) -> str:
 def library_version(text: str) -> DriverVersion | None:
     """13.580.95.05 is CUDA's major version and then the driver's."""
     found = re.fullmatch(r"(?:\d{1,2}\.)?(\d{3}\.\d+(?:\.\d+){0,2})", text.strip())
-    return DriverVersion(found[1]) if found else None
+    return driver_of(found[1]) if found else None
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and 0 <= value <= MOST_GPUS else None
+    return value if type(value) is int and 0 <= value <= MOST_GPUS else None
 
 
 def _note_driver(notes: Notes, system: dict[str, object]) -> None:
@@ -136,7 +136,7 @@ def _gpus(notes: Notes, said: Streamed) -> tuple[Gpu, ...] | None:
     answers: dict[int, list[dict[str, object]]] = {}
     for line in said.of("gpu"):
         index = line.get("index")
-        if isinstance(index, int) and 0 <= index < MOST_GPUS:
+        if type(index) is int and 0 <= index < MOST_GPUS:
             answers.setdefault(index, []).append(line)
     count = next((x.get("value") for x in said.of("system") if x.get("name") == "count"), None)
     if not answers:

@@ -34,7 +34,7 @@ def gpu_from(
     gaps: list[tuple[str, str]] = []
     told = list(lines)
     for line in told:
-        asked, code = str(line.get("field")), line.get("code", 0)
+        asked, code = str(line.get("field")), _code(line.get("code", 0))
         if asked == "handle":
             fields["code"] = code if code else None
         elif asked not in FIELDS:
@@ -51,6 +51,11 @@ def gpu_from(
     return gpu, tuple(gaps)
 
 
+def _code(value: object) -> int:
+    """NVML's code; -1, our own for an answer that cannot be read, for what is none."""
+    return value if type(value) is int else -1
+
+
 def _refusal(code: object) -> str:
     return "NVML's answer could not be read" if code == -1 else f"NVML refused it with code {code}"
 
@@ -60,9 +65,9 @@ def _lost_meanwhile(told: list[dict[str, object]]) -> int | None:
 
     One refused question between two answers is a whim of the driver, and so is the last one alone.
     """
-    last = {line.get("code") for line in told[-2:]}
-    code = told[-1].get("code") if len(told) > 1 else None
-    return code if isinstance(code, int) and code in GONE and last == {code} else None
+    last = {_code(line.get("code", 0)) for line in told[-2:]}
+    code = _code(told[-1].get("code", 0)) if len(told) > 1 else 0
+    return code if code in GONE and last == {code} else None
 
 
 def _take(fields: Fields, gaps: list[tuple[str, str]], asked: str, value: object) -> None:
@@ -127,8 +132,9 @@ def _memory(value: Any) -> Fields:
         "memory_bytes": total,
         "memory_used_bytes": _whole(value["used"], 0, total),
     }
-    if value.get("reserved") is not None and 0 <= value["reserved"] <= total:
-        fields["memory_reserved_bytes"] = value["reserved"]
+    reserved = value.get("reserved")
+    if type(reserved) is int and 0 <= reserved <= total:
+        fields["memory_reserved_bytes"] = reserved
     return fields
 
 

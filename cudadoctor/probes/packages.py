@@ -24,6 +24,9 @@ _DRIVER = re.compile(
     r"|libcuda1|cuda-drivers?[\w.+-]*"
 )
 
+_LONGEST = 1 << 16
+"""Of the words on one package."""
+
 Manager = Literal["dpkg", "rpm", "pacman"]
 
 
@@ -56,8 +59,9 @@ def parse_dpkg(data: bytes) -> tuple[SystemPackage, ...]:
     for start in re.finditer(rb"\nPackage: ([^\n]*(?:nv|cud|nccl)[^\n]*)", b"\n" + data):
         name = start[1].decode("ascii", "replace")
         # One byte was put before the data, so that the first package also follows a line end.
-        end = data.find(b"\n\n", start.end() - 1)
-        stanza = data[start.end() - 1 : end if end >= 0 else len(data)]
+        begin = start.end() - 1
+        end = data.find(b"\n\n", begin, begin + _LONGEST)
+        stanza = data[begin : end if end >= 0 else begin + _LONGEST]
         version = re.search(rb"^Version: (\S+)", stanza, re.MULTILINE)
         installed = re.search(rb"^Status: \S+ \S+ (?!config-files|not-installed)", stanza, re.M)
         if version and installed and MATTERS.fullmatch(name):

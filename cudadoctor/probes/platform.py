@@ -8,13 +8,14 @@ import sys
 from collections.abc import Mapping
 from typing import Literal
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cudadoctor.elf import find_section
 from cudadoctor.facts import Container, Identity, Platform
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.boxed import container_kind, hypervisor, scheduler
+from cudadoctor.versions import version_of
 
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 WSL_LIBCUDA = "/usr/lib/wsl/lib/libcuda.so.1"
@@ -93,7 +94,7 @@ def parse_os_release(text: str) -> dict[str, str]:
 def _linux_machine(host: Host) -> str | None:
     """Of the kernel; kernels before 6.1 do not say it in /proc, there it is our own program's."""
     said = host.read("/proc/sys/kernel/arch").text.strip().lower()
-    if said:
+    if re.fullmatch(r"[a-z]\w{2,20}", said, re.ASCII):
         return _MACHINES.get(said, said)
     header = host.read("/proc/self/exe", 20).data
     if header[:4] == b"\x7fELF" and len(header) == 20:
@@ -135,10 +136,7 @@ def _jetson(host: Host, kernel: str) -> tuple[bool, Version | None, str | None]:
 def parse_l4t(text: str) -> Version | None:
     """# R36 (release), REVISION: 4.3 is 36.4.3."""
     found = re.search(r"R(\d+) \(release\), REVISION: (\d+(?:\.\d+)?)", text)
-    try:
-        return Version(f"{found[1]}.{found[2]}") if found else None
-    except InvalidVersion:
-        return None
+    return version_of(f"{found[1]}.{found[2]}") if found else None
 
 
 def _product(host: Host) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from cudadoctor.host import Host
+from cudadoctor.versions import whole
 
 MOST_RECORD = 16 << 20
 NEEDED = (
@@ -94,7 +95,7 @@ def _sizes(lines: Iterable[str], below: str) -> Iterator[tuple[str, int]]:
         path, _, rest = line.partition(",")
         size = rest.rpartition(",")[2]
         if path.startswith(below) and ".." not in path:
-            yield path, int(size) if size.isdigit() else 0
+            yield path, whole(size) or 0
 
 
 def _lines_with(data: bytes, part: bytes) -> list[str]:

@@ -54,7 +54,7 @@ def _lines(text: str) -> list[dict[str, object]]:
             continue
         try:
             line = msgspec.json.decode(raw)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue
         if isinstance(line, dict) and isinstance(line.get("kind"), str):
             found.append(line)

@@ -138,7 +138,7 @@ def parse(stdout: str) -> Told:
             continue
         try:
             lines.append(decoder.decode(text))
-        except (msgspec.DecodeError, UnicodeError):
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue
     return Told(
         python=next((one for one in lines if isinstance(one, PythonLine)), None),

@@ -18,9 +18,9 @@ from cudadoctor.probes.loader import Mapped
 
 PRELOADED = "preloaded by torch"
 _PAIR = re.compile(r'"(\w+)"\s*[:,]\s*"(lib[\w-]+\.so[^"]*)"(\s*,\s*required=False)?')
-_CALL = re.compile(r"_preload_cuda_deps\((?!\s*lib_folder)([^)]*)\)")
+_CALL = re.compile(r"_preload_cuda_deps\((?!\s*lib_folder)([^()]*)\)")
 _MARK = re.compile(r'"([^"]+)"\s+(?:not )?in _maps')
-_CUDAS = re.compile(r"version\.cuda (?:not )?in \[([^\]]*)\]")
+_CUDAS = re.compile(r"version\.cuda (?:not )?in \[([^\[\]]*)\]")
 
 
 class Wheel(NamedTuple):

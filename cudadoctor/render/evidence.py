@@ -65,10 +65,12 @@ def _readable(one: Evidence, about: str, *, whole: bool) -> str:
         return one.value
     try:
         plain = msgspec.json.decode(one.value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return one.value
     kind = re.sub(r"\.\d+$", "", one.fact)
     items = plain if isinstance(plain, list) else [plain]
+    if not all(isinstance(item, dict) for item in items):
+        return one.value
     chosen = [item for item in items if _is_named(item, about)] or items
     counted = Counter(_item(item, kind) for item in chosen)
     texts = [f"{count} x {text}" if count > 1 else text for text, count in counted.items()]

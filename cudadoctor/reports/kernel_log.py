@@ -5,6 +5,7 @@ Any of the usual forms: dmesg with seconds or dates, journalctl, syslog, /dev/km
 
 from __future__ import annotations
 
+import math
 import re
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from cudadoctor.facts import Xid
 
 MOST_LINES = 200
+LONGEST_LINE = 1000
 
 _WORDS = (
     "nvrm",
@@ -38,9 +40,11 @@ _MAYBE = ("aer", "bar ")
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<code>\d{1,4})(?:, (?P<rest>.*))?$"
 )
-_WHO = re.compile(r"pid='?(?P<pid>\d+|<unknown>)'?(?:, name=(?P<name>[^,]*))?(?:, )?(?P<text>.*)$")
+_WHO = re.compile(
+    r"pid='?(?P<pid>\d{1,9}|<unknown>)'?(?:, name=(?P<name>[^,]*))?(?:, )?(?P<text>.*)$"
+)
 _SINCE_BOOT = re.compile(r"\[\s*(\d+\.\d+)\]")
-_KMSG = re.compile(r"^\d+,\d+,(\d+),[^;]*;(.*)$")
+_KMSG = re.compile(r"^\d+,\d+,(\d{1,18}),[^;]*;(.*)$")
 
 
 class KernelLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +59,8 @@ def parse_kernel_log(text: str, uptime_s: float | None = None) -> KernelLog:
     whole = text.lower()
     if not any(word in whole for word in (*_WORDS, *_MAYBE)):
         return KernelLog(lines=(), xids=())
-    matters = [_plain(line) for line in text.splitlines() if _matters(line.lower())]
+    lines = (line[:LONGEST_LINE] for line in text.splitlines())
+    matters = [_plain(line) for line in lines if _matters(line.lower())]
     return KernelLog(
         lines=tuple(line[:400] for line in matters[-MOST_LINES:]),
         xids=_xids(matters, uptime_s),
@@ -107,6 +112,6 @@ def _xid(found: re.Match[str], line: str, uptime_s: float | None) -> Xid:
 
 def _age(line: str, uptime_s: float | None) -> float | None:
     since_boot = _SINCE_BOOT.search(line)
-    if since_boot is None or uptime_s is None:
+    if since_boot is None or uptime_s is None or not math.isfinite(uptime_s):
         return None
     return max(0.0, uptime_s - float(since_boot[1]))

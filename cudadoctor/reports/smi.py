@@ -6,7 +6,6 @@ Functions of text only: the probe gives what the program printed, the report rea
 from __future__ import annotations
 
 import csv
-import io
 import re
 from typing import Any
 
@@ -14,9 +13,11 @@ import msgspec
 from packaging.version import Version
 
 from cudadoctor.facts import Gpu
-from cudadoctor.versions import DriverVersion
+from cudadoctor.versions import DriverVersion, driver_of, version_of, whole
 
 MIB = 1 << 20
+LONGEST_LINE = 1000
+"""A line of nvidia-smi has 100 characters; an endless one would be searched for ever."""
 
 FULL_QUERY = (
     "index,name,uuid,pci.bus_id,pci.device_id,driver_version,memory.total,memory.used,"
@@ -90,7 +91,7 @@ def cleaned(text: str) -> str:
 
 def parse_smi(text: str) -> SmiSaid:
     """Everything in an output of nvidia-smi, whichever of its forms it is."""
-    text = cleaned(text)
+    text = "\n".join(line[:LONGEST_LINE] for line in cleaned(text).splitlines())
     message, code = first_message(text)
     gpus = _rows(text)
     if gpus is None:
@@ -128,12 +129,7 @@ def unknown_field(text: str) -> bool:
 
 def _version(pattern: str, text: str) -> DriverVersion | None:
     found = re.search(pattern, text)
-    if found is None:
-        return None
-    try:
-        return DriverVersion(found[1].strip("."))
-    except ValueError:
-        return None
+    return driver_of(found[1].strip(".")) if found else None
 
 
 def _driver(text: str) -> DriverVersion | None:
@@ -149,7 +145,7 @@ def _driver(text: str) -> DriverVersion | None:
 
 def _cuda(text: str) -> Version | None:
     """The newest CUDA that the driver runs; drivers before 410 do not tell, some print N/A."""
-    found = re.search(r"(?i)\bCUDA (?:UMD )?Version\s*:\s*(\d{1,2}\.\d{1,2})\b", text)
+    found = re.search(r"(?ai)\bCUDA (?:UMD )?Version\s*:\s*(\d{1,2}\.\d{1,2})\b", text)
     return Version(found[1]) if found else None
 
 
@@ -162,10 +158,14 @@ def _dicts(text: str) -> list[dict[str, str]]:
     for start, line in enumerate(lines):
         names = [name.split("[")[0].strip() for name in line.split(",")]
         if len(names) > 1 and {"name", "uuid", "index", "driver_version"} & set(names):
-            body = io.StringIO("\n".join(lines[start + 1 :]))
-            rows = [row for row in csv.reader(body, skipinitialspace=True) if row]
+            rows = [_cells(line) for line in lines[start + 1 :]]
             return [dict(zip(names, row, strict=False)) for row in rows if len(row) == len(names)]
     return []
+
+
+def _cells(line: str) -> list[str]:
+    """Each line is a row of its own: a quote that nobody closes must not swallow the others."""
+    return next(csv.reader([line], skipinitialspace=True), [])
 
 
 def _rows(text: str) -> tuple[Gpu, ...] | None:
@@ -216,7 +216,7 @@ def _words(text: str) -> str | None:
 
 def _capability(text: str) -> Version | None:
     found = re.fullmatch(r"\s*(\d{1,2}\.\d)\s*", text)
-    return Version(found[1]) if found else None
+    return version_of(found[1]) if found else None
 
 
 def _bus(text: str) -> str | None:
@@ -313,9 +313,10 @@ def _first_fields(first: re.Match[str]) -> dict[str, Any]:
     if first["display"] in ("On", "Off"):
         fields["display"] = first["display"] == "On"
     ecc = first["ecc"]
-    if ecc in ("N/A", "Off", "0") or (ecc or "").isdigit():
+    errors = whole(ecc or "")
+    if ecc in ("N/A", "Off") or errors is not None:
         fields.update({"unsupported": ("ecc",)} if ecc == "N/A" else {"ecc": ecc != "Off"})
-        fields.update({"ecc_uncorrected": int(ecc)} if ecc.isdigit() else {})
+        fields.update({"ecc_uncorrected": errors} if errors is not None else {})
     return fields
 
 
@@ -325,8 +326,8 @@ def _second_fields(line: str) -> dict[str, Any]:
         return {}
     all_of = found.groupdict()
     fields: dict[str, Any] = {
-        "memory_bytes": int(all_of["total"]) * MIB,
-        "memory_used_bytes": int(all_of["used"]) * MIB,
+        "memory_bytes": _mebibytes(all_of["total"]),
+        "memory_used_bytes": _mebibytes(all_of["used"]),
         "temperature_c": _whole(all_of.get("temperature") or ""),
         "performance_state": _state(all_of.get("state") or ""),
         "power_w": _watts(all_of.get("power") or ""),
@@ -341,7 +342,9 @@ def _second_fields(line: str) -> dict[str, Any]:
 
 _LISTED = re.compile(r"^\s*GPU (\d{1,3}): (.*?)(?: \(UUID: ([^)]+)\))?\s*$")
 _INSTANCE = re.compile(r"^\s+MIG .*\(UUID: (MIG-[^)]+)\)")
-_LOST = re.compile(r"(?i)unable to determine the device handle for GPU ?(?:(\d+): )?([0-9a-f:.]+)")
+_LOST = re.compile(
+    r"(?i)unable to determine the device handle for GPU ?(?:(\d{1,4}): )?([0-9a-f:.]+)"
+)
 
 
 def _list(text: str) -> tuple[Gpu, ...] | None:

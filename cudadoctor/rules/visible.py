@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-_NUMBER = re.compile(r"\s*([+-]?\d+)")
+_NUMBER = re.compile(r"\s*([+-]?\d{1,18})")
 
 Stop = Literal[
     "", "empty", "negative", "out of range", "unknown", "ambiguous", "twice", "no number"

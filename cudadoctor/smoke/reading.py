@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from typing import Any
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cudadoctor.facts import Imported, Smoke, Stage
 from cudadoctor.host import Ran
 from cudadoctor.probes import Looked, Notes
+from cudadoctor.smoke.lines import read_line
 from cudadoctor.smoke.mapped import libraries
+from cudadoctor.versions import version_of
 
 STAGES = (
     "allocate",
@@ -43,15 +44,8 @@ def read(ran: Ran, mode: str, python: str) -> Looked:
 
 def parse(stdout: str) -> list[Line]:
     """The lines of ours; whatever else was printed is left out."""
-    lines = []
-    for text in stdout.splitlines():
-        try:
-            line = json.loads(text) if text.startswith("{") else None
-        except ValueError:
-            continue
-        if isinstance(line, dict) and "kind" in line:
-            lines.append(line)
-    return lines
+    lines = (read_line(text) for text in stdout.splitlines())
+    return [line for line in lines if line is not None]
 
 
 def _imported(lines: list[Line], ran: Ran, notes: Notes) -> Imported | None:
@@ -128,10 +122,8 @@ def _later_error(lines: list[Line]) -> str:
 
 
 def _versions(texts: list[str]) -> tuple[Version, ...]:
-    try:
-        return tuple(Version(text) for text in texts)
-    except InvalidVersion:
-        return ()
+    found = tuple(map(version_of, texts))
+    return tuple(one for one in found if one is not None) if all(found) else ()
 
 
 def _neighbours(lines: list[Line]) -> dict[str, Any]:

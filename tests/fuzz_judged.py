@@ -1,0 +1,76 @@
+"""Outside text inside of facts: rules read variables and messages, pages show them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from cudadoctor import checkup, factfile, language, painting
+from cudadoctor.facts import Distribution, Gap, Identity, Machine
+from cudadoctor.redact import Redactor
+from cudadoctor.render import json_v1, markdown, terminal
+from cudadoctor.render.script import script
+
+_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_CUDA_ARCH_LIST",
+    "CUDA_MODULE_LOADING",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "CUDA_HOME",
+    "PIP_INDEX_URL",
+)
+
+
+@cache
+def _healthy() -> Machine:
+    path = Path(__file__).parent / "machines" / "rtx4090-linux.json"
+    return factfile.loads(path.read_bytes())
+
+
+def machine_with(text: str) -> Machine:
+    """A sound machine with parts of the text wherever a fact is free text."""
+    m, parts = _healthy(), [*text.split("\x1d"), text]
+    told = {name: parts[n % len(parts)][:4096] for n, name in enumerate(_VARIABLES)}
+    lines = tuple(one[:400] for one in text.splitlines()[:40])
+    assert m.torch.imported is not None
+    imported = msgspec.structs.replace(m.torch.imported, cuda_error=parts[0], error=parts[-1])
+    torch = msgspec.structs.replace(m.torch, imported=imported, requires=lines)
+    extra = Distribution(name=parts[0][:60], version=parts[-1][:60], requires=lines)
+    return msgspec.structs.replace(
+        m,
+        env=told,
+        torch=torch,
+        packages=(*(m.packages or ()), extra),
+        driver=msgspec.structs.replace(m.driver, log=lines),
+        identity=Identity(user=parts[0][:20], home="/home/" + parts[-1][:80], host=parts[0][:30]),
+        gaps=(Gap(fact="smoke", why=parts[0][:300]),),
+    )
+
+
+def judged(text: str) -> object:
+    """Diagnosis, plan and every page of such a machine."""
+    found = checkup.judge(machine_with(text))
+    shown = checkup.report(found)
+    spoken = language.language("en")
+    json_v1.dumps(json_v1.report(shown))
+    markdown.report(shown, spoken)
+    painting.painted(terminal.report(shown, terminal.Layout(width=80)))
+    script(found.plan, found.machine, found.diagnosis, shell="bash", version="0", knowledge="0")
+    return None
+
+
+def redacted(text: str) -> object:
+    """The text as it may be shown, and the machine that holds it."""
+    machine = machine_with(text)
+    redactor = Redactor(machine)
+    return redactor.text(text), redactor.valued("env.MASTER_ADDR", text), redactor.machine(machine)
