@@ -2,60 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
+from cudadoctor.reports.variables import allowed
 
-PREFIXES = (
-    "CUDA_",
-    "CUDNN_",
-    "CUBLAS_",
-    "NVIDIA_",
-    "NVTE_",
-    "NCCL_",
-    "TORCH_",
-    "TORCHINDUCTOR_",
-    "TORCHELASTIC_",
-    "PYTORCH_",
-    "PYTHON",
-    "CONDA_",
-    "GLOO_",
-    "HIP_",
-    "ROCR_",
-    "HSA_",
-    "ZE_",
-    "TRITON_",
-    "WSL_",
-    "ACCELERATE_",
-    "SLURM_JOB_",
-)
-NAMES = frozenset(
-    """
-    CUDAHOSTCXX CUDACXX CC CXX NVCC NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS NVCC_CCBIN MAX_JOBS
-    LD_LIBRARY_PATH LD_PRELOAD LD_AUDIT LD_BIND_NOW LIBRARY_PATH CPATH
-    VIRTUAL_ENV MAMBA_EXE MAMBA_ROOT_PREFIX PIXI_PROJECT_ROOT PIXI_ENVIRONMENT_NAME
-    PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_NO_INDEX PIP_FIND_LINKS PIP_CONFIG_FILE PIP_TARGET
-    PIP_USER PIP_PREFIX PIP_PRE PIP_CONSTRAINT PIP_REQUIRE_VIRTUALENV PIP_NO_BUILD_ISOLATION
-    PIP_NO_DEPS PIP_ONLY_BINARY PIP_NO_BINARY PIP_BREAK_SYSTEM_PACKAGES PIP_PYTHON
-    UV_INDEX UV_INDEX_URL UV_DEFAULT_INDEX UV_EXTRA_INDEX_URL UV_FIND_LINKS UV_NO_INDEX
-    UV_INDEX_STRATEGY UV_TORCH_BACKEND UV_PYTHON UV_PRERELEASE UV_SYSTEM_PYTHON
-    UV_PROJECT_ENVIRONMENT UV_CONFIG_FILE UV_NO_BUILD_ISOLATION UV_OFFLINE
-    OMP_NUM_THREADS MKL_NUM_THREADS MKL_THREADING_LAYER MKL_SERVICE_FORCE_INTEL
-    KMP_DUPLICATE_LIB_OK KMP_AFFINITY
-    MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK
-    TP_SOCKET_IFNAME
-    SLURM_JOBID SLURM_GPUS SLURM_GPUS_ON_NODE SLURM_GPUS_PER_NODE SLURM_GPUS_PER_TASK
-    LSB_JOBID LSB_GPU_ALLOC PBS_JOBID PBS_GPUFILE
-    SLURM_STEP_GPUS SLURM_NTASKS SLURM_PROCID SLURM_LOCALID GPU_DEVICE_ORDINAL
-    XLA_PYTHON_CLIENT_PREALLOCATE
-    """.split()  # noqa: SIM905
-)
-
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|_KEY$|AUTH|USERNAME", re.I)
-_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
-MOST_CHARACTERS = 4096
+__all__ = ["allowed", "read_environment"]
 
 
 def read_environment(host: Host) -> Looked:
@@ -63,12 +14,3 @@ def read_environment(host: Host) -> Looked:
     notes = Notes()
     notes.fact("env", allowed(host.env), "environment")
     return notes.looked()
-
-
-def allowed(env: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that may be kept, without credentials inside of URLs."""
-    return {
-        name: _IN_URL.sub("***@", value)[:MOST_CHARACTERS]
-        for name, value in sorted(env.items())
-        if (name in NAMES or name.startswith(PREFIXES)) and not _SECRET.search(name)
-    }
