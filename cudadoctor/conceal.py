@@ -7,34 +7,20 @@ one of the same length, so that it can be replaced inside of binary files too.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
+from cudadoctor import named, telltale
 from cudadoctor.facts import Machine
-from cudadoctor.redact import Redactor
+from cudadoctor.redact import Place, Redactor
+from cudadoctor.telltale import compiled
 
-_KEPT = frozenset(
-    """
-    linuxbrew Public Default Shared root user nobody admin ubuntu debian fedora centos rocky
-    alma arch suse opensuse ec2-user azureuser jovyan vagrant docker nvidia cuda torch pytorch
-    jetson tegra-ubuntu dgx localhost local dev lib lib64 bin sbin usr home etc var tmp opt data
-    share include src test tests python proc sys run mnt media srv boot kernel module modules
-    driver drivers class bus pci devices host python3 conda miniconda3 anaconda3 venv envs
-    versions work workspace app code build gpu node pip uv
-    """.split()  # noqa: SIM905
-)
-"""Names that identify nobody, and that the system itself uses for its folders."""
-
-_HOME = r"([/\\](?:home|Users)[/\\]+)([A-Za-z_][\w.-]*)"
-_HOMES = re.compile(_HOME)
-_HOMES_IN_BYTES = re.compile(_HOME.encode())
-_END = r"(?![\w-]|\.\w)"
-_ASSIGNED = re.compile(
-    r"(?i)([\w-]*(?:token|secret|password|passwd|api[-_]?key)[\w-]*[\"']?[ \t]*[=:][ \t]*[\"']?)"
-    r"[^\s\"'&<]{4,}"
-)
+_HOMES_IN_BYTES = re.compile(rb"([/\\](?:home|[Uu]sers)[/\\]+)([A-Za-z_][\w.-]*)")
 _SETTINGS = re.compile(r"\.(?:conf|ini|toml|cfg|ya?ml)$|rc$|cmdline$")
+_ASSIGNED = re.compile(r"(?i)((?:token|secret|passw(?:or)?d)[\w-]*[ \t]*[=:][ \t]*)(?!<)[^\s&]{4,}")
 _LOG = re.compile(r"kmsg$|dmesg|journalctl|cmdline$")
 _MACHINE_WIDE = re.compile(
     r"\b(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b"
@@ -42,7 +28,7 @@ _MACHINE_WIDE = re.compile(
     r"|(?<![\w.])(?!127\.|0\.0\.0\.0|255\.)(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
 )
 _ACCOUNTS = frozenset({"/etc/passwd", "/etc/group"})
-_SHORTEST = 3
+_BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
 
 class Concealer(Redactor):
@@ -50,31 +36,21 @@ class Concealer(Redactor):
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
-        who = machine.identity
-        home = re.split(r"[/\\]", (who.home or "").rstrip("/\\"))[-1]
-        self._users = _stand_ins("user", who.user, home)
-        host = who.host or ""
-        self._hosts = _stand_ins("host", host, host.partition(".")[0])
-        self._places = [_component(one, other) for one, other in self._users.items()]
-        self._places += [_whole(one, other) for one, other in self._hosts.items()]
+        # Raw answers hold more than the facts that were made of them: all is searched for.
+        self._signs = telltale.SIGNS
+        names = self._names
+        self._users = {one: self._user(one) for one in names.own_users + names.users}
+        self._hosts = {one: self._host(one) for one in names.own_hosts + names.hosts}
+        self._places = tuple(self._where())
         self._bytes = [
             (re.compile(rb"(?<=[/\\])" + re.escape(name.encode()) + rb"(?![\w-])"), other.encode())
             for name, other in self._users.items()
         ]
         whole = {**self._hosts, **{uuid: "x" * len(uuid) for uuid in self._known}}
         self._bytes += [
-            (re.compile(_whole(one, "")[1].pattern.encode()), other.encode())
-            for one, other in whole.items()
+            (re.compile(_whole(name).encode()), _sized(other, name).encode())
+            for name, other in whole.items()
         ]
-        for uuid in self._known:
-            self._pseudonym(uuid)
-
-    def text(self, text: str) -> str:
-        """The text without what identifies, nor the names of other users' homes."""
-        text = super().text(text)
-        if "home" in text or "Users" in text:
-            text = _HOMES.sub(lambda found: found[1] + _stranger(found[2]), text)
-        return text
 
     def plain(self, value: Any, key: str = "") -> Any:
         """The same for plain JSON data, its keys too."""
@@ -101,11 +77,16 @@ class Concealer(Redactor):
 
     def data(self, data: bytes) -> bytes:
         """Bytes that are no text: every place keeps its length, since offsets point into them."""
+        if coding := _BOMS.get(data[:2]):
+            text = data[2:].decode(coding, "replace")
+            return data[:2] + self.output(text).encode(coding, "replace")
         for pattern, other in self._bytes:
             data = pattern.sub(other, data)
-        return _HOMES_IN_BYTES.sub(
-            lambda found: found[1] + _stranger(found[2].decode()).encode(), data
-        )
+        data = _HOMES_IN_BYTES.sub(lambda found: found[1] + self._name_in_bytes(found[2]), data)
+        return data if b"\0" in data else _crossed_out(data)
+
+    def _name_in_bytes(self, name: bytes) -> bytes:
+        return _sized(self._user(name.decode()), name.decode()).encode()
 
     def _line(self, line: str) -> str:
         try:
@@ -137,35 +118,63 @@ class Concealer(Redactor):
             else ",".join(one for one in ours if one in self._users.values())
         )
 
-    def _pseudonym(self, uuid: str) -> str:
-        given = super()._pseudonym(uuid)
-        number = int(re.sub(r"\D", "", given.rpartition("-")[2]) or 0)
-        kind = "GPU" if "gpu" in given else "MIG"
-        return f"{kind}-00000000-0000-0000-0000-{number:012d}"
+    def _where(self) -> Iterator[Place]:
+        """All but the home: it stays an absolute path."""
+        homes = len(self._names.homes)
+        return itertools.islice(super()._where(), homes, None)
+
+    def _user(self, name: str) -> str:
+        if name.lower() in named.KEPT or name in self._given.values():
+            return name
+        return self._stand("user", name)
+
+    def _host(self, name: str) -> str:
+        if name in self._given.values():
+            return name
+        return self._stand("host", name.partition(".")[0])
+
+    def _form(self, kind: str, value: str, number: int) -> str:
+        """One that the same parsers read."""
+        if kind in ("user", "host"):
+            return self._of_that_length(kind, value)
+        if kind == "mac":
+            digits = iter(f"{number:0{sum(map(str.isalnum, value))}x}")
+            return "".join(next(digits) if one.isalnum() else one for one in value)
+        forms = {
+            "gpu-uuid": f"GPU-00000000-0000-0000-0000-{number:012d}",
+            "mig-uuid": f"MIG-00000000-0000-0000-0000-{number:012d}",
+            "uuid": f"00000000-0000-0000-0000-{number:012d}",
+            "address": f"2001:db8::{number:x}" if ":" in value else f"192.0.2.{number % 255}",
+            "email": f"user{number}@example.org",
+            "id": f"{number:0{len(value)}d}",
+        }
+        return forms.get(kind) or super()._form(kind, value, number)
+
+    def _of_that_length(self, kind: str, name: str) -> str:
+        """A stand-in of as many bytes, another one for each name as long as there are some."""
+        size = len(name.encode())
+        base = kind.ljust(size, "0")[:size]
+        taken = set(self._given.values())
+        numbered = (base[: size - len(str(n))] + str(n) for n in range(1, 10 ** min(size, 3)))
+        return next((one for one in (base, *numbered) if one not in taken), base)
 
 
-def _stand_ins(kind: str, *names: str | None) -> dict[str, str]:
-    """For every name that identifies, one of the same length in bytes, the longest first."""
-    telling = {one for one in names if one and one not in _KEPT and len(one) >= _SHORTEST}
-    return {one: _stand_in(kind, one) for one in sorted(telling, key=len, reverse=True)}
-
-
-def _stranger(name: str) -> str:
-    return name if name in _KEPT else _stand_in("user", name)
-
-
-def _stand_in(kind: str, name: str) -> str:
-    """One of the same length in bytes."""
-    size = len(name.encode())
-    return kind.ljust(size, "0")[:size]
-
-
-def _component(name: str, other: str) -> tuple[str, re.Pattern[str], str]:
-    return name, re.compile(rf"(?<=[/\\~]){re.escape(name)}{_END}"), other
-
-
-def _whole(name: str, other: str) -> tuple[str, re.Pattern[str], str]:
+def _whole(name: str) -> str:
     # The host of a container is the beginning of its long name.
     if re.fullmatch(r"[0-9a-f]{12}", name):
-        return name, re.compile(name), other
-    return name, re.compile(rf"(?<![\w.-]){re.escape(name)}{_END}"), other
+        return name
+    return rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)"
+
+
+def _sized(other: str, name: str) -> str:
+    """Cut or filled to the length that the name has in bytes."""
+    size = len(name.encode())
+    return other.ljust(size, "0")[:size]
+
+
+def _crossed_out(data: bytes) -> bytes:
+    """Settings in an old encoding: every secret in them as so many x."""
+    text = data.decode("latin-1")
+    for sign in telltale.SECRETS:
+        text = compiled(sign.pattern).sub(lambda found: "x" * len(found[0]), text)
+    return text.encode("latin-1")

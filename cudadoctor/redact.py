@@ -7,52 +7,66 @@ diagnosis. A user's name is cut only as a component of a path, never inside a wo
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-from cudadoctor import factfile
-from cudadoctor.facts import Identity, Machine
+import msgspec
 
-_UUID = re.compile(r"\b(GPU|MIG)-[0-9A-Fa-f]{2,}(?:-[0-9A-Fa-f]+)*(?:/\d+/\d+)?")
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
-_QUERY = re.compile(r"(?i)\b(token|password|passwd|secret|api[-_]?key|auth|sig)=[^&\s]+")
-_TOKEN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|sk-[A-Za-z0-9-]{16,}"
-    r"|AKIA[0-9A-Z]{12,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*|glpat-[\w-]{16,}|pypi-[\w-]{16,}"
-    r"|xox[bap]-[\w-]{10,})"
-)
-_ADDRESS = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0|255\.)(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
-_SHORTEST_TOKEN = 11
-_HOST_VARIABLES = frozenset({"MASTER_ADDR", "HOSTNAME", "SLURMD_NODENAME", "SLURM_NODELIST"})
-_SECRET_NAME = re.compile(r"(?i)(token|secret|password|passwd|api_?key|credential)")
-_COMMON_USERS = frozenset({"", "root", "user", "nobody"})
+from cudadoctor import factfile, named, telltale
+from cudadoctor.facts import Machine
+from cudadoctor.telltale import Sign, compiled
+
+_NO_HOST = r"localhost|127(\.\d+){3}|::1|0\.0\.0\.0|<.*>|"
+"""Values of a host's variable that name none, or not any more."""
+Found = re.Match[str]
+
+
+class Place(NamedTuple):
+    """Where names stand. words: one of them must be in the text, in lower case."""
+
+    words: tuple[str, ...]
+    pattern: str
+    other: Callable[[Found], str]
+
+    def can_be_in(self, small: str) -> bool:
+        for word in self.words:  # noqa: SIM110 - a generator would cost more than the search
+            if word in small:
+                return True
+        return False
 
 
 class Redactor:
     """Replaces what identifies a person, a machine or a secret.
 
-    Made from a machine, whose user, home, host and GPU identifiers it learns.
+    Made from a machine, whose user, home, host and GPU identifiers it learns, and whomever the
+    machine's own texts name: in prompts and logs.
     """
 
     def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._plain = factfile.encode(machine)
+        self._given: dict[tuple[str, str], str] = {}
         self._known = [gpu.uuid for gpu in machine.gpus or () if gpu.uuid]
         self._known += [uuid for gpu in machine.gpus or () for uuid in gpu.mig_devices or ()]
-        self._given: dict[str, str] = {}
-        self._places = _places(machine.identity)
+        for uuid in self._known:
+            self._uuid(uuid)
+        whole = "\n".join(_texts(self._plain))
+        small = whole.lower()
+        # All that is shown is made of these texts: what they do not hold is not searched for.
+        there = (one.within(whole, small) for one in telltale.SIGNS)
+        self._signs = tuple(one for one in there if one is not None)
+        self._names = named.names_of(machine, whole)
+        self._places = tuple(one for one in self._where() if one.can_be_in(small))
 
     def text(self, text: str) -> str:
         """The text without what identifies."""
-        # Most texts are names and versions; what cannot hold a secret is not searched for one.
-        if "://" in text:
-            text = _CREDENTIALS.sub("<credentials>@", text)
-        if "=" in text:
-            text = _QUERY.sub(lambda found: f"{found[1]}=<secret>", text)
-        if len(text) >= _SHORTEST_TOKEN:
-            text = _TOKEN.sub("<secret>", text)
-        if "GPU-" in text or "MIG-" in text:
-            text = _UUID.sub(lambda found: self._pseudonym(found[0]), text)
-        for word, pattern, short in self._places:
-            if word in text:
-                text = pattern.sub(short, text)
+        small = text.lower()
+        for sign in self._signs:
+            if sign.can_be_in(text, small):
+                text = self._without(sign, text)
+        for place in self._places:
+            if place.can_be_in(small):
+                text = compiled(place.pattern).sub(place.other, text)
         return text
 
     def plain(self, value: Any, key: str = "") -> Any:
@@ -71,47 +85,111 @@ class Redactor:
 
     def document(self, machine: Machine) -> dict[str, Any]:
         """The same as plain data."""
-        plain: dict[str, Any] = self.plain(factfile.encode(machine))
+        whole = self._plain if machine is self._machine else factfile.encode(machine)
+        plain: dict[str, Any] = self.plain(whole)
         return plain | {"identity": {}, "redacted": True}
 
     def valued(self, path: str, value: str) -> str:
-        """The value of a fact at that path (env.HF_TOKEN) as it may be shown."""
+        """The value of a fact at that path (env.HF_TOKEN) as it may be shown.
+
+        Evidence of a whole table is a line of JSON, and stays one.
+        """
+        if value.startswith(("{", "[{")):
+            try:
+                found = msgspec.json.decode(value)
+            except msgspec.DecodeError:
+                return self.text(value)
+            return msgspec.json.encode(factfile.json_safe(self.plain(found))).decode()
         return self._valued(path.rpartition(".")[2], value)
 
+    # --- what stands for it -------------------------------------------------------------------
+
     def _valued(self, key: str, value: str) -> str:
-        if not key.isupper():
+        if not key.isupper() or not value:
             return self.text(value)
-        if _SECRET_NAME.search(key) and value:
-            return "<secret>"
-        if key in _HOST_VARIABLES and value:
-            return self._numbered(value, "host")
+        held = telltale.held_by(key)
+        if held == "secret":
+            return telltale.SECRET
+        if held == "host":
+            return value if compiled(_NO_HOST).fullmatch(value.lower()) else self._host(value)
+        if held == "user":
+            return self._user(value)
+        value = self.text(value)
         # Versions look like addresses, so only variables are searched for those.
-        return _ADDRESS.sub(lambda found: self._numbered(found[0], "address"), self.text(value))
+        return value if "VERSION" in key else self._without(telltale.BARE_ADDRESS, value)
 
-    def _pseudonym(self, uuid: str) -> str:
+    def _without(self, sign: Sign, text: str) -> str:
+        if sign.other:
+            return compiled(sign.pattern).sub(sign.other, text)
+        return compiled(sign.pattern).sub(lambda found: self._replaced(found, sign.kind), text)
+
+    def _replaced(self, found: Found, kind: str) -> str:
+        value = next((one for one in found.groupdict().values() if one), found[0])
+        other = self._uuid(value) if kind == telltale.GPU_UUID.kind else self._stand(kind, value)
+        return found[0].replace(value, other)
+
+    def _stand(self, kind: str, value: str) -> str:
+        """The pseudonym of a value: always the same one."""
+        key = (kind, value.lower())
+        if key not in self._given:
+            number = sum(given == kind for given, _ in self._given) + 1
+            self._given[key] = self._form(kind, value, number)
+        return self._given[key]
+
+    def _form(self, kind: str, value: str, number: int) -> str:  # noqa: ARG002 - of any value
+        return f"<{kind}-{number}>"
+
+    def _uuid(self, uuid: str) -> str:
+        """The pseudonym of a GPU, which may be named by the beginning of its identifier."""
         kind = "gpu-uuid" if uuid.startswith("GPU") else "mig-uuid"
-        whole = [known for known in self._known if known.startswith(uuid)]
-        return self._numbered(whole[0] if len(whole) == 1 else uuid, kind)
+        whole = [one for one in self._known if one.lower().startswith(uuid.lower())]
+        return self._stand(kind, whole[0] if len(whole) == 1 else uuid)
 
-    def _numbered(self, value: str, kind: str) -> str:
-        if value not in self._given:
-            number = sum(given.startswith(f"<{kind}-") for given in self._given.values()) + 1
-            self._given[value] = f"<{kind}-{number}>"
-        return self._given[value]
+    def _user(self, name: str) -> str:
+        if name.lower() in named.KEPT or name.startswith("<"):
+            return name
+        own = name.lower() in map(str.lower, self._names.own_users)
+        return "<user>" if own else self._stand("user", name)
+
+    def _host(self, name: str) -> str:
+        """The short name counts: the domain behind it changes nothing."""
+        own = {one.lower() for one in self._names.own_hosts}
+        short = name.partition(".")[0]
+        if {name.lower(), short.lower()} & own:
+            return "<host>"
+        return self._stand("host", name if short.isdecimal() else short)
+
+    # --- where names stand --------------------------------------------------------------------
+
+    def _where(self) -> Iterator[Place]:
+        names = self._names
+        for home in names.homes:
+            last = re.split(r"[/\\]", home)[-1].lower()
+            yield Place((last,), named.home_pattern(home), lambda _: "~")
+        if users := names.own_users + names.users:
+            words = tuple(map(str.lower, users))
+            yield Place(words, named.user_pattern(users), lambda one: self._user(one[0]))
+        if hosts := names.own_hosts + names.hosts:
+            words = tuple(map(str.lower, hosts))
+            yield Place(words, named.host_pattern(hosts), self._hosted)
+        yield Place(("home", "users"), named.HOME, self._home)
+
+    def _hosted(self, found: Found) -> str:
+        groups = found.groupdict("")
+        return self._host(groups.get("it") or groups["box"])
+
+    def _home(self, found: Found) -> str:
+        return found[0][: found.start("name") - found.start()] + self._user(found["name"])
 
 
-def _places(identity: Identity) -> list[tuple[str, re.Pattern[str], str]]:
-    """A word to look for, the pattern that takes it as a whole name, and what stands for it."""
-    places: list[tuple[str, re.Pattern[str], str]] = []
-    end = r"(?![\w.-])"
-    home = identity.home or ""
-    if len(home) > 1 and home != "/root":
-        places.append((home, re.compile(rf"(?<![\w/]){re.escape(home)}{end}"), "~"))
-    user = identity.user or ""
-    if user not in _COMMON_USERS:
-        name = re.compile(rf"(?<=[/\\]){re.escape(user)}(?=[/\\]|$|[\s:;,'\"])")
-        places.append((user, name, "<user>"))
-    host = identity.host or ""
-    if len(host) > 2 and host != "localhost":
-        places.append((host, re.compile(rf"(?<![\w.-]){re.escape(host)}{end}"), "<host>"))
-    return places
+def _texts(plain: Any) -> Iterator[str]:
+    """Every string of plain data, without the keys."""
+    if isinstance(plain, str):
+        yield plain
+    elif isinstance(plain, dict):
+        for name, one in plain.items():
+            # Requirements name packages of everybody, unless they name an address.
+            yield from (x for x in one if "@" in x) if name == "requires" else _texts(one)
+    elif isinstance(plain, (list, tuple)):
+        for one in plain:
+            yield from _texts(one)
