@@ -135,7 +135,7 @@ def _shortened(line: str) -> str:
 _COLOUR = re.compile(
     r"(?:\x1b|\^\[|\\e|\\x1b|\\033)\[[0-9;?]{0,20}[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?"
 )
-_BARE_COLOUR = re.compile(r"(?<!\w)\[(?:0|1|[0-9]{1,2}(?:;[0-9]{1,3}){0,4})m")
+_BARE_COLOUR = re.compile(r"(?<!\w)\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m|\[0m")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _FENCE = re.compile(r"\s{0,8}(?:`{3,}|~{3,})\s*[\w+.-]{0,30}\s*$")
 _TAG = re.compile(

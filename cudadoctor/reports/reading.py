@@ -9,8 +9,9 @@ import msgspec
 
 from cudadoctor.facts import Gap
 from cudadoctor.knowledge.symptoms import symptoms
-from cudadoctor.reports import installs, tools
+from cudadoctor.reports import assignments, installs, prose
 from cudadoctor.reports.document import Document, document
+from cudadoctor.reports.programs import PROGRAM_READERS
 from cudadoctor.reports.symptoms import symptoms_of
 from cudadoctor.reports.telling import Said, machine_of
 
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 Reader = Callable[[Document, "Knowledge"], Iterable[Said]]
 
-READERS: tuple[Reader, ...] = (tools.read_nvidia_smi, installs.read_installs)
+READERS: tuple[Reader, ...] = (
+    *PROGRAM_READERS,
+    installs.read_installs,
+    assignments.read_assignments,
+    prose.read_prose,
+)
 """Each finds what it knows in a document, however little, and tells it. The order is free."""
 
 

@@ -1,0 +1,223 @@
+"""What the author of a report says in words: the GPU, the driver, the versions, the system.
+
+The weakest of all tellers: anything that a program printed counts more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from cudadoctor.facts import Gpu, PciGpu
+from cudadoctor.reports.telling import Rank, Said
+from cudadoctor.reports.values import torch_facts, version_of
+from cudadoctor.versions import DriverVersion
+
+if TYPE_CHECKING:
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.reports.document import Document
+
+_WHO = "the author"
+
+# --- GPUs ----------------------------------------------------------------------------------------
+
+_COUNT = (
+    r"(?:(?<!\w)(?P<count>\d{1,2}) ?[x×*] ?(?:nvidia )?|\b(?P<words>two|four|eight|dual) |(?<!\w))"
+)
+_SUFFIX = (
+    r"(?:[ -]?(?:ti|super|d|max-q|laptop|mobile|gpu|ada|blackwell|xp|rtx|black"
+    r"|pcie|sxm\d?|\d{2,3}gb)\b){0,4}"
+)
+_BRANDED = (
+    r"(?:nvidia )?(?:geforce )?(?:rtx pro|rtx|gtx|gt|mx|titan|quadro|tesla|nvs)[ -]?(?:pro |a)?"
+    r"[0-9xvkpmt]\w{0,6}" + _SUFFIX
+)
+_CHIP = (
+    r"(?:nvidia )?(?:tesla )?(?:[akpmvtlh]\d{1,3}|gh200|gb200|gb300|gb10|b[123]00|h200|h20|h800"
+    r"|a800|a10g|l40s|dgx spark)(?:[ -](?:pcie|sxm\d?|nvl|hbm\d?|\d{2,3}gb?)){0,3}"
+)
+_NUMBER = (
+    r"(?:nvidia )?(?:[345]0[5-9]0|10[3-8]0|16[56]0|20[678]0|9[5-8]0)"
+    r"(?:[ -]?(?:ti|super|laptop|mobile|d)\b){0,3}"
+)
+_MODEL = re.compile(rf"{_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})(?!\w)", re.IGNORECASE)
+_ABOUT_GPU = re.compile(
+    r"\b(?:gpus?|graphics?|card|video|nvidia|geforce|device|vga|rtx|gtx|tesla|quadro)\b", re.I
+)
+_SHORT = re.compile(r"[akpmvtlhb]\d{1,3}$|\d{3,4}$", re.I)
+"""Letters and numbers that mean a GPU only where the line speaks of one."""
+_MANY = {"two": 2, "dual": 2, "four": 4, "eight": 8}
+MOST_GPUS = 16
+
+_SERIES = re.compile(r"\b(?:rtx|gtx|geforce|nvidia) (10|20|30|40|50)(?:00|xx)?[- ]series", re.I)
+_CAPABILITY_OF = {"10": "6.1", "20": "7.5", "30": "8.6", "40": "8.9", "50": "12.0"}
+_AMD = re.compile(
+    r"\b(?:radeon|amd (?:raven|vega|navi|instinct|gpu|graphics)|rx ?[4-9]\d{2,3}(?: ?xtx?)?\b"
+    r"|mi\d{2,3}x?\b|gfx\d{3,4}\b)",
+    re.I,
+)
+_INTEL = re.compile(
+    r"\b(?:intel arc|arc a\d{3}|iris xe|intel(?:\(r\))? (?:uhd|hd) graphics)\b", re.I
+)
+
+
+def read_prose(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
+    """Everything that the author's own words tell."""
+    yield from _gpus(doc, knowledge)
+    yield from _versions(doc)
+    yield from _systems(doc)
+
+
+def _gpus(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
+    found: list[Gpu] = []
+    line = 0
+    if series := _SERIES.search(doc.flat):
+        capability = Version(_CAPABILITY_OF[series[1]])
+        line = doc.line_at(series.start()).number
+        found.append(Gpu(index=0, name=f"RTX {series[1]} series", capability=capability))
+    for one in doc.lines:
+        if len(one.text) > 1000:
+            continue
+        for match in _MODEL.finditer(one.text):
+            name = _named(match["name"], one.text, knowledge)
+            if name and not any(gpu.name == name for gpu in found):
+                count = int(match["count"] or 0) or _MANY.get((match["words"] or "").lower(), 1)
+                start = len(found)
+                more = range(start, min(start + count, MOST_GPUS))
+                found += [Gpu(index=n, name=name) for n in more]
+                line = line or one.number
+    if found:
+        yield Said("gpus", tuple(found), line, Rank.PROSE, _WHO)
+    elif other := _other_vendor(doc):
+        yield other
+
+
+def _named(text: str, line: str, knowledge: Knowledge) -> str | None:
+    """The name as the driver would say it; None where these letters mean no GPU."""
+    if _SHORT.fullmatch(text) and not _ABOUT_GPU.search(line):
+        return None
+    return _model(" ".join(text.split()), knowledge)
+
+
+@lru_cache(maxsize=4096)
+def _model(text: str, knowledge: Knowledge) -> str | None:
+    spaced = re.sub(r"(?i)\b(rtx|gtx|gt|mx)[ -]?(?=\d)", r"\1 ", text)
+    spaced = re.sub(r"(?i)(?<=\d)[ -]?(ti|super)\b", r" \1", spaced)
+    plain = re.sub(r"(?i)\b(?:nvidia|geforce)\s|(?<!laptop) gpu$", "", spaced)
+    number = re.sub(r"(?i)\s?(?:laptop|mobile)(?: gpu)?$", "", plain)
+    tries = [plain, f"geforce {plain}", f"tesla {plain}", f"quadro {plain}", f"geforce rtx {plain}"]
+    tries += [f"geforce gtx {plain}", f"{plain} gpu", f"geforce {number} laptop gpu"]
+    tries += [number, f"geforce {number}", f"geforce rtx {number}", f"geforce gtx {number}"]
+    chip = plain.split()[-1]
+    tries += [f"tesla {chip}m", f"{chip} pcie", f"tesla {chip} pcie 16gb", f"{chip} sxm2 16gb"]
+    for name in tries:
+        if model := knowledge.gpu_by_name(name):
+            return model.name if "/" not in model.name else name
+    return None
+
+
+def _other_vendor(doc: Document) -> Said | None:
+    for vendor, pattern in (("amd", _AMD), ("intel", _INTEL)):
+        if found := pattern.search(doc.flat):
+            if re.search(r"\b(?:nvidia gpu|geforce|cuda:0|nvidia-smi)\b", doc.low):
+                return None
+            device = PciGpu(address="?", vendor=vendor, device_id="?")
+            line = doc.line_at(found.start()).number
+            return Said("pci", (device,), line, Rank.PROSE, _WHO)
+    return None
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+_GAP = r"(?: version| ver\.?| v| is| ==?| =|:|=|\s|\(|\*){1,4}\s?v?"
+_TORCH = re.compile(
+    r"(?<![\w./-])(?:py)?torch(?:[ -]version)?(?:\.__version__)?" + _GAP + r"[\"']?"
+    r"(?P<v>\d\.\d{1,2}(?:\.\d{1,2})?(?:\.?dev\d{8}|a0|rc\d)?(?:\.post\d{1,3})?(?:\+[\w.]{2,20})?)"
+    r"(?![\w.]{0,20}-cuda)",
+    re.I,
+)
+_RELEASE = r"[2-6]\d\d(?:\.\d{2,3})"
+_DRIVER = re.compile(
+    r"\bdrivers?\b(?: version| ver\.?| is| release)?[^\w\n]{0,4}"
+    r"(?:(?:nvidia|geforce|game ready|studio|standard|driver|version|is) ){0,3}"
+    rf"v?(?P<v>{_RELEASE}{{0,2}})\b"
+    r"|\bnvidia(?:[ -](?:driver|standard driver|studio driver|drivers|proprietary driver))?"
+    rf"[ -](?:version )?(?P<w>{_RELEASE}{{1,2}})\b",
+    re.I,
+)
+_PYTHON = re.compile(
+    r"(?<![\w/.-])python(?: version)?" + _GAP + r"(?P<v>[23]\.\d{1,2}(?:\.\d{1,2})?)\b", re.I
+)
+Facts = dict[str, object]
+_LINUX: Facts = {"platform.system": "Linux"}
+_WINDOWS: Facts = {"platform.system": "Windows"}
+_ARM: Facts = {"platform.machine": "aarch64"}
+_DISTRIBUTIONS = {
+    "ubuntu": r"\bubuntu(?:[ :-]?(?P<v>\d\d\.\d\d))?",
+    "debian": r"\bdebian\b",
+    "rhel": r"\b(?:centos|rhel|red hat|rocky linux|almalinux)\b",
+    "fedora": r"\bfedora\b",
+    "arch": r"\b(?:arch linux|archlinux|manjaro|cachyos|endeavouros)\b",
+    "opensuse": r"\bopensuse\b|\bsles\b",
+    "nixos": r"\bnixos\b",
+}
+_BOXES = {
+    "kubernetes": r"\bkubernetes\b|\bk8s\b|\bkubectl\b",
+    "podman": r"\bpodman (?:run|build)\b",
+    "apptainer": r"\b(?:singularity|apptainer)\b",
+    "docker": r"\bdocker\b|\b(?:inside|in) (?:a |the |my )?container\b",
+    "lxc": r"\blxc\b|\blxd\b",
+}
+_SYSTEMS: tuple[tuple[str, Facts], ...] = (
+    (r"\bwindows[ -]?(?:10|11|7|8|server|nt)\b|\bwin1[01]\b|\bon windows\b", _WINDOWS),
+    (r"(?-i:\bWindows\b)(?! (?:side|host))|(?<!\w)[A-Z]:\\{1,2}\w", _WINDOWS),
+    (r"\bwsl ?2?\b|windows subsystem for linux", {"platform.wsl": 2, **_LINUX}),
+    (r"\b(?:macos|mac os|osx|macbook|apple silicon)\b", {"platform.system": "Darwin"}),
+    *(
+        (words, Facts({"platform.distro": name, **_LINUX}))
+        for name, words in _DISTRIBUTIONS.items()
+    ),
+    (r"\blinux\b|/usr/lib|/home/\w", _LINUX),
+    (r"\baarch64\b|\barm64\b|\bg[bh]200\b|\bdgx spark\b|\bgrace (?:hopper|blackwell)\b", _ARM),
+    (r"\bjetson\b|\bjetpack|\bl4t\b|\btegra\b", {"platform.jetson": True, **_ARM, **_LINUX}),
+    *((words, Facts({"container.kind": name})) for name, words in _BOXES.items()),
+    (r"\b(?:slurm|sbatch|srun|salloc)\b", {"container.scheduler": "slurm"}),
+    (r"\b(?:32[- ]bit|win32|i686) python\b|\bpython.{0,20}\b32[- ]bit\b", {"python.bits": 32}),
+)
+_WORDS = tuple((re.compile(words, re.I), facts) for words, facts in _SYSTEMS)
+_DENIED = re.compile(
+    r"\b(?:not|no|without|instead of) (?:in |on |a |the |using ){0,2}"
+    r"(?:windows|docker|wsl|container|linux|slurm)\b",
+    re.I,
+)
+
+
+def _versions(doc: Document) -> Iterator[Said]:
+    for match in _TORCH.finditer(doc.flat):
+        line = doc.line_at(match.start()).number
+        for path, value in torch_facts(match["v"]):
+            yield Said(path, value, line, Rank.PROSE, _WHO)
+    for match in _DRIVER.finditer(doc.flat):
+        text = match["v"] or match["w"]
+        line = doc.line_at(match.start()).number
+        yield Said("driver.reported", DriverVersion(text), line, Rank.PROSE, _WHO)
+    for match in _PYTHON.finditer(doc.flat):
+        if version := version_of(match["v"]):
+            line = doc.line_at(match.start()).number
+            yield Said("python.version", version, line, Rank.PROSE, _WHO)
+
+
+def _systems(doc: Document) -> Iterator[Said]:
+    for pattern, facts in _WORDS:
+        match = pattern.search(doc.flat)
+        if match is None or _DENIED.search(doc.flat[max(0, match.start() - 12) : match.end()]):
+            continue
+        line = doc.line_at(match.start()).number
+        for path, value in facts.items():
+            yield Said(path, value, line, Rank.PROSE, _WHO)
+        if match.groupdict().get("v"):
+            yield Said("platform.distro_version", match["v"], line, Rank.PROSE, _WHO)
