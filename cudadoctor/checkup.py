@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import msgspec
 
 from cudadoctor import __version__, factfile, knowledge
 from cudadoctor.diagnose import diagnose
 from cudadoctor.facts import Machine
-from cudadoctor.findings import Diagnosis, Finding
-from cudadoctor.plan import Plan, Wishes, plan
+from cudadoctor.findings import Diagnosis, Edit, Finding
+from cudadoctor.plan import Plan, Step, Wishes, plan
 from cudadoctor.redact import Redactor
 from cudadoctor.render import Report
 
@@ -65,21 +68,33 @@ def exit_code(diagnosis: Diagnosis, *, strict: bool) -> int:
     return _EXIT[diagnosis.verdict]
 
 
-def addressed_by_placeholder(steps: Plan, executable: str | None) -> Plan:
-    """The plan for a redacted document: `$PYTHON` in place of the interpreter's path."""
-    if not executable:
-        return steps
-    swapped = tuple(
-        msgspec.structs.replace(
-            step,
-            commands=tuple(
-                tuple(PLACEHOLDER if word == executable else word for word in argv)
-                for argv in step.commands
-            ),
-        )
-        for step in steps.steps
+def shareable(shown: Report) -> Report:
+    """The report with its plan redacted too, for others to read: `$PYTHON` is the interpreter."""
+    executable, shade = shown.machine.python.executable, shown.shade
+    steps = tuple(_shareable(step, executable, shade) for step in shown.plan.steps)
+    return msgspec.structs.replace(shown, plan=msgspec.structs.replace(shown.plan, steps=steps))
+
+
+def _shareable(step: Step, executable: str | None, shade: Callable[[str], str]) -> Step:
+    def word(one: str, first: bool) -> str:
+        if one == executable:
+            return PLACEHOLDER
+        told = shade(one)
+        # A program whose place is hidden is called by its name.
+        return re.split(r"[/\\]", told)[-1] if first and told != one else told
+
+    return msgspec.structs.replace(
+        step,
+        title=shade(step.title),
+        commands=tuple(
+            tuple(word(one, number == 0) for number, one in enumerate(argv))
+            for argv in step.commands
+        ),
+        manual=step.manual and shade(step.manual),
+        note=step.note and shade(step.note),
+        variables={name: value and shade(value) for name, value in step.variables.items()},
+        edits=tuple(Edit(file=shade(one.file), what=shade(one.what)) for one in step.edits),
     )
-    return msgspec.structs.replace(steps, steps=swapped)
 
 
 def _cited(key: str) -> str:

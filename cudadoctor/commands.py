@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cudadoctor.asked import Asked
     from cudadoctor.examine import Look
     from cudadoctor.facts import Machine
-    from cudadoctor.plan import Plan, Wishes
+    from cudadoctor.plan import Wishes
     from cudadoctor.render import Report
 
 WIDEST = 100
@@ -242,19 +242,11 @@ def _rendered(shown: Report, asked: Asked, source: Source, *, many: bool) -> str
     say = language(asked.lang)
     shown = msgspec.structs.replace(shown, diagnosis=say.diagnosis(shown.diagnosis))
     if asked.markdown:
+        from cudadoctor import checkup
         from cudadoctor.render import markdown
 
-        placed = _placeheld(shown, source.machine, full=asked.full)
-        return markdown.report(msgspec.structs.replace(shown, plan=placed), say)
+        return markdown.report(shown if asked.full else checkup.shareable(shown), say)
     return _terminal(shown, asked, source, many=many)
-
-
-def _placeheld(shown: Report, machine: Machine, *, full: bool) -> Plan:
-    if full:
-        return shown.plan
-    from cudadoctor import checkup
-
-    return checkup.addressed_by_placeholder(shown.plan, machine.python.executable)
 
 
 def _terminal(shown: Report, asked: Asked, source: Source, *, many: bool) -> str:

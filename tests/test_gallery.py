@@ -73,10 +73,7 @@ def _on_terminal(width: int, *, verbose: bool = False, lang: str = "en") -> Call
 
 
 def _markdown(case: str) -> str:
-    shown = _report(case)
-    executable = _judged(case).machine.python.executable
-    steps = checkup.addressed_by_placeholder(shown.plan, executable)
-    return markdown.report(msgspec.structs.replace(shown, plan=steps))
+    return markdown.report(checkup.shareable(_report(case)))
 
 
 def _script(shell: ShellName) -> Callable[[str], str]:
