@@ -32,12 +32,34 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 def judge(machine: Machine, wishes: Wishes | None = None, ignore: tuple[str, ...] = ()) -> Judged:
     """Diagnose a machine and plan its repair."""
     tables = knowledge.load()
-    if machine.redacted:
-        python = msgspec.structs.replace(machine.python, executable=PLACEHOLDER)
-        machine = msgspec.structs.replace(machine, python=python)
     diagnosis = diagnose(machine, tables, ignore=ignore)
     steps = plan(machine, tables, diagnosis, wishes or Wishes())
-    return Judged(machine=machine, diagnosis=diagnosis, plan=steps)
+    judged = Judged(machine=machine, diagnosis=diagnosis, plan=steps)
+    return _by_placeholder(judged) if machine.redacted else judged
+
+
+def _by_placeholder(judged: Judged) -> Judged:
+    """The paths of a redacted document exist nowhere: `$PYTHON` is the interpreter's.
+
+    Judged with the path first, since other facts are compared with it.
+    """
+    change = msgspec.structs.replace
+    machine, diagnosis = judged.machine, judged.diagnosis
+    path = machine.python.executable
+
+    def named(argv: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(PLACEHOLDER if word == path else word for word in argv)
+
+    command = diagnosis.next_command
+    steps = tuple(
+        change(step, commands=tuple(named(argv) for argv in step.commands))
+        for step in judged.plan.steps
+    )
+    return Judged(
+        machine=change(machine, python=change(machine.python, executable=PLACEHOLDER)),
+        diagnosis=change(diagnosis, next_command=command and named(command)),
+        plan=change(judged.plan, steps=steps),
+    )
 
 
 def report(judged: Judged, *, full: bool = False, seconds: float | None = None) -> Report:

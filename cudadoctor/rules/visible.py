@@ -46,7 +46,7 @@ def read_visible(value: str, uuids: tuple[str, ...]) -> Visible:
 def _device(entry: str, uuids: tuple[str, ...]) -> tuple[int | None, Stop]:
     if not entry.strip():
         return None, "empty"
-    if entry.strip().startswith(("GPU-", "MIG-")):
+    if entry.strip().startswith(("GPU-", "MIG-", "<gpu-", "<mig-")):
         return _by_uuid(entry.strip(), uuids)
     number = _NUMBER.match(entry)
     if number is None:
