@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
-from cudadoctor.rules.signs import gpu_present, live_gpus
+from cudadoctor.facts import origin_of
+from cudadoctor.rule import NotKnown
+from cudadoctor.rules.signs import AUTHOR, gpu_present, live_gpus, named_gpus
 from cudadoctor.versions import DriverVersion
 
 if TYPE_CHECKING:
@@ -113,6 +115,35 @@ def _too_many_processes(m: Machine, _: Knowledge) -> bool:
     return bool(counts) and bool(live_gpus(m)) and max(counts) > len(live_gpus(m))
 
 
+def _driver_answers(m: Machine, _: Knowledge) -> bool:
+    """Whether a program named the driver or its GPUs; that the author has them proves nothing."""
+    told = origin_of(m, "driver.kernel" if m.driver.kernel else "driver.reported") or ""
+    return (m.driver.version is not None and not told.startswith(AUTHOR)) or bool(named_gpus(m))
+
+
+def _driver_runs_torch(m: Machine, _: Knowledge) -> bool:
+    """Whether the newest CUDA of the driver is known to be enough for torch's."""
+    level, cuda = m.driver.cuda, m.torch.cuda
+    if level is None or cuda is None:
+        return False
+    return level.major >= cuda.major if cuda.major >= 11 else level >= cuda
+
+
+def _served(m: Machine, kb: Knowledge) -> tuple[bool, bool] | None:
+    """Whether torch has code for all GPUs, and whether the first is newer than that code."""
+    from cudadoctor.rules.devices import code_version, compiled, devices, way_to_run
+
+    try:
+        present, have = devices(m, kb), compiled(m, kb)
+    except NotKnown:
+        return None
+    if not present:
+        return None
+    served = all(way_to_run(have.archs, one.capability, m, kb) for one in present)
+    newest = max((found for code in have.archs if (found := code_version(code))), default=None)
+    return served, newest is not None and present[0].capability > newest
+
+
 CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "windows": lambda m, _: m.platform.system == "Windows",
     "linux": lambda m, _: m.platform.system == "Linux",
@@ -131,6 +162,8 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "no-tensor-cores": _without_tensor_cores,
     "amd-gpu": lambda m, _: any(one.vendor == "amd" for one in m.pci or ()),
     "blackwell": _arch("Blackwell"),
+    "since-ampere": _arch("Ampere", "Ada", "Ada Lovelace", "Hopper", "Blackwell"),
+    "before-turing": _arch("Kepler", "Maxwell", "Pascal", "Volta"),
     "mig": lambda m, _: any(gpu.mig for gpu in m.gpus or ()),
     "torch-cpu": lambda m, _: m.torch.build == "cpu",
     "torch-cuda": lambda m, _: m.torch.build == "cuda",
@@ -141,7 +174,11 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "cuda-not-available": lambda m, _: bool(
         m.torch.imported and m.torch.imported.cuda_available is False
     ),
-    "driver-answers": lambda m, _: m.driver.version is not None or bool(live_gpus(m)),
+    "driver-answers": _driver_answers,
+    "driver-runs-torch": _driver_runs_torch,
+    "build-serves-gpu": lambda m, kb: (_served(m, kb) or (False, False))[0],
+    "gpu-newer-than-build": lambda m, kb: _served(m, kb) == (False, True),
+    "gpu-older-than-build": lambda m, kb: _served(m, kb) == (False, False),
     "conda": lambda m, _: m.python.kind in ("conda", "conda-base"),
     "more-processes-than-gpus": _too_many_processes,
     "visible-devices-set": _env("CUDA_VISIBLE_DEVICES"),

@@ -35,6 +35,8 @@ SPOKEN: tuple[tuple[str, int], ...] = (
 )
 """What nvidia-smi prints, in lower case, and the code that it stands for."""
 
+AUTHOR = "the author"
+"""How the origin of a fact begins that only the words of a report's author tell."""
 _MODULE_ANSWERED = frozenset({NO_PERMISSION, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN})
 
 
@@ -51,7 +53,7 @@ def driver_code(m: Machine) -> int | None:
         # Its table with the GPUs proves more than its exit status, which warnings change too.
         if smi.code is not None and not live_gpus(m):
             return UNKNOWN if smi.code == 255 else smi.code
-    if live_gpus(m):
+    if named_gpus(m):
         return SUCCESS
     return NO_LIBRARY if nvml.code == NO_LIBRARY or nvml.loads is False else None
 
@@ -101,11 +103,17 @@ def live_gpus(m: Machine) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in m.gpus or () if gpu.code in (None, SUCCESS))
 
 
+def named_gpus(m: Machine) -> tuple[Gpu, ...]:
+    """The live GPUs, as far as a program named them: a pasted report may only speak of its GPU."""
+    told = m.origins.get("gpus", "") if m.look == "report" else ""
+    return () if told.startswith(AUTHOR) else live_gpus(m)
+
+
 def answered(m: Machine) -> bool:
     """Whether the driver answered any of its voices, with or without a GPU behind it."""
     return (
         driver_code(m) in (SUCCESS, NOT_FOUND)
-        or bool(live_gpus(m))
+        or bool(named_gpus(m))
         or SUCCESS in (m.driver.libcuda.code, m.driver.libcuda.clean_code)
         or cuda_works(m)
     )
@@ -144,7 +152,7 @@ def wait_for_table(m: Machine) -> None:
 
 def started(m: Machine) -> bool:
     """Whether at least one GPU was started by the driver."""
-    return bool(live_gpus(m)) or cuda_works(m)
+    return bool(named_gpus(m)) or cuda_works(m)
 
 
 def nvidia_pci(m: Machine) -> tuple[PciGpu, ...]:
