@@ -244,6 +244,7 @@ class Gpu(Section, frozen=True, kw_only=True):
     throttle: clock event bits of NVML. compute_mode: default, exclusive, prohibited.
     mig, mig_pending: MIG mode now and after the next reset. mig_devices: instances there.
     ecc_uncorrected: uncorrected errors since the driver loaded; ecc_aggregate: in its life.
+    sm_clock_set_mhz: the application clock that somebody chose; sm_clock_default_mhz: its default.
     pcie_*: link generation and width now, at most with this slot, and at most for the GPU.
     unsupported: names of fields here that this GPU or driver does not have.
     """
@@ -281,6 +282,8 @@ class Gpu(Section, frozen=True, kw_only=True):
     power_default_w: float | None = None
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
+    sm_clock_set_mhz: int | None = None
+    sm_clock_default_mhz: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     pcie_generation: int | None = None

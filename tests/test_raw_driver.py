@@ -42,9 +42,19 @@ def test_the_machine_that_all_are_made_from_is_healthy(host: RawHost) -> None:
 
 def test_every_cause_of_driver_gpu_box_and_process_is_reached_from_raw_answers() -> None:
     """Each is named by a test of these files, so that none stands on facts that no probe tells."""
-    from cudadoctor.rules import container, driver, gpu, health, libcuda, modes, platforms, process
+    from cudadoctor.rules import (
+        container,
+        driver,
+        faults,
+        gpu,
+        health,
+        libcuda,
+        modes,
+        platforms,
+        process,
+    )
 
-    families = (driver, gpu, health, modes, container, platforms, process, libcuda)
+    families = (driver, faults, gpu, health, modes, container, platforms, process, libcuda)
     causes = {rule.cause for family in families for rule in family.RULES}
     here = Path(__file__).parent
     tests = "".join(one.read_text(encoding="utf-8") for one in here.glob("test_raw_driver*.py"))
@@ -442,3 +452,39 @@ def test_forward_compatibility_on_a_server_card_is_fine(host: RawHost) -> None:
     host.variables["LD_LIBRARY_PATH"] = folder
     host.cuda, host.cuda_path = "cuda = 13000", f"{folder}/libcuda.so.580.82.07"
     told_nothing(host)
+
+
+# --- known faults, settings of the module, several GPUs ------------------------------------------
+
+
+def test_a_kernel_that_hmm_does_not_get_along_with_is_a_driver_bug(host: RawHost) -> None:
+    host.cuda = host.clean_cuda = "cuInit = 3"
+    host.log(
+        "nvidia-uvm: uvm_pmm_gpu.c:3176 devmem_alloc_pagemap request_free_mem_region() err -34"
+    )
+    assert "HMM" in told_as(host, "driver-bug").title
+
+
+def test_a_gpu_that_the_module_leaves_out_is_gpu_excluded(host: RawHost) -> None:
+    host.nvml, host.cuda = "count = 0\nexcluded = 1", "cuInit = 100"
+    host.clean_cuda = host.cuda
+    told_as(host, "gpu-excluded")
+
+
+def test_gpus_that_wait_for_their_attestation_are_confidential_computing(host: RawHost) -> None:
+    host.nvml = "confidential = 1\nconfidential_ready = 0"
+    host.cuda = host.clean_cuda = "cuInit = 802"
+    told_as(host, "confidential-computing", folded=("fabric-manager",))
+
+
+def test_servers_gpus_that_are_denied_p2p_are_p2p_not_possible(host: RawHost) -> None:
+    server(host, "count = 2\np2p = 1\ntopology = 20").on_the_bus("2330", "0000:a1:00.0")
+    told_as(host, "p2p-not-possible", verdict="warnings")
+
+
+def test_a_gpu_whose_recovery_is_wanted_is_unhealthy_hardware(host: RawHost) -> None:
+    host.log(
+        "NVRM: Xid (PCI:0000:a0:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 "
+        "(GPU Reset Required)"
+    )
+    assert "Reset" in told_as(host, "gpu-unhealthy-hardware", verdict="warnings").title

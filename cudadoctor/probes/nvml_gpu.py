@@ -205,6 +205,8 @@ FIELDS: dict[str, tuple[list[str], Callable[[Any], Fields]]] = {
     "power_default_w": _watts("power_default_w"),
     "sm_clock_mhz": _number("sm_clock_mhz", 0, 10_000),
     "sm_clock_max_mhz": _number("sm_clock_max_mhz", 1, 10_000),
+    "sm_clock_set_mhz": _number("sm_clock_set_mhz", 0, 10_000),
+    "sm_clock_default_mhz": _number("sm_clock_default_mhz", 0, 10_000),
     "pcie_width": _number("pcie_width", 1, 32),
     "pcie_width_max": _number("pcie_width_max", 1, 32),
     "pcie_generation": _number("pcie_generation", 1, 10),

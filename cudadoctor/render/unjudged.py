@@ -58,14 +58,6 @@ there are more processes than GPUs.
 Cured by torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the first use of CUDA, not by
 NCCL_MULTI_RANK_GPU_ENABLE.""",
     ),
-    "nccl-other": (
-        "NCCL fails in another way",
-        """\
-NCCL_DEBUG=WARN makes it say why. "unhandled system error" mostly means the network or shared
-memory, "remote process exited" another rank whose own first error counts.
-
-Cured by what its log names.""",
-    ),
     "slow-dataloader": (
         "Loading the data starves the GPU",
         """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from cudadoctor.findings import Confidence, Remedy, Severity
@@ -30,6 +31,9 @@ _FELL_OFF_WORDS = "fallen off the bus"
 _ECC_WORDS = ("uncorrectable ecc error",)
 _ECC_FATAL, _ECC_PENDING = frozenset({48, 64, 95, 140, 171, 172}), frozenset({63, 94})
 NO_POWER, NO_INTERRUPTS = 8, 11
+_RECOVERY_CHANGED = 154
+_RECOVERY = re.compile(r"recovery action changed from .* to 0x[0-9a-f]+ \(([^)]{1,60})\)", re.I)
+_SWITCH = re.compile(r"SXid \([^)]*\): (\d{1,6}), Fatal\b")
 _DEVICE = frozenset({54, 61, 62, 74, 110, 119, 120, 136, 143, 158, 167, 169})
 """Xids that NVIDIA's catalogue lays at the door of the device, not of a program."""
 
@@ -264,4 +268,76 @@ def gpu_not_started(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-RULES = (gpu_lost, gpu_ecc, driver_hangs, xid_of_the_device, gpu_not_started)
+@rule(
+    "gpu-unhealthy-hardware",
+    title="The driver asks for a recovery of GPU {bus}: {action}",
+    severity=Severity.WARNING,
+    yields_to=("gpu-lost", "gpu-ecc"),
+)
+def recovery_wanted(m: Machine, kb: Knowledge) -> Found | None:
+    """It has counted up what happened to this GPU and says so itself in the kernel log (Xid 154).
+
+    The newest line counts: after the recovery the driver takes its wish back. Until then programs
+    may fail on this GPU, or on all that share its NVLinks.
+
+    A reset of the GPU while nothing uses it, or a reboot; where it returns, the hardware.
+    """
+    for xid in m.driver.xids or ():
+        action = _wished(xid)
+        if action:
+            index = next((g.index for g in live_gpus(m) if _is(g, xid)), None)
+            reset = reset_gpu(m, index) if index is not None and "reset" in action.lower() else ()
+            return Found(
+                evidence=("driver.xids",),
+                values={"bus": xid.bus_id, "action": action},
+                confidence=Confidence.LIKELY,
+                remedies=(*reset, *reboot(m)),
+            )
+    return None
+
+
+def _wished(xid: Xid) -> str | None:
+    """What the newest line of Xid 154 asks for, None where it asks for nothing."""
+    found = _RECOVERY.search(xid.text or "") if xid.code == _RECOVERY_CHANGED else None
+    return found[1].strip() if found and found[1].strip().lower() != "none" else None
+
+
+def _is(gpu: Gpu, xid: Xid) -> bool:
+    key = bus_key(xid.bus_id)
+    return bool(key) and _among(key or (), {bus_key(gpu.bus_id or "")})
+
+
+@rule(
+    "gpu-unhealthy-hardware",
+    title="The kernel log has a fatal fault of an NVSwitch: SXid {code}",
+    severity=Severity.WARNING,
+    yields_to=("gpu-lost", "fabric-manager"),
+)
+def fault_of_a_switch(m: Machine, kb: Knowledge) -> Found | None:
+    """The switch between the GPUs failed, and all of them that it connects may lose their links.
+
+    Lines of the switches read "SXid", are theirs and not those of a GPU, and count only where they
+    are called fatal. The fabric manager's own log names the link.
+
+    A reboot trains the links anew; where it returns, the hardware.
+    """
+    fatal = [found for line in m.driver.log or () if (found := _SWITCH.search(line))]
+    if not fatal:
+        return None
+    return Found(
+        evidence=("driver.log",),
+        values={"code": fatal[-1][1]},
+        confidence=Confidence.LIKELY,
+        remedies=reboot(m),
+    )
+
+
+RULES = (
+    gpu_lost,
+    gpu_ecc,
+    driver_hangs,
+    xid_of_the_device,
+    recovery_wanted,
+    fault_of_a_switch,
+    gpu_not_started,
+)

@@ -442,10 +442,34 @@ def windows_runtime_dll(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
+@rule(
+    "not-environment",
+    title="The folder in which this runs was deleted",
+    severity=Severity.INFO,
+)
+def in_a_deleted_folder(m: Machine, kb: Knowledge) -> Found | None:
+    """A program that starts there finds none of its files, and some builds of torch do not load.
+
+    The shell stays in a folder that somebody removed or made anew; `ls` shows it empty and `pwd`
+    may still print its name. Libraries that look for themselves (Intel's MKL in torch among them)
+    then end the process with words about a file that is there. torch was tried from another folder.
+
+    Cured by changing to a folder that exists; where it was made anew, `cd "$PWD"` does.
+    """
+    if not m.python.nowhere:
+        return None
+    text = "Change to a folder that exists, such as `cd ~`, and start the program there."
+    return Found(
+        evidence=("python.nowhere",),
+        remedies=by_hand("change-folder", "Leave the deleted folder", text),
+    )
+
+
 RULES = (
     torch_install_corrupt,
     torch_import_fails,
     module_shadowed,
+    in_a_deleted_folder,
     torch_duplicate,
     wrong_interpreter,
     disk_full,

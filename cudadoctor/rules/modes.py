@@ -18,7 +18,11 @@ _NOT_READY = ("system not yet initialized",)
 _SYSTEM_NOT_READY = 802
 
 
-@rule("fabric-manager", title="The NVSwitch fabric is not ready (CUDA error 802)")
+@rule(
+    "fabric-manager",
+    title="The NVSwitch fabric is not ready (CUDA error 802)",
+    yields_to=("confidential-computing",),
+)
 def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
     """On machines with NVSwitch CUDA waits for the fabric manager, while nvidia-smi looks fine.
 
@@ -113,7 +117,7 @@ def mig_misconfigured(m: Machine, kb: Knowledge) -> Found | None:
         return None
     empty = [gpu for gpu in live_gpus(m) if gpu.mig and gpu.mig_devices == ()]
     asked = (m.env or {}).get("CUDA_VISIBLE_DEVICES", "").strip()
-    stale = asked.startswith("MIG-") and not _named(asked, m)
+    stale = asked.startswith(("MIG-", "<mig-")) and not _named(asked, m)
     if not empty and not stale:
         return None
     text = "As root: `nvidia-smi mig -cgi PROFILE -C` (`nvidia-smi mig -lgip` lists the profiles), "
@@ -135,4 +139,48 @@ def _named(asked: str, m: Machine) -> bool:
     return any(uuid.startswith(first) for uuid in known)
 
 
-RULES = (fabric_manager, compute_mode, mig_misconfigured)
+@rule("confidential-computing", title="Confidential computing is on and takes no work yet")
+def confidential_computing(m: Machine, kb: Knowledge) -> Found | None:
+    """Until somebody sets the GPUs ready, every CUDA program ends in error 802; nvidia-smi works.
+
+    In this mode a GPU waits until its attestation was checked; a service of the virtual machine
+    then sets it ready. Told from fabric-manager, which gives the same error where there are
+    NVSwitches, by NVML's own word on both.
+
+    Cured by the attestation service, or by hand where none is wanted.
+    """
+    if m.driver.confidential is not True or m.driver.confidential_ready is not False:
+        return None
+    if cuda_works(m):
+        return None
+    text = "After the attestation, as root: `nvidia-smi conf-compute -srs 1`. "
+    text += "`nvidia-smi conf-compute -grs` shows the state."
+    return Found(
+        evidence=("driver.confidential", "driver.confidential_ready"),
+        remedies=by_hand("confidential-ready", "Set the GPUs ready", text, "admin"),
+    )
+
+
+@rule("gpu-excluded", title="{count} GPUs are kept from use by a setting of the driver")
+def gpu_excluded(m: Machine, kb: Knowledge) -> Found | None:
+    """The module was told to leave them alone (NVreg_ExcludedGpus), so no program sees them.
+
+    Somebody set it on purpose, mostly for a GPU that is broken or meant for another use: where
+    others are left it is information. NVML counts them; nvidia-smi does not show them.
+
+    Cured by taking the setting out of modprobe.d and a reboot, if they are wanted.
+    """
+    if not m.driver.excluded:
+        return None
+    text = "Take NVreg_ExcludedGpus out of the files in /etc/modprobe.d and off the kernel's "
+    text += "command line, make the initial ramdisk anew and reboot, if they are wanted."
+    left = bool(live_gpus(m)) or cuda_works(m)
+    return Found(
+        evidence=("driver.excluded",),
+        values={"count": m.driver.excluded},
+        severity=Severity.INFO if left else Severity.ERROR,
+        remedies=() if left else by_hand("include-gpus", "Include the GPUs", text, "admin"),
+    )
+
+
+RULES = (fabric_manager, confidential_computing, gpu_excluded, compute_mode, mig_misconfigured)

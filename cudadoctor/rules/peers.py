@@ -31,6 +31,11 @@ _UNEQUAL = ("gradients of the ranks are not equal", "gradients are off by")
 _STUCK = ("no answer", "did not end", "nothing within", "ended, since", "timed out", "timeout")
 _STATED = re.compile(r"out of memory|no space|errno|killed by|import|interface", re.IGNORECASE)
 """Words of a failure that has a name of its own."""
+_NCCL = re.compile(
+    r"(?:unhandled (?:cuda|system) error|nccl \w+ error|internal error - please report"
+    r"|ncclsystemerror|ncclinternalerror|ncclunhandledcudaerror|ncclremoteerror)[^\n;]*",
+    re.IGNORECASE,
+)
 
 
 @rule(
@@ -211,4 +216,51 @@ def gpu_topology(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-RULES = (p2p_not_possible, nccl_p2p_broken, gpu_topology)
+@rule(
+    "nccl-other",
+    title="NCCL fails between the GPUs of this machine: {words}",
+    yields_to=(
+        "gpu-lost",
+        "gpu-ecc",
+        "gpu-unhealthy-hardware",
+        "shm-too-small",
+        "ulimit",
+        "nccl-shadowed",
+        "nccl-network-interface",
+        "nccl-p2p-broken",
+        "nvidia-wheels-mixed",
+        "fabric-manager",
+        "out-of-memory",
+        "driver-bug",
+    ),
+)
+def nccl_other(m: Machine, kb: Knowledge) -> Found | None:
+    """The ranks of the training step could not talk, and NCCL's own words are all that is known.
+
+    Each GPU works alone. "unhandled system error" mostly means the network, shared memory or a
+    limit, "internal error" a PCI tree that cannot be read, "remote process exited" another rank
+    whose own first error counts.
+
+    Cured by what its log names: NCCL_DEBUG=WARN makes it say which call failed, and where.
+    """
+    for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
+        text = stage.detail or ""
+        if stage.name == "ddp" and stage.status == "failed" and _NCCL.search(text):
+            say = "Run it again with NCCL_DEBUG set to WARN; the first line of the first rank "
+            say += "that complains counts."
+            return Found(
+                evidence=(f"smoke.stages.{number}.detail",),
+                values={"words": _first_words(text)},
+                confidence=Confidence.LIKELY,
+                remedies=by_hand("nccl-debug", "Let NCCL say what failed", say),
+            )
+    return None
+
+
+def _first_words(text: str) -> str:
+    """What NCCL says, without the file and line before it."""
+    found = _NCCL.search(text)
+    return (found[0] if found else text).strip().splitlines()[0][:120]
+
+
+RULES = (p2p_not_possible, nccl_p2p_broken, nccl_other, gpu_topology)

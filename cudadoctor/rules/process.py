@@ -51,7 +51,7 @@ def visible(m: Machine) -> Visible | None:
     if value is None or m.gpus is None:
         return None
     slices = tuple(uuid for gpu in m.gpus for uuid in gpu.mig_devices or ())
-    if value.strip().startswith("MIG-"):
+    if value.strip().startswith(("MIG-", "<mig-")):
         return read_visible(value, slices)
     return read_visible(value, tuple(gpu.uuid or "" for gpu in m.gpus))
 
@@ -336,31 +336,7 @@ def broken_by_environment(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-@rule(
-    "not-environment",
-    title="The folder in which this runs was deleted",
-    severity=Severity.INFO,
-)
-def in_a_deleted_folder(m: Machine, kb: Knowledge) -> Found | None:
-    """A program that starts there finds none of its files, and some builds of torch do not load.
-
-    The shell stays in a folder that somebody removed or made anew; `ls` shows it empty and `pwd`
-    may still print its name. Libraries that look for themselves (Intel's MKL in torch among them)
-    then end the process with words about a file that is there. torch was tried from another folder.
-
-    Cured by changing to a folder that exists; where it was made anew, `cd "$PWD"` does.
-    """
-    if not m.python.nowhere:
-        return None
-    text = "Change to a folder that exists, such as `cd ~`, and start the program there."
-    return Found(
-        evidence=("python.nowhere",),
-        remedies=by_hand("change-folder", "Leave the deleted folder", text),
-    )
-
-
 RULES = (
-    in_a_deleted_folder,
     visible_devices_hides_gpu,
     scheduler_no_gpu,
     memory_held_by_others,

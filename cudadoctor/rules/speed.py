@@ -145,6 +145,31 @@ def _in_laptop(gpu: Gpu) -> bool:
 
 
 @rule(
+    "clocks-capped",
+    title="The clock of GPU {which} is set to {now} MHz, and {usual} MHz is its default",
+    severity=Severity.INFO,
+)
+def clocks_capped(m: Machine, kb: Knowledge) -> Found | None:
+    """Somebody set its application clocks lower: full load runs slower than it could here.
+
+    `nvidia-smi -ac` does that, and `nvidia-smi -rac` takes it back; both are for whoever runs the
+    machine. It is a choice and no fault. GPUs that have no application clocks say nothing here.
+    """
+    low = _which(m, lambda gpu: 0 < (gpu.sm_clock_set_mhz or 0) < (gpu.sm_clock_default_mhz or 0))
+    if not low:
+        return None
+    first = low[0][1]
+    return Found(
+        evidence=_paths(low, "sm_clock_set_mhz", "sm_clock_default_mhz"),
+        values={
+            "which": _numbers(low),
+            "now": first.sm_clock_set_mhz,
+            "usual": first.sm_clock_default_mhz,
+        },
+    )
+
+
+@rule(
     "pcie-degraded",
     title="The PCIe link of GPU {which} is {now} lanes wide, and {most} are possible",
     severity=Severity.WARNING,
@@ -387,6 +412,7 @@ RULES = (
     thermal_throttle,
     power_brake,
     power_limited,
+    clocks_capped,
     pcie_degraded,
     pcie_slow_under_load,
     tf32_off,

@@ -237,6 +237,18 @@ int nvmlDeviceGetMaxClockInfo(void *d, u32 which, u32 *to) {
     *to = (u32)number_of(GPU(d), "sm_clock_max", 1980);
     return 0;
 }
+int nvmlDeviceGetApplicationsClock(void *d, u32 which, u32 *to) {
+    DOES(GPU(d));
+    (void)which;
+    *to = (u32)number_of(GPU(d), "sm_clock_set", 1980);
+    return 0;
+}
+int nvmlDeviceGetDefaultApplicationsClock(void *d, u32 which, u32 *to) {
+    DOES(GPU(d));
+    (void)which;
+    *to = (u32)number_of(GPU(d), "sm_clock_default", 1980);
+    return 0;
+}
 int nvmlDeviceGetNvLinkState(void *d, u32 link, u32 *to) {
     DOES(GPU(d));
     if ((long long)link >= number_of(GPU(d), "nvlinks", 18)) return NOT_SUPPORTED;

@@ -363,6 +363,8 @@ STATE: tuple[tuple[str, Question], ...] = (
     ("power_default_w", one(("nvmlDeviceGetPowerManagementDefaultLimit",))),
     ("sm_clock_mhz", one(("nvmlDeviceGetClockInfo", 1))),
     ("sm_clock_max_mhz", one(("nvmlDeviceGetMaxClockInfo", 1))),
+    ("sm_clock_set_mhz", one(("nvmlDeviceGetApplicationsClock", 1))),
+    ("sm_clock_default_mhz", one(("nvmlDeviceGetDefaultApplicationsClock", 1))),
     ("pcie_width", one(("nvmlDeviceGetCurrPcieLinkWidth",))),
     ("pcie_width_max", one(("nvmlDeviceGetMaxPcieLinkWidth",))),
     ("pcie_generation", one(("nvmlDeviceGetCurrPcieLinkGeneration",))),
