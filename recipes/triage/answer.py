@@ -1,0 +1,63 @@
+"""Answer a new issue that holds a report: judge its text, and say what is known of it.
+
+Run by action.yml. The issue's text comes from the event file and goes into a file: it is never part
+of a command line, so nothing in it can be executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+CUDADOCTOR = [sys.executable, "-m", "cudadoctor"]
+LIMIT_S = 120
+
+
+def main() -> int:
+    event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
+    issue = event["issue"]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.txt"
+        report.write_text(f"{issue['title']}\n\n{issue.get('body') or ''}\n", encoding="utf-8")
+        asked = ["--from", str(report), "--as-of", issue["created_at"][:10]]
+        judged = checked([*asked, "--json"])
+        if judged is None or not worth_saying(json.loads(judged)):
+            sys.stdout.write("Nothing to say: the issue shows no cause that is known.\n")
+            return 0
+        comment = Path(folder) / "comment.md"
+        comment.write_text(checked([*asked, "--markdown"]) or "", encoding="utf-8")
+        return posted(issue["number"], comment)
+
+
+def checked(asked: list[str]) -> str | None:
+    """What the check prints, None where the text cannot be read."""
+    ran = subprocess.run(
+        [*CUDADOCTOR, "check", *asked], capture_output=True, timeout=LIMIT_S, check=False
+    )
+    sys.stderr.write(ran.stderr.decode("utf-8", "replace"))
+    if ran.returncode == 2:
+        return None
+    if ran.returncode not in (0, 1, 3):
+        raise SystemExit(f"cudadoctor failed with exit code {ran.returncode}")
+    return ran.stdout.decode("utf-8")
+
+
+def worth_saying(told: dict[str, Any]) -> bool:
+    """A cause was found, or a command is known whose output would decide between some."""
+    return told["verdict"] in ("broken", "warnings") or bool(told["candidates"])
+
+
+def posted(number: int, comment: Path) -> int:
+    """Post the comment. GH_TOKEN is what gh logs in with."""
+    command = ["gh", "issue", "comment", str(number), "--body-file", str(comment)]
+    command += ["--repo", os.environ["GITHUB_REPOSITORY"]]
+    return subprocess.run(command, timeout=LIMIT_S, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
