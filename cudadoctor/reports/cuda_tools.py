@@ -43,7 +43,7 @@ def read_nvcc(doc: Document, _: Knowledge) -> Iterator[Said]:
     line = doc.line_at(found.start()).number
     toolkit = Toolkit(path="nvcc", origin="PATH", cuda=Version(found[1]), nvcc="nvcc")
     yield Said("build.toolkits", (toolkit,), line, Rank.TOOL, "nvcc --version")
-    yield Said("build.used", "nvcc", line, Rank.TOOL, "nvcc --version")
+    yield Said("build.used", "nvcc", line, Rank.COMMAND, "nvcc --version")
 
 
 def read_compilers(doc: Document, _: Knowledge) -> Iterator[Said]:

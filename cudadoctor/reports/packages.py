@@ -26,7 +26,7 @@ KNOWN = re.compile(
     r"|(lib)?(cublas|cufft|curand|cusolver|cusparse|nvjitlink)[\w-]*|vllm|sglang|deepspeed|accelerate"
     r"|transformers|diffusers|bitsandbytes|apex|mmcv[\w-]*|detectron2|tensorflow[\w-]*|jax(lib)?"
     r"|auto[-_]gptq|autoawq|exllamav2|onnxruntime[\w-]*|numba|cpuonly|libtorch|peft|sentence-transformers"
-    r"|lightning|fastai|ultralytics|unsloth[\w-]*|pip|setuptools|python|intel[-_]\w+|magma[\w-]*",
+    r"|lightning|fastai|ultralytics|unsloth[\w-]*|intel[-_]\w+|magma[\w-]*",
     re.I,
 )
 """Names that a row without any list around it must have."""
@@ -61,6 +61,7 @@ def distribution(
 ) -> Distribution:
     """A distribution by its normalised name, with what its version tells of its build."""
     name = re.sub(r"[-_.]+", "-", name).lower().strip("-")
+    name = "torch" if name == "pytorch" else name
     tag = version.partition("+")[2].lower()
     torch = re.search(r"torch(\d\.\d{1,2})(?!\d)", tag)
     return Distribution(

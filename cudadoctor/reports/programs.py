@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from cudadoctor.reports import (
+    banners,
     collect_env,
     cuda_tools,
+    environment_dumps,
     package_lists,
     tools,
+    torch_messages,
+    transcripts,
 )
 
 PROGRAM_READERS = (
@@ -18,5 +22,9 @@ PROGRAM_READERS = (
     package_lists.read_pip_show,
     cuda_tools.read_nvcc,
     cuda_tools.read_compilers,
+    environment_dumps.read_environment_dumps,
+    banners.read_banners,
+    transcripts.read_transcripts,
+    torch_messages.read_torch_messages,
 )
 """Each looks for a word of its program before anything else, so that all of them cost little."""

@@ -293,6 +293,16 @@ _AFTER_NAME = re.compile(
 )
 
 
+_NVIDIA = re.compile(
+    r"nvidia|geforce|tesla|quadro|rtx|gtx|titan|\b(?:g?[ahlvptkmb]|gb)\d{1,3}\b", re.I
+)
+
+
+def is_nvidia(name: str) -> bool:
+    """Whether a name is one of NVIDIA's products."""
+    return _NVIDIA.search(name) is not None
+
+
 def gpu_name(text: str) -> str | None:
     """The name of a GPU without counts, memory, UUID or capability around it."""
     name = _BEFORE_NAME.sub("", text.strip(" \t'\"`|,;.*"))
