@@ -92,18 +92,20 @@ def exit_code(diagnosis: Diagnosis, *, strict: bool) -> int:
 
 def shareable(shown: Report) -> Report:
     """The report with its plan redacted too, for others to read: `$PYTHON` is the interpreter."""
-    executable, shade = shown.machine.python.executable, shown.shade
-    steps = tuple(_shareable(step, executable, shade) for step in shown.plan.steps)
+    own = {
+        shown.machine.python.executable: PLACEHOLDER,
+        shown.machine.identity.user: "<user>",
+    }
+    steps = tuple(_shareable(step, own, shown.shade) for step in shown.plan.steps)
     return msgspec.structs.replace(shown, plan=msgspec.structs.replace(shown.plan, steps=steps))
 
 
-def _shareable(step: Step, executable: str | None, shade: Callable[[str], str]) -> Step:
+def _shareable(step: Step, own: dict[str | None, str], shade: Callable[[str], str]) -> Step:
     def word(one: str, first: bool) -> str:
-        if one == executable:
-            return PLACEHOLDER
-        told = shade(one)
+        told = own.get(one) or shade(one)
         # A program whose place is hidden is called by its name.
-        return re.split(r"[/\\]", told)[-1] if first and told != one else told
+        hidden = first and one not in own and told != one
+        return re.split(r"[/\\]", told)[-1] if hidden else told
 
     return msgspec.structs.replace(
         step,

@@ -1,0 +1,89 @@
+"""Secrets stay at home: nothing that identifies is shown, and what is shown means the same."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import msgspec
+import planted_secrets
+import pytest
+from planted_secrets import ALL, GPU, HOST, USER, VARIABLES, Planted, leaked
+from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
+
+from cudadoctor import checkup, factfile
+from cudadoctor.facts import Gpu, Identity, Machine
+from cudadoctor.plan import Plan
+from cudadoctor.redact import Redactor
+from cudadoctor.render import Report, json_v1, markdown, terminal
+
+SCENARIOS = scenario_paths()
+MACHINES = sorted(path.stem for path in (HERE / "machines").glob("*.json"))
+TEXTS = tuple(one.text for one in ALL)
+OPEN_KEYS = ("plan", "examined", "next_command")
+"""What a program must be able to run stands unredacted in JSON."""
+
+
+@cache
+def sick(name: str) -> Machine:
+    path = HERE / "scenarios" / f"{name}.toml"
+    machine = read_scenario(path).machine if path.exists() else healthy_machine(name)
+    return planted_secrets.with_texts(planted_secrets.moved(machine), TEXTS)
+
+
+def shown(machine: Machine) -> Report:
+    return checkup.report(checkup.judge(machine))
+
+
+NAMES = [path.stem for path in SCENARIOS] + MACHINES
+
+
+@pytest.mark.parametrize("planted", ALL, ids=lambda one: one.secrets[0])
+def test_a_text_with_a_secret_is_told_without_it(planted: Planted) -> None:
+    machine = Machine(gaps=planted_secrets.gaps_of(planted.text))
+    text = factfile.dumps(Redactor(machine).machine(machine))
+    assert not [one for one in planted.secrets if one in text], text
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_variable_with_a_secret_is_told_without_it(name: str) -> None:
+    machine = Machine(env={name: VARIABLES[name].text}, identity=Identity(user=USER))
+    text = factfile.dumps(Redactor(machine).machine(machine))
+    assert not [one for one in VARIABLES[name].secrets if one in text], text
+    assert name in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_secret_is_in_facts_markdown_json_or_on_the_terminal(name: str) -> None:
+    machine = sick(name)
+    report = shown(machine)
+    document = json_v1.report(report)
+    told = {key: value for key, value in document.items() if key not in OPEN_KEYS}
+    assert leaked(json.dumps(told, ensure_ascii=False)) == []
+    assert leaked(markdown.report(checkup.shareable(report))) == []
+    diagnosis = msgspec.structs.replace(report.diagnosis, next_command=None)
+    without_plan = msgspec.structs.replace(report, plan=Plan(), diagnosis=diagnosis)
+    layout = terminal.Layout(width=400, verbose=True)
+    assert leaked("\n".join(one.text for one in terminal.report(without_plan, layout))) == []
+    assert leaked("\n".join(terminal.not_checked(report, layout))) == []
+    assert leaked(factfile.dumps(Redactor(machine).machine(machine))) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_redacted_document_is_judged_the_same(name: str) -> None:
+    machine = sick(name)
+    again = factfile.loads(factfile.dumps(Redactor(machine).machine(machine)))
+    first, second = checkup.judge(machine), checkup.judge(again)
+    assert [one.cause for one in first.diagnosis.findings] == [
+        one.cause for one in second.diagnosis.findings
+    ]
+    assert first.diagnosis.primary == second.diagnosis.primary
+    assert first.diagnosis.verdict == second.diagnosis.verdict
+    assert [one.id for one in first.plan.steps] == [one.id for one in second.plan.steps]
+
+
+def test_full_hides_nothing() -> None:
+    machine = sick("rtx4090-linux")
+    told = json_v1.dumps(json_v1.report(checkup.report(checkup.judge(machine), full=True)))
+    for one in (USER, HOST, GPU, "hunter2222!"):
+        assert one in told
