@@ -103,8 +103,8 @@ def _cell(value: str) -> str:
 def _step(step: Step, word: str, machine: Machine, say: Language) -> Iterator[str]:
     yield f"- {word}: {escaped(say.spoken(step.title))} ({say(summary.cost_of(step))})"
     yield ""
-    if step.manual:
-        yield f"  {escaped(say.spoken(step.manual))}"
+    if manual := summary.manual_of(step):
+        yield f"  {escaped(say.spoken(manual))}"
         yield ""
     for edit in step.edits:
         yield f"  {escaped(say('in {file}:', file=edit.file))}"

@@ -13,7 +13,7 @@ from cudadoctor.dialects.address import PLACEHOLDER
 from cudadoctor.findings import Severity
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.shells import Shell, ShellName, comment, shell_of
-from cudadoctor.render.summary import cost_of
+from cudadoctor.render.summary import cost_of, manual_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +106,7 @@ def _group(number: int, steps: list[Step], words: Shell) -> Iterator[str]:
 
 def _about(step: Step) -> Iterator[str]:
     yield from _text(f"cures: {', '.join(step.cures)}", 3)
-    for text in (step.manual, step.note):
+    for text in (manual_of(step), step.note):
         if text:
             yield from _text(text, 3)
     for edit in step.edits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Severity
+from cudadoctor.findings import Confidence, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +75,11 @@ def cost_of(step: Step) -> str:
     }[step.risk.value]
 
 
+def manual_of(step: Step) -> str | None:
+    """What is done by hand, where the title does not say it all."""
+    return None if step.manual and step.manual.rstrip(".") == step.title else step.manual
+
+
 def conclusion(shown: Report, say: Language) -> str:
     """The sentence behind the verdict."""
     diagnosis = shown.diagnosis
@@ -108,6 +113,13 @@ def _healthy(machine: Machine, say: Language) -> str:
 
 def _undecided(shown: Report, say: Language, took: str) -> str:
     causes = [one.cause for one in shown.diagnosis.candidates][:4]
+    harmless = {
+        one.cause for one in shown.diagnosis.findings if one.confidence <= Confidence.LIKELY
+    }
+    if shown.machine.look == "report" and "not-environment" in harmless:
+        return say("the report shows an error of the program and none of the environment")
+    if shown.machine.look == "report" and "torch-bug" in harmless:
+        return say("the report shows a fault of torch itself and none of the environment")
     text = say("the facts do not suffice") + took
     if causes:
         text += say("; still possible: {causes}", causes=", ".join(causes))

@@ -168,9 +168,9 @@ def _step(
     told.add(step.id)
     cost = layout.say(summary.cost_of(step))
     yield from _tailed(f"  {word}", title, f"[{cost}]", layout.width)
-    if step.manual:
-        manual = inert(layout.say.spoken(step.manual))
-        yield from _wrapped("", manual, layout.width, indent=2)
+    if manual := summary.manual_of(step):
+        words = inert(layout.say.spoken(manual))
+        yield from _wrapped("", words, layout.width, indent=2)
     for edit in step.edits:
         where = layout.say("in {file}:", file=inert(edit.file))
         yield from _wrapped("", where, layout.width, indent=2)

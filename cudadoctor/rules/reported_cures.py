@@ -14,4 +14,5 @@ if TYPE_CHECKING:
 
 def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     """The ways out for this cause. words: the cure as the table of symptoms says it."""
-    return by_hand(f"cure-{cause}", words.partition(". ")[0].rstrip("."), words)
+    title, _, rest = words.partition(". ")
+    return by_hand(f"cure-{cause}", title.rstrip("."), rest or words)

@@ -49,7 +49,8 @@ def checked(asked: list[str]) -> str | None:
 
 def worth_saying(told: dict[str, Any]) -> bool:
     """A cause was found, or a command is known whose output would decide between some."""
-    return told["verdict"] in ("broken", "warnings") or bool(told["candidates"])
+    open_causes = {one["cause"] for one in told["candidates"]} - {"not-environment", "torch-bug"}
+    return told["verdict"] in ("broken", "warnings") or bool(open_causes)
 
 
 def posted(number: int, comment: Path) -> int:
