@@ -429,7 +429,7 @@ def windows_runtime_dll(m: Machine, kb: Knowledge) -> Found | None:
     """
     if m.platform.system != "Windows" or m.torch.installed is False:
         return None
-    fact = said(m, "WinError 126", "WinError 1114", "DLL load failed")
+    fact = said(m, "WinError 126", "WinError 1114", "DLL load failed", pasted=False)
     if fact is None:
         need(m.torch.imported.ok if m.torch.imported else None, "torch.imported.ok")
         return None

@@ -250,16 +250,16 @@ def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Found | None:
 
 
 def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int = 4) -> Found | None:
-    spoken = said(m, *words)
-    if spoken and not (m.libraries.mapped or m.libraries.predicted):
-        return _by_words(spoken, pattern)
+    spoken, here = said(m, *words), said(m, *words, pasted=False)
+    if here and not (m.libraries.mapped or m.libraries.predicted):
+        return _by_words(here, pattern)
     if not applies(m):
         return None
     graded = [
         (rank, one) for one in foreign(m, pattern) if (rank := gravity(m, one, parts)) is not None
     ]
     if not graded:
-        return _by_words(spoken, pattern) if spoken and not m.libraries.missing else None
+        return _by_words(here, pattern) if here and not m.libraries.missing else None
     rank, worst = min(graded, key=lambda pair: pair[0])
     library = worst.use.library
     if library.soname.startswith("libcudnn") and refused(version_of(library.version), m, kb):
@@ -308,7 +308,7 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Found | None:
     Cured by installing torch's own cuDNN wheel again.
     """
     words = ("Unable to load any of {libcudnn", "SUBLIBRARY_VERSION_MISMATCH", "library libcudnn_")
-    spoken = said(m, *words)
+    spoken = said(m, *words, pasted=False)
     if not (spoken or applies(m)):
         return None
     what, evidence = ("", "") if spoken else _odd_part(m)
@@ -358,7 +358,7 @@ def libstdcxx_old(m: Machine, kb: Knowledge) -> Found | None:
     """
     if m.torch.installed is False:
         return None
-    spoken = said(m, "GLIBCXX_", "CXXABI_")
+    spoken = said(m, "GLIBCXX_", "CXXABI_", pasted=False)
     if spoken is None:
         need(m.torch.imported.ok if m.torch.imported else None, "torch.imported.ok")
         return None

@@ -226,9 +226,15 @@ def log_text(m: Machine) -> str:
     return re.sub(r"\s+", " ", " ".join(lines)).replace("NVRM:", "").lower()
 
 
-def said(m: Machine, *words: str) -> str | None:
-    """The fact whose error text holds one of these words, None where no text does."""
+def said(m: Machine, *words: str, pasted: bool = True) -> str | None:
+    """The fact whose error text holds one of these words, None where no text does.
+
+    pasted: the error texts of a report count too. They have rules of their own (reported), which
+    know what stands around them; here they count where they confirm what other facts show.
+    """
     for path, text in _texts(m):
+        if path.startswith("symptoms.") and not pasted:
+            continue
         low = text.lower()
         if any(word.lower() in low for word in words):
             return path
