@@ -33,10 +33,14 @@ class Line(NamedTuple):
 
 
 class Document:
-    """A report: its lines, and the same as one text in which no line break hides a sentence."""
+    """A report: its lines, and the same as one text in which no line break hides a sentence.
 
-    def __init__(self, lines: tuple[Line, ...]) -> None:
+    day: the latest day that a line is stamped with (ISO 8601), "" where none is.
+    """
+
+    def __init__(self, lines: tuple[Line, ...], day: str = "") -> None:
         self.lines = lines
+        self.day = day
 
     @cached_property
     def text(self) -> str:
@@ -80,16 +84,16 @@ def document(data: bytes | str) -> Document:
     numbered = [
         Line(number, _shortened(line)) for number, line in enumerate(text.split("\n"), start=1)
     ]
-    return Document(tuple(_undressed(numbered)))
+    return Document(tuple(_undressed(numbered)), _day(text))
 
 
 def _decoded(data: bytes) -> str:
     data = data if len(data) <= 4 * MOST_CHARACTERS else _ends(data)
     text = data.decode(_encoding(data[:4096]), "replace")
     sample = text[:65536]
-    strange = sum(
-        1 for mark in sample if mark in "\x00\ufffd" or (mark < " " and mark not in _USUAL)
-    )
+    strange = sum(1 for mark in sample if mark < " " and mark not in _USUAL)
+    # Text in an older encoding keeps its ASCII: only where little of that is left is it no text.
+    strange += sample.count("\ufffd") // 3
     if sample and strange > _UNREADABLE * len(sample):
         raise NotTextError("it is no text")
     return text.replace("\ufeff", "")
@@ -128,6 +132,36 @@ def _shortened(line: str) -> str:
     if len(line) > LONGEST_LINE:
         return line[: LONGEST_LINE - 4000] + " … " + line[-4000:]
     return line
+
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_STAMPS = (
+    # 2024-12-30 17:06:52, 2024-12-30T17:06:52Z, [2024-12-30 ...
+    re.compile(r"^\W{0,8}(?P<y>20[12]\d)-(?P<m>\d\d)-(?P<d>\d\d)[T ]\d\d:\d\d", re.M),
+    # nvidia-smi and date: Mon Jul 14 16:25:58 2025; dmesg -T: [Sun May 17 15:55:50 2026] NVRM
+    re.compile(
+        r"^\W{0,8}(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},? (?P<w>[a-z]{3})[a-z]{0,6} {1,2}"
+        r"(?P<d>\d{1,2}) \d\d:\d\d:\d\d (?:[A-Z]{2,5} )?(?P<y>20[12]\d)(?:\]|\s*$)",
+        re.M | re.I,
+    ),
+    # systemd: Active: failed since Mon 2024-07-01 14:43:57 UTC
+    re.compile(r"since \w{3} (?P<y>20[12]\d)-(?P<m>\d\d)-(?P<d>\d\d) \d\d:\d\d"),
+)
+_STAMPED = 400_000
+
+
+def _day(text: str) -> str:
+    """The latest day among the time stamps: programs of a report were built earlier."""
+    found = ""
+    for pattern in _STAMPS:
+        for stamp in pattern.finditer(text[:_STAMPED]):
+            word = stamp.groupdict().get("w")
+            if word and word.lower() not in _MONTHS:
+                continue
+            month = _MONTHS.index(word.lower()) + 1 if word else int(stamp["m"])
+            if 1 <= month <= 12 and 1 <= int(stamp["d"]) <= 31:
+                found = max(found, f"{stamp['y']}-{month:02d}-{int(stamp['d']):02d}")
+    return found
 
 
 # --- taking the decoration off -----------------------------------------------------------------

@@ -9,7 +9,7 @@ import msgspec
 
 from cudadoctor.facts import Gap
 from cudadoctor.knowledge.symptoms import symptoms
-from cudadoctor.reports import assignments, installs, prose
+from cudadoctor.reports import assignments, installs, messages, prose, traces
 from cudadoctor.reports.document import Document, document
 from cudadoctor.reports.programs import PROGRAM_READERS
 from cudadoctor.reports.symptoms import symptoms_of
@@ -25,6 +25,9 @@ READERS: tuple[Reader, ...] = (
     *PROGRAM_READERS,
     installs.read_installs,
     assignments.read_assignments,
+    messages.read_messages,
+    traces.read_paths,
+    traces.read_lspci,
     prose.read_prose,
 )
 """Each finds what it knows in a document, however little, and tells it. The order is free."""
@@ -45,6 +48,8 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
             name, kind = reader.__name__.replace("_", " "), type(error).__name__
             gaps.append(Gap(fact=reader.__name__, why=f"{name} failed: {kind}", asked=False))
     found = symptoms_of(doc, symptoms())
-    machine = machine_of(said, look="report", symptoms=found, gaps=tuple(gaps))
+    machine = machine_of(
+        said, look="report", date=doc.day or None, symptoms=found, gaps=tuple(gaps)
+    )
     lines = {f"symptoms.{number}": f"line {one.line}" for number, one in enumerate(found)}
     return msgspec.structs.replace(machine, origins=machine.origins | lines)

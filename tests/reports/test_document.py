@@ -90,3 +90,19 @@ def test_of_a_flood_the_beginning_and_the_end_are_kept() -> None:
     assert doc.lines[0].text == "first"
     assert doc.lines[-1].text == "last"
     assert len(doc.text) < 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "day"),
+    [
+        ("Mon Jul 14 16:25:58 2025\n+---+\n| NVIDIA-SMI 570.133.20", "2025-07-14"),
+        ("[Sun May 17 15:55:50 2026] NVRM: loading", "2026-05-17"),
+        ("2024-05-01T10:00:00Z a\n2024-05-03 10:00:00 b", "2024-05-03"),
+        ("Active: failed since Mon 2024-07-01 14:43:57 UTC; 5s ago", "2024-07-01"),
+        ("Python 3.10.7 (tags/v3.10.7:6cc6b13, Sep  5 2022, 14:08:36)", ""),
+        ("Built on Wed_Jul_22_19:09:09_PDT_2020", ""),
+        ("2024-13-01 10:00:00 no month", ""),
+    ],
+)
+def test_the_day_of_a_report_is_that_of_its_latest_stamp(text: str, day: str) -> None:
+    assert document(text).day == day
