@@ -58,12 +58,14 @@ def rules_for(machine: Machine) -> tuple[Rule, ...]:
     """The rules that judge this machine: a pasted report has symptoms to judge as well."""
     if machine.look != "report":
         return RULES
+    from cudadoctor.rules import resolution
     from cudadoctor.rules.reported import reported_rules
 
     deeper: dict[str, dict[str, None]] = {}
-    for one in RULES:
+    for one in (*RULES, *resolution.RULES):
         deeper.setdefault(one.cause, {}).update(dict.fromkeys(one.yields_to))
-    return RULES + reported_rules(tuple((cause, tuple(some)) for cause, some in deeper.items()))
+    told = reported_rules(tuple((cause, tuple(some)) for cause, some in deeper.items()))
+    return RULES + resolution.RULES + told
 
 
 __all__ = ["CATALOGUE", "RULES", "rules_for"]

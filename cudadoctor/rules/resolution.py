@@ -1,0 +1,207 @@
+"""What pasted commands and logs of installers prove: rules for reports only.
+
+Hosts have no such texts, so these rules stand apart from those that judge hosts too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cudadoctor.findings import Confidence, Severity
+from cudadoctor.remedies import by_hand, install_python, install_torch
+from cudadoctor.rule import Found, Rule, rule
+from cudadoctor.rules.chosen_builds import cpu_chosen
+from cudadoctor.rules.conda_refusals import conda_refusals
+from cudadoctor.rules.refused_builds import INDEX, PLATFORM, PYTHON, Refused, refusals
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.findings import Remedy
+    from cudadoctor.knowledge import Knowledge
+
+_BROKEN_NETWORK = frozenset({"download-failed", "hashes-differ"})
+"""Symptoms after which what an installer says of versions means nothing."""
+
+
+def _refused(m: Machine, kb: Knowledge, cause: str) -> Refused | None:
+    """The refusal with that cause, where it is the one that counts."""
+    if not m.installs or any(one.key in _BROKEN_NETWORK for one in m.symptoms or ()):
+        return None
+    found = [*refusals(m, kb), *conda_refusals(m, kb)]
+    best = min(found, key=lambda one: (one.confidence, one.place), default=None)
+    return best if best is not None and best.cause == cause else None
+
+
+def _found(one: Refused, m: Machine, why: str, remedies: tuple[Remedy, ...]) -> Found:
+    shown = [f"installs.{one.place}.refused"]
+    install = (m.installs or ())[one.place]
+    shown += [f"installs.{one.place}.indexes"] if install.indexes else []
+    shown += ["python.version"] if m.python.version else []
+    return Found(
+        evidence=tuple(shown),
+        values=one.values,
+        confidence=one.confidence,
+        why=why or None,
+        remedies=remedies,
+    )
+
+
+@rule(
+    "torch-python-unsupported",
+    title="{wanted} is not made for the Python that asked for it",
+    yields_to=("platform-unsupported",),
+)
+def refused_for_python(m: Machine, kb: Knowledge) -> Found | None:
+    """This release exists on this system, for other Pythons only: {pythons}.
+
+    pip and uv pass over the wheels of other Pythons, and say then that no version satisfies the
+    requirement. Told from the Python where the report names it, else from the versions that were
+    offered instead: each Python is offered others.
+
+    Cured by an environment with one of those Pythons, or by a release that is made for this one.
+    """
+    one = _refused(m, kb, PYTHON)
+    if one is None:
+        return None
+    pythons = str(one.values.get("pythons") or "")
+    plain = "Each release of torch is made for a few versions of Python, and not for this one."
+    versions = [name for name in pythons.split(", ") if name]
+    made = f" ({pythons})" if pythons else ""
+    text = (
+        f"Make an environment with one of the Pythons it is made for{made}, or ask for a release "
+    )
+    text += "that is made for this one."
+    by_words = by_hand("other-python", "Use a Python that this release is made for", text)
+    known = m.platform.system is not None and m.python.kind is not None
+    ways = install_python(m, kb, versions) if known and versions else ()
+    why = _WHY.get(one.kind) or ("" if pythons else plain)
+    return _found(one, m, why, ways or by_words)
+
+
+@rule(
+    "torch-index-wrong",
+    title="The index that was asked does not have {wanted}",
+    yields_to=("torch-python-unsupported", "platform-unsupported"),
+)
+def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
+    """This release exists for this Python and system in another index: {variants}.
+
+    Every CUDA variant of torch has an index of its own, and not each release was built for each
+    variant. A release with a local version (+cu118) is never on PyPI, nightly builds are deleted
+    after some weeks, and some CUDA versions never had an index.
+
+    Cured by the index of a variant that this release was built for.
+    """
+    one = _refused(m, kb, INDEX)
+    if one is None:
+        return None
+    why = _WHY.get(one.kind, "")
+    variants = str(one.values.get("variants") or "")
+    ways = install_torch(m, kb) if m.platform.system and m.gpus else ()
+    return _found(one, m, why, ways or _named_index(variants))
+
+
+def _named_index(variants: str) -> tuple[Remedy, ...]:
+    text = "Take the index of a CUDA version that this release was built for: "
+    text += "--index-url https://download.pytorch.org/whl/ followed by "
+    text += f"one of {variants}." if "," in variants else f"{variants or 'its name'}."
+    return by_hand("right-index", "Ask the index that has it", text)
+
+
+_WHY = {
+    "no-such-index": "There never was an index of torch for {variant}: torch is built for a few "
+    "CUDA versions only.",
+    "no-such-variant": "No release of torch was ever built as {variant}.",
+    "no-such-build": "This release was built as {variants}, and not as what was asked for.",
+    "wheel": "The wheel is made for {tags}.",
+    "no-such-release": "No release of that number is known.",
+    "nightly-deleted": "Nightly builds are deleted after some weeks, and that of {day} is gone.",
+    "nightly-elsewhere": "Nightly builds are in an index of their own, which was not asked.",
+    "conda-channel": "None of the channels that were searched has it for this system.",
+}
+
+
+@rule("platform-unsupported", title="No build of {wanted} exists for this system or processor")
+def refused_for_platform(m: Machine, kb: Knowledge) -> Found | None:
+    """Nobody publishes this release for the system that asked for it.
+
+    CUDA builds are made for 64-bit Linux with glibc and for Windows. Macs with Intel processors
+    got their last release with torch 2.2, and 32-bit systems, Windows on ARM, musl and other
+    processors never had one of these.
+
+    Way out: another release, a build for the CPU, or a system that torch is built for.
+    """
+    one = _refused(m, kb, PLATFORM)
+    if one is None:
+        return None
+    text = "Use a 64-bit Python on a system that torch is built for, or a container of one. On a "
+    text += "Mac ask for the plain release without a CUDA variant."
+    return _found(one, m, "", by_hand("other-platform", "Use a system that has builds", text))
+
+
+@rule(
+    "torch-cpu-build",
+    title="{command} installs a CPU build of torch {where}",
+    yields_to=("torch-index-wrong", "jetson-build", "platform-unsupported"),
+)
+def cpu_build_chosen(m: Machine, kb: Knowledge) -> Found | None:
+    """Which build comes depends on the index: this one gives a build without CUDA.
+
+    PyPI has CPU builds only for Windows, and had only such for Linux on ARM before torch 2.11. The
+    index /whl/cpu, the conda package cpuonly and build strings of cpu name it outright. Judged
+    where the report shows that CUDA was wanted and not found.
+
+    Cured by the build for the GPU from its own index, after the CPU build is uninstalled.
+    """
+    chosen = cpu_chosen(m, kb)
+    if chosen is None:
+        return None
+    text = "Uninstall torch, then install it with --index-url https://download.pytorch.org/whl/ "
+    text += "followed by the variant for this driver and GPU, such as cu126 or cu130."
+    words = by_hand("cuda-build", "Install the CUDA build of torch", text)
+    known = m.platform.system is not None and bool(m.gpus)
+    return Found(
+        evidence=(f"installs.{chosen.place}.requirements", *chosen.evidence),
+        values={"command": chosen.command, "where": chosen.where},
+        confidence=chosen.confidence,
+        why=chosen.why,
+        remedies=(install_torch(m, kb) if known else ()) or words,
+    )
+
+
+@rule(
+    "torch-index-wrong",
+    title="There is no index of torch for {variant}, so pip took PyPI's build",
+    severity=Severity.ERROR,
+)
+def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Found | None:
+    """torch is built for a few CUDA versions only; an extra index that is not there is passed over.
+
+    With --extra-index-url or -f pip says nothing, and installs what PyPI has: on Windows a CPU
+    build, on Linux a build for another CUDA version than was asked for.
+
+    Cured by --index-url with a variant that exists.
+    """
+    chosen = cpu_chosen(m, kb)
+    if chosen is None or not chosen.strange:
+        return None
+    return Found(
+        evidence=(f"installs.{chosen.place}.indexes",),
+        values={"variant": chosen.strange},
+        confidence=Confidence.LIKELY,
+        remedies=_named_index(""),
+    )
+
+
+RULES: tuple[Rule, ...] = tuple(
+    msgspec.structs.replace(one, essential=False, silent=True)
+    for one in (
+        refused_for_platform,
+        refused_for_python,
+        refused_by_index,
+        cpu_build_chosen,
+        fallen_back_to_pypi,
+    )
+)
