@@ -75,7 +75,7 @@ def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:
     wait_for_answer(m)
     wait_for_table(m)
     fine = cpu_on_purpose(m)
-    if not fine and m.torch.installed is not False and m.look != "report":
+    if not fine and m.torch.installed is not False and (m.look != "report" or m.pci):
         need(m.torch.build, "torch.build")
     looked = m.pci is not None
     return Found(

@@ -16,10 +16,10 @@ from cudadoctor.rules.signs import (
     bus_key,
     code_path,
     driver_code,
+    heard,
     live_gpus,
     log_text,
     nvidia_pci,
-    said,
 )
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def gpu_ecc(m: Machine, kb: Knowledge) -> Found | None:
     Cured by a reset of the GPU while nothing uses it, or by a reboot. A failed remapping, or errors
     that return, mean a replacement. Switching ECC off hides wrong results.
     """
-    told = said(m, *_ECC_WORDS)
+    told = heard(m, *_ECC_WORDS)
     bad = [(gpu.index, what, grave) for gpu in live_gpus(m) for what, grave in _ecc(gpu)]
     bad += [(-1, what, grave) for what, grave in _logged(m)] if not bad else []
     if not bad and told is None:

@@ -22,8 +22,8 @@ from cudadoctor.rules.signs import (
     code_path,
     cuda_works,
     driver_code,
+    heard,
     live_gpus,
-    said,
 )
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def libcuda_stub(m: Machine, kb: Knowledge) -> Found | None:
     libcuda = m.driver.libcuda
     if libcuda.loads is False or libcuda.code == SUCCESS or cuda_works(m):
         return None
-    told = said(m, *_STUB_WORDS)
+    told = heard(m, *_STUB_WORDS)
     if not told and libcuda.code is None and not answered(m):
         return None
     path = libcuda.path or ""
@@ -123,7 +123,7 @@ def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:
     libcuda = m.driver.libcuda
     if libcuda.code == SUCCESS or cuda_works(m) or driver_code(m) == MISMATCH:
         return None
-    told = said(m, *_COMPAT_WORDS)
+    told = heard(m, *_COMPAT_WORDS)
     if told is None and libcuda.loads is False:
         return None
     if told is None and libcuda.code is None and not answered(m):
@@ -167,8 +167,8 @@ def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
         return None
     if cuda_works(m) or libcuda.loads is False or libcuda.code == SUCCESS:
         return None
-    told = said(m, *_UNKNOWN_WORDS)
-    if not live_gpus(m) and not (told and m.look == "report"):
+    told = heard(m, *_UNKNOWN_WORDS)
+    if not live_gpus(m):
         return None
     code = _UNKNOWN if told else need(libcuda.code, "driver.libcuda.code")
     if code != _UNKNOWN or libcuda.clean_code == SUCCESS:

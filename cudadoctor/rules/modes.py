@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cudadoctor.findings import Confidence, Severity
 from cudadoctor.remedies import by_hand
 from cudadoctor.rule import Found, rule
-from cudadoctor.rules.signs import cuda_works, live_gpus, said
+from cudadoctor.rules.signs import cuda_works, heard, live_gpus
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Gpu, Machine
@@ -34,7 +34,7 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
     Cured by installing the fabric manager of the driver's version and starting it. Restarting it
     while jobs run breaks them.
     """
-    told = said(m, *_NOT_READY)
+    told = heard(m, *_NOT_READY)
     libcuda = m.driver.libcuda
     if cuda_works(m) or (libcuda.code != _SYSTEM_NOT_READY and told is None):
         return None
@@ -82,7 +82,7 @@ def compute_mode(m: Machine, kb: Knowledge) -> Found | None:
     gave is the one to use. On a GPU in default mode the same error means a process that is ending,
     a dead MPS daemon or a GPU that needs a reset.
     """
-    told = said(m, *_BUSY)
+    told = heard(m, *_BUSY)
     gpus = live_gpus(m)
     modes = {gpu.compute_mode for gpu in gpus if gpu.compute_mode}
     shut = [gpu for gpu in gpus if gpu.compute_mode == "prohibited" or _taken(gpu)]

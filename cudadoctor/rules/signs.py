@@ -241,6 +241,11 @@ def said(m: Machine, *words: str, pasted: bool = True) -> str | None:
     return None
 
 
+def heard(m: Machine, *words: str) -> str | None:
+    """As `said`, on a host: what a text of a pasted report means, the table of symptoms tells."""
+    return None if m.look == "report" else said(m, *words)
+
+
 def _texts(m: Machine) -> list[tuple[str, str]]:
     texts: list[tuple[str, str]] = []
     if torch := m.torch.imported:
