@@ -196,8 +196,16 @@ _DENIED = re.compile(
 )
 
 
+_REFUSED = re.compile(
+    r"(?:requirements? |distribution (?:found for |')|you require |because |no versions? of |match )'?$"
+)
+"""What stands before a release that an installer did not find: it is not installed."""
+
+
 def _versions(doc: Document) -> Iterator[Said]:
     for match in _TORCH.finditer(doc.flat):
+        if _REFUSED.search(doc.low[max(0, match.start() - 24) : match.start()]):
+            continue
         line = doc.line_at(match.start()).number
         for path, value in torch_facts(match["v"]):
             yield Said(path, value, line, Rank.PROSE, _WHO)

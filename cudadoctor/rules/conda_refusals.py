@@ -59,7 +59,7 @@ def _cause(
     if name in _CUDA and (m.platform.system == "Darwin" or platform == "linux_aarch64"):
         return PLATFORM, Confidence.LIKELY, "conda-channel"
     if name == "pytorch-cuda" and version and _minor(version) not in PYTORCH_CUDA:
-        return INDEX, Confidence.CERTAIN, "no-such-variant"
+        return INDEX, Confidence.CERTAIN, "conda-variant"
     if one.lacks == "python":
         return PYTHON, Confidence.LIKELY, "said"
     if name in _TORCH and version and _not_for_python(_TORCH[name], version, m, kb):

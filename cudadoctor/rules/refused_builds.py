@@ -8,6 +8,7 @@ the cause that most of them share is the likely one.
 from __future__ import annotations
 
 import math
+from datetime import date, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +33,7 @@ from cudadoctor.rules.asked_index import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from cudadoctor.facts import Install, Interpreter, Platform
     from cudadoctor.knowledge import Knowledge
@@ -85,6 +86,8 @@ _PLATFORMS = {
     "linux_aarch64": 0.05,
 }
 """How often each system is behind a report that does not name it."""
+_RARE = {"2.7": 0.03, "3.5": 0.05, "3.6": 0.3, "3.15": 0.3}
+"""Pythons that are behind fewer reports than the others."""
 _32_BIT = 0.06
 _LIKELY = 0.72
 """Share of what speaks for a cause from which on it is likely."""
@@ -106,11 +109,11 @@ def _refusals(
     installs: tuple[Install, ...],
     platform: Platform,
     python: Interpreter,
-    date: str | None,
+    day: str | None,
     kb: Knowledge,
 ) -> tuple[Refused, ...]:
     """Several rules ask for the same: the tables are gone through once."""
-    m = Machine(installs=installs, platform=platform, python=python, date=date)
+    m = Machine(installs=installs, platform=platform, python=python, date=day)
     return tuple(_each(m, kb))
 
 
@@ -132,9 +135,12 @@ def _judged(one: Install, wanted: Wanted, place: int, m: Machine, offers: Offers
     searched = searched_by(one)
     values: dict[str, object] = {"wanted": wanted.text, "python": python_of(m) or ""}
     values["index"] = ", ".join(sorted(searched.indexes))
-    values["variants"] = _variants(wanted, m, offers)
+    values["variants"] = _variants(wanted, searched.indexes, m, offers)
     certain = (
-        _walled(m) or _withdrawn(one, wanted, searched) or _never_built(wanted, searched, offers)
+        _walled(m)
+        or _wrong_wheel(one, m)
+        or _withdrawn(one, wanted, searched)
+        or _never_built(wanted, searched, offers)
     )
     if certain is not None:
         cause, kind, sure, more = certain
@@ -219,15 +225,28 @@ def _past(name: str, offers: Offers) -> bool:
     return len(name) < 5 or int(name[2:]) <= offers.newest_cuda
 
 
-def _variants(wanted: Wanted, m: Machine, offers: Offers) -> str:
-    """The variants of that release on this system, the oldest CUDA first."""
+def _variants(wanted: Wanted, near: Iterable[str], m: Machine, offers: Offers) -> str:
+    """The variants of that release on this system, the oldest CUDA first, nearest to the asked."""
     platform = platform_of(m)
     found = {
         one.place
         for one in _matching(without_local(wanted), offers)
         if platform in (None, one.platform) and one.place.startswith("cu")
     }
-    return ", ".join(sorted(found, key=lambda name: int(name[2:]) if len(name) > 4 else 0))
+    asked = next((name for name in (wanted.local, *near) if name[2:].isdigit()), "")
+    names = sorted(found, key=_number)
+    if len(names) > _MOST_VARIANTS:
+        target = _number(asked) or _number(names[-1])
+        names = sorted(sorted(names, key=lambda name: abs(_number(name) - target))[:4], key=_number)
+    return ", ".join(names)
+
+
+_MOST_VARIANTS = 6
+
+
+def _number(variant: str) -> int:
+    """cu92 -> 92, cu118 -> 118, cu100 -> 100, others 0."""
+    return int(variant[2:]) if variant[2:].isdigit() else 0
 
 
 def _matching(wanted: Wanted, offers: Offers) -> tuple[Offer, ...]:
@@ -255,7 +274,7 @@ def _weighed(
         cause = _cause(guess, wanted, matching, searched, one)
         if one.lacks == "platform" and cause[0] == PYTHON:
             continue
-        weight = guess.weight * (1.0 if cause[1] else 0.05)
+        weight = guess.weight * (1.0 if cause[1] else 0.01)
         scores[cause[0]] = scores.get(cause[0], 0.0) + weight
         if cause[0] not in shown or guess.weight > shown[cause[0]].weight:
             shown[cause[0]] = guess
@@ -312,9 +331,11 @@ def _guesses(
             listed = offers.listed(wanted.name, places, platform, name)
             day, fit = _fit(listed, shown, m, name)
             if fit > 0.004:
-                yield Guess(
-                    platform, name, day, prior * fit * (0.2 if "t" in name and not python else 1)
-                )
+                yield Guess(platform, name, day, prior * fit * _common(name))
+
+
+def _common(python: str) -> float:
+    return _RARE.get(python.rstrip("t"), 1.0) * (0.2 if python.endswith("t") else 1.0)
 
 
 def _places(searched: Searched, offers: Offers) -> frozenset[str]:
@@ -368,7 +389,8 @@ def _empty_until(listed: tuple[Offer, ...], first: str, shown: Shown) -> tuple[s
     empty = _months(min(end, until)) - _months(start)
     if empty <= 0 or span <= 0:
         return end, 0.0
-    return min(end, until), min(1.0, 3 * empty / span)
+    eve = date.fromisoformat(min(end, until)) - timedelta(days=1)
+    return eve.isoformat(), min(1.0, 3 * empty / span)
 
 
 def _months(day: str) -> float:
@@ -411,11 +433,8 @@ def _of_guess(
 ) -> dict[str, object]:
     here = [one for one in matching if one.platform == guess.platform]
     pythons = {name for one in here for name in one.pythons if not name.endswith("t")}
-    fitting = [one for one in here if guess.python in one.pythons] or here
-    variants = sorted({one.place for one in fitting})
     return {
         "python": python_of(m) or (guess.python if cause == PYTHON else ""),
         "platform": guess.platform,
         "pythons": ", ".join(sorted(pythons, key=Version)),
-        "variants": ", ".join(name for name in variants if name != PYPI) or PYPI,
     }

@@ -86,7 +86,7 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Found | None:
     yields_to=("torch-python-unsupported", "platform-unsupported"),
 )
 def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
-    """This release exists for this Python and system in another index: {variants}.
+    """This release exists for this Python and system, in another index than the one asked.
 
     Every CUDA variant of torch has an index of its own, and not each release was built for each
     variant. A release with a local version (+cu118) is never on PyPI, nightly builds are deleted
@@ -100,7 +100,15 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
     why = _WHY.get(one.kind, "")
     variants = str(one.values.get("variants") or "")
     ways = install_torch(m, kb) if m.platform.system and m.gpus else ()
+    if one.kind.startswith("conda"):
+        return _found(one, m, why, _other_channel())
     return _found(one, m, why, ways or _named_index(variants))
+
+
+def _other_channel() -> tuple[Remedy, ...]:
+    text = "The pytorch channel ended with torch 2.5.1, for CUDA 11.8, 12.1 and 12.4. Take "
+    text += "pytorch-gpu from conda-forge with cuda-version, or the wheel of pip from torch's own index."
+    return by_hand("right-channel", "Ask a channel that has it", text)
 
 
 def _named_index(variants: str) -> tuple[Remedy, ...]:
@@ -119,6 +127,7 @@ _WHY = {
     "no-such-release": "No release of that number is known.",
     "nightly-deleted": "Nightly builds are deleted after some weeks, and that of {day} is gone.",
     "nightly-elsewhere": "Nightly builds are in an index of their own, which was not asked.",
+    "conda-variant": "The package pytorch-cuda was made for CUDA {variants} only.",
     "conda-channel": "None of the channels that were searched has it for this system.",
 }
 
