@@ -197,7 +197,8 @@ _DENIED = re.compile(
 
 
 _REFUSED = re.compile(
-    r"(?:requirements? |distribution (?:found for |')|you require |because |no versions? of |match )'?$"
+    r"(?:requirements? |distribution (?:found for |')|you require |because |no versions? of |match "
+    r")'?$"
 )
 """What stands before a release that an installer did not find: it is not installed."""
 

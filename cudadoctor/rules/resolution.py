@@ -107,7 +107,7 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
 
 def _other_channel() -> tuple[Remedy, ...]:
     text = "The pytorch channel ended with torch 2.5.1, for CUDA 11.8, 12.1 and 12.4. Take "
-    text += "pytorch-gpu from conda-forge with cuda-version, or the wheel of pip from torch's own index."
+    text += "pytorch-gpu from conda-forge with cuda-version, or pip's wheel from torch's own index."
     return by_hand("right-channel", "Ask a channel that has it", text)
 
 
