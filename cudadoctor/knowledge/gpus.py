@@ -46,7 +46,17 @@ class Gpus:
             number = self._table.names.get(spelling)
             if number is not None:
                 return None if number < 0 else self._model(number)
-        return None
+        return self._cut_off(name) if name.endswith("...") else None
+
+    def _cut_off(self, name: str) -> GpuModel | None:
+        """Of a name that a table cut off, the first model, where all that begin so are alike."""
+        start = spellings(name.rstrip(". "))[0]
+        numbers = {no for one, no in self._table.names.items() if one.startswith(start)}
+        if len(start) < 5 or not numbers or min(numbers) < 0:
+            return None
+        models = [self._table.models[number] for number in sorted(numbers)]
+        alike = {(one.capability, one.architecture, one.data_center) for one in models}
+        return self._model(min(numbers)) if len(alike) == 1 else None
 
     def _model(self, number: int) -> GpuModel:
         row = self._table.models[number]

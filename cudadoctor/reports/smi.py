@@ -13,6 +13,7 @@ import msgspec
 from packaging.version import Version
 
 from cudadoctor.facts import Gpu
+from cudadoctor.reports.smi_query import query_gpus
 from cudadoctor.versions import DriverVersion, driver_of, version_of, whole
 
 MIB = 1 << 20
@@ -97,6 +98,8 @@ def parse_smi(text: str) -> SmiSaid:
     if gpus is None:
         gpus = _table(text)
     if gpus is None:
+        gpus = query_gpus(text) if "Product Name" in text else None
+    if gpus is None:
         gpus = _list(text)
     if not gpus:
         gpus = _lost(text) or gpus
@@ -158,9 +161,15 @@ def _dicts(text: str) -> list[dict[str, str]]:
     for start, line in enumerate(lines):
         names = [name.split("[")[0].strip() for name in line.split(",")]
         if len(names) > 1 and {"name", "uuid", "index", "driver_version"} & set(names):
-            rows = [_cells(line) for line in lines[start + 1 :]]
+            rows = [_cells(line) for line in _until_blank(lines[start + 1 :])]
             return [dict(zip(names, row, strict=False)) for row in rows if len(row) == len(names)]
     return []
+
+
+def _until_blank(lines: list[str]) -> list[str]:
+    """The lines up to an empty one: what stands behind it is another output."""
+    end = next((n for n, line in enumerate(lines) if n and not line.strip()), len(lines))
+    return lines[:end]
 
 
 def _cells(line: str) -> list[str]:
@@ -276,12 +285,16 @@ _COLUMNS: dict[str, tuple[str, Any]] = {
 _FIRST = re.compile(
     r"^\|\s*(?P<index>\d{1,3})\s+(?P<name>\S.*?)\s+(?:(?P<p>On|Off|N/A|WDDM|TCC|MCDM)\s*)?\|"
     r"\s*(?P<bus>(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])"
-    r"\s+(?P<display>On|Off|N/A)?\s*\|\s*(?P<ecc>\S+)?"
+    r"(?:\s+(?P<display>On|Off|N/A))?\s*(?:\|\s*(?P<ecc>\S+)?|$)"
+)
+_FIRST_CUT = re.compile(
+    r"\|\s*(?P<index>\d{1,3})\s+(?P<name>(?!N/A)\S.{2,40}?)\s+(?P<p>On|Off|N/A|WDDM|TCC|MCDM)"
+    r"\s*\|?\s*[0-9A-Fa-f:.]{0,14}$"
 )
 _SECOND = re.compile(
     r"(?P<temperature>\d{1,3})C\s+(?P<state>P\d{1,2})\s+(?P<power>\d+W|N/A|ERR!)?"
     r"[^|]*?(?P<limit>/ *\d+W)?\s*\|\s*(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB"
-    r"\s*\|\s*(?P<load>\d+%|N/A)?\s*(?P<mode>[\w. ]+?)?\s*(?:\||$)"
+    r"\s*(?:\|\s*(?P<load>\d+%|N/A)?\s*(?P<mode>[\w. ]+?)?\s*(?:\||$)|$)"
 )
 _MEMORY = re.compile(r"\|\s*(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB")
 
@@ -289,8 +302,8 @@ _MEMORY = re.compile(r"\|\s*(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB")
 def _table(text: str) -> tuple[Gpu, ...] | None:
     """GPUs of the plain table; names that it cuts keep their dots. None where there is no table."""
     found: list[dict[str, Any]] = []
-    for line in text.splitlines():
-        first = _FIRST.search(line.strip())
+    for line in _rows_apart(text).splitlines():
+        first = _FIRST.search(line.strip()) or _FIRST_CUT.match(line.strip())
         if first:
             found.append(_first_fields(first))
         elif found and "memory_bytes" not in found[-1]:
@@ -302,17 +315,32 @@ def _table(text: str) -> tuple[Gpu, ...] | None:
     return tuple(Gpu(**fields) for fields in found) or None
 
 
+_RUN_ON = re.compile(r"\|\s(?=\|\s{0,4}\d{1,3}\s{1,4}\S|\|\s{0,4}(?:\d{1,3}%|N/A|ERR!)\s)")
+
+
+def _rows_apart(text: str) -> str:
+    """A table that lost its line breaks has them again before each row."""
+    return "\n".join(
+        _RUN_ON.sub("|\n", line) if line.count("|") > 8 else line for line in text.splitlines()
+    )
+
+
 def _first_fields(first: re.Match[str]) -> dict[str, Any]:
+    """Where the driver has lost a GPU, ERR! stands in the place of its name."""
+    name = re.sub(r"\s+(On|Off|N/A)$", "", first["name"]).strip()
+    lost = name in ("ERR!", "Unknown Error", "GPU is lost")
     fields: dict[str, Any] = {
         "index": int(first["index"]),
-        "name": re.sub(r"\s+(On|Off|N/A)$", "", first["name"]).strip(),
-        "bus_id": first["bus"].lower(),
+        "name": None if lost else name,
+        "bus_id": (first.groupdict().get("bus") or "").lower() or None,
     }
+    if lost:
+        fields["code"] = 15 if name == "GPU is lost" else 999
     if first["p"] in ("On", "Off"):
         fields["persistence"] = first["p"] == "On"
-    if first["display"] in ("On", "Off"):
-        fields["display"] = first["display"] == "On"
-    ecc = first["ecc"]
+    display, ecc = first.groupdict().get("display"), first.groupdict().get("ecc")
+    if display in ("On", "Off"):
+        fields["display"] = display == "On"
     errors = whole(ecc or "")
     if ecc in ("N/A", "Off") or errors is not None:
         fields.update({"unsupported": ("ecc",)} if ecc == "N/A" else {"ecc": ecc != "Off"})

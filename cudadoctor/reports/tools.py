@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.facts import Xid
+from cudadoctor.facts import Gpu, Xid
+from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.kernel_log import parse_kernel_log
 from cudadoctor.reports.smi import parse_smi
@@ -47,12 +48,13 @@ def read_nvidia_smi(doc: Document, _: Knowledge) -> Iterator[Said]:
     """Driver, newest CUDA version and GPUs out of nvidia-smi in any of its forms."""
     if not any(words in doc.low for words in _SMI_GATE):
         return
-    yield from _banner(doc)
-    smi = parse_smi(doc.text)
+    said = list(_banner(doc))
+    yield from said
+    smi = parse_smi(_with_names(doc) if "noheader" in doc.low else doc.text)
     line = next((one.number for one in doc.lines if "NVIDIA-SMI" in one.text), 1)
-    gpus = smi.gpus if smi.gpus or smi.code == 6 else None
     for path, value in (
-        ("gpus", gpus),
+        ("driver.reported", None if said else smi.driver),
+        ("gpus", _believed(smi.gpus, smi.code)),
         ("driver.smi.message", smi.message),
         ("driver.nvml.code", smi.code),
     ):
@@ -61,6 +63,30 @@ def read_nvidia_smi(doc: Document, _: Knowledge) -> Iterator[Said]:
     if mismatch:
         where = doc.line_at(mismatch.start()).number
         yield Said("driver.library", DriverVersion(mismatch[1]), where, Rank.TOOL, "nvidia-smi")
+
+
+_QUERY = re.compile(r"--query-gpu[= ]([\w.,]{4,400})")
+
+
+def _with_names(doc: Document) -> str:
+    """A CSV without its head has it again: the command names the columns."""
+    out: list[str] = []
+    for line in doc.lines:
+        query = _QUERY.search(line.text) if "--query-gpu" in line.text else None
+        out.append(query[1] if query and "noheader" in line.text else line.text)
+    return "\n".join(out)
+
+
+def _believed(gpus: tuple[Gpu, ...] | None, code: int | None) -> tuple[Gpu, ...] | None:
+    """Without the lines that only look like one of a list: "GPU 0: out of memory"."""
+    if not gpus:
+        return gpus if code == 6 else None
+    kept = tuple(one for one in gpus if one.uuid or one.bus_id or one.code or _is_name(one.name))
+    return kept or None
+
+
+def _is_name(name: str | None) -> bool:
+    return name is not None and len(name) < 60 and values.is_nvidia(name)
 
 
 def _banner(doc: Document) -> Iterator[Said]:
