@@ -131,15 +131,20 @@ def _neighbours(lines: list[Line]) -> dict[str, Any]:
     numpy, ended = _first(lines, "numpy"), _end_of(lines, "numpy")
     if numpy is not None:
         facts["numpy_error"] = numpy["error"]
-    elif ended is not None:
+    elif ended is not None and not _from_outside(ended) and ended["status"] != "timed-out":
         facts["numpy_error"] = ended["detail"]
     errors = {one["name"]: one["error"] for one in lines if one["kind"] == "companion"}
     for line in lines:
         name = str(line.get("stage", "")).partition("companion ")[2]
-        if line["kind"] == "end" and name and name not in errors:
+        if line["kind"] == "end" and name and name not in errors and not _from_outside(line):
             errors[name] = line["detail"]
     facts["companion_errors"] = errors
     return facts
+
+
+def _from_outside(end: Line) -> bool:
+    """Whether somebody ended it, as the out-of-memory killer does: no library does that."""
+    return end.get("signal") in (9, 15)
 
 
 def _mapped(lines: list[Line]) -> Any:
