@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_right
-from functools import cached_property
+from bisect import bisect_left, bisect_right
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-MOST_CHARACTERS = 4 << 20
+MOST_CHARACTERS = 2 << 20
 """Of a longer document the beginning and the end are read: there the facts and the error stand."""
 LONGEST_LINE = 24_000
 """The longest line that a program writes for people: pip's list of versions."""
 _UNREADABLE = 0.2
 """Share of characters that no text has, above which a document is none."""
+
+
+TOKEN = re.compile(r"[a-z0-9_]+")
 
 
 class NotTextError(ValueError):
@@ -30,6 +33,56 @@ class Line(NamedTuple):
 
     number: int
     text: str
+
+
+class Index:
+    """The different words of a text: runs of letters, digits and underscores in lower case."""
+
+    def __init__(self, words: frozenset[str]) -> None:
+        self._words = words
+        self._forward = sorted(words)
+        self._backward = sorted(word[::-1] for word in words)
+        self._all = " ".join(words)
+
+    def may_hold(self, sought: Sought) -> bool:
+        """False where the search text cannot stand in the text."""
+        return (
+            sought.alone in self._all
+            and sought.inner <= self._words
+            and _any_starts(self._forward, sought.last)
+            and _any_starts(self._backward, sought.first[::-1])
+        )
+
+
+class Sought(NamedTuple):
+    """A search text by its words. inner: those that stand in a text as they are.
+
+    first may be the end of a longer word there, last the beginning of one, alone, the only one, a
+    part; "" where the search text has no such word.
+    """
+
+    alone: str
+    first: str
+    inner: frozenset[str]
+    last: str
+
+
+@cache
+def sought(text: str) -> Sought:
+    """The words of a search text."""
+    spans = [(one.start(), one.end()) for one in TOKEN.finditer(text)]
+    inner = frozenset(text[a:b] for a, b in spans if a > 0 and b < len(text))
+    first = text[: spans[0][1]] if spans and spans[0][0] == 0 and spans[0][1] < len(text) else ""
+    last = text[spans[-1][0] :] if spans and spans[-1][1] == len(text) and spans[-1][0] else ""
+    alone = text if len(spans) == 1 and spans[0] == (0, len(text)) else ""
+    return Sought(alone, first, inner, last)
+
+
+def _any_starts(words: list[str], start: str) -> bool:
+    if not start:
+        return True
+    place = bisect_left(words, start)
+    return place < len(words) and words[place].startswith(start)
 
 
 class Document:
@@ -58,6 +111,11 @@ class Document:
         return self.flat.lower()
 
     @cached_property
+    def index(self) -> Index:
+        """The words of `low`, which say quickly that most search texts do not stand there."""
+        return Index(frozenset(TOKEN.findall(self.low)))
+
+    @cached_property
     def _pieces(self) -> list[str]:
         # Only this letter changes its length in lower case.
         return [" ".join(line.text.split()).replace("İ", "I") for line in self.lines]
@@ -75,12 +133,18 @@ class Document:
         return self.lines[max(0, bisect_right(self._starts, position) - 1)]
 
 
+_FOREIGN_DIGIT = re.compile(r"(?![0-9])\d")
+
+
 def document(data: bytes | str) -> Document:
     """A document out of bytes of any encoding.
 
     Raises NotTextError for what is no text.
     """
     text = _cut(data if isinstance(data, str) else _decoded(data))
+    if not text.isascii():
+        # \d finds the digits of every script, and a version takes ours only.
+        text = _FOREIGN_DIGIT.sub(lambda digit: str(int(digit[0])), text)
     numbered = [
         Line(number, _shortened(line)) for number, line in enumerate(text.split("\n"), start=1)
     ]

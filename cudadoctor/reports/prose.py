@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from cudadoctor.facts import Gpu, PciGpu
+from cudadoctor.reports.document import Document
 from cudadoctor.reports.telling import Rank, Said
 from cudadoctor.reports.values import torch_facts, version_of
 from cudadoctor.versions import DriverVersion
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
-    from cudadoctor.reports.document import Document
 
 _WHO = "the author"
+_LINES = 1500
+"""People write at the beginning; what comes later is a log."""
 
 # --- GPUs ----------------------------------------------------------------------------------------
 
@@ -67,9 +69,10 @@ _INTEL = re.compile(
 
 def read_prose(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
     """Everything that the author's own words tell."""
-    yield from _gpus(doc, knowledge)
-    yield from _versions(doc)
-    yield from _systems(doc)
+    part = Document(doc.lines[:_LINES]) if len(doc.lines) > _LINES else doc
+    yield from _gpus(part, knowledge)
+    yield from _versions(part)
+    yield from _systems(part)
 
 
 def _gpus(doc: Document, knowledge: Knowledge) -> Iterator[Said]:

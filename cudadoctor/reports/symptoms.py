@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cudadoctor.facts import Symptom
 from cudadoctor.knowledge.symptoms import SymptomRow, Symptoms, compiled
-from cudadoctor.reports.document import Document
+from cudadoctor.reports.document import Document, sought
 
 MOST = 60
 """More symptoms than this come from a log that holds everything; the first ones count."""
@@ -22,9 +22,14 @@ def symptoms_of(doc: Document, table: Symptoms) -> tuple[Symptom, ...]:
     return tuple(found[:MOST])
 
 
+def _stands(word: str, doc: Document) -> int:
+    """Where the search text stands in the document, -1 where it does not."""
+    return doc.low.find(word) if doc.index.may_hold(sought(word)) else -1
+
+
 def _found(row: SymptomRow, doc: Document) -> Symptom | None:
-    places = [place for word in row.words if (place := doc.low.find(word)) >= 0]
-    if not places or (row.also and not any(word in doc.low for word in row.also)):
+    places = [place for word in row.words if (place := _stands(word, doc)) >= 0]
+    if not places or (row.also and not any(_stands(word, doc) >= 0 for word in row.also)):
         return None
     if row.pattern is None:
         return _symptom(row, doc, min(places), {})
@@ -39,7 +44,7 @@ def _found(row: SymptomRow, doc: Document) -> Symptom | None:
 def _all_places(row: SymptomRow, doc: Document) -> list[int]:
     places: list[int] = []
     for word in row.words:
-        place = doc.low.find(word)
+        place = _stands(word, doc)
         while place >= 0 and len(places) < _TRIES:
             if not places or place - places[-1] > _AFTER // 2 or place < places[-1]:
                 places.append(place)

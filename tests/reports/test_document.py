@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cudadoctor.reports.document import NotTextError, document
+from cudadoctor.reports.document import NotTextError, document, sought
 
 ERROR = "RuntimeError: CUDA error: out of memory"
 
@@ -106,3 +108,12 @@ def test_of_a_flood_the_beginning_and_the_end_are_kept() -> None:
 )
 def test_the_day_of_a_report_is_that_of_its_latest_stamp(text: str, day: str) -> None:
     assert document(text).day == day
+
+
+@given(
+    text=st.text("ab_ .:-", max_size=24),
+    words=st.text("ab_ .:-", min_size=1, max_size=8),
+)
+def test_the_index_never_denies_what_stands_there(text: str, words: str) -> None:
+    if words in document(text).low:
+        assert document(text).index.may_hold(sought(words))
