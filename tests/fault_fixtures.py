@@ -25,7 +25,7 @@ from cudadoctor.probes.nvml import read_nvml
 CODES = (*range(1, 5), *range(6, 24), *range(25, 31), 999)
 """Every error code of NVML but 5 (already initialised, long gone) and 24, which have no meaning."""
 
-GARBAGE = ("ones", "zeros", "noise")
+GARBAGE = ("ones", "zeros", "noise", "open")
 ESSENTIAL = ("nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2")
 """Without these nothing is known of a GPU; of all others the loss is a gap."""
 

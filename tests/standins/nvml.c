@@ -37,6 +37,7 @@ enum { NOT_FOUND = 6, NOT_SUPPORTED = 3, SMALL = 7, VERSION_MISMATCH = 25 };
 #define DOES(gpu) do { int code = act(gpu, __func__); if (code) return code; } while (0)
 
 static int put(char *to, u32 size, const char *text) {
+    if (garbage == 4) { memset(to, 'A', size); return 0; }
     if (strlen(text) >= size) return SMALL;
     strcpy(to, text);
     return 0;

@@ -1,7 +1,8 @@
 /* The scenario of a stand-in library: "key = value" lines of the file that CUDADOCTOR_STANDIN names.
 
    <function> = <code> | hang | crash       what a function does; gpu3.<function> for one GPU only
-   <function> = ones | zeros | noise        it succeeds, and all that it answers is garbage
+   <function> = ones | zeros | noise | open it succeeds, and all that it answers is garbage;
+                                            open: its texts fill the buffer and have no end
    after = <calls> <code> | hang | crash    what everything does once so many calls were answered;
                                             gpu3.after counts the calls about one GPU only
    <key> = <value>                          what it answers; gpu3.<key> for one GPU only */
@@ -32,9 +33,9 @@ static const char *find(const char *key) {
     return NULL;
 }
 
-/* Not 0 while a function answers with garbage: 1 ones, 2 zeros, 3 noise. */
+/* Not 0 while a function answers with garbage: 1 ones, 2 zeros, 3 noise, 4 open. */
 static int garbage;
-static const char *const GARBAGE[] = {"", "ones", "zeros", "noise"};
+static const char *const GARBAGE[] = {"", "ones", "zeros", "noise", "open"};
 
 static const char *scenario_of(int gpu, const char *key) {
     char one[128];
@@ -47,14 +48,14 @@ static const char *scenario_of(int gpu, const char *key) {
 }
 
 static const char *text_of(int gpu, const char *key, const char *usual) {
-    static const char *const words[] = {"", "\xff\xff\xff\xff", "", "\x1b[31m\xde\xad\n$(x)"};
+    static const char *const words[] = {"", "\xff\xff\xff\xff", "", "\x1b[31m\xde\xad\n$(x)", ""};
     const char *found = scenario_of(gpu, key);
     if (garbage) return words[garbage];
     return found ? found : usual;
 }
 
 static long long number_of(int gpu, const char *key, long long usual) {
-    static const long long numbers[] = {0, -1, 0, 0x5eadbeefdeadbeef};
+    static const long long numbers[] = {0, -1, 0, 0x5eadbeefdeadbeef, 0x7fffffffffffffff};
     const char *found = scenario_of(gpu, key);
     if (garbage) return numbers[garbage];
     return found ? strtoll(found, NULL, 0) : usual;
@@ -68,7 +69,7 @@ static int done(const char *does) {
         for (;;) pause();
     }
     if (!strcmp(does, "crash")) *(volatile int *)0 = 1;
-    for (int kind = 1; kind < 4; kind++)
+    for (int kind = 1; kind < 5; kind++)
         if (!strcmp(does, GARBAGE[kind])) garbage = kind;
     return garbage ? 0 : (int)strtol(does, NULL, 0);
 }
