@@ -48,6 +48,8 @@ def labelled(text: str, labels: tuple[Label, ...], near: int) -> list[Labelled]:
     places = _apart(place for label in labels for place in _places(label, low))
     sure = [start for start, _, label in places if label.sure]
     kept = [one for one in places if any(abs(one[0] - other) < near for other in sure)]
+    if not kept:
+        return []
     ends = [start for start, _, _ in kept[1:]] + [len(text)]
     return [
         Labelled(label, text[after : min(end, after + LONGEST)], after)
