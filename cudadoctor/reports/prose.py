@@ -179,6 +179,16 @@ _SYSTEMS: tuple[tuple[str, Facts], ...] = (
     (r"\bwindows[ -]?(?:10|11|7|8|server|nt)\b|\bwin1[01]\b|\bon windows\b", _WINDOWS),
     (r"(?-i:\bWindows\b)(?! (?:side|host))|(?<!\w)[A-Z]:\\{1,2}\w", _WINDOWS),
     (r"\bwsl ?2?\b|windows subsystem for linux", {"platform.wsl": 2, **_LINUX}),
+    (
+        r"\bintel[- ](?:based )?(?:mac|macbook|imac)\b|\b(?:macos|mac ?os ?x?|macbook)\b[^.;]{0,30}"
+        r"\b(?:x86_64|intel)\b|\bmacosx?[-_]\d{2}[._]\d{1,2}[-_]x86_64\b",
+        {"platform.system": "Darwin", "platform.machine": "x86_64"},
+    ),
+    (
+        r"\bapple (?:silicon|m[1-5])\b|\bmac\w{0,5}[- ](?:air |pro |mini |studio )?\(?m[1-5]\b|"
+        r"\b(?:macos|mac ?os ?x?|macbook)\b[^.;]{0,30}\b(?:arm64|m[1-5])\b",
+        {"platform.system": "Darwin", "platform.machine": "arm64"},
+    ),
     (r"\b(?:macos|mac os|osx|macbook|apple silicon)\b", {"platform.system": "Darwin"}),
     *(
         (words, Facts({"platform.distro": name, **_LINUX}))
@@ -186,6 +196,7 @@ _SYSTEMS: tuple[tuple[str, Facts], ...] = (
     ),
     (r"\blinux\b|/usr/lib|/home/\w", _LINUX),
     (r"\baarch64\b|\barm64\b|\bg[bh]200\b|\bdgx spark\b|\bgrace (?:hopper|blackwell)\b", _ARM),
+    (r"\bx86[_-]64\b|\b(?:linux|windows)[-/ ]amd64\b", {"platform.machine": "x86_64"}),
     (r"\bjetson\b|\bjetpack|\bl4t\b|\btegra\b", {"platform.jetson": True, **_ARM, **_LINUX}),
     *((words, Facts({"container.kind": name})) for name, words in _BOXES.items()),
     (r"\b(?:slurm|sbatch|srun|salloc)\b", {"container.scheduler": "slurm"}),

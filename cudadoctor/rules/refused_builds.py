@@ -89,6 +89,8 @@ _PLATFORMS = {
 _RARE = {"2.7": 0.03, "3.5": 0.05, "3.6": 0.3, "3.15": 0.3}
 """Pythons that are behind fewer reports than the others."""
 _32_BIT = 0.06
+_BOTH = 0.25
+"""Less for a wrong Python where the index has the release for no Python: one fault suffices."""
 _LIKELY = 0.72
 """Share of what speaks for a cause from which on it is likely."""
 _NOW = "2026-11-21"
@@ -275,6 +277,8 @@ def _weighed(
         if one.lacks == "platform" and cause[0] == PYTHON:
             continue
         weight = guess.weight * (1.0 if cause[1] else 0.01)
+        if cause[0] == PYTHON and searched.told and not _has(searched, matching, guess.platform):
+            weight *= _BOTH
         scores[cause[0]] = scores.get(cause[0], 0.0) + weight
         if cause[0] not in shown or guess.weight > shown[cause[0]].weight:
             shown[cause[0]] = guess
@@ -419,6 +423,13 @@ def _cause(
     had = ALL in searched.indexes or any(offer.place in searched.indexes for offer in fitting)
     explained = not had or one.lacks is not None
     return INDEX, explained
+
+
+def _has(searched: Searched, matching: tuple[Offer, ...], platform: str) -> bool:
+    """Whether an index that was asked has the release for any Python of that platform."""
+    if ALL in searched.indexes or OTHER in searched.indexes:
+        return True
+    return any(o.place in searched.indexes and o.platform == platform for o in matching)
 
 
 def _may_be_32_bit(one: Install, m: Machine, searched: Searched) -> bool:
