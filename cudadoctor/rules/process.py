@@ -297,6 +297,8 @@ def slower_by_variable(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=tuple(f"env.{name}" for name in names),
         values={"name": names[0], "effect": _SLOWER[names[0]]},
+        # Who writes a report has switched it on to find the error.
+        severity=Severity.INFO if m.look == "report" else None,
         remedies=unset_variables(m, *names),
     )
 
