@@ -221,16 +221,12 @@ def gpu_topology(m: Machine, kb: Knowledge) -> Found | None:
     title="NCCL fails between the GPUs of this machine: {words}",
     yields_to=(
         "gpu-lost",
-        "gpu-ecc",
         "gpu-unhealthy-hardware",
         "shm-too-small",
-        "ulimit",
         "nccl-shadowed",
         "nccl-network-interface",
         "nccl-p2p-broken",
-        "nvidia-wheels-mixed",
         "fabric-manager",
-        "out-of-memory",
         "driver-bug",
     ),
 )
