@@ -60,7 +60,8 @@ _WORTH: tuple[str, ...] = (
     ".whl",
     "pixi",
 )
-_WORTH += ("wheels", "requires-python", "requires a different python", "versions of ", "no version")
+_WORTH += ("wheels", "requires-python", "requires a different python", "versions of ", "no version", "mamba")
+_WORTH += ("packagesnotfound", "not available from", "does not exist", "your python")
 
 
 def _is_log(one: Install) -> bool:

@@ -12,6 +12,7 @@ from datetime import date, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from packaging.version import Version
 
 from cudadoctor.demand import PLATFORM_OF, platform_of, python_of
@@ -270,20 +271,12 @@ def _weighed(
 ) -> Refused | None:
     m, offers, searched, values = rest
     matching = _matching(wanted, offers)
-    scores: dict[str, float] = {}
-    shown: dict[str, Guess] = {}
-    for guess in _guesses(one, wanted, m, (offers, searched)):
-        cause = _cause(guess, wanted, matching, searched, one)
-        if one.lacks == "platform" and cause[0] == PYTHON:
-            continue
-        weight = guess.weight * (1.0 if cause[1] else 0.01)
-        if cause[0] == PYTHON and searched.told and not _has(searched, matching, guess.platform):
-            weight *= _BOTH
-        scores[cause[0]] = scores.get(cause[0], 0.0) + weight
-        if cause[0] not in shown or guess.weight > shown[cause[0]].weight:
-            shown[cause[0]] = guess
-    if _may_be_32_bit(one, m, searched) and scores:
-        scores[PLATFORM] = scores.get(PLATFORM, 0.0) + _32_BIT * sum(scores.values())
+    guesses = list(_guesses(one, wanted, m, (offers, searched)))
+    known = python_of(m) is not None and platform_of(m) is not None
+    if not guesses:  # the list was cut, or is of another day: the tables decide alone
+        bare = msgspec.structs.replace(one, offered=None)
+        guesses = list(_guesses(bare, wanted, m, (offers, searched)))
+    scores, shown = _scores(guesses, one, wanted, (m, searched, matching))
     total = sum(scores.values())
     if not total:
         return _only_said(one, wanted, place, values)
@@ -291,12 +284,35 @@ def _weighed(
     if one.lacks == "python" and scores.get(PYTHON):
         best = PYTHON
     share = max(scores[best] / total, _LIKELY if one.lacks and best != INDEX else 0.0)
-    known = python_of(m) is not None and platform_of(m) is not None
     guess = shown.get(best) or next(iter(shown.values()))
     values |= _of_guess(guess, m, matching, best)
-    return Refused(
-        best, _confidence(share, known, best, searched, wanted), place, wanted, "weighed", values
-    )
+    sure = _confidence(share, known, best, searched, wanted)
+    return Refused(best, sure, place, wanted, "weighed", values)
+
+
+def _scores(
+    guesses: list[Guess],
+    one: Install,
+    wanted: Wanted,
+    rest: tuple[Machine, Searched, tuple[Offer, ...]],
+) -> tuple[dict[str, float], dict[str, Guess]]:
+    """How much speaks for each cause, and the guess that speaks most for it."""
+    m, searched, matching = rest
+    scores: dict[str, float] = {}
+    shown: dict[str, Guess] = {}
+    for guess in guesses:
+        cause, explained = _cause(guess, wanted, matching, searched, one)
+        if one.lacks == "platform" and cause == PYTHON:
+            continue
+        weight = guess.weight * (1.0 if explained else 0.01)
+        if cause == PYTHON and searched.told and not _has(searched, matching, guess.platform):
+            weight *= _BOTH
+        scores[cause] = scores.get(cause, 0.0) + weight
+        if cause not in shown or guess.weight > shown[cause].weight:
+            shown[cause] = guess
+    if scores and _may_be_32_bit(one, m, searched):
+        scores[PLATFORM] = scores.get(PLATFORM, 0.0) + _32_BIT * sum(scores.values())
+    return scores, shown
 
 
 def _only_said(
