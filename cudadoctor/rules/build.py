@@ -64,7 +64,7 @@ def torch_missing(m: Machine, kb: Knowledge) -> Found | None:
 
 @rule(
     "torch-cpu-build",
-    title="torch {torch} is a CPU build, and this machine has {gpu}",
+    title="{torch} is a CPU build, and this machine has {gpu}",
     yields_to=("jetson-build",),
 )
 def torch_cpu_build(m: Machine, kb: Knowledge) -> Found | None:
@@ -89,7 +89,7 @@ def torch_cpu_build(m: Machine, kb: Knowledge) -> Found | None:
     )
     return Found(
         evidence=("torch.build", "torch.text", "gpus" if m.gpus else "pci"),
-        values={"torch": m.torch.text or m.torch.version or "", "gpu": _first_name(m, kb)},
+        values={"torch": _this_torch(m), "gpu": _first_name(m, kb)},
         severity=None if served else Severity.INFO,
         why=why,
         remedies=install_torch(m, kb) if served else (),
@@ -135,7 +135,7 @@ def _first_name(m: Machine, kb: Knowledge) -> str:
 
 @rule(
     "torch-wrong-backend",
-    title="torch {torch} is built for {backend}, and the GPU here is {vendor}'s",
+    title="{torch} is built for {backend}, and the GPU here is {vendor}'s",
     essential=False,
 )
 def torch_wrong_backend(m: Machine, kb: Knowledge) -> Found | None:
@@ -161,7 +161,7 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Found | None:
     vendor = "AMD" if amd else "NVIDIA"
     return Found(
         evidence=("torch.build", "torch.text", "pci" if amd else "gpus"),
-        values={"torch": m.torch.text or "", "backend": backend, "vendor": vendor},
+        values={"torch": _this_torch(m), "backend": backend, "vendor": vendor},
         confidence=Confidence.LIKELY if amd else Confidence.CERTAIN,
         remedies=_rocm() if amd else install_torch(m, kb),
     )
@@ -175,7 +175,7 @@ def _rocm() -> tuple[Remedy, ...]:
 
 @rule(
     "torch-arch-unsupported-new",
-    title="torch {torch} has no code for the {gpu} (compute capability {capability})",
+    title="{torch} has no code for the {gpu} (compute capability {capability})",
     yields_to=("jetson-build",),
 )
 def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Found | None:
@@ -194,7 +194,7 @@ def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Found | None:
 
 @rule(
     "torch-arch-unsupported-old",
-    title="torch {torch} has no code for the {gpu} (compute capability {capability})",
+    title="{torch} has no code for the {gpu} (compute capability {capability})",
     yields_to=("jetson-build",),
 )
 def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Found | None:
@@ -233,7 +233,7 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
     return Found(
         evidence=(worst.path, have.evidence),
         values={
-            "torch": m.torch.text or m.torch.version or "",
+            "torch": _this_torch(m),
             "gpu": worst.name,
             "capability": worst.capability,
             "archs": have.archs,
@@ -241,7 +241,7 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
         cites=have.sources or _sources(m, kb),
         confidence=Confidence.CERTAIN if said(m, *NO_IMAGE) else have.confidence,
         severity=_severity(m, worst, bool(unserved), bool(others), newer=newer),
-        title=None if unserved else "torch {torch} runs on the {gpu} only through PTX",
+        title=None if unserved else "{torch} runs on the {gpu} only through PTX",
         why=None if unserved else _PTX,
         remedies=install_torch(m, kb) or _other_way(m, kb, worst),
     )
@@ -288,6 +288,12 @@ _PTX = (
     "The build has no code for compute capability {capability} ({archs}): the driver compiles its "
     "PTX at the first use, which takes minutes, and libraries such as cuDNN may lack kernels."
 )
+
+
+def _this_torch(m: Machine) -> str:
+    """The installed torch at the beginning of a sentence."""
+    release = m.torch.text or m.torch.version
+    return f"torch {release}" if release else "This torch"
 
 
 def _severity(m: Machine, worst: Device, unserved: bool, others: bool, *, newer: bool) -> Severity:

@@ -1,0 +1,49 @@
+"""What a report leads to is said in whole sentences, however little the report tells."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cudadoctor.checkup import Judged, judge, report
+from cudadoctor.knowledge import load
+from cudadoctor.knowledge.symptoms import SymptomRow, symptoms
+from cudadoctor.render import markdown
+from cudadoctor.reports.reading import read_report
+
+LACKING = re.compile(
+    r"  |\bNone\b|\(\)|\b(?:of|is|for|than|CUDA|torch|driver) [,.:]|\{\w*\}|not known"
+)
+"""What a sentence shows whose values are missing."""
+
+
+@pytest.mark.parametrize("row", symptoms().rows, ids=lambda row: row.key)
+def test_every_sentence_is_whole(row: SymptomRow) -> None:
+    whole(judge(read_report(row.example, load())))
+
+
+def whole(judged: Judged) -> None:
+    """Fail where a sentence lacks a value."""
+    for one in judged.diagnosis.findings:
+        assert not LACKING.search(one.title), one.title
+        assert not LACKING.search(one.why), one.why
+    for step in judged.plan.steps:
+        assert not LACKING.search(step.title), step.title
+        assert not LACKING.search(step.manual or ""), step.manual
+    assert markdown.report(report(judged)).startswith("**")
+
+
+CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
+REPORTS = sorted(CASES.glob("*/report.txt"))
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.parent.name)
+def test_every_sentence_about_a_real_report_is_whole(path: Path) -> None:
+    whole(judge(read_report(path.read_bytes(), load())))
+
+
+def test_real_reports_are_there() -> None:
+    if not REPORTS:
+        pytest.skip("../shared/cases is not beside this checkout")
