@@ -18,7 +18,18 @@ from fuzz_host import BabblingHost
 from fuzz_judged import judged, redacted
 from packaging.version import Version
 
-from cudadoctor import elf, factfile, language, plain_words, replay, specifiers, versions, wrong_use
+from cudadoctor import (
+    elf,
+    factfile,
+    knowledge,
+    language,
+    plain_words,
+    replay,
+    smoke,
+    specifiers,
+    versions,
+    wrong_use,
+)
 from cudadoctor.assembled import assembled
 from cudadoctor.conceal import Concealer
 from cudadoctor.dialects import index as dialect_index
@@ -31,7 +42,6 @@ from cudadoctor.probes import (
     archs,
     boxed,
     compiler,
-    copies,
     environment,
     fabric,
     indexes,
@@ -58,7 +68,9 @@ from cudadoctor.probes import (
     torch_order,
 )
 from cudadoctor.reports import kernel_log
+from cudadoctor.reports import reading as report_text
 from cudadoctor.reports import smi as smi_text
+from cudadoctor.reports.document import NotTextError
 from cudadoctor.rules.visible import read_visible
 from cudadoctor.smoke import manners, mapped, reading
 
@@ -67,15 +79,15 @@ PYTHON = "/work/.venv/bin/python"
 
 
 class Parser(NamedTuple):
-    """One parser. covers: the functions that it runs, as module.function.
+    """One parser. covers: the functions that it runs, as module.function; or whole packages.
 
-    host: every answer of a host is the text, so it is slower than the others.
+    slow: it reads many texts of a host, or works on the text for long: it gets fewer inputs.
     """
 
     covers: tuple[str, ...]
     parse: Callable[[bytes], object]
     refusals: tuple[type[Exception], ...] = ()
-    host: bool = False
+    slow: bool = False
 
 
 def run(parser: Parser, data: bytes) -> None:
@@ -179,8 +191,13 @@ def _gpu(data: bytes) -> object:
     return nvml_gpu.gpu_from(0, lines)
 
 
+def _nobody(_: str) -> None: ...
+
+
 def _smoke(data: bytes) -> object:
     mode = "full" if len(data) % 2 else "import"
+    for line in _text(data).splitlines():
+        smoke.told_by(_nobody)(line)
     looked = reading.read(_ran(data), mode, PYTHON)
     return looked, reading.stage_of("matmul", reading.parse(_text(data)), _ran(data))
 
@@ -235,6 +252,10 @@ def _chosen(host: BabblingHost) -> object:
     return target.choose(host).executable, target.named(host, name)
 
 
+def _number(text: str) -> object:
+    return versions.driver_of(text), versions.version_of(text), versions.whole(text)
+
+
 def _argv(text: str) -> object:
     return plain_words.options_of(text.split(" "))
 
@@ -242,18 +263,26 @@ def _argv(text: str) -> object:
 def _secret(data: bytes) -> object:
     """What a record hides: the names are those of the machine that the text itself is from."""
     text = _any_text(data)
-    words = [*_text(data).split()[:3], "", "", ""]
+    words = [*(one[:64] for one in _text(data).split()[:3]), "", "", ""]
     identity = Identity(user=words[0] or None, home=f"/home/{words[1]}", host=words[2] or None)
     words_of = Concealer(Machine(identity=identity, gpus=(Gpu(index=0, uuid=words[0] or None),)))
     found = [words_of.output(text, source) for source in ("", "/etc/passwd", "pip.conf", "dmesg")]
     found.append(words_of.valued("env.PATH", text))
-    assert len(words_of.data(data)) == len(data)
+    text_with_mark = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    assert text_with_mark or len(words_of.data(data)) == len(data)
     return found
 
 
 @cache
 def _folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="cudadoctor-fuzz-"))
+
+
+def _report(data: bytes) -> object:
+    machine = report_text.read_report(data, knowledge.load())
+    failed = [gap.why for gap in machine.gaps if " failed: " in gap.why]
+    assert not failed, failed
+    return machine
 
 
 def _recording(data: bytes) -> object:
@@ -319,8 +348,10 @@ def _texts() -> Iterator[tuple[str, Parser]]:
     yield "specifiers", Parser(names, _of_text(_requirement))
     names = ("smoke.mapped.libraries", "smoke.mapped.soname", "smoke.manners.short_bus_id")
     yield "smoke.mapped", Parser(names, _of_text(_mapped))
-    version = ("versions.DriverVersion",)
-    yield "versions", Parser(version, _of_text(versions.DriverVersion), (ValueError,))
+    names = ("versions.driver_of", "versions.version_of", "versions.whole")
+    yield "versions", Parser(names, _of_text(_number))
+    names = ("versions.DriverVersion",)
+    yield "versions.DriverVersion", Parser(names, _of_text(versions.DriverVersion), (ValueError,))
     yield (
         "wrong_use.seconds",
         Parser(("wrong_use.seconds",), _of_text(wrong_use.seconds), (wrong_use.WrongUse,)),
@@ -342,10 +373,12 @@ def _data() -> Iterator[tuple[str, Parser]]:
         "probes.record.expected_sizes",
         Parser(("probes.record.expected_sizes",), lambda data: tuple(record.expected_sizes(data))),
     )
-    names = ("probes.streamed.streamed", "probes.nvml.nvml_facts", "probes.libcuda.libcuda_from")
+    names = ("probes.streamed.streamed", "probes.nvml.nvml_facts", "probes.nvml_pairs.pair_from")
+    names = (*names, "probes.libcuda.libcuda_from")
     yield "probes.nvml", Parser(names, _nvml)
     yield "probes.nvml_gpu", Parser(("probes.nvml_gpu.gpu_from",), _gpu)
-    names = ("smoke.reading.read", "smoke.reading.parse", "smoke.reading.stage_of")
+    names = ("smoke.lines.read_line", "smoke.on_line", "smoke.reading.read")
+    names = (*names, "smoke.reading.parse", "smoke.reading.stage_of")
     yield "smoke.reading", Parser(names, _smoke)
     names = (
         "probes.installed.copies_of",
@@ -362,11 +395,13 @@ def _data() -> Iterator[tuple[str, Parser]]:
         "conceal",
         Parser(("conceal.output", "conceal.data", "conceal.valued", "conceal.text"), _secret),
     )
-    names = ("redact.text", "redact.valued", "redact.plain")
-    yield "redact", Parser(names, lambda data: redacted(_any_text(data)))
-    yield "judged", Parser(("rules", "render"), lambda data: judged(_any_text(data)), host=True)
+    names = ("redact.text", "redact.valued", "redact.plain", "telltale")
+    yield "redact", Parser(names, lambda data: redacted(_any_text(data)), slow=True)
+    yield "judged", Parser(("rules", "render"), lambda data: judged(_any_text(data)), slow=True)
+    names = ("reports",)
+    yield "reports.reading", Parser(names, _report, (NotTextError,), slow=True)
     names = ("recorded.content", "recorded.decoded", "replay.ReplayHost")
-    yield "replay", Parser(names, _recording, (replay.ReplayError,), host=True)
+    yield "replay", Parser(names, _recording, (replay.ReplayError,), slow=True)
 
 
 def _hosts() -> Iterator[tuple[str, Parser]]:
@@ -404,16 +439,25 @@ def _hosts() -> Iterator[tuple[str, Parser]]:
         ),
     )
     for name, parse in probes:
-        yield f"probes.{name}", Parser((f"probes.{name}",), parse, host=True)
+        names = (f"probes.{name}", *_WITHIN.get(name, ()))
+        yield f"probes.{name}", Parser(names, parse, slow=True)
     yield (
         "probes.target.choose",
         Parser(
             ("probes.target.choose", "probes.target.named"),
             _of_host(_chosen),
             (target.UsageError,),
-            host=True,
+            slow=True,
         ),
     )
+
+
+_WITHIN = {
+    "indexes.read_index": ("probes.indexes.read_pip", "probes.indexes.read_uv"),
+    "libraries.read_libraries": ("elf.read_elf", "probes.loader.split", "probes.loader.expand"),
+    "record.compare": ("probes.archs.read_archs",),
+}
+"""What a probe runs besides itself."""
 
 
 def _target(host: BabblingHost) -> object:
@@ -426,4 +470,13 @@ def parsers() -> dict[str, Parser]:
     return dict((*_texts(), *_data(), *_hosts()))
 
 
-__all__ = ["Parser", "check", "copies", "parsers", "run"]
+NOT_PARSERS = {
+    "commands.written": "writes our own text",
+    "knowledge.companions.allows": "reads our own tables",
+    "knowledge.tables.version": "reads our own tables",
+    "probes.driver.read_driver": "joins probes that are registered one by one",
+    "recorded.is_text": "looks for control characters",
+    "recorded.written": "writes",
+    "recording.store": "writes",
+}
+"""Functions that look like parsers of outside text, and why they are none."""

@@ -27,7 +27,7 @@ LINES: dict[str, list[dict[str, Any]]] = {
         {"kind": "init", "call": "nvmlInitWithFlags", "code": 0, "message": ""},
         {"kind": "system", "name": "driver", "value": "580.95.05"},
         {"kind": "system", "name": "cuda", "value": 13000},
-        {"kind": "system", "name": "count", "value": 1},
+        {"kind": "system", "name": "count", "value": 2},
         {"kind": "gpu", "index": 0, "field": "handle", "code": 0, "words": ""},
         {"kind": "gpu", "index": 0, "field": "name", "value": "NVIDIA GeForce RTX 4090"},
         {"kind": "gpu", "index": 0, "field": "pci", "value": {"bus": "00000000:01:00.0", "id": 1}},
@@ -49,6 +49,9 @@ LINES: dict[str, list[dict[str, Any]]] = {
             "value": [{"pid": 7, "name": "python", "memory": None}],
         },
         {"kind": "gpu", "index": 0, "field": "mig_devices", "value": ["MIG-1"]},
+        {"kind": "gpu", "index": 1, "field": "handle", "code": 0, "words": ""},
+        {"kind": "pair", "first": 0, "second": 1, "read": 0, "write": 4, "level": 30, "nvlink": 0},
+        {"kind": "all-pairs"},
         {"kind": "done"},
     ],
     "cuda": [

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz_registry import Parser, parsers, run
-from fuzz_seeds import DAMAGES, binaries, texts
+from fuzz_registry import NOT_PARSERS, Parser, parsers, run
+from fuzz_seeds import DAMAGES, MORE, binaries, stretched, texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -39,12 +42,14 @@ def noise() -> st.SearchStrategy[bytes]:
     return st.one_of(st.binary(max_size=300), anything)
 
 
+ENDLESS = tuple(data for text in MORE[::6] for data in stretched(text.encode()))[::3]
+
 NAMED = [pytest.param(one, id=name) for name, one in parsers().items()]
 
 
 @pytest.mark.parametrize("parser", NAMED)
 def test_a_damaged_text_gives_facts_or_the_documented_refusal(parser: Parser) -> None:
-    @settings(QUIET, max_examples=12 if parser.host else 50)
+    @settings(QUIET, max_examples=12 if parser.slow else 50)
     @given(st.one_of(damaged(), damaged(), noise()))
     def holds(data: bytes) -> None:
         run(parser, data)
@@ -54,5 +59,56 @@ def test_a_damaged_text_gives_facts_or_the_documented_refusal(parser: Parser) ->
 
 @pytest.mark.parametrize("parser", NAMED)
 def test_every_real_text_is_survived_as_it_is(parser: Parser) -> None:
-    for data in texts()[:: 40 if parser.host else 5]:
+    for data in texts()[:: 40 if parser.slow else 5]:
         run(parser, data)
+
+
+@pytest.mark.parametrize("parser", NAMED)
+def test_an_endless_line_comes_to_an_end(parser: Parser) -> None:
+    """Not how fast: a parser that tries every way to share out 200,000 blanks never comes back."""
+    for data in ENDLESS[:: 5 if parser.slow else 1]:
+        run(parser, data)
+
+
+# --- that no parser is forgotten ------------------------------------------------------------------
+
+_FIRST = {"text", "data", "line", "stdout", "raw", "document", "init", "marker", "specifier"}
+_TYPES = {"str", "bytes"}
+
+
+def outside(function: ast.FunctionDef) -> bool:
+    """Whether a function looks like one that parses: by its name, or by what it takes first."""
+    if function.name.startswith(("parse", "read_")):
+        return True
+    taken = [one for one in function.args.posonlyargs + function.args.args if one.arg != "self"]
+    if not taken or taken[0].annotation is None or taken[0].arg not in _FIRST:
+        return False
+    return bool(_TYPES & set(re.findall(r"\w+", ast.unparse(taken[0].annotation))))
+
+
+def candidates() -> Iterator[str]:
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            # What runs inside of another interpreter is asked by the probes that are registered.
+            if "inside" not in parts and outside(node):
+                yield ".".join((*(one for one in parts if one != "__init__"), node.name))
+
+
+def test_every_function_that_takes_outside_text_is_registered_or_says_why_not() -> None:
+    covered = {name for parser in parsers().values() for name in parser.covers}
+    packages = tuple(f"{name}." for name in covered if name.count(".") == 0)
+    unknown = [
+        name
+        for name in candidates()
+        if name not in covered and name not in NOT_PARSERS and not name.startswith(packages)
+    ]
+    assert not unknown, "register them in fuzz_registry.py"
+
+
+def test_the_registry_names_functions_that_are_there() -> None:
+    known = set(candidates())
+    assert not set(NOT_PARSERS) - known
+    assert all(reason for reason in NOT_PARSERS.values())

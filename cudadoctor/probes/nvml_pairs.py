@@ -39,7 +39,7 @@ def note_pairs(notes: Notes, said: Streamed, gpus: tuple[Gpu, ...] | None) -> No
 def pair_from(line: dict[str, Any]) -> GpuPair | None:
     """One pair; what NVML refused, or answered with an impossible number, is not known."""
     first, second = line.get("first"), line.get("second")
-    if not (isinstance(first, int) and isinstance(second, int) and 0 <= first < second < MOST_GPUS):
+    if type(first) is not int or type(second) is not int or not 0 <= first < second < MOST_GPUS:
         return None
     level, nvlink = line.get("level"), line.get("nvlink")
     return GpuPair(

@@ -9,7 +9,6 @@ not exercised by them; the order of things is, with a CPU in its place.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from cudadoctor.facts import Gpu
 from cudadoctor.host import Host, LocalHost
 from cudadoctor.probes import Looked
 from cudadoctor.smoke.inside.boot import BOOT
+from cudadoctor.smoke.lines import read_line
 from cudadoctor.smoke.manners import as_words
 from cudadoctor.smoke.reading import read
 
@@ -65,7 +65,7 @@ def run_smoke(
         argv = (python, "-c", BOOT, str(INSIDE), *words, *as_words(gpus))
         own = {**(host.env if env is None else env), **_caches(folder)}
         if on_line is not None and isinstance(host, LocalHost):
-            tell = _named(on_line)
+            tell = told_by(on_line)
             ran = host.run(*argv, timeout_s=timeout_s, env=own, cwd=cwd, on_line=tell)
         else:
             ran = host.run(*argv, timeout_s=timeout_s, env=own, cwd=cwd)
@@ -100,13 +100,12 @@ def _caches(folder: str) -> dict[str, str]:
     return {name: f"{folder}/{name.lower()}" for name in names} if folder else {}
 
 
-def _named(tell: Progress) -> Progress:
+def told_by(tell: Progress) -> Progress:
     """Of the child's lines, pass on the name of every stage that begins."""
 
     def on_line(line: str) -> None:
-        if line.startswith('{"kind": "start"'):
-            found = json.loads(line)
-            if not found.get("rank"):
-                tell(str(found["stage"]))
+        found = read_line(line) if line.startswith('{"kind": "start"') else None
+        if found and not found.get("rank"):
+            tell(found["stage"])
 
     return on_line
