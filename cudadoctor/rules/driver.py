@@ -230,7 +230,8 @@ def _one_version_again(m: Machine) -> tuple[Remedy, ...]:
             "the container toolkit mounts those of the host. After a driver update on the host, "
         )
         text += "start the container anew."
-        return by_hand("driver-out-of-image", "Use the host's driver libraries", text, "container")
+        way = by_hand("driver-out-of-image", "Use the host's driver libraries", text, "container")
+        return (*reboot(m), *way) if m.look == "report" else way
     text = "Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), "
     text += "then, as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and "
     text += "`modprobe nvidia`."

@@ -65,7 +65,9 @@ def unknown(m: Machine, kb: Knowledge) -> Found | None:
             need(m.torch.imported, "torch.imported")
         return None
     what, path = failure
-    return Found(evidence=(path,), values={"what": what}, confidence=Confidence.LIKELY)
+    # A report that hints at a cause is worth more than one that only shows a failure.
+    sure = Confidence.POSSIBLE if m.look == "report" else Confidence.LIKELY
+    return Found(evidence=(path,), values={"what": what}, confidence=sure)
 
 
 def _failure(m: Machine) -> tuple[str, str] | None:
