@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from cudadoctor.facts import SystemPackage
 from cudadoctor.host import Host
 from cudadoctor.probes import Notes
+from cudadoctor.reports.driver_packages import MATTERS, Manager, is_driver
+
+__all__ = ["DPKG", "is_driver", "note_packages", "parse_dpkg"]
 
 DPKG = "/var/lib/dpkg/status"
 PACMAN = "/var/lib/pacman/local"
 RPM = ("/var/lib/rpm", "/usr/lib/sysimage/rpm")
 
-MATTERS = re.compile(
-    r"(lib)?nvidia[\w.+-]*|(kmod|akmod|dkms|xorg-x11-drv|linux-modules|linux-signatures)-nvidia[\w.+-]*"
-    r"|libcuda1|cuda-(drivers|compat|toolkit|runtime|nvcc|libraries|driver)[\w.+-]*|cuda"
-    r"|libcudnn[\w.+-]*|cudnn[\w.+-]*|libnccl[\w.+-]*|nccl|nvidia-utils|nvlsm|xserver-xorg-video-n[\w-]*"
-)
-_DRIVER = re.compile(
-    r"nvidia-(open|driver|dkms|kernel|headless|utils|lts|beta|\d{3}xx)[\w.+-]*|nvidia"
-    r"|libnvidia-(compute|ml\d?|gl)[\w.+-]*|(kmod|akmod|dkms|xorg-x11-drv|linux-modules)-nvidia[\w.+-]*"
-    r"|libcuda1|cuda-drivers?[\w.+-]*"
-)
-
 _LONGEST = 1 << 16
 """Of the words on one package."""
-
-Manager = Literal["dpkg", "rpm", "pacman"]
 
 
 def note_packages(notes: Notes, host: Host, *, fast: bool) -> tuple[SystemPackage, ...] | None:
@@ -46,11 +35,6 @@ def note_packages(notes: Notes, host: Host, *, fast: bool) -> tuple[SystemPackag
         return _note_rpm(notes, host, fast=fast)
     notes.gap("driver.packages", dpkg.why or "no package database of dpkg, rpm or pacman is here")
     return None
-
-
-def is_driver(package: SystemPackage) -> bool:
-    """Whether the package is the driver or a part of it, not a library on top of it."""
-    return _DRIVER.fullmatch(package.name) is not None and "container" not in package.name
 
 
 def parse_dpkg(data: bytes) -> tuple[SystemPackage, ...]:

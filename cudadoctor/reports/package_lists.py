@@ -157,9 +157,9 @@ def _row(text: str, index: int, mode: str) -> Row | None:
 
 def _lone_row(text: str, index: int) -> Row | None:
     words = text.strip(" │├└─|*+-\t").split(None, 3)
-    if len(words) < 2 or not KNOWN.fullmatch(words[0].partition("[")[0]):
+    if len(words) < 2 or "." not in words[1] or not KNOWN.fullmatch(words[0].partition("[")[0]):
         return None
-    if 3 <= len(text.split()) <= 4 and _BUILD.search(text.split()[2]):
+    if len(words) >= 3 and len(text.split()) <= 4 and _BUILD.search(words[2]):
         return conda_row(text.strip(), index)
     spaced = "  " in text.strip() or "\t" in text.strip() or "|" in text or words[1].startswith("v")
     return list_row(text, index) if spaced else None

@@ -13,7 +13,6 @@ import msgspec
 from packaging.version import Version
 
 from cudadoctor.facts import Gpu
-from cudadoctor.reports.smi_query import query_gpus
 from cudadoctor.versions import DriverVersion, driver_of, version_of, whole
 
 MIB = 1 << 20
@@ -98,7 +97,7 @@ def parse_smi(text: str) -> SmiSaid:
     if gpus is None:
         gpus = _table(text)
     if gpus is None:
-        gpus = query_gpus(text) if "Product Name" in text else None
+        gpus = _pages(text) if "Product Name" in text else None
     if gpus is None:
         gpus = _list(text)
     if not gpus:
@@ -113,6 +112,12 @@ def parse_smi(text: str) -> SmiSaid:
         message=message,
         code=code,
     )
+
+
+def _pages(text: str) -> tuple[Gpu, ...] | None:
+    from cudadoctor.reports.smi_query import query_gpus
+
+    return query_gpus(text)
 
 
 def first_message(text: str) -> tuple[str | None, int | None]:

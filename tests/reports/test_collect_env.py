@@ -46,7 +46,7 @@ Clang version: Could not collect
 CMake version: version 4.0.2
 Libc version: glibc-2.40
 
-Python version: 3.13.2 experimental free-threading build (main, Feb  4 2025, 00:00:00) [GCC 14.2.1] (64-bit runtime)
+Python version: 3.13.2 experimental free-threading build (main) [GCC 14.2.1] (64-bit runtime)
 Python platform: Linux-6.13.5-200.fc41.x86_64-x86_64-with-glibc2.40
 Is CUDA available: False
 CUDA runtime version: Could not collect
