@@ -50,13 +50,7 @@ def dumps(document: dict[str, Any]) -> str:
     """Two spaces, one line an entry, plain ASCII: it survives every pipe and locale."""
     from cudadoctor import factfile
 
-    document = factfile.json_safe(document)
-    quick = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-    if quick.isascii():
-        return quick
-    import json
-
-    return json.dumps(document, indent=2)
+    return factfile.ascii_json(document, 2)
 
 
 def line(document: dict[str, Any]) -> str:
@@ -65,7 +59,7 @@ def line(document: dict[str, Any]) -> str:
 
     from cudadoctor import factfile
 
-    return json.dumps(factfile.json_safe(document))
+    return json.dumps(factfile.json_safe(document)).replace("\x7f", "\\u007f")
 
 
 def smoke_alone(machine: Machine, version: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from cudadoctor.findings import Severity
@@ -9,14 +10,19 @@ from cudadoctor.language import Language
 from cudadoctor.render import evidence, inert, pasted, summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from cudadoctor.facts import Machine
     from cudadoctor.findings import Finding
     from cudadoctor.plan import Step
     from cudadoctor.render import Report
 
-_SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in r"\`*_{}[]<>()#+!|~"} | {"@": "&#64;"})
+_SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in r"\`*_{}[]<>()#+!|~&"})
+_LINKED = re.compile(r"\S*(?:@\w|://|www\.|(?<!\w)#\d|\bGH-\d|:[a-z_+-][a-z0-9_+-]*:|\$)\S*", re.I)
+"""Words of which a forge makes a link, a mention, a picture or a formula, also where escaped."""
+_BAR = re.compile(r"(\\*)\|")
+_MARKER = re.compile(r"[-=]|\d{1,9}(?=\.)")
+"""What makes a list or a heading at the beginning of a line, beside what is always escaped."""
 
 
 def report(shown: Report, say: Language | None = None) -> str:
@@ -25,19 +31,43 @@ def report(shown: Report, say: Language | None = None) -> str:
     return "\n".join(_lines(shown, say)) + "\n"
 
 
-def escaped(text: str) -> str:
+def escaped(text: str, *, cell: bool = False) -> str:
     """Text that Markdown shows as it is: no markup, no link, no mention."""
-    return inert(text).translate(_SPECIAL)
+    return "".join(_escaped(inert(text), _code_in_cell if cell else code))
 
 
 def code(text: str) -> str:
     """Text as inline code, with a fence that it cannot close."""
-    plain = inert(text)
+    plain = inert(text) or " "
     fence = "`"
     while fence in plain:
         fence += "`"
     pad = " " if plain.startswith("`") or plain.endswith("`") else ""
     return f"{fence}{pad}{plain}{pad}{fence}"
+
+
+def _escaped(plain: str, as_code: Callable[[str], str]) -> Iterator[str]:
+    """Escapes hold off Markdown, but not the links of forges: those words are shown as code."""
+    end = 0
+    for found in _LINKED.finditer(plain):
+        word = found[0]
+        bare = word.lstrip("(\"'").rstrip(".,;:)\"'")
+        before, _, after = word.partition(bare)
+        yield plain[end : found.start()].translate(_SPECIAL) + before.translate(_SPECIAL)
+        yield as_code(bare) if bare else ""
+        yield after.translate(_SPECIAL)
+        end = found.end()
+    yield plain[end:].translate(_SPECIAL)
+
+
+def _paragraph(text: str) -> str:
+    """Escaped text that begins a line."""
+    plain = escaped(text).strip()
+    marker = _MARKER.match(plain)
+    if marker is None:
+        return plain
+    place = 0 if plain[0] in "-=" else marker.end()
+    return f"{plain[:place]}\\{plain[place:]}"
 
 
 def _lines(shown: Report, say: Language) -> Iterator[str]:
@@ -60,7 +90,7 @@ def _finding(finding: Finding, shown: Report, say: Language) -> Iterator[str]:
     label = say(finding.severity.label)
     yield f"### {label}: {escaped(finding.title)} ({code(finding.cause)})"
     yield ""
-    yield escaped(finding.why)
+    yield _paragraph(finding.why)
     yield ""
     if finding.severity is Severity.INFO:
         return
@@ -91,13 +121,14 @@ def _evidence(finding: Finding, say: Language) -> Iterator[str]:
     yield f"| {say('fact')} | {say('value')} | {say('source')} |"
     yield "| --- | --- | --- |"
     for row in found:
-        yield f"| {code(row.fact)} | {_cell(row.value)} | {escaped(row.source)} |"
+        source = escaped(row.source, cell=True)
+        yield f"| {_code_in_cell(row.fact)} | {_code_in_cell(row.value)} | {source} |"
     yield ""
 
 
-def _cell(value: str) -> str:
-    # A bar ends a table cell even inside code.
-    return code(value).replace("|", "\\|")
+def _code_in_cell(text: str) -> str:
+    """A bar ends a cell even inside code, unless an odd number of backslashes stands before it."""
+    return _BAR.sub(lambda found: found[1] + "\\" * (1 + len(found[1]) % 2) + "|", code(text))
 
 
 def _step(step: Step, word: str, machine: Machine, say: Language) -> Iterator[str]:
@@ -107,12 +138,12 @@ def _step(step: Step, word: str, machine: Machine, say: Language) -> Iterator[st
         yield f"  {escaped(say.spoken(manual))}"
         yield ""
     for edit in step.edits:
-        yield f"  {escaped(say('in {file}:', file=edit.file))}"
+        yield f"  {_paragraph(say('in {file}:', file=edit.file))}"
         yield ""
         yield from _fenced(edit.what.splitlines(), "")
     yield from _fenced(pasted.lines(step, machine), "sh")
     if step.note:
-        yield f"  {escaped(say.spoken(step.note))}"
+        yield f"  {_paragraph(say.spoken(step.note))}"
         yield ""
 
 

@@ -109,14 +109,14 @@ def _headed(finding: Finding, layout: Layout) -> Iterator[Line]:
 def _evidence(finding: Finding, layout: Layout) -> Iterator[Line]:
     """A grid of fact, value and source; where it is too narrow for that, values under facts."""
     found = evidence.rows(finding, whole=layout.verbose)
-    column = max((len(row.fact) for row in found), default=0) + 2
+    column = max((len(inert(row.fact)) for row in found), default=0) + 2
     room = layout.width - MARGIN - column
     if stacked := room < max(LEAST_ROOM, *(_longest_word(row) for row in found), 0):
         room = layout.width - MARGIN - 2
     widest = max((len(row.value) for row in found if len(row.value) < LEAST_ROOM), default=0)
     label = f"  {layout.say('seen')}"
     for row in found:
-        left = row.fact
+        left = inert(row.fact)
         if stacked:
             yield Line(((f"{label:<{MARGIN}}{left}", ""),))
             label = left = ""

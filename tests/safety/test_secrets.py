@@ -12,7 +12,7 @@ from planted_secrets import ALL, GPU, HOST, USER, VARIABLES, Planted, leaked
 from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 
 from cudadoctor import checkup, factfile
-from cudadoctor.facts import Gpu, Identity, Machine
+from cudadoctor.facts import Identity, Machine
 from cudadoctor.plan import Plan
 from cudadoctor.redact import Redactor
 from cudadoctor.render import Report, json_v1, markdown, terminal

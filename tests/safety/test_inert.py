@@ -1,0 +1,203 @@
+"""Text from outside is inert: whatever a host says, it acts on no terminal, forge or shell."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+
+import poison
+import pytest
+from markdown_it import MarkdownIt
+from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
+
+from cudadoctor import checkup, factfile, painting
+from cudadoctor.facts import Machine
+from cudadoctor.findings import Severity
+from cudadoctor.language import language
+from cudadoctor.redact import Redactor
+from cudadoctor.render import Report, evidence, json_v1, markdown, pasted, stages, terminal
+from cudadoctor.render.script import script
+from cudadoctor.render.shells import ShellName, shell_of
+
+CARRIERS = [path.stem for path in scenario_paths()]
+CARRIERS += sorted(path.stem for path in (HERE / "machines").glob("*.json"))
+SHELLS: tuple[ShellName, ...] = ("bash", "fish", "powershell")
+MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+# What GitHub takes for the end of a table's cell; markdown-it reads the backslashes otherwise.
+GITHUB_CELL = re.compile(r"(?:\\[!-/:-@\[-`{-~]|[^|\r\n])+")
+LINKED = re.compile(r"@\w|(?<!\w)#\d|GH-\d|://|www\.|:[a-z]+:|\$")
+
+
+def carrier(name: str) -> Machine:
+    path = HERE / "scenarios" / f"{name}.toml"
+    return read_scenario(path).machine if path.exists() else healthy_machine(name)
+
+
+EACH = 2
+"""So many single places of each carrier are poisoned alone: together they are every place often."""
+
+
+def variants(name: str) -> Iterator[Machine]:
+    """The machine with all poisoned at once, then with one place after the other."""
+    machine = carrier(name)
+    yield poison.everywhere(machine)
+    start = sum(map(ord, name))
+    places = [one for one in poison.places(machine) if told_of(one)]
+    for number in range(start, start + EACH):
+        place = places[number * 13 % len(places)]
+        yield poison.poisoned(machine, place, poison.WORDS[number % len(poison.WORDS)], number)
+
+
+def told_of(place: tuple[object, ...]) -> bool:
+    """Of long lists the first item stands for all."""
+    return all(not isinstance(part, int) or part < 1 for part in place)
+
+
+# --- what each output must be --------------------------------------------------------------
+
+
+def assert_calm(text: str) -> None:
+    """Nothing acts on a terminal, beside the ends of lines."""
+    assert text.replace("\n", "").isprintable(), repr(text)
+
+
+def check_terminal(shown: Report) -> None:
+    layout = terminal.Layout(width=60, verbose=True)
+    lines = terminal.report(shown, layout)
+    assert not any("\n" in line.text for line in lines)
+    assert_calm("\n".join(line.text for line in lines))
+    assert_calm("\n".join(terminal.not_checked(shown, layout)))
+    assert_calm("\n".join(stages.lines(shown.machine)))
+
+
+def check_json(shown: Report) -> None:
+    document = json_v1.report(shown)
+    for text in (json_v1.dumps(document), json_v1.line(document)):
+        assert text.isascii()
+        assert_calm(text)
+        assert json.loads(text)["verdict"] == shown.diagnosis.verdict
+    facts = factfile.dumps(Redactor(shown.machine).machine(shown.machine))
+    assert_calm(facts)
+    assert facts.isascii()
+    factfile.loads(facts)
+
+
+def check_script(judged: checkup.Judged) -> None:
+    for name in SHELLS:
+        text = script(
+            judged.plan,
+            judged.machine,
+            judged.diagnosis,
+            shell=name,
+            version="0",
+            knowledge="2026-01-01",
+        )
+        assert_calm(text)
+        words = shell_of(name)
+        known = {words.command(argv) for step in judged.plan.steps for argv in step.commands}
+        known |= {
+            words.variable(*one) for step in judged.plan.steps for one in step.variables.items()
+        }
+        known |= {"", *words.start(text)}
+        strange = [one for one in text.split("\n") if not one.startswith("#") and one not in known]
+        assert not strange
+
+
+def check_markdown(shown: Report) -> None:
+    text = markdown.report(checkup.shareable(shown))
+    assert_calm(text)
+    blocks = [one for one in MARKDOWN.parse(text) if one.nesting >= 0]
+    kinds = [one.type for one in blocks]
+    roots = [one for one in shown.diagnosis.findings if not one.because_of]
+    told = [one for one in roots if one.severity is not Severity.INFO]
+    steps = [step for one in told for step in shown.plan.steps if one.cause in step.cures]
+    assert set(kinds) <= ALLOWED
+    assert kinds.count("heading_open") == len(roots)
+    assert kinds.count("table_open") == sum(bool(evidence.rows(one)) for one in told)
+    assert kinds.count("fence") == sum(len(fences(one, shown.machine)) for one in steps)
+    assert [one.content.strip() for one in blocks if one.type == "html_block"] == [
+        "<details><summary>the machine</summary>",
+        "</details>",
+    ]
+    for one in blocks:
+        check_inline(one.children or ())
+    check_tables(text)
+
+
+ALLOWED = {
+    *("inline", "paragraph_open", "heading_open", "html_block", "fence"),
+    *("bullet_list_open", "list_item_open"),
+    *("table_open", "thead_open", "tbody_open", "tr_open", "th_open", "td_open"),
+}
+
+
+def fences(step: object, machine: Machine) -> list[object]:
+    from cudadoctor.plan import Step
+
+    assert isinstance(step, Step)
+    edits = [one for one in step.edits if one.what.splitlines()]
+    return [*edits, *([1] if pasted.lines(step, machine) else [])]
+
+
+def check_inline(children: object) -> None:
+    allowed = {"text", "code_inline", "softbreak", "strong_open", "strong_close", "text_special"}
+    for one in children:  # type: ignore[attr-defined]
+        if one.type == "html_inline":
+            assert one.content in ("<sub>", "</sub>")
+        else:
+            assert one.type in allowed, one
+        if one.type == "text":
+            assert not LINKED.search(one.content), one.content
+
+
+def check_tables(text: str) -> None:
+    """Every row has three cells for GitHub too."""
+    for line in text.splitlines():
+        if line.startswith("|"):
+            assert len(GITHUB_CELL.findall(line)) == 3, line
+
+
+# --- the whole proof -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CARRIERS)
+def test_a_poisoned_machine_acts_nowhere(name: str) -> None:
+    for number, machine in enumerate(variants(name)):
+        judged = checkup.judge(machine)
+        shown = checkup.report(judged, full=number % 2 == 0)
+        check_terminal(shown)
+        check_markdown(shown)
+        check_json(shown)
+        check_script(judged)
+
+
+@pytest.mark.parametrize("name", CARRIERS[::10])
+def test_a_poisoned_machine_acts_nowhere_in_spanish(name: str) -> None:
+    import msgspec
+
+    say = language("es")
+    shown = checkup.report(checkup.judge(poison.everywhere(carrier(name))))
+    shown = msgspec.structs.replace(shown, diagnosis=say.diagnosis(shown.diagnosis))
+    lines = terminal.report(shown, terminal.Layout(width=80, verbose=True, say=say))
+    assert_calm("\n".join(line.text for line in lines))
+    assert_calm(markdown.report(shown, say))
+
+
+class Screen:
+    """A stdout that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("name", CARRIERS[::10])
+def test_in_colour_the_only_codes_are_our_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Screen())
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown = checkup.report(checkup.judge(poison.everywhere(carrier(name))))
+    text = painting.painted(terminal.report(shown, terminal.Layout(width=80, verbose=True)))
+    assert "\x1b[" in text
+    assert_calm(re.sub(r"\x1b\[(?:1|2|1;3\d|3\d)m|\x1b\[0m", "", text))
