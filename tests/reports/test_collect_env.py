@@ -135,7 +135,8 @@ def test_a_build_for_rocm_is_none_for_the_cpu() -> None:
 def test_no_cuda_says_nothing_of_the_hardware() -> None:
     m = read(
         "Is CUDA available: No\nCUDA runtime version: No CUDA\n"
-        "GPU models and configuration: No CUDA\nNvidia driver version: No CUDA\ncuDNN version: No CUDA\n"
+        "GPU models and configuration: No CUDA\nNvidia driver version: No CUDA\n"
+        "cuDNN version: No CUDA\n"
     )
     assert m.gpus is None
     assert m.driver.reported is None
@@ -163,9 +164,11 @@ def test_one_line_of_a_dump_is_enough() -> None:
 def test_windows_and_its_python_are_read() -> None:
     m = read(
         "PyTorch version: 1.8.1+cpu\nIs debug build: False\nOS: Microsoft Windows 10 Pro\n"
-        "Python version: 3.8.10 (tags/v3.8.10:3d8993a, May  3 2021, 11:48:03) [MSC v.1928 64 bit (AMD64)]"
+        "Python version: 3.8.10 (tags/v3.8.10:3d8993a, May  3 2021, 11:48:03) [MSC v.1928 64 "
+        "bit (AMD64)]"
         " (64-bit runtime)\nPython platform: Windows-10-10.0.19041-SP0\nIs CUDA available: False\n"
-        "cuDNN version: C:\\Program Files\\NVIDIA GPU Computing Toolkit\\CUDA\\v11.1\\bin\\cudnn64_8.dll\n"
+        "cuDNN version: C:\\Program Files\\NVIDIA GPU Computing "
+        "Toolkit\\CUDA\\v11.1\\bin\\cudnn64_8.dll\n"
     )
     assert (m.platform.system, m.python.bits, m.torch.build) == ("Windows", 64, "cpu")
     assert [one.soname for one in m.libraries.copies or ()] == ["cudnn64_8.dll"]
@@ -188,7 +191,8 @@ def test_vllm_pads_its_labels() -> None:
         "PyTorch version              : 2.7.0+cu126\nIs debug build               : False\n"
         "CUDA used to build PyTorch   : 12.6\n\n"
         "Is CUDA available            : True\nCUDA runtime version         : 12.4.131\n"
-        "GPU models and configuration : \nGPU 0: NVIDIA H100 80GB HBM3\n  MIG 1g.10gb     Device  0:\n\n"
+        "GPU models and configuration : \nGPU 0: NVIDIA H100 80GB HBM3\n"
+        "  MIG 1g.10gb     Device  0:\n\n"
         "Nvidia driver version        : 550.54.15\nvLLM Version                 : 0.9.1\n"
     )
     assert m.torch.cuda == Version("12.6")

@@ -138,7 +138,8 @@ def test_xformers_info_is_read() -> None:
 def test_what_xformers_was_built_for_is_read() -> None:
     m = shown(
         "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:\n"
-        "    PyTorch 2.1.0+cu121 with CUDA 1201 (you have 2.1.2+cpu)\n    Python  3.10.13\nxformers==0.0.22\n"
+        "    PyTorch 2.1.0+cu121 with CUDA 1201 (you have 2.1.2+cpu)\n    Python  3.10.13\n"
+        "xformers==0.0.22\n"
     )
     assert (m.torch.text, m.torch.build) == ("2.1.2+cpu", "cpu")
 
@@ -160,7 +161,8 @@ def test_what_xformers_was_built_for_is_read() -> None:
             "NVIDIA GeForce RTX 3070",
         ),
         (
-            "version: v1.6.0  •  python: 3.10.6  •  torch: 2.0.1+cu118  •  xformers: N/A  •  gradio: 3.41",
+            "version: v1.6.0  •  python: 3.10.6  •  torch: 2.0.1+cu118  •  xformers: N/A  •  "
+            "gradio: 3.41",
             "2.0.1+cu118",
             None,
         ),
@@ -168,7 +170,8 @@ def test_what_xformers_was_built_for_is_read() -> None:
             "## System Information\n- **ComfyUI Version:** v0.3.10\n- **OS:** nt\n"
             "- **Python Version:** 3.12.7 (tags/v3.12.7) [MSC v.1941 64 bit (AMD64)]\n"
             "- **Embedded Python:** true\n- **PyTorch Version:** 2.5.1+cu124\n## Devices\n"
-            "- **Name:** cuda:0 NVIDIA GeForce RTX 4090 : cudaMallocAsync\n  - **VRAM Total:** 25756696576\n",
+            "- **Name:** cuda:0 NVIDIA GeForce RTX 4090 : cudaMallocAsync\n"
+            "  - **VRAM Total:** 25756696576\n",
             "2.5.1+cu124",
             "NVIDIA GeForce RTX 4090",
         ),
@@ -181,7 +184,8 @@ def test_what_xformers_was_built_for_is_read() -> None:
         ),
         (
             "=================== bitsandbytes v0.46.0 ===================\n"
-            "Platform: Linux-6.8.0-60-generic-x86_64-with-glibc2.39\n  libc: glibc-2.39\nPython: 3.12.3\n"
+            "Platform: Linux-6.8.0-60-generic-x86_64-with-glibc2.39\n  libc: glibc-2.39\n"
+            "Python: 3.12.3\n"
             "PyTorch: 2.7.1+cu126\n  CUDA: 12.6\n  HIP: N/A\nRelated packages:\n  numpy: 2.2.6\n",
             "2.7.1+cu126",
             None,
@@ -219,9 +223,12 @@ def test_lists_of_devices_in_logs_are_read() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        ">>> import torch\n>>> torch.__version__\n'1.13.1+cpu'\n>>> torch.cuda.is_available()\nFalse\n",
-        "In [2]: torch.__version__\nOut[2]: '1.13.1+cpu'\n\nIn [3]: torch.cuda.is_available()\nOut[3]: False",
-        '$ python -c "import torch; print(torch.__version__, torch.cuda.is_available())"\n1.13.1+cpu False\n',
+        ">>> import torch\n>>> torch.__version__\n'1.13.1+cpu'\n>>> torch.cuda.is_available()\n"
+        "False\n",
+        "In [2]: torch.__version__\nOut[2]: '1.13.1+cpu'\n\nIn [3]: torch.cuda.is_available()\n"
+        "Out[3]: False",
+        '$ python -c "import torch; print(torch.__version__, torch.cuda.is_available())"\n'
+        "1.13.1+cpu False\n",
         "torch.__version__: 1.13.1+cpu\ntorch.cuda.is_available(): False\n",
         "print(torch.__version__)\nprint(torch.cuda.is_available())\n1.13.1+cpu\nFalse\n",
         "print(torch.cuda.is_available())  # False\nprint(torch.__version__)  # 1.13.1+cpu\n",
@@ -299,7 +306,8 @@ def test_the_kernels_module_and_its_log_are_read() -> None:
     m = shown(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.07  Release Build\n"
         "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)\n"
-        "[  417.123456] NVRM: Xid (PCI:0000:41:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen\n"
+        "[  417.123456] NVRM: Xid (PCI:0000:41:00): 79, pid='<unknown>', name=<unknown>, GPU "
+        "has fallen\n"
     )
     assert (m.driver.kernel, m.driver.flavour) == (DriverVersion("570.133.07"), "open")
     assert [(one.code, one.bus_id) for one in m.driver.xids or ()] == [(79, "0000:41:00")]

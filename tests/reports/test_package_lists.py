@@ -97,7 +97,9 @@ def test_rows_that_were_picked_out_of_a_list_are_read() -> None:
 def test_freeze_and_its_addresses_are_read() -> None:
     m = shown(
         "$ pip freeze\nnumpy==1.24.1\nnvidia-nccl-cu12==2.18.1\n"
-        "torch @ https://download.pytorch.org/whl/cu121/torch-2.1.0%2Bcu121-cp310-cp310-linux_x86_64.whl\n"
+        "torch @ "
+        "https://download.pytorch.org/whl/cu121/torch-2.1.0%2Bcu121-cp310-cp310-linux_x86_64.whl\"
+        "n"
         "torchvision @ file:///tmp/torchvision-0.16.0+cu121-cp310-cp310-linux_x86_64.whl#sha256=0\n"
         "mkl-fft @ file:///croot/mkl_fft_1695058164594/work\n"
     )
@@ -132,7 +134,8 @@ def test_wheels_of_extensions_name_their_torch() -> None:
 
 def test_pip_show_tells_place_and_absence() -> None:
     m = shown(
-        "Name: torch\nVersion: 2.0.1\nSummary: x\nLocation: /opt/venv/lib/python3.10/site-packages\n"
+        "Name: torch\nVersion: 2.0.1\nSummary: x\n"
+        "Location: /opt/venv/lib/python3.10/site-packages\n"
     )
     assert m.torch.path == "/opt/venv/lib/python3.10/site-packages/torch"
     assert shown("WARNING: Package(s) not found: torch").torch.installed is False

@@ -117,7 +117,8 @@ def test_a_removed_package_is_not_installed() -> None:
 
 def test_modules_and_nodes_are_read() -> None:
     m = shown(
-        "$ lsmod | grep nv\nnvidia_uvm           1527808  0\nnvidia              56717312  90 nvidia_uvm\n"
+        "$ lsmod | grep nv\nnvidia_uvm           1527808  0\n"
+        "nvidia              56717312  90 nvidia_uvm\n"
         "crw-rw---- 1 root video 195,   0 Jan 10 10:00 /dev/nvidia0\n"
     )
     assert (m.driver.modules, m.driver.loaded) == (("nvidia", "nvidia_uvm"), True)
@@ -144,7 +145,8 @@ def test_the_loaders_lines_tell_owner_and_version() -> None:
 def test_containers_own_tool_and_gpustat_are_read() -> None:
     m = shown(
         "NVRM version:   535.104.05\nCUDA version:   12.2\n\nDevice Index:   0\nDevice Minor:   0\n"
-        "Model:          NVIDIA L4\nBrand:          NVIDIA\nGPU UUID:       GPU-1\nArchitecture:   8.9\n"
+        "Model:          NVIDIA L4\nBrand:          NVIDIA\nGPU UUID:       GPU-1\n"
+        "Architecture:   8.9\n"
     )
     assert m.driver.cuda == Version("12.2")
     assert [gpu.capability for gpu in m.gpus or ()] == [Version("8.9")]
