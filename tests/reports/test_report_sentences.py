@@ -14,7 +14,7 @@ from cudadoctor.render import markdown
 from cudadoctor.reports.reading import read_report
 
 LACKING = re.compile(
-    r"  |\bNone\b|\(\)|\b(?:of|is|for|than|CUDA|torch|driver) [,.:]|\{\w*\}|not known"
+    r"  |\bNone\b|(?<!\w)\(\)|\b(?:of|is|for|than|CUDA|torch|driver) [,.:]|\{\w*\}|not known"
 )
 """What a sentence shows whose values are missing."""
 
