@@ -54,6 +54,7 @@ _PROMPT = re.compile(
     r"\s{0,8}(?:>>>|\.\.\.|\$|In ?\[\d{0,4}\]:|#|\(\w{1,30}\) |PS |[A-Z]:\\|[\w-]{1,30}@)"
 )
 _OUT = re.compile(r"\s{0,8}Out ?\[\d{0,4}\]: ?")
+LONGEST_LINE = 1500
 _FAR = 6
 """Lines below a question in which its answer may stand."""
 
@@ -65,6 +66,8 @@ def read_transcripts(doc: Document, _: Knowledge) -> Iterator[Said]:
     pending: list[str] = []
     asked_at = 0
     for index, line in enumerate(doc.lines):
+        if len(line.text) > LONGEST_LINE:
+            continue
         asked = [_KIND[one[1]] for one in _ASKED.finditer(line.text)]
         if asked:
             yield from _beside(line.text, line.number)

@@ -98,8 +98,8 @@ def test_freeze_and_its_addresses_are_read() -> None:
     m = shown(
         "$ pip freeze\nnumpy==1.24.1\nnvidia-nccl-cu12==2.18.1\n"
         "torch @ "
-        "https://download.pytorch.org/whl/cu121/torch-2.1.0%2Bcu121-cp310-cp310-linux_x86_64.whl\"
-        "n"
+        "https://download.pytorch.org/whl/cu121/torch-2.1.0%2Bcu121-cp310-cp310-linux_x86_64.whl"
+        "\n"
         "torchvision @ file:///tmp/torchvision-0.16.0+cu121-cp310-cp310-linux_x86_64.whl#sha256=0\n"
         "mkl-fft @ file:///croot/mkl_fft_1695058164594/work\n"
     )
