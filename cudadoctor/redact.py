@@ -97,7 +97,7 @@ class Redactor:
         if value.startswith(("{", "[{")):
             try:
                 found = msgspec.json.decode(value)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
                 return self.text(value)
             return msgspec.json.encode(factfile.json_safe(self.plain(found))).decode()
         return self._valued(path.rpartition(".")[2], value)
