@@ -33,5 +33,5 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     verbose: int = 0
     printed: bool = False
     manager: Literal["pip", "uv", "conda", "pixi", "docker"] | None = None
-    shell: Literal["bash", "fish", "powershell"] = "bash"
+    shell: Literal["bash", "fish", "powershell"] | None = None
     torch: str | None = None

@@ -122,7 +122,9 @@ def check(**options: Any) -> int:
     help="Package manager for the commands.",
 )
 @click.option(
-    "--shell", type=click.Choice(("bash", "fish", "powershell")), default="bash", help="Shell."
+    "--shell",
+    type=click.Choice(("bash", "fish", "powershell")),
+    help="Shell; that of the machine where none is named.",
 )
 @click.option("--torch", metavar="VERSION", help="Keep to this release of torch (2.6, 2.6.0).")
 def fix(**options: Any) -> int:

@@ -69,7 +69,8 @@ def fix(asked: Asked) -> int:
     from cudadoctor import checkup
 
     machine = _as_of(_with_wishes(found, asked), asked)
-    judged = checkup.judge(machine, _wishes(asked), ignore=asked.ignore)
+    wishes = _wishes(asked, machine)
+    judged = checkup.judge(machine, wishes, ignore=asked.ignore)
     if asked.as_json:
         from cudadoctor.render import json_v1
 
@@ -83,7 +84,7 @@ def fix(asked: Asked) -> int:
             judged.plan,
             judged.machine,
             judged.diagnosis,
-            shell=asked.shell,
+            shell=wishes.shell,
             version=__version__,
             knowledge=knowledge.load().date,
         )
@@ -154,7 +155,9 @@ def record(folder: str, asked: Asked) -> int:
         early.end()
     redacted = "names, secrets and identifiers are replaced; look through it before you share it"
     hidden = "nothing is redacted: share it only with whom you trust" if asked.full else redacted
-    sys.stdout.write(f"{number} answers of this host written to {folder}; {hidden}\n")
+    from cudadoctor.render import inert
+
+    sys.stdout.write(f"{number} answers of this host written to {inert(folder)}; {hidden}\n")
     if lacking := replay.lacking(folder):
         lack = "its replay asks what was not recorded, and judges less"
         sys.stderr.write(f"cudadoctor: {lack}: {lacking[0]}\n")
@@ -223,10 +226,12 @@ def _as_of(machine: Machine, asked: Asked) -> Machine:
     return msgspec.structs.replace(machine, date=asked.as_of) if asked.as_of else machine
 
 
-def _wishes(asked: Asked) -> Wishes:
+def _wishes(asked: Asked, machine: Machine) -> Wishes:
     from cudadoctor.plan import Wishes
 
-    return Wishes(manager=asked.manager, torch=asked.torch, shell=asked.shell)
+    windows = machine.platform.system == "Windows"
+    shell = asked.shell or ("powershell" if windows else "bash")
+    return Wishes(manager=asked.manager, torch=asked.torch, shell=shell)
 
 
 def _rendered(shown: Report, asked: Asked, source: Source, *, many: bool) -> str:

@@ -39,6 +39,8 @@ _SCHEDULERS: dict[str, str] = {
     "lsf": 'Ask LSF for a GPU: `bsub -gpu "num=1" ...`.',
     "pbs": "Ask PBS for a GPU: `qsub -l select=1:ngpus=1 ...`.",
 }
+_GRANTED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES")
+"""What Slurm sets in a job that has a GPU."""
 _RUN = {"docker": "docker run", "podman": "podman run", "containerd": "nerdctl run"}
 _VARIABLE = re.compile(r"(?:-e|--env)[ =](?P<name>\w+)=(?P<value>.*)")
 _SHM = re.compile(r"--shm-size[ =](?P<amount>\d+)[gG]b?")
@@ -50,12 +52,31 @@ def grant_gpu(m: Machine) -> tuple[Remedy, ...]:
         what = "resources.limits: nvidia.com/gpu: 1"
         return (_pod("grant-gpu", "Ask Kubernetes for a GPU", what, _PLUGIN),)
     if asked := _SCHEDULERS.get(m.container.scheduler or ""):
-        return (_started("grant-gpu", "Ask the scheduler for a GPU", asked, "here"),)
+        return _of_a_job(m, asked)
     if not m.container.kind:
         return ()
     text = _GRANT.get(m.container.kind, "Start the container with access to the host's GPUs.")
     note = _ON_WINDOWS if side_of(m) == "wsl" else _HOST_NEEDS.get(m.container.kind)
     return (_started("grant-gpu", "Start the container with the GPU", text, "container", note),)
+
+
+def _of_a_job(m: Machine, asked: str) -> tuple[Remedy, ...]:
+    """The scheduler gives the job a GPU; Apptainer hands it on into the container."""
+    title = "Ask the scheduler for a GPU"
+    if m.container.kind == "enroot":
+        asked = "Ask Slurm for a GPU: `srun --gpus=1 --container-image=... ...`; Pyxis hands it on."
+    ask = _started("grant-gpu", title, asked, "here")
+    if m.container.kind != "apptainer":
+        return (ask,)
+    inside = _started(
+        "gpu-into-container",
+        "Start the container with the job's GPU",
+        f"{_GRANT['apptainer']} Without `--nv` the container sees no GPU, also where the job has "
+        "one.",
+        "container",
+    )
+    granted = any((m.env or {}).get(name) for name in _GRANTED)
+    return (inside, ask) if granted else (ask, inside)
 
 
 def container_option(

@@ -12,7 +12,7 @@ import msgspec
 from cudadoctor.builds import capabilities_of
 from cudadoctor.findings import Remedy, Risk
 from cudadoctor.remedies.linux import Wanted, driver_recipe
-from cudadoctor.remedies.place import has_virtual_gpu, is_cloud, keeper_of, side_of
+from cudadoctor.remedies.place import family_of, has_virtual_gpu, is_cloud, keeper_of, side_of
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
@@ -196,6 +196,9 @@ def _elsewhere(id: str, title: str, m: Machine, branch: int | None) -> Remedy:  
     if side == "jetson":
         text = "The driver of a Jetson comes with JetPack: update it with SDK Manager or with the "
         text += "board's own apt upgrade, never with a driver for other computers."
+        where = keeper_of(m)
+        if where != "here":
+            return Remedy(id=id, title="Update JetPack", where=where, manual=text)
         return Remedy(id=id, title="Update JetPack", needs_root=True, reboot=True, manual=text)
     if side == "dgx":
         return Remedy(
@@ -203,10 +206,17 @@ def _elsewhere(id: str, title: str, m: Machine, branch: int | None) -> Remedy:  
             title=f"{title} by the DGX system's own update",
             needs_root=True,
             reboot=True,
-            commands=(("apt-get", "update"), ("apt-get", "full-upgrade")),
-            tool="apt",
+            commands=_whole_update(m),
+            tool=_whole_update(m)[0][0].removesuffix("-get"),
         )
     return _asked_for(id, title, m, least)
+
+
+def _whole_update(m: Machine) -> tuple[tuple[str, ...], ...]:
+    """DGX OS is an Ubuntu; NVIDIA's software for DGX also comes for Red Hat's systems."""
+    if family_of(m) in ("rhel", "fedora"):
+        return (("dnf", "upgrade", "--refresh"),)
+    return (("apt-get", "update"), ("apt-get", "full-upgrade"))
 
 
 def _asked_for(id: str, title: str, m: Machine, least: str) -> Remedy:  # noqa: A002

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
 
+_BY_THE_SYSTEM = (
+    "Bring kernel and driver to releases that belong together, by the system's own update of both, "
+    "and install the headers of that kernel where the driver's module is built on this machine."
+)
 _NOUVEAU = "/etc/modprobe.d/blacklist-nouveau.conf"
 
 
@@ -21,6 +25,8 @@ def load_driver(m: Machine, kb: Knowledge, reason: Reason) -> tuple[Remedy, ...]
     """Get the installed driver's module loaded. reason: what keeps it out."""
     if side_of(m) in ("wsl", "jetson", "macos", "windows"):
         return ()
+    if family_of(m) == "nixos" and reason != "modprobe" and keeper_of(m) == "here":
+        return (_declared(),)
     if keeper_of(m) != "here":
         return (_root("load-driver", "Load the NVIDIA driver", m, (("modprobe", "nvidia"),)),)
     return {
@@ -68,6 +74,9 @@ def reset_gpu(m: Machine, index: int) -> tuple[Remedy, ...]:
     """Reset one GPU. On a machine that others share, only its administrator may."""
     if side_of(m) in ("wsl", "jetson", "macos"):
         return ()
+    if side_of(m) == "windows":
+        text = "Restart the computer; that resets the GPU as well."
+        return (Remedy(id="reset-gpu", title=f"Reset GPU {index}", reboot=True, manual=text),)
     commands = (("nvidia-smi", "--gpu-reset", "-i", str(index)),)
     note = "Only while nothing uses the GPU. GPUs that NVLink joins are reset together, or by a "
     note += "reboot."
@@ -96,18 +105,44 @@ def wsl_driver(m: Machine) -> tuple[Remedy, ...]:
         id="wsl-driver",
         title="Take the Linux driver out of WSL",
         needs_root=True,
-        commands=(("apt-get", "remove", *inside), ("ldconfig",)),
-        tool="apt",
+        commands=((*_taken_out(m), *inside), ("ldconfig",)),
+        tool=_taken_out(m)[0].removesuffix("-get"),
         note="WSL uses the driver of Windows; a Linux driver inside hides it. Afterwards run "
         "`wsl --shutdown` in Windows.",
     )
     return (remove, on_windows)
 
 
+def _taken_out(m: Machine) -> tuple[str, str]:
+    """How the distribution takes packages out."""
+    tools = {"suse": ("zypper", "remove"), "arch": ("pacman", "-R")}
+    dnf = ("dnf", "remove")
+    return ({"fedora": dnf, "rhel": dnf} | tools).get(family_of(m), ("apt-get", "remove"))
+
+
 def _is_driver(name: str) -> bool:
     bare = name.partition(":")[0]
     return bare.startswith(
         ("nvidia-driver-", "libnvidia-compute-", "nvidia-utils-", "nvidia-dkms-", "cuda-drivers")
+    )
+
+
+def _declared() -> Remedy:
+    """On NixOS files under /etc and modules are made from the configuration."""
+    return Remedy(
+        id="load-driver",
+        title="Let NixOS load the NVIDIA driver",
+        needs_root=True,
+        reboot=True,
+        edits=(
+            Edit(
+                file="/etc/nixos/configuration.nix",
+                what='services.xserver.videoDrivers = [ "nvidia" ];\n'
+                'boot.blacklistedKernelModules = [ "nouveau" ];',
+            ),
+        ),
+        commands=(("nixos-rebuild", "boot"),),
+        tool="nixos-rebuild",
     )
 
 
@@ -157,9 +192,9 @@ def _built(m: Machine) -> tuple[Remedy, ...]:
             id="load-driver",
             title=title,
             needs_root=True,
-            reboot=arch,
+            reboot=arch or not commands,
             commands=(*commands, *(() if arch else (("modprobe", "nvidia"),))) if commands else (),
-            manual=None if commands else "Install the kernel's headers and build the module.",
+            manual=None if commands else _BY_THE_SYSTEM,
             note="Where the build fails, /var/lib/dkms/nvidia/*/build/make.log says why.",
         ),
     )

@@ -27,6 +27,13 @@ _RPMFUSION = (
     "This takes the RPM Fusion repositories (free and nonfree). Before the reboot, wait until "
     "`modinfo -F version nvidia` names the new version: akmods builds the module in the background."
 )
+_MACRO = "/etc/rpm/macros.nvidia-kmod"
+_FOCAL = (
+    "Ubuntu 20.04 is past its standard support and gets no new branches of the driver: where the "
+    "package is not found, take a newer Ubuntu, or the build of torch for the present driver."
+)
+_AMAZON_WITH_DNF = 2022
+_NIX = "/etc/nixos/configuration.nix"
 _NO_MODULES_FROM = 10  # RHEL 10 and its kin have no package modules (streams) any more.
 
 
@@ -55,10 +62,13 @@ def driver_recipe(m: Machine, wanted: Wanted) -> Recipe:
 
 def rebuild_initramfs(m: Machine) -> Command | None:
     """The command that makes the boot image anew, None where the distribution is unknown."""
+    if m.platform.distro == "endeavouros":
+        return ("dracut-rebuild",)
     return {
         "ubuntu": ("update-initramfs", "-u"),
         "debian": ("update-initramfs", "-u"),
         "rhel": ("dracut", "--force"),
+        "amazon": ("dracut", "--force"),
         "fedora": ("dracut", "--force"),
         "suse": ("dracut", "--force"),
         "arch": ("mkinitcpio", "-P"),
@@ -66,19 +76,45 @@ def rebuild_initramfs(m: Machine) -> Command | None:
 
 
 def rebuild_modules(m: Machine) -> tuple[Command, ...]:
-    """The commands that build the driver's modules for the running kernel, with its headers."""
+    """The commands that build the driver's modules for the running kernel, with its headers.
+
+    Empty where only its own system knows how: then a sentence stands in their place.
+    """
     kernel = m.platform.kernel
     release = f"-{kernel}" if kernel else ""
     autoinstall = ("dkms", "autoinstall")
+    devel = ("dnf", "install", f"kernel-devel{release}")
+    headers = f"linux-headers{release or '-generic'}"
     return {
-        "ubuntu": (("apt-get", "install", f"linux-headers{release or '-generic'}"), autoinstall),
-        "debian": (("apt-get", "install", f"linux-headers{release or '-amd64'}"), autoinstall),
-        "rhel": (("dnf", "install", f"kernel-devel{release}"), autoinstall),
-        "fedora": (("dnf", "install", f"kernel-devel{release}"), ("akmods", "--force")),
-        "suse": (("zypper", "install", "kernel-default-devel"), autoinstall),
-        "arch": (("pacman", "-Syu"), ("pacman", "-S", "linux-headers")),
-        "other": (),
-    }[family_of(m)]
+        "ubuntu": (("apt-get", "install", headers), autoinstall),
+        "debian": (("apt-get", "install", _debian_headers(m, release)), autoinstall),
+        "rhel": (devel, autoinstall),
+        "amazon": (devel, autoinstall) if _has_dnf(m) else (),
+        "fedora": (devel, ("akmods", "--force")),
+        "suse": _kernel_packages(m),
+        "arch": (("pacman", "-Syu", "linux-headers"),) if m.platform.distro == "arch" else (),
+    }.get(family_of(m), ())
+
+
+def _debian_headers(m: Machine, release: str = "") -> str:
+    """The package of headers: of that very kernel, or of the newest of its flavour."""
+    arch = "arm64" if m.platform.machine == "aarch64" else "amd64"
+    kernel = m.platform.kernel or ""
+    if kernel.endswith("-pve"):
+        return f"proxmox-headers{release}" if release else "proxmox-default-headers"
+    cloud = "cloud-" if "-cloud-" in kernel else ""
+    return f"linux-headers{release}" if release else f"linux-headers-{cloud}{arch}"
+
+
+def _kernel_packages(m: Machine) -> tuple[Command, ...]:
+    """SUSE ships built modules: the package is laid out anew for the running kernel."""
+    names = [one.name for one in m.driver.packages or () if "-kmp-" in one.name]
+    return (("zypper", "install", "--force", *names),) if names else ()
+
+
+def _has_dnf(m: Machine) -> bool:
+    """Amazon Linux 2 has none, and its support is over."""
+    return (major_of(m) or 0) >= _AMAZON_WITH_DNF
 
 
 def signing_key(m: Machine) -> str | None:
@@ -91,19 +127,19 @@ def signing_key(m: Machine) -> str | None:
     }.get(family_of(m))
 
 
-def _ubuntu(_: Machine, wanted: Wanted) -> Recipe:
+def _ubuntu(m: Machine, wanted: Wanted) -> Recipe:
     if wanted.branch is None:
         install = ("ubuntu-drivers", "install", *(("--gpgpu",) if wanted.server else ()))
         return Recipe(tool="ubuntu-drivers", commands=(install,))
     kind = "-server" if wanted.server else ""
     package = f"nvidia-driver-{wanted.branch}{kind}{'-open' if wanted.open else ''}"
     commands = (("apt-get", "update"), ("apt-get", "install", package))
-    return Recipe(tool="apt", commands=commands)
+    focal = m.platform.distro == "ubuntu" and m.platform.distro_version == "20.04"
+    return Recipe(tool="apt", commands=commands, note=_FOCAL if focal else None)
 
 
 def _debian(m: Machine, wanted: Wanted) -> Recipe:
-    arch = "arm64" if m.platform.machine == "aarch64" else "amd64"
-    headers = f"linux-headers-{arch}"
+    headers = _debian_headers(m)
     if wanted.branch is None and not wanted.open:
         return Recipe(
             tool="apt",
@@ -122,18 +158,31 @@ def _debian(m: Machine, wanted: Wanted) -> Recipe:
     return Recipe(tool="apt", commands=commands, note=_NVIDIA_REPOSITORY)
 
 
+def _stream(wanted: Wanted) -> tuple[Command, ...]:
+    """The driver out of a package module: its stream is chosen first."""
+    stream = f"{wanted.branch or ''}-" + ("open" if wanted.open else "dkms")
+    if wanted.branch is None:
+        stream = "open-dkms" if wanted.open else "latest-dkms"
+    return (
+        ("dnf", "module", "reset", "nvidia-driver"),
+        ("dnf", "module", "enable", f"nvidia-driver:{stream}"),
+        ("dnf", "install", "nvidia-open" if wanted.open else "cuda-drivers"),
+    )
+
+
+def _amazon(m: Machine, wanted: Wanted) -> Recipe:
+    if not _has_dnf(m):
+        text = "Move to Amazon Linux 2023 or to one of AWS's images with the driver in it: Amazon "
+        text += "Linux 2 is out of support, and current drivers are not made for it."
+        return Recipe(tool="distribution", manual=text)
+    return Recipe(tool="dnf", commands=_stream(wanted), note=_NVIDIA_REPOSITORY)
+
+
 def _rhel(m: Machine, wanted: Wanted) -> Recipe:
-    package = "nvidia-open" if wanted.open else "cuda-drivers"
-    install: Command = ("dnf", "install", package)
+    install: Command = ("dnf", "install", "nvidia-open" if wanted.open else "cuda-drivers")
+    commands: tuple[Command, ...]
     if (major_of(m) or 0) in range(_NO_MODULES_FROM):
-        stream = f"{wanted.branch or ''}-" + ("open" if wanted.open else "dkms")
-        if wanted.branch is None:
-            stream = "open-dkms" if wanted.open else "latest-dkms"
-        commands: tuple[Command, ...] = (
-            ("dnf", "module", "reset", "nvidia-driver"),
-            ("dnf", "module", "enable", f"nvidia-driver:{stream}"),
-            install,
-        )
+        commands = _stream(wanted)
     elif wanted.branch and not wanted.open:
         commands = (("dnf", "versionlock", "add", f"*nvidia*{wanted.branch}*"), install)
     else:
@@ -145,7 +194,11 @@ def _rhel(m: Machine, wanted: Wanted) -> Recipe:
 def _fedora(_: Machine, wanted: Wanted) -> Recipe:
     kind = "" if wanted.open or wanted.branch is None else f"-{wanted.branch}xx"
     install = ("dnf", "install", f"akmod-nvidia{kind}", f"xorg-x11-drv-nvidia{kind}-cuda")
-    return Recipe(tool="dnf", commands=(("dnf", "upgrade", "--refresh"), install), note=_RPMFUSION)
+    commands: tuple[Command, ...] = (("dnf", "upgrade", "--refresh"), install)
+    macro = (Edit(file=_MACRO, what="%_with_kmod_nvidia_open 1"),) if wanted.open else ()
+    if wanted.open:
+        commands = (*commands, ("akmods", "--force"))
+    return Recipe(tool="dnf", commands=commands, edits=macro, note=_RPMFUSION)
 
 
 def _suse(_: Machine, wanted: Wanted) -> Recipe:
@@ -162,7 +215,30 @@ def _suse(_: Machine, wanted: Wanted) -> Recipe:
     return Recipe(tool="zypper", commands=commands, note=note)
 
 
-def _arch(_: Machine, wanted: Wanted) -> Recipe:
+def _nixos(_: Machine, wanted: Wanted) -> Recipe:
+    lines = [
+        "nixpkgs.config.allowUnfree = true;",
+        'services.xserver.videoDrivers = [ "nvidia" ];',
+        f"hardware.nvidia.open = {'true' if wanted.open else 'false'};",
+    ]
+    if not wanted.open and wanted.branch:
+        package = f"config.boot.kernelPackages.nvidiaPackages.legacy_{wanted.branch}"
+        lines.append(f"hardware.nvidia.package = {package};")
+    note = "nvidia-smi names the version of the driver after the reboot; a newer one comes with a "
+    note += "newer channel."
+    return Recipe(
+        tool="nixos-rebuild",
+        commands=(("nixos-rebuild", "boot"),),
+        edits=(Edit(file=_NIX, what="\n".join(lines)),),
+        note=note,
+    )
+
+
+def _arch(m: Machine, wanted: Wanted) -> Recipe:
+    if m.platform.distro == "manjaro":
+        note = "mhwd chooses the driver that fits the GPU and the installed kernels."
+        chosen = ("mhwd", "-a", "pci", "nonfree", "0300")
+        return Recipe(tool="mhwd", commands=(("pacman", "-Syu"), chosen), note=note)
     if wanted.open:
         commands = (("pacman", "-Syu", "nvidia-open", "nvidia-utils"),)
         return Recipe(
@@ -192,6 +268,8 @@ _RECIPES: dict[str, Callable[[Machine, Wanted], Recipe]] = {
     "ubuntu": _ubuntu,
     "debian": _debian,
     "rhel": _rhel,
+    "amazon": _amazon,
+    "nixos": _nixos,
     "fedora": _fedora,
     "suse": _suse,
     "arch": _arch,

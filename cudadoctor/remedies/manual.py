@@ -88,10 +88,10 @@ def device_groups(m: Machine) -> tuple[Remedy, ...]:
     side = side_of(m)
     if side in ("windows", "macos"):
         return ()
-    if side in ("container", "cluster"):
+    if m.container.kind or side == "cluster":
         where = keeper_of(m)
         how = "`--group-add` with the group that owns the nodes, when the container is started"
-        how = how if side == "container" else "membership of the group that owns the nodes"
+        how = how if m.container.kind else "membership of the group that owns the nodes"
         text = f"Ask for access to /dev/nvidia* for this user: {how}."
         return by_hand("device-groups", "Get access to the GPU's device nodes", text, where)
     groups = _groups(m)

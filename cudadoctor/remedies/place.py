@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from cudadoctor.findings import Where
 
 Side = Literal["jetson", "wsl", "container", "cluster", "windows", "macos", "dgx", "linux"]
-Family = Literal["ubuntu", "debian", "rhel", "fedora", "suse", "arch", "other"]
+Family = Literal["ubuntu", "debian", "rhel", "amazon", "fedora", "suse", "arch", "nixos", "other"]
 
 _FAMILIES: dict[str, Family] = {
     "ubuntu": "ubuntu",
@@ -21,7 +21,7 @@ _FAMILIES: dict[str, Family] = {
     "almalinux": "rhel",
     "centos": "rhel",
     "ol": "rhel",
-    "amzn": "rhel",
+    "amzn": "amazon",
     "fedora": "fedora",
     "suse": "suse",
     "opensuse": "suse",
@@ -29,6 +29,7 @@ _FAMILIES: dict[str, Family] = {
     "opensuse-tumbleweed": "suse",
     "sles": "suse",
     "arch": "arch",
+    "nixos": "nixos",
 }
 
 
@@ -62,7 +63,7 @@ def keeper_of(m: Machine) -> Where:
         return "admin"
     if side == "wsl":
         return "windows"
-    return "host" if side == "container" else "here"
+    return "host" if m.container.kind else "here"
 
 
 def family_of(m: Machine) -> Family:
