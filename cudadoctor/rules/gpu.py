@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 _LEGACY = re.compile(r"supported through the nvidia (\d+)\.xx legacy drivers")
 _NOT_SUPPORTED = re.compile(r"is not supported by the nvidia [\d.]+ driver release")
 _NEEDS_OPEN = "requires use of the nvidia open kernel modules"
-_NEEDS_PROPRIETARY = "is not supported by open nvidia.ko"
+_NEEDS_PROPRIETARY = (
+    "is not supported by open nvidia.ko",
+    # The first branches with open modules served data-centre GPUs only.
+    "open nvidia.ko is only ready for use on data center gpus",
+)
 _NO_BAR = (
     "this pci i/o region assigned to your nvidia device is invalid",
     "bar1 is 0m",
@@ -155,7 +159,7 @@ def _flavour_told(m: Machine) -> str | None:
     log = log_text(m)
     if _NEEDS_OPEN in log:
         return "open"
-    return "proprietary" if _NEEDS_PROPRIETARY in log else None
+    return "proprietary" if any(words in log for words in _NEEDS_PROPRIETARY) else None
 
 
 def _flavour_evidence(m: Machine) -> tuple[tuple[str, object], ...]:
