@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from cudadoctor.facts import Distribution, Install
 from cudadoctor.reports.commands import commands_of, install_of
+from cudadoctor.reports.manifests import manifest_installs
 from cudadoctor.reports.solver_logs import (
     CONDA_PYTHON,
     UV_HERE,
@@ -51,17 +52,12 @@ def read_installs(doc: Document, _: Knowledge) -> Iterator[Said]:
 
 
 _WORTH: tuple[str, ...] = (
-    "install",
-    "satisf",
-    "distribution found",
-    "uv ",
-    "conda",
-    "poetry",
-    ".whl",
-    "pixi",
+    *("install", "satisf", "distribution found", "uv ", "conda", "mamba", "poetry", "pixi", ".whl"),
+    *("wheels", "requires-python", "requires a different python", "versions of ", "no version"),
+    *("packagesnotfound", "not available from", "does not exist", "your python"),
+    *("index-url", "[tool.", "dependencies:"),
 )
-_WORTH += ("wheels", "requires-python", "requires a different python", "versions of ", "no version", "mamba")
-_WORTH += ("packagesnotfound", "not available from", "does not exist", "your python")
+"""One of these words stands in every text that is worth looking through."""
 
 
 def _is_log(one: Install) -> bool:
@@ -71,9 +67,9 @@ def _is_log(one: Install) -> bool:
 def _assembled(doc: Document) -> list[Install]:
     """Commands and pieces of logs in the order of the text, each log with its command."""
     out: list[Install] = []
-    events: list[tuple[int, Install | Piece]] = [
-        (asked.line, install_of(asked)) for asked in commands_of(doc)
-    ]
+    files = tuple(manifest_installs(doc))
+    events: list[tuple[int, Install | Piece]] = [(one.line or 1, one) for one in files]
+    events += [(asked.line, _with_file(install_of(asked), files)) for asked in commands_of(doc)]
     events += [(doc.line_at(piece.place).number, piece) for piece in _pieces(doc)]
     events.sort(key=lambda pair: (pair[0], isinstance(pair[1], Piece)))
     for line, event in events:
@@ -84,6 +80,20 @@ def _assembled(doc: Document) -> list[Install]:
         else:
             out.append(_with(Install(tool=event.tool, line=line), event.fields))
     return list(dict.fromkeys(out))
+
+
+def _with_file(one: Install, files: tuple[Install, ...]) -> Install:
+    """The command with what the file that it reads asks for."""
+    reads = one.tool != "pip" or any(text.startswith("-r ") for text in one.requirements)
+    found = next((file for file in files if file.tool == one.tool), None)
+    if found is None or one.indexes or not reads:
+        return one
+    return msgspec.structs.replace(
+        one,
+        requirements=tuple(dict.fromkeys((*one.requirements, *found.requirements))),
+        indexes=found.indexes,
+        options=tuple(dict.fromkeys((*one.options, *found.options))),
+    )
 
 
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
@@ -161,12 +171,30 @@ def _refusals(doc: Document) -> Iterator[Piece]:
         if not re.match(r"[A-Za-z]", what):
             continue
         fields: dict[str, Any] = {"refused": what[:120], "failed": True}
+        if _ignored(what, doc):
+            fields["lacks"] = "python"
         offered = _OFFERED.search(rest)
         if offered and offered.start() < 400 and not _REFUSED.search(rest[: offered.start()]):
             fields["offered"] = _versions(offered[1])
         yield Piece(found.start(), "pip", fields)
     for found in _NO_MATCH.finditer(doc.flat):
         yield Piece(found.start(), "pip", {"refused": _spec(found["what"]), "failed": True})
+
+
+_IGNORED = re.compile(r"ignored the following versions that require a different python version: ")
+
+
+def _ignored(what: str, doc: Document) -> bool:
+    """Whether pip says that it passed over this very release for its Python."""
+    found = _IGNORED.search(doc.low)
+    version = what.partition("==")[2].partition("+")[0]
+    if found is None or not version:
+        return False
+    listed = doc.low[found.end() : found.end() + 20_000].partition("error:")[0]
+    return (
+        re.search(rf"(?<![\w.]){re.escape(version)}(?:\+\w{{1,12}})? requires-python", listed)
+        is not None
+    )
 
 
 def _spec(text: str) -> str:

@@ -158,6 +158,7 @@ _PYTHON = re.compile(
 Facts = dict[str, object]
 _LINUX: Facts = {"platform.system": "Linux"}
 _WINDOWS: Facts = {"platform.system": "Windows"}
+_MUSL: Facts = {"platform.libc": "musl", "platform.distro": "alpine", **_LINUX}
 _ARM: Facts = {"platform.machine": "aarch64"}
 _DISTRIBUTIONS = {
     "ubuntu": r"\bubuntu(?:[ :-]?(?P<v>\d\d\.\d\d))?",
@@ -195,6 +196,14 @@ _SYSTEMS: tuple[tuple[str, Facts], ...] = (
         for name, words in _DISTRIBUTIONS.items()
     ),
     (r"\blinux\b|/usr/lib|/home/\w", _LINUX),
+    (
+        r"\bwindows (?:1[01] )?(?:on )?arm(?:64)?\b|\bsnapdragon x\b|\bwin[-_]arm64\b",
+        {"platform.machine": "aarch64", **_WINDOWS},
+    ),
+    (r"\barmv[67]l?\b|\barmhf\b|\braspbian\b", {"platform.machine": "armv7l", **_LINUX}),
+    (r"\bppc64le\b", {"platform.machine": "ppc64le", **_LINUX}),
+    (r"\briscv64\b", {"platform.machine": "riscv64", **_LINUX}),
+    (r"\balpine(?: linux|:\d|\b(?= image| container| docker))|-alpine\b|\bmusl\b", _MUSL),
     (r"\baarch64\b|\barm64\b|\bg[bh]200\b|\bdgx spark\b|\bgrace (?:hopper|blackwell)\b", _ARM),
     (r"\bx86[_-]64\b|\b(?:linux|windows)[-/ ]amd64\b", {"platform.machine": "x86_64"}),
     (r"\bjetson\b|\bjetpack|\bl4t\b|\btegra\b", {"platform.jetson": True, **_ARM, **_LINUX}),

@@ -7,8 +7,6 @@ the cause that most of them share is the likely one.
 
 from __future__ import annotations
 
-import math
-from datetime import date, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +16,7 @@ from packaging.version import Version
 from cudadoctor.demand import PLATFORM_OF, platform_of, python_of
 from cudadoctor.facts import Machine
 from cudadoctor.findings import Confidence
-from cudadoctor.knowledge.offers import PYPI, PYTHON_RELEASED, Offer, Offers
+from cudadoctor.knowledge.offers import PYPI, Offer, Offers
 from cudadoctor.rules.asked_index import (
     ALL,
     CONDA,
@@ -32,6 +30,7 @@ from cudadoctor.rules.asked_index import (
     wanted_by,
     without_local,
 )
+from cudadoctor.rules.weighed_guesses import Guess, builds_asked, guesses_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,44 +56,11 @@ class Refused(NamedTuple):
     values: dict[str, object]
 
 
-class Shown(NamedTuple):
-    """What an install was offered: final releases, None where the report does not show them.
-
-    stubs: only source releases of 2016, which PyPI listed for every Python until about 2021.
-    pypi: PyPI was asked. asked: the day from which on what was wanted existed.
-    """
-
-    seen: frozenset[Version] | None
-    stubs: bool
-    pypi: bool
-    asked: str
-
-
-class Guess(NamedTuple):
-    """A Python on a platform that may have been the one, and how much speaks for it."""
-
-    platform: str
-    python: str
-    day: str
-    weight: float
-
-
-_PLATFORMS = {
-    "linux_x86_64": 0.45,
-    "windows_amd64": 0.38,
-    "macos_arm64": 0.06,
-    "macos_x86_64": 0.06,
-    "linux_aarch64": 0.05,
-}
-"""How often each system is behind a report that does not name it."""
-_RARE = {"2.7": 0.03, "3.5": 0.05, "3.6": 0.3, "3.15": 0.3}
-"""Pythons that are behind fewer reports than the others."""
 _32_BIT = 0.06
 _BOTH = 0.25
 """Less for a wrong Python where the index has the release for no Python: one fault suffices."""
 _LIKELY = 0.72
 """Share of what speaks for a cause from which on it is likely."""
-_NOW = "2026-11-21"
 
 
 @lru_cache(maxsize=2)
@@ -208,13 +174,13 @@ def _never_built(wanted: Wanted, searched: Searched, offers: Offers) -> Told | N
     if wanted.local and _never(wanted.local, offers):
         sure = Confidence.CERTAIN if _past(wanted.local, offers) else Confidence.LIKELY
         return INDEX, "no-such-variant", sure, {"variant": wanted.local}
-    if wanted.version is None or _matching(wanted, offers):
+    if wanted.version is None or builds_asked(wanted, offers):
         return None
     release = Version(wanted.version.base_version)
     newest = max(one.release for one in offers.of(wanted.name))
     if wanted.version.is_prerelease or release > newest:
         return None
-    if _matching(without_local(wanted), offers):
+    if builds_asked(without_local(wanted), offers):
         return INDEX, "no-such-build", Confidence.LIKELY, {}
     return INDEX, "no-such-release", Confidence.LIKELY, {}
 
@@ -233,7 +199,7 @@ def _variants(wanted: Wanted, near: Iterable[str], m: Machine, offers: Offers) -
     platform = platform_of(m)
     found = {
         one.place
-        for one in _matching(without_local(wanted), offers)
+        for one in builds_asked(without_local(wanted), offers)
         if platform in (None, one.platform) and one.place.startswith("cu")
     }
     asked = next((name for name in (wanted.local, *near) if name[2:].isdigit()), "")
@@ -252,14 +218,6 @@ def _number(variant: str) -> int:
     return int(variant[2:]) if variant[2:].isdigit() else 0
 
 
-def _matching(wanted: Wanted, offers: Offers) -> tuple[Offer, ...]:
-    return tuple(
-        one
-        for one in offers.of(wanted.name)
-        if wanted.specifier.contains(one.version, prereleases=True)
-    )
-
-
 # --- weighing ------------------------------------------------------------------------------------
 
 
@@ -270,12 +228,12 @@ def _weighed(
     rest: tuple[Machine, Offers, Searched, dict[str, object]],
 ) -> Refused | None:
     m, offers, searched, values = rest
-    matching = _matching(wanted, offers)
-    guesses = list(_guesses(one, wanted, m, (offers, searched)))
+    matching = builds_asked(wanted, offers)
+    guesses = list(guesses_of(one, wanted, m, (offers, searched)))
     known = python_of(m) is not None and platform_of(m) is not None
     if not guesses:  # the list was cut, or is of another day: the tables decide alone
         bare = msgspec.structs.replace(one, offered=None)
-        guesses = list(_guesses(bare, wanted, m, (offers, searched)))
+        guesses = list(guesses_of(bare, wanted, m, (offers, searched)))
     scores, shown = _scores(guesses, one, wanted, (m, searched, matching))
     total = sum(scores.values())
     if not total:
@@ -332,94 +290,6 @@ def _confidence(
     if share > 0.999 and sure and wanted.name == "torch" and wanted.pinned:
         return Confidence.CERTAIN
     return Confidence.LIKELY if share >= _LIKELY else Confidence.POSSIBLE
-
-
-def _guesses(
-    one: Install, wanted: Wanted, m: Machine, rest: tuple[Offers, Searched]
-) -> Iterator[Guess]:
-    """Every Python and platform that is not excluded, with what the index would have offered it."""
-    offers, searched = rest
-    oldest = (1,) if wanted.name == "torch" else (0, 3)
-    seen = None if one.offered is None else releases(one.offered, oldest)
-    stubs = bool(one.offered) and not seen
-    asked = min((offer.released for offer in _matching(wanted, offers)), default="")
-    shown = Shown(seen, stubs, PYPI in searched.indexes, asked)
-    places = _places(searched, offers)
-    python = python_of(m)
-    for platform, prior in _platforms(m).items():
-        for name in (python,) if python else offers.pythons:
-            listed = offers.listed(wanted.name, places, platform, name)
-            day, fit = _fit(listed, shown, m, name)
-            if fit > 0.004:
-                yield Guess(platform, name, day, prior * fit * _common(name))
-
-
-def _common(python: str) -> float:
-    return _RARE.get(python.rstrip("t"), 1.0) * (0.2 if python.endswith("t") else 1.0)
-
-
-def _places(searched: Searched, offers: Offers) -> frozenset[str]:
-    if ALL in searched.indexes:
-        return offers.indexes | (searched.indexes & {PYPI})
-    return searched.indexes
-
-
-def _platforms(m: Machine) -> dict[str, float]:
-    known = platform_of(m)
-    if known:
-        return {known: 1.0}
-    system = {"Linux": "linux", "Windows": "windows", "Darwin": "macos"}.get(
-        m.platform.system or ""
-    )
-    if system is None:
-        return _PLATFORMS
-    return {name: weight for name, weight in _PLATFORMS.items() if name.startswith(system)}
-
-
-def _fit(listed: tuple[Offer, ...], shown: Shown, m: Machine, python: str) -> tuple[str, float]:
-    """The day on which the index would have listed what was seen, and how well it does."""
-    first = PYTHON_RELEASED.get(python.rstrip("t"), "2016-01-01")
-    seen = shown.seen
-    if m.date is not None:
-        had = frozenset(one.release for one in listed if one.released <= m.date)
-        known = 1.0 if seen is None else _likeness(had, seen)
-        return m.date, known if m.date >= first else 0.0
-    if seen is None:
-        return _NOW, 1.0
-    if not seen:
-        return _empty_until(listed, first, shown)
-    newest = max(seen)
-    had = frozenset(
-        one.release for one in listed if one.release <= newest or one.released <= shown.asked
-    )
-    days = [one.released for one in listed if one.release == newest]
-    return max([*days, shown.asked], default=_NOW), _likeness(had, seen)
-
-
-_STUBS_UNTIL = "2021-10-01"
-"""About when PyPI stopped to list the source releases of 2016."""
-
-
-def _empty_until(listed: tuple[Offer, ...], first: str, shown: Shown) -> tuple[str, float]:
-    """How long since this Python came out the index had nothing for it."""
-    end = listed[0].released if listed else _NOW
-    until = _STUBS_UNTIL if shown.stubs else _NOW
-    start = max(first, "2019-01-01" if shown.stubs or not shown.pypi else _STUBS_UNTIL)
-    span = _months(until) - _months(start)
-    empty = _months(min(end, until)) - _months(start)
-    if empty <= 0 or span <= 0:
-        return end, 0.0
-    eve = date.fromisoformat(min(end, until)) - timedelta(days=1)
-    return eve.isoformat(), min(1.0, 3 * empty / span)
-
-
-def _months(day: str) -> float:
-    return int(day[:4]) * 12 + int(day[5:7]) + int(day[8:10]) / 31
-
-
-def _likeness(had: frozenset[Version], seen: frozenset[Version]) -> float:
-    either = len(had | seen)
-    return 1.0 if not either else math.exp(-7 * (1 - len(had & seen) / either))
 
 
 def _cause(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand, install_python, install_torch
+from cudadoctor.remedies import by_hand, install_packages, install_python, install_torch
 from cudadoctor.rule import Found, Rule, rule
 from cudadoctor.rules.chosen_builds import cpu_chosen
 from cudadoctor.rules.conda_refusals import conda_refusals
@@ -204,6 +204,75 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
+@rule(
+    "triton-broken",
+    title="{wanted} was asked for on a system for which it has no build",
+    yields_to=("torch-python-unsupported", "torch-index-wrong"),
+)
+def triton_refused(m: Machine, kb: Knowledge) -> Found | None:
+    """The package triton is built for Linux only, each release for a few versions of Python.
+
+    pip says that no version satisfies the requirement. On Windows the package triton-windows takes
+    its place; on a Mac there is none, and what asks for it must be installed without it.
+
+    On Linux, triton comes with torch from the same index and needs no step of its own.
+    """
+    place = _refused_place(m, ("triton", "pytorch-triton"))
+    if place is None:
+        return None
+    known = m.platform.system is not None
+    windows = m.platform.system == "Windows"
+    title = "Install Triton for Windows"
+    text = "On Linux, leave it to torch, which brings the release that it needs."
+    words = by_hand("no-triton", "Install without the package triton", text)
+    package = install_packages(m, "triton-windows", title, "triton-windows") if windows else ()
+    return Found(
+        evidence=(f"installs.{place}.refused",),
+        values={"wanted": (m.installs or ())[place].refused or "triton"},
+        confidence=Confidence.LIKELY if windows or not known else Confidence.POSSIBLE,
+        remedies=package or words,
+    )
+
+
+@rule(
+    "platform-unsupported", title="{wanted} is a library of NVIDIA's that this system has none of"
+)
+def cuda_library_refused(m: Machine, kb: Knowledge) -> Found | None:
+    """NVIDIA's library wheels are made for Linux and Windows on 64-bit processors.
+
+    A list of requirements that was frozen on Linux names them, and cannot be installed on a Mac.
+
+    Cured by requirements without the nvidia-* packages: torch asks for those it needs by itself.
+    """
+    place = _refused_place(m, ("nvidia-",))
+    if place is None or m.platform.system not in ("Darwin", "Windows"):
+        return None
+    text = "Take the nvidia-* lines out of the requirements. torch asks for those it needs."
+    mac = m.platform.system == "Darwin"
+    return Found(
+        evidence=(f"installs.{place}.refused", "platform.system"),
+        values={"wanted": (m.installs or ())[place].refused or ""},
+        confidence=Confidence.LIKELY if mac else Confidence.POSSIBLE,
+        remedies=by_hand("no-nvidia-wheels", "Install without the nvidia-* packages", text),
+    )
+
+
+def _refused_place(m: Machine, names: tuple[str, ...]) -> int | None:
+    """The first install that was refused a package of these names."""
+    if any(one.key in _BROKEN_NETWORK for one in m.symptoms or ()):
+        return None
+    for place, one in enumerate(m.installs or ()):
+        name = (one.refused or "").lower().replace("_", "-")
+        if any(name.startswith(f) if f.endswith("-") else _named(name, f) for f in names):
+            return place
+    return None
+
+
+def _named(requirement: str, name: str) -> bool:
+    rest = requirement.removeprefix(name)
+    return rest != requirement and not rest[:1].isalnum() and not rest.startswith("-")
+
+
 RULES: tuple[Rule, ...] = tuple(
     msgspec.structs.replace(one, essential=False, silent=True)
     for one in (
@@ -212,5 +281,7 @@ RULES: tuple[Rule, ...] = tuple(
         refused_by_index,
         cpu_build_chosen,
         fallen_back_to_pypi,
+        triton_refused,
+        cuda_library_refused,
     )
 )
