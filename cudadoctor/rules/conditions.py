@@ -144,6 +144,13 @@ def _served(m: Machine, kb: Knowledge) -> tuple[bool, bool] | None:
     return served, newest is not None and present[0].capability > newest
 
 
+def _wheel_for_other_torch(m: Machine, _: Knowledge) -> bool:
+    """Whether the report names a wheel of an extension that is made for another torch than this."""
+    torch = m.torch.version
+    named = [one.values["wheel_torch"] for one in m.symptoms or () if "wheel_torch" in one.values]
+    return torch is not None and any(Version(one).release[:2] != torch.release[:2] for one in named)
+
+
 CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "windows": lambda m, _: m.platform.system == "Windows",
     "linux": lambda m, _: m.platform.system == "Linux",
@@ -181,6 +188,7 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "gpu-older-than-build": lambda m, kb: _served(m, kb) == (False, False),
     "conda": lambda m, _: m.python.kind in ("conda", "conda-base"),
     "more-processes-than-gpus": _too_many_processes,
+    "wheel-for-other-torch": _wheel_for_other_torch,
     "visible-devices-set": _env("CUDA_VISIBLE_DEVICES"),
     "cuda-home-set": _env("CUDA_HOME"),
     "ld-library-path-set": _env("LD_LIBRARY_PATH"),
