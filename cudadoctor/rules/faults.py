@@ -93,7 +93,7 @@ def _told(fault: DriverFault, seen: tuple[str, ...], m: Machine, kb: Knowledge) 
         values={"driver": m.driver.version or ""},
         cites=fault.sources,
         severity=_GRAVE[fault.severity],
-        confidence=Confidence.LIKELY,
+        confidence=Confidence.POSSIBLE if fault.uncertain else Confidence.LIKELY,
         remedies=_cure(fault, m, kb),
     )
 

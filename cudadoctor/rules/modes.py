@@ -161,7 +161,7 @@ def confidential_computing(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-@rule("gpu-excluded", title="{count} GPUs are kept from use by a setting of the driver")
+@rule("gpu-excluded", title="A setting of the driver keeps GPUs from use: {count}")
 def gpu_excluded(m: Machine, kb: Knowledge) -> Found | None:
     """The module was told to leave them alone (NVreg_ExcludedGpus), so no program sees them.
 
