@@ -13,6 +13,7 @@ from cudadoctor.facts import Distribution, Gpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.telling import Rank, Said
+from cudadoctor.versions import cuda_from_int
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
@@ -62,6 +63,29 @@ _XFORMERS = re.compile(
     re.I,
 )
 _XFORMERS_RELEASE = re.compile(r"\bxformers[ =:v]{1,3}(0\.0\.\d{1,3}\S{0,30})", re.I)
+
+
+_DRIVER_CUDA = re.compile(
+    r"(?:CUDA Driver Version ?: ?|cudaDriverVersion )(\d{4,5}|\d{1,2}\.\d)(?![\d.])", re.I
+)
+_NCCL = re.compile(r"NCCL version (2\.\d{1,2}\.\d{1,2})", re.I)
+_CONDA_CUDA = re.compile(r"__cuda==?(\d{1,2}\.\d)(?![\d.])")
+_CONDA_GLIBC = re.compile(r"__glibc==?(2\.\d{1,2})")
+_KERNEL_SIDE = re.compile(r"kernel reported version is:? (\d{3}\.[\d.]{2,9})", re.I)
+_USER_SIDE = re.compile(r"libcuda reported version is:? (\d{3}\.[\d.]{2,9})", re.I)
+_IMAGE = re.compile(
+    r"NVIDIA Driver Release \S{3,12} or later, but version (\d{3}\.[\d.]{2,9}) was detected", re.I
+)
+_IMAGE_TORCH = re.compile(r"NVIDIA Release \S{4,8} .{0,60}?PyTorch Version (\d\.\d{1,2}\S{0,40})")
+_UV_PYTHON = re.compile(
+    r"Using (?:CPython|Python) (3\.\d{1,2}\.\d{1,2}) (?:interpreter at|environment at)"
+)
+_CUPY = re.compile(
+    r"Device 0 Name ?: (?P<gpu>.{3,60}?) Device 0 Compute Capability ?: (?P<cc>\d{2,3})(?!\d)"
+)
+_NUMBA = re.compile(
+    r"id \d{1,2} b'(?P<gpu>[^']{3,60})' \[SUPPORTED\] Compute Capability: (?P<cc>\d{1,2}\.\d)", re.I
+)
 
 
 def read_banners(doc: Document, _: Knowledge) -> Iterator[Said]:
@@ -158,6 +182,58 @@ def _xformers(doc: Document) -> Iterator[Said]:
         yield Said("packages", (one,), line, Rank.MESSAGE, "xformers")
 
 
+def _driver_cuda(found: re.Match[str]) -> values.Pairs:
+    """A number such as 12020, or 12.2 where a program has made a version of it."""
+    text = found[1]
+    cuda = Version(text) if "." in text else cuda_from_int(int(text))
+    return (("driver.cuda", cuda),) if Version("5.0") <= cuda < Version("20.0") else ()
+
+
+def _nccl(found: re.Match[str]) -> values.Pairs:
+    return (("torch.imported.nccl", found[1]),)
+
+
+def _conda_info(found: re.Match[str]) -> values.Pairs:
+    return (("driver.cuda", Version(found[1])),)
+
+
+def _conda_glibc(found: re.Match[str]) -> values.Pairs:
+    return values.glibc_facts(found[1])
+
+
+def _kernel_side(found: re.Match[str]) -> values.Pairs:
+    return (("driver.kernel", values.driver_version(found[1])),)
+
+
+def _user_side(found: re.Match[str]) -> values.Pairs:
+    return (("driver.library", values.driver_version(found[1])),)
+
+
+def _image(found: re.Match[str]) -> values.Pairs:
+    """NVIDIA's images say which driver they were built for and which one they found."""
+    driver = values.driver_version(found[1])
+    return (("driver.reported", driver), ("container.kind", "docker"))
+
+
+def _image_torch(found: re.Match[str]) -> values.Pairs:
+    torch = values.torch_facts(found[1])
+    return (*torch, ("torch.build", "cuda"), ("container.kind", "docker"))
+
+
+def _uv_python(found: re.Match[str]) -> values.Pairs:
+    return values.python_facts(found[1])
+
+
+def _cupy(found: re.Match[str]) -> values.Pairs:
+    capability = Version(f"{found['cc'][:-1]}.{found['cc'][-1]}")
+    name = values.gpu_name(found["gpu"])
+    return (("gpus", (Gpu(index=0, name=name, capability=capability),)),) if name else ()
+
+
+def _numba(found: re.Match[str]) -> values.Pairs:
+    return _of_gpu(found)
+
+
 Facts = Callable[["re.Match[str]"], values.Pairs]
 
 BANNERS: tuple[tuple[str, re.Pattern[str], Facts, Rank], ...] = (
@@ -171,5 +247,17 @@ BANNERS: tuple[tuple[str, re.Pattern[str], Facts, Rank], ...] = (
     ("_cudadeviceproperties(", _PROPERTIES, _of_gpu, Rank.TOOL),
     ("library=cuda", _OLLAMA, _ollama, Rank.TOOL),
     ("cuda driver version / runtime version", _DEVICE_QUERY, _device_query, Rank.TOOL),
+    ("cuda driver version", _DRIVER_CUDA, _driver_cuda, Rank.TOOL),
+    ("cudadriverversion", _DRIVER_CUDA, _driver_cuda, Rank.TOOL),
+    ("nccl version ", _NCCL, _nccl, Rank.TOOL),
+    ("__cuda=", _CONDA_CUDA, _conda_info, Rank.TOOL),
+    ("__glibc=", _CONDA_GLIBC, _conda_glibc, Rank.TOOL),
+    ("kernel reported version is", _KERNEL_SIDE, _kernel_side, Rank.MESSAGE),
+    ("libcuda reported version is", _USER_SIDE, _user_side, Rank.MESSAGE),
+    ("or later, but version", _IMAGE, _image, Rank.MESSAGE),
+    ("nvidia release ", _IMAGE_TORCH, _image_torch, Rank.TOOL),
+    ("using ", _UV_PYTHON, _uv_python, Rank.TOOL),
+    ("device 0 compute capability", _CUPY, _cupy, Rank.TOOL),
+    ("[supported] compute capability", _NUMBA, _numba, Rank.TOOL),
 )
 """A word that must stand there, the line, what it tells, and how much that is worth."""

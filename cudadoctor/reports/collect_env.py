@@ -8,6 +8,7 @@ no GPU and nvidia-smi and nvcc gave nothing. None of them proves that there is n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,7 @@ def read_collect_env(doc: Document, _: Knowledge) -> Iterator[Said]:
     text = doc.text
     rank = Rank.PROSE if _by_hand(doc.low) else Rank.TOOL
     known: set[str] = set()
+    yield from _without_torch(doc)
     for one in labelled(text, LABELS, _NEAR):
         for path, value in _facts(one):
             if path == "torch.build" and path in known and value == "cpu":
@@ -78,6 +80,21 @@ def read_collect_env(doc: Document, _: Knowledge) -> Iterator[Said]:
             line = text.count("\n", 0, one.start)
             weight = Rank.COMMAND if path == "build.used" else rank
             yield Said(path, value, doc.lines[line].number, weight, SOURCE)
+
+
+_UNASKED = re.compile(r"pytorch version ?: n/a\b")
+_LISTED = re.compile(r"\[(?:pip3?|conda)\] (torch==|pytorch )?")
+
+
+def _without_torch(doc: Document) -> Iterator[Said]:
+    """Where torch could not be imported, the lists of packages tell whether it is there at all."""
+    unasked = _UNASKED.search(doc.low)
+    listed = [one[1] for one in _LISTED.finditer(doc.low)] if unasked else []
+    if unasked is None or not listed or "[pip3] could not collect" in doc.low:
+        return
+    line = doc.line_at(unasked.start()).number
+    path = "torch.imported.ok" if any(listed) else "torch.installed"
+    yield Said(path, False, line, Rank.TOOL, SOURCE)
 
 
 def _by_hand(low: str) -> bool:

@@ -46,6 +46,24 @@ def read_nvcc(doc: Document, _: Knowledge) -> Iterator[Said]:
     yield Said("build.used", "nvcc", line, Rank.COMMAND, "nvcc --version")
 
 
+_VERSION_FILE = re.compile(r"(?<![\w-])CUDA Version (\d{1,2}\.\d)\.\d{1,4}\b")
+_VERSION_JSON = re.compile(r'"name" ?: ?"CUDA SDK", "version" ?: ?"(\d{1,2}\.\d)')
+
+
+def read_toolkit_files(doc: Document, _: Knowledge) -> Iterator[Said]:
+    """version.txt and version.json of a toolkit, and the words with which NVIDIA's images start."""
+    if "cuda version " not in doc.low and '"cuda sdk"' not in doc.low:
+        return
+    found = _VERSION_FILE.search(doc.flat) or _VERSION_JSON.search(doc.flat)
+    if found is None:
+        return
+    line = doc.line_at(found.start()).number
+    toolkit = Toolkit(path="/usr/local/cuda", origin="/usr/local", cuda=Version(found[1]))
+    yield Said("build.toolkits", (toolkit,), line, Rank.MESSAGE, "the toolkit's version file")
+    if "container image copyright" in doc.low:
+        yield Said("container.kind", "docker", line, Rank.MESSAGE, "NVIDIA's image")
+
+
 def read_compilers(doc: Document, _: Knowledge) -> Iterator[Said]:
     """gcc --version, clang --version and the banner of cl.exe."""
     if not any(word in doc.low for word in ("gcc ", "g++ ", "c++ ", "clang version", "cc (")):

@@ -39,6 +39,7 @@ _COMMAND = re.compile(
     r"\b(?:pip3?|uv pip|poetry|conda|mamba|pixi) (?:list|freeze|show|tree)\b", re.I
 )
 _BUILD = re.compile(r"py\d|cuda|cpu_|gpu_|h[0-9a-f]{6,}|pypi_|<pip>|mkl|nompi|_?\d{1,4}$")
+_DIGIT = re.compile(r"\d")
 _EXPORTED = re.compile(r"\s{0,8}- ([\w.-]{1,80})=([\w.+!]{1,60})=([\w.]{1,80})\s*$")
 _TAGGED = re.compile(r"\[(pip3?|conda)\] ([^\[\n]{3,200})")
 _SHOWN = re.compile(r"\s{0,8}(Name|Version|Location|Requires|Required-by):\s{0,8}(.{0,2000})$")
@@ -148,7 +149,7 @@ def _row(text: str, index: int, mode: str) -> Row | None:
         return None if text.startswith("#") else conda_row(text, index)
     if "==" in text or " @ " in text:
         return freeze_row(text.lstrip(" -"), index)
-    if not any(mark.isdigit() for mark in text):
+    if _DIGIT.search(text) is None:
         return None
     if text.count("=") == 2 and (exported := _EXPORTED.match(text)):
         return conda_row(" ".join(exported.groups()), index)

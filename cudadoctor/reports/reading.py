@@ -10,6 +10,7 @@ import msgspec
 from cudadoctor.facts import Gap
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.reports import assignments, installs, messages, prose, traces
+from cudadoctor.reports.agreement import of_one_torch
 from cudadoctor.reports.document import Document, document
 from cudadoctor.reports.programs import PROGRAM_READERS
 from cudadoctor.reports.symptoms import symptoms_of
@@ -49,7 +50,7 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
             gaps.append(Gap(fact=reader.__name__, why=f"{name} failed: {kind}", asked=False))
     found = symptoms_of(doc, symptoms())
     machine = machine_of(
-        said, look="report", date=doc.day or None, symptoms=found, gaps=tuple(gaps)
+        of_one_torch(said), look="report", date=doc.day or None, symptoms=found, gaps=tuple(gaps)
     )
     lines = {f"symptoms.{number}": f"line {one.line}" for number, one in enumerate(found)}
     return msgspec.structs.replace(machine, origins=machine.origins | lines)

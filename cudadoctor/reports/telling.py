@@ -111,11 +111,26 @@ def _joined(path: str, said: list[Said]) -> object:
         found: dict[str, Distribution] = {}
         for part in said:
             for one in part.value:
-                found.setdefault(one.name, one)
+                known = found.get(one.name)
+                found[one.name] = _completed(known, one) if known else one
         return tuple(found.values())
     if path == "gpus":
         return _gpus(said)
     return tuple(dict.fromkeys(one for part in said for one in part.value))
+
+
+def _completed(known: Distribution, other: Distribution) -> Distribution:
+    """What a weaker part tells more of the same release."""
+    if other.version != known.version:
+        return known
+    return msgspec.structs.replace(
+        known,
+        location=known.location or other.location,
+        installer=known.installer or other.installer,
+        requires=known.requires or other.requires,
+        cuda=known.cuda or other.cuda,
+        torch=known.torch or other.torch,
+    )
 
 
 def _gpus(said: list[Said]) -> tuple[Gpu, ...]:
