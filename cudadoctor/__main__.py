@@ -112,8 +112,10 @@ def _guarded() -> int:
             return _unwritten(error)
         if os.environ.get("CUDADOCTOR_DEBUG"):
             raise
+        from cudadoctor.render import inert
+
         _tell(
-            f"cudadoctor itself failed ({type(error).__name__}: {error});"
+            f"cudadoctor itself failed ({type(error).__name__}: {inert(str(error))});"
             " set CUDADOCTOR_DEBUG=1 to see where, and report it"
         )
         return FAILED

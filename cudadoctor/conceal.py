@@ -32,10 +32,13 @@ _BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
 
 class Concealer(Redactor):
-    """The redactor of raw answers; made from the machine that they told of."""
+    """The redactor of raw answers; made from the machine that they told of.
 
-    def __init__(self, machine: Machine) -> None:
-        super().__init__(machine)
+    more: raw text that may name somebody whom the facts do not name.
+    """
+
+    def __init__(self, machine: Machine, more: str = "") -> None:
+        super().__init__(machine, more)
         # Raw answers hold more than the facts that were made of them: all is searched for.
         self._signs = telltale.SIGNS
         names = self._names

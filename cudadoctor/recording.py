@@ -162,7 +162,7 @@ def write(
 
     machine: what was seen, since it knows the names that are to be concealed unless `full`.
     """
-    words = None if full else Concealer(machine)
+    words = None if full else Concealer(machine, _said(host))
     entries = [one if words is None else concealed(one, words) for one in [*host.noted.values()]]
     try:
         (Path(folder) / recorded.TEXTS).mkdir()
@@ -171,6 +171,12 @@ def write(
     except OSError as error:
         raise RecordError(f"{folder} cannot be written to: {error.strerror}") from error
     return len(entries)
+
+
+def _said(host: RecordingHost) -> str:
+    """What programs printed: it can name people and hosts that the facts leave out."""
+    rans = [one.answer for one in [*host.noted.values()] if isinstance(one.answer, Ran)]
+    return "\n".join(text for ran in rans for text in (ran.stdout, ran.stderr) if text)
 
 
 def concealed(entry: Entry, words: Concealer) -> Entry:

@@ -39,10 +39,10 @@ class Redactor:
     """Replaces what identifies a person, a machine or a secret.
 
     Made from a machine, whose user, home, host and GPU identifiers it learns, and whomever the
-    machine's own texts name: in prompts and logs.
+    machine's own texts name: in prompts and logs. more: other text that may name somebody.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, more: str = "") -> None:
         self._machine = machine
         self._plain = factfile.encode(machine)
         self._given: dict[tuple[str, str], str] = {}
@@ -55,7 +55,7 @@ class Redactor:
         # All that is shown is made of these texts: what they do not hold is not searched for.
         there = (one.within(whole, small) for one in telltale.SIGNS)
         self._signs = tuple(one for one in there if one is not None)
-        self._names = named.names_of(machine, whole)
+        self._names = named.names_of(machine, f"{whole}\n{more}" if more else whole)
         self._places = tuple(one for one in self._where() if one.can_be_in(small))
 
     def text(self, text: str) -> str:
