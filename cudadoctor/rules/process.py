@@ -12,8 +12,10 @@ from cudadoctor.rules.signs import (
     cuda_works,
     gpu_present,
     live_gpus,
+    named_gpus,
     nvidia_pci,
     said,
+    torch_fails,
     torch_works,
 )
 from cudadoctor.rules.visible import Visible, read_visible
@@ -27,6 +29,8 @@ _NAMED = ("GPU-", "MIG-", "<")
 """How a list of GPUs by their identifiers begins, also in a redacted document."""
 _FULL = 0.9
 """A GPU with a larger share of its memory taken has no room for a training step."""
+_NONE_SEEN = ("no cuda", "is_available", "invalid device ordinal", "not available")
+"""What a report says where a program sees too few GPUs."""
 _FILES_WORDS = ("too many open files", "received 0 items of ancdata")
 _LEAST_FILES = 1024
 _ALLOCATOR_WORDS = ("unrecognized cachingallocator option", "unrecognized key")
@@ -84,7 +88,7 @@ def visible_devices_hides_gpu(m: Machine, kb: Knowledge) -> Found | None:
     if m.env is None and torch_works(m):
         return None
     value = need(m.env, "env").get(_NAME)
-    if value is None or m.gpus == () or gpu_present(m) is False:
+    if value is None or m.gpus == () or gpu_present(m) is False or _only_written(m):
         return None
     if m.gpus is None and not (value.strip() in ("", "-1") and gpu_present(m)):
         need(m.gpus, "gpus")
@@ -100,6 +104,16 @@ def visible_devices_hides_gpu(m: Machine, kb: Knowledge) -> Found | None:
         severity=_how_grave(m, left),
         remedies=unset_variables(m, _NAME),
     )
+
+
+def _only_written(m: Machine) -> bool:
+    """Whether a pasted report sets the variable, and nothing in it shows that GPUs are missing.
+
+    A list that only its author gives of the GPUs may be shorter than the machine's.
+    """
+    if m.look != "report":
+        return False
+    return not named_gpus(m) or not (torch_fails(m) or said(m, *_NONE_SEEN))
 
 
 def _seen_all_the_same(m: Machine, value: str) -> bool:
@@ -136,6 +150,8 @@ def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
     if scheduler not in _JOB or cuda_works(m) or m.torch.build in ("cpu", "rocm", "xpu"):
         return None
     env = need(m.env, "env")
+    if m.look == "report" and _NAME not in env:
+        return None  # A report shows a few variables, not all.
     none = {name: ("", "0") if name in _COUNTS else ("",) for name in _JOB[scheduler]}
     given = any(env.get(name, "") not in empty for name, empty in none.items())
     hidden = env.get(_NAME, "").strip() in ("", "NoDevFiles", "-1")

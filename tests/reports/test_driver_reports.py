@@ -32,3 +32,49 @@ def test_a_report_ends_in_its_cause(report: dict[str, str]) -> None:
         assert diagnosis.primary == report["cause"]
     else:
         assert diagnosis.primary in HARMLESS
+
+
+def test_a_gpu_that_only_the_author_names_is_no_answer_of_the_driver() -> None:
+    knowledge = load()
+    text = (
+        "My RTX 3080. NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    )
+    machine = read_report(text, knowledge)
+    assert machine.gpus
+    assert diagnose(machine, knowledge).primary == "driver-not-loaded"
+
+
+def test_lspci_names_the_gpus_and_their_drivers() -> None:
+    text = """
+01:00.0 VGA compatible controller [0300]: NVIDIA Corporation GA104 [GeForce RTX 3070] [10de:2484]
+        Kernel driver in use: nvidia
+06:00.0 VGA compatible controller: Advanced Micro Devices, Inc. [AMD/ATI] Cezanne (rev c6)
+        Kernel driver in use: amdgpu
+"""
+    pci = read_report(text, load()).pci
+    assert pci is not None
+    assert [(one.vendor, one.device_id, one.bound) for one in pci] == [
+        ("nvidia", "2484", "nvidia"),
+        ("amd", "?", "amdgpu"),
+    ]
+
+
+def test_paths_tell_the_python_and_prompts_the_box() -> None:
+    text = """
+root@4f1f0a9b8c7d:/workspace# python train.py
+  File "/opt/conda/lib/python3.10/site-packages/torch/cuda/__init__.py", line 247, in _lazy_init
+"""
+    machine = read_report(text, load())
+    assert str(machine.python.version) == "3.10"
+    assert machine.python.kind == "conda"
+    assert machine.container.kind == "docker"
+    assert machine.platform.system == "Linux"
+
+
+def test_both_versions_of_a_mismatch_are_read() -> None:
+    text = (
+        "NVRM: API mismatch: the client has the version 535.129.03, but "
+        "NVRM: this kernel module has the version 535.113.01."
+    )
+    driver = read_report(text, load()).driver
+    assert (str(driver.library), str(driver.kernel)) == ("535.129.03", "535.113.01")
