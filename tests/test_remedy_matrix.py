@@ -17,6 +17,7 @@ from remedy_fixtures import MACHINES, NEVER, words_of
 
 from cudadoctor import dialects
 from cudadoctor.catalogue import CATALOGUE
+from cudadoctor.language import language
 
 TOOLS: dict[str, set[str]] = {
     "apt": {"ubuntu", "debian", "dgx", "wsl2-ubuntu", "jetpack", "proxmox"},
@@ -176,3 +177,14 @@ def test_the_script_is_for_the_shell_of_the_machine(machine: str, shell: str) ->
 
     assert printed() == printed("--shell", shell)
     assert printed() != printed("--shell", "bash" if shell != "bash" else "powershell")
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_every_way_out_is_told_in_spanish(platform: str) -> None:
+    say = language("es")
+    for one in all_of(platform):
+        for text in (one.remedy.title, one.remedy.manual, one.remedy.note):
+            spoken = say.spoken(text or "")
+            assert not text or spoken != text, (one.cause, text)
+            left = [part for part in re.split(r"(?<=\.) (?=[A-Z])", text or "") if part in spoken]
+            assert not [part for part in left if say.spoken(part) == part], (one.cause, text)

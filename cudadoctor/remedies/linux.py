@@ -224,7 +224,7 @@ def _nixos(_: Machine, wanted: Wanted) -> Recipe:
     if not wanted.open and wanted.branch:
         package = f"config.boot.kernelPackages.nvidiaPackages.legacy_{wanted.branch}"
         lines.append(f"hardware.nvidia.package = {package};")
-    note = "nvidia-smi names the version of the driver after the reboot; a newer one comes with a "
+    note = "After the reboot nvidia-smi names the version of the driver; a newer one comes with a "
     note += "newer channel."
     return Recipe(
         tool="nixos-rebuild",
@@ -236,7 +236,7 @@ def _nixos(_: Machine, wanted: Wanted) -> Recipe:
 
 def _arch(m: Machine, wanted: Wanted) -> Recipe:
     if m.platform.distro == "manjaro":
-        note = "mhwd chooses the driver that fits the GPU and the installed kernels."
+        note = "The program mhwd chooses the driver that fits the GPU and the installed kernels."
         chosen = ("mhwd", "-a", "pci", "nonfree", "0300")
         return Recipe(tool="mhwd", commands=(("pacman", "-Syu"), chosen), note=note)
     if wanted.open:
