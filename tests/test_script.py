@@ -37,6 +37,8 @@ HOSTILE = (
     "!bang",
     "\u2019; touch injected; \u2018",
     "tab\there",
+    "=ls",
+    "A=b",
     "",
     "e\u0301 \u00fc \u4e2d \U0001f600",
 )
@@ -334,3 +336,12 @@ def test_a_comment_is_one_line_that_begins_with_its_mark() -> None:
     for text in HOSTILE:
         assert len(comment(text).splitlines()) == 1
         assert comment(text).startswith("#")
+
+
+@pytest.mark.parametrize("shell", [*SHELLS, *(["fish"] if shutil.which("fish") else [])])
+def test_a_program_with_an_equals_sign_is_no_assignment(tmp_path: Path, shell: str) -> None:
+    name: ShellName = "fish" if shell == "fish" else "bash"
+    text = written(step(commands=(("PATH=x/python", "touch", "injected"),)), shell=name)
+    done = run(text, tmp_path, shell)
+    assert done.returncode != 0
+    assert not list(tmp_path.iterdir())

@@ -67,10 +67,17 @@ class Posix:
         return tuple(lines)
 
     def command(self, argv: tuple[str, ...]) -> str:
-        return " ".join(self.quoted(word) for word in argv)
+        first, *others = argv or ("",)
+        # A first word with = in it would set a variable; zsh looks for the program in =word.
+        started = f"'{first}'" if self.quoted(first) == first and "=" in first else ""
+        return " ".join((started or self.quoted(first), *map(self._argument, others)))
 
     def shown(self, argv: tuple[str, ...]) -> str:
         return self.command(argv)
+
+    def _argument(self, word: str) -> str:
+        quoted = self.quoted(word)
+        return f"'{word}'" if quoted == word and word.startswith("=") else quoted
 
     def variable(self, name: str, value: str | None) -> str:
         if not _VARIABLE.fullmatch(name):
@@ -112,7 +119,10 @@ class Fish:
         return f"{self.shown(argv)}; or exit $status"
 
     def shown(self, argv: tuple[str, ...]) -> str:
-        return " ".join(self.quoted(word) for word in argv)
+        first, *others = argv or ("",)
+        # A first word with = in it would set a variable.
+        started = f"'{first}'" if self.quoted(first) == first and "=" in first else ""
+        return " ".join((started or self.quoted(first), *map(self.quoted, others)))
 
     def variable(self, name: str, value: str | None) -> str:
         if not _VARIABLE.fullmatch(name):
