@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LANGUAGES = ("en", "es")
 _TELLING = 6
 """A template with fewer letters of its own could have made almost any text."""
-_LONGEST = 4000
+_LONGEST = 2000
 """A longer text is no sentence of ours, and every template would be tried at each of its places."""
 
 
