@@ -36,8 +36,7 @@ class Chosen(NamedTuple):
 
     place: int
     command: str
-    where: str
-    why: str | None
+    why: str
     confidence: Confidence
     evidence: tuple[str, ...]
     strange: str = ""
@@ -80,17 +79,22 @@ def _outright(one: Install, place: int) -> Chosen | None:
     """CPU builds that were named as such."""
     words = (*one.requirements, *one.installed)
     if any(re.match(r"(?:[\w.-]+::)?(?:cpuonly|pytorch-cpu)\b", text) for text in words):
-        return _said(one, place, "by name: it asks for the CPU build")
+        return _said(one, place, _BY_NAME)
     if any(_is_torch(text) and re.search(r"\+cpu|[=_*]cpu[_*]", text) for text in words):
-        return _said(one, place, "by name: it names the CPU build")
+        return _said(one, place, _BY_NAME)
     if any(index_of(url) == "cpu" for url in one.indexes) or "--torch-backend=cpu" in one.options:
-        return _said(one, place, "from the index for the CPU")
+        return _said(one, place, _CPU_INDEX)
     return None
 
 
-def _said(one: Install, place: int, where: str) -> Chosen:
+_BY_NAME = "It asks for the build without CUDA by its name."
+_CPU_INDEX = "The index /whl/cpu holds builds without CUDA only."
+_WINDOWS = "The builds of torch that PyPI has for Windows are made without CUDA."
+
+
+def _said(one: Install, place: int, why: str) -> Chosen:
     evidence = (f"installs.{place}.indexes",) if one.indexes else ()
-    return Chosen(place, _command(one), where, None, Confidence.LIKELY, evidence)
+    return Chosen(place, _command(one), why, Confidence.LIKELY, evidence)
 
 
 def _by_index(one: Install, place: int, asked: str, m: Machine, kb: Knowledge) -> Chosen | None:
@@ -105,9 +109,8 @@ def _by_index(one: Install, place: int, asked: str, m: Machine, kb: Knowledge) -
     platform = platform_of(m) or {"Windows": "windows_amd64"}.get(m.platform.system or "")
     first = strange[0] if strange else ""
     if platform == "windows_amd64":
-        why = "The builds of torch that PyPI has for Windows are made without CUDA."
         evidence = ("platform.system",)
-        return Chosen(place, _command(one), "on Windows", why, Confidence.LIKELY, evidence, first)
+        return Chosen(place, _command(one), _WINDOWS, Confidence.LIKELY, evidence, first)
     if platform == "linux_aarch64":
         return _on_arm(one, place, asked, m, first)
     return None
@@ -116,7 +119,7 @@ def _by_index(one: Install, place: int, asked: str, m: Machine, kb: Knowledge) -
 def _on_arm(one: Install, place: int, asked: str, m: Machine, strange: str) -> Chosen | None:
     wanted = wanted_by(asked)
     version = wanted.version if wanted else None
-    why: str | None = _ARM
+    why = _ARM
     sure = Confidence.LIKELY
     if version is not None:
         if version.release >= CUDA_ON_ARM.release:
@@ -127,7 +130,7 @@ def _on_arm(one: Install, place: int, asked: str, m: Machine, strange: str) -> C
     else:
         why, sure = _ARM_UNDATED, Confidence.POSSIBLE
     evidence = ("platform.machine",)
-    return Chosen(place, _command(one), "on Linux for ARM", why, sure, evidence, strange)
+    return Chosen(place, _command(one), why, sure, evidence, strange)
 
 
 _ARM = "Before torch 2.11 (March 2026) the builds that PyPI had for Linux on ARM were without CUDA."

@@ -123,6 +123,7 @@ _WHY = {
     "CUDA versions only.",
     "no-such-variant": "No release of torch was ever built as {variant}.",
     "no-such-build": "This release was built as {variants}, and not as what was asked for.",
+    "wall": "Nobody builds this release of torch for {what}.",
     "wheel": "The wheel is made for {tags}.",
     "no-such-release": "No release of that number is known.",
     "nightly-deleted": "Nightly builds are deleted after some weeks, and that of {day} is gone.",
@@ -147,12 +148,17 @@ def refused_for_platform(m: Machine, kb: Knowledge) -> Found | None:
         return None
     text = "Use a 64-bit Python on a system that torch is built for, or a container of one. On a "
     text += "Mac ask for the plain release without a CUDA variant."
-    return _found(one, m, "", by_hand("other-platform", "Use a system that has builds", text))
+    return _found(
+        one,
+        m,
+        _WHY.get(one.kind, ""),
+        by_hand("other-platform", "Use a system that has builds", text),
+    )
 
 
 @rule(
     "torch-cpu-build",
-    title="{command} installs a CPU build of torch {where}",
+    title="{command} gives a CPU build of torch",
     yields_to=("torch-index-wrong", "jetson-build", "platform-unsupported"),
 )
 def cpu_build_chosen(m: Machine, kb: Knowledge) -> Found | None:
@@ -173,7 +179,7 @@ def cpu_build_chosen(m: Machine, kb: Knowledge) -> Found | None:
     known = m.platform.system is not None and bool(m.gpus)
     return Found(
         evidence=(f"installs.{chosen.place}.requirements", *chosen.evidence),
-        values={"command": chosen.command, "where": chosen.where},
+        values={"command": chosen.command},
         confidence=chosen.confidence,
         why=chosen.why,
         remedies=(install_torch(m, kb) if known else ()) or words,
