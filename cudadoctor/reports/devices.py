@@ -54,6 +54,8 @@ _DKMS = re.compile(
     r"(nvidia(?:-[\w-]{1,30})?[/,] ?\d{3}[\d.]{2,12}(?:, [\w.+-]{3,80}, \w{4,10})"
     r"?: (?:added|built|installed)\b(?: \(WARNING[^)]{0,80}\))?)"
 )
+_WINDOWS = re.compile(r"(?<![\w.])3\d\.0\.1\d\.\d{4}(?!\d)")
+"""How Windows counts the releases of NVIDIA's driver; those of other makers look otherwise."""
 _SECURE_BOOT = re.compile(r"secureboot (enabled|disabled)")
 
 
@@ -152,6 +154,11 @@ def read_inventories(doc: Document, _: Knowledge) -> Iterator[Said]:
         if gpus:
             line = doc.line_at(found[0].start()).number
             yield Said("gpus", gpus, line, Rank.TOOL, "nvtop")
+    if ".0.1" in doc.low and "nvidia" in doc.low and (windows := _WINDOWS.search(doc.flat)):
+        line = doc.line_at(windows.start()).number
+        driver = values.driver_version(windows[0])
+        yield Said("driver.reported", driver, line, Rank.MESSAGE, "Windows")
+        yield Said("platform.system", "Windows", line, Rank.MESSAGE, "Windows")
     if "nvrm version: " in doc.low and (told := _CONTAINER_CLI.search(doc.flat)):
         yield from _container_cli(told, doc.line_at(told.start()).number)
 

@@ -210,7 +210,7 @@ def _gpus(doc: Document) -> Iterator[Said]:
     found: list[Gpu] = []
     first = 1
     for line in doc.lines:
-        numbered = _NUMBERED.match(line.text.strip()) if "GPU " in line.text else None
+        numbered = _NUMBERED.match(line.text.strip(" \t-*•")) if "GPU " in line.text else None
         nested = None if numbered else _NESTED.match(line.text)
         name = values.gpu_name(numbered[2] if numbered else nested[1] if nested else "")
         if name is None:

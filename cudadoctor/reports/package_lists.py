@@ -38,7 +38,7 @@ _RULE = re.compile(r"[\s|+:─━=-]{3,200}$")
 _COMMAND = re.compile(
     r"\b(?:pip3?|uv pip|poetry|conda|mamba|pixi) (?:list|freeze|show|tree)\b", re.I
 )
-_BUILD = re.compile(r"py\d|cuda|cpu_|gpu_|h[0-9a-f]{6,}|pypi_|<pip>|mkl|nompi|_?\d{1,4}$")
+_BUILD = re.compile(r"py\d|cuda|cpu_|gpu_|h[0-9a-f]{6,}|pypi_|<pip>|mkl|nompi|(?:^|_)\d{1,4}$")
 _DIGIT = re.compile(r"\d")
 _EXPORTED = re.compile(r"\s{0,8}- ([\w.-]{1,80})=([\w.+!]{1,60})=([\w.]{1,80})\s*$")
 _TAGGED = re.compile(r"\[(pip3?|conda)\] ([^\[\n]{3,200})")

@@ -100,11 +100,26 @@ def _banner(doc: Document) -> Iterator[Said]:
         line = doc.line_at(found.start()).number
         yield Said("driver.reported", DriverVersion(found["driver"]), line, rank, "nvidia-smi")
         yield from _cuda(found["cuda"], line, rank)
+        yield from _system(doc, found, line)
         return
     tool = _TOOL.search(doc.flat)
     if tool and "failed" not in doc.low[tool.end() : tool.end() + 40]:
         line = doc.line_at(tool.start()).number
         yield Said("driver.reported", DriverVersion(tool[1]), line, Rank.MESSAGE, "nvidia-smi")
+
+
+def _system(doc: Document, banner: re.Match[str], line: int) -> Iterator[Said]:
+    """In WSL the program is Linux's and the driver is Windows', so their numbers differ.
+
+    On Windows the table has a column for the driver's model.
+    """
+    tool = _TOOL.search(doc.flat, max(0, banner.start() - 60), banner.start())
+    table = doc.low[banner.start() : banner.start() + 400]
+    if "tcc/wddm" in table or "driver-model" in table:
+        yield Said("platform.system", "Windows", line, Rank.TOOL, "nvidia-smi")
+    elif tool and DriverVersion(tool[1]) != DriverVersion(banner["driver"]):
+        yield Said("platform.system", "Linux", line, Rank.MESSAGE, "nvidia-smi")
+        yield Said("platform.wsl", 2, line, Rank.MESSAGE, "nvidia-smi")
 
 
 def _cuda(text: str | None, line: int, rank: Rank) -> Iterator[Said]:

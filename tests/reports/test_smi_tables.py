@@ -162,3 +162,24 @@ def test_no_devices_is_an_answer() -> None:
 def test_a_page_about_no_gpu_says_nothing() -> None:
     m = shown("nvidia-smi: command not found")
     assert (m.gpus, m.driver.reported) == (None, None)
+
+
+def test_a_program_and_a_driver_of_different_numbers_are_wsl() -> None:
+    m = shown("| NVIDIA-SMI 535.104.05   Driver Version: 537.34   CUDA Version: 12.2     |")
+    assert (m.platform.wsl, m.platform.system) == (2, "Linux")
+    native = shown("| NVIDIA-SMI 535.104.05   Driver Version: 535.104.05   CUDA Version: 12.2 |")
+    assert native.platform.wsl is None
+
+
+def test_a_column_for_the_drivers_model_is_windows() -> None:
+    m = shown(
+        "| NVIDIA-SMI 531.61     Driver Version: 531.61     CUDA Version: 12.1     |\n"
+        "| GPU  Name            TCC/WDDM | Bus-Id        Disp.A | Volatile Uncorr. ECC |\n"
+    )
+    assert m.platform.system == "Windows"
+
+
+def test_windows_counts_drivers_in_its_own_way() -> None:
+    m = shown("Name: NVIDIA GeForce RTX 3060\nDriverVersion : 31.0.15.3623\n")
+    assert (m.driver.reported, m.platform.system) == (DriverVersion("536.23"), "Windows")
+    assert shown("NVIDIA and Intel UHD 31.0.101.4502").driver.reported is None
