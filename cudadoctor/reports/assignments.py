@@ -22,8 +22,8 @@ _SET = re.compile(
 )
 _FISH = re.compile(r"\bset -g?x (?P<name>[A-Z][A-Z0-9_]{3,50}) (?P<value>\S{0,400})")
 _ADVICE = re.compile(
-    r"(?:consider|try|by|must|can|could|please|need to|rerun|run) (?:passing|setting|set|with|to set)"
-    r"[^.=]{0,60}$",
+    r"(?:consider|try|by|must|can|could|please|need to|rerun|run) "
+    r"(?:passing|setting|set|with|to set)[^.=]{0,60}$",
     re.I,
 )
 """What stands before a setting that a message only proposes."""
