@@ -37,9 +37,11 @@ NO_IMAGE = ("no kernel image is available", "not compatible with the current PyT
     title="torch is not installed in {python}",
     yields_to=(
         "torch-python-unsupported",
+        "torch-index-wrong",
         "platform-unsupported",
         "torch-install-corrupt",
         "wrong-interpreter",
+        "build-isolation",
     ),
 )
 def torch_missing(m: Machine, kb: Knowledge) -> Found | None:
