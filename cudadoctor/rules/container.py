@@ -17,8 +17,8 @@ from cudadoctor.rules.signs import (
     cuda_works,
     driver_code,
     graver_with_cuda,
+    heard,
     only_smi_speaks,
-    said,
     started,
     torch_fails,
     wait_for_table,
@@ -227,7 +227,7 @@ def shm_too_small(m: Machine, kb: Knowledge) -> Found | None:
     """
     if m.platform.system not in (None, "Linux"):
         return None
-    told = said(m, *_SHM_WORDS)
+    told = heard(m, *_SHM_WORDS)
     if told is None or m.limits.shm_bytes is not None:
         size = need(m.limits.shm_bytes, "limits.shm_bytes")
         if size > (_SHM_DEFAULT if told is None else 1024 * _MIB):
