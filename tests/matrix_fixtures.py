@@ -23,6 +23,7 @@ class Place(NamedTuple):
 
     system: dict[str, Any]
     box: Mapping[str, Any] = MappingProxyType({})
+    variables: Mapping[str, str] = MappingProxyType({})
 
 
 def _linux(distro: str, version: str | None, *like: str, kernel: str, **more: Any) -> Place:
@@ -115,7 +116,9 @@ PLATFORMS: dict[str, Place] = {
     "colab": Place(
         _linux("ubuntu", "22.04", "debian", kernel="6.6.105+", virtual="kvm").system,
         {"kind": "docker"},
+        {"COLAB_RELEASE_TAG": "release-colab_20261115", "COLAB_GPU": ""},
     ),
+    "kaggle": Place(_UBUNTU.system, {"kind": "docker"}, {"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}),
 }
 
 
@@ -136,7 +139,10 @@ def moved(m: Machine, place: Place) -> Machine:
     box = {**msgspec.structs.asdict(m.container), **kind}
     l4t = system.get("l4t")
     system["l4t"] = _version(l4t) if isinstance(l4t, str) else l4t
-    return msgspec.structs.replace(m, platform=Platform(**system), container=Container(**box))
+    env = m.env if m.env is None and not place.variables else {**(m.env or {}), **place.variables}
+    return msgspec.structs.replace(
+        m, platform=Platform(**system), container=Container(**box), env=env
+    )
 
 
 def _version(text: str) -> Any:

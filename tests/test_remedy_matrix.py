@@ -161,6 +161,14 @@ def test_a_container_of_a_slurm_job_gets_its_gpu_from_both() -> None:
     assert pyxis and all("--container-image" in text for text in pyxis)
 
 
+@pytest.mark.parametrize(("platform", "said"), [("colab", "Runtime"), ("kaggle", "Accelerator")])
+def test_a_notebook_gets_its_gpu_in_the_menu_of_its_service(platform: str, said: str) -> None:
+    found = [one.remedy for one in all_of(platform) if one.remedy.id in ("grant-gpu", "reboot")]
+    granted = [one.manual or "" for one in found if one.id == "grant-gpu"]
+    assert granted and all(said in text for text in granted)
+    assert not [one for one in found if one.commands]
+
+
 def test_packages_leave_wsl_by_the_manager_that_brought_them() -> None:
     for platform, tool in (("wsl2-ubuntu", "apt-get"), ("wsl2-fedora", "dnf")):
         out = [one.remedy for one in all_of(platform) if one.remedy.id == "wsl-driver"]
@@ -183,8 +191,9 @@ def test_the_script_is_for_the_shell_of_the_machine(machine: str, shell: str) ->
 def test_every_way_out_is_told_in_spanish(platform: str) -> None:
     say = language("es")
     for one in all_of(platform):
-        for text in (one.remedy.title, one.remedy.manual, one.remedy.note):
-            spoken = say.spoken(text or "")
-            assert not text or spoken != text, (one.cause, text)
-            left = [part for part in re.split(r"(?<=\.) (?=[A-Z])", text or "") if part in spoken]
+        texts = (one.remedy.title, one.remedy.manual, one.remedy.note)
+        for text in filter(None, texts):
+            spoken = say.spoken(text)
+            assert spoken != text, (one.cause, text)
+            left = [part for part in re.split(r"(?<=\.) (?=[A-Z])", text) if part in spoken]
             assert not [part for part in left if say.spoken(part) == part], (one.cause, text)

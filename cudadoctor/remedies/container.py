@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from cudadoctor.findings import Edit, Remedy, Risk
-from cudadoctor.remedies.place import side_of
+from cudadoctor.remedies.place import notebook_of, side_of
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
@@ -34,6 +34,12 @@ _PLUGIN = (
     "resources."
 )
 _ON_WINDOWS = "Docker Desktop passes the GPU on where its WSL 2 engine is in use."
+_NOTEBOOKS = {
+    "colab": "In Colab's menu, take Runtime, Change runtime type, and a GPU as hardware "
+    "accelerator; the runtime starts anew and loses its files.",
+    "kaggle": "In Kaggle's editor, choose a GPU under Settings, Accelerator; the session starts "
+    "anew.",
+}
 _SCHEDULERS: dict[str, str] = {
     "slurm": "Ask Slurm for a GPU: `srun --gres=gpu:1 ...`, or `#SBATCH --gres=gpu:1` in the job.",
     "lsf": 'Ask LSF for a GPU: `bsub -gpu "num=1" ...`.',
@@ -48,6 +54,9 @@ _SHM = re.compile(r"--shm-size[ =](?P<amount>\d+)[gG]b?")
 
 def grant_gpu(m: Machine) -> tuple[Remedy, ...]:
     """Start the container, pod or job with a GPU; () where nothing stands between it and them."""
+    if notebook := notebook_of(m):
+        text = _NOTEBOOKS[notebook]
+        return (_started("grant-gpu", "Choose a GPU for the notebook", text, "here"),)
     if _kubernetes(m):
         what = "resources.limits: nvidia.com/gpu: 1"
         return (_pod("grant-gpu", "Ask Kubernetes for a GPU", what, _PLUGIN),)

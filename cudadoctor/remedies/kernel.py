@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cudadoctor.findings import Edit, Remedy
 from cudadoctor.remedies.linux import rebuild_initramfs, rebuild_modules, signing_key
-from cudadoctor.remedies.place import family_of, keeper_of, side_of
+from cudadoctor.remedies.place import family_of, keeper_of, notebook_of, side_of
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
@@ -41,6 +41,9 @@ def load_driver(m: Machine, kb: Knowledge, reason: Reason) -> tuple[Remedy, ...]
 def reboot(m: Machine) -> tuple[Remedy, ...]:
     """Restart what runs the driver."""
     side = side_of(m)
+    if notebook_of(m):
+        text = "Disconnect and delete the runtime in the notebook's menu, then connect to another."
+        return (Remedy(id="reboot", title="Take a fresh runtime", manual=text),)
     if side == "wsl":
         return (
             Remedy(

@@ -56,6 +56,14 @@ def side_of(m: Machine) -> Side:
     return "linux"
 
 
+def notebook_of(m: Machine) -> Literal["colab", "kaggle"] | None:
+    """The service whose notebook this process belongs to: there the machine is only lent."""
+    names = m.env or {}
+    if "COLAB_RELEASE_TAG" in names or "COLAB_GPU" in names:
+        return "colab"
+    return "kaggle" if "KAGGLE_KERNEL_RUN_TYPE" in names else None
+
+
 def keeper_of(m: Machine) -> Where:
     """Who may change the system under this process."""
     side = side_of(m)

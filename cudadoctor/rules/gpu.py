@@ -14,7 +14,7 @@ from cudadoctor.remedies import (
     proprietary_modules,
     upgrade_driver,
 )
-from cudadoctor.remedies.place import keeper_of
+from cudadoctor.remedies.place import keeper_of, notebook_of
 from cudadoctor.rule import Found, NotKnown, need, rule
 from cudadoctor.rules.signs import (
     bare,
@@ -104,7 +104,8 @@ def _whose_matter(m: Machine) -> str | None:
 
 def _bring_a_gpu(m: Machine) -> tuple[Remedy, ...]:
     """A job or a pod may land on another machine; a container shows what its host has."""
-    elsewhere = m.pci is None or m.container.scheduler or m.container.kind == "kubernetes"
+    lent = m.container.scheduler or m.container.kind == "kubernetes" or notebook_of(m)
+    elsewhere = m.pci is None or lent
     granted = grant_gpu(m) if elsewhere else ()
     if granted:
         return granted
