@@ -129,7 +129,7 @@ def _machine(value: str) -> values.Pairs:
 
 def _cpus(value: str) -> values.Pairs:
     text = first_line(value)
-    return (("limits.cpus", int(text)),) if text.isdigit() and len(text) < 5 else ()
+    return (("limits.cpus", int(text)),) if re.fullmatch(r"[0-9]{1,4}", text) else ()
 
 
 def _gcc(value: str) -> values.Pairs:

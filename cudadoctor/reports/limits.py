@@ -65,13 +65,14 @@ def _df(doc: Document) -> Iterator[Said]:
 
 def _bytes(text: str) -> int:
     unit = text[-1].lower() if text[-1].isalpha() else ""
-    number = float(text.rstrip("KMGT")) if text.rstrip("KMGT").count(".") <= 1 else 0.0
+    figure = re.fullmatch(r"[0-9]{1,14}(?:\.[0-9]{1,6})?", text.rstrip("KMGT"))
+    number = float(figure[0]) if figure else 0.0
     return int(number * (_SCALE[unit] if unit else 1024 if number else 1))
 
 
 def _free(doc: Document) -> Iterator[Said]:
     found = _MEMORY.search(doc.flat)
-    if found is None or found[1].count(".") > 1 or found[1] == ".":
+    if found is None or re.fullmatch(r"[0-9]{1,14}(?:\.[0-9]{1,6})?", found[1]) is None:
         return
     unit = (found[2] or "K")[0].lower()
     value = int(float(found[1]) * _SCALE["" if unit == "b" else unit])

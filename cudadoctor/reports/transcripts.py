@@ -79,7 +79,7 @@ def read_transcripts(doc: Document, _: Knowledge) -> Iterator[Said]:
             if index - asked_at > _FAR:
                 pending = []
             for kind, answer in answers:
-                pending.remove(kind)
+                pending = [one for one in pending if one != kind]
                 yield from _said(kind, answer, line.number)
 
 
