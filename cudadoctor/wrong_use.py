@@ -24,6 +24,8 @@ class WrongUse(Exception):  # noqa: N818 - the user's, not ours
     def told(self) -> int:
         """Say it on stderr, in plain ASCII on one line; the exit code."""
         text = " ".join(str(self).split()).encode("ascii", "backslashreplace").decode()
+        # What the user typed, or a file is named, may hold colours and worse: shown, not obeyed.
+        text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
         with contextlib.suppress(OSError):  # a full disk behind stderr: the exit code says it
             sys.stderr.write(f"cudadoctor: {text}\n")
         return EXIT
