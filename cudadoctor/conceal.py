@@ -127,14 +127,14 @@ class Concealer(Redactor):
         return itertools.islice(super()._where(), homes, None)
 
     def _user(self, name: str) -> str:
-        if name.lower() in named.KEPT or name in self._given.values():
-            return name
-        return self._stand("user", name)
+        return name if name.lower() in named.KEPT else self._stand("user", name)
 
     def _host(self, name: str) -> str:
-        if name in self._given.values():
-            return name
         return self._stand("host", name.partition(".")[0])
+
+    def _stand(self, kind: str, value: str) -> str:
+        """What stands for something already looks like it, and is left as it is."""
+        return value if value in self._given.values() else super()._stand(kind, value)
 
     def _form(self, kind: str, value: str, number: int) -> str:
         """One that the same parsers read."""

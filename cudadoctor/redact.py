@@ -106,7 +106,7 @@ class Redactor:
 
     def _valued(self, key: str, value: str) -> str:
         if not key.isupper() or not value:
-            return self.text(value)
+            return telltale.SECRET if value and key in telltale.SECRET_KEYS else self.text(value)
         held = telltale.held_by(key)
         if held == "secret":
             return telltale.SECRET

@@ -222,6 +222,12 @@ _HOST_NAME = (
 _USER_NAME = r"(USER|LOGNAME|USERNAME|SUDO_USER|SLURM_JOB_(USER|ACCOUNT)|PBS_O_LOGNAME|CONDA_USER)"
 
 
+SECRET_KEYS = frozenset(
+    {"password", "passwd", "passphrase", "secret", "token", "api_key", "apikey", "access_token"}
+)
+"""Keys of data from elsewhere, as they are written in small letters."""
+
+
 def held_by(variable: str) -> str:
     """What a variable of that name holds: secret, host, user or "" (anything else)."""
     if compiled(_SECRET_NAME).search(variable):

@@ -8,10 +8,11 @@ from functools import cache
 import msgspec
 import planted_secrets
 import pytest
-from planted_secrets import ALL, GPU, HOST, USER, VARIABLES, Planted, leaked
+from planted_secrets import ALL, ASSIGNED, GPU, HOST, TOKENS, USER, VARIABLES, Planted, leaked
 from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 
 from cudadoctor import checkup, factfile
+from cudadoctor.conceal import Concealer
 from cudadoctor.facts import Identity, Machine
 from cudadoctor.plan import Plan
 from cudadoctor.redact import Redactor
@@ -43,6 +44,27 @@ def test_a_text_with_a_secret_is_told_without_it(planted: Planted) -> None:
     machine = Machine(gaps=planted_secrets.gaps_of(planted.text))
     text = factfile.dumps(Redactor(machine).machine(machine))
     assert not [one for one in planted.secrets if one in text], text
+
+
+@pytest.mark.parametrize("planted", ALL, ids=lambda one: one.secrets[0])
+def test_a_raw_answer_with_a_secret_is_recorded_without_it(planted: Planted) -> None:
+    words = Concealer(Machine(), planted.text)
+    line = json.dumps({"kind": "said", "text": planted.text}, ensure_ascii=False)
+    for text in (planted.text, line):
+        told = words.output(text, "nvidia-smi")
+        assert not [one for one in planted.secrets if one in told], told
+        assert words.output(told, "nvidia-smi") == told
+    assert json.loads(words.output(line))["kind"] == "said"
+    wide = words.data(b"\xff\xfe" + planted.text.encode("utf-16-le"))
+    assert not [one for one in planted.secrets if one.encode("utf-16-le") in wide]
+
+
+@pytest.mark.parametrize("planted", (*TOKENS, *ASSIGNED), ids=lambda one: one.secrets[0])
+def test_settings_in_an_old_encoding_are_recorded_without_their_secrets(planted: Planted) -> None:
+    data = planted.text.encode() + b"\n# caf\xe9\n"
+    told = Concealer(Machine()).data(data)
+    assert len(told) == len(data)
+    assert not [one for one in planted.secrets if one.encode() in told], told
 
 
 @pytest.mark.parametrize("name", VARIABLES)
