@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from cudadoctor.reports.document import Document
 
 
+_PROGRAM = re.compile(r"pip|conda|mamba|poetry|pixi|pdm|\buv |easy_install")
+MOST = 300
+"""More commands than these come from no report."""
+_LONGEST = 2000
+"""No command that people type is longer."""
+
+
 class Asked(NamedTuple):
     """A command as it stands in the text: its tool, what follows it, and the line."""
 
@@ -77,12 +84,16 @@ _REQUIREMENT = re.compile(
 
 def commands_of(doc: Document) -> Iterator[Asked]:
     """Every command of the document that installs something."""
+    found_so_far = 0
     for number, text in _joined(doc):
-        if "install" not in text and not _COMMAND.search(text):
+        if not _PROGRAM.search(text):
             continue
         for found in _COMMAND.finditer(text):
+            found_so_far += 1
+            if found_so_far > MOST:
+                return
             tool = found.lastgroup or "pip"
-            rest = text[found.end() :]
+            rest = text[found.end() : found.end() + _LONGEST]
             before = text[found.start() - 1 : found.start()]
             words = tuple(_words(rest, before))
             yield Asked(_tool_name(tool, found[0]), found[0].split()[-1], words, number)

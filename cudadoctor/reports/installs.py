@@ -7,6 +7,7 @@ they were chosen for; what it put into the environment is what is installed ther
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -164,7 +165,7 @@ def _pieces(doc: Document) -> Iterator[Piece]:
 
 
 def _refusals(doc: Document) -> Iterator[Piece]:
-    for found in _REFUSED.finditer(doc.flat):
+    for found in islice(_REFUSED.finditer(doc.flat), MOST):
         rest = doc.flat[found.end() : found.end() + 24000]
         ending = _ITS_END.search(rest)
         what = _spec(rest[: ending.start() if ending else 80].strip("'\""))
