@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cudadoctor.facts import Distribution, Install
 from cudadoctor.reports.commands import commands_of, install_of
@@ -123,6 +123,8 @@ def _with(one: Install, fields: dict[str, Any]) -> Install:
             changes[name] = value
         elif name == "refused" and one.refused:
             changes[name] = max(one.refused, value, key=len)
+        elif name == "lacks" and one.lacks == "release" and value:
+            changes[name] = value  # whose build is lacking says more than that none fits
         elif getattr(one, name) in (None, ()):
             changes[name] = value
     return msgspec.structs.replace(one, **changes)
@@ -300,7 +302,7 @@ def _torch(text: str, line: int) -> Iterator[Said]:
     plain, _, build = text.partition("=")
     try:
         version = Version(plain)
-    except InvalidVersion:
+    except ValueError:
         return
     local = version.local or ""
     told: dict[str, object] = {

@@ -40,6 +40,10 @@ _UV_LIST = re.compile(
     r"is available)"
     r"(?P<list>(?:[\w.-]{2,60}(?:\{[^}]{1,200}\})?(?:==|<=|>=|<|>)[\w.+,<>=]{1,40} ){0,80})"
 )
+_UV_PYTHON = re.compile(
+    r"does not satisfy python[<>=\d., ]{2,30} and (?P<what>torch(?:vision|audio)?"
+    r"(?:[=<>]{1,2}[\w.+,<>=]{1,60})?) depends on python"
+)
 _UV_TAG = re.compile(
     r"(?P<what>[\w.-]{2,60}(?:\{[^}]{1,200}\})?(?:[=<>]=?[\w.+,<>=]{1,60})?) has no "
     r"(?:wheels with a matching (?P<kind>python abi|python version|python implementation|platform)"
@@ -100,7 +104,8 @@ _EXTRA = re.compile(r"\{[^}]{1,200}\}")
 def uv_refusals(doc: Document) -> Iterator[Piece]:
     for found in _UV_NONE.finditer(doc.low):
         what = _EXTRA.sub("", found["a"] or found["b"])
-        yield Piece(found.start(), "uv", {"refused": what, "failed": True})
+        lacks = "release" if "==" in what else None
+        yield Piece(found.start(), "uv", {"refused": what, "lacks": lacks, "failed": True})
     for found in _UV_LIST.finditer(doc.low):
         what = _EXTRA.sub("", found["what"] or found["one"])
         listed = re.findall(r"==([\w.+]{1,40})", found["list"] or "")
@@ -108,9 +113,12 @@ def uv_refusals(doc: Document) -> Iterator[Piece]:
         wanted = _UV_WANTED.search(doc.low, found.end())
         if wanted and name_of(wanted["what"]) == name_of(what):
             what = _EXTRA.sub("", wanted["what"]).rstrip(",")
-        yield Piece(
-            found.start(), "uv", {"refused": what, "offered": tuple(listed), "failed": True}
-        )
+        # uv lists all versions of an index, whatever the Python.
+        told: dict[str, Any] = {"refused": what, "offered": tuple(listed), "lacks": "release"}
+        yield Piece(found.start(), "uv", told | {"failed": True})
+    for found in _UV_PYTHON.finditer(doc.low):
+        fields: dict[str, Any] = {"refused": found["what"], "lacks": "python", "failed": True}
+        yield Piece(found.start(), "uv", fields)
     for found in _UV_TAG.finditer(doc.low):
         lacks = "platform" if found["kind"] == "platform" else "python" if found["kind"] else None
         what = _EXTRA.sub("", found["what"])
@@ -132,7 +140,8 @@ def poetry_refusals(doc: Document) -> Iterator[Piece]:
         spec = found["version"] or found["spec"] or found["range"] or ""
         plain = re.fullmatch(r"[\w.+]+", spec)
         what = f"{name}=={spec}" if plain else f"{name}{spec}" if spec[:1] in "<>=!" else name
-        yield Piece(found.start(), "poetry", {"refused": what, "failed": True})
+        lacks = None if found["what"] else "release"  # its list of versions is of every Python
+        yield Piece(found.start(), "poetry", {"refused": what, "lacks": lacks, "failed": True})
     for found in _STILL_PYTHON.finditer(doc.low):
         yield Piece(found.start(), "poetry", {"refused": found["what"], "lacks": "python"})
 

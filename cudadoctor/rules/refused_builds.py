@@ -248,6 +248,10 @@ def _weighed(
     return Refused(best, sure, place, wanted, "weighed", values)
 
 
+_LEFT = {"platform": (PLATFORM, INDEX), "release": (INDEX,)}
+"""What an installer says that is lacking -> the causes that are left."""
+
+
 def _scores(
     guesses: list[Guess],
     one: Install,
@@ -260,7 +264,7 @@ def _scores(
     shown: dict[str, Guess] = {}
     for guess in guesses:
         cause, explained = _cause(guess, wanted, matching, searched, one)
-        if one.lacks == "platform" and cause == PYTHON:
+        if cause not in _LEFT.get(one.lacks or "", (cause,)):
             continue
         weight = guess.weight * (1.0 if explained else 0.01)
         if cause == PYTHON and searched.told and not _has(searched, matching, guess.platform):
@@ -277,9 +281,9 @@ def _only_said(
     one: Install, wanted: Wanted, place: int, values: dict[str, object]
 ) -> Refused | None:
     """What the tool itself says is missing, where the tables have nothing to add."""
-    if one.lacks not in ("python", "platform"):
+    cause = {"python": PYTHON, "platform": PLATFORM, "release": INDEX}.get(one.lacks or "")
+    if cause is None:
         return None
-    cause = PYTHON if one.lacks == "python" else PLATFORM
     return Refused(cause, Confidence.LIKELY, place, wanted, "said", values | {"pythons": ""})
 
 
