@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cudadoctor.build_reasons import Case, refusals, why_none, why_this
 from cudadoctor.demand import (
@@ -162,7 +162,7 @@ def _wished(case: Case, keep: str) -> Choice:
 def _matching(keep: str, builds: tuple[TorchBuild, ...]) -> tuple[TorchBuild, ...]:
     try:
         wish = Version(keep)
-    except InvalidVersion:
+    except ValueError:
         return ()
     named = wish.release
     return tuple(

@@ -31,6 +31,9 @@ _VARIABLES = (
 )
 
 
+_BESIDE = ("bitsandbytes", "xformers", "torchaudio", "flash-attn", "numpy", "pynvml", "triton")
+
+
 @cache
 def _healthy() -> Machine:
     path = Path(__file__).parent / "machines" / "rtx4090-linux.json"
@@ -50,23 +53,39 @@ def machine_with(text: str) -> Machine:
         m,
         env=told,
         torch=torch,
-        packages=(*(m.packages or ()), extra),
+        packages=(*_with_versions(m, parts), extra),
         driver=msgspec.structs.replace(m.driver, log=lines),
         identity=Identity(user=parts[0][:20], home="/home/" + parts[-1][:80], host=parts[0][:30]),
         gaps=(Gap(fact="smoke", why=parts[0][:300]),),
     )
 
 
+def _with_versions(m: Machine, parts: list[str]) -> tuple[Distribution, ...]:
+    """The packages of a machine and what is often beside torch, every other with a part for its
+    version, which metadata can hold."""
+    known = list(m.packages or ()) + [Distribution(name=name, version="1.0") for name in _BESIDE]
+    kept = parts[0][:60] or "1.0"
+    return tuple(
+        msgspec.structs.replace(one, version=kept) if n % 2 else one for n, one in enumerate(known)
+    )
+
+
 def judged(text: str) -> object:
     """Diagnosis, plan and every page of such a machine."""
-    found = checkup.judge(machine_with(text))
+    return shown_of(machine_with(text))
+
+
+def shown_of(machine: Machine) -> tuple[str, ...]:
+    """Every page about a machine."""
+    found = checkup.judge(machine)
     shown = checkup.report(found)
-    spoken = language.language("en")
-    json_v1.dumps(json_v1.report(shown))
-    markdown.report(shown, spoken)
-    painting.painted(terminal.report(shown, terminal.Layout(width=80)))
-    script(found.plan, found.machine, found.diagnosis, shell="bash", version="0", knowledge="0")
-    return None
+    plan, words = found.plan, found.diagnosis
+    return (
+        json_v1.dumps(json_v1.report(shown)),
+        markdown.report(shown, language.language("en")),
+        painting.painted(terminal.report(shown, terminal.Layout(width=80))),
+        script(plan, found.machine, words, shell="bash", version="0", knowledge="0"),
+    )
 
 
 def redacted(text: str) -> object:

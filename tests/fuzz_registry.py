@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from fuzz_host import BabblingHost
-from fuzz_judged import judged, redacted
+from fuzz_judged import judged, redacted, shown_of
 from packaging.version import Version
 
 from cudadoctor import (
@@ -285,6 +285,11 @@ def _report(data: bytes) -> object:
     return machine
 
 
+def _judged_report(data: bytes) -> object:
+    """What a report shows, judged: rules and pages meet facts that no machine would have."""
+    return shown_of(report_text.read_report(data, knowledge.load()))
+
+
 def _recording(data: bytes) -> object:
     """A recording whose description or whose answers are the text."""
     folder = _folder()
@@ -400,6 +405,7 @@ def _data() -> Iterator[tuple[str, Parser]]:
     yield "judged", Parser(("rules", "render"), lambda data: judged(_any_text(data)), slow=True)
     names = ("reports",)
     yield "reports.reading", Parser(names, _report, (NotTextError,), slow=True)
+    yield "reports.judged", Parser(("rules",), _judged_report, (NotTextError,), slow=True)
     names = ("recorded.content", "recorded.decoded", "replay.ReplayHost")
     yield "replay", Parser(names, _recording, (replay.ReplayError,), slow=True)
 

@@ -265,6 +265,13 @@ def test_a_text_that_is_no_sentence_of_ours_is_not_translated() -> None:
     assert language.language("es").spoken(text) == text
 
 
+@pytest.mark.parametrize("name", ["torchvision", "bitsandbytes", "xformers"])
+def test_a_release_that_is_no_version_has_no_known_requirement(name: str) -> None:
+    tables = knowledge.load()
+    assert tables.companion_torch(name, "torch-scatter") is None
+    assert tables.companion_cuda(name, "torch-scatter") is None
+
+
 # --- pages and reports ----------------------------------------------------------------------------
 
 

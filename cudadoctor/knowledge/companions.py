@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, table, version
 from cudadoctor.knowledge.torch_builds import TorchBuilds
+from cudadoctor.versions import version_of
 
 PAIRED = ("torchvision", "torchaudio", "torchtext")
 """Packages that are released together with torch: its table names the pair."""
@@ -102,7 +103,10 @@ class Companions:
 
     def requirement(self, package: str, release: str) -> str | None:
         """The specifier on torch, "" where it declares none, None where that is not known."""
-        name, base = normal(package), Version(release).public
+        name, asked = normal(package), version_of(release)
+        if asked is None:
+            return None
+        base = asked.public
         for row in self._releases.get(name, ()):
             if version(row.version) == Version(base):
                 return row.torch
@@ -134,9 +138,9 @@ class Companions:
                 if row.version == release:
                     return tuple(version(text) for text in row.cuda)
         if name == "bitsandbytes":
-            asked = Version(release)
-            for one in self._table.bitsandbytes:
-                if version(one.versions[0]) <= asked <= version(one.versions[-1]):
+            asked = version_of(release)
+            for one in self._table.bitsandbytes if asked else ():
+                if asked and version(one.versions[0]) <= asked <= version(one.versions[-1]):
                     return tuple(version(text) for text in one.cuda)
         return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cudadoctor.versions import DriverVersion
 
@@ -56,7 +56,7 @@ def version_of(text: str) -> Version | None:
     """A version of Python's kind, None where the text is none."""
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:
         return None
 
 

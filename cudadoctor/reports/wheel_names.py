@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,7 @@ class Wheel(NamedTuple):
             return None
         try:
             return Version(f"{found[1]}.{found[2]}")
-        except InvalidVersion:
+        except ValueError:
             return None
 
     @property

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from cudadoctor.knowledge.offers import PYPI
+from cudadoctor.versions import version_of
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Install
@@ -49,7 +50,7 @@ class Wanted(NamedTuple):
         """The one release that it asks for."""
         for one in self.specifier:
             if one.operator in ("==", "===") and not one.version.endswith("*"):
-                return Version(one.version)
+                return version_of(one.version)
         return None
 
     @property
@@ -115,7 +116,7 @@ def wanted_by(text: str) -> Wanted | None:
             text=text.strip(),
             local=local[1].lower() if local else "",
         )
-    except (InvalidSpecifier, InvalidVersion):
+    except ValueError:
         return None
 
 
@@ -131,7 +132,7 @@ def releases(versions: tuple[str, ...], oldest: tuple[int, ...] = (1,)) -> froze
     for text in versions:
         try:
             one = Version(text)
-        except InvalidVersion:
+        except ValueError:
             continue
         if not one.is_prerelease and one.release >= oldest and one.post is None:
             found.add(Version(one.base_version))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cudadoctor.demand import platform_of, python_of
 from cudadoctor.findings import Confidence
@@ -75,7 +75,7 @@ def _not_for_python(name: str, version: str, m: Machine, kb: Knowledge) -> bool:
     python, platform = python_of(m), platform_of(m)
     try:
         release = Version(version).release
-    except InvalidVersion:
+    except ValueError:
         return False
     rows = [
         one

@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cudadoctor.facts import origin_of
 from cudadoctor.rule import NotKnown
@@ -78,7 +78,7 @@ def _version_of(fact: str, m: Machine) -> Version | DriverVersion | None:
     package = m.package(fact)
     try:
         return Version(package.version) if package else None
-    except InvalidVersion:
+    except ValueError:
         return None
 
 

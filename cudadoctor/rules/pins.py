@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cudadoctor.builds import platform_of
 from cudadoctor.rule import need
@@ -80,7 +80,7 @@ def version_of(text: str | None) -> Version | None:
     """The version that a text is; None where it is none."""
     try:
         return Version(text) if text else None
-    except InvalidVersion:
+    except ValueError:
         return None
 
 
