@@ -88,6 +88,11 @@ class Offers:
         self._kb = kb
         self._listed: dict[tuple[Any, ...], tuple[Offer, ...]] = {}
 
+    @property
+    def today(self) -> str:
+        """The day of the tables: what came later is not known."""
+        return self._kb.date
+
     @cached_property
     def torch(self) -> tuple[Offer, ...]:
         return tuple(self._of("torch"))

@@ -26,13 +26,13 @@ class Shown(NamedTuple):
     """What an install was offered: final releases, None where the report does not show them.
 
     stubs: only source releases of 2016, which PyPI listed for every Python until about 2021.
-    pypi: PyPI was asked. asked: the day from which on what was wanted existed.
+    asked: the day from which on what was wanted existed. today: the day of the tables.
     """
 
     seen: frozenset[Version] | None
     stubs: bool
-    pypi: bool
     asked: str
+    today: str
 
 
 class Guess(NamedTuple):
@@ -54,7 +54,6 @@ _PLATFORMS = {
 """How often each system is behind a report that does not name it."""
 _RARE = {"2.7": 0.03, "3.5": 0.05, "3.6": 0.3, "3.15": 0.3}
 """Pythons that are behind fewer reports than the others."""
-_NOW = "2026-11-21"
 
 
 def guesses_of(
@@ -66,7 +65,7 @@ def guesses_of(
     seen = None if one.offered is None else releases(one.offered, oldest)
     stubs = bool(one.offered) and not seen
     asked = min((offer.released for offer in builds_asked(wanted, offers)), default="")
-    shown = Shown(seen, stubs, PYPI in searched.indexes, asked)
+    shown = Shown(seen, stubs, asked, offers.today)
     places = _places(searched, offers)
     python = python_of(m)
     for platform, prior in _platforms(m).items():
@@ -112,13 +111,13 @@ def _fit(listed: tuple[Offer, ...], shown: Shown, m: Machine, python: str) -> tu
         known = 1.0 if seen is None else _likeness(had, seen)
         return m.date, known if m.date >= first else 0.0
     if seen is None:
-        return _NOW, 1.0
+        return shown.today, 1.0
     newest = max(seen)
     had = frozenset(
         one.release for one in listed if one.release <= newest or one.released <= shown.asked
     )
     days = [one.released for one in listed if one.release == newest]
-    return max([*days, shown.asked], default=_NOW), _likeness(had, seen)
+    return max([*days, shown.asked], default=shown.today), _likeness(had, seen)
 
 
 _STUBS_UNTIL = "2021-10-01"
@@ -145,7 +144,7 @@ def _empty(
         for one in offers.of(wanted.name)
         if one.platform == guess.platform and guess.python in one.pythons
     ]
-    first = min(anywhere, default=_NOW)
+    first = min(anywhere, default=shown.today)
     for since, until, haste in ((start, min(end, first), _HASTE), (max(start, first), end, 1.0)):
         months = _months(until) - _months(since)
         if months > 0:
@@ -159,12 +158,12 @@ def _asked_between(
     """From when to when this Python may have asked these indexes."""
     start = PYTHON_RELEASED.get(guess.python.rstrip("t"), "2016-01-01")
     if PYPI in searched.indexes or not searched.indexes & offers.indexes:
-        until = _STUBS_UNTIL if shown.stubs else _NOW
+        until = _STUBS_UNTIL if shown.stubs else shown.today
         return max(start, "2019-01-01" if shown.stubs else _STUBS_UNTIL), until
     days = [one.released for one in offers.torch if one.place in searched.indexes]
     last = date.fromisoformat(max(days)) + timedelta(days=30 * _AFTERGLOW)
-    end = min(last.isoformat(), _NOW)
-    return (max(start, min(days)), end) if start < end else (start, _NOW)
+    end = min(last.isoformat(), shown.today)
+    return (max(start, min(days)), end) if start < end else (start, shown.today)
 
 
 def _months(day: str) -> float:
