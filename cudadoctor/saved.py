@@ -74,10 +74,10 @@ def _files(name: str) -> Iterator[str]:
         for one in [one for one in folders if _is_recording(f"{folder}/{one}")]:
             folders.remove(one)
             files.append(one)
-        for file in sorted(files):
-            if not file.startswith("."):
+        for path in (Path(folder) / file for file in sorted(files)):
+            if not path.name.startswith(".") and (path.is_file() or _is_recording(str(path))):
                 found = True
-                yield str(Path(folder) / file)
+                yield str(path)
     if not found:
         raise SavedError(f"--from {name}: the folder holds no file")
 

@@ -155,9 +155,9 @@ def _decoded(data: bytes) -> str:
     data = data if len(data) <= 4 * MOST_CHARACTERS else _ends(data)
     text = data.decode(_encoding(data[:4096]), "replace")
     sample = text[:65536]
-    strange = sum(1 for mark in sample if mark < " " and mark not in _USUAL)
+    strange: float = sum(1 for mark in sample if mark < " " and mark not in _USUAL)
     # Text in an older encoding keeps its ASCII: only where little of that is left is it no text.
-    strange += sample.count("\ufffd") // 3
+    strange += sample.count("\ufffd") / 3
     if sample and strange > _UNREADABLE * len(sample):
         raise NotTextError("it is no text")
     return text.replace("\ufeff", "")
