@@ -67,15 +67,22 @@ class Drivers:
         self._table = table("drivers", DriverTable)
 
     def floor(self, cuda: Version, system: str) -> Floor | None:
-        """The floor of the major from CUDA 11 on, the toolkit's own row before."""
+        """The floor of the major from CUDA 11 on, the toolkit's own row before or below it."""
         windows = system == "Windows"
         if cuda.major < MINOR_COMPATIBILITY_FROM:
             return self._toolkit_floor(cuda, windows)
         for row in self._table.floors:
             if row.major == cuda.major:
                 driver = DriverVersion(row.windows if windows else row.linux)
-                return Floor(driver=driver, source=row.sources[0])
+                own = self._own_driver(cuda, windows)
+                return Floor(driver=min(driver, own or driver), source=row.sources[0])
         return None
+
+    def _own_driver(self, cuda: Version, windows: bool) -> DriverVersion | None:
+        """The oldest driver of this very release: those of CUDA 11.0 are older than 11's floor."""
+        rows = [row for row in self._table.toolkits if _covers(row.toolkit, cuda)]
+        texts = [row.windows if windows else row.linux for row in rows]
+        return min((DriverVersion(text) for text in texts if text), default=None)
 
     def _toolkit_floor(self, cuda: Version, windows: bool) -> Floor | None:
         """The row of the toolkit's newest update, since a build rarely tells its update."""
