@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from cudadoctor.facts import Gpu, PciGpu
 from cudadoctor.reports.document import Document
+from cudadoctor.reports.packages import distribution
 from cudadoctor.reports.telling import Rank, Said
 from cudadoctor.reports.values import torch_facts, version_of
 from cudadoctor.versions import DriverVersion
@@ -143,6 +144,17 @@ _TORCH = re.compile(
     r"(?![\w.]{0,20}-cuda)",
     re.I,
 )
+_BESIDE = re.compile(
+    r"(?<![\w./-])(?P<name>torchvision|torchaudio|torchtext)(?:[ -]version)?(?:\.__version__\)?)?"
+    + _GAP
+    + r"[\"']?(?P<v>\d\.\d{1,2}\.\d{1,2}(?:\.?dev\d{8}|a0|rc\d)?(?:\.post\d)?(?:\+[\w.]{2,20})?)"
+    r"(?![\w.*])",
+    re.I,
+)
+_SPOKEN_OF = re.compile(
+    r"requir|depend|tried|install|need|should|must|[<>~]=|compatib|grade|latest|from versions", re.I
+)
+"""What stands in a line that speaks of a release rather than of what is there."""
 _RELEASE = r"[2-6]\d\d(?:\.\d{2,3})"
 _DRIVER = re.compile(
     r"\bdrivers?\b(?: version| ver\.?| is| release)?[^\w\n]{0,4}"
@@ -177,7 +189,11 @@ _BOXES = {
     "lxc": r"\blxc\b|\blxd\b",
 }
 _SYSTEMS: tuple[tuple[str, Facts], ...] = (
-    (r"\bwindows[ -]?(?:10|11|7|8|server|nt)\b|\bwin1[01]\b|\bon windows\b", _WINDOWS),
+    (
+        r"(?<![a-z0-9])windows[ -]?(?:10|11|7|8|server|nt)(?![a-z0-9])"
+        r"|(?<![a-z0-9])win ?1[01](?![a-z0-9])|\b(?:on|in|under|for) windows\b",
+        _WINDOWS,
+    ),
     (r"(?-i:\bWindows\b)(?! (?:side|host))|(?<!\w)[A-Z]:\\{1,2}\w", _WINDOWS),
     (r"\bwsl ?2?\b|windows subsystem for linux", {"platform.wsl": 2, **_LINUX}),
     (
@@ -233,6 +249,7 @@ def _versions(doc: Document) -> Iterator[Said]:
         line = doc.line_at(match.start()).number
         for path, value in torch_facts(match["v"]):
             yield Said(path, value, line, Rank.PROSE, _WHO)
+    yield from _companions(doc)
     for match in _DRIVER.finditer(doc.flat):
         text = match["v"] or match["w"]
         line = doc.line_at(match.start()).number
@@ -241,6 +258,16 @@ def _versions(doc: Document) -> Iterator[Said]:
         if version := version_of(match["v"]):
             line = doc.line_at(match.start()).number
             yield Said("python.version", version, line, Rank.PROSE, _WHO)
+
+
+def _companions(doc: Document) -> Iterator[Said]:
+    if not any(name in doc.low for name in ("torchvision", "torchaudio", "torchtext")):
+        return
+    for match in _BESIDE.finditer(doc.flat):
+        line = doc.line_at(match.start())
+        if not _SPOKEN_OF.search(line.text):
+            one = distribution(match["name"], match["v"])
+            yield Said("packages", (one,), line.number, Rank.PROSE, _WHO)
 
 
 def _systems(doc: Document) -> Iterator[Said]:

@@ -129,8 +129,19 @@ def _misfit(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Mis
         return _as_misfit(one, other, "packages", Confidence.CERTAIN)
     if errors.get(one.name) == "":
         return None  # It imports, which tells more than a table.
-    told = None if asked or torch.is_prerelease else _by_tables(one, torch, kb)
+    if not asked and torch.is_devrelease:
+        told = _of_a_release(one)
+    else:
+        told = None if asked or torch.is_prerelease else _by_tables(one, torch, kb)
     return _as_misfit(one, told, "packages", Confidence.LIKELY) if told else None
+
+
+def _of_a_release(one: Distribution) -> str | None:
+    """Why it does not fit a nightly build; None where it may be one itself."""
+    release = version_of(one.version.partition("+")[0])
+    if one.name != "torchvision" or release is None or release.is_prerelease:
+        return None
+    return "torch is a nightly build, and it is of a release"
 
 
 def _by_tables(one: Distribution, torch: Version, kb: Knowledge) -> str | None:

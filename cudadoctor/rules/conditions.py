@@ -12,6 +12,7 @@ A condition on what is not known does not hold.
 from __future__ import annotations
 
 import operator
+import re
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -151,9 +152,44 @@ def _wheel_for_other_torch(m: Machine, _: Knowledge) -> bool:
     return torch is not None and any(Version(one).release[:2] != torch.release[:2] for one in named)
 
 
+_NUMBERED_BY_CUDA = re.compile(
+    r"(?:lib(?:cublas|cusparse|npp|nvjitlink)|cuda-(?:cudart|nvrtc|cupti|runtime|libraries|nvtx))"
+    r"(?:-dev)?|cudatoolkit"
+)
+"""conda's packages whose major version is that of the CUDA that they belong to."""
+
+
+def _packages_of_another_cuda(m: Machine, _: Knowledge) -> bool:
+    """Whether conda's packages of CUDA's libraries are of another major than torch's CUDA."""
+    cuda = m.torch.cuda or _asked_cuda(m)
+    if cuda is None:
+        return False
+    majors = {
+        one.version.split(".")[0]
+        for one in m.packages or ()
+        if _NUMBERED_BY_CUDA.fullmatch(one.name)
+    }
+    return bool(majors - {str(cuda.major)})
+
+
+def _asked_cuda(m: Machine) -> Version | None:
+    """The CUDA of torch that conda was asked for: pytorch-cuda=11.7."""
+    for one in m.installs or ():
+        for text in one.requirements:
+            if found := re.fullmatch(r"(?:[\w.-]+::)?pytorch-cuda={1,2}(\d\d\.\d)\*?", text):
+                return Version(found[1])
+    return None
+
+
+def _bare_torch_of_windows(m: Machine, _: Knowledge) -> bool:
+    """Whether torch is of Windows with a version that names no build, as PyPI's CPU build's."""
+    if m.platform.system != "Windows" or m.platform.wsl or m.torch.build not in (None, "cpu"):
+        return False
+    return m.torch.version is not None and m.torch.version.local is None
+
+
 CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "windows": lambda m, _: m.platform.system == "Windows",
-    "linux": lambda m, _: m.platform.system == "Linux",
     "macos": lambda m, _: m.platform.system == "Darwin",
     "wsl": lambda m, _: bool(m.platform.wsl),
     "aarch64": lambda m, _: m.platform.machine == "aarch64",
@@ -176,7 +212,6 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "torch-cuda": lambda m, _: m.torch.build == "cuda",
     "torch-rocm": lambda m, _: m.torch.build == "rocm",
     "torch-installed": lambda m, _: bool(m.torch.installed),
-    "torch-missing": lambda m, _: m.torch.installed is False,
     "cuda-available": lambda m, _: bool(m.torch.imported and m.torch.imported.cuda_available),
     "cuda-not-available": lambda m, _: bool(
         m.torch.imported and m.torch.imported.cuda_available is False
@@ -189,6 +224,8 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "conda": lambda m, _: m.python.kind in ("conda", "conda-base"),
     "more-processes-than-gpus": _too_many_processes,
     "wheel-for-other-torch": _wheel_for_other_torch,
+    "packages-of-another-cuda": _packages_of_another_cuda,
+    "bare-torch-of-windows": _bare_torch_of_windows,
     "visible-devices-set": _env("CUDA_VISIBLE_DEVICES"),
     "cuda-home-set": _env("CUDA_HOME"),
     "ld-library-path-set": _env("LD_LIBRARY_PATH"),
