@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from cudadoctor.render import Report
 
 _SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in r"\`*_{}[]<>()#+!|~&"})
-_LINKED = re.compile(r"\S*(?:@\w|://|www\.|(?<!\w)#\d|\bGH-\d|:[a-z_+-][a-z0-9_+-]*:|\$)\S*", re.I)
-"""Words of which a forge makes a link, a mention, a picture or a formula, also where escaped."""
+_WORD = re.compile(r"\S+")
+_LINKED = re.compile(r"@\w|://|www\.|(?<!\w)#\d|\bGH-\d|:[a-z_+-][a-z0-9_+-]{0,50}:|\$", re.I)
+"""What a forge makes a link, a mention, a picture or a formula of, also where escaped."""
 _BAR = re.compile(r"(\\*)\|")
 _MARKER = re.compile(r"[-=]|\d{1,9}(?=\.)")
 """What makes a list or a heading at the beginning of a line, beside what is always escaped."""
@@ -49,8 +50,10 @@ def code(text: str) -> str:
 def _escaped(plain: str, as_code: Callable[[str], str]) -> Iterator[str]:
     """Escapes hold off Markdown, but not the links of forges: those words are shown as code."""
     end = 0
-    for found in _LINKED.finditer(plain):
+    for found in _WORD.finditer(plain):
         word = found[0]
+        if not _LINKED.search(word):
+            continue
         bare = word.lstrip("(\"'").rstrip(".,;:)\"'")
         before, _, after = word.partition(bare)
         yield plain[end : found.start()].translate(_SPECIAL) + before.translate(_SPECIAL)
