@@ -188,6 +188,13 @@ _BOXES = {
     "docker": r"\bdocker\b|\b(?:inside|in) (?:a |the |my )?container\b",
     "lxc": r"\blxc\b|\blxd\b",
 }
+_JETSON = (
+    r"\bjetson|\bjetpack|\bl4t\b|\btegra\b|\bjetbot\b|\bjetracer\b|\borin (?:nx|nano|agx)\b"
+    r"|\bagx (?:orin|xavier|thor)\b|\bxavier (?:nx|agx)\b|\bnvidia xavier\b|\bnvidia orin\b"
+    r"|\bjp ?[4-7]\.\d|\b(?:10\.0\.326|10\.2\.300|11\.4\.315)\b"
+)
+"""Its boards, its software, and the CUDA releases that were made for it alone."""
+_MAC = r"(?<![a-z])(?:macos|mac os|mac ?os ?x|osx)(?![a-z])|\bmacbook|\bapple silicon\b|\bimac\b"
 _SYSTEMS: tuple[tuple[str, Facts], ...] = (
     (
         r"(?<![a-z0-9])windows[ -]?(?:10|11|7|8|server|nt)(?![a-z0-9])"
@@ -202,11 +209,11 @@ _SYSTEMS: tuple[tuple[str, Facts], ...] = (
         {"platform.system": "Darwin", "platform.machine": "x86_64"},
     ),
     (
-        r"\bapple (?:silicon|m[1-5])\b|\bmac\w{0,5}[- ](?:air |pro |mini |studio )?\(?m[1-5]\b|"
+        r"\bapple (?:silicon|m[1-5])\b|\bmac\w{0,5}\b[^.;]{0,40}\bm[1-5]\b|\bm[1-5] (?:pro|max|ultra)\b|"
         r"\b(?:macos|mac ?os ?x?|macbook)\b[^.;]{0,30}\b(?:arm64|m[1-5])\b",
         {"platform.system": "Darwin", "platform.machine": "arm64"},
     ),
-    (r"\b(?:macos|mac os|osx|macbook|apple silicon)\b", {"platform.system": "Darwin"}),
+    (_MAC, {"platform.system": "Darwin"}),
     *(
         (words, Facts({"platform.distro": name, **_LINUX}))
         for name, words in _DISTRIBUTIONS.items()
@@ -220,9 +227,13 @@ _SYSTEMS: tuple[tuple[str, Facts], ...] = (
     (r"\bppc64le\b", {"platform.machine": "ppc64le", **_LINUX}),
     (r"\briscv64\b", {"platform.machine": "riscv64", **_LINUX}),
     (r"\balpine(?: linux|:\d|\b(?= image| container| docker))|-alpine\b|\bmusl\b", _MUSL),
-    (r"\baarch64\b|\barm64\b|\bg[bh]200\b|\bdgx spark\b|\bgrace (?:hopper|blackwell)\b", _ARM),
+    (r"\baarch64\b|\barm64\b", _ARM),
+    (
+        r"\bg[bh][23]00\b|\bgb10\b|\bdgx spark\b|\bgrace[- ](?:hopper|blackwell)\b",
+        {**_ARM, **_LINUX},
+    ),
     (r"\bx86[_-]64\b|\b(?:linux|windows)[-/ ]amd64\b", {"platform.machine": "x86_64"}),
-    (r"\bjetson\b|\bjetpack|\bl4t\b|\btegra\b", {"platform.jetson": True, **_ARM, **_LINUX}),
+    (_JETSON, {"platform.jetson": True, **_ARM, **_LINUX}),
     *((words, Facts({"container.kind": name})) for name, words in _BOXES.items()),
     (r"\b(?:slurm|sbatch|srun|salloc)\b", {"container.scheduler": "slurm"}),
     (r"\b(?:32[- ]bit|win32|i686) python\b|\bpython.{0,20}\b32[- ]bit\b", {"python.bits": 32}),

@@ -28,6 +28,7 @@ _MOST = 40
 """Frames of a traceback that are looked at."""
 _CONDA = ("conda", "miniforge", "mambaforge", "micromamba")
 _VENV = ("/.venv", "/venv", "\\venv", "\\.venv", "virtualenv", "/env/")
+_MAC = re.compile(r"(?<![a-z])mac(?:os|book|\b)|\bapple\b|\bm[1-5] (?:pro|max|ultra)\b")
 _ROOT_IN_BOX = re.compile(r"\broot@(?P<id>[0-9a-f]{12}):[/~#]")
 _POD = re.compile(r"\broot@[a-z][a-z0-9-]{5,50}-[a-z0-9]{5,10}-[a-z0-9]{5}:[/~]")
 
@@ -52,9 +53,19 @@ def _of_libraries(doc: Document) -> Iterator[Said]:
             return
         line = doc.line_at(found.start()).number
         for path, value in _of_path(found["before"], found["python"], found["kind"]):
+            if value == "Linux" and _of_any_unix(found, doc):
+                continue
             if path not in told:
                 told.add(path)
                 yield Said(path, value, line, Rank.MESSAGE, _PATH)
+
+
+def _of_any_unix(found: re.Match[str], doc: Document) -> bool:
+    """Whether a path may be a Mac's too, and the text speaks of one."""
+    if not _MAC.search(doc.low):
+        return False
+    cut = doc.flat[max(0, found.start() - 1) : found.start()].isalnum()
+    return cut or found["before"].startswith(("/opt/", "/usr/local"))
 
 
 def _of_path(before: str, python: str | None, kind: str) -> Iterator[tuple[str, Any]]:
@@ -63,7 +74,7 @@ def _of_path(before: str, python: str | None, kind: str) -> Iterator[tuple[str, 
         yield "python.version", Version(python.rstrip("t"))
     if re.match(r"[a-z]:", low):
         yield "platform.system", "Windows"
-    elif low.startswith("/users/") or "/opt/homebrew" in low:
+    elif low.startswith(("/users/", "/library/")) or "/opt/homebrew" in low:
         yield "platform.system", "Darwin"
     elif low.startswith("/"):
         yield "platform.system", "Linux"

@@ -203,6 +203,9 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "data-center-gpu": lambda m, kb: _data_center(m, kb) is True,
     "consumer-gpu": lambda m, kb: _data_center(m, kb) is False,
     "no-tensor-cores": _without_tensor_cores,
+    "nvidia-on-bus-unbound": lambda m, _: any(
+        one.vendor == "nvidia" and one.bound not in ("nvidia", "vfio-pci") for one in m.pci or ()
+    ),
     "amd-gpu": lambda m, _: any(one.vendor == "amd" for one in m.pci or ()),
     "blackwell": _arch("Blackwell"),
     "since-ampere": _arch("Ampere", "Ada", "Ada Lovelace", "Hopper", "Blackwell"),
