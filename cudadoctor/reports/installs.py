@@ -135,7 +135,10 @@ def _with(one: Install, fields: dict[str, Any]) -> Install:
 _REFUSED = re.compile(
     r"could not find (?:a|any) versions? that satisf(?:ies|y) the requirements? ", re.I
 )
-_ITS_END = re.compile(r" ?\(from | ?\(versions| ;|; | error:| no matching|['\"] |\)|\. |, |$", re.I)
+_ASKED = re.compile(
+    r"['\"]?(?P<what>[A-Za-z][\w.-]{0,60}(?:\[[\w, -]{0,60}\])?\s?"
+    r"(?:\(?(?:===?|~=|!=|>=|<=|<|>)\s?[\w.*+!-]{1,60}(?:,\s?(?=[<>=!~]))?){0,6})"
+)
 _OFFERED = re.compile(r"(?:from )?versions: ?([^)]{0,22000})", re.I)
 _NO_MATCH = re.compile(
     r"no matching distributions? (?:found|available) for (?P<what>"
@@ -169,10 +172,10 @@ def _pieces(doc: Document) -> Iterator[Piece]:
 def _refusals(doc: Document) -> Iterator[Piece]:
     for found in islice(_REFUSED.finditer(doc.flat), MOST):
         rest = doc.flat[found.end() : found.end() + 24000]
-        ending = _ITS_END.search(rest)
-        what = _spec(rest[: ending.start() if ending else 80].strip("'\""))
-        if not re.match(r"[A-Za-z]", what):
+        wanted = _ASKED.match(rest)
+        if wanted is None:
             continue
+        what = _spec(wanted["what"])
         fields: dict[str, Any] = {"refused": what[:120], "failed": True}
         if _ignored(what, doc):
             fields["lacks"] = "python"
@@ -261,7 +264,7 @@ _READ: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("successfully installed",), _successes),
     (("+ ",), _uv_successes),
     ((".whl is not", "different python"), _pip_wheels),
-    (("because ", "wheels are", "only found wheels", "distribution "), uv_refusals),
+    (("because ", "wheels are", "found wheels", "has wheels", "distribution "), uv_refusals),
     (("installation candidates", "match", "so it will not"), poetry_refusals),
     (
         ("packagesnotfound", "not available", "nothing provides", "does not exist", "your python"),

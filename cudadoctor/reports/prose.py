@@ -209,7 +209,8 @@ _SYSTEMS: tuple[tuple[str, Facts], ...] = (
         {"platform.system": "Darwin", "platform.machine": "x86_64"},
     ),
     (
-        r"\bapple (?:silicon|m[1-5])\b|\bmac\w{0,5}\b[^.;]{0,40}\bm[1-5]\b|\bm[1-5] (?:pro|max|ultra)\b|"
+        r"\bapple (?:silicon|m[1-5])\b|\bmac\w{0,5}\b[^.;]{0,40}\bm[1-5]\b|"
+        r"\bm[1-5] (?:pro|max|ultra)\b|"
         r"\b(?:macos|mac ?os ?x?|macbook)\b[^.;]{0,30}\b(?:arm64|m[1-5])\b",
         {"platform.system": "Darwin", "platform.machine": "arm64"},
     ),

@@ -24,7 +24,10 @@ CUDA_ON_ARM_SINCE = "2026-03-23"
 
 _WANTED_CUDA = frozenset(
     {"torch-not-compiled-with-cuda", "cuda-not-available-plain", "cuda-is-not-available"}
+    | {"no-nvidia-packages", "cpu-torch-in-prose"}
 )
+_CPU_SEEN = frozenset({"no-nvidia-packages", "cpu-torch-in-prose", "torch-not-compiled-with-cuda"})
+"""Symptoms that show a CPU build, whatever the day of the report."""
 _COMPLAINTS = ("compiled with cuda", "cuda is not available", "is_available() false")
 
 
@@ -127,7 +130,7 @@ def _on_arm(one: Install, place: int, asked: str, m: Machine, strange: str) -> C
     elif m.date is not None:
         if m.date >= CUDA_ON_ARM_SINCE:
             return None
-    else:
+    elif not any(symptom.key in _CPU_SEEN for symptom in m.symptoms or ()):
         why, sure = _ARM_UNDATED, Confidence.POSSIBLE
     evidence = ("platform.machine",)
     return Chosen(place, _command(one), why, sure, evidence, strange)

@@ -99,17 +99,21 @@ def _each(m: Machine, kb: Knowledge) -> Iterator[Refused]:
 def _judged(one: Install, wanted: Wanted, place: int, m: Machine, offers: Offers) -> Refused | None:
     if not offers.of(wanted.name):
         return None
+    searched = searched_by(one)
+    if wall := _walled(m, wanted, searched):
+        cause, kind, sure, more = wall
+        said = {"wanted": wanted.text, "python": python_of(m) or ""}
+        return Refused(cause, sure, place, wanted, kind, said | more)
     if one.lacks == "platform" or (one.tool == "uv" and one.lacks is None and one.offered is None):
         wanted = without_local(wanted)
-    searched = searched_by(one)
     values: dict[str, object] = {"wanted": wanted.text, "python": python_of(m) or ""}
     values["index"] = ", ".join(sorted(searched.indexes))
     values["variants"] = _variants(wanted, searched.indexes, m, offers)
     certain = (
-        _walled(m)
-        or _wrong_wheel(one, m)
+        _wrong_wheel(one, m)
         or _withdrawn(one, wanted, searched)
         or _never_built(wanted, searched, offers)
+        or _other_variants(one, wanted, m)
     )
     if certain is not None:
         cause, kind, sure, more = certain
@@ -120,7 +124,7 @@ def _judged(one: Install, wanted: Wanted, place: int, m: Machine, offers: Offers
 Told = tuple[str, str, Confidence, dict[str, object]]
 
 
-def _walled(m: Machine) -> Told | None:
+def _walled(m: Machine, wanted: Wanted, searched: Searched) -> Told | None:
     """What no Python of the usual kind could cure."""
     here, machine = m.platform, (m.platform.machine or "").lower()
     if here.libc == "musl":
@@ -131,9 +135,17 @@ def _walled(m: Machine) -> Told | None:
         what = f"{here.system} on {machine}"
     elif here.system == "Windows" and machine in ("aarch64", "arm64"):
         return PLATFORM, "wall", Confidence.LIKELY, {"what": "Windows on ARM"}
+    elif here.system == "Darwin" and _cuda_only(wanted, searched):
+        what = "macOS with CUDA"
     else:
         return None
     return PLATFORM, "wall", Confidence.CERTAIN, {"what": what}
+
+
+def _cuda_only(wanted: Wanted, searched: Searched) -> bool:
+    """Whether nothing but builds for CUDA was asked for."""
+    variants = [name for name in searched.indexes if _number(name)]
+    return bool(_number(wanted.local)) or (bool(variants) and searched.indexes == {*variants})
 
 
 def _wrong_wheel(one: Install, m: Machine) -> Told | None:
@@ -183,6 +195,17 @@ def _never_built(wanted: Wanted, searched: Searched, offers: Offers) -> Told | N
     if builds_asked(without_local(wanted), offers):
         return INDEX, "no-such-build", Confidence.LIKELY, {}
     return INDEX, "no-such-release", Confidence.LIKELY, {}
+
+
+def _other_variants(one: Install, wanted: Wanted, m: Machine) -> Told | None:
+    """The release was offered in other variants than the one that was asked for."""
+    if not _number(wanted.local) or wanted.version is None or m.platform.machine == "aarch64":
+        return None
+    release = wanted.version.public
+    had = [text for text in one.offered or () if text.startswith(f"{release}+")]
+    if not had:
+        return None
+    return INDEX, "other-variants", Confidence.LIKELY, {"had": ", ".join(had)}
 
 
 def _never(name: str, offers: Offers) -> bool:

@@ -123,6 +123,7 @@ _WHY = {
     "CUDA versions only.",
     "no-such-variant": "No release of torch was ever built as {variant}.",
     "no-such-build": "This release was built as {variants}, and not as what was asked for.",
+    "other-variants": "The index that was asked has this release as {had} only.",
     "wall": "Nobody builds this release of torch for {what}.",
     "wheel": "The wheel is made for {tags}.",
     "no-such-release": "No release of that number is known.",
