@@ -185,7 +185,8 @@ _BOXES = {
     "kubernetes": r"\bkubernetes\b|\bk8s\b|\bkubectl\b",
     "podman": r"\bpodman (?:run|build)\b",
     "apptainer": r"\b(?:singularity|apptainer)\b",
-    "docker": r"\bdocker\b|\b(?:inside|in) (?:a |the |my )?container\b",
+    "docker": r"\bdocker\b|\b(?:inside|in) (?:a |the |my )?container\b"
+    r"|\b[\w-]{2,40}[-_]1 exited with code \d",
     "lxc": r"\blxc\b|\blxd\b",
 }
 _JETSON = (

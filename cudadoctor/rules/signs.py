@@ -199,7 +199,7 @@ def gpu_present(m: Machine) -> bool | None:
 def _wsl_gpu(m: Machine) -> bool | None:
     """In WSL the libraries that Windows mounts show NVIDIA's driver; the bus shows nothing."""
     if m.container.kind:
-        return None if m.container.dxg else False
+        return False if m.container.dxg is False else None
     return m.container.wsl_libs if m.container.dxg is not False else False
 
 
