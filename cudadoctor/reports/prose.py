@@ -196,6 +196,7 @@ _JETSON = (
 )
 """Its boards, its software, and the CUDA releases that were made for it alone."""
 _MAC = r"(?<![a-z])(?:macos|mac os|mac ?os ?x|osx)(?![a-z])|\bmacbook|\bapple silicon\b|\bimac\b"
+_MAC += r"|\bon (?:a |my |an |the )?mac\b|\bmac (?:mini|studio|pro|air)\b"
 _SYSTEMS: tuple[tuple[str, Facts], ...] = (
     (
         r"(?<![a-z0-9])windows[ -]?(?:10|11|7|8|server|nt)(?![a-z0-9])"
@@ -225,7 +226,11 @@ _SYSTEMS: tuple[tuple[str, Facts], ...] = (
         r"\bwindows (?:1[01] )?(?:on )?arm(?:64)?\b|\bsnapdragon x\b|\bwin[-_]arm64\b",
         {"platform.machine": "aarch64", **_WINDOWS},
     ),
-    (r"\barmv[67]l?\b|\barmhf\b|\braspbian\b", {"platform.machine": "armv7l", **_LINUX}),
+    (
+        r"\barmv[67]l?\b|\barmhf\b|\brasp(?:b|ber)?ian\b|\bpiwheels\b|(?<!\w)pi@\w"
+        r"|\brasp\w{0,2}berry ?pi\b(?![^\n]{0,60}(?:64|\bpi ?5))",
+        {"platform.machine": "armv7l", **_LINUX},
+    ),
     (r"\bppc64le\b", {"platform.machine": "ppc64le", **_LINUX}),
     (r"\briscv64\b", {"platform.machine": "riscv64", **_LINUX}),
     (r"\balpine(?: linux|:\d|\b(?= image| container| docker))|-alpine\b|\bmusl\b", _MUSL),

@@ -92,10 +92,36 @@ def torch_cpu_build(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("torch.build", "torch.text", "gpus" if m.gpus else "pci"),
         values={"torch": _this_torch(m), "gpu": _first_name(m, kb)},
-        severity=None if served else Severity.INFO,
+        severity=_cpu_severity(m, served=served),
         why=why,
         remedies=install_torch(m, kb) if served else (),
     )
+
+
+_OTHER_ERRORS = frozenset(
+    {
+        "dll-load-failed-of-torch",
+        "numpy-2-beside-old-code",
+        "numpy-not-available",
+        "openmp-twice",
+        "torchvision-operator-missing",
+        "winerror-1114",
+        "winerror-126",
+    }
+)
+"""Symptoms that have nothing to do with the build being one for the CPU."""
+
+
+def _cpu_severity(m: Machine, *, served: bool) -> Severity | None:
+    """Less grave where nobody missed the GPU: no build serves it, or a report is of another error.
+
+    None where it is as grave as ever.
+    """
+    if not served:
+        return Severity.INFO
+    seen = {one.key for one in m.symptoms or ()}
+    missed = seen & {"cuda-complaint", "torch-not-compiled-with-cuda", "torch-c-without-cuda"}
+    return Severity.WARNING if seen & _OTHER_ERRORS and not missed else None
 
 
 def _hidden_by_container(m: Machine) -> bool:
@@ -373,8 +399,15 @@ def _is_ancient(m: Machine, kb: Knowledge) -> bool:
     """
     if m.torch.installed is not None or m.python.version is None:
         return False
+    if m.look == "report" and not _install_refused(m):
+        return False  # A path with an old Python is of the days when torch was made for it.
     oldest = min(Version(one.rstrip("t")) for row in kb.builds for one in row.pythons or ())
     return m.python.version < oldest
+
+
+def _install_refused(m: Machine) -> bool:
+    refused = said(m, "no matching distribution", "could not find a version", "no module named")
+    return bool(refused) or any(one.failed for one in m.installs or ())
 
 
 def _named(python: str, implementation: str | None) -> str:
