@@ -61,7 +61,10 @@ CREDENTIALS = Sign(
     words=("://",),
     hint="@",
     # A password may hold an @ or, wrongly, a slash: all up to the last @ of the authority goes.
-    pattern=r"(?<=://)(?:[^/\s:@\"'<>]*:(?!\d{1,5}/)[^\s@\"'<>]*@(?:[^/\s\"'<>]*@)?|[^/\s\"'<>]+@)",
+    # The bounds keep the search of a long text short.
+    pattern=r"""(?x)(?<=://)(?:
+      [^/\s:@"'<>]{0,200}:(?!\d{1,5}/)[^\s@"'<>]{0,2000}@(?:[^/\s"'<>]{0,400}@)?
+    | [^/\s"'<>]{1,2000}@ )""",
     other="<credentials>@",
 )
 TOKEN = Sign(
@@ -111,9 +114,11 @@ ASSIGNED = Sign(
     pattern=rf"""(?xi)
     ( (?: token(?!i[sz]) | secret | passw(?:or)?d | passphrase | (?:api|access|private)[-_]?key
         | credential | authorization | _pwd | _?auth_? | \bsig )
-      [\w-]*["']?\s* (?: (?<![=<>!~])=(?!=) | :(?=\s*["']) | (?:(?<=passwd)|(?<=password)):(?!:)
-        | :(?!:)(?=\s*\S*\d) | (?<=-token)\s(?=\s*\S) | (?<=-password)\s | (?<=-key)\s )
-      \s* (?:(?:bearer|basic|token)\s+)? )
+      [\w-]{{0,40}}["']?\s{{0,8}}
+      (?: (?<![=<>!~])=(?!=) | :(?=\s{{0,8}}["']) | (?:(?<=passwd)|(?<=password)):(?!:)
+        | :(?!:)(?=\s{{0,8}}\S{{0,80}}\d)
+        | (?<=-token)\s(?=\s*\S) | (?<=-password)\s | (?<=-key)\s )
+      \s{{0,8}} (?:(?:bearer|basic|token)\s+)? )
     {_NOTHING}{_VALUE}""",
     other=r"\g<1><secret>",
 )

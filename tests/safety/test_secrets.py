@@ -109,3 +109,16 @@ def test_full_hides_nothing() -> None:
     told = json_v1.dumps(json_v1.report(checkup.report(checkup.judge(machine), full=True)))
     for one in (USER, HOST, GPU, "hunter2222!"):
         assert one in told
+
+
+LONG = ("a@", "token_", "://a:", "/home/", "C:\\Users\\", "ssh a@", "fe80::", "1.2.3.", "[a@b ")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("part", LONG)
+def test_a_long_text_is_searched_to_its_end(part: str) -> None:
+    text = part * 20_000 + f" /home/{USER}/x"
+    machine = Machine(gaps=planted_secrets.gaps_of(text))
+    assert USER not in Redactor(machine).text(text)
+    assert USER not in Concealer(machine).output(text)
+    assert "@" not in markdown.escaped(text.replace("@", " "))
