@@ -15,7 +15,8 @@ from cudadoctor.wrong_use import EXIT, refuse
 if TYPE_CHECKING:
     from cudadoctor.asked import Asked
 
-_ORDER = (0, 3, 1, EXIT)
+FAILED = 4
+_ORDER = (0, 3, 1, EXIT, FAILED)
 """Exit codes from the best to the worst: unreadable outranks broken, broken undecided."""
 
 
@@ -36,18 +37,30 @@ def check(asked: Asked) -> int:
 
 
 def _judged(one: saved.Saved, asked: Asked, *, many: bool) -> tuple[int, str]:
-    if one.machine is not None:
-        return checked(Source(one.machine, one.name), asked, many=many)
-    sys.stderr.write(f"cudadoctor: {_plain(one.error)}\n")
+    if one.machine is None:
+        return EXIT, _unread(one.name, one.error or "", asked)
+    source = Source(one.machine, one.name)
+    if not many:
+        return checked(source, asked)
+    try:
+        return checked(source, asked, many=True)
+    except Exception as error:
+        why = f"{one.name}: cudadoctor itself failed ({type(error).__name__}: {error})"
+        return FAILED, _unread(one.name, why, asked)
+
+
+def _unread(name: str, why: str, asked: Asked) -> str:
+    """Say why there is no verdict; its line where lines are asked for."""
+    sys.stderr.write(f"cudadoctor: {_plain(why)}\n")
     if not asked.as_json:
-        return EXIT, ""
+        return ""
     from cudadoctor.render import json_v1
 
-    return EXIT, json_v1.line({"schema": 1, "source": one.name, "error": one.error}) + "\n"
+    return json_v1.line({"schema": 1, "source": name, "error": why}) + "\n"
 
 
-def _plain(text: str | None) -> str:
-    return " ".join((text or "").split()).encode("ascii", "backslashreplace").decode()
+def _plain(text: str) -> str:
+    return " ".join(text.split()).encode("ascii", "backslashreplace").decode()
 
 
 @contextlib.contextmanager
