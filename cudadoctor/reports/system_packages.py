@@ -10,6 +10,7 @@ from cudadoctor.facts import SystemPackage
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.driver_packages import MATTERS, Manager, is_driver
 from cudadoctor.reports.telling import Rank, Said
+from cudadoctor.versions import DriverVersion
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
@@ -37,6 +38,11 @@ _FORMS: tuple[tuple[re.Pattern[str], Manager], ...] = (
     (_DNF, "rpm"),
     (_PACMAN, "pacman"),
 )
+_LIBRARIES = re.compile(
+    r"libnvidia-compute-\d{3}(?:-server)?|nvidia-utils(?:-\d{3}(?:-server)?)?|libcuda1|nvidia-smi"
+    r"|libnvidia-ml1|nvidia-driver-cuda(?:-libs)?|xorg-x11-drv-nvidia-cuda(?:-libs)?"
+)
+_RELEASE = re.compile(r"(?:\d:)?(\d{3}\.\d{2,3}(?:\.\d{2})?)(?=[-+~_]|$)")
 _WORDS = ("nvidia", "cuda", "cudnn", "nccl")
 
 
@@ -57,6 +63,18 @@ def read_system_packages(doc: Document, _: Knowledge) -> Iterator[Said]:
     yield Said("driver.packages", packages, first, Rank.TOOL, "the list of system packages")
     if any(is_driver(one) for one in packages):
         yield Said("driver.installed", True, first, Rank.TOOL, "the list of system packages")
+    library = _library_of(packages)
+    yield Said("driver.library", library, first, Rank.MESSAGE, "the list of system packages")
+
+
+def _library_of(packages: tuple[SystemPackage, ...]) -> DriverVersion | None:
+    """The release of the driver's libraries, where all packages of them are of one."""
+    texts = {
+        found[1]
+        for one in packages
+        if _LIBRARIES.fullmatch(one.name) and (found := _RELEASE.match(one.version))
+    }
+    return DriverVersion(texts.pop()) if len(texts) == 1 else None
 
 
 def _package(text: str) -> SystemPackage | None:
