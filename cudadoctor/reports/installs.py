@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from cudadoctor.facts import Distribution, Install
 from cudadoctor.reports.commands import commands_of, install_of
+from cudadoctor.reports.implied_refusals import with_implied
 from cudadoctor.reports.manifests import manifest_installs
 from cudadoctor.reports.solver_logs import (
     CONDA_PYTHON,
@@ -44,7 +45,7 @@ def read_installs(doc: Document, _: Knowledge) -> Iterator[Said]:
     """Commands that install, with what their logs say, and what follows for the environment."""
     if not any(word in doc.low for word in _WORTH):
         return
-    installs = _assembled(doc)[-MOST:]
+    installs = with_implied(doc, _assembled(doc)[-MOST:])
     if installs:
         rank = Rank.TOOL if any(_is_log(one) for one in installs) else Rank.COMMAND
         yield Said("installs", tuple(installs), installs[0].line or 1, rank, "install log")
@@ -56,7 +57,16 @@ _WORTH: tuple[str, ...] = (
     *("install", "satisf", "distribution found", "uv ", "conda", "mamba", "poetry", "pixi", ".whl"),
     *("wheels", "requires-python", "requires a different python", "versions of ", "no version"),
     *("packagesnotfound", "not available from", "does not exist", "your python"),
-    *("index-url", "[tool.", "dependencies:"),
+    *(
+        "index-url",
+        "[tool.",
+        "dependencies:",
+        "matching",
+        "available",
+        "a version",
+        "版本",
+        "wheel",
+    ),
 )
 """One of these words stands in every text that is worth looking through."""
 
@@ -356,11 +366,17 @@ _SUBDIRS = {
     "linux-64": ("Linux", "x86_64"),
     "linux-aarch64": ("Linux", "aarch64"),
     "linux-ppc64le": ("Linux", "ppc64le"),
+    "linux-32": ("Linux", "i686"),
+    "linux-armv7l": ("Linux", "armv7l"),
     "win-64": ("Windows", "x86_64"),
+    "win-32": ("Windows", "x86"),
+    "win-arm64": ("Windows", "aarch64"),
     "osx-64": ("Darwin", "x86_64"),
     "osx-arm64": ("Darwin", "arm64"),
 }
-_SUBDIR = re.compile(r"/(linux-64|linux-aarch64|linux-ppc64le|win-64|osx-64|osx-arm64)\b")
+_SUBDIR = re.compile(
+    r"/(linux-(?:64|32|aarch64|armv7l|ppc64le)|win-(?:64|32|arm64)|osx-(?:64|arm64))\b"
+)
 
 
 def _platform(tag: str, line: int) -> Iterator[Said]:

@@ -22,7 +22,8 @@ _URL = re.compile(
     r"[\"'](?P<url>\S{4,300}?)[\"']"
 )
 _SOURCE = re.compile(
-    r"\s{0,8}(?P<name>torch|torchvision|torchaudio)\s?=\s?\[?\s?\{[^{}]{0,80}?(?:index|source) ?= ?"
+    r"\s{0,8}(?P<name>torch|torchvision|torchaudio)\s?=\s?\[?\s?\{"
+    r"(?:\s?version ?= ?[\"'](?P<version>[\w.^~=<>!*+, -]{1,40})[\"'])?[^{}]{0,80}?(?:index|source) ?= ?"
     r"[\"'](?P<index>[^\"']{1,80})[\"']"
 )
 _NEEDED = re.compile(
@@ -59,6 +60,8 @@ def _pyproject(doc: Document) -> Iterator[Install]:
             indexes.append(found["url"])
         elif found := _SOURCE.match(line.text):
             sources.append(found["index"])
+            if found["version"]:
+                wanted.append(found["name"] + _spec(found["version"]))
         elif first and (found := _NEEDED.match(line.text)):
             wanted.append(found["what"].replace(" ", ""))
     named = [name for name in sources if re.search(r"cu\d{2,3}|cpu", name)]
@@ -73,6 +76,16 @@ def _pyproject(doc: Document) -> Iterator[Install]:
             options=options,
             line=first,
         )
+
+
+def _spec(text: str) -> str:
+    """A version as poetry writes it, as pip does: a caret with a local version means that build."""
+    plain = text.replace(" ", "")
+    if "+" in plain or plain[:1].isdigit():
+        return "==" + plain.lstrip("^~=<>")
+    return (
+        plain if plain[:1] in "=<>!~^" and not plain.startswith("^") else ">=" + plain.lstrip("^*")
+    )
 
 
 def _requirements(doc: Document) -> Iterator[Install]:

@@ -144,6 +144,10 @@ _TORCH = re.compile(
     r"(?![\w.]{0,20}-cuda)",
     re.I,
 )
+_TRAINED = re.compile(
+    r"trained with torch [\w.+]{3,24}, yours is (?P<v>\d\.\d{1,2}\.\d{1,2}(?:\+\w{2,12})?)", re.I
+)
+"""Lightning tells of the torch behind a checkpoint before it tells of the one that runs."""
 _BESIDE = re.compile(
     r"(?<![\w./-])(?P<name>torchvision|torchaudio|torchtext)(?:[ -]version)?(?:\.__version__\)?)?"
     + _GAP
@@ -261,8 +265,13 @@ _REFUSED = re.compile(
 
 
 def _versions(doc: Document) -> Iterator[Said]:
+    if yours := _TRAINED.search(doc.flat):
+        line = doc.line_at(yours.start()).number
+        for path, value in torch_facts(yours["v"]):
+            yield Said(path, value, line, Rank.MESSAGE, "Lightning")
     for match in _TORCH.finditer(doc.flat):
-        if _REFUSED.search(doc.low[max(0, match.start() - 24) : match.start()]):
+        before = doc.low[max(0, match.start() - 24) : match.start()]
+        if _REFUSED.search(before) or before.endswith("trained with "):
             continue
         line = doc.line_at(match.start()).number
         for path, value in torch_facts(match["v"]):

@@ -323,15 +323,33 @@ def _development(m: Machine, *, headers: bool) -> tuple[Remedy, ...]:
     python = m.python.version
     number = f"{python.major}.{python.minor}" if python else "3"
     family = " ".join((m.platform.distro or "", *(m.platform.distro_like or ())))
-    debian = bool(re.search(r"debian|ubuntu", family))
-    if headers:
-        name = f"python{number}-dev" if debian else f"python{number}-devel"
-        title = "Install the headers of this Python"
+    known = next((packages for words, packages in _PACKAGES if re.search(words, family)), None)
+    if known is None:
+        name = "with the headers of this Python" if headers else "with a C and C++ compiler"
     else:
-        name, title = ("build-essential" if debian else "gcc and gcc-c++"), "Install a C compiler"
+        name = known[0].format(number, number.replace(".", "")) if headers else known[1]
+    title = "Install the headers of this Python" if headers else "Install a C compiler"
     text = f"Install the package {name} with the system's package manager (it needs root), or ask "
     text += "the administrator for it; in an image, add it where the image is built."
+    if headers and known is not None and known[0] == _WITH_PYTHON:
+        text = (
+            "The headers of this distribution's own Python are in its package python. For another "
+        )
+        text += "Python, make the environment with uv or conda, which bring them."
     return by_hand("python-headers" if headers else "c-compiler", title, text)
+
+
+_WITH_PYTHON = "python"
+_PACKAGES: tuple[tuple[str, tuple[str, str]], ...] = (
+    (r"debian|ubuntu", ("python{0}-dev", "build-essential")),
+    (r"suse|sles", ("python{1}-devel", "gcc-c++")),
+    (r"fedora|rhel|centos|rocky|almalinux|\bol\b|\bamzn\b", ("python{0}-devel", "gcc-c++")),
+    (r"\barch|manjaro|cachyos|endeavouros", (_WITH_PYTHON, "base-devel")),
+    (r"alpine", ("python3-dev", "build-base")),
+    (r"void", ("python3-devel", "base-devel")),
+    (r"gentoo", (_WITH_PYTHON, "sys-devel/gcc")),
+)
+"""The packages of each family of distributions: Python's headers, and a C compiler with C++."""
 
 
 RULES = (torch_companion_mismatch, torch_extension_abi, numpy_abi, triton_broken)

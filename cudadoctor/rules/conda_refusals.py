@@ -56,6 +56,8 @@ def _cause(
     one: Install, name: str, version: str, m: Machine, kb: Knowledge
 ) -> tuple[str, Confidence, str]:
     platform = platform_of(m) or ""
+    if (m.platform.machine or "") in ("x86", "i686", "armv7l"):
+        return PLATFORM, Confidence.LIKELY, "conda-channel"
     if name in _CUDA and (m.platform.system == "Darwin" or platform == "linux_aarch64"):
         return PLATFORM, Confidence.LIKELY, "conda-channel"
     if name == "pytorch-cuda" and version and _minor(version) not in PYTORCH_CUDA:

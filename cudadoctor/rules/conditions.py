@@ -188,10 +188,21 @@ def _bare_torch_of_windows(m: Machine, _: Knowledge) -> bool:
     return m.torch.version is not None and m.torch.version.local is None
 
 
+_WITHOUT_BUILDS = frozenset({"armv6l", "armv7l", "i386", "i686", "x86", "riscv64", "s390x"})
+
+
+def _walled_platform(m: Machine) -> bool:
+    """Whether nobody publishes torch for this system or processor at all."""
+    machine = (m.platform.machine or "").lower()
+    arm = m.platform.system == "Windows" and machine in ("aarch64", "arm64")
+    return machine in _WITHOUT_BUILDS or m.platform.libc == "musl" or m.python.bits == 32 or arm
+
+
 CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "windows": lambda m, _: m.platform.system == "Windows",
     "macos": lambda m, _: m.platform.system == "Darwin",
     "wsl": lambda m, _: bool(m.platform.wsl),
+    "no-builds-here": lambda m, _: _walled_platform(m),
     "aarch64": lambda m, _: m.platform.machine == "aarch64",
     "jetson": lambda m, _: bool(m.platform.jetson),
     "container": lambda m, _: bool(m.container.kind),

@@ -148,6 +148,13 @@ def _cuda_only(wanted: Wanted, searched: Searched) -> bool:
     return bool(_number(wanted.local)) or (bool(variants) and searched.indexes == {*variants})
 
 
+_SYSTEMS = (
+    *(("manylinux", "Linux"), ("musllinux", "Linux"), ("linux", "Linux")),
+    *(("win", "Windows"), ("macosx", "Darwin")),
+)
+"""How the platform tags of wheels begin."""
+
+
 def _wrong_wheel(one: Install, m: Machine) -> Told | None:
     """A wheel that was named by its file and is made for another Python or system."""
     pythons = [tag for tag in one.made_for if tag.startswith("cp")]
@@ -155,6 +162,9 @@ def _wrong_wheel(one: Install, m: Machine) -> Told | None:
         return None
     python, tags = m.python.version, ", ".join(one.made_for)
     more: dict[str, object] = {"tags": tags, "pythons": ""}
+    systems = {name for tag in one.made_for for mark, name in _SYSTEMS if tag.startswith(mark)}
+    if m.platform.system and systems and m.platform.system not in systems:
+        return PLATFORM, "wheel", Confidence.LIKELY, more
     if python is None:
         return PYTHON, "wheel", Confidence.LIKELY, more
     if f"cp{python.major}{python.minor}" not in pythons:

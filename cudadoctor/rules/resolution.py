@@ -12,9 +12,10 @@ import msgspec
 from cudadoctor.findings import Confidence, Severity
 from cudadoctor.remedies import by_hand, install_packages, install_python, install_torch
 from cudadoctor.rule import Found, Rule, rule
+from cudadoctor.rules.asked_index import wanted_by
 from cudadoctor.rules.chosen_builds import cpu_chosen
 from cudadoctor.rules.conda_refusals import conda_refusals
-from cudadoctor.rules.refused_builds import INDEX, PLATFORM, PYTHON, Refused, refusals
+from cudadoctor.rules.refused_builds import INDEX, PLATFORM, PYTHON, Refused, offers_of, refusals
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
@@ -264,6 +265,35 @@ def cuda_library_refused(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
+@rule(
+    "torch-extension-abi",
+    title="The wheel of {wanted} is made for another Python, system or torch",
+    yields_to=("torch-python-unsupported",),
+)
+def extension_wheel_refused(m: Machine, kb: Knowledge) -> Found | None:
+    """The name of a wheel says which Python and which system it is for: here {tags}.
+
+    pip refuses a wheel whose tags do not fit. Wheels of compiled extensions are also made for one
+    release of torch and one CUDA version each, which their names may tell too.
+
+    Cured by the wheel for this Python, this system and this torch.
+    """
+    for place, one in enumerate(m.installs or ()):
+        name = wanted_by(one.refused) if one.refused and one.tool == "pip" else None
+        compiled = [tag for tag in one.made_for if tag.startswith("cp")]
+        if name is None or not compiled or offers_of(kb).of(name.name):
+            continue
+        text = "Take the wheel whose name has the tag of this Python (cp312 for Python 3.12), of "
+        text += "this system, and of the installed torch and CUDA. Where there is none, build it."
+        return Found(
+            evidence=(f"installs.{place}.refused",),
+            values={"wanted": one.refused or "", "tags": ", ".join(one.made_for)},
+            confidence=Confidence.LIKELY,
+            remedies=by_hand("fitting-wheel", "Take the wheel that fits", text),
+        )
+    return None
+
+
 def _refused_place(m: Machine, names: tuple[str, ...]) -> int | None:
     """The first install that was refused a package of these names."""
     if any(one.key in _BROKEN_NETWORK for one in m.symptoms or ()):
@@ -290,5 +320,6 @@ RULES: tuple[Rule, ...] = tuple(
         fallen_back_to_pypi,
         triton_refused,
         cuda_library_refused,
+        extension_wheel_refused,
     )
 )
