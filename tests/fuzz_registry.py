@@ -105,11 +105,11 @@ def check(value: object) -> None:
         value = assembled([value])
     if isinstance(value, Machine):
         written = factfile.dumps(value)
-        assert factfile.dumps(factfile.loads(written)) == written
+        assert _told(factfile.dumps(factfile.loads(written))) == _told(written)
     elif isinstance(value, Section):
         plain = msgspec.json.decode(factfile.compact(value))
         again = msgspec.convert(plain, type(value), dec_hook=_versions, str_keys=True)
-        assert factfile.compact(again) == factfile.compact(value)
+        assert _told(factfile.compact(again)) == _told(factfile.compact(value))
     elif isinstance(value, msgspec.Struct):
         check(msgspec.structs.astuple(value))
     elif isinstance(value, dict):
@@ -121,6 +121,11 @@ def check(value: object) -> None:
         assert -(1 << 63) <= value < 1 << 63, "no JSON holds this number"
     elif isinstance(value, (Version, versions.DriverVersion)):
         assert type(value)(str(value)) == value
+
+
+def _told(document: str) -> object:
+    """What it says. Python 3.10 makes empty tuples that are not the one which is left out."""
+    return json.loads(document, object_hook=lambda row: {k: v for k, v in row.items() if v != []})
 
 
 def _versions(kind: type, value: object) -> Any:
@@ -202,7 +207,7 @@ def _smoke(data: bytes) -> object:
     return looked, reading.stage_of("matmul", reading.parse(_text(data)), _ran(data))
 
 
-def _told(data: bytes) -> object:
+def _packages(data: bytes) -> object:
     said = told.parse(_text(data))
     return (installed.copies_of(said, "/work"), installed.packages(said))
 
@@ -390,7 +395,7 @@ def _data() -> Iterator[tuple[str, Parser]]:
         "probes.installed.packages",
         "probes.installed.built_for",
     )
-    yield "probes.installed", Parser(names, _told)
+    yield "probes.installed", Parser(names, _packages)
     yield "factfile.loads", Parser(("factfile.loads",), _document, (factfile.FactsError,))
     yield (
         "factfile.from_plain",
