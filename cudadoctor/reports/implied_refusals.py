@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from cudadoctor.reports.document import Document
 
 _SAID = re.compile(
-    r"no matching (?:distribution|version|package|tool|wheel)|(?:could(?: ?n[o']t)?|can(?:not|'t)) find "
-    r"(?:a |any )?(?:matching )?versions?\b|could find a version that satisf|no compatible version found for: "
-    r"(?:py)?torch|doesn't have a source distribution or wheel|no wheels? (?:is |are )?available|"
+    r"no matching (?:distribution|version|package|tool|wheel)|"
+    r"(?:could(?: ?n[o']t)?|can(?:not|'t)) find (?:a |any )?(?:matching )?versions?\b|"
+    r"could find a version that satisf|no compatible version found for: (?:py)?torch|"
+    r"doesn't have a source distribution or wheel|no wheels? (?:is |are )?available|"
     r"unable to find (?:installation )?candidates|no solution found when resolving|"
     r"(?:torch|pytorch)[^.\n]{0,60} (?:is|are|was|were) (?:not|no longer) available|"
     r"(?:version|wheel|release|build)s? (?:is|are) (?:not|no longer) available|"

@@ -23,7 +23,8 @@ _URL = re.compile(
 )
 _SOURCE = re.compile(
     r"\s{0,8}(?P<name>torch|torchvision|torchaudio)\s?=\s?\[?\s?\{"
-    r"(?:\s?version ?= ?[\"'](?P<version>[\w.^~=<>!*+, -]{1,40})[\"'])?[^{}]{0,80}?(?:index|source) ?= ?"
+    r"(?:\s?version ?= ?[\"'](?P<version>[\w.^~=<>!*+, -]{1,40})[\"'])?"
+    r"[^{}]{0,80}?(?:index|source) ?= ?"
     r"[\"'](?P<index>[^\"']{1,80})[\"']"
 )
 _NEEDED = re.compile(

@@ -200,7 +200,7 @@ _JETSON = (
 )
 """Its boards, its software, and the CUDA releases that were made for it alone."""
 _MAC = r"(?<![a-z])(?:macos|mac os|mac ?os ?x|osx)(?![a-z])|\bmacbook|\bapple silicon\b|\bimac\b"
-_MAC += r"|\bon (?:a |my |an |the )?mac\b|\bmac (?:mini|studio|pro|air)\b"
+_MAC += r"|\bon (?:a |my |an |the )?mac\b|\bmac (?:mini|studio|pro|air|laptop|machine|computer|users?)\b|\bmy mac\b"
 _SYSTEMS: tuple[tuple[str, Facts], ...] = (
     (
         r"(?<![a-z0-9])windows[ -]?(?:10|11|7|8|server|nt)(?![a-z0-9])"

@@ -137,6 +137,8 @@ def _walled(m: Machine, wanted: Wanted, searched: Searched) -> Told | None:
         return PLATFORM, "wall", Confidence.LIKELY, {"what": "Windows on ARM"}
     elif here.system == "Darwin" and _cuda_only(wanted, searched):
         what = "macOS with CUDA"
+    elif here.system == "Darwin" and machine == "arm64" and wanted.local == "cpu":
+        return INDEX, "", Confidence.LIKELY, {"variants": ""}
     else:
         return None
     return PLATFORM, "wall", Confidence.CERTAIN, {"what": what}
