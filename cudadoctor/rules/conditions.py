@@ -219,6 +219,7 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     ),
     "amd-gpu": lambda m, _: any(one.vendor == "amd" for one in m.pci or ()),
     "blackwell": _arch("Blackwell"),
+    "turing-to-hopper": _arch("Turing", "Ampere", "Ada", "Ada Lovelace", "Hopper"),
     "since-ampere": _arch("Ampere", "Ada", "Ada Lovelace", "Hopper", "Blackwell"),
     "before-turing": _arch("Kepler", "Maxwell", "Pascal", "Volta"),
     "mig": lambda m, _: any(gpu.mig for gpu in m.gpus or ()),
