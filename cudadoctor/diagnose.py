@@ -213,6 +213,10 @@ def _concluded(
     roots = [f for f in findings if not f.because_of and f.severity < Severity.INFO]
     verdict = _verdict(roots, undecided)
     primary = roots[0].cause if roots else None
+    if primary and machine.look == "report":
+        from cudadoctor.complaint import outweighed
+
+        primary = None if outweighed(roots, findings, machine) else primary
     candidates: tuple[Candidate, ...] = ()
     next_command: tuple[str, ...] | None = None
     if verdict == "undecided" and machine.look == "report":

@@ -89,10 +89,15 @@ def candidates_in(
 ) -> tuple[Candidate, ...]:
     """The causes that a report leaves open, the likeliest first.
 
-    score: 0.5 for what was found to be possible or to be no matter of the environment; below it
-    what the same error texts mean in other circumstances, in the order of the table.
+    score: 0.6 for what is likely to be no matter of the environment, 0.5 for what was found to be
+    possible; below it what the same error texts mean in other circumstances, in the order of the
+    table.
     """
-    scores = {one.cause: 0.5 for one in findings if not one.because_of and one.cause != "unknown"}
+    scores = {
+        one.cause: 0.5 if one.confidence is Confidence.POSSIBLE else 0.6
+        for one in findings
+        if not one.because_of and one.cause != "unknown"
+    }
     table = symptoms().by_key
     for symptom in m.symptoms or ():
         row = table.get(symptom.key)
