@@ -54,6 +54,7 @@ _ABOUT_GPU = re.compile(
 _SHORT = re.compile(r"[akpmvtlhb]\d{1,3}$|\d{3,4}$", re.I)
 """Letters and numbers that mean a GPU only where the line speaks of one."""
 _MANY = {"two": 2, "dual": 2, "four": 4, "eight": 8}
+_PCI_ID = re.compile(r"\b10de:([0-9a-f]{4})\b", re.I)
 MOST_GPUS = 16
 
 _SERIES = re.compile(r"\b(?:rtx|gtx|geforce|nvidia) (10|20|30|40|50)(?:00|xx)?[- ]series", re.I)
@@ -94,10 +95,20 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
                 more = range(start, min(start + count, MOST_GPUS))
                 found += [Gpu(index=n, name=name) for n in more]
                 line = line or one.number
+    if not found:
+        found, line = _by_pci_id(doc, knowledge)
     if found:
         yield Said("gpus", tuple(found), line, Rank.PROSE, _WHO)
     elif other := _other_vendor(doc):
         yield other
+
+
+def _by_pci_id(doc: Document, knowledge: Knowledge) -> tuple[list[Gpu], int]:
+    """The GPU whose PCI id stands in a line of the kernel or of lspci."""
+    for match in _PCI_ID.finditer(doc.flat):
+        if models := knowledge.gpus_by_pci(match[1].lower()):
+            return [Gpu(index=0, name=models[0].name)], doc.line_at(match.start()).number
+    return [], 0
 
 
 def _named(text: str, line: str, knowledge: Knowledge) -> str | None:
@@ -189,7 +200,8 @@ _BOXES = {
     "kubernetes": r"\bkubernetes\b|\bk8s\b|\bkubectl\b",
     "podman": r"\bpodman (?:run|build)\b",
     "apptainer": r"\b(?:singularity|apptainer)\b",
-    "docker": r"\bdocker\b|\b(?:inside|in) (?:a |the |my )?container\b"
+    "docker": r"\bdocker\b|\bnvidia/cuda:\d|\bnvcr\.io/|\bpytorch/pytorch:\d|\bnerdctl\b"
+    r"|\b(?:inside|in) (?:a |the |my )?container\b"
     r"|\b[\w-]{2,40}[-_]1 exited with code \d",
     "lxc": r"\blxc\b|\blxd\b",
 }
