@@ -375,7 +375,7 @@ _SUBDIRS = {
     "osx-arm64": ("Darwin", "arm64"),
 }
 _SUBDIR = re.compile(
-    r"/(linux-(?:64|32|aarch64|armv7l|ppc64le)|win-(?:64|32|arm64)|osx-(?:64|arm64))\b"
+    r"(?:/|platform: )(linux-(?:64|32|aarch64|armv7l|ppc64le)|win-(?:64|32|arm64)|osx-(?:64|arm64))\b"
 )
 
 

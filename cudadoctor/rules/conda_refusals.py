@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PYTORCH_CUDA = ("11.6", "11.7", "11.8", "12.1", "12.4")
 """The CUDA versions of the package pytorch-cuda; its channel ended with torch 2.5."""
 _CUDA = frozenset({"pytorch-cuda", "cudatoolkit", "cuda-toolkit", "pytorch-gpu", "cuda-version"})
+_CUDA |= {"cuda", "cuda-runtime", "cuda-cudart", "cuda-libraries"}
 _TORCH = {"pytorch": "torch", "torchvision": "torchvision", "torchaudio": "torchaudio"}
 
 
