@@ -46,12 +46,12 @@ class Concealer(Redactor):
         self._hosts = {one: self._host(one) for one in names.own_hosts + names.hosts}
         self._places = tuple(self._where())
         self._bytes = [
-            (re.compile(rb"(?<=[/\\])" + re.escape(name.encode()) + rb"(?![\w-])"), other.encode())
+            (re.compile(rb"(?<=[/\\])" + re.escape(_encoded(name)) + rb"(?![\w-])"), other.encode())
             for name, other in self._users.items()
         ]
         whole = {**self._hosts, **{uuid: "x" * len(uuid) for uuid in self._known}}
         self._bytes += [
-            (re.compile(_whole(name).encode()), _sized(other, name).encode())
+            (re.compile(_encoded(_whole(name))), _sized(other, name).encode())
             for name, other in whole.items()
         ]
 
@@ -94,7 +94,7 @@ class Concealer(Redactor):
     def _line(self, line: str) -> str:
         try:
             found = json.loads(line) if line.startswith("{") else None
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             return self.text(line)
@@ -155,11 +155,19 @@ class Concealer(Redactor):
 
     def _of_that_length(self, kind: str, name: str) -> str:
         """A stand-in of as many bytes, another one for each name as long as there are some."""
-        size = len(name.encode())
+        size = len(_encoded(name))
         base = kind.ljust(size, "0")[:size]
         taken = set(self._given.values())
         numbered = (base[: size - len(str(n))] + str(n) for n in range(1, 10 ** min(size, 3)))
         return next((one for one in (base, *numbered) if one not in taken), base)
+
+
+def _encoded(name: str) -> bytes:
+    """The bytes of a name: those of a variable or a file may be no text."""
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return name.encode("utf-8", "replace")
 
 
 def _whole(name: str) -> str:
@@ -171,7 +179,7 @@ def _whole(name: str) -> str:
 
 def _sized(other: str, name: str) -> str:
     """Cut or filled to the length that the name has in bytes."""
-    size = len(name.encode())
+    size = len(_encoded(name))
     return other.ljust(size, "0")[:size]
 
 

@@ -348,12 +348,13 @@ def _texts() -> Iterator[tuple[str, Parser]]:
         ("plain_words.options_of", _argv),
         ("dialects.index.host_of", dialect_index.host_of),
         ("dialects.pip.name_of", dialect_pip.name_of),
-        ("language.spoken", lambda text: language.language("es").spoken(text)),
         ("rules.visible.read_visible", lambda text: read_visible(text, ("GPU-1", "GPU-2"))),
         ("wrong_use.device_is_sound", wrong_use.device_is_sound),
     )
     for name, parse in simple:
         yield name, Parser((name,), _of_text(parse))
+    spoken = language.language("es").spoken
+    yield "language.spoken", Parser(("language.spoken",), _of_text(spoken), slow=True)
     names = ("specifiers.cut", "specifiers.admits", "specifiers.marker_holds", "specifiers.normal")
     yield "specifiers", Parser(names, _of_text(_requirement))
     names = ("smoke.mapped.libraries", "smoke.mapped.soname", "smoke.manners.short_bus_id")
@@ -403,7 +404,9 @@ def _data() -> Iterator[tuple[str, Parser]]:
     )
     yield (
         "conceal",
-        Parser(("conceal.output", "conceal.data", "conceal.valued", "conceal.text"), _secret),
+        Parser(
+            ("conceal.output", "conceal.data", "conceal.valued", "conceal.text"), _secret, slow=True
+        ),
     )
     names = ("redact.text", "redact.valued", "redact.plain", "telltale")
     yield "redact", Parser(names, lambda data: redacted(_any_text(data)), slow=True)

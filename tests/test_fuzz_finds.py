@@ -14,7 +14,8 @@ from recorded_host import RecordedHost
 
 from cudadoctor import factfile, knowledge, language, replay, specifiers, wrong_use
 from cudadoctor.asked import Asked
-from cudadoctor.facts import Index
+from cudadoctor.conceal import Concealer
+from cudadoctor.facts import Identity, Index, Machine
 from cudadoctor.host import Ran, Stat
 from cudadoctor.probes import Notes, compiler, kernel, limits, nvml, nvml_pairs, record, toolkit
 from cudadoctor.probes.fabric import note_fabric
@@ -191,11 +192,25 @@ def test_a_line_of_the_training_step_that_is_not_whole_is_left_out(line: object)
 def test_a_figure_that_is_no_number_of_json_is_left_out() -> None:
     line = {"kind": "end", "stage": "matmul", "status": "passed", "seconds": 1.0, "detail": ""}
     assert read_line(json.dumps(line | {"figures": {"loss": float("nan")}})) is None
+    assert read_line(json.dumps(line | {"figures": {}})[:-1] + ', "signal": 1e999}') is None
+
+
+def test_seconds_are_a_number_that_a_document_gives_back() -> None:
+    line = {"kind": "torch", "ok": True, "error": "", "seconds": 1 << 70}
+    found = read_line(json.dumps(line))
+    assert found is not None
+    assert isinstance(found["seconds"], float)
 
 
 def test_the_progress_survives_a_line_that_is_not_whole() -> None:
     told: list[str] = []
-    for line in ('{"kind": "start"', '{"kind": "start"}', '{"kind": "start", "stage": "matmul"}'):
+    twice = '{"kind": "start", "kind": "broken", "error": ""}'
+    for line in (
+        twice,
+        '{"kind": "start"',
+        '{"kind": "start"}',
+        '{"kind": "start", "stage": "matmul"}',
+    ):
         told_by(told.append)(line)
     assert told == ["matmul"]
 
@@ -270,6 +285,21 @@ def test_a_release_that_is_no_version_has_no_known_requirement(name: str) -> Non
     tables = knowledge.load()
     assert tables.companion_torch(name, "torch-scatter") is None
     assert tables.companion_cuda(name, "torch-scatter") is None
+
+
+# --- redaction ------------------------------------------------------------------------------------
+
+
+def test_a_user_whose_name_is_no_text_is_concealed() -> None:
+    machine = Machine(identity=Identity(user="ad\udc9a", home="/home/ad\udc9a", host="h\ud800t"))
+    found = Concealer(machine).data(b"/home/ad\x9a/x\0")
+    assert len(found) == len(b"/home/ad\x9a/x\0")
+    assert b"ad\x9a" not in found
+
+
+def test_a_line_of_endless_depth_is_concealed_as_text() -> None:
+    line = '{"kind": ' + DEEP
+    assert Concealer(Machine()).output(line) == line
 
 
 # --- pages and reports ----------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def told_by(tell: Progress) -> Progress:
 
     def on_line(line: str) -> None:
         found = read_line(line) if line.startswith('{"kind": "start"') else None
-        if found and not found.get("rank"):
+        if found and found["kind"] == "start" and not found.get("rank"):
             tell(found["stage"])
 
     return on_line

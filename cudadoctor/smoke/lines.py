@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 import msgspec
@@ -87,15 +86,13 @@ def read_line(text: str) -> dict[str, Any] | None:
     if not text.startswith("{"):
         return None
     try:
-        line = json.loads(text, parse_constant=_refused)
-        if isinstance(line, dict) and isinstance(line.get("kind"), str):
-            msgspec.convert(line, _SHAPES.get(line["kind"], dict[str, Any]))
-            return line
+        # Unlike the library's own reader it refuses NaN and 1e999, which no document can hold.
+        line = msgspec.json.decode(text)
+        if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+            return None
+        shaped: Any = msgspec.convert(line, _SHAPES.get(line["kind"], dict[str, Any]))
     except (ValueError, RecursionError):
-        pass
-    return None
-
-
-def _refused(word: str) -> float:
-    """NaN and Infinity are no JSON, and no document can hold them."""
-    raise ValueError(word)
+        return None
+    if getattr(shaped, "seconds", None) is not None:
+        line["seconds"] = shaped.seconds
+    return line
