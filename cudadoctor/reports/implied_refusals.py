@@ -18,7 +18,8 @@ _SAID = re.compile(
     r"could find a version that satisf|no compatible version found for: (?:py)?torch|"
     r"doesn't have a source distribution or wheel|no wheels? (?:is |are )?available|"
     r"unable to find (?:installation )?candidates|no solution found when resolving|"
-    r"(?:torch|pytorch)[^.\n]{0,60} (?:is|are|was|were) (?:not|no longer) available|"
+    r"(?:torch|pytorch)(?: version)?(?:[ =v]{1,3}\d[\w.+]{0,20})? "
+    r"(?:is|are|was|were) (?:not|no longer) available|"
     r"(?:version|wheel|release|build)s? (?:is|are) (?:not|no longer) available|"
     r"(?:找不到|没有找到|未找到|没有)(?:对应的|合适的|该|这个|匹配的)?\s?(?:版本|torch|pytorch|安装包|轮子)|"
     r"(?:torch|pytorch)的?版本(?:找不到|没有)|無い?バージョン|"
@@ -32,6 +33,8 @@ _NAMED = re.compile(
     r"(?<![\w./-])(?P<name>torch|pytorch|torchvision|torchaudio)(?: version)?[ =(v]{1,4}"
     r"(?P<version>\d\.\d{1,2}(?:\.\d{1,2})?(?:\+\w{2,12})?)(?![\w.]*\.whl)"
 )
+_SOLVERS = frozenset({"conda", "mamba", "micromamba"})
+"""Their refusals name the package themselves."""
 _FAR = 160
 """How far from the words a release may stand that they speak of."""
 
@@ -43,6 +46,8 @@ def with_implied(doc: Document, installs: list[Install]) -> list[Install]:
         return installs
     for place in range(len(installs) - 1, -1, -1):
         one = installs[place]
+        if one.tool in _SOLVERS:
+            continue
         asked = next((text for text in one.requirements if _PINNED.match(text)), None)
         if asked is not None:
             return _replaced(installs, place, asked)
@@ -51,7 +56,7 @@ def with_implied(doc: Document, installs: list[Install]) -> list[Install]:
         name = found["name"].replace("pytorch", "torch")
         return [*installs, _told(f"{name}=={found['version']}", doc.line_at(said.start()).number)]
     for place in range(len(installs) - 1, -1, -1):
-        if "torch" in installs[place].requirements:
+        if "torch" in installs[place].requirements and installs[place].tool not in _SOLVERS:
             return _replaced(installs, place, "torch")
     return installs
 

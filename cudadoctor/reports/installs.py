@@ -375,7 +375,8 @@ _SUBDIRS = {
     "osx-arm64": ("Darwin", "arm64"),
 }
 _SUBDIR = re.compile(
-    r"(?:/|platform: )(linux-(?:64|32|aarch64|armv7l|ppc64le)|win-(?:64|32|arm64)|osx-(?:64|arm64))\b"
+    r"(?:/|platform: )(linux-(?:64|32|aarch64|armv7l|ppc64le)|win-(?:64|32|arm64)|"
+    r"osx-(?:64|arm64))\b"
 )
 
 
