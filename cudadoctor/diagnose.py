@@ -211,20 +211,20 @@ def _concluded(
     knowledge: Knowledge,
 ) -> Diagnosis:
     roots = [f for f in findings if not f.because_of and f.severity < Severity.INFO]
-    verdict = _verdict(roots, undecided)
-    primary = roots[0].cause if roots else None
-    if primary and machine.look == "report":
+    if roots and machine.look == "report":
         from cudadoctor.complaint import outweighed
 
-        primary = None if outweighed(roots, findings, machine) else primary
+        roots = [] if outweighed(roots, findings, machine) else roots
+    verdict = _verdict(roots, undecided, machine)
+    primary = roots[0].cause if roots else None
     candidates: tuple[Candidate, ...] = ()
     next_command: tuple[str, ...] | None = None
     if verdict == "undecided" and machine.look == "report":
-        from cudadoctor.rules.reported import candidates_in
+        from cudadoctor.rules.reported import candidates_in, commands_in
         from cudadoctor.undecided import command_after
 
         candidates = candidates_in(machine, knowledge, findings)
-        next_command = command_after(machine, candidates)
+        next_command = command_after(machine, candidates, commands_in(machine, knowledge))
     elif verdict == "undecided":
         from cudadoctor.undecided import candidates_of, command_for
 
@@ -241,9 +241,12 @@ def _concluded(
     )
 
 
-def _verdict(roots: list[Finding], undecided: tuple[Undecided, ...]) -> Verdict:
-    if any(f.severity is Severity.ERROR and f.confidence <= Confidence.LIKELY for f in roots):
+def _verdict(roots: list[Finding], undecided: tuple[Undecided, ...], machine: Machine) -> Verdict:
+    likely = [f for f in roots if f.confidence <= Confidence.LIKELY]
+    if any(f.severity is Severity.ERROR for f in likely):
         return "broken"
+    if likely and machine.look == "report" and likely[0] is roots[0]:
+        return "warnings"  # a report tells of its complaint, and never of all that a rule asks
     if any(one.matters for one in undecided) or any(f.severity is Severity.ERROR for f in roots):
         return "undecided"
     return "warnings" if roots else "healthy"

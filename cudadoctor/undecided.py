@@ -50,7 +50,14 @@ _COLLECT = ("python", "-m", "torch.utils.collect_env")
 _SMI = ("nvidia-smi",)
 _LOG = ("dmesg",)
 _PACKAGES = ("python", "-m", "pip", "list")
-_IMPORT = ("python", "-c", "import torch; torch.zeros(1).cuda()")
+_IMPORT = ("python", "-c", "import torch; print(torch.ones(8).cuda().sum())")
+_LIBRARIES = ("env", "LD_DEBUG=libs", "python", "-c", "import torch; torch.zeros(1).cuda()")
+_NVCC = ("nvcc", "--version")
+_RANKS = ("env", "NCCL_DEBUG=INFO", "torchrun", "--nproc-per-node=gpu", "train.py")
+_VERBOSE = ("nvidia-smi", "-q")
+_ON_LINUX = ("dmesg", "env", "printenv", "ls", "lspci", "lscpu", "ldconfig", "df", "g++", "c++")
+_A_LIST = 15
+"""More packages than collect_env lists: a whole list of them."""
 _DECIDES: dict[tuple[str, ...], tuple[str, ...]] = {
     _SMI: (
         *("gpu-not-detected", "driver-not-installed", "driver-library-mismatch", "compute-mode"),
@@ -66,19 +73,19 @@ _DECIDES: dict[tuple[str, ...], tuple[str, ...]] = {
         *("torch-companion-mismatch", "torch-extension-abi", "numpy-abi", "nvidia-wheels-mixed"),
         *("pynvml-conflict", "torch-duplicate", "wrong-interpreter", "torch-missing"),
     ),
-    ("env", "LD_DEBUG=libs", *_IMPORT): (
+    _LIBRARIES: (
         *("cudnn-shadowed", "cudnn-missing-sublib", "nvjitlink-mismatch", "cublas-mismatch"),
         *("nccl-shadowed", "cuda-lib-shadowed", "libstdcxx-old", "libcuda-stub"),
     ),
-    ("nvcc", "--version"): (
+    _NVCC: (
         *("toolkit-missing", "toolkit-torch-mismatch", "toolkit-env-wrong", "arch-list-wrong"),
         "host-compiler-unsupported",
     ),
-    ("env", "NCCL_DEBUG=INFO", "torchrun", "--nproc-per-node=gpu", "train.py"): (
+    _RANKS: (
         *("nccl-network-interface", "nccl-p2p-broken", "nccl-version-skew", "nccl-other"),
         *("ddp-rank-device", "ddp-launch"),
     ),
-    ("nvidia-smi", "-q"): (
+    _VERBOSE: (
         *("thermal-throttle", "pcie-degraded", "power-limited", "fabric-manager"),
         *("nvlink-down", "mixed-gpus", "persistence-off", "amp-no-benefit"),
     ),
@@ -86,14 +93,65 @@ _DECIDES: dict[tuple[str, ...], tuple[str, ...]] = {
 """The command whose output tells these causes from their neighbours."""
 
 
-def command_after(machine: Machine, candidates: tuple[Candidate, ...]) -> tuple[str, ...]:
+def command_after(
+    machine: Machine,
+    candidates: tuple[Candidate, ...],
+    hints: tuple[tuple[str, tuple[str, ...]], ...] = (),
+) -> tuple[str, ...] | None:
     """The command whose output would decide a report: that of its likeliest candidate.
 
-    Whatever the report holds already is not asked for again.
+    hints: causes with the command that tells of them in the words of this report.
+    None where the report is likely to be no matter of the environment. What the report holds is not
+    asked for again, and nothing that cannot run where it was written.
     """
-    told = set(machine.origins.values())
+    if candidates and candidates[0].cause in _OUTSIDE and candidates[0].score > _POSSIBLE:
+        return None
     for one in candidates:
-        for command, causes in _DECIDES.items():
-            if one.cause in causes and not any(command[0] in source for source in told):
+        known = [command for cause, command in hints if cause == one.cause]
+        known += [command for command, causes in _DECIDES.items() if one.cause in causes]
+        for command in known:
+            if _can_tell(command, machine):
                 return command
-    return _COLLECT if not any("collect_env" in source for source in told) else _SMI
+    if _smi_is_absent(machine) and machine.platform.wsl:
+        return _WSL
+    imported = machine.torch.imported
+    last = _IMPORT if imported and imported.cuda_available else _SMI
+    order: tuple[tuple[str, ...], ...] = (_COLLECT, last)
+    if candidates and candidates[0].cause in (*_DECIDES[_SMI], *_DECIDES[_LOG]):
+        order = (last, _COLLECT)
+    return next((one for one in order if _can_tell(one, machine)), _IMPORT)
+
+
+_OUTSIDE = ("not-environment", "torch-bug")
+_POSSIBLE = 0.5
+_WSL = ("ls", "-l", "/dev/dxg", "/usr/lib/wsl/lib")
+_TELLERS: dict[tuple[str, ...], str] = {
+    _COLLECT: "collect_env",
+    _SMI: "nvidia-smi",
+    _LOG: "kernel log",
+    _VERBOSE: "nvidia-smi -q",
+    _NVCC: "nvcc",
+}
+"""Commands and how the origins of facts name them."""
+
+
+def _can_tell(command: tuple[str, ...], machine: Machine) -> bool:
+    """Whether the command can run on that machine, and would tell more than the report does."""
+    told = {source.partition(", line")[0] for source in machine.origins.values()}
+    if command[0] == "nvidia-smi" and _smi_is_absent(machine):
+        return False
+    if machine.platform.system not in (None, "Linux") and command[0] in _ON_LINUX:
+        return False
+    if command[0] in ("dmesg", "lspci") and (machine.container.kind or machine.platform.wsl):
+        return False  # the kernel's log and the bus belong to the host
+    if command == _COLLECT and machine.torch.installed is False:
+        return False
+    if command == _PACKAGES and len(machine.packages or ()) > _A_LIST:
+        return False
+    return _TELLERS.get(command, command[0]) not in told
+
+
+def _smi_is_absent(machine: Machine) -> bool:
+    """Whether the report shows that nvidia-smi cannot be asked there."""
+    seen = {one.key for one in machine.symptoms or ()}
+    return machine.platform.system == "Darwin" or "smi-absent" in seen

@@ -35,6 +35,8 @@ _TELLING: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 """Fact -> what is shown of each of its items: bare, and by its name. The JSON holds all."""
 _USUAL: tuple[object, ...] = (None, False, 0, "", "default", [])
+_SYMPTOM = re.compile(r"symptoms\.\d+\.text")
+_UNKNOWN = "not known"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -46,12 +48,19 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def rows(finding: Finding, *, whole: bool = False) -> list[Row]:
-    """What a finding rests on, each fact once. whole: nothing is shortened."""
+    """What a finding rests on, each fact once. whole: nothing is shortened or left out.
+
+    What is not known proves nothing: it is shown only where nothing else is.
+    """
     about = f"{finding.title} {finding.why}"
-    return list(dict.fromkeys(_row(one, about, whole=whole) for one in finding.evidence))
+    found = list(dict.fromkeys(_row(one, about, whole=whole) for one in finding.evidence))
+    known = [row for row in found if row.value != _UNKNOWN]
+    return found if whole else known or found
 
 
 def _row(one: Evidence, about: str, *, whole: bool) -> Row:
+    if _SYMPTOM.fullmatch(one.fact):
+        one = msgspec.structs.replace(one, fact="report")
     value = _readable(one, about, whole=whole)
     if len(value) > LONGEST_VALUE and not whole:
         value = value[: LONGEST_VALUE - 3] + "..."

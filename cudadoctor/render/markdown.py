@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Severity
+from cudadoctor.findings import Confidence, Severity
 from cudadoctor.language import Language
 from cudadoctor.render import evidence, inert, pasted, summary
 
@@ -21,6 +21,7 @@ _SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in r"\`*_{}[]<>()#+!|~&"})
 _WORD = re.compile(r"\S+")
 _LINKED = re.compile(r"@\w|://|www\.|(?<!\w)#\d|\bGH-\d|:[a-z_+-][a-z0-9_+-]{0,50}:|\$", re.I)
 """What a forge makes a link, a mention, a picture or a formula of, also where escaped."""
+_CODE = re.compile(r"`([^`]+)`")
 _BAR = re.compile(r"(\\*)\|")
 _MARKER = re.compile(r"[-=]|\d{1,9}(?=\.)")
 """What makes a list or a heading at the beginning of a line, beside what is always escaped."""
@@ -73,15 +74,24 @@ def _paragraph(text: str) -> str:
     return f"{plain[:place]}\\{plain[place:]}"
 
 
+def _prose(text: str) -> str:
+    """A paragraph in which what stands between backticks is code."""
+    parts = _CODE.split(inert(text))
+    rest = (code(one) if place % 2 else escaped(one) for place, one in enumerate(parts[1:], 1))
+    gap = " " if parts[0].endswith(" ") else ""
+    return "".join((_paragraph(parts[0]), gap, *rest)).strip()
+
+
 def _lines(shown: Report, say: Language) -> Iterator[str]:
-    verdict = shown.diagnosis.verdict
-    yield f"**{say(verdict)}**: {escaped(summary.conclusion(shown, say))}"
+    yield f"**{escaped(_opening(shown, say))}**{_named(shown, say)}"
     yield ""
-    if command := shown.diagnosis.next_command:
-        yield f"{say('run')} {code(shown.shade(pasted.command(command, shown.machine)))}"
-        yield ""
-    for finding in shown.diagnosis.findings:
-        if not finding.because_of:
+    findings = summary.told(shown)
+    first = _first(shown)
+    if first is not None:
+        yield from _body(first, shown, say)
+    yield from _asked(shown, say)
+    for finding in findings:
+        if finding is not first and not finding.because_of:
             yield from _finding(finding, shown, say)
     yield from _explained(shown, say)
     yield from _machine(shown, say)
@@ -89,13 +99,62 @@ def _lines(shown: Report, say: Language) -> Iterator[str]:
     yield f"<sub>cudadoctor {shown.version}, {say('knowledge of')} {shown.knowledge}</sub>"
 
 
+def _first(shown: Report) -> Finding | None:
+    """What is told first: the root cause, else what a report shows outside of the environment."""
+    sought = shown.diagnosis.primary or summary.outside(shown)
+    return next((one for one in summary.told(shown) if one.cause == sought), None)
+
+
+def _opening(shown: Report, say: Language) -> str:
+    """The root cause as a sentence, else what is known instead."""
+    diagnosis, root = shown.diagnosis, _first(shown)
+    if root is None or diagnosis.primary is None:
+        text = summary.conclusion(shown, say)
+        return f"{text[0].upper()}{text[1:]}"
+    if diagnosis.verdict == "warnings":
+        return say("Warning: {title}", title=root.title)
+    if root.confidence is Confidence.CERTAIN:
+        return say("Root cause: {title}", title=root.title)
+    if root.confidence is Confidence.LIKELY:
+        return say("Likely root cause: {title}", title=root.title)
+    return say("Possible root cause: {title}", title=root.title)
+
+
+def _named(shown: Report, say: Language) -> str:
+    """The names of the root cause and of those that are still possible beside it."""
+    diagnosis = shown.diagnosis
+    first = _first(shown)
+    if first is None:
+        return ""
+    others = [one.cause for one in diagnosis.candidates if one.cause != first.cause]
+    text = f" ({code(first.cause)})"
+    if diagnosis.primary and diagnosis.verdict == "undecided" and others:
+        causes = ", ".join(map(code, others[:3]))
+        text += f". {say('Still possible beside it: {causes}', causes=causes)}"
+    return text
+
+
+def _asked(shown: Report, say: Language) -> Iterator[str]:
+    """The one command whose output would decide."""
+    if command := shown.diagnosis.next_command:
+        yield say("The output of this command would decide it:")
+        yield ""
+        yield from _fenced([shown.shade(pasted.command(command, shown.machine))], "sh", indent="")
+
+
 def _finding(finding: Finding, shown: Report, say: Language) -> Iterator[str]:
     label = say(finding.severity.label)
+    if sure := summary.sureness(finding, say):
+        label += f", {sure}"
     yield f"### {label}: {escaped(finding.title)} ({code(finding.cause)})"
     yield ""
-    yield _paragraph(finding.why)
+    yield from _body(finding, shown, say)
+
+
+def _body(finding: Finding, shown: Report, say: Language) -> Iterator[str]:
+    yield _prose(finding.why)
     yield ""
-    if finding.severity is Severity.INFO:
+    if finding.severity is Severity.INFO and shown.machine.look != "report":
         return
     yield from _evidence(finding, say)
     for key in finding.cites:
@@ -138,7 +197,7 @@ def _step(step: Step, word: str, machine: Machine, say: Language) -> Iterator[st
     yield f"- {word}: {escaped(say.spoken(step.title))} ({say(summary.cost_of(step))})"
     yield ""
     if manual := summary.manual_of(step):
-        yield f"  {escaped(say.spoken(manual))}"
+        yield f"  {_prose(say.spoken(manual))}"
         yield ""
     for edit in step.edits:
         yield f"  {_paragraph(say('in {file}:', file=edit.file))}"
@@ -146,20 +205,20 @@ def _step(step: Step, word: str, machine: Machine, say: Language) -> Iterator[st
         yield from _fenced(edit.what.splitlines(), "")
     yield from _fenced(pasted.lines(step, machine), "sh")
     if step.note:
-        yield f"  {_paragraph(say.spoken(step.note))}"
+        yield f"  {_prose(say.spoken(step.note))}"
         yield ""
 
 
-def _fenced(lines: list[str], kind: str) -> Iterator[str]:
-    """Lines as a block of code inside a list item, with a fence that none of them closes."""
+def _fenced(lines: list[str], kind: str, indent: str = "  ") -> Iterator[str]:
+    """Lines as a block of code, of a list item if indented, with a fence that none closes."""
     if not lines:
         return
     fence = "```"
     while any(fence in line for line in lines):
         fence += "`"
-    yield f"  {fence}{kind}"
-    yield from (f"  {inert(line)}" for line in lines)
-    yield f"  {fence}"
+    yield f"{indent}{fence}{kind}"
+    yield from (f"{indent}{inert(line)}" for line in lines)
+    yield f"{indent}{fence}"
     yield ""
 
 

@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cudadoctor.facts import Gpu, Machine, Smoke
+    from cudadoctor.findings import Finding
     from cudadoctor.language import Language
     from cudadoctor.plan import Step
     from cudadoctor.render import Report
 
 _MANY_GPUS = 3
+_HARMLESS = ("not-environment", "torch-bug")
+"""Causes that lie outside of the environment."""
 
 
 def rows(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
@@ -33,6 +36,7 @@ def _reported(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
     """What a pasted report tells: only what stands in it."""
     yield say("report"), _read(machine, say)
     known = (
+        (say("system"), machine.platform.system or machine.container.kind, _system),
         (say("driver"), machine.driver.version, _driver),
         (say("gpu"), machine.gpus or machine.pci, _gpus),
         (say("torch"), machine.torch.version or machine.torch.installed is False, _torch),
@@ -50,6 +54,36 @@ def _read(machine: Machine, say: Language) -> str:
     names = [one for one in tellers if one and not one.startswith("line ")]
     text = ", ".join(names) if names else say("no output of a tool that is known")
     return text + (say(", as of {date}", date=machine.date) if machine.date else "")
+
+
+def _system(machine: Machine, say: Language) -> str:
+    platform, box = machine.platform, machine.container.kind
+    words = [platform.distro or platform.system, platform.distro_version, platform.machine]
+    name = " ".join(word for word in words if word)
+    marks = [f"WSL {platform.wsl}" if platform.wsl else "", "Jetson" if platform.jetson else ""]
+    inside = say("in {box}", box=box) if box and box != "none" else ""
+    return ", ".join(word for word in (name, *marks, inside) if word)
+
+
+def told(shown: Report) -> tuple[Finding, ...]:
+    """The findings that are worth telling.
+
+    That the program or torch may be at fault takes away from a root cause that was found, and
+    where it is no more than possible it stands among the candidates.
+    """
+    found = shown.diagnosis.verdict == "broken" and shown.diagnosis.primary is not None
+    return tuple(
+        one
+        for one in shown.diagnosis.findings
+        if one.cause not in _HARMLESS or not (found or one.confidence is Confidence.POSSIBLE)
+    )
+
+
+def sureness(finding: Finding, say: Language) -> str:
+    """How sure a finding is, "" where it is certain."""
+    if finding.confidence is Confidence.CERTAIN:
+        return ""
+    return say("possible") if finding.confidence is Confidence.POSSIBLE else say("likely")
 
 
 def cost_of(step: Step) -> str:
@@ -86,9 +120,21 @@ def conclusion(shown: Report, say: Language) -> str:
     took = say(" ({seconds:.1f} s)", seconds=shown.seconds) if shown.seconds is not None else ""
     if diagnosis.verdict == "healthy":
         return _healthy(shown.machine, say) + took
+    if cause := outside(shown):
+        if cause == "not-environment":
+            return say("the report shows an error of the program and none of the environment")
+        return say("the report shows a fault of torch itself and none of the environment")
     if diagnosis.verdict == "undecided":
         return _undecided(shown, say, took)
     return _first(shown, say) + took
+
+
+def outside(shown: Report) -> str | None:
+    """Which cause outside of the environment a report is likely to show, where it has no other."""
+    if shown.machine.look != "report" or shown.diagnosis.primary is not None:
+        return None
+    likely = {one.cause for one in shown.diagnosis.findings if one.confidence <= Confidence.LIKELY}
+    return next((one for one in _HARMLESS if one in likely), None)
 
 
 def _first(shown: Report, say: Language) -> str:
@@ -113,13 +159,6 @@ def _healthy(machine: Machine, say: Language) -> str:
 
 def _undecided(shown: Report, say: Language, took: str) -> str:
     causes = [one.cause for one in shown.diagnosis.candidates][:4]
-    harmless = {
-        one.cause for one in shown.diagnosis.findings if one.confidence <= Confidence.LIKELY
-    }
-    if shown.machine.look == "report" and "not-environment" in harmless:
-        return say("the report shows an error of the program and none of the environment")
-    if shown.machine.look == "report" and "torch-bug" in harmless:
-        return say("the report shows a fault of torch itself and none of the environment")
     text = say("the facts do not suffice") + took
     if causes:
         text += say("; still possible: {causes}", causes=", ".join(causes))

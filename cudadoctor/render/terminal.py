@@ -55,7 +55,7 @@ def report(shown: Report, layout: Layout) -> list[Line]:
     """Every line of the report: what was looked at, each finding, and the verdict."""
     lines = list(_summary(shown, layout))
     told: set[str] = set()
-    for finding in shown.diagnosis.findings:
+    for finding in shown.diagnosis.findings if layout.verbose else summary.told(shown):
         if finding.because_of and not layout.verbose:
             continue
         lines.append(Line(()))
@@ -103,7 +103,9 @@ def _finding(finding: Finding, shown: Report, layout: Layout, told: set[str]) ->
 
 def _headed(finding: Finding, layout: Layout) -> Iterator[Line]:
     label, style = layout.say(finding.severity.label), _STYLE[finding.severity]
-    return _tailed(label, inert(finding.title), finding.cause, layout.width, (style, "bold"))
+    sure = summary.sureness(finding, layout.say)
+    tail = f"{finding.cause}, {sure}" if sure else finding.cause
+    return _tailed(label, inert(finding.title), tail, layout.width, (style, "bold"))
 
 
 def _evidence(finding: Finding, layout: Layout) -> Iterator[Line]:

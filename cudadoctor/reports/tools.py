@@ -53,7 +53,7 @@ def read_nvidia_smi(doc: Document, _: Knowledge) -> Iterator[Said]:
     smi = parse_smi(_with_names(doc) if "noheader" in doc.low else doc.text)
     line = next((one.number for one in doc.lines if "NVIDIA-SMI" in one.text), 1)
     for path, value in (
-        ("driver.reported", None if said else smi.driver),
+        ("driver.reported", None if said or _only_of_collect_env(doc) else smi.driver),
         ("gpus", _believed(smi.gpus, smi.code)),
         ("driver.smi.message", smi.message),
         ("driver.nvml.code", smi.code),
@@ -63,6 +63,11 @@ def read_nvidia_smi(doc: Document, _: Knowledge) -> Iterator[Said]:
     if mismatch:
         where = doc.line_at(mismatch.start()).number
         yield Said("driver.library", DriverVersion(mismatch[1]), where, Rank.TOOL, "nvidia-smi")
+
+
+def _only_of_collect_env(doc: Document) -> bool:
+    """Whether each "driver version" is that of collect_env's label, which has its own reader."""
+    return 0 < doc.low.count("driver version") == doc.low.count("nvidia driver version")
 
 
 _QUERY = re.compile(r"--query-gpu[= ]([\w.,]{4,400})")

@@ -13,6 +13,7 @@ from cudadoctor.findings import Candidate, Confidence, Severity
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, SymptomRow, symptoms
 from cudadoctor.rule import Found, Rule
 from cudadoctor.rules.conditions import holds
+from cudadoctor.rules.refuted import refuted
 from cudadoctor.rules.reported_cures import cures
 
 if TYPE_CHECKING:
@@ -101,17 +102,25 @@ def candidates_in(
     table = symptoms().by_key
     for symptom in m.symptoms or ():
         row = table.get(symptom.key)
-        for number, meaning in enumerate(row.means if row else ()):
+        still = [one for one in row.means if not refuted(one.when, m, kb)] if row else []
+        for number, meaning in enumerate(still):
             scores.setdefault(meaning.cause, round(0.3 / (number + 1), 2))
     ranked = sorted(scores.items(), key=lambda pair: -pair[1])
     return tuple(Candidate(cause=cause, score=score) for cause, score in ranked)
 
 
+def commands_in(m: Machine, kb: Knowledge) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Causes that the report's error texts can mean, each with the command that would tell."""
+    table = symptoms().by_key
+    rows = [row for symptom in m.symptoms or () if (row := table.get(symptom.key)) and row.next]
+    meant = [(meaning_of(row, m, kb), row.next) for row in rows]
+    return tuple((meaning.cause, command) for meaning, command in meant if meaning)
+
+
 def _found(best: Seen, seen: list[Seen], text: CauseText, m: Machine, kb: Knowledge) -> Found:
     meaning = best.meaning
-    shown = tuple(dict.fromkeys(f"symptoms.{one.place}.text" for one in (best, *seen)))[:3]
     return Found(
-        evidence=(*shown, *meaning.shows),
+        evidence=(*_lines((best, *seen)), *meaning.shows),
         values=dict(best.symptom.values),
         confidence=Confidence[meaning.confidence.upper()],
         severity=Severity[meaning.severity.upper()] if meaning.severity else None,
@@ -119,3 +128,11 @@ def _found(best: Seen, seen: list[Seen], text: CauseText, m: Machine, kb: Knowle
         why=meaning.why,
         remedies=cures(meaning.cause, meaning.cure or text.cure, m, kb),
     )
+
+
+def _lines(seen: tuple[Seen, ...]) -> tuple[str, ...]:
+    """The texts that are shown, of each line one: a sentence often holds several symptoms."""
+    first: dict[object, str] = {}
+    for one in seen:
+        first.setdefault(one.symptom.line or one.place, f"symptoms.{one.place}.text")
+    return tuple(first.values())[:3]

@@ -17,7 +17,7 @@ from cudadoctor.facts import Machine
 from cudadoctor.findings import Severity
 from cudadoctor.language import language
 from cudadoctor.redact import Redactor
-from cudadoctor.render import Report, evidence, json_v1, markdown, pasted, stages, terminal
+from cudadoctor.render import Report, evidence, json_v1, markdown, pasted, stages, summary, terminal
 from cudadoctor.render.script import script
 from cudadoctor.render.shells import ShellName, shell_of
 
@@ -110,13 +110,16 @@ def check_markdown(shown: Report) -> None:
     assert_calm(text)
     blocks = [one for one in MARKDOWN.parse(text) if one.nesting >= 0]
     kinds = [one.type for one in blocks]
-    roots = [one for one in shown.diagnosis.findings if not one.because_of]
-    told = [one for one in roots if one.severity is not Severity.INFO]
+    roots = [one for one in summary.told(shown) if not one.because_of]
+    of_report = shown.machine.look == "report"
+    told = [one for one in roots if one.severity is not Severity.INFO or of_report]
     steps = [step for one in told for step in shown.plan.steps if one.cause in step.cures]
+    first = shown.diagnosis.primary or summary.outside(shown)  # told without a heading
+    asked = bool(shown.diagnosis.next_command)
     assert set(kinds) <= ALLOWED
-    assert kinds.count("heading_open") == len(roots)
+    assert kinds.count("heading_open") == sum(one.cause != first for one in roots)
     assert kinds.count("table_open") == sum(bool(evidence.rows(one)) for one in told)
-    assert kinds.count("fence") == sum(len(fences(one, shown.machine)) for one in steps)
+    assert kinds.count("fence") == asked + sum(len(fences(one, shown.machine)) for one in steps)
     assert [one.content.strip() for one in blocks if one.type == "html_block"] == [
         "<details><summary>the machine</summary>",
         "</details>",
