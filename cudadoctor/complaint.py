@@ -32,27 +32,30 @@ _ONLY_NO_GPU = frozenset(
 )
 """Causes that keep torch from a GPU, or a compiler from its work, and change no result."""
 _PASSING = (
-    "warning", "warn:", "[w ", "[w0", "[w1", " w tensorflow", " e tensorflow", "w0000", "e0000",
-    "you can ignore", "proceeding without", "processing without", "not installed",
-    "will not be enabled", "will not be available", "are unavailable", "is unavailable",
-    "without gpu support", "for better performance", "fallback", "falling back", "nvcc: not found",
-    "nvcc: command not found", "could not load dynamic library", "can't load", "binary at",
-    "consider", " info ", "that has tensor cores", "does not have many workers",
+    "userwarning", "warning:", "warning[", "[warning", "[w ", "[w0", "[w1", " w tensorflow",
+    " e tensorflow", "w0000", "e0000", "you can ignore", "proceeding without", "processing without",
+    "not installed", "will not be enabled", "will not be available", "are unavailable",
+    "is unavailable", "without gpu support", "for better performance", "fallback", "falling back",
+    "nvcc: not found", "nvcc: command not found", "could not load dynamic library", "can't load",
+    "binary at", "consider", " info ", "that has tensor cores", "does not have many workers",
 )  # fmt: skip
 """How a line speaks after which its program went on."""
+
+
+_COMPLAINS = frozenset({"traceback", "called-a-bug"})
+"""Symptoms that show that the author asks about an error, not about a hint."""
 
 
 def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Machine) -> bool:
     """Whether the complaint of a report is no matter of its environment, and its roots pass by."""
     told = [f for f in findings if f.cause in HARMLESS]
     likely = {f.cause for f in told if f.confidence <= Confidence.LIKELY}
-    failed = any(one.key == "traceback" for one in machine.symptoms or ())
+    failed = any(one.key in _COMPLAINS for one in machine.symptoms or ())
     if not likely:
         bug = any(f.cause == "torch-bug" for f in told)
         return bool(told) and (bug or failed) and all(_about_speed(f) for f in roots)
     return all(
         f.confidence is Confidence.POSSIBLE
-        or f.severity is Severity.WARNING
         or _in_passing(f)
         or ("torch-bug" in likely and f.cause in _ONLY_NO_GPU and f.rule != f"reported-{f.cause}")
         for f in roots
