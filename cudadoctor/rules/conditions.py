@@ -152,6 +152,23 @@ def _wheel_for_other_torch(m: Machine, _: Knowledge) -> bool:
     return torch is not None and any(Version(one).release[:2] != torch.release[:2] for one in named)
 
 
+_SONAME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)")
+"""CUDA's libraries whose number in their file name is the major version of their CUDA."""
+
+
+def _library_of_another_cuda(m: Machine, _: Knowledge) -> bool:
+    """Whether the library of CUDA that is missing is of another major than torch's CUDA."""
+    if m.torch.cuda is None:
+        return False
+    named = [
+        _SONAME.match(value)
+        for one in m.symptoms or ()
+        for name, value in one.values.items()
+        if name.startswith("library")
+    ]
+    return any(found and int(found[1]) != m.torch.cuda.major for found in named)
+
+
 _NUMBERED_BY_CUDA = re.compile(
     r"(?:lib(?:cublas|cusparse|npp|nvjitlink)|cuda-(?:cudart|nvrtc|cupti|runtime|libraries|nvtx))"
     r"(?:-dev)?|cudatoolkit"
@@ -239,6 +256,7 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "conda": lambda m, _: m.python.kind in ("conda", "conda-base"),
     "more-processes-than-gpus": _too_many_processes,
     "wheel-for-other-torch": _wheel_for_other_torch,
+    "library-of-another-cuda": _library_of_another_cuda,
     "packages-of-another-cuda": _packages_of_another_cuda,
     "bare-torch-of-windows": _bare_torch_of_windows,
     "visible-devices-set": _env("CUDA_VISIBLE_DEVICES"),
