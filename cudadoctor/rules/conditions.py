@@ -215,10 +215,47 @@ def _walled_platform(m: Machine) -> bool:
     return machine in _WITHOUT_BUILDS or m.platform.libc == "musl" or m.python.bits == 32 or arm
 
 
+def _toolkit_used(m: Machine) -> Version | None:
+    """The CUDA version of the toolkit that a build takes, where the report tells one."""
+    told = {one.cuda for one in m.build.toolkits or () if one.cuda is not None}
+    return told.pop() if len(told) == 1 else None
+
+
+def _toolkit_differs(m: Machine, kb: Knowledge) -> bool:
+    """Whether that toolkit is of another CUDA than torch: of another major, below 11 at all."""
+    used, built = _toolkit_used(m), m.torch.cuda
+    if used is None:
+        return False
+    if built is not None:
+        return used.major != built.major or (built.major < 11 and used != built)
+    return m.torch.version is not None and not _built_for(m.torch.version, used, kb)
+
+
+def _built_for(release: Version, cuda: Version, kb: Knowledge) -> bool:
+    """Whether that release exists as a build for this CUDA, or no build of it is known."""
+    from cudadoctor.rules.refused_builds import offers_of
+
+    places = {one.place for one in offers_of(kb).torch if one.release == release}
+    known = {place for place in places if place.startswith("cu")}
+    return not known or f"cu{cuda.major}{cuda.minor}" in known or cuda.major > 10
+
+
+def _compiler_too_new(m: Machine, kb: Knowledge) -> bool:
+    """Whether the C++ compiler is newer than nvcc of that toolkit accepts."""
+    used, compiler = _toolkit_used(m), m.build.compiler
+    host = kb.host_compilers(used) if used is not None else None
+    if host is None or host.gcc_max is None or compiler.version is None:
+        return False
+    return compiler.name in ("g++", "gcc", "c++") and compiler.version.major > host.gcc_max
+
+
 CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "windows": lambda m, _: m.platform.system == "Windows",
+    "linux": lambda m, _: m.platform.system == "Linux",
     "macos": lambda m, _: m.platform.system == "Darwin",
     "wsl": lambda m, _: bool(m.platform.wsl),
+    "toolkit-differs": _toolkit_differs,
+    "compiler-too-new": _compiler_too_new,
     "no-builds-here": lambda m, _: _walled_platform(m),
     "aarch64": lambda m, _: m.platform.machine == "aarch64",
     "jetson": lambda m, _: bool(m.platform.jetson),
