@@ -212,11 +212,12 @@ _JETSON = (
 )
 """Its boards, its software, and the CUDA releases that were made for it alone."""
 _MAC = r"(?<![a-z])(?:macos|mac os|mac ?os ?x|osx)(?![a-z])|\bmacbook|\bapple silicon\b|\bimac\b"
-_MAC += r"|\bon (?:a |my |an |the )?mac\b|\bmac (?:mini|studio|pro|air|laptop|machine|computer|users?)\b|\bmy mac\b"
+_MAC += r"|\bon (?:a |my |an |the )?mac\b|\bmy mac\b"
+_MAC += r"|\bmac (?:mini|studio|pro|air|laptop|machine|computer|users?)\b"
 _SYSTEMS: tuple[tuple[str, Facts], ...] = (
     (
         r"(?<![a-z0-9])windows[ -]?(?:10|11|7|8|server|nt)(?![a-z0-9])"
-        r"|(?<![a-z0-9])win ?1[01](?![a-z0-9])|\b(?:on|in|under|for) windows\b",
+        r"|\bwddm\b|(?<![a-z0-9])win ?1[01](?![a-z0-9])|\b(?:on|in|under|for) windows\b",
         _WINDOWS,
     ),
     (r"(?-i:\bWindows\b)(?! (?:side|host))|(?<!\w)[A-Z]:\\{1,2}\w", _WINDOWS),

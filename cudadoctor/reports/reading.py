@@ -9,7 +9,7 @@ import msgspec
 
 from cudadoctor.facts import Gap
 from cudadoctor.knowledge.symptoms import symptoms
-from cudadoctor.reports import assignments, installs, messages, prose, traces
+from cudadoctor.reports import assignments, installs, messages, prose, told_compilers, traces
 from cudadoctor.reports.agreement import of_one_torch
 from cudadoctor.reports.document import Document, document
 from cudadoctor.reports.programs import PROGRAM_READERS
@@ -30,6 +30,7 @@ READERS: tuple[Reader, ...] = (
     traces.read_paths,
     traces.read_lspci,
     prose.read_prose,
+    told_compilers.read_told_compilers,
 )
 """Each finds what it knows in a document, however little, and tells it. The order is free."""
 
