@@ -138,7 +138,7 @@ def _model(text: str, knowledge: Knowledge) -> str | None:
 def _other_vendor(doc: Document) -> Said | None:
     for vendor, pattern in (("amd", _AMD), ("intel", _INTEL)):
         if found := pattern.search(doc.flat):
-            if re.search(r"\b(?:nvidia gpu|geforce|cuda:0|nvidia-smi)\b", doc.low):
+            if re.search(r"\b(?:(?<!have an )nvidia gpu|geforce|cuda:0|nvidia-smi)\b", doc.low):
                 return None
             device = PciGpu(address="?", vendor=vendor, device_id="?")
             line = doc.line_at(found.start()).number

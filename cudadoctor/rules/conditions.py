@@ -198,6 +198,23 @@ def _asked_cuda(m: Machine) -> Version | None:
     return None
 
 
+_CONDA_CUDA = re.compile(
+    r"(?:[\w.-]+::)?(?:pytorch-cuda|cudatoolkit)={1,2}(\d{1,2}\.\d)[\d.*]{0,6}"
+)
+
+
+def _conda_cuda_beyond_driver(m: Machine, kb: Knowledge) -> bool:
+    """Whether conda was asked for a torch of a CUDA that the driver named does not run."""
+    driver = m.driver.version
+    asked = [text for one in m.installs or () for text in one.requirements]
+    found = next((match for text in asked if (match := _CONDA_CUDA.fullmatch(text))), None)
+    if driver is None or found is None:
+        return False
+    system = "Windows" if m.platform.wsl or m.platform.system == "Windows" else "Linux"
+    floor = kb.driver_floor(Version(found[1]), system)
+    return floor is not None and driver < floor.driver
+
+
 def _bare_torch_of_windows(m: Machine, _: Knowledge) -> bool:
     """Whether torch is of Windows with a version that names no build, as PyPI's CPU build's."""
     if m.platform.system != "Windows" or m.platform.wsl or m.torch.build not in (None, "cpu"):
@@ -251,6 +268,7 @@ def _compiler_too_new(m: Machine, kb: Knowledge) -> bool:
 
 CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "windows": lambda m, _: m.platform.system == "Windows",
+    "conda-cuda-beyond-driver": _conda_cuda_beyond_driver,
     "linux": lambda m, _: m.platform.system == "Linux",
     "macos": lambda m, _: m.platform.system == "Darwin",
     "wsl": lambda m, _: bool(m.platform.wsl),
