@@ -9,7 +9,15 @@ import msgspec
 
 from cudadoctor.facts import Gap
 from cudadoctor.knowledge.symptoms import symptoms
-from cudadoctor.reports import assignments, installs, messages, prose, told_compilers, traces
+from cudadoctor.reports import (
+    assignments,
+    doctor,
+    installs,
+    messages,
+    prose,
+    told_compilers,
+    traces,
+)
 from cudadoctor.reports.agreement import of_one_torch
 from cudadoctor.reports.document import Document, document
 from cudadoctor.reports.programs import PROGRAM_READERS
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
 Reader = Callable[[Document, "Knowledge"], Iterable[Said]]
 
 READERS: tuple[Reader, ...] = (
+    doctor.read_doctor,
     *PROGRAM_READERS,
     installs.read_installs,
     assignments.read_assignments,
@@ -40,12 +49,13 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
 
     Raises NotTextError for what is no text. Never raises for any text.
     """
-    doc = document(data)
+    whole = document(data)
+    doc = doctor.without_own_words(whole)
     said: list[Said] = []
     gaps: list[Gap] = []
     for reader in READERS:
         try:
-            said += reader(doc, knowledge)
+            said += reader(whole if reader is doctor.read_doctor else doc, knowledge)
         except Exception as error:
             name, kind = reader.__name__.replace("_", " "), type(error).__name__
             gaps.append(Gap(fact=reader.__name__, why=f"{name} failed: {kind}", asked=False))

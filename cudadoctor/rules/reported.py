@@ -7,7 +7,7 @@ prove the same cause, the rule that judges hosts finds it too, and says it with 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cudadoctor.findings import Candidate, Confidence, Severity
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, SymptomRow, symptoms
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from cudadoctor.facts import Machine, Symptom
     from cudadoctor.findings import Finding
     from cudadoctor.knowledge import Knowledge
+
+
+VERDICT = "cudadoctor-verdict"
+"""The symptom that is a verdict of this doctor; its cause stands among its values."""
 
 
 class Seen(NamedTuple):
@@ -57,6 +61,7 @@ def _judge(cause: str, text: CauseText):  # type: ignore[no-untyped-def]
 
     def judge(m: Machine, kb: Knowledge) -> Found | None:
         seen = [one for one in _seen(keys, m, kb) if one.meaning.cause == cause]
+        seen += _retold(cause, m)
         if not seen:
             return None
         best = min(seen, key=lambda one: (Confidence[one.meaning.confidence.upper()], one.place))
@@ -75,6 +80,20 @@ def _seen(keys: frozenset[str], m: Machine, kb: Knowledge) -> list[Seen]:
             if meaning is not None:
                 out.append(Seen(place, symptom, row, meaning))
     return out
+
+
+def _retold(cause: str, m: Machine) -> list[Seen]:
+    """What this doctor itself said of that machine, in a text that somebody pasted."""
+    row = symptoms().by_key[VERDICT]
+    return [
+        Seen(place, one, row, Meaning(cause=cause, confidence=_sureness(one.values)))
+        for place, one in enumerate(m.symptoms or ())
+        if one.key == VERDICT and one.values.get("cause") == cause
+    ]
+
+
+def _sureness(values: dict[str, str]) -> Literal["likely", "possible"]:
+    return "possible" if values.get("sure", "").strip().lower() == "possible" else "likely"
 
 
 def meaning_of(row: SymptomRow, m: Machine, kb: Knowledge) -> Meaning | None:

@@ -1,0 +1,201 @@
+"""What this doctor printed on another machine, as people paste it: terminal or Markdown.
+
+Its facts are read again, and the cause that it named is told to the rules as a symptom.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from cudadoctor.facts import Gpu
+from cudadoctor.reports import values
+from cudadoctor.reports.document import Document, Line
+from cudadoctor.reports.telling import Rank, Said
+
+if TYPE_CHECKING:
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.versions import DriverVersion
+
+SOURCE = "cudadoctor"
+_END = re.compile(
+    r"(?:healthy|warnings|broken) {2,6}\S|undecided the |"
+    r"cudadoctor \d{1,3}\.\d.{0,40}, knowledge of \d"
+)
+_GATE = ("healthy  ", "warnings  ", "broken  ", "undecided the ", ", knowledge of ")
+_START = re.compile(
+    r"(?:examined|report) {2,4}\S|\*\*\S|(?:(?:Likely |Possible )?Root cause|Warning): \S"
+)
+_EVIDENCE = re.compile(r" {2}seen  |\| ")
+_CAUSE = r"(?P<cause>[a-z0-9]{2,20}(?:-[a-z0-9]{1,20}){0,5})"
+_NAMED = (
+    re.compile(rf"(?:broken|warnings) {{2,6}}cure {_CAUSE}\b"),
+    re.compile(
+        rf"\W{{0,4}}(?P<sure>Likely |Possible )?(?:[Rr]oot cause|Warning): .{{1,600}} "
+        rf"\('?{_CAUSE}'?\)"
+    ),
+)
+_TAIL = re.compile(r" {10}\S|run {3,8}\S")
+_AFTER = 4
+"""Lines behind the verdict that may belong to it."""
+_ROW = re.compile(
+    r"^(?:- )?(examined|system|driver|gpu|torch|python)(?::| {1,8}) {0,2}(\S.{0,400})$"
+)
+_MORE = re.compile(r"^ {10}(\S.{0,400})$")
+_ESCAPED = re.compile(r"\\([^A-Za-z0-9\s])")
+_DRIVER = re.compile(
+    r"(\d{3}\.\d{2,3}(?:\.\d{2})?)(?: \((open|proprietary)\))?(?:, runs CUDA up to (\d\d\.\d))?"
+)
+_GPU = re.compile(r"(?:(\d{1,3}) x )?([^,;]{2,80}?)(?:, (\d{1,4}) GiB)?(?:, sm_(\d{2,3}))?$")
+_EXAMINED = re.compile(r"Python (\d\.\d{1,2}(?:\.\d{1,2})?)(?:, (venv|conda|conda-base|system))?\b")
+_SEEN = re.compile(
+    r"^(?: {2}seen| {6}|\|) {0,4}'?(driver\.(?:kernel|library|cuda)|torch\.cuda)'?[ |]{2,40}"
+    r"'?(\d{1,3}(?:\.\d{1,3}){1,2})\b"
+)
+
+
+def read_doctor(doc: Document, _: Knowledge) -> Iterator[Said]:
+    """The rows about the machine, and the plain facts among the evidence."""
+    if not any(words in doc.text for words in _GATE):
+        return
+    if not any(_END.match(line.text) for line in doc.lines):
+        return
+    for label, text, number in _rows(doc):
+        for path, value in _READ[label](text):
+            yield Said(path, value, number, Rank.TOOL, SOURCE)
+    for line in doc.lines:
+        if found := _SEEN.match(line.text):
+            yield Said(found[1], _version(*found.groups()), line.number, Rank.TOOL, SOURCE)
+
+
+def without_own_words(doc: Document) -> Document:
+    """The document without the sentences of this doctor, which speak of errors as errors do.
+
+    Evidence stays, since it quotes other programs, and so does the verdict.
+    """
+    if not any(words in doc.text for words in _GATE):
+        return doc
+    ends = [n for n, line in enumerate(doc.lines) if _END.match(line.text)]
+    if not ends:
+        return doc
+    lines = list(doc.lines)
+    for end in ends:
+        start = next((n for n in range(end, -1, -1) if _START.match(lines[n].text)), end)
+        seen = False
+        for place in range(start, min(end + _AFTER, len(lines))):
+            text = lines[place].text
+            seen = _EVIDENCE.match(text) is not None or (seen and text.startswith(" " * 8))
+            after = place > end and not _TAIL.match(text)
+            if not (seen or after):
+                lines[place] = Line(lines[place].number, _named(text))
+    return Document(tuple(lines), doc.day)
+
+
+def _named(text: str) -> str:
+    """The verdict in the words of the table of symptoms, "" for any other sentence."""
+    found = next((found for one in _NAMED if (found := one.match(text))), None)
+    if found is None:
+        return ""
+    sure = found.groupdict().get("sure") or ""
+    return f"cudadoctor: {sure}root cause {found['cause']}"
+
+
+def _version(path: str, text: str) -> Version | DriverVersion | None:
+    of_driver = path in ("driver.kernel", "driver.library")
+    return values.driver_version(text) if of_driver else Version(text)
+
+
+def _rows(doc: Document) -> Iterator[tuple[str, str, int]]:
+    """Label and text of each row, with the lines into which a narrow terminal broke it."""
+    label, text, number = "", "", 0
+    for line in doc.lines:
+        plain = _ESCAPED.sub(r"\1", line.text)
+        if label and (more := _MORE.match(plain)):
+            text += f" {more[1]}"
+            continue
+        if label:
+            yield label, text, number
+        found = _ROW.match(plain)
+        label, text, number = (found[1], found[2], line.number) if found else ("", "", 0)
+    if label:
+        yield label, text, number
+
+
+def _examined(text: str) -> values.Pairs:
+    found = _EXAMINED.search(text)
+    if found is None:
+        return ()
+    said: values.Pairs = (("python.version", Version(found[1])),)
+    if re.match(r"[A-Za-z]:\\|~\\", text):
+        said += (("platform.system", "Windows"),)
+    return said + ((("python.kind", found[2]),) if found[2] else ())
+
+
+def _system(text: str) -> values.Pairs:
+    words = text.partition(",")[0].split()
+    name = " ".join(word for word in words if word not in values.MACHINES)
+    machine = next((values.MACHINES[word] for word in words if word in values.MACHINES), None)
+    said = values.os_facts(name) or (("platform.system", name),)
+    said += (("platform.machine", machine),) if machine else ()
+    if wsl := re.search(r"\bWSL ([12])\b", text):
+        said += (("platform.wsl", int(wsl[1])),)
+    if box := re.search(r"\bin (docker|podman|kubernetes|containerd|apptainer)\b", text):
+        said += (("container.kind", box[1]),)
+    return said + ((("platform.jetson", True),) if ", Jetson" in text else ())
+
+
+def _driver(text: str) -> values.Pairs:
+    found = _DRIVER.match(text)
+    if found is None:
+        return (("driver.installed", False),) if text.startswith("none is installed") else ()
+    said: values.Pairs = (("driver.reported", values.driver_version(found[1])),)
+    said += (("driver.flavour", found[2]),) if found[2] else ()
+    return said + ((("driver.cuda", Version(found[3])),) if found[3] else ())
+
+
+def _gpus(text: str) -> values.Pairs:
+    if text.startswith("no NVIDIA GPU"):
+        return (("gpus", ()),)
+    gpus: list[Gpu] = []
+    for part in text.split("; ")[:64]:
+        found = _GPU.match(part)
+        if found is None or not values.is_nvidia(found[2]):
+            return ()
+        for _ in range(min(int(found[1] or 1), 64)):
+            gpus.append(
+                Gpu(
+                    index=len(gpus),
+                    name=found[2],
+                    memory_bytes=int(found[3]) << 30 if found[3] else None,
+                    capability=Version(f"{found[4][:-1]}.{found[4][-1]}") if found[4] else None,
+                )
+            )
+    return (("gpus", tuple(gpus)),)
+
+
+def _torch(text: str) -> values.Pairs:
+    if text.startswith("not installed"):
+        return (("torch.installed", False),)
+    said = values.torch_facts(text.partition(",")[0])
+    if not said:
+        return ()
+    if ", a CPU build" in text:
+        said += (("torch.build", "cpu"),)
+    if built := re.search(r", built with CUDA (\d\d\.\d)\b", text):
+        said += (("torch.build", "cuda"), ("torch.cuda", Version(built[1])))
+    if codes := re.search(r" for ((?:(?:sm|compute)_\d{2,3}[af]? ?){1,40})", text):
+        said += (("torch.archs", tuple(codes[1].split())),)
+    return said
+
+
+_READ: dict[str, Callable[[str], values.Pairs]] = {
+    "examined": _examined,
+    "system": _system,
+    "driver": _driver,
+    "gpu": _gpus,
+    "torch": _torch,
+    "python": values.python_facts,
+}

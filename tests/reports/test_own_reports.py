@@ -1,0 +1,75 @@
+"""What this doctor printed elsewhere is read like any other program's output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scenario_reader import healthy_machine
+from told_fixtures import HEALTHY
+
+from cudadoctor import checkup, knowledge
+from cudadoctor.language import Language
+from cudadoctor.render import Report, markdown, terminal
+from cudadoctor.reports.reading import read_report
+
+ERRORS = {
+    "container-no-gpu": 'could not select device driver "" with capabilities: [[gpu]]',
+    "driver-too-old": "The NVIDIA driver on your system is too old (found version 11040).",
+    "fork-after-init": "RuntimeError: Cannot re-initialize CUDA in forked subprocess.",
+    "windows-runtime-dll": "[WinError 126] Error loading fbgemm.dll or one of its dependencies.",
+}
+GALLERY = Path(__file__).parents[1] / "gallery"
+
+
+def report_of(text: str) -> Report:
+    return checkup.report(checkup.judge(read_report(text, knowledge.load())))
+
+
+def on_terminal(shown: Report, width: int) -> str:
+    lines = terminal.report(shown, terminal.Layout(width=width, say=Language({})))
+    return "\n".join(line.text for line in lines)
+
+
+def as_comment(shown: Report) -> str:
+    text = markdown.report(checkup.shareable(shown))
+    return "This is what it says:\n\n" + "\n".join(f"> {line}" for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("cause", ERRORS)
+def test_a_pasted_verdict_names_the_same_cause_again(cause: str) -> None:
+    shown = report_of(ERRORS[cause])
+    assert shown.diagnosis.primary == cause
+    for text in (on_terminal(shown, 80), on_terminal(shown, 60), as_comment(shown)):
+        again = report_of(text).diagnosis
+        assert (again.primary, again.verdict) == (cause, shown.diagnosis.verdict)
+
+
+@pytest.mark.parametrize("name", ["driver-too-old", "torch-cpu-build-on-windows"])
+@pytest.mark.parametrize("form", ["60.txt", "80.txt", "md"])
+def test_the_report_of_a_host_yields_its_facts_again(name: str, form: str) -> None:
+    machine = read_report((GALLERY / f"{name}.{form}").read_bytes(), knowledge.load())
+    judged = checkup.judge(machine)
+    assert judged.diagnosis.primary == name.removesuffix("-on-windows")
+    assert machine.torch.text is not None
+    assert [gpu.name for gpu in machine.gpus or ()] == ["NVIDIA GeForce RTX 4090"]
+    assert machine.driver.version is not None
+
+
+@pytest.mark.parametrize("name", ["rtx4090-linux", "cpu-linux", "h100x8-linux", "rtx3060-wsl"])
+def test_a_healthy_report_names_no_cause(name: str) -> None:
+    shown = checkup.report(checkup.judge(healthy_machine(name)))
+    for text in (on_terminal(shown, 80), as_comment(shown)):
+        assert report_of(text).diagnosis.primary is None
+
+
+def test_what_is_merely_possible_is_not_made_likely_by_pasting_it() -> None:
+    shown = report_of(HEALTHY)
+    assert report_of(on_terminal(shown, 80)).diagnosis.primary is None
+    text = "**Possible root cause: WSL does not reach the GPU** (`wsl-setup`)\n\n"
+    again = report_of(f"{text}<sub>cudadoctor 0.1.0, knowledge of 2026-11-21</sub>").diagnosis
+    assert (again.primary, again.verdict) == ("wsl-setup", "undecided")
+
+
+def test_words_of_the_doctor_alone_are_no_verdict() -> None:
+    assert report_of("The root cause: nobody knows (driver-too-old)").diagnosis.primary is None
