@@ -83,6 +83,11 @@ def loads(text: str | bytes) -> Machine:
         data = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise FactsError(f"This is no facts document: {error}") from error
+    return from_document(data)
+
+
+def from_document(data: Any) -> Machine:
+    """The same from the document's plain data: facts, or a check that holds them."""
     if not isinstance(data, dict):
         raise FactsError("This is no facts document: it is not a JSON object")
     if isinstance(data.get("facts"), dict) and "verdict" in data:

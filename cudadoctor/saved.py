@@ -22,6 +22,10 @@ RECORDING = "recording.json"
 _FACTS = re.compile(rb'\s*\{\s*"(?:schema|cudadoctor)"')
 
 
+_MARK = b"\xef\xbb\xbf"
+"""What Windows' editors write at the beginning of UTF-8."""
+
+
 class SavedError(ValueError):
     """What was named with --from cannot be read, in one sentence."""
 
@@ -86,14 +90,27 @@ def _machine(name: str) -> Machine:
     if name != "-" and _is_recording(name):
         return _replayed(name)
     data, whole = _bytes(name)
-    if _FACTS.match(data):
-        try:
-            return factfile.loads(data)
-        except factfile.FactsError as error:
-            raise SavedError(
-                f"--from {name}: {error}; save one with `cudadoctor facts --output FILE`"
-            ) from error
-    return _reported(name, data, whole=whole)
+    if not _FACTS.match(data.removeprefix(_MARK)):
+        return _embedded(data) or _reported(name, data, whole=whole)
+    try:
+        return factfile.loads(data.removeprefix(_MARK))
+    except factfile.FactsError as error:
+        if machine := _embedded(data):
+            return machine
+        raise SavedError(
+            f"--from {name}: {error}; save one with `cudadoctor facts --output FILE`"
+        ) from error
+
+
+def _embedded(data: bytes) -> Machine | None:
+    """The facts that stand in other text, or in another encoding."""
+    from cudadoctor.reports.document import NotTextError
+    from cudadoctor.reports.embedded import facts_in
+
+    try:
+        return facts_in(data)
+    except NotTextError:
+        return None
 
 
 def _replayed(folder: str) -> Machine:

@@ -39,16 +39,16 @@ class Index:
     """The different words of a text: runs of letters, digits and underscores in lower case."""
 
     def __init__(self, words: frozenset[str]) -> None:
-        self._words = words
+        self.words = words
         self._forward = sorted(words)
         self._backward = sorted(word[::-1] for word in words)
-        self._all = " ".join(words)
+        self.joined = " ".join(words)
 
     def may_hold(self, sought: Sought) -> bool:
         """False where the search text cannot stand in the text."""
         return (
-            sought.alone in self._all
-            and sought.inner <= self._words
+            sought.alone in self.joined
+            and sought.inner <= self.words
             and _any_starts(self._forward, sought.last)
             and _any_starts(self._backward, sought.first[::-1])
         )
@@ -141,7 +141,7 @@ def document(data: bytes | str) -> Document:
 
     Raises NotTextError for what is no text.
     """
-    text = _cut(data if isinstance(data, str) else _decoded(data))
+    text = _cut(data if isinstance(data, str) else decoded(data))
     if not text.isascii():
         # \d finds the digits of every script, and a version takes ours only.
         text = _FOREIGN_DIGIT.sub(lambda digit: str(int(digit[0])), text)
@@ -151,7 +151,8 @@ def document(data: bytes | str) -> Document:
     return Document(tuple(_undressed(numbered)), _day(text))
 
 
-def _decoded(data: bytes) -> str:
+def decoded(data: bytes) -> str:
+    """The text of bytes in any encoding; of a large one both ends. Raises NotTextError."""
     data = data if len(data) <= 4 * MOST_CHARACTERS else _ends(data)
     text = data.decode(_encoding(data[:4096]), "replace")
     sample = text[:65536]

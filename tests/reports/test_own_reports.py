@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from scenario_reader import healthy_machine
 from told_fixtures import HEALTHY
 
-from cudadoctor import checkup, knowledge
+from cudadoctor import checkup, factfile, knowledge, saved
 from cudadoctor.language import Language
-from cudadoctor.render import Report, markdown, terminal
+from cudadoctor.render import Report, json_v1, markdown, terminal
+from cudadoctor.reports.embedded import facts_in
 from cudadoctor.reports.reading import read_report
 
 ERRORS = {
@@ -73,3 +75,44 @@ def test_what_is_merely_possible_is_not_made_likely_by_pasting_it() -> None:
 
 def test_words_of_the_doctor_alone_are_no_verdict() -> None:
     assert report_of("The root cause: nobody knows (driver-too-old)").diagnosis.primary is None
+
+
+# --- facts inside other text -----------------------------------------------------------------------
+
+
+def in_a_thread(document: str) -> bytes:
+    return f"It fails, see below.\n\n```json\n{document}\n```\nThanks {{x}}".encode()
+
+
+def quoted(document: str) -> bytes:
+    return "\n".join(f"> {line}" for line in document.split("\n")).encode()
+
+
+def from_powershell(document: str) -> bytes:
+    return document.encode("utf-16")
+
+
+def from_notepad(document: str) -> bytes:
+    return b"\xef\xbb\xbf" + document.encode()
+
+
+@pytest.mark.parametrize("pasted", [in_a_thread, quoted, from_powershell, from_notepad])
+@pytest.mark.parametrize("whole", [True, False])
+def test_facts_are_facts_wherever_they_were_pasted(
+    pasted: Callable[[str], bytes], tmp_path: Path, *, whole: bool
+) -> None:
+    machine = read_report(ERRORS["driver-too-old"], knowledge.load())
+    check = json_v1.report(checkup.report(checkup.judge(machine)))
+    document = json_v1.dumps(check if whole else check["facts"])
+    file = tmp_path / "thread.md"
+    file.write_bytes(pasted(document))
+    found = next(saved.machines((str(file),))).machine
+    assert found is not None
+    assert checkup.judge(found).diagnosis.primary == "driver-too-old"
+    assert found.symptoms == machine.symptoms
+
+
+def test_several_checks_in_one_file_are_no_machine() -> None:
+    document = factfile.dumps(healthy_machine("rtx4090-linux"))
+    assert facts_in(f"{document}\n{document}".encode()) is None
+    assert facts_in(b'{"schema": {"type": "object"}} and a text') is None
