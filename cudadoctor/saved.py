@@ -104,8 +104,8 @@ def _machine(name: str) -> Machine:
 
 def _embedded(data: bytes) -> Machine | None:
     """The facts that stand in other text, or in another encoding."""
+    from cudadoctor.embedded import facts_in
     from cudadoctor.reports.document import NotTextError
-    from cudadoctor.reports.embedded import facts_in
 
     try:
         return facts_in(data)

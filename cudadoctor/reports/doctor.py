@@ -39,6 +39,8 @@ _NAMED = (
     ),
 )
 _TAIL = re.compile(r" {10}\S|run {3,8}\S")
+_MOST, _LONGEST = 20, 600
+"""Reports of one text, and lines of one report."""
 _AFTER = 4
 """Lines behind the verdict that may belong to it."""
 _ROW = re.compile(
@@ -82,8 +84,9 @@ def without_own_words(doc: Document) -> Document:
     if not ends:
         return doc
     lines = list(doc.lines)
-    for end in ends:
-        start = next((n for n in range(end, -1, -1) if _START.match(lines[n].text)), end)
+    for end in ends[:_MOST]:
+        above = range(end, max(-1, end - _LONGEST), -1)
+        start = next((n for n in above if _START.match(lines[n].text)), end)
         seen = False
         for place in range(start, min(end + _AFTER, len(lines))):
             text = lines[place].text

@@ -10,9 +10,9 @@ from scenario_reader import healthy_machine
 from told_fixtures import HEALTHY
 
 from cudadoctor import checkup, factfile, knowledge, saved
+from cudadoctor.embedded import facts_in
 from cudadoctor.language import Language
 from cudadoctor.render import Report, json_v1, markdown, terminal
-from cudadoctor.reports.embedded import facts_in
 from cudadoctor.reports.reading import read_report
 
 ERRORS = {
