@@ -148,6 +148,8 @@ def python_facts(text: str) -> Pairs:
         said.append(("python.implementation", "PyPy"))
     if "[msc v." in low:
         said.append(("platform.system", "Windows"))
+        if machine := re.search(r"\((amd64|arm64)\)", low):
+            said.append(("platform.machine", MACHINES[machine[1]]))
     return tuple(said)
 
 
