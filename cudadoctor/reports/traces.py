@@ -42,6 +42,8 @@ def read_paths(doc: Document, _: Knowledge) -> Iterator[Said]:
         line = doc.line_at(found.start()).number
         yield Said("python.version", Version(f"{major}.{minor}"), line, Rank.PROSE, _PATH)
         yield Said("platform.system", "Windows", line, Rank.MESSAGE, _PATH)
+        if "-32" in found[0]:
+            yield Said("python.bits", 32, line, Rank.MESSAGE, _PATH)
     if "root@" in doc.low:
         yield from _of_prompts(doc)
 

@@ -52,13 +52,19 @@ def cpu_chosen(m: Machine, kb: Knowledge) -> Chosen | None:
     for place in range(len(m.installs) - 1, -1, -1):
         one = m.installs[place]
         asked = [text for text in (*one.requirements, *one.installed) if _is_torch(text)]
-        if not asked or one.failed:
+        if not asked or one.failed or _unsolved(one, m):
             continue
         found = _outright(one, place) or _by_index(one, place, asked[0], m, kb)
         if found is not None and m.torch.build == "cpu":
             return found._replace(confidence=min(found.confidence, Confidence.LIKELY))
         return found
     return None
+
+
+def _unsolved(one: Install, m: Machine) -> bool:
+    """Whether conda found no solution: then nothing of that command came in."""
+    said = any(symptom.key == "conda-cannot-install" for symptom in m.symptoms or ())
+    return said and one.tool in ("conda", "mamba", "micromamba") and not one.installed
 
 
 def _cuda_wanted(m: Machine) -> bool:
