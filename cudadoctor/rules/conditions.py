@@ -215,6 +215,37 @@ def _conda_cuda_beyond_driver(m: Machine, kb: Knowledge) -> bool:
     return floor is not None and driver < floor.driver
 
 
+_OLDER_DEFAULTS = {
+    "1.0": "9.0",
+    "1.1": "9.0",
+    "1.2": "10.0",
+    "1.3": "10.1",
+    "1.4": "10.1",
+    "1.5": "10.2",
+    "1.6": "10.2",
+}
+"""CUDA of PyPI's torch for Linux in releases that the table of builds does not reach back to."""
+
+
+def _default_cuda_beyond_driver(m: Machine, kb: Knowledge) -> bool:
+    """Whether PyPI's torch of that release has a CUDA that the driver named does not run.
+
+    Only where the report says a release and no build, on Linux: elsewhere PyPI's torch has no CUDA.
+    """
+    torch, driver = m.torch.version, m.driver.version
+    bare = torch is not None and torch.local is None and m.torch.cuda is None
+    if not bare or torch is None or driver is None or m.platform.system not in (None, "Linux"):
+        return False
+    if m.platform.wsl or m.platform.machine == "aarch64":
+        return False
+    builds = kb.builds_on("linux_x86_64")
+    known = next((one.cuda for one in builds if one.default and one.torch == torch), None)
+    older = _OLDER_DEFAULTS.get(f"{torch.major}.{torch.minor}")
+    cuda = known or (Version(older) if older else None)
+    floor = kb.driver_floor(cuda, "Linux") if cuda else None
+    return floor is not None and driver < floor.driver
+
+
 def _bare_torch_of_windows(m: Machine, _: Knowledge) -> bool:
     """Whether torch is of Windows with a version that names no build, as PyPI's CPU build's."""
     if m.platform.system != "Windows" or m.platform.wsl or m.torch.build not in (None, "cpu"):
@@ -269,6 +300,7 @@ def _compiler_too_new(m: Machine, kb: Knowledge) -> bool:
 CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "windows": lambda m, _: m.platform.system == "Windows",
     "conda-cuda-beyond-driver": _conda_cuda_beyond_driver,
+    "default-cuda-beyond-driver": _default_cuda_beyond_driver,
     "linux": lambda m, _: m.platform.system == "Linux",
     "macos": lambda m, _: m.platform.system == "Darwin",
     "wsl": lambda m, _: bool(m.platform.wsl),
