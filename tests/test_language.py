@@ -16,6 +16,7 @@ from cudadoctor import knowledge, rules
 from cudadoctor.diagnose import diagnose
 from cudadoctor.facts import Stage
 from cudadoctor.findings import Severity
+from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.language import Language, language
 from cudadoctor.render import summary
 from cudadoctor.rules import RULES
@@ -75,6 +76,9 @@ def _told() -> set[str]:
             if _name_of(call) == "Found":
                 given = [word.value for word in call.keywords if word.arg in ("title", "why")]
                 found |= {text for value in given for text in _constants(value)}
+    found |= {text for one in symptoms().causes.values() for text in (one.title, one.why)}
+    meanings = [one for row in symptoms().rows for one in row.means]
+    found |= {text for one in meanings for text in (one.title, one.why) if text}
     kb = knowledge.load()
     for path in scenario_paths():
         for finding in diagnose(read_scenario(path).machine, kb).findings:

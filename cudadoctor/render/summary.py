@@ -51,7 +51,7 @@ def _reported(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
 def _read(machine: Machine, say: Language) -> str:
     """Which programs' output a report holds, and the day that it is judged for."""
     tellers = dict.fromkeys(one.partition(", line ")[0] for one in machine.origins.values())
-    names = [one for one in tellers if one and not one.startswith("line ")]
+    names = [say(one) for one in tellers if one and not one.startswith("line ")]
     text = ", ".join(names) if names else say("no output of a tool that is known")
     return text + (say(", as of {date}", date=machine.date) if machine.date else "")
 

@@ -64,10 +64,15 @@ def _judge(cause: str, text: CauseText):  # type: ignore[no-untyped-def]
         seen += _retold(cause, m)
         if not seen:
             return None
-        best = min(seen, key=lambda one: (Confidence[one.meaning.confidence.upper()], one.place))
+        best = min(seen, key=_worth)
         return _found(best, seen, text, m, kb)
 
     return judge
+
+
+def _worth(one: Seen) -> tuple[Confidence, bool, int]:
+    """The surest text counts; of equals one with words of its own, then the first."""
+    return Confidence[one.meaning.confidence.upper()], one.meaning.title is None, one.place
 
 
 def _seen(keys: frozenset[str], m: Machine, kb: Knowledge) -> list[Seen]:
