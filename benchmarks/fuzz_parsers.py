@@ -85,6 +85,8 @@ def _fuzzed(name: str, runs: int) -> dict[str, Any]:
             words = (Path(folder) / "log").read_text("utf-8", "replace").splitlines()
             known = [line for line in words if "ERROR" in line or "SUMMARY" in line] or words[-3:]
             ended = f"status {code}: {' | '.join(known)[:300]}"
+            left = next(iter(Path(folder).glob("*-*")), None)  # libFuzzer keeps the input
+            ended += f"; input {left.read_bytes()!r}" if left else ""
         found = json.loads(told.read_text()) if told.exists() else {"inputs": 0, "finds": []}
     return {**found, "seconds": round(time.monotonic() - started, 1), "ended": ended}
 

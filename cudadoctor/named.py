@@ -141,7 +141,8 @@ def host_pattern(names: tuple[str, ...]) -> str:
 
 def home_pattern(home: str) -> str:
     """Finds that home as a whole; a URL of a file has a slash more."""
-    parts = "".join(r"[\\/]+" if one in "\\/" else re.escape(one) for one in home)
+    # A run of separators is one: each with a + of its own could share them out in endless ways.
+    parts = r"[\\/]+".join(re.escape(one) for one in re.split(r"[\\/]+", home))
     fold = "(?i)" if "\\" in home else ""
     return rf"{fold}(?:(?<=file://)|(?<![\w/\\])){parts}(?![\w-]|\.\w)"
 

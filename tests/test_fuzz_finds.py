@@ -23,6 +23,7 @@ from cudadoctor.probes.indexes import ini_section, read_index
 from cudadoctor.probes.installed import assigned, torch_from_tag, version_or_none
 from cudadoctor.probes.streamed import Streamed, streamed
 from cudadoctor.probes.told import parse as told_of
+from cudadoctor.redact import Redactor
 from cudadoctor.reports.kernel_log import parse_kernel_log
 from cudadoctor.reports.reading import read_report
 from cudadoctor.reports.smi import parse_smi
@@ -295,6 +296,13 @@ def test_a_user_whose_name_is_no_text_is_concealed() -> None:
     found = Concealer(machine).data(b"/home/ad\x9a/x\0")
     assert len(found) == len(b"/home/ad\x9a/x\0")
     assert b"ad\x9a" not in found
+
+
+def test_a_home_full_of_separators_is_found_at_once() -> None:
+    home = "/home/ada" + "\\" * 40 + "x"
+    machine = Machine(identity=Identity(home=home))
+    assert Redactor(machine).text(f"see {home}/lib") == "see ~/lib"
+    assert "ada" not in Redactor(machine).text(home[:-1] + "y")
 
 
 def test_a_line_of_endless_depth_is_concealed_as_text() -> None:
