@@ -42,7 +42,11 @@ _KNOWN: dict[str, Callable[[Machine], bool]] = {
     "macos": _system,
     "wsl": lambda m: m.platform.system not in (None, "Linux") or m.platform.kernel is not None,
     "aarch64": lambda m: m.platform.machine is not None,
-    "jetson": lambda m: m.platform.machine not in (None, "aarch64") or bool(m.platform.wsl),
+    "jetson": lambda m: (
+        m.platform.system not in (None, "Linux")
+        or m.platform.machine not in (None, "aarch64")
+        or bool(m.platform.wsl)
+    ),
     "no-builds-here": lambda _: True,  # a processor without builds is named where there is one
     "amd-gpu": lambda m: gpu_present(m) is True,
     "seen:amd-card-named": lambda m: gpu_present(m) is True,

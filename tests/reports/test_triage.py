@@ -1,0 +1,166 @@
+"""What a maintainer gets out of a pasted report: a comment, a question, a document to keep."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from told_fixtures import HEALTHY
+
+from cudadoctor import checkup, factfile, knowledge
+from cudadoctor.facts import Machine
+from cudadoctor.findings import Candidate
+from cudadoctor.language import language
+from cudadoctor.render import Report, json_v1, markdown, pasted, terminal
+from cudadoctor.render.script import script
+from cudadoctor.reports.reading import read_report
+from cudadoctor.undecided import command_after
+
+OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040)."
+LIST = "Package     Version\n----------- -------\ntorch       2.1.0\ntorchvision 0.17.0\n"
+SHAPES = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x512 and 768x10)"
+SMI = "NVIDIA-SMI 535.154.05  Driver Version: 535.154.05  CUDA Version: 12.2"
+WSL = "Linux box 5.15.153.1-microsoft-standard-WSL2 #1 SMP x86_64 GNU/Linux\n"
+
+
+def machine_of(text: str) -> Machine:
+    return read_report(text, knowledge.load())
+
+
+def report_of(text: str) -> Report:
+    return checkup.report(checkup.judge(machine_of(text)))
+
+
+def comment_on(text: str, lang: str = "en") -> list[str]:
+    say = language(lang)
+    shown = checkup.shareable(report_of(text))
+    shown = msgspec.structs.replace(shown, diagnosis=say.diagnosis(shown.diagnosis))
+    return markdown.report(shown, say).split("\n")
+
+
+# --- the comment ------------------------------------------------------------------------------------
+
+
+def test_a_comment_begins_with_the_root_cause_and_how_sure_it_is() -> None:
+    assert comment_on(OLD_DRIVER)[0].startswith("**Likely root cause: The NVIDIA driver is too old")
+    assert comment_on(OLD_DRIVER)[0].endswith("(`driver-too-old`)")
+    certain = f"{LIST}>>> torch.__version__\n'2.1.0+cu121'\n"
+    assert "torchvision 0.17.0 does not fit torch 2.1.0" in comment_on(certain)[0]
+    assert comment_on(OLD_DRIVER, "es")[0].startswith("**Causa raíz probable: ")
+
+
+def test_a_comment_shows_the_line_that_tells_it_once() -> None:
+    rows = [line for line in comment_on(f"Hello\n\n{OLD_DRIVER}") if line.startswith("| `report`")]
+    assert rows == [f"| `report` | `{OLD_DRIVER}` | line 3 |"]
+
+
+def test_a_comment_does_not_doubt_the_root_cause_that_it_names() -> None:
+    text = "\n".join(comment_on(f"{OLD_DRIVER}\nAssertionError\n{SHAPES}"))
+    assert "not-environment" not in text
+    assert "torch-bug" not in text
+
+
+def test_a_comment_about_the_programs_own_error_asks_for_nothing() -> None:
+    lines = comment_on(SHAPES)
+    assert lines[0].startswith("**The report shows an error of the program and none of the")
+    assert not [line for line in lines if line.startswith("```")]
+
+
+def test_a_comment_that_is_undecided_asks_for_one_output() -> None:
+    lines = comment_on("CUDA not available, why?")
+    assert lines[0].startswith("**The facts do not suffice; still possible: ")
+    assert lines.count("```sh") == 1
+    assert lines[lines.index("```sh") + 1] == "nvidia-smi"
+
+
+def test_commands_for_others_call_the_python_that_they_have() -> None:
+    assert "  python -m pip install torchvision==0.16.0" in comment_on(LIST)
+    judged = checkup.judge(machine_of(LIST))
+    text = script(judged.plan, judged.machine, judged.diagnosis, version="0", knowledge="0")
+    assert '"$PYTHON" -m pip install torchvision==0.16.0' in text.split("\n")
+    assert pasted.lines(judged.plan.steps[0], judged.machine)[0].startswith("python -m pip")
+
+
+def test_what_is_merely_possible_is_called_so_on_the_terminal() -> None:
+    shown = report_of(f"{WSL}$ nvidia-smi\nCommand 'nvidia-smi' not found\n")
+    lines = [line.text for line in terminal.report(shown, terminal.Layout(width=80))]
+    assert any(line.rstrip().endswith(", possible") for line in lines)
+
+
+# --- the question -----------------------------------------------------------------------------------
+
+
+def asked(text: str) -> tuple[str, ...] | None:
+    return report_of(text).diagnosis.next_command
+
+
+def after(text: str, cause: str) -> tuple[str, ...] | None:
+    return command_after(machine_of(text), (Candidate(cause=cause, score=0.5),))
+
+
+@pytest.mark.parametrize("cause", ["gpu-not-detected", "compute-mode", "gpu-ecc", "torch-missing"])
+def test_what_the_report_holds_is_not_asked_for_again(cause: str) -> None:
+    assert after(f"{SMI}\n{HEALTHY}", cause) not in (
+        ("nvidia-smi",),
+        ("python", "-m", "torch.utils.collect_env"),
+    )
+
+
+@pytest.mark.parametrize("cause", ["gpu-ecc", "cudnn-shadowed", "nccl-other", "driver-bug"])
+def test_windows_is_asked_for_nothing_that_it_lacks(cause: str) -> None:
+    command = after("C:\\Users\\me> systeminfo\nOS Name: Microsoft Windows 11 Pro\n", cause)
+    assert command is not None
+    assert command[0] in ("nvidia-smi", "python")
+
+
+def test_a_container_is_not_asked_for_the_log_of_its_host() -> None:
+    inside = "root@6ac1bb3e3f40:/workspace# python train.py\n"
+    assert machine_of(inside).container.kind == "docker"
+    assert (after("", "gpu-ecc"), after(inside, "gpu-ecc")) == (("dmesg",), ("nvidia-smi",))
+
+
+def test_wsl_without_nvidia_smi_is_asked_for_its_libraries() -> None:
+    text = f"{WSL}$ nvidia-smi\nCommand 'nvidia-smi' not found, but can be installed with:\n"
+    assert asked(text) == ("ls", "-l", "/dev/dxg", "/usr/lib/wsl/lib")
+
+
+def test_an_environment_in_which_nothing_is_wrong_is_asked_to_use_its_gpu() -> None:
+    command = asked(HEALTHY)
+    assert command is not None
+    assert "torch.ones(8).cuda()" in command[-1]
+
+
+def test_no_question_prints_all_variables() -> None:
+    from cudadoctor.knowledge.symptoms import symptoms
+
+    assert not [row.key for row in symptoms().rows if row.next in (("env",), ("printenv",))]
+
+
+def test_what_the_known_system_rules_out_is_no_candidate() -> None:
+    told = "torch.cuda.is_available() is False"
+    windows = report_of(f"Windows 11, RTX 3060\n{told}").diagnosis
+    assert "jetson-build" not in {one.cause for one in windows.candidates}
+    assert "platform-unsupported" not in {one.cause for one in windows.candidates}
+
+
+# --- the document -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", [OLD_DRIVER, LIST, SHAPES, HEALTHY, SMI, WSL, "CUDA not available"]
+)
+def test_a_saved_check_of_a_report_gives_the_same_diagnosis(text: str) -> None:
+    first = json.loads(json_v1.dumps(json_v1.report(report_of(text))))
+    again = checkup.report(checkup.judge(factfile.loads(json.dumps(first))))
+    second = json.loads(json_v1.dumps(json_v1.report(again)))
+    for key in ("verdict", "primary", "findings", "candidates", "next_command"):
+        assert first[key] == second[key]
+    assert [one["id"] for one in first["plan"]["steps"]] == [
+        one["id"] for one in second["plan"]["steps"]
+    ]
+
+
+def test_a_hint_about_speed_is_a_warning_and_no_mystery() -> None:
+    diagnosis = report_of("Training is slow: GPU-Util is 5%, SW Thermal Slowdown: Active").diagnosis
+    assert (diagnosis.verdict, diagnosis.primary) == ("warnings", "thermal-throttle")
