@@ -57,9 +57,15 @@ def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Mac
     return all(
         f.confidence is Confidence.POSSIBLE
         or _in_passing(f)
-        or ("torch-bug" in likely and f.cause in _ONLY_NO_GPU and f.rule != f"reported-{f.cause}")
+        or (f.severity is Severity.WARNING and not _reported(f))
+        or ("torch-bug" in likely and f.cause in _ONLY_NO_GPU and not _reported(f))
         for f in roots
     )
+
+
+def _reported(finding: Finding) -> bool:
+    """Whether a text of the report names it, not the facts of the machine alone."""
+    return finding.rule == f"reported-{finding.cause}"
 
 
 def _about_speed(finding: Finding) -> bool:
