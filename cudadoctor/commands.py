@@ -250,7 +250,8 @@ def _rendered(shown: Report, asked: Asked, source: Source, *, many: bool) -> str
         from cudadoctor import checkup
         from cudadoctor.render import markdown
 
-        return markdown.report(shown if asked.full else checkup.shareable(shown), say)
+        text = markdown.report(shown if asked.full else checkup.shareable(shown), say)
+        return f"## {markdown.code(source.name or '')}\n\n{text}\n" if many else text
     return _terminal(shown, asked, source, many=many)
 
 

@@ -60,13 +60,17 @@ def diagnose(
     findings = _in_order([one for one in explained if not _needless(one)])
     passed += [one.cause for one in explained if _needless(one)]
     causes = {finding.cause for finding in findings}
-    return _concluded(
+    diagnosis = _concluded(
         findings,
         passed=tuple(dict.fromkeys(cause for cause in passed if cause not in causes)),
         undecided=_one_a_cause(one for one in undecided if one.cause not in causes),
         machine=machine,
         knowledge=knowledge,
     )
+    if not ignore:
+        return diagnosis
+    kept = tuple(one for one in diagnosis.candidates if one.cause not in ignore)
+    return msgspec.structs.replace(diagnosis, candidates=kept)
 
 
 def _finding(one: Rule, found: Found, machine: Machine) -> Finding:

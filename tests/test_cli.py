@@ -213,3 +213,19 @@ def test_the_plain_words_mean_what_click_reads(words: list[str]) -> None:
         return
     context = cli.main.commands["check"].make_context("check", list(words))
     assert Asked(**quick) == Asked(**context.params)
+
+
+def test_comments_on_many_reports_say_which_is_which(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("CUDA not available", encoding="utf-8")
+    ran = _run("check", "--markdown", "--from", str(tmp_path))
+    heads = [line for line in ran.stdout.splitlines() if line.startswith("## ")]
+    assert heads == [f"## `{tmp_path / name}`" for name in ("a.txt", "b.txt")]
+
+
+def test_a_cause_that_is_not_to_be_heard_of_is_no_candidate() -> None:
+    text = 'docker: could not select device driver "" with capabilities: [[gpu]].'
+    ran = _run("check", "--json", "--from", "-", "--ignore", "container-no-gpu", stdin=text)
+    told = json.loads(ran.stdout)
+    assert told["primary"] is None
+    assert "container-no-gpu" not in [one["cause"] for one in told["candidates"]]
