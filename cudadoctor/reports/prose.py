@@ -206,9 +206,9 @@ _BOXES = {
     "lxc": r"\blxc\b|\blxd\b",
 }
 _JETSON = (
-    r"\bjetson|\bjetpack|\bl4t\b|\btegra\b|\bjetbot\b|\bjetracer\b|\borin (?:nx|nano|agx)\b"
-    r"|\bagx (?:orin|xavier|thor)\b|\bxavier (?:nx|agx)\b|\bnvidia xavier\b|\bnvidia orin\b"
-    r"|\bjp ?[4-7]\.\d|\b(?:10\.0\.326|10\.2\.300|11\.4\.315)\b"
+    r"(?<![a-z])je(?:ts|st)on|(?<![a-z])jetpack|\bl4t\b|\btegra\b|\bjetbot\b|\bjetracer\b"
+    r"|\borin (?:nx|nano|agx)\b|\bagx (?:orin|xavier|thor)\b|\bxavier (?:nx|agx)\b"
+    r"|\bnvidia xavier\b|\bnvidia orin\b|\bjp ?[4-7]\.\d|\b(?:10\.0\.326|10\.2\.300|11\.4\.315)\b"
 )
 """Its boards, its software, and the CUDA releases that were made for it alone."""
 _MAC = r"(?<![a-z])(?:macos|mac os|mac ?os ?x|osx)(?![a-z])|\bmacbook|\bapple silicon\b|\bimac\b"
@@ -234,6 +234,7 @@ _SYSTEMS: tuple[tuple[str, Facts], ...] = (
         {"platform.system": "Darwin", "platform.machine": "arm64"},
     ),
     (_MAC, {"platform.system": "Darwin"}),
+    (r"/private/var/folders/", {"platform.system": "Darwin"}),
     *(
         (words, Facts({"platform.distro": name, **_LINUX}))
         for name, words in _DISTRIBUTIONS.items()

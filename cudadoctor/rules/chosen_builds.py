@@ -31,6 +31,11 @@ _CPU_SEEN = frozenset({"no-nvidia-packages", "cpu-torch-in-prose", "torch-not-co
 _COMPLAINTS = ("compiled with cuda", "cuda is not available", "is_available() false")
 
 
+_OF_A_VARIANT = re.compile(r"/whl/(?P<name>(?P<nightly>nightly/)?cu\d{2,3})\b")
+_PLAIN = re.compile(r"torch==\d[\d.]*")
+"""torch as PyPI names it: the builds of torch's own indexes carry their variant, or a day."""
+
+
 class Chosen(NamedTuple):
     """An install that gives a CPU build, and how that is known.
 
@@ -58,6 +63,18 @@ def cpu_chosen(m: Machine, kb: Knowledge) -> Chosen | None:
         if found is not None and m.torch.build == "cpu":
             return found._replace(confidence=min(found.confidence, Confidence.LIKELY))
         return found
+    return None
+
+
+def fallen_back(m: Machine, kb: Knowledge) -> tuple[int, str] | None:
+    """The last install that named a variant and got PyPI's torch, and that variant."""
+    for place in range(len(m.installs or ()) - 1, -1, -1):
+        one = (m.installs or ())[place]
+        if not any(_PLAIN.fullmatch(text) for text in one.installed):
+            continue
+        for found in filter(None, map(_OF_A_VARIANT.search, one.indexes)):
+            if found["nightly"] or found["name"] not in offers_of(kb).indexes:
+                return place, found["name"]
     return None
 
 

@@ -288,6 +288,10 @@ def _built_for(release: Version, cuda: Version, kb: Knowledge) -> bool:
     return not known or f"cu{cuda.major}{cuda.minor}" in known or cuda.major > 10
 
 
+_OLDEST_GCC = 5
+"""torch 1.5 and later are written in C++14, which GCC knows well from 5 on."""
+
+
 def _compiler_too_new(m: Machine, kb: Knowledge) -> bool:
     """Whether the C++ compiler is newer than nvcc of that toolkit accepts."""
     used, compiler = _toolkit_used(m), m.build.compiler
@@ -295,6 +299,13 @@ def _compiler_too_new(m: Machine, kb: Knowledge) -> bool:
     if host is None or host.gcc_max is None or compiler.version is None:
         return False
     return compiler.name in ("g++", "gcc", "c++") and compiler.version.major > host.gcc_max
+
+
+def _compiler_too_old(m: Machine) -> bool:
+    """Whether the C++ compiler is older than the headers of any torch with extensions accept."""
+    compiler = m.build.compiler
+    gnu = compiler.name in ("g++", "gcc", "c++")
+    return gnu and compiler.version is not None and compiler.version.major < _OLDEST_GCC
 
 
 CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
@@ -306,6 +317,7 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "wsl": lambda m, _: bool(m.platform.wsl),
     "toolkit-differs": _toolkit_differs,
     "compiler-too-new": _compiler_too_new,
+    "compiler-too-old": lambda m, _: _compiler_too_old(m),
     "no-builds-here": lambda m, _: _walled_platform(m),
     "aarch64": lambda m, _: m.platform.machine == "aarch64",
     "jetson": lambda m, _: bool(m.platform.jetson),

@@ -13,7 +13,7 @@ from cudadoctor.findings import Confidence, Severity
 from cudadoctor.remedies import by_hand, install_packages, install_python, install_torch
 from cudadoctor.rule import Found, Rule, rule
 from cudadoctor.rules.asked_index import wanted_by
-from cudadoctor.rules.chosen_builds import cpu_chosen
+from cudadoctor.rules.chosen_builds import cpu_chosen, fallen_back
 from cudadoctor.rules.conda_refusals import conda_refusals
 from cudadoctor.rules.refused_builds import INDEX, PLATFORM, PYTHON, Refused, offers_of, refusals
 
@@ -213,6 +213,31 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Found | None:
 
 
 @rule(
+    "torch-index-wrong",
+    title="The index for {variant} gave no torch, so pip took PyPI's build",
+    severity=Severity.ERROR,
+)
+def variant_not_given(m: Machine, kb: Knowledge) -> Found | None:
+    """pip passes over an extra index that has nothing, and says no word of it.
+
+    What came in bears no variant behind its version and no day, so it is PyPI's build, which may
+    be made for another CUDA version than was asked for.
+
+    Cured by --index-url with a variant that exists.
+    """
+    got = fallen_back(m, kb)
+    if got is None or cpu_chosen(m, kb) is not None:
+        return None
+    place, name = got
+    return Found(
+        evidence=(f"installs.{place}.indexes", f"installs.{place}.installed"),
+        values={"variant": name},
+        confidence=Confidence.LIKELY,
+        remedies=_named_index(""),
+    )
+
+
+@rule(
     "triton-broken",
     title="{wanted} was asked for on a system for which it has no build",
     yields_to=("torch-python-unsupported", "torch-index-wrong"),
@@ -318,6 +343,7 @@ RULES: tuple[Rule, ...] = tuple(
         refused_by_index,
         cpu_build_chosen,
         fallen_back_to_pypi,
+        variant_not_given,
         triton_refused,
         cuda_library_refused,
         extension_wheel_refused,

@@ -107,6 +107,27 @@ CASES = {
         "AssertionError: Torch not compiled with CUDA enabled",
         "torch-index-wrong",
     ),
+    "an index that gave nothing, beside PyPI": (
+        f"pip3 install torch -f {INDEX}/nightly/cu112/torch_nightly.html\n"
+        "Collecting torch\nSuccessfully installed torch-1.8.1\n",
+        "torch-index-wrong",
+    ),
+    "a package that torch needs, which its index lacks": (
+        f"pip install torch==2.10.0 --index-url {INDEX}/cu130\n"
+        + refused('cuda-bindings==13.0.3; platform_system == "Linux" (from torch)', "12.9.2"),
+        "torch-index-wrong",
+    ),
+    "conda that found no solution": (
+        "conda install pytorch==1.8.1 torchaudio==0.8.1 cpuonly -c pytorch\n"
+        "UnsatisfiableError: The following specifications were found to be incompatible\n"
+        "Package pytorch conflicts for:\n",
+        "torch-index-wrong",
+    ),
+    "the oldest source release under a 32-bit Python": (
+        "C:\\Users\\u\\Programs\\Python\\Python38-32\\python.exe -u -c bdist_wheel\n"
+        'File "C:\\Temp\\torch\\setup.py", line 225: setup(name="torch", version="0.1.2.post2",',
+        "platform-unsupported",
+    ),
     "PyPI on Windows": (
         "Windows 11\npip install torch\nAssertionError: Torch not compiled with CUDA enabled",
         "torch-cpu-build",
@@ -147,6 +168,13 @@ def test_without_python_and_system_nothing_is_certain() -> None:
 
 
 ARM = "pip install torch\nuname -m: aarch64, Linux\n>>> torch.cuda.is_available()\nFalse\n"
+
+
+def test_a_variant_that_came_in_is_no_fault() -> None:
+    text = f"pip3 install torch -f {INDEX}/nightly/cu112/torch_nightly.html\n"
+    for came in ("1.9.0.dev20210401+cu112", "1.9.0.dev20210401"):
+        diagnosis = told(text + f"Successfully installed torch-{came}\n")
+        assert "variant-not-given" not in [found.rule for found in diagnosis.findings]
 
 
 def test_plain_pip_on_arm_depends_on_the_day() -> None:
