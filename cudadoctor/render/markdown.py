@@ -157,10 +157,6 @@ def _body(finding: Finding, shown: Report, say: Language) -> Iterator[str]:
     if finding.severity is Severity.INFO and shown.machine.look != "report":
         return
     yield from _evidence(finding, say)
-    for key in finding.cites:
-        if cited := shown.sources.get(key):
-            yield f"{say('known')}: {escaped(cited)}"
-            yield ""
     steps = [step for step in shown.plan.steps if finding.cause in step.cures]
     for number, step in enumerate(steps):
         word = "do" if number == 0 or step.group != steps[number - 1].group else "or"
@@ -230,5 +226,9 @@ def _machine(shown: Report, say: Language) -> Iterator[str]:
     if shown.diagnosis.undecided and shown.machine.look != "report":
         causes = ", ".join(dict.fromkeys(one.cause for one in shown.diagnosis.undecided))
         yield f"- {say('not checked')}: {escaped(causes)}"
+    keys = dict.fromkeys(key for one in summary.told(shown) for key in one.cites)
+    for key in keys:
+        if cited := shown.sources.get(key):
+            yield f"- {say('known')}: {escaped(cited)}"
     yield ""
     yield "</details>"

@@ -70,9 +70,10 @@ def _judge(cause: str, text: CauseText):  # type: ignore[no-untyped-def]
     return judge
 
 
-def _worth(one: Seen) -> tuple[Confidence, bool, int]:
-    """The surest text counts; of equals one with words of its own, then the first."""
-    return Confidence[one.meaning.confidence.upper()], one.meaning.title is None, one.place
+def _worth(one: Seen) -> tuple[Confidence, int, bool, int]:
+    """The surest text counts, of equals the first; of one line what has words of its own."""
+    sure = Confidence[one.meaning.confidence.upper()]
+    return sure, one.symptom.line or 0, one.meaning.title is None, one.place
 
 
 def _seen(keys: frozenset[str], m: Machine, kb: Knowledge) -> list[Seen]:
