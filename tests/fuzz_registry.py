@@ -20,6 +20,7 @@ from packaging.version import Version
 
 from cudadoctor import (
     elf,
+    embedded,
     factfile,
     knowledge,
     language,
@@ -284,6 +285,7 @@ def _folder() -> Path:
 
 
 def _report(data: bytes) -> object:
+    embedded.facts_in(data)
     machine = report_text.read_report(data, knowledge.load())
     failed = [gap.why for gap in machine.gaps if " failed: " in gap.why]
     assert not failed, failed
@@ -411,7 +413,7 @@ def _data() -> Iterator[tuple[str, Parser]]:
     names = ("redact.text", "redact.valued", "redact.plain", "telltale")
     yield "redact", Parser(names, lambda data: redacted(_any_text(data)), slow=True)
     yield "judged", Parser(("rules", "render"), lambda data: judged(_any_text(data)), slow=True)
-    names = ("reports",)
+    names = ("reports", "embedded.facts_in")
     yield "reports.reading", Parser(names, _report, (NotTextError,), slow=True)
     yield "reports.judged", Parser(("rules",), _judged_report, (NotTextError,), slow=True)
     names = ("recorded.content", "recorded.decoded", "replay.ReplayHost")

@@ -38,6 +38,8 @@ _NAMED = (
         rf"\('?{_CAUSE}'?\)"
     ),
 )
+_POSSIBLE = re.compile(rf"(?:error|warning) .{{1,200}} {{2,80}}{_CAUSE}, (?P<sure>possible)$")
+"""The heading of a finding; it counts where the verdict behind it is undecided."""
 _TAIL = re.compile(r" {10}\S|run {3,8}\S")
 _MOST, _LONGEST = 20, 600
 """Reports of one text, and lines of one report."""
@@ -87,23 +89,25 @@ def without_own_words(doc: Document) -> Document:
     for end in ends[:_MOST]:
         above = range(end, max(-1, end - _LONGEST), -1)
         start = next((n for n in above if _START.match(lines[n].text)), end)
+        named = (_POSSIBLE,) if lines[end].text.startswith("undecided") else _NAMED
         seen = False
         for place in range(start, min(end + _AFTER, len(lines))):
             text = lines[place].text
             seen = _EVIDENCE.match(text) is not None or (seen and text.startswith(" " * 8))
             after = place > end and not _TAIL.match(text)
             if not (seen or after):
-                lines[place] = Line(lines[place].number, _named(text))
+                lines[place] = Line(lines[place].number, _named(text, named))
     return Document(tuple(lines), doc.day)
 
 
-def _named(text: str) -> str:
+def _named(text: str, patterns: tuple[re.Pattern[str], ...]) -> str:
     """The verdict in the words of the table of symptoms, "" for any other sentence."""
-    found = next((found for one in _NAMED if (found := one.match(text))), None)
+    found = next((found for one in patterns if (found := one.match(text))), None)
     if found is None:
         return ""
-    sure = found.groupdict().get("sure") or ""
-    return f"cudadoctor: {sure}root cause {found['cause']}"
+    sure = (found.groupdict().get("sure") or "").strip()
+    words = f"{sure} root cause" if sure else "root cause"
+    return f"cudadoctor: {words} {found['cause']}"
 
 
 def _version(path: str, text: str) -> Version | DriverVersion | None:
