@@ -81,7 +81,9 @@ DIRECTION = {
 }
 """Whom a module may import at most; a package stands for all its modules, `probes` not for more."""
 
-UPWARD = frozenset({"cli", "commands", "examine", "early", "host", "probes", "saved", "smoke", "triage"})
+UPWARD = frozenset(
+    {"cli", "commands", "examine", "early", "host", "probes", "saved", "smoke", "triage"}
+)
 """Whom the core never imports."""
 
 

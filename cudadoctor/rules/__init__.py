@@ -53,7 +53,6 @@ RULES: tuple[Rule, ...] = (
 """Every rule: platform, GPU, driver, box, process, torch, libraries, toolkit; what is left last."""
 
 
-
 def rules_for(machine: Machine) -> tuple[Rule, ...]:
     """The rules that judge this machine: a pasted report has symptoms to judge as well."""
     if machine.look != "report":
