@@ -173,6 +173,14 @@ class Knowledge:
         """
         return self._drivers.floor(cuda, system)
 
+    def oldest_driver(self, cuda: Version, system: str) -> Floor | None:
+        """The oldest driver that the tables name for programs of this CUDA release.
+
+        That of the release itself can be older than the floor of its major. It proves that a driver
+        is too old; what is prescribed keeps to the floor.
+        """
+        return self._drivers.oldest(cuda, system)
+
     def native_cuda(self, driver: DriverVersion) -> Version | None:
         """The CUDA version that a driver of this branch reports, None for an unknown branch."""
         return self._drivers.native(driver)

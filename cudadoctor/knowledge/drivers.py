@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from packaging.version import Version
 
 from cudadoctor.knowledge.model import Compat, Floor
@@ -67,16 +68,23 @@ class Drivers:
         self._table = table("drivers", DriverTable)
 
     def floor(self, cuda: Version, system: str) -> Floor | None:
-        """The floor of the major from CUDA 11 on, the toolkit's own row before or below it."""
+        """The floor of the major from CUDA 11 on, the toolkit's own row before."""
         windows = system == "Windows"
         if cuda.major < MINOR_COMPATIBILITY_FROM:
             return self._toolkit_floor(cuda, windows)
         for row in self._table.floors:
             if row.major == cuda.major:
                 driver = DriverVersion(row.windows if windows else row.linux)
-                own = self._own_driver(cuda, windows)
-                return Floor(driver=min(driver, own or driver), source=row.sources[0])
+                return Floor(driver=driver, source=row.sources[0])
         return None
+
+    def oldest(self, cuda: Version, system: str) -> Floor | None:
+        """The floor, or the driver of this very release where that is older (CUDA 11.0, 12.0)."""
+        floor = self.floor(cuda, system)
+        own = self._own_driver(cuda, system == "Windows")
+        if floor is None or own is None or own >= floor.driver:
+            return floor
+        return msgspec.structs.replace(floor, driver=own)
 
     def _own_driver(self, cuda: Version, windows: bool) -> DriverVersion | None:
         """The oldest driver of this very release: those of CUDA 11.0 are older than 11's floor."""

@@ -211,7 +211,7 @@ def _conda_cuda_beyond_driver(m: Machine, kb: Knowledge) -> bool:
     if driver is None or found is None:
         return False
     system = "Windows" if m.platform.wsl or m.platform.system == "Windows" else "Linux"
-    floor = kb.driver_floor(Version(found[1]), system)
+    floor = kb.oldest_driver(Version(found[1]), system)
     return floor is not None and driver < floor.driver
 
 
@@ -242,7 +242,7 @@ def _default_cuda_beyond_driver(m: Machine, kb: Knowledge) -> bool:
     known = next((one.cuda for one in builds if one.default and one.torch == torch), None)
     older = _OLDER_DEFAULTS.get(f"{torch.major}.{torch.minor}")
     cuda = known or (Version(older) if older else None)
-    floor = kb.driver_floor(cuda, "Linux") if cuda else None
+    floor = kb.oldest_driver(cuda, "Linux") if cuda else None
     return floor is not None and driver < floor.driver
 
 

@@ -264,7 +264,7 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Found | None:
     if cuda is None:
         return None
     system = "Windows" if m.platform.wsl or m.platform.system == "Windows" else "Linux"
-    floor = need(kb.driver_floor(cuda, system), "torch.cuda", f"no table knows CUDA {cuda}")
+    floor = need(kb.oldest_driver(cuda, system), "torch.cuda", f"no table knows CUDA {cuda}")
     if m.driver.version >= floor.driver:
         return None
     return Found(
@@ -311,7 +311,7 @@ def _by_cuda_level(m: Machine, kb: Knowledge) -> Found | None:
         return None
     if cuda is not None and _runs(level, cuda):
         return None
-    floor = kb.driver_floor(cuda, "Linux") if cuda else None
+    floor = kb.oldest_driver(cuda, "Linux") if cuda else None
     return Found(
         title="The driver runs CUDA {level} at most, too old for this torch"
         if cuda is None
