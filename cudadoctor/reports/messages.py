@@ -28,13 +28,8 @@ def read_messages(doc: Document, _: Knowledge) -> Iterator[Said]:
             yield from read(doc)
 
 
-# --- a line of nvidia-smi's banner, or the author's words for it -------------------------------
+# --- the author's words for nvidia-smi's banner ------------------------------------------------
 
-_BANNER = re.compile(
-    r"Driver Version ?: {0,4}(?P<driver>\d{3}\.[\d.]{2,7}) {0,12}(?:\| ?)?"
-    r"CUDA Version ?: {0,3}(?P<cuda>\d{1,2}\.\d)",
-    re.I,
-)
 _SMI_SAYS = re.compile(
     r"nvidia-smi\b(?:[^.]|\.(?=\S)){0,50}\bcuda(?: version)?[ :=]{1,3}(?P<cuda>\d{1,2}\.\d)\b",
     re.I,
@@ -42,42 +37,22 @@ _SMI_SAYS = re.compile(
 
 
 def _level(doc: Document) -> Iterator[Said]:
-    if found := _BANNER.search(doc.flat):
-        line = doc.line_at(found.start()).number
-        driver = driver_of(found["driver"].strip("."))
-        yield Said("driver.reported", driver, line, Rank.MESSAGE, "nvidia-smi")
-        yield Said("driver.cuda", Version(found["cuda"]), line, Rank.MESSAGE, "nvidia-smi")
-    elif found := _SMI_SAYS.search(doc.flat):
+    if found := _SMI_SAYS.search(doc.flat):
         line = doc.line_at(found.start()).number
         yield Said("driver.cuda", Version(found["cuda"]), line, Rank.PROSE, _AUTHOR)
 
 
-# --- two versions of one driver ----------------------------------------------------------------
+# --- two versions of one driver, as the CUDA library tells them ----------------------------------
 
 _RELEASE = r"(\d{3}\.[\d.]{1,8}\d)"
-_CLIENT = re.compile(
-    rf"API mismatch: the client.{{0,80}}?has the version {_RELEASE}"
-    rf".{{0,60}}?kernel module.{{0,20}}?has the version {_RELEASE}",
-    re.I,
-)
 _DSO = re.compile(rf"kernel version {_RELEASE} does not match DSO version {_RELEASE}", re.I)
-_LIBRARY = re.compile(rf"NVML library version ?: {{0,3}}{_RELEASE}", re.I)
 
 
 def _mismatch(doc: Document) -> Iterator[Said]:
-    if found := _CLIENT.search(doc.flat):
-        yield from _versions(doc, found.start(), library=found[1], kernel=found[2])
-    elif found := _DSO.search(doc.flat):
-        yield from _versions(doc, found.start(), library=found[2], kernel=found[1])
-    elif found := _LIBRARY.search(doc.flat):
-        yield from _versions(doc, found.start(), library=found[1], kernel=None)
-
-
-def _versions(doc: Document, place: int, *, library: str, kernel: str | None) -> Iterator[Said]:
-    line = doc.line_at(place).number
-    yield Said("driver.library", driver_of(library), line, Rank.MESSAGE, _DRIVER)
-    if kernel is not None:
-        yield Said("driver.kernel", driver_of(kernel), line, Rank.MESSAGE, _DRIVER)
+    if found := _DSO.search(doc.flat):
+        line = doc.line_at(found.start()).number
+        yield Said("driver.library", driver_of(found[2]), line, Rank.MESSAGE, _DRIVER)
+        yield Said("driver.kernel", driver_of(found[1]), line, Rank.MESSAGE, _DRIVER)
 
 
 # --- boards and machines of the cloud ----------------------------------------------------------
@@ -117,8 +92,8 @@ def _instance(doc: Document) -> Iterator[Said]:
 
 
 _MESSAGES = (
-    (("driver version", "nvidia-smi"), _level),
-    (("mismatch", "does not match dso"), _mismatch),
+    (("nvidia-smi",), _level),
+    (("does not match dso",), _mismatch),
     (("l4t", "(release), revision"), _board),
     (("xlarge", "-highgpu", "g2-standard", "_t4", "nc6"), _instance),
 )

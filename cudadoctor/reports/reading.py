@@ -41,7 +41,8 @@ READERS: tuple[Reader, ...] = (
     prose.read_prose,
     told_compilers.read_told_compilers,
 )
-"""Each finds what it knows in a document, however little, and tells it. The order is free."""
+"""Each finds what it knows in a document, however little, and tells it. Of two of
+one rank that disagree the earlier counts."""
 
 
 def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cudadoctor.findings import Candidate, Confidence, Severity
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, SymptomRow, symptoms
-from cudadoctor.rule import Found, Rule
+from cudadoctor.rule import Found, Judge, Rule
 from cudadoctor.rules.conditions import holds
 from cudadoctor.rules.refuted import refuted
 from cudadoctor.rules.reported_cures import cures
@@ -56,7 +56,7 @@ def reported_rules(deeper: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> tupl
     )
 
 
-def _judge(cause: str, text: CauseText):  # type: ignore[no-untyped-def]
+def _judge(cause: str, text: CauseText) -> Judge:
     keys = symptoms().meaning.get(cause, frozenset())
 
     def judge(m: Machine, kb: Knowledge) -> Found | None:
