@@ -11,7 +11,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one call; a command leaves those that it does not have at their default.
 
     saved: what --from named. compiles: --compile. manager: --with. printed: --print.
-    timeout: seconds for each probe. ranks: processes of the DDP stage.
+    timeout: seconds for each probe. ranks: processes of the DDP stage. kind: --as, the file that
+    fix --print writes in place of a script. shared: --allow-shared.
     """
 
     python: str | None = None
@@ -35,3 +36,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     manager: Literal["pip", "uv", "conda", "pixi", "docker"] | None = None
     shell: Literal["bash", "fish", "powershell"] | None = None
     torch: str | None = None
+    verify: bool = False
+    kind: Literal["requirements", "environment", "pyproject", "pixi", "dockerfile"] | None = None
+    hashes: bool = False
+    yes: bool = False
+    undo: bool = False
+    resume: bool = False
+    forget: bool = False
+    shared: bool = False

@@ -61,6 +61,18 @@ _output = click.option(
     "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write there, not to stdout."
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON (schema 1).")
+_manager = click.option(
+    "--with",
+    "manager",
+    type=click.Choice(("pip", "uv", "conda", "pixi", "docker")),
+    help="Package manager for the commands.",
+)
+_torch = click.option(
+    "--torch", metavar="VERSION", help="Keep to this release of torch (2.6, 2.6.0)."
+)
+_verify = click.option(
+    "--verify", is_flag=True, help="Ask a real resolver first whether the packages can be had."
+)
 _looking = _options(_python, _fast, _no_smoke, _device, _timeout)
 _judging = _options(
     click.option(
@@ -115,27 +127,59 @@ def check(**options: Any) -> int:
 @_looking
 @_judging
 @click.option("--print", "printed", is_flag=True, help="Print the plan as a shell script.")
-@click.option(
-    "--with",
-    "manager",
-    type=click.Choice(("pip", "uv", "conda", "pixi", "docker")),
-    help="Package manager for the commands.",
-)
+@_manager
 @click.option(
     "--shell",
     type=click.Choice(("bash", "fish", "powershell")),
     help="Shell; that of the machine where none is named.",
 )
-@click.option("--torch", metavar="VERSION", help="Keep to this release of torch (2.6, 2.6.0).")
+@_torch
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(("requirements", "environment", "pyproject", "pixi", "dockerfile")),
+    help="Print the build for this machine as a file of a project.",
+)
+@click.option("--hashes", is_flag=True, help="With --as requirements: with the files' hashes.")
+@_verify
+@click.option("--yes", is_flag=True, help="Apply without asking.")
+@click.option("--undo", is_flag=True, help="Bring back what was there before the last repair.")
+@click.option("--resume", is_flag=True, help="Go on with a repair that was interrupted.")
+@click.option("--forget", is_flag=True, help="Remove what --undo would bring back.")
+@click.option(
+    "--allow-shared",
+    "shared",
+    is_flag=True,
+    help="Apply also to the system's Python or conda's base, which others share.",
+)
 def fix(**options: Any) -> int:
-    """Print the repair as a script: `cudadoctor fix --print`. It changes nothing itself.
+    """Repair the examined environment; --print prints the repair as a script instead.
 
-    Exits with 0 where there is a plan or nothing to cure, else with 1.
+    Shows the plan, asks, applies what needs no root, checks again with the training step, and
+    brings everything back where it did not help. --print and --as change nothing.
+
+    Exits with 0 where it is cured or nothing is to be done (--print: where there is a plan), 1
+    where not, 2 on wrong use or where nobody can be asked and --yes is missing.
     """
     from cudadoctor import commands
     from cudadoctor.asked import Asked
 
     return commands.fix(Asked(**options))
+
+
+@main.command()
+@click.argument("folder", metavar="DIR")
+@_options(_python, _device, _timeout, _manager, _torch, _verify, _json)
+@click.option("--yes", is_flag=True, help="Make it without asking.")
+def setup(folder: str, **options: Any) -> int:
+    """Make a new environment in DIR with the best build for this machine, proven by the smoke.
+
+    --python names the interpreter that it is made from.
+    """
+    from cudadoctor import commands
+    from cudadoctor.asked import Asked
+
+    return commands.setup(folder, Asked(**options))
 
 
 @main.command()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cudadoctor.asked import Asked
     from cudadoctor.examine import Look
     from cudadoctor.facts import Machine
-    from cudadoctor.plan import Wishes
     from cudadoctor.render import Report
 
 WIDEST = 100
@@ -42,7 +41,7 @@ def check(asked: Asked) -> int:
         from cudadoctor import triage
 
         return triage.check(asked)
-    machine, seconds = _this_machine(asked)
+    machine, seconds = this_machine(asked)
     # Imported after the look has begun: its children work while the rules are being loaded.
     code, text = checked(Source(machine, seconds=seconds), asked)
     written(text, asked.output)
@@ -53,7 +52,7 @@ def checked(source: Source, asked: Asked, *, many: bool = False) -> tuple[int, s
     """The exit code for a machine, and what is shown of it."""
     from cudadoctor import checkup
 
-    machine = _as_of(_with_wishes(source.machine, asked), asked)
+    machine = told(source.machine, asked)
     judged = checkup.judge(machine, ignore=asked.ignore)
     shown = checkup.report(judged, full=asked.full, seconds=source.seconds)
     code = checkup.exit_code(judged.diagnosis, strict=asked.strict)
@@ -61,35 +60,22 @@ def checked(source: Source, asked: Asked, *, many: bool = False) -> tuple[int, s
 
 
 def fix(asked: Asked) -> int:
-    """Print the plan as a script, or as JSON."""
+    """Print the repair as a script, or apply it to the examined environment."""
     refuse_contradictions(asked)
-    if not asked.printed:
-        refuse("fix prints the repair and does not apply it: add --print")
-    found = _saved_one(asked) if asked.saved else _this_machine(asked)[0]
-    from cudadoctor import checkup
+    if asked.printed or asked.kind:
+        from cudadoctor import printing
 
-    machine = _as_of(_with_wishes(found, asked), asked)
-    wishes = _wishes(asked, machine)
-    judged = checkup.judge(machine, wishes, ignore=asked.ignore)
-    if asked.as_json:
-        from cudadoctor.render import json_v1
+        return printing.fix(asked)
+    from cudadoctor import repair
 
-        shown = checkup.report(judged, full=asked.full)
-        written(json_v1.dumps(json_v1.report(shown)) + "\n", asked.output)
-    else:
-        from cudadoctor import __version__, knowledge
-        from cudadoctor.render.script import script
+    return repair.fix(asked)
 
-        text = script(
-            judged.plan,
-            judged.machine,
-            judged.diagnosis,
-            shell=wishes.shell,
-            version=__version__,
-            knowledge=knowledge.load().date,
-        )
-        written(text, asked.output)
-    return 0 if judged.plan.steps or judged.diagnosis.verdict == "healthy" else 1
+
+def setup(folder: str, asked: Asked) -> int:
+    """Make a new environment with the best build for this machine."""
+    from cudadoctor import setup as making
+
+    return making.setup(folder, asked)
 
 
 def smoke(asked: Asked) -> int:
@@ -97,7 +83,7 @@ def smoke(asked: Asked) -> int:
     from cudadoctor import __version__
 
     refuse_device(asked)
-    machine = _examined(asked, ranks=asked.ranks)
+    machine = examined(asked, ranks=asked.ranks)
     run = machine.smoke
     if asked.as_json:
         from cudadoctor.render import json_v1
@@ -131,7 +117,7 @@ def facts(asked: Asked) -> int:
     from cudadoctor.redact import Redactor
 
     refuse_device(asked)
-    machine = _examined(asked)
+    machine = examined(asked)
     shown = machine if asked.full else Redactor(machine).machine(machine)
     written(factfile.dumps(shown) + "\n", asked.output)
     return 0
@@ -164,27 +150,15 @@ def record(folder: str, asked: Asked) -> int:
     return 0
 
 
-def _saved_one(asked: Asked) -> Machine:
-    """The one machine behind --from."""
-    from cudadoctor import saved
-
-    if saved.are_many(asked.saved):
-        refuse("fix --print takes one --from file: name one")
-    try:
-        machine = next(saved.machines(asked.saved)).machine
-    except saved.SavedError as error:
-        refuse(str(error))
-    assert machine is not None, "a single file that cannot be read raises"
-    return machine
-
-
-def _this_machine(asked: Asked) -> tuple[Machine, float]:
+def this_machine(asked: Asked) -> tuple[Machine, float]:
+    """This machine as the probes see it, and how long they looked, in seconds."""
     started = time.monotonic()
-    machine = _examined(asked)
+    machine = examined(asked)
     return machine, time.monotonic() - started
 
 
-def _examined(asked: Asked, ranks: int | None = None) -> Machine:
+def examined(asked: Asked, ranks: int | None = None) -> Machine:
+    """This machine as the probes see it; no interpreter to examine is wrong use."""
     from cudadoctor import examine
     from cudadoctor.progress import shown_on_stderr
 
@@ -222,16 +196,10 @@ def _with_wishes(machine: Machine, asked: Asked) -> Machine:
     return msgspec.structs.replace(machine, build=build)
 
 
-def _as_of(machine: Machine, asked: Asked) -> Machine:
+def told(machine: Machine, asked: Asked) -> Machine:
+    """The machine with what only the command line tells of it."""
+    machine = _with_wishes(machine, asked)
     return msgspec.structs.replace(machine, date=asked.as_of) if asked.as_of else machine
-
-
-def _wishes(asked: Asked, machine: Machine) -> Wishes:
-    from cudadoctor.plan import Wishes
-
-    windows = machine.platform.system == "Windows"
-    shell = asked.shell or ("powershell" if windows else "bash")
-    return Wishes(manager=asked.manager, torch=asked.torch, shell=shell)
 
 
 def _rendered(shown: Report, asked: Asked, source: Source, *, many: bool) -> str:

@@ -50,13 +50,30 @@ def refuse_contradictions(asked: Asked) -> None:
         for name in ("python", "fast", "no-smoke", "device"):
             if getattr(asked, name.replace("-", "_")):
                 refuse(f"--from judges saved facts, so --{name} has nothing to act on: drop one")
+        if asked.undo or asked.resume or asked.forget:
+            refuse("--undo, --resume and --forget act on an environment, not on saved facts")
     if asked.as_json and asked.markdown:
         refuse("--json and --markdown exclude each other: choose one")
     if asked.fast and asked.device:
         refuse("--fast runs no training step, so --device has nothing to act on: drop one")
+    _refuse_mixed_repairs(asked)
     refuse_device(asked)
     _refuse_strangers(asked)
     _refuse_date(asked)
+
+
+def _refuse_mixed_repairs(asked: Asked) -> None:
+    """Printing changes nothing; of what acts on an earlier repair, one at a time."""
+    acting = [name for name in ("undo", "resume", "forget") if getattr(asked, name)]
+    if len(acting) > 1:
+        refuse(f"--{acting[0]} and --{acting[1]} exclude each other: choose one")
+    if asked.printed or asked.kind:
+        for name in (*acting, *(["yes"] if asked.yes else [])):
+            refuse(f"--print changes nothing, so --{name} has nothing to act on: drop one")
+    if asked.kind and asked.as_json:
+        refuse("--as prints a file and --json a document: choose one")
+    if asked.hashes and asked.kind != "requirements":
+        refuse("--hashes belongs to --as requirements")
 
 
 def refuse_device(asked: Asked) -> None:

@@ -1,0 +1,69 @@
+"""`fix --print`: the plan as a script, as JSON, or as a file of a project."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.commands import this_machine, told, written
+from cudadoctor.wrong_use import refuse
+
+if TYPE_CHECKING:
+    from cudadoctor.asked import Asked
+    from cudadoctor.checkup import Judged
+    from cudadoctor.facts import Machine
+    from cudadoctor.plan import Wishes
+
+
+def fix(asked: Asked) -> int:
+    """Print the plan. 0 where there is one or nothing to cure, else 1."""
+    found = saved_one(asked) if asked.saved else this_machine(asked)[0]
+    from cudadoctor import checkup
+
+    machine = told(found, asked)
+    wishes = wishes_of(asked, machine)
+    judged = checkup.judge(machine, wishes, ignore=asked.ignore)
+    written(_rendered(judged, asked, wishes), asked.output)
+    return 0 if judged.plan.steps or judged.diagnosis.verdict == "healthy" else 1
+
+
+def _rendered(judged: Judged, asked: Asked, wishes: Wishes) -> str:
+    if asked.as_json:
+        from cudadoctor import checkup
+        from cudadoctor.render import json_v1
+
+        shown = checkup.report(judged, full=asked.full)
+        return json_v1.dumps(json_v1.report(shown)) + "\n"
+    from cudadoctor import __version__, knowledge
+    from cudadoctor.render.script import script
+
+    return script(
+        judged.plan,
+        judged.machine,
+        judged.diagnosis,
+        shell=wishes.shell,
+        version=__version__,
+        knowledge=knowledge.load().date,
+    )
+
+
+def saved_one(asked: Asked) -> Machine:
+    """The one machine behind --from."""
+    from cudadoctor import saved
+
+    if saved.are_many(asked.saved):
+        refuse("fix --print takes one --from file: name one")
+    try:
+        machine = next(saved.machines(asked.saved)).machine
+    except saved.SavedError as error:
+        refuse(str(error))
+    assert machine is not None, "a single file that cannot be read raises"
+    return machine
+
+
+def wishes_of(asked: Asked, machine: Machine) -> Wishes:
+    """What the plan is to keep to; the machine's own shell where none is named."""
+    from cudadoctor.plan import Wishes
+
+    windows = machine.platform.system == "Windows"
+    shell = asked.shell or ("powershell" if windows else "bash")
+    return Wishes(manager=asked.manager, torch=asked.torch, shell=shell)

@@ -1,0 +1,1 @@
+"""`--verify`: asks a real resolver whether the plan's packages can be had together."""
