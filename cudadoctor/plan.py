@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from cudadoctor.findings import Edit, Refusal, Remedy, Risk, Severity, Where
+from cudadoctor.findings import Edit, PackageChange, Refusal, Remedy, Risk, Severity, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One step of the plan, the contract's shape. Steps of the same group are alternatives.
 
     commands: argument vectors without sudo, fully expanded. verified: None not tried.
+    packages: the change behind the commands, where it is one of packages; no part of the contract.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     tool: str | None
     verified: bool | None = None
     note: str | None = None
+    packages: PackageChange | None = None
 
 
 class BuildChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,4 +193,5 @@ def _step(one: Planned, machine: Machine, knowledge: Knowledge, wishes: Wishes) 
         cures=one.cures,
         tool=tool,
         note=" ".join(note for note in notes if note) or None,
+        packages=remedy.packages,
     )

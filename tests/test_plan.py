@@ -19,6 +19,7 @@ from cudadoctor.findings import (
     Severity,
 )
 from cudadoctor.plan import Plan, Wishes, plan
+from cudadoctor.render import json_v1
 from cudadoctor.render.script import script
 
 OLD = machine(
@@ -208,3 +209,10 @@ def test_a_plan_of_everything_for_every_machine_makes_a_script() -> None:
         text = script(steps, m, diagnosis, version="0.1.0", knowledge="2026-11-15")
         for line in text.splitlines():
             assert line.startswith("#") or "sudo" not in line
+
+
+def test_a_step_keeps_the_change_behind_it_and_the_contract_does_not_show_it() -> None:
+    change = packages("install-packages", "numpy<2")
+    found = planned(machine(), finding("a", change))
+    assert found.steps[0].packages == change.packages
+    assert "packages" not in json_v1.plan(found)["steps"][0]

@@ -24,12 +24,7 @@ def install_python(m: Machine, kb: Knowledge, versions: Iterable[str]) -> tuple[
     wanted = _nearest(m, [Version(one) for one in versions if not one.endswith("t")])
     if wanted is None:
         return ()
-    changed = msgspec.structs.replace(
-        m,
-        python=msgspec.structs.replace(m.python, version=wanted, free_threaded=False, bits=64),
-        torch=type(m.torch)(installed=False),
-        packages=(),
-    )
+    changed = emptied(m, wanted)
     build = best_build(changed, kb).build
     change = remedy_for(build, changed, kb).packages if build else None
     made = environment.new_environment(m, str(wanted), change)
@@ -44,6 +39,20 @@ def install_python(m: Machine, kb: Knowledge, versions: Iterable[str]) -> tuple[
             note=made.note,
         ),
     )
+
+
+def emptied(m: Machine, python: Version | None = None) -> Machine:
+    """The same machine with an empty environment: no torch, no packages.
+
+    python: its Python where it is another than the examined one, then a common 64-bit one. What
+    the old torch saw of the GPUs stays known.
+    """
+    own = m.python
+    if python is not None:
+        own = msgspec.structs.replace(
+            own, version=python, free_threaded=False, bits=64, implementation="CPython"
+        )
+    return msgspec.structs.replace(m, python=own, torch=type(m.torch)(installed=False), packages=())
 
 
 def _nearest(m: Machine, versions: list[Version]) -> Version | None:

@@ -90,6 +90,7 @@ def _finding(one: Finding, of: Plan) -> dict[str, Any]:
 
 def _step(step: Step) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(step)
+    del plain["packages"]
     return plain
 
 
