@@ -96,7 +96,7 @@ def plan(
     planned = merged(prescribed, knowledge, choice.build if choice else None)
     return Plan(
         steps=tuple(_step(one, machine, knowledge, wishes) for one in planned),
-        build=_build(machine, choice) if choice else None,
+        build=build_choice(machine, choice) if choice else None,
     )
 
 
@@ -149,7 +149,8 @@ def _impossible(wish: str, choice: Choice) -> Remedy:
     )
 
 
-def _build(machine: Machine, choice: Choice) -> BuildChoice | None:
+def build_choice(machine: Machine, choice: Choice) -> BuildChoice | None:
+    """The solver's answer in the contract's shape; None where no build fits."""
     from cudadoctor.builds import python_of
 
     build = choice.build
