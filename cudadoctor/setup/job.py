@@ -1,0 +1,121 @@
+"""One setup from the choice to the proof, as a value; and what it says at each end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cudadoctor.setup import recipe as recipes
+from cudadoctor.setup import room as rooms
+from cudadoctor.setup import saying
+from cudadoctor.setup.document import Outcome, Told
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cudadoctor.asked import Asked
+    from cudadoctor.checkup import Judged
+    from cudadoctor.facts import Smoke
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.render.terminal import Line
+    from cudadoctor.setup.choosing import Chosen, Tools
+    from cudadoctor.setup.place import Place
+    from cudadoctor.setup.recipe import Recipe
+    from cudadoctor.setup.room import Room
+
+_WITH_WHEELS = ("pip", "uv")
+"""Tools whose packages a resolver of wheels can vouch for."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be made, where and how. verified: None not asked or not known; finding: how so."""
+
+    chosen: Chosen
+    place: Place
+    recipe: Recipe
+    room: Room
+    verified: bool | None = None
+    finding: str | None = None
+
+
+def planned(chosen: Chosen, place: Place, tools: Tools, kb: Knowledge, asked: Asked) -> Job:
+    """The whole plan; with --verify a resolver is asked for the files behind it."""
+    build = chosen.choice.build
+    assert build is not None
+    made = recipes.recipe(chosen, place.path, tools, kb)
+    verified, finding, sizes = _asked(chosen, made, kb) if asked.verify else (None, None, ())
+    free = _free(place.parent)
+    return Job(
+        chosen=chosen,
+        place=place,
+        recipe=made,
+        room=rooms.room(build, kb, sizes, free),
+        verified=verified,
+        finding=finding,
+    )
+
+
+def _asked(
+    chosen: Chosen, made: Recipe, kb: Knowledge
+) -> tuple[bool | None, str, tuple[int | None, ...]]:
+    """What the resolver says: an answer, its words, and the sizes of the files in bytes."""
+    if made.tool not in _WITH_WHEELS:
+        return None, f"not known: --verify asks for wheels, and {made.tool} brings its own", ()
+    from cudadoctor.resolver import verify
+
+    answer = verify(made.change, chosen.machine, kb, here=chosen.base is not None)
+    words = {True: "resolves", False: "does not resolve", None: "could not be verified"}
+    text = f"{words[answer.resolves]} ({answer.why})" if answer.why else words[answer.resolves]
+    return answer.resolves, text, tuple(one.size_bytes for one in answer.files)
+
+
+def _free(folder: str) -> int | None:
+    from cudadoctor.host import LocalHost
+
+    space = LocalHost().space(folder)
+    return space.free_bytes if space else None
+
+
+def shown(job: Job, width: int) -> Iterator[Line]:
+    """The plan as the user reads it."""
+    return saying.plan(job.chosen, job.recipe, job.room, job.finding, width)
+
+
+def refused(job: Job) -> Told | None:
+    """Why it is not begun: what does not resolve, and a disk that is too small."""
+    if job.verified is False:
+        return told(job, "unresolved", ("The packages cannot be had together: nothing was made.",))
+    if job.room.too_small:
+        return told(job, "no-room", (f"{saying.too_small(job.room, job.place.path)}.",))
+    return None
+
+
+def judged(job: Job, found: Judged) -> Told:
+    """Proven where the step passed and the verdict is no worse than warnings; else only kept."""
+    passed = _passed(found.machine.smoke)
+    if passed and found.diagnosis.verdict in ("healthy", "warnings"):
+        return msgspec.structs.replace(told(job, "proven"), judged=found)
+    why = f"{job.place.path} is made and kept, and the training step did not pass in it."
+    if passed:
+        why = f"{job.place.path} is made and kept; what the report names is still to be cured."
+    return msgspec.structs.replace(told(job, "unproven", (why,)), judged=found)
+
+
+def _passed(smoke: Smoke | None) -> bool:
+    if smoke is None or not smoke.stages or smoke.ended:
+        return False
+    return all(one.status in ("passed", "skipped") for one in smoke.stages)
+
+
+def told(job: Job, outcome: Outcome, why: tuple[str, ...] = ()) -> Told:
+    """The end of this job."""
+    return Told(
+        outcome=outcome,
+        folder=job.place.path,
+        why=why,
+        chosen=job.chosen,
+        recipe=job.recipe,
+        room=job.room,
+        verified=job.verified,
+    )
