@@ -10,20 +10,45 @@ from cudadoctor.wrong_use import refuse
 if TYPE_CHECKING:
     from cudadoctor.asked import Asked
     from cudadoctor.checkup import Judged
+    from cudadoctor.dialects.files import Kind
     from cudadoctor.facts import Machine
     from cudadoctor.plan import Wishes
 
 
 def fix(asked: Asked) -> int:
-    """Print the plan. 0 where there is one or nothing to cure, else 1."""
+    """Print the plan, or a file of a project. 0 where there is one or nothing to cure, else 1."""
     found = saved_one(asked) if asked.saved else this_machine(asked)[0]
     from cudadoctor import checkup
 
     machine = told(found, asked)
+    if asked.kind is not None:
+        return _project_file(machine, asked, asked.kind)
     wishes = wishes_of(asked, machine)
     judged = checkup.judge(machine, wishes, ignore=asked.ignore)
     written(_rendered(judged, asked, wishes), asked.output)
     return 0 if judged.plan.steps or judged.diagnosis.verdict == "healthy" else 1
+
+
+def _project_file(machine: Machine, asked: Asked, kind: Kind) -> int:
+    """Print the build for this machine as a file of a project; 1 and the reasons where none is."""
+    from cudadoctor import knowledge
+    from cudadoctor.builds import best_build, python_of
+    from cudadoctor.dialects import files
+
+    kb = knowledge.load()
+    choice = best_build(machine, kb, keep=asked.torch)
+    build = choice.build
+    if build is None:
+        reasons = [f"{one.variant}: {one.reason}" for one in choice.why_not]
+        ways = [one.text for one in choice.ways_out]
+        written(files.refusal((*choice.why, *reasons, *ways)), asked.output)
+        return 1
+    if against := files.why_not(kind, machine, kb, build):
+        written(files.refusal((against,)), asked.output)
+        return 1
+    text = files.project_file(kind, machine, kb, build, python=python_of(machine))
+    written(text, asked.output)
+    return 0
 
 
 def _rendered(judged: Judged, asked: Asked, wishes: Wishes) -> str:

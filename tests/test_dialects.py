@@ -289,7 +289,7 @@ def test_a_dockerfile_begins_with_an_image_of_the_table_that_the_driver_accepts(
     assert lines[-1].endswith(f"torch==2.14.1 torchvision==0.29.1 --index-url {CU126}")
     old = machine(driver={"cuda": "12.2"})
     tag = docker.image_for(old, KB, TO_CU126)
-    assert tag is not None and tag.startswith("nvidia/cuda:12.2")
+    assert tag is not None and tag.name.startswith("nvidia/cuda:12.2")
 
 
 def test_a_release_that_needs_a_newer_python_is_not_put_on_an_older_system() -> None:
@@ -297,7 +297,8 @@ def test_a_release_that_needs_a_newer_python_is_not_put_on_an_older_system() -> 
         DEFAULT, install=("torch==2.15.0",), variant="cu132", cuda="13.2"
     )
     tag = docker.image_for(machine(driver={"cuda": "13.3"}), KB, newest)
-    assert tag is not None and tag.endswith("ubuntu24.04") and tag.startswith("nvidia/cuda:13.2")
+    assert tag is not None and tag.name.endswith("ubuntu24.04")
+    assert tag.name.startswith("nvidia/cuda:13.2")
 
 
 def test_conda_pins_a_release_that_conda_forge_has() -> None:

@@ -93,11 +93,9 @@ def host_of(url: str) -> str:
 
 def _through(mirror: str, configured: Index, change: PackageChange, tool: str) -> Source:
     if change.index is None:
-        # A password is left where it is: the tool that it is configured for reads it from there.
-        hidden = _has_credentials(mirror) and _read_by(tool, configured)
-        return Source(index=None if hidden else mirror)
+        return Source(index=None if _stays(mirror, configured, tool) else mirror)
     return Source(
-        index=None if _read_by(tool, configured) else mirror,
+        index=None if _read_by(tool, configured) or _stays(mirror, configured, tool) else mirror,
         extra=change.index,
         tag=change.variant,
         note=f"Your index ({host_of(mirror)}) stays in use for all other packages; it is not known "
@@ -144,7 +142,21 @@ def _has_credentials(url: str) -> bool:
     return "@" in url.partition("://")[2].partition("/")[0]
 
 
+def _stays(mirror: str, configured: Index, tool: str) -> bool:
+    """Whether a mirror is not written out, for its password.
+
+    That is left where it is: the tool that it is configured for reads it from there. An image is
+    given to others, so nothing secret may stand in its lines.
+    """
+    return _has_credentials(mirror) and (tool == "docker" or _read_by(tool, configured))
+
+
 def _read_by(tool: str, configured: Index) -> bool:
-    """Whether that tool reads the configuration which this index came from."""
+    """Whether that tool reads the configuration which this index came from.
+
+    In an image there is none of it.
+    """
+    if tool == "docker":
+        return False
     for_uv = "uv" in (configured.origin or "").lower()
     return for_uv == (tool == "uv")

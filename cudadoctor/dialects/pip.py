@@ -62,7 +62,7 @@ def install(m: Machine, change: PackageChange, python: str) -> Written:
 
 def sound(words: tuple[str, ...]) -> tuple[str, ...]:
     """The names and requirements that cannot be taken for options."""
-    return tuple(word for word in words if _SOUND.fullmatch(word))
+    return tuple(word for word in words if _SOUND.fullmatch(word) and word.isprintable())
 
 
 def name_of(requirement: str) -> str:

@@ -226,6 +226,11 @@ class Knowledge:
         """The generation of a compute capability, None for one that the tables do not have."""
         return self._architectures.of(capability)
 
+    @property
+    def capabilities(self) -> tuple[Version, ...]:
+        """Every compute capability of the tables, lowest first."""
+        return self._architectures.capabilities
+
     def serves(
         self, code: str, capability: Version, torch: Version | None, cuda: Version | None
     ) -> Literal["native", "ptx"] | None:
@@ -330,6 +335,10 @@ class Knowledge:
     ) -> tuple[Version, ...] | None:
         """The CUDA versions of a torch on a conda channel; None where it lacks that release."""
         return self._conda.cuda(channel, torch, platform)
+
+    def conda_archs(self, cuda: Version, platform: str) -> tuple[str, ...] | None:
+        """What conda-forge compiles its current builds of that CUDA for; None not known."""
+        return self._conda.archs(cuda, platform)
 
     def newest_on_conda(self, channel: Channel) -> Version:
         """The newest torch seen on a conda channel."""

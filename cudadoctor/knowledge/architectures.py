@@ -67,6 +67,10 @@ class Architectures:
             source=row.source,
         )
 
+    @property
+    def capabilities(self) -> tuple[Version, ...]:
+        return tuple(sorted(version(text) for text in self._by_capability))
+
     def newer_than_all(self, capability: Version) -> bool:
         return capability > self._newest
 

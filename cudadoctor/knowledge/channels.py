@@ -81,6 +81,19 @@ class Conda:
         found = (text.removeprefix(prefix) for text in row.cuda if text.startswith(prefix))
         return tuple(version(text) for text in found)
 
+    def archs(self, cuda: Version, platform: str) -> tuple[str, ...] | None:
+        """What conda-forge compiles its builds of that CUDA for; None where that is not known.
+
+        A row is for several CUDA versions ("12.8 / 12.9"), or for one on one processor.
+        """
+        processor = "aarch64" if platform.endswith("aarch64") else "x86_64"
+        for label, capabilities in self._table.conda_forge_archs.items():
+            words = label.split()
+            named = {"x86_64", "aarch64"} & set(words)
+            if f"{cuda.major}.{cuda.minor}" in words and named <= {processor}:
+                return tuple(code for text in capabilities for code in _codes(text))
+        return None
+
     def newest(self, channel: Channel) -> Version:
         rows = self._table.pytorch if channel == "pytorch" else self._table.conda_forge
         return max(version(row.torch) for row in rows)
@@ -89,6 +102,12 @@ class Conda:
         if channel == "pytorch":
             return self._table.pytorch_sources
         return self._table.conda_forge_sources
+
+
+def _codes(capability: str) -> tuple[str, ...]:
+    """12.0+PTX as the code that is compiled for it: sm_120 and compute_120."""
+    number = capability.removesuffix("+PTX").replace(".", "")
+    return (f"sm_{number}", f"compute_{number}") if "+" in capability else (f"sm_{number}",)
 
 
 CONDA_PLATFORMS = {

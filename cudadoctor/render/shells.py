@@ -16,7 +16,8 @@ from cudadoctor.render import inert
 
 ShellName = Literal["bash", "fish", "powershell"]
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""A name that every shell takes for a variable."""
 _NEEDED = "set it to the path of the interpreter that is to be repaired"
 # PowerShell takes typographic quotes for plain ones.
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
@@ -53,18 +54,26 @@ def comment(text: str, indent: int = 0) -> str:
 
 
 class Posix:
-    """bash, and every other POSIX shell."""
+    """bash, and every other POSIX shell. newline: the variable that holds one, where needed."""
 
     elevate = "sudo "
+
+    def __init__(self, newline: str = "newline") -> None:
+        self._newline = newline
 
     def start(self, body: str) -> tuple[str, ...]:
         lines = ["set -eu"]
         if '"$PYTHON"' in body:
             lines.append(f': "${{PYTHON:?{_NEEDED}}}"')
-        if '"$newline"' in body:
-            # A command substitution loses its last newlines, hence the x.
-            lines += ["newline=\"$(printf '\\nx')\"", 'newline="${newline%x}"']
-        return tuple(lines)
+        return (*lines, *self.newlines(body))
+
+    def newlines(self, body: str) -> tuple[str, ...]:
+        """What a body needs that holds newlines within its words."""
+        name = self._newline
+        if f'"${name}"' not in body:
+            return ()
+        # A command substitution loses its last newlines, hence the x.
+        return (f"{name}=\"$(printf '\\nx')\"", f'{name}="${{{name}%x}}"')
 
     def command(self, argv: tuple[str, ...]) -> str:
         first, *others = argv or ("",)
@@ -80,7 +89,7 @@ class Posix:
         return f"'{word}'" if quoted == word and word.startswith("=") else quoted
 
     def variable(self, name: str, value: str | None) -> str:
-        if not _VARIABLE.fullmatch(name):
+        if not VARIABLE.fullmatch(name):
             return comment(f"not a name of a variable: {name}")
         return f"unset {name}" if value is None else f"export {name}={self.quoted(value)}"
 
@@ -97,10 +106,9 @@ class Posix:
             or "''"
         )
 
-    @staticmethod
-    def _by_code(one: str) -> str:
+    def _by_code(self, one: str) -> str:
         if one == "\n":
-            return '"$newline"'
+            return f'"${self._newline}"'
         octal = "".join(f"\\{byte:03o}" for byte in _bytes(one))
         return f"\"$(printf '{octal}')\"" if octal else ""
 
@@ -125,7 +133,7 @@ class Fish:
         return " ".join((started or self.quoted(first), *map(self.quoted, others)))
 
     def variable(self, name: str, value: str | None) -> str:
-        if not _VARIABLE.fullmatch(name):
+        if not VARIABLE.fullmatch(name):
             return comment(f"not a name of a variable: {name}")
         return f"set -e {name}" if value is None else f"set -gx {name} {self.quoted(value)}"
 
@@ -166,7 +174,7 @@ class PowerShell:
         return "& " + " ".join(self.quoted(word) for word in argv)
 
     def variable(self, name: str, value: str | None) -> str:
-        if not _VARIABLE.fullmatch(name):
+        if not VARIABLE.fullmatch(name):
             return comment(f"not a name of a variable: {name}")
         if value is None:
             return f"Remove-Item Env:{name} -ErrorAction SilentlyContinue"

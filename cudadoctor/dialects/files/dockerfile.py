@@ -1,0 +1,117 @@
+"""Dockerfile: torch's wheels in an environment of their own on an nvidia/cuda image.
+
+The wheels bring their own CUDA libraries, so the smallest image (base) is enough; what is compiled
+against torch needs nvcc (devel). What counts of the image is the driver that it asks for.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cudadoctor.dialects.files.heading import PLATFORM_NAMES, heading
+from cudadoctor.dialects.files.requirements import torch_lines
+from cudadoctor.dialects.images import PLAIN, Image, image_for
+from cudadoctor.dialects.pip import split_compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cudadoctor.dialects.files.stack import Stack
+    from cudadoctor.knowledge import Knowledge
+
+_ENVIRONMENT = "/opt/venv"
+
+
+def text(stack: Stack, kb: Knowledge) -> str:
+    """The whole file."""
+    stack = _for_linux(stack)
+    image = _image(stack, kb) or Image(name=PLAIN, python="3.12")
+    lines = ["# syntax=docker/dockerfile:1", *heading(stack, kb, *_notes(stack, image))]
+    lines += ["", f"FROM {image.name}", "", *_python(stack, image), "", *_packages(stack)]
+    lines += ["", f"ENV VIRTUAL_ENV={_ENVIRONMENT} PATH={_ENVIRONMENT}/bin:$PATH"]
+    return "\n".join(lines) + "\n"
+
+
+def why_not(stack: Stack, kb: Knowledge) -> str | None:
+    """Why no image can hold the stack, None where one can."""
+    lead = stack.lead
+    if not lead.platform.startswith("linux"):
+        name = PLATFORM_NAMES[lead.platform]
+        known = f"torch {lead.torch} {lead.variant} is known for {name}, not for Linux"
+        return f"An image holds Linux, and {known}."
+    if _image(stack, kb) is None:
+        return f"No nvidia/cuda image for CUDA {lead.cuda} is known that holds a Python for it."
+    return None
+
+
+def _for_linux(stack: Stack) -> Stack:
+    """The stack without the platforms that no image has."""
+    builds = tuple(one for one in stack.builds if one.platform.startswith("linux"))
+    return msgspec.structs.replace(stack, builds=builds or stack.builds)
+
+
+def _image(stack: Stack, kb: Knowledge) -> Image | None:
+    if stack.lead.cuda is None:
+        return Image(name=PLAIN, python="3.12")
+    needs_nvcc = split_compiled(stack.then)[1]
+    return image_for(
+        kb,
+        stack.lead.cuda,
+        runs=stack.driver_cuda,
+        python=stack.python,
+        flavour="devel" if needs_nvcc else "base",
+    )
+
+
+def _notes(stack: Stack, image: Image) -> Iterator[str]:
+    name = stack.name
+    started = f"Use it with: docker build -t {name} . && docker run --rm"
+    if stack.lead.cuda is None:
+        yield f"{started} {name} python -c 'import torch; print(torch.__version__)'"
+        return
+    seen = "print(torch.cuda.get_device_name())"
+    yield f"{started} --gpus all {name} python -c 'import torch; {seen}'"
+    if image.cuda is not None:
+        asked = f"The image asks for a driver that runs CUDA {image.cuda} (NVIDIA_REQUIRE_CUDA)"
+        yield f"{asked}; an older one starts it on data-centre GPUs only."
+
+
+def _python(stack: Stack, image: Image) -> list[str]:
+    """An environment with the wanted Python: the image's own, else one that uv brings."""
+    wanted = stack.python or _fitting(stack, image)
+    packages = ["python3", "python3-venv"]
+    if split_compiled(stack.then)[1]:
+        packages += ["g++", "python3-dev"]
+    made = [f"python3 -m venv {_ENVIRONMENT}"]
+    if wanted != image.python:
+        made = ["python3 -m venv /opt/uv"]
+        made.append("/opt/uv/bin/python -m pip install --no-cache-dir 'uv>=0.5'")
+        made.append(f"/opt/uv/bin/uv venv --seed --python {wanted} {_ENVIRONMENT}")
+    return [
+        "# Versions follow the distribution of the image.",
+        "# hadolint ignore=DL3008",
+        "RUN apt-get update \\",
+        f"    && apt-get install --yes --no-install-recommends {' '.join(packages)} \\",
+        "    && rm -rf /var/lib/apt/lists/*",
+        "",
+        "RUN " + " \\\n    && ".join(made),
+    ]
+
+
+def _fitting(stack: Stack, image: Image) -> str:
+    """The image's own Python where the build is made for it."""
+    return image.python if image.python in stack.pythons else stack.one_python
+
+
+def _packages(stack: Stack) -> list[str]:
+    wheels, compiled = split_compiled(stack.then)
+    pip = f"{_ENVIRONMENT}/bin/python -m pip install --no-cache-dir"
+    index = [f"--extra-index-url {stack.index}"] if stack.index else []
+    wanted = map(shlex.quote, (*torch_lines(stack), *wheels))
+    lines = [" \\\n    ".join((f"RUN {pip}", *index, *wanted))]
+    if compiled:
+        lines.append(f"RUN {pip} --no-build-isolation {shlex.join(compiled)}")
+    return lines

@@ -1,0 +1,88 @@
+"""pixi.toml: from conda-forge where it is known to have the stack, else torch's own wheels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudadoctor.dialects.conda import conda_name
+from cudadoctor.dialects.files import forge
+from cudadoctor.dialects.files.environment import NOT_THERE, conda_python
+from cudadoctor.dialects.files.heading import heading
+from cudadoctor.dialects.files.markers import CONDA
+from cudadoctor.dialects.files.pyproject import quoted
+from cudadoctor.dialects.pip import name_of, split_compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cudadoctor.dialects.files.stack import Stack
+    from cudadoctor.knowledge import Knowledge
+
+
+def text(stack: Stack, kb: Knowledge) -> str:
+    """The whole file."""
+    found = forge.specs(stack, kb)
+    notes = (NOT_THERE.replace("pip installs", "pixi takes"),) if found is None else ()
+    lines = heading(stack, kb, "Make it with: pixi install", *notes)
+    platforms = ", ".join(quoted(CONDA[one]) for one in stack.platforms)
+    lines += ["", "[workspace]", f"name = {quoted(stack.name)}", 'channels = ["conda-forge"]']
+    lines += [f"platforms = [{platforms}]", *_system(stack)]
+    lines += ["", "[dependencies]", "{} = {}".format(*_python(stack))]
+    lines += _wheels(stack) if found is None else _forge(stack, found)
+    return "\n".join(lines) + "\n"
+
+
+def _python(stack: Stack) -> tuple[str, str]:
+    name, _, constraint = conda_python(stack.one_python).partition("=")
+    return name, quoted(constraint)
+
+
+def _system(stack: Stack) -> Iterator[str]:
+    """The driver and C library that pixi takes for granted when it solves."""
+    glibc = [build.glibc for build in stack.builds if build.glibc]
+    if stack.lead.cuda is None and not glibc:
+        return
+    yield from ("", "[system-requirements]")
+    if stack.lead.cuda is not None:
+        yield f'cuda = "{stack.lead.cuda.major}"'
+    if glibc:
+        yield f'libc = {{ family = "glibc", version = "{max(glibc)}" }}'
+
+
+def _forge(stack: Stack, found: dict[str, str]) -> Iterator[str]:
+    wanted = found | dict.fromkeys(forge.companions(stack), "*")
+    for one in stack.then:
+        name = name_of(one)
+        wanted[conda_name(name)] = one[len(name) :] or "*"
+    yield from (f"{key(name)} = {quoted(constraint)}" for name, constraint in wanted.items())
+
+
+def _wheels(stack: Stack) -> Iterator[str]:
+    own = [one for one in stack.platforms if stack.index and not one.startswith("macos")]
+    wheels, compiled = split_compiled(stack.then)
+    yield from ("", "[pypi-dependencies]")
+    if own == list(stack.platforms) or not own:
+        yield from _pins(stack, own=bool(own))
+    for one in (*wheels, *compiled):
+        name = name_of(one)
+        yield f"{key(name)} = {quoted(one[len(name) :] or '*')}"
+    if own and own != list(stack.platforms):
+        for platform in stack.platforms:
+            yield from ("", f"[target.{CONDA[platform]}.pypi-dependencies]")
+            yield from _pins(stack, own=platform in own)
+    if compiled:
+        names = ", ".join(quoted(name_of(one)) for one in compiled)
+        yield from ("", "[pypi-options]", f"no-build-isolation = [{names}]")
+
+
+def _pins(stack: Stack, *, own: bool) -> Iterator[str]:
+    for name, release in stack.pins:
+        pin = quoted(f"=={release}")
+        yield f"{name} = " + (
+            f"{{ version = {pin}, index = {quoted(stack.index or '')} }}" if own else pin
+        )
+
+
+def key(name: str) -> str:
+    """A name as a key of TOML: a dot would open a table."""
+    return quoted(name) if "." in name else name
