@@ -1,0 +1,340 @@
+"""What is wrong with a prescription, by the second reading.
+
+A prescription is the solver's choice and the change of packages that follows from it. Each fault
+is one line: its kind, a colon, and what was found. The kinds:
+
+- unknown, unfit: the build is in no table, or something stands against it; contested: it rests on
+  code that another source denies although other builds do not.
+- newer, kept, wish: a newer build fits; the installed one was to be kept; the wish was not.
+- missed, way: nothing was chosen although a build fits; a way out does not lead to its build.
+- torch, vision, audio, companion, index, variant: the change installs something else, something
+  that does not belong to this torch, or from another place.
+- why-not: a variant of the release is not named, or named with a reason that is not true.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from second_reading import INDEX, Plain, Reading, Row, numbers
+
+if TYPE_CHECKING:
+    from cudadoctor.builds import Choice
+    from cudadoctor.findings import PackageChange, Refusal
+    from cudadoctor.ways_out import WayOut
+
+LAST_AUDIO = "2.11.0"
+"""The last torchaudio declares no torch: whoever has it may keep it beside later releases."""
+
+SIGNS = (
+    ("absent", r"not published|never published|was not built"),
+    ("announced", r"announced|not seen published"),
+    ("python", r"no wheel for Python|no wheels for Python"),
+    ("glibc", r"needs glibc"),
+    ("contested", r"[Ss]ources disagree"),
+    ("ptx", r"\bPTX\b.*too new"),
+    ("archs", r"no code for capability"),
+    ("cpu", r"no code for GPUs"),
+    ("no-gpu", r"No NVIDIA GPU"),
+    ("tegra", r"made for servers|JetPack"),
+    ("driver", r"needs driver|No driver is known|needs CUDA|runs CUDA [\d.]+ at most"),
+    ("fits", r"fits too"),
+)
+"""The sense of a reason, told by its words; the first that is found counts."""
+
+
+def faults(
+    choice: Choice, change: PackageChange | None, note: str, plain: Plain, reading: Reading
+) -> list[str]:
+    """All faults of one prescription, () where there is none. note: what is said beside it."""
+    allowed = wished(plain, reading)
+    if choice.build is None:
+        found = [f"missed: {min(allowed)} fits"] if allowed else []
+        return found + list(_ways(choice.ways_out, plain, reading))
+    torch, variant = str(choice.build.torch), choice.build.variant
+    row = reading.row(torch, variant, plain["platform"])
+    if row is None:
+        return [f"unknown: {torch} {variant} is in no table for {plain['platform']}"]
+    found = list(_of_build(row, allowed, plain, reading))
+    found += _of_reasons(choice.why_not, row, plain, reading)
+    if change is not None:
+        found += _of_change(change, note, row, plain, reading)
+    return found
+
+
+def wished(plain: Plain, reading: Reading) -> dict[tuple[str, str], str]:
+    """The builds that fit and that the wish allows. Who names the CPU build wants that."""
+    wish = plain["wish"]
+    if wish is None:
+        return reading.fitting(plain)
+    release, _, variant = wish.partition("+")
+    named = numbers(release)
+    fitting = reading.fitting(plain)
+    if variant == "cpu" and plain["capabilities"]:
+        fitting = reading.fitting({**plain, "capabilities": ()})
+    return {
+        key: how
+        for key, how in fitting.items()
+        if numbers(key[0])[: len(named)] == named and variant in ("", key[1])
+    }
+
+
+def _of_build(
+    row: Row, allowed: dict[tuple[str, str], str], plain: Plain, reading: Reading
+) -> Iterator[str]:
+    """Whether the build fits, and whether there is a better one."""
+    name = (row["torch"], row["variant"])
+    if name not in allowed:
+        against = sorted(reading.reasons(name[0], plain)[name[1]])
+        kind = "wish" if name in reading.fitting(plain) else "unfit"
+        yield f"{kind}: {name} ({', '.join(against)})"
+        return
+    sound = [key for key, how in allowed.items() if how == "sound"]
+    if allowed[name] == "contested" and sound and not _last_resort(name, plain):
+        yield f"contested: {name} although {max(sound, key=_order)} is not"
+        return
+    better = sound or list(allowed)
+    here = plain["installed"]
+    if here and plain["wish"] is None:
+        kept = [key for key in sound if key[0] == here["torch"]]
+        if kept:
+            yield from _of_kept(name, kept, here)
+            return
+    newer = [key for key in better if numbers(key[0]) > numbers(name[0])]
+    if newer and not _last_resort(name, plain):
+        yield f"newer: {max(newer, key=_order)} fits, {name} was chosen"
+
+
+def _of_kept(name: tuple[str, str], kept: list[tuple[str, str]], here: Plain) -> Iterator[str]:
+    if name[0] != here["torch"]:
+        yield f"kept: {kept[0]} fits and its release is installed, {name} was chosen"
+    elif (name[0], here["variant"]) in kept and name[1] != here["variant"]:
+        yield f"kept: {here['variant']} is installed and fits, {name} was chosen"
+
+
+def _last_resort(name: tuple[str, str], plain: Plain) -> bool:
+    """Without a GPU an installed release may stay, as its default build, where it has no other."""
+    here = plain["installed"]
+    return not plain["capabilities"] and bool(here) and here["torch"] == name[0]
+
+
+def _order(key: tuple[str, str]) -> tuple[int, ...]:
+    return numbers(key[0])
+
+
+def _of_reasons(
+    refusals: Iterable[Refusal], row: Row, plain: Plain, reading: Reading
+) -> Iterator[str]:
+    """Every other variant once, each with a reason that is true."""
+    truth = reading.reasons(row["torch"], plain)
+    told = [one.variant for one in refusals]
+    for variant in sorted(set(truth) - {row["variant"]} - set(told)):
+        yield f"why-not: {variant} of {row['torch']} is not named"
+    for variant in sorted({one for one in told if told.count(one) > 1 or one not in truth}):
+        yield f"why-not: {variant} is named twice, or is no variant of {row['torch']}"
+    for one in refusals:
+        if one.variant in truth:
+            yield from _of_reason(one, truth[one.variant], row, plain, reading)
+
+
+def _of_reason(
+    one: Refusal, against: set[str], row: Row, plain: Plain, reading: Reading
+) -> Iterator[str]:
+    sense = next((name for name, sign in SIGNS if re.search(sign, one.reason)), None)
+    # Of a build that does not exist nothing else is worth saying.
+    true = against & {"absent"} or against or {"fits"}
+    if sense is None:
+        yield f"why-not: not understood: {one.variant}: {one.reason}"
+    elif sense not in true:
+        yield f"why-not: {one.variant}: {one.reason!r}, but {', '.join(sorted(true))}"
+    elif sense == "archs":
+        yield from _of_code(one, row, plain, reading)
+    elif sense == "driver" and "or newer" in one.reason:
+        yield from _of_floor(one, row, plain, reading)
+
+
+def _of_code(one: Refusal, row: Row, plain: Plain, reading: Reading) -> Iterator[str]:
+    """The GPUs that a reason names are exactly those without code."""
+    named = re.findall(r"\d+\.\d+", one.reason.partition("only")[0])
+    number = next(
+        n
+        for n, other in enumerate(reading.builds)
+        if (other["torch"], other["variant"], other["platform"])
+        == (row["torch"], one.variant, plain["platform"])
+    )
+    bare = [gpu for gpu in reading.counting(plain) if not reading.code(number, gpu, sound=False)]
+    if not set(named) & set(bare) or set(named) - set(bare) - set(_denied(number, plain, reading)):
+        yield f"why-not: {one.variant} names {named}, without code are {bare}"
+
+
+def _denied(number: int, plain: Plain, reading: Reading) -> list[str]:
+    gpus = reading.counting(plain)
+    return [gpu for gpu in gpus if not reading.code(number, gpu, sound=True)]
+
+
+def _of_floor(one: Refusal, row: Row, plain: Plain, reading: Reading) -> Iterator[str]:
+    """The driver that a reason names is the floor of the table."""
+    other = reading.row(row["torch"], one.variant, plain["platform"])
+    floor = reading.floor(other["cuda"], plain["numbers"]) if other and other["cuda"] else None
+    named = re.search(r"driver (\d[\d.]*\d)", one.reason)
+    if floor and named and numbers(named[1]) != numbers(floor):
+        yield f"why-not: {one.variant} names driver {named[1]}, the table {floor}"
+
+
+def _of_change(
+    change: PackageChange, note: str, row: Row, plain: Plain, reading: Reading
+) -> Iterator[str]:
+    """What is installed, from where, and what stays beside it."""
+    wanted = None if row["default"] else f"{INDEX}/{row['variant']}"
+    if change.index != wanted:
+        yield f"index: {change.index} for {row['torch']} {row['variant']}, not {wanted}"
+    if change.variant != row["variant"] or change.cuda != row["cuda"]:
+        yield f"variant: {change.variant} of CUDA {change.cuda} for {row['variant']}"
+    pins = dict(_pin(one) for one in (*change.install, *change.then))
+    if pins.pop("torch", None) != row["torch"]:
+        yield f"torch: {change.install} for {row['torch']}"
+    here = plain["installed"]["packages"] if plain["installed"] else {}
+    yield from _of_pair("vision", "torchvision", pins, row, here)
+    yield from _of_pair("audio", "torchaudio", pins, row, here)
+    for name in sorted({*pins, *here} - {"torchvision", "torchaudio"}):
+        if name in pins:
+            yield from _of_pin(name, pins[name], row, plain, reading)
+        elif name in change.remove or name in note or name.startswith("triton"):
+            continue  # It goes, or it is warned of; torch pins its own triton.
+        elif list(companion_against(name, here[name], row, plain, reading)):
+            yield f"companion: {name} {here[name]} stays beside torch {row['torch']}"
+
+
+def _of_pair(
+    kind: str, name: str, pins: dict[str, str], row: Row, here: dict[str, str]
+) -> Iterator[str]:
+    """torchvision and torchaudio: the release that came with this torch, where one came."""
+    allowed = {row[name]} if row[name] else set()
+    if name == "torchaudio" and numbers(row["torch"]) > (2, 11, 0):
+        allowed = {None, LAST_AUDIO}
+    if name in pins and pins[name] not in allowed:
+        yield f"{kind}: {name} {pins[name]} for torch {row['torch']}, not {row[name]}"
+    if name in here and name not in pins and row[name] not in (None, here[name]):
+        yield f"{kind}: {name} {here[name]} stays beside torch {row['torch']}"
+
+
+def _of_pin(name: str, version: str, row: Row, plain: Plain, reading: Reading) -> Iterator[str]:
+    against = list(companion_against(name, version, row, plain, reading))
+    if against:
+        yield f"companion: {name} {version} for torch {row['torch']}: {'; '.join(against)}"
+
+
+def companion_against(
+    name: str, version: str, row: Row, plain: Plain, reading: Reading
+) -> Iterator[str]:
+    """What stands against a release of a companion beside a build of torch."""
+    known = [
+        one
+        for one in reading.around["releases"]
+        if one["package"] == name and one["version"] == version
+    ]
+    wanted = known[0]["torch"] if known else None
+    if wanted and not admits(wanted, row["torch"]):
+        yield f"it requires torch{wanted}"
+    python = known[0]["python"] if known else None
+    if python and not admits(python, plain["python"].rstrip("t")):
+        yield f"it requires Python {python}"
+    yield from _of_prebuilt(name, version, row, reading)
+
+
+def _of_prebuilt(name: str, version: str, row: Row, reading: Reading) -> Iterator[str]:
+    minor = row["torch"].rpartition(".")[0]
+    if name == "xformers":
+        made = [one for one in reading.around["xformers"] if one["version"] == version]
+        if made and row["cuda"] not in made[0]["cuda"]:
+            yield f"its binaries are for CUDA {made[0]['cuda']}"
+    if name == "flash-attn":
+        made = [one for one in reading.around["flash_attn"] if one["version"] == version]
+        if made and not any(minor in one["torch"] for one in made):
+            yield "it was not built for this torch"
+    if name == "bitsandbytes" and row["cuda"]:
+        for one in reading.around["bitsandbytes"]:
+            first, last = one["versions"][0], one["versions"][-1]
+            inside = numbers(first) <= numbers(version) <= numbers(last)
+            if inside and row["cuda"] not in one["cuda"]:
+                yield f"its binaries are for CUDA {one['cuda']}"
+
+
+def admits(specifier: str, version: str) -> bool:
+    """Whether a specifier admits a version; a wildcard or a ~= counts as its first numbers."""
+    here = numbers(version)
+    for clause in specifier.split(","):
+        found = re.fullmatch(r"\s*(==|!=|>=|<=|~=|>|<)\s*([\d.]+)(\.\*)?\s*", clause)
+        if found is None:
+            return False
+        sign, wanted = found[1], numbers(found[2].strip("."))
+        length = max(len(here), len(wanted))
+        one, other = _filled(here, length), _filled(wanted, length)
+        if not _holds(sign, one, other, wanted, bool(found[3])):
+            return False
+    return True
+
+
+def _holds(
+    sign: str, one: tuple[int, ...], other: tuple[int, ...], wanted: tuple[int, ...], star: bool
+) -> bool:
+    if sign == "~=":
+        return one >= other and one[: len(wanted) - 1] == wanted[:-1]
+    if star:
+        return (one[: len(wanted)] == wanted) == (sign == "==")
+    # Of the Python only major and minor are known: 3.14 is not said to be 3.14.1.
+    order = {"==": one == other, "!=": one != other, ">=": one >= other, "<=": one <= other}
+    return order.get(sign, one > other if sign == ">" else one < other)
+
+
+def _filled(parts: tuple[int, ...], length: int) -> tuple[int, ...]:
+    return parts + (0,) * (length - len(parts))
+
+
+def _ways(ways: Iterable[WayOut], plain: Plain, reading: Reading) -> Iterator[str]:
+    """Each way out leads to a published build that fits once it is taken."""
+    for way in ways:
+        if way.build is None:
+            continue
+        torch, variant = str(way.build.torch), way.build.variant
+        row = reading.row(torch, variant, plain["platform"])
+        if row is None or row["published"] is not True:
+            yield f"way: {torch} {variant} is not published"
+            continue
+        changed = _taken(way, plain)
+        against = set() if changed is None else reading.reasons(torch, changed)[variant]
+        if against - {"contested"}:
+            yield f"way: {way.text} Yet: {', '.join(sorted(against))}"
+
+
+def _taken(way: WayOut, plain: Plain) -> Plain | None:
+    """The machine with that change made, None where this reading does not know such a change."""
+    python = {"python": way.pythons[0]} if way.pythons else {}
+    hidden = {str(one) for one in getattr(way, "hidden", ())} or None
+    left = tuple(one for one in plain["capabilities"] if one not in (hidden or ()))
+    newest = {"driver": f"{way.branch}.999", "told": False, "by_level": False, "numbers": "linux"}
+    lifted = {"level": str(way.build.cuda) if way.build else "", "by_level": True}
+    known: dict[str, Plain] = {
+        "python": python,
+        "driver": python | newest,
+        "glibc": {"glibc": str(way.build.glibc) if way.build else None},
+        "one-gpu": {"capabilities": left if hidden else (str(way.capability),)},
+        "compat": lifted,
+        "release": {},
+        "cpu": {"capabilities": ()},
+    }
+    return {**plain, **known[way.kind]} if way.kind in known else None
+
+
+def _pin(requirement: str) -> tuple[str, str]:
+    name, _, version = requirement.partition("==")
+    return name, version
+
+
+def facts_folder() -> Path | None:
+    """The collected facts, where they lie beside this repository."""
+    folder = Path(__file__).parents[2] / "shared" / "facts"
+    return folder if (folder / "torch_releases.json").exists() else None

@@ -1,0 +1,295 @@
+"""A second reading of the tables: which builds fit a machine, and whether a prescription is right.
+
+It shares nothing with the solver but the numbers. The rows are read as they lie in the JSON files
+of the knowledge, or, where somebody has the collected facts that those were built from, from these;
+versions are compared as tuples of numbers; every build is tried. What it reads of a machine are
+the plain values of `grid_machines`, and what it reads of a prescription are its texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+Plain = dict[str, Any]
+Row = dict[str, Any]
+Numbers = tuple[int, ...]
+
+TABLES = Path(__file__).parent.parent / "cudadoctor" / "knowledge" / "tables"
+INDEX = "https://download.pytorch.org/whl"
+LIFTED = ((2, 15), (13, 2), {"70", "80", "86"})
+"""From this torch with this CUDA on, such code runs on Tegra too (facts: compatibility)."""
+
+OLD_TAG_GLIBC = "2.17"
+"""manylinux1 promises glibc 2.5, which wheels up to 2.6.0 do not keep (facts, known traps)."""
+
+
+class Reading:
+    """All builds, and what a machine must have for each."""
+
+    def __init__(self, builds: list[Row], drivers: Row, generations: Row, around: Row) -> None:
+        self.builds = builds
+        self.floors: dict[int, Row] = {row["major"]: row for row in drivers["floors"]}
+        self.toolkits: list[Row] = drivers["toolkits"]
+        self.branches = sorted(
+            ((int(row["branch"]), row["cuda"]) for row in drivers["branches"] if row["cuda"]),
+        )
+        self.current = [row["branch"] for row in drivers["branches"] if row["current"]]
+        self.serving = generations["serving"]
+        self.last = {
+            one: row["last_branch"]
+            for row in generations["generations"]
+            for one in row["capabilities"]
+        }
+        self.around = around
+        self._rows = {(row["torch"], row["variant"], row["platform"]): row for row in builds}
+        self._on: dict[str, list[int]] = {}
+        for number, row in enumerate(builds):
+            self._on.setdefault(row["platform"], []).append(number)
+        self._floor_of = [numbers(row["glibc"]) if row["glibc"] else () for row in builds]
+        self._cuda_of = [numbers(row["cuda"]) if row["cuda"] else () for row in builds]
+        self._oldest: dict[tuple[str, str], str | None] = {}
+        self._code: dict[tuple[int, str, bool], str] = {}
+        self._coded: dict[tuple[str, tuple[str, ...]], dict[int, set[str]]] = {}
+        self._fits: dict[tuple[Any, ...], dict[tuple[str, str], str]] = {}
+
+    def row(self, torch: str, variant: str, platform: str) -> Row | None:
+        return self._rows.get((torch, variant, platform))
+
+    def fitting(self, plain: Plain) -> dict[tuple[str, str], str]:
+        """Each build that fits -> "sound", or "contested" where sources disagree on its code.
+
+        Without a GPU the CPU builds are sound, and the default build is a last resort.
+        """
+        key = (
+            *(plain[name] for name in ("platform", "python", "glibc", "driver", "level")),
+            *(plain["numbers"], plain["by_level"], plain["told"], plain.get("l4t")),
+            tuple(sorted(set(plain["capabilities"]))),
+        )
+        if key not in self._fits:
+            self._fits[key] = {
+                (self.builds[number]["torch"], self.builds[number]["variant"]): how
+                for number, against in self._against(self._on[plain["platform"]], plain)
+                if (how := self._how(number, against))
+            }
+        return self._fits[key]
+
+    def _how(self, number: int, against: set[str]) -> str:
+        """ "sound", "contested", or "" where the build does not fit."""
+        if against <= {"contested"}:
+            return "contested" if against else "sound"
+        default = self.builds[number]["default"]
+        return "contested" if against == {"no-gpu"} and default else ""
+
+    def reasons(self, torch: str, plain: Plain) -> dict[str, set[str]]:
+        """Each variant of a release on this platform -> all that stands against it here."""
+        here = [n for n in self._on[plain["platform"]] if self.builds[n]["torch"] == torch]
+        return {self.builds[n]["variant"]: against for n, against in self._against(here, plain)}
+
+    def _against(self, wanted: list[int], plain: Plain) -> Iterator[tuple[int, set[str]]]:
+        """Everything that stands against each of these builds on a machine."""
+        glibc = numbers(plain["glibc"]) if plain["glibc"] else (999,)
+        runs = {cuda: self.runs(cuda, plain) for cuda in set(self._cuda_of) if cuda}
+        level = self.level(plain)
+        coded = self._hardware(plain) if plain["capabilities"] else {}
+        tegra = bool(plain.get("l4t")) and numbers(plain["l4t"]) < (38,)
+        for number in wanted:
+            row, cuda, found = self.builds[number], self._cuda_of[number], set()
+            if row["published"] is not True:
+                found.add("absent" if row["published"] is False else "announced")
+            if plain["python"] not in row["pythons"]:
+                found.add("python")
+            if glibc < self._floor_of[number]:
+                found.add("glibc")
+            if not coded:
+                yield number, found | ({"no-gpu"} if cuda else set())
+                continue
+            if not cuda:
+                yield number, found | {"cpu"}
+                continue
+            found |= coded[number] - {"ptx"}
+            if tegra:
+                found.add("tegra")
+            if not runs[cuda]:
+                found.add("driver")
+            if "ptx" in coded[number] and level < cuda:
+                found.add("ptx")
+            yield number, found
+
+    def _hardware(self, plain: Plain) -> dict[int, set[str]]:
+        """What the code of each build of the platform lacks; "ptx" where it rests on PTX."""
+        key = (plain["platform"], tuple(sorted(set(plain["capabilities"]))))
+        if key not in self._coded:
+            gpus = self.counting(plain)
+            self._coded[key] = {number: self._lacks(number, gpus) for number in self._on[key[0]]}
+        return self._coded[key]
+
+    def _lacks(self, number: int, gpus: list[str]) -> set[str]:
+        sound = [self.code(number, one, sound=True) for one in gpus]
+        all_of = [self.code(number, one, sound=False) for one in gpus]
+        found = {"archs"} if "" in all_of else {"contested"} if "" in sound else set()
+        return found | ({"ptx"} if "ptx" in all_of else set())
+
+    def counting(self, plain: Plain) -> list[str]:
+        """The GPUs that some build of the platform has code for; all where it is none of them."""
+        here = [n for n in self._on[plain["platform"]] if self.builds[n]["published"]]
+        wanted = sorted(set(plain["capabilities"]))
+        served = [one for one in wanted if any(self.code(n, one, sound=False) for n in here)]
+        return served or wanted
+
+    def code(self, number: int, capability: str, *, sound: bool) -> str:
+        """ "native", "ptx", or "" where the build has nothing for this GPU."""
+        key = (number, capability, sound)
+        if key not in self._code:
+            row = self.builds[number]
+            archs = row["archs"] or []
+            listed = [one for one in archs if not (sound and one in row["contested"])]
+            self._code[key] = self._served(listed, row, numbers(capability))
+        return self._code[key]
+
+    def _served(self, listed: list[str], row: Row, gpu: Numbers) -> str:
+        """One major, a minor no newer than the GPU's; or PTX of the build's newest code."""
+        machine = [_capability(one) for one in listed if one.startswith("sm_")]
+        ptx = [_capability(one) for one in listed if one.startswith("compute_")]
+        name = ".".join(map(str, gpu))
+        for high, low in machine:
+            code = f"{high}{low}"
+            barred = name in self.serving["exclusions"].get(code, []) and not _lifted(row, code)
+            if name in self.serving["aliases"].get(code, []):
+                return "native"
+            if high == gpu[0] and low <= gpu[1] and not barred:
+                return "native"
+        newest = max(machine + ptx, default=(0, 0))
+        return "ptx" if any(one == newest and one <= gpu for one in ptx) else ""
+
+    def runs(self, cuda: Numbers, plain: Plain) -> bool:
+        """Whether the driver runs this CUDA: any minor of its major from 11 on."""
+        if not plain["capabilities"]:
+            return False
+        level = self.level(plain)
+        if plain["by_level"]:
+            return level[0] >= cuda[0] if cuda[0] >= 11 else level >= cuda
+        floor = self.floor(".".join(map(str, cuda)), plain["numbers"])
+        return floor is not None and numbers(plain["driver"]) >= numbers(floor)
+
+    def floor(self, cuda: str, system: str) -> str | None:
+        """The oldest driver of a CUDA version: of its major from 11 on, else of its last update."""
+        key = (cuda, system)
+        if key not in self._oldest:
+            self._oldest[key] = self._read_floor(cuda, system)
+        return self._oldest[key]
+
+    def _read_floor(self, cuda: str, system: str) -> str | None:
+        row = self.floors.get(numbers(cuda)[0])
+        if row is not None:
+            return str(row[system])
+        rows = [one for one in self.toolkits if one["toolkit"].startswith(f"{cuda}.")]
+        known = [str(one[system]) for one in rows if one[system]]
+        return max(known, key=numbers, default=None)
+
+    def level(self, plain: Plain) -> Numbers:
+        """The newest CUDA that the driver brings itself: as it told, else by its branch."""
+        if plain["told"] or plain["by_level"]:
+            return numbers(plain["level"])
+        branch = numbers(plain["driver"])[0]
+        below = [cuda for number, cuda in self.branches if number <= branch]
+        return numbers(below[-1]) if below else (0,)
+
+
+def of_tables() -> Reading:
+    """The tables that come with cudadoctor."""
+    torch = _json(TABLES / "torch.json")
+    releases = {row["torch"]: row for row in torch["releases"]}
+    builds = [
+        {
+            **row,
+            "pythons": releases[row["torch"]]["pythons"].get(row["platform"], []),
+            "torchvision": releases[row["torch"]]["torchvision"],
+            "torchaudio": releases[row["torch"]]["torchaudio"],
+        }
+        for row in torch["builds"]
+    ]
+    rest = (_json(TABLES / f"{name}.json") for name in ("drivers", "architectures", "companions"))
+    return Reading(builds, *rest)
+
+
+def of_facts(folder: Path) -> Reading:
+    """The collected facts: builds, code, floors and companions from there.
+
+    What they tell in words only (disputed code) and what was decided by hand (the glibc of one
+    build) is taken from the tables.
+    """
+    tables = of_tables()
+    releases = _json(folder / "torch_releases.json")["releases"]
+    lists = _json(folder / "arch_lists.json")
+    archs = {(row["torch"], row["variant"], row["platform"]): row for row in lists["rows"]}
+    builds = [one for row in releases for one in _fact_rows(row, archs, tables)]
+    drivers = _json(TABLES / "drivers.json")
+    told = _json(folder / "cuda_driver.json")
+    floors = told["minor_version_compatibility"]
+    drivers["floors"] = [{**row, "major": int(row["major"])} for row in floors if row["linux"]]
+    drivers["toolkits"] = [
+        {"toolkit": row["toolkit"], "linux": row["linux_x86_64"], "windows": row["windows"]}
+        for row in told["toolkits"]
+    ]
+    generations = _json(TABLES / "architectures.json")
+    rule = lists["compatibility"]
+    generations["serving"] = {"exclusions": rule["exclusions"], "aliases": rule["aliases"]}
+    return Reading(builds, drivers, generations, tables.around)
+
+
+def _fact_rows(row: Row, archs: dict[tuple[str, str, str], Row], tables: Reading) -> Iterable[Row]:
+    for variant, facts in row["variants"].items():
+        for platform, state in facts["platforms"].items():
+            code = archs.get((row["torch"], variant, platform))
+            told = {"cuda": facts["cuda"], "published": state["published"]}
+            told["archs"] = None if code is None else code["sass"] + code["ptx"]
+            yield told | _shared(row, variant, platform, tables)
+    for platform in row["python"]:
+        known = tables.row(row["torch"], "cpu", platform)
+        if known is not None:
+            told = {"cuda": None, "published": known["published"], "archs": []}
+            yield told | _shared(row, "cpu", platform, tables)
+
+
+def _shared(row: Row, variant: str, platform: str, tables: Reading) -> Row:
+    """What the builds of a release have in common, and what was decided by hand."""
+    by_hand = tables.row(row["torch"], variant, platform) or {}
+    tag = (row["glibc"].get(platform) or {}).get("tag_glibc")
+    floor = OLD_TAG_GLIBC if tag and numbers(tag) < (2, 17) else tag
+    floors = [one for one in (floor, by_hand.get("glibc")) if one]
+    return {
+        "torch": row["torch"],
+        "variant": variant,
+        "platform": platform,
+        "contested": by_hand.get("contested", []),
+        "glibc": max(floors, key=numbers, default=None),
+        "default": row["pypi_default"].get(platform, {}).get("variant") == variant,
+        "pythons": row["python"].get(platform, []),
+        "torchvision": row["companions"]["torchvision"],
+        "torchaudio": row["companions"]["torchaudio"],
+    }
+
+
+@lru_cache(maxsize=4096)
+def numbers(text: str) -> Numbers:
+    """A version as numbers: 535.104.05 is (535, 104, 5)."""
+    return tuple(int(part) for part in str(text).split("."))
+
+
+def _lifted(row: Row, code: str) -> bool:
+    torch, cuda, codes = LIFTED
+    return numbers(row["torch"]) >= torch and numbers(row["cuda"]) >= cuda and code in codes
+
+
+def _capability(code: str) -> Numbers:
+    digits = code.partition("_")[2].rstrip("af")
+    return int(digits[:-1]), int(digits[-1])
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
