@@ -3,9 +3,10 @@
     python -m cudadoctor.knowledge.build FOLDER
 
 The folder holds the collected JSON files, one subject each; those that the folder lacks lie in
-`own` beside this module. The tables are a function of them alone: the same facts give the same
-bytes. What is thrown away is what no rule and no plan asks
-for; what is kept keeps the keys of its sources, made unique by the name of the table.
+`own` beside this module, and so do the rows that updates saw since (`seen`), which come last. The
+tables are a function of them alone: the same facts give the same bytes. What is thrown away is
+what no rule and no plan asks for; what is kept keeps the keys of its sources, made unique by the
+name of the table.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cudadoctor.knowledge.build import gpus, habits, libraries, packages, releases, toolkits
+from cudadoctor.knowledge.build.seen import merged
 from cudadoctor.knowledge.build.sources import all_sources, collected
 
 Facts = Callable[[str], dict[str, Any]]
@@ -25,6 +27,10 @@ OWN = Path(__file__).parent / "own"
 def make(folder: Path) -> dict[str, dict[str, Any]]:
     """Every table by its name, as plain data, from the collected facts in a folder."""
     read = _reader(folder)
+    return merged(_collected(read), read("seen"))
+
+
+def _collected(read: Facts) -> dict[str, dict[str, Any]]:
     return {
         "torch": {"collected": collected(read), **releases.torch(read)},
         "pins": releases.pins(read),

@@ -1,0 +1,162 @@
+"""The command: `python -m cudadoctor.knowledge.update [--check] [--write] [--only torch,...]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from cudadoctor.knowledge.build import written
+from cudadoctor.knowledge.build.seen import merged
+from cudadoctor.knowledge.update.asking import (
+    PYPI,
+    TITLES,
+    TORCH_INDEX,
+    Answer,
+    Asked,
+    ask,
+    newest_torch,
+)
+from cudadoctor.knowledge.update.companion_releases import packages
+from cudadoctor.knowledge.update.fetching import NotRead, Web
+from cudadoctor.knowledge.update.pages import Unreadable
+from cudadoctor.knowledge.update.rows import journal
+from cudadoctor.knowledge.update.shown import shown
+
+KNOWLEDGE = Path(__file__).parent.parent
+NOT_ASKED = 3
+CHECK_LIMIT_S = 15.0
+
+EXITS = """\
+Exit codes: 0 everything that was asked for was read; with --check, the newest torch is in the
+tables. 1 with --check: it is not. 2 wrong usage. 3 something could not be read; a place that
+gave no answer changes nothing, and where none answered no file is touched."""
+
+
+def main(arguments: list[str], knowledge: Path = KNOWLEDGE) -> int:
+    """Run the command on the tables below that folder; returns its exit code."""
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    tables = _tables(knowledge / "tables")
+    only = tuple(name.strip() for name in asked.only.split(",") if name.strip())
+    known = ("torch", *packages(tables), *(name for name in TITLES if name != "pypi"))
+    strange = [name for name in only if name not in known]
+    if strange:
+        parser.error(f"--only knows {', '.join(known)}; {strange[0]!a} is none of them")
+    if asked.check:
+        return _check(tables, asked.index)
+    wanted = Asked(index=asked.index, torch_index=asked.torch_index, only=only, deep=asked.deep)
+    answer = ask(Web(), tables, wanted)
+    return _finished(answer, tables, knowledge, write=asked.write, full=not only)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m cudadoctor.knowledge.update",
+        description="Compare the tables with the package index and public tables.",
+        epilog=EXITS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--check", action="store_true", help="only look for a newer torch")
+    parser.add_argument("--write", action="store_true", help="write the rows that differ")
+    parser.add_argument(
+        "--deep", action="store_true", help="read which GPUs a new torch has code for (some 30 MB)"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="NAMES", help="packages and places, separated by commas"
+    )
+    parser.add_argument("--index", default=PYPI, metavar="URL", help=f"default {PYPI}")
+    parser.add_argument("--torch-index", default=TORCH_INDEX, metavar="URL", help=TORCH_INDEX)
+    return parser
+
+
+def _check(tables: Mapping[str, Any], index: str) -> int:
+    known = str(tables["torch"]["releases"][0]["torch"])
+    try:
+        newest = newest_torch(Web(limit_s=CHECK_LIMIT_S), index)
+    except (NotRead, Unreadable) as error:
+        sys.stderr.write(f"Whether torch {known} is the newest could not be asked: {error}\n")
+        return NOT_ASKED
+    if newest is None or Version(newest) <= Version(known):
+        sys.stdout.write(f"The newest torch on the index, {newest}, is in the tables.\n")
+        return 0
+    sys.stdout.write(f"torch {newest} is on the index; the tables end with {known}.\n")
+    return 1
+
+
+def _finished(
+    answer: Answer, tables: Mapping[str, Any], knowledge: Path, *, write: bool, full: bool
+) -> int:
+    for text in answer.failures:
+        sys.stderr.write(f"not read: {text}\n")
+    code = NOT_ASKED if answer.failures else 0
+    if not answer.reached and not answer.changes and answer.failures:
+        sys.stderr.write("No place gave an answer; the tables stay as they are.\n")
+        return code
+    day = datetime.now(timezone.utc).date().isoformat()
+    sys.stdout.write(shown(answer, day))
+    if write:
+        files = _written(answer, tables, knowledge, day, whole=full and not answer.failures)
+        sys.stdout.write(f"Written: {', '.join(files) if files else 'nothing'}.\n")
+    elif answer.changes:
+        sys.stdout.write("Nothing is written without --write.\n")
+    return code
+
+
+def _written(
+    answer: Answer, tables: Mapping[str, Any], knowledge: Path, day: str, *, whole: bool
+) -> list[str]:
+    """Write the journal and the tables that differ. whole: every place answered in full."""
+    place = knowledge / "build" / "own" / "seen.json"
+    seen = journal(_read(place), answer.changes, TITLES, day)
+    if whole:
+        seen["_about"]["collected"] = day
+    files = {place: written(seen)}
+    files |= {
+        knowledge / "tables" / f"{name}.json": written(table)
+        for name, table in merged(tables, seen).items()
+    }
+    changed = {path: text for path, text in files.items() if _differs(path, text)}
+    for path, text in changed.items():
+        _replaced(path, text)
+    return [path.name for path in changed]
+
+
+def _differs(path: Path, text: str) -> bool:
+    return path.read_bytes() != text.encode()
+
+
+def _replaced(path: Path, text: str) -> None:
+    """The file with another content: all of it, or as it was."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(path.stat().st_mode & 0o777)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _tables(folder: Path) -> dict[str, dict[str, Any]]:
+    return {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,163 @@
+"""Releases of packages that must match torch -> rows; pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from cudadoctor.knowledge.update.listing import IndexFile
+from cudadoctor.knowledge.update.rows import Reading, Row, Tables
+from cudadoctor.knowledge.update.torch_release import SOURCE
+from cudadoctor.knowledge.update.wheel_inside import specifier_on
+from cudadoctor.knowledge.update.wheel_names import release_of, wheel_of
+
+TOGETHER_DAYS = 5
+"""A torchvision without an exact pin belongs to the torch that was uploaded as close as this."""
+
+
+class Companion(msgspec.Struct, frozen=True):
+    """A release of a companion. file: the one whose METADATA speaks for it, None: no wheel."""
+
+    package: str
+    version: str
+    day: str | None
+    python: str | None
+    yanked: bool
+    file: IndexFile | None
+
+
+class Paired(msgspec.Struct, frozen=True):
+    """A torchvision with its requirement on torch; day: of its upload, None not known."""
+
+    version: str
+    torch: str
+    day: str | None
+
+
+def packages(tables: Tables) -> tuple[str, ...]:
+    """The companions that the tables have, in their order."""
+    return tuple(dict.fromkeys(row["package"] for row in tables["companions"]["releases"]))
+
+
+def companions_of(package: str, files: Iterable[IndexFile]) -> tuple[Companion, ...]:
+    """The final releases of a package, oldest first."""
+    found: dict[str, list[IndexFile]] = {}
+    for file in files:
+        release = release_of(file.filename)
+        if release is not None and not release[1].is_prerelease and release[1].local is None:
+            found.setdefault(str(release[1]), []).append(file)
+    return tuple(_companion(package, name, found[name]) for name in sorted(found, key=Version))
+
+
+def _companion(package: str, version: str, files: list[IndexFile]) -> Companion:
+    wheels = [file for file in files if wheel_of(file.filename)]
+    linux = [file for file in wheels if "linux" in file.filename or "-any" in file.filename]
+    return Companion(
+        package=package,
+        version=version,
+        day=min((file.day for file in files if file.day), default=None),
+        python=next((file.python for file in files if file.python), None),
+        yanked=all(file.yanked for file in files),
+        file=next(iter([*linux, *wheels]), None),
+    )
+
+
+def unknown(releases: Iterable[Companion], tables: Tables, package: str) -> tuple[Companion, ...]:
+    """Those that the tables lack; older ones than the tables begin with are left out on purpose."""
+    rows = [row for row in tables["companions"]["releases"] if row["package"] == package]
+    known = {Version(row["version"]) for row in rows}
+    return tuple(
+        one
+        for one in releases
+        if Version(one.version) not in known
+        and Version(one.version) > min(known)
+        and not one.yanked
+    )
+
+
+def yanked(releases: Iterable[Companion], tables: Tables, package: str) -> Reading:
+    """A remark for each release in the tables that the index has taken back."""
+    known = {
+        row["version"] for row in tables["companions"]["releases"] if row["package"] == package
+    }
+    return Reading(
+        remarks=tuple(
+            f"{package} {one.version} was yanked from the index."
+            for one in releases
+            if one.yanked and one.version in known
+        )
+    )
+
+
+def row(one: Companion, requires: tuple[str, ...] | None, url: str) -> Row:
+    """The row of a new release. requires: None where nothing could say it."""
+    return Row(
+        table="companions.releases",
+        key={"package": one.package, "version": one.version},
+        values={
+            "torch": None if requires is None else specifier_on("torch", requires),
+            "python": one.python,
+        },
+        source=SOURCE,
+        url=url,
+    )
+
+
+def pairs(releases: Iterable[Companion], specifiers: Mapping[str, str]) -> tuple[Paired, ...]:
+    """The torchvision releases whose requirement is known. specifiers: version -> on torch."""
+    return tuple(
+        Paired(one.version, specifiers[one.version], one.day)
+        for one in releases
+        if specifiers.get(one.version)
+    )
+
+
+def pair_for(torch: str, day: str | None, known: Iterable[Paired]) -> str | None:
+    """The torchvision of a release: pinned to it, else uploaded beside it; None without one.
+
+    day: of torch's upload.
+    """
+    rows = sorted(known, key=lambda one: Version(one.version), reverse=True)
+    exact = next((one.version for one in rows if _pinned(one.torch) == torch), None)
+    if exact is not None or day is None:
+        return exact
+    beside = (
+        one.version
+        for one in rows
+        if one.day and _days_between(day, one.day) <= TOGETHER_DAYS
+        if _pinned(one.torch) is None and SpecifierSet(one.torch).contains(torch)
+    )
+    return next(beside, None)
+
+
+def new_pairs(tables: Tables, known: Iterable[Paired], url: str) -> tuple[Row, ...]:
+    """Releases in the tables for which a torchvision with an exact pin came out since."""
+    rows = []
+    for release in tables["torch"]["releases"]:
+        found = pair_for(release["torch"], None, known)
+        there = release["torchvision"]
+        if found and (there is None or Version(found) > Version(there)):
+            rows.append(
+                Row(
+                    table="torch.releases",
+                    key={"torch": release["torch"]},
+                    values={"torchvision": found},
+                    source=SOURCE,
+                    url=url,
+                )
+            )
+    return tuple(rows)
+
+
+def _pinned(specifier: str) -> str | None:
+    exact = re.fullmatch(r"==([\d.]+)", specifier)
+    return exact[1] if exact else None
+
+
+def _days_between(one: str, other: str) -> int:
+    return abs((date.fromisoformat(one) - date.fromisoformat(other)).days)
