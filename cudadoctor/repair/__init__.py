@@ -1,15 +1,218 @@
-"""`fix`: applies the plan to the examined environment as a transaction that can be undone."""
+"""`fix`: applies the plan to the examined environment as a transaction that can be undone.
+
+look, judge, plan, choose, show, ask, look for what stands in the way, record, apply, look again,
+keep or bring back.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from cudadoctor.asked import Asked
+from cudadoctor.repair.following import Following
+from cudadoctor.repair.interrupts import Interrupts
+from cudadoctor.repair.journal import Busy, Journal
 from cudadoctor.wrong_use import refuse
 
 if TYPE_CHECKING:
-    from cudadoctor.asked import Asked
+    from collections.abc import Iterable
+
+    from cudadoctor.checkup import Judged
+    from cudadoctor.render.shells import ShellName
+    from cudadoctor.repair.chosen import Chosen
+    from cudadoctor.repair.place import Place
+    from cudadoctor.repair.records import Begun, Opinion
+    from cudadoctor.repair.room import Download
+    from cudadoctor.repair.words import Outcome
+
+NOBODY = "nobody can be asked here (no terminal): add --yes to apply it, or --print to print it"
 
 
-def fix(asked: Asked) -> int:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of `fix`. open_journal: makes the journal of an environment."""
+
+    asked: Asked
+    following: Following
+    open_journal: Callable[[str], Journal]
+
+
+def fix(asked: Asked, open_journal: Callable[[str], Journal] = Journal.of) -> int:
     """Apply, resume, undo or forget a repair. 0 cured or nothing to do, 1 not cured."""
-    refuse(f"fix prints the repair and does not apply it: add --print{' again' * asked.printed}")
+    _refuse_what_needs_a_word(asked)
+    following = Following(verbose=asked.verbose > 0)
+    call = Call(asked=asked, following=following, open_journal=open_journal)
+    if asked.undo or asked.resume or asked.forget:
+        from cudadoctor.repair import earlier
+
+        with Interrupts() as interrupts:
+            ended = earlier.act(asked, open_journal, following, interrupts, _agreed_to(asked))
+        return _shown(ended, asked, None, None)
+    return _repair(call)
+
+
+def _refuse_what_needs_a_word(asked: Asked) -> None:
+    if asked.saved:
+        refuse("--from judges saved facts, which cannot be repaired: add --print")
+    if asked.manager == "docker":
+        refuse("--with docker writes an image and repairs none: add --print")
+    if asked.as_json and not asked.yes and not (asked.undo or asked.resume or asked.forget):
+        refuse("--json leaves no place for a question: add --yes, or --print")
+
+
+def _repair(call: Call) -> int:
+    from cudadoctor.repair import begin, chosen, place, refused
+
+    asked = call.asked
+    judged, before = _looked(asked)
+    steps = chosen.chosen(judged.plan)
+    prefix = judged.machine.python.prefix
+    project = prefix is not None and refused.holds_a_project(prefix)
+    where = place.place_of(judged.machine, steps.steps, project=project)
+    _tell(_plan_lines(judged, steps, where), asked)
+    tasks = chosen.tasks_of(steps, judged.machine, _shell(asked, judged))
+    if where is None or not any(task.commands or task.files for task in tasks):
+        return _shown(_nothing_applied(judged, steps, asked), asked, judged, before)
+    _refuse_place(judged, where, call)
+    if not _agreed_to(asked)("Apply?"):
+        return _shown(_unchanged("Nothing was changed.", 1), asked, judged, before)
+    first = begin.begun(where, judged.machine, tasks, before, begin.options_of(asked))
+    why, download = _in_the_way(where, judged, steps, call)
+    ended = _unchanged(why, 1) if why else _begin(first, where, download, call)
+    return _shown(ended, asked, judged, before)
+
+
+def _looked(asked: Asked) -> tuple[Judged, Opinion]:
+    """The machine, judged and planned for, and the verdict in short."""
+    from cudadoctor import checkup, commands, printing
+    from cudadoctor.render import json_v1
+    from cudadoctor.repair.better import opinion
+
+    machine = commands.told(commands.this_machine(asked)[0], asked)
+    wishes = printing.wishes_of(asked, machine)
+    judged = checkup.judge(machine, wishes, ignore=asked.ignore)
+    return judged, opinion(json_v1.report(checkup.report(judged, full=True)))
+
+
+def _refuse_place(judged: Judged, where: Place, call: Call) -> None:
+    from cudadoctor.repair import begin
+    from cudadoctor.repair.records import JournalError
+
+    if sentence := begin.refusal(judged.machine, where, allow_shared=call.asked.shared):
+        refuse(sentence)
+    try:
+        story = call.open_journal(where.prefix).open_story()
+    except JournalError as error:
+        refuse(f"{where.prefix}: {error}")
+    if story is not None and story.unfinished:
+        refuse(
+            "an earlier repair of this environment was interrupted: end it with"
+            " cudadoctor fix --resume, or take it back with cudadoctor fix --undo"
+        )
+    if where.limits:
+        call.following.say(where.limits)
+
+
+def _in_the_way(
+    where: Place, judged: Judged, steps: Chosen, call: Call
+) -> tuple[str | None, Download | None]:
+    """Why nothing may be changed (None: it may), and what will be downloaded."""
+    from cudadoctor.repair import begin, refused
+
+    if sentence := refused.in_use(where, call.following.say):
+        return f"Nothing was changed: {sentence}.", None
+    with call.following.doing("asking a resolver"):
+        why, download = begin.dry_run(steps.steps, judged.machine, call.asked, call.following.say)
+    return (f"Nothing was changed: {why}." if why else None), download
+
+
+def _begin(first: Begun, where: Place, download: Download | None, call: Call) -> Outcome:
+    """Repair, where no other repair runs and the disk suffices."""
+    from cudadoctor.repair import begin
+    from cudadoctor.repair.transaction import Transaction
+
+    try:
+        with Interrupts() as interrupts, call.open_journal(where.prefix) as journal:
+            if sentence := begin.no_room(where, download, journal.folder):
+                return _unchanged(f"Nothing was changed: {sentence}.", 1)
+            return Transaction(journal, first, call.following, interrupts, os.environ).run()
+    except Busy:
+        return _unchanged(f"Nothing was changed: another cudadoctor repairs {where.prefix}.", 1)
+    except OSError as error:
+        return _unchanged(f"Nothing was changed: {where.prefix}: {error.strerror}.", 1)
+
+
+def _agreed_to(asked: Asked) -> Callable[[str], bool]:
+    """How the user is asked; --yes answers all questions."""
+
+    def ask(question: str) -> bool:
+        if asked.yes:
+            return True
+        if not sys.stdin.isatty():
+            refuse(NOBODY)
+        sys.stdout.flush()
+        sys.stderr.write(f"\n{question} [y/N] ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    return ask
+
+
+def _nothing_applied(judged: Judged, steps: Chosen, asked: Asked) -> Outcome:
+    from cudadoctor.repair.words import Outcome, what_remains
+
+    if judged.diagnosis.verdict == "healthy" or not (judged.plan.steps or judged.diagnosis.primary):
+        return Outcome(kind="nothing", code=0, why="Nothing to do.")
+    _tell(what_remains(judged, steps, _width()), asked)
+    return Outcome(kind="unchanged", code=1, why="Nothing was changed.")
+
+
+def _unchanged(why: str, code: int) -> Outcome:
+    from cudadoctor.repair.words import Outcome
+
+    return Outcome(kind="unchanged", code=code, why=why)
+
+
+def _shell(asked: Asked, judged: Judged) -> ShellName:
+    from cudadoctor import printing
+
+    return printing.wishes_of(asked, judged.machine).shell
+
+
+def _plan_lines(judged: Judged, steps: Chosen, where: Place | None) -> Iterable[str]:
+    from cudadoctor.repair import words
+
+    return words.plan(judged, steps, where, _width())
+
+
+def _width() -> int:
+    from cudadoctor import commands, painting
+
+    return painting.width(commands.NARROWEST, commands.WIDEST)
+
+
+def _tell(lines: Iterable[str], asked: Asked) -> None:
+    """Lines for people, on stdout; with --json there is only the document."""
+    if not asked.as_json:
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+
+
+def _shown(one: Outcome, asked: Asked, judged: Judged | None, before: Opinion | None) -> int:
+    from cudadoctor import commands
+    from cudadoctor.repair import words
+
+    if asked.as_json:
+        from cudadoctor import __version__, knowledge
+        from cudadoctor.render import json_v1
+
+        versions = (__version__, str(knowledge.load().date))
+        document = words.document(one, judged, before, versions)
+        commands.written(json_v1.dumps(document) + "\n", asked.output)
+    else:
+        _tell(["", *words.outcome(one, _width())], asked)
+    return one.code

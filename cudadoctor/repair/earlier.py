@@ -1,0 +1,210 @@
+"""`fix --undo`, `--resume` and `--forget`: what follows from the journal of an earlier repair."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from cudadoctor.repair import refused
+from cudadoctor.repair.following import Following
+from cudadoctor.repair.journal import FOLDER, NAME, Busy, Journal
+from cudadoctor.repair.manifest import differing, packages_of
+from cudadoctor.repair.place import Place
+from cudadoctor.repair.records import (
+    Begun,
+    Forgotten,
+    JournalError,
+    Judged,
+    RolledBack,
+    Story,
+)
+from cudadoctor.repair.restore import RestoreError
+from cudadoctor.repair.transaction import Transaction, edited, end_left_behind
+from cudadoctor.repair.words import Outcome, lost
+from cudadoctor.wrong_use import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cudadoctor.asked import Asked
+    from cudadoctor.repair.interrupts import Interrupts
+
+Ask = "Callable[[str], bool]"
+
+
+def act(
+    asked: Asked,
+    open_journal: Callable[[str], Journal],
+    following: Following,
+    interrupts: Interrupts,
+    ask: Callable[[str], bool],
+) -> Outcome:
+    """Undo, resume or forget the last repair of the environment that is meant."""
+    prefix = with_journal(asked.python)
+    word = "undo" if asked.undo else "resume" if asked.resume else "forget"
+    if prefix is None:
+        where = f" in {asked.python}" if asked.python else " in this environment"
+        return Outcome(kind="nothing", code=0, why=f"Nothing to {word}{where}: no repair is known.")
+    journal = open_journal(prefix)
+    try:
+        with journal:
+            story = journal.open_story()
+            if story is None or (asked.resume and not story.unfinished):
+                why = f"Nothing to {word}: {_said(journal)}."
+                return Outcome(kind="nothing", code=0, why=why, journal=journal.path)
+            _refuse_root(story, prefix)
+            acting = Transaction(journal, story.begun, following, interrupts, os.environ)
+            if asked.undo:
+                return _undo(acting, story, ask)
+            return _resume(acting, story) if asked.resume else _forget(acting, story)
+    except Busy:
+        refuse(f"another cudadoctor is repairing {prefix}: wait for it")
+    except JournalError as error:
+        refuse(f"{journal.path}: {error}")
+    except OSError as error:
+        refuse(f"{journal.path} cannot be opened: {error.strerror}")
+
+
+def with_journal(python: str | None) -> str | None:
+    """The folder of the environment that is meant, where it has a journal.
+
+    Nothing is run: the Python of a half repaired environment may not start.
+    """
+    for folder in _candidates(python):
+        if os.path.isfile(os.path.join(folder, FOLDER, NAME)):
+            return folder
+    return None
+
+
+def _candidates(python: str | None) -> Iterator[str]:
+    if python is None:
+        named = [os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+        yield from (os.path.abspath(one) for one in (*named, ".venv") if one)
+    path = os.path.abspath(os.path.expanduser(python)) if python else _on_path()
+    above = os.path.dirname(path)
+    yield from (path, above, os.path.dirname(above))
+    yield from _made_for(path)
+
+
+def _on_path() -> str:
+    from cudadoctor import early
+    from cudadoctor.probes import target
+
+    try:
+        return target.choose(early.host()).executable
+    finally:
+        early.end()
+
+
+def _made_for(path: str) -> Iterator[str]:
+    """Environments that the doctor made because this interpreter takes no packages."""
+    home = os.path.join(os.path.expanduser("~"), ".venvs")
+    names = os.listdir(home) if os.path.isdir(home) else []
+    for name in sorted(names):
+        try:
+            told = Journal.of(os.path.join(home, name)).stories()
+        except JournalError:
+            continue
+        if told and told[-1].begun.examined == path:
+            yield os.path.join(home, name)
+
+
+def _said(journal: Journal) -> str:
+    told = journal.stories()
+    if not told:
+        return "no repair is known"
+    ends = {"kept": "the last repair was kept", "over": "the last repair has been taken back"}
+    return ends.get(told[-1].stage, "the last repair is over")
+
+
+def _refuse_root(story: Story, prefix: str) -> None:
+    place = Place(prefix=prefix, roots=story.begun.roots, python=story.begun.afterwards)
+    if sentence := refused.owned_by_another(place) or refused.unwritable(place, None):
+        refuse(sentence)
+
+
+def _undo(acting: Transaction, story: Story, ask: Callable[[str], bool]) -> Outcome:
+    if not end_left_behind(story):
+        return _still_running(acting, "undo")
+    if story.stage == "untouched":
+        return _never_begun(acting, 0)
+    kept = story.stage == "kept"
+    if kept and (sentence := _would_be_lost(acting)) and not ask(sentence):
+        return Outcome(kind="unchanged", code=1, why="Nothing was changed.")
+    return _restored(acting, undo=kept or story.undoing, code=0)
+
+
+def _would_be_lost(acting: Transaction) -> str | None:
+    left = acting.snapshot.left()
+    if left is None:
+        return None
+    with acting.following.doing("comparing with what the repair left"):
+        paths = list(differing(left, acting.snapshot.present()))
+    return lost(packages_of(paths), len(paths)) if paths else None
+
+
+def _restored(acting: Transaction, *, undo: bool, code: int) -> Outcome:
+    try:
+        with acting.following.doing("bringing back what was there"):
+            restored = acting.bring_back("asked for", undo=undo)
+    except RestoreError as error:
+        why = f"Not all could be brought back: {error}. Cure that, then run the same again."
+        return Outcome(kind="stuck", code=1, why=why, journal=acting.journal.path)
+    counts = f"{restored.brought} files brought back, {restored.removed} removed"
+    return Outcome(
+        kind="undone",
+        code=code,
+        why=f"All is as it was before the repair ({counts}).",
+        notes=edited(restored),
+        journal=acting.journal.path,
+    )
+
+
+def _never_begun(acting: Transaction, code: int) -> Outcome:
+    acting.snapshot.remove()
+    acting.journal.append(RolledBack(id=acting.begun.id))
+    why = "The repair had changed nothing yet; its beginnings were removed."
+    return Outcome(kind="undone", code=code, why=why, journal=acting.journal.path)
+
+
+def _still_running(acting: Transaction, word: str) -> Outcome:
+    why = f"The package manager of the interrupted repair cannot be ended: reboot, then {word}."
+    return Outcome(kind="unchanged", code=1, why=why, journal=acting.journal.path)
+
+
+def _resume(acting: Transaction, story: Story) -> Outcome:
+    """Half installed state is never built upon: it is taken back, and the plan begun anew."""
+    if not end_left_behind(story):
+        return _still_running(acting, "resume")
+    if story.stage == "changed":
+        return acting.judge()
+    if story.stage == "checked":
+        last = story.of(Judged)[-1]
+        return acting.keep(last.after, last.why)
+    if story.stage == "restoring":
+        return _restored(acting, undo=story.undoing, code=0 if story.undoing else 1)
+    back = _never_begun(acting, 0) if story.stage == "untouched" else None
+    back = back or _restored(acting, undo=False, code=0)
+    if back.kind != "undone":
+        return back
+    return again(acting, story.begun)
+
+
+def again(acting: Transaction, begun: Begun) -> Outcome:
+    """The same plan from the start, as a repair of its own."""
+    from cudadoctor.repair.begin import new_id, prepared
+
+    acting.following.say("the interrupted repair was taken back; it begins anew")
+    os.makedirs(acting.journal.folder, exist_ok=True)
+    anew = prepared(begun, new_id())
+    again_ = Transaction(acting.journal, anew, acting.following, acting.interrupts, acting.env)
+    return again_.run()
+
+
+def _forget(acting: Transaction, story: Story) -> Outcome:
+    if story.unfinished:
+        refuse("the last repair is unfinished: end it with --resume or --undo first")
+    acting.snapshot.remove()
+    acting.journal.append(Forgotten(id=story.id))
+    why = "What was there before the last repair is forgotten; it can no longer be undone."
+    return Outcome(kind="forgotten", code=0, why=why, journal=acting.journal.path)

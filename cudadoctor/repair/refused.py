@@ -1,0 +1,149 @@
+"""What a repair does not touch, each in one sentence with the next step."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cudadoctor.render import inert
+from cudadoctor.repair.running import used_by
+from cudadoctor.repair.snapshot import walked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cudadoctor.facts import Machine
+    from cudadoctor.repair.place import Place
+    from cudadoctor.repair.running import Use
+
+MOST_NAMED = 3
+_PROJECT_FILES = (".git", ".hg", "pyproject.toml", "setup.py", "package.json", "Makefile")
+
+
+def holds_a_project(prefix: str) -> bool:
+    """Whether somebody's own files lie in the environment's folder."""
+    return any(os.path.exists(os.path.join(prefix, name)) for name in _PROJECT_FILES)
+
+
+def shared(machine: Machine, place: Place) -> str | None:
+    """Why an environment that others share is not touched; pure."""
+    kind, python = machine.python.kind, machine.python.executable
+    if place.made:
+        return None
+    way = "make an environment of your own and name it with --python, or add --allow-shared"
+    if kind == "conda-base":
+        return f"{python} is conda's base, which conda itself runs in: {way}"
+    if kind == "system" and not _is_an_image(machine):
+        return f"{python} belongs to the system, and other programs run in it: {way}"
+    if kind == "pipx":
+        return f"{python} belongs to a program that pipx installed: reinstall it with pipx"
+    if kind == "embedded":
+        return f"{python} is part of a program: repair it with that program's own installer"
+    return None
+
+
+def _is_an_image(machine: Machine) -> bool:
+    """In an image /usr/local is the environment, as in Docker's own Python images."""
+    inside = machine.container.kind not in (None, "none")
+    prefix = machine.python.prefix or ""
+    return inside and prefix.rstrip("/") == "/usr/local"
+
+
+def owned_by_another(place: Place) -> str | None:
+    """Files that root writes into a user's environment would be root's."""
+    if sys.platform == "win32" or os.geteuid() != 0:
+        return None
+    for path in _existing(place):
+        owner = os.stat(path).st_uid
+        if owner != 0:
+            name = _user_name(owner)
+            return (
+                f"{path} belongs to {name}, and its files would become root's: run this as {name}"
+            )
+    return None
+
+
+def _user_name(number: int) -> str:
+    with contextlib.suppress(KeyError, ImportError):
+        import pwd
+
+        return pwd.getpwuid(number).pw_name
+    return f"the user with the number {number}"
+
+
+def _existing(place: Place) -> Iterator[str]:
+    """The environment's folder and the folders in it that are written into."""
+    if os.path.isdir(place.prefix):
+        yield place.prefix
+    for root in place.roots:
+        for path, _ in _outer(root.path):
+            yield path
+
+
+def _outer(folder: str) -> Iterator[tuple[str, str]]:
+    for below in ("bin", "Scripts", "lib", "Lib", ""):
+        path = os.path.join(folder, below) if below else folder
+        if os.path.isdir(path) and not os.path.islink(path):
+            yield path, below
+
+
+def unwritable(place: Place, site_packages: str | None) -> str | None:
+    """Why nothing can be installed there: another owner, a read-only file system."""
+    folders = [place.prefix, *(root.path for root in place.roots)]
+    if site_packages and not place.made:
+        folders.append(site_packages)
+    for folder in dict.fromkeys(folders):
+        path = folder
+        while not os.path.isdir(path) and os.path.dirname(path) != path:
+            path = os.path.dirname(path)
+        if not os.access(path, os.W_OK | os.X_OK):
+            return (
+                f"{folder} cannot be written to by this user: run this as its owner, or make an"
+                " environment of your own"
+            )
+    return None
+
+
+def in_use(place: Place, say: Callable[[str], None]) -> str | None:
+    """Who runs in the environment; what could not be looked at is said."""
+    use = used_by(place.prefix, place.roots)
+    if not use.known:
+        say("not checked: whether programs run in this environment; end them first")
+    elif use.unread:
+        say(f"not checked: {use.unread} processes of other users that may run in this environment")
+    return running(use)
+
+
+def running(use: Use) -> str | None:
+    """The sentence about the processes that run in it; pure."""
+    if not use.users:
+        return None
+    some = [f"{inert(one.words)} ({one.pid})" for one in use.users[:MOST_NAMED]]
+    more = len(use.users) - len(some)
+    named = ", ".join(some) + (f" and {more} more" if more else "")
+    verb = "runs" if len(use.users) == 1 else "run"
+    return f"{named} {verb} in this environment, whose files would change under it: end it first"
+
+
+def can_link(folder: str) -> bool:
+    """Whether this file system takes hard links."""
+    one, other = (os.path.join(folder, name) for name in ("link-1", "link-2"))
+    try:
+        with open(one, "wb"):
+            pass
+        os.link(one, other)
+    except OSError:
+        return False
+    finally:
+        for path in (one, other):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+    return True
+
+
+def bytes_of(place: Place) -> int:
+    """What the files of the environment hold, in bytes."""
+    return sum(found.st_size for root in place.roots for _, found in walked(root))

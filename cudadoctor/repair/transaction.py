@@ -1,0 +1,314 @@
+"""One repair as a transaction: recorded, applied, looked at again, kept or brought back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+
+from cudadoctor.repair.applied import Command, Ended, end_group, environment, process
+from cudadoctor.repair.better import better, opinion
+from cudadoctor.repair.following import Following
+from cudadoctor.repair.interrupts import Interrupts
+from cudadoctor.repair.journal import Journal
+from cudadoctor.repair.manifest import ManifestError
+from cudadoctor.repair.records import (
+    Begun,
+    Checking,
+    Forgotten,
+    Judged,
+    Kept,
+    Opinion,
+    RolledBack,
+    RollingBack,
+    SnapshotBegun,
+    SnapshotDone,
+    StepBegun,
+    StepEnded,
+    Story,
+    Task,
+    Undone,
+)
+from cudadoctor.repair.restore import Restored, RestoreError, remove_made, restore
+from cudadoctor.repair.room import shown
+from cudadoctor.repair.second_look import NoAnswer, check
+from cudadoctor.repair.snapshot import Snapshot
+from cudadoctor.repair.words import Outcome
+
+
+class Failed(Exception):  # noqa: N818 - told in one sentence
+    """The repair cannot go on. tail: the last lines of the tool."""
+
+    def __init__(self, why: str, tail: tuple[str, ...] = ()) -> None:
+        super().__init__(why)
+        self.tail = tail
+
+
+class Transaction:
+    """A repair of one environment. journal: locked by the caller."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        begun: Begun,
+        following: Following,
+        interrupts: Interrupts,
+        env: Mapping[str, str],
+    ) -> None:
+        self.journal = journal
+        self.begun = begun
+        self.following = following
+        self.interrupts = interrupts
+        self.env = env
+        self.snapshot = Snapshot(journal.folder, begun.id, begun.roots)
+        self.log = os.path.join(journal.folder, "log.txt")
+        self.touched = True  # unless `run` knows better
+
+    def run(self) -> Outcome:
+        """From the beginning to the end."""
+        self.touched = False
+        try:
+            self.journal.append(self.begun)
+            self._record()
+            for number, task in enumerate(self.begun.tasks):
+                self._apply(number, task)
+        except (Failed, OSError) as error:
+            return self._given_up(error)
+        return self.judge()
+
+    def judge(self) -> Outcome:
+        """Look again, then keep it or bring back what was there."""
+        try:
+            self.journal.append(Checking(id=self.begun.id))
+            after = self._looked()
+            cured = tuple(cause for task in self.begun.tasks for cause in task.cures)
+            good, why = better(self.begun.before, after, cured)
+            self.journal.append(Judged(id=self.begun.id, better=good, why=why, after=after))
+        except (Failed, OSError) as error:
+            return self._given_up(error)
+        return self.keep(after, why) if good else self._back(why, after=after)
+
+    def keep(self, after: Opinion, why: str) -> Outcome:
+        """The repair stays."""
+        try:
+            self.snapshot.note_left()
+            self.journal.append(Kept(id=self.begun.id))
+        except OSError as error:
+            return self._given_up(error)
+        self._forget_older()
+        broken = after.verdict == "broken"
+        rest = f"; still broken: {', '.join(after.told)}" if broken else ""
+        return self._outcome(
+            "kept",
+            int(broken),
+            f"Repaired: {why}{rest}.",
+            after=after,
+            notes=self._way_back(),
+            applied=tuple(task.id for task in self.begun.tasks),
+        )
+
+    def bring_back(self, why: str, *, undo: bool = False) -> Restored:
+        """Bring back what was there, whatever has been done. Raises RestoreError."""
+        identity = self.begun.id
+        with contextlib.suppress(OSError):  # a full disk: there is room once the new has gone
+            self.journal.append(RollingBack(id=identity, why=why, undo=undo))
+        try:
+            restored = restore(self.snapshot)
+        except ManifestError as error:
+            raise RestoreError(str(error)) from error
+        end = Undone(id=identity) if undo else RolledBack(id=identity)
+        try:
+            self.journal.append(end)
+            self.snapshot.remove()
+        except OSError as error:
+            raise RestoreError(f"the journal: {error.strerror}") from error
+        remove_made(self.begun.made)
+        return restored
+
+    # --- the steps ---------------------------------------------------------------------------
+
+    def _record(self) -> None:
+        """The snapshot; nothing has been changed before it is on disk."""
+        self.journal.append(SnapshotBegun(id=self.begun.id))
+        with self.following.doing("recording what is there"):
+            try:
+                count = self.snapshot.take()
+            except OSError as error:
+                where = f" ({error.filename})" if error.filename else ""
+                raise Failed(
+                    f"what is there cannot be recorded: {error.strerror}{where}"
+                ) from error
+        self._heed()
+        self.journal.append(SnapshotDone(id=self.begun.id, entries=count))
+        self.touched = True
+
+    def _apply(self, number: int, task: Task) -> None:
+        for argv in task.commands:
+            self._heed()
+            self._run(number, task, argv)
+        if task.files:
+            self._write(number, task)
+
+    def _run(self, number: int, task: Task, argv: tuple[str, ...]) -> None:
+        try:
+            command = Command(argv, environment(self.env, task.variables), self.log)
+        except OSError as error:
+            raise Failed(f"{argv[0]} cannot be started: {error.strerror}") from error
+        try:
+            self._announce(number, argv, command.pid)
+        except OSError:
+            command.end()
+            raise
+        command.go()
+        what = f"step {number + 1} of {len(self.begun.tasks)}: {task.title}"
+        with self.following.doing(what):
+            ended = command.wait(self.following.line, self.interrupts)
+        self._heed()
+        self.journal.append(StepEnded(id=self.begun.id, number=number, code=ended.code))
+        _demand_success(argv, ended)
+
+    def _announce(self, number: int, argv: tuple[str, ...], pid: int) -> None:
+        seen = process(pid)
+        self.journal.append(
+            StepBegun(
+                id=self.begun.id,
+                number=number,
+                argv=argv,
+                pid=pid,
+                started=seen.started if seen else None,
+            )
+        )
+
+    def _write(self, number: int, task: Task) -> None:
+        """Files of the doctor's own: the variables of a conda environment."""
+        argv = ("write", *(path for path, _ in task.files))
+        self.journal.append(StepBegun(id=self.begun.id, number=number, argv=argv))
+        for path, text in task.files:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(f"{path}.new", "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            os.replace(f"{path}.new", path)
+        self.journal.append(StepEnded(id=self.begun.id, number=number, code=0))
+
+    def _looked(self) -> Opinion:
+        with self.following.doing("looking again"):
+            try:
+                found = check(self.begun, self.journal.folder, self.env, self.interrupts)
+            except NoAnswer as error:
+                self._heed()
+                raise Failed(f"{error}: nobody can tell whether it helped") from error
+        self._heed()
+        return opinion(found)
+
+    def _heed(self) -> None:
+        if self.interrupts():
+            raise Failed("it was interrupted")
+
+    # --- the ends ----------------------------------------------------------------------------
+
+    def _given_up(self, error: Exception) -> Outcome:
+        why = str(error) if isinstance(error, Failed) else _words(error)
+        tail = error.tail if isinstance(error, Failed) else ()
+        return self._back(why, tail=tail)
+
+    def _back(
+        self, why: str, *, after: Opinion | None = None, tail: tuple[str, ...] = ()
+    ) -> Outcome:
+        code = self.interrupts.code if self.interrupts() else 1
+        if not self.touched:
+            self._discard()
+            text = f"Nothing was changed: {why}."
+            return self._outcome("unchanged", code, text, after=after, tail=tail)
+        try:
+            with self.following.doing("bringing back what was there"):
+                restored = self.bring_back(why)
+        except RestoreError as error:
+            return self._outcome("stuck", code, stuck(why, error), after=after, tail=tail)
+        text = f"Not repaired, and all is as it was before: {why}."
+        notes = edited(restored)
+        return self._outcome("rolled-back", code, text, after=after, tail=tail, notes=notes)
+
+    def _discard(self) -> None:
+        with contextlib.suppress(OSError):
+            self.snapshot.remove()
+            self.journal.append(RolledBack(id=self.begun.id))
+            remove_made(self.begun.made)
+
+    def _way_back(self) -> tuple[str, ...]:
+        with contextlib.suppress(OSError, ManifestError):
+            size = shown(self.snapshot.held_bytes())
+            return (
+                f"cudadoctor fix --undo brings back what was there; until then that takes {size}"
+                " of disk (--forget removes it).",
+            )
+        return ()
+
+    def _forget_older(self) -> None:
+        """Only the last repair can be undone: what was kept for earlier ones goes."""
+        for one in self.journal.stories():
+            if one.stage == "kept" and one.id != self.begun.id:
+                with contextlib.suppress(OSError):
+                    Snapshot(self.journal.folder, one.id, one.begun.roots).remove()
+                    self.journal.append(Forgotten(id=one.id))
+
+    def _outcome(
+        self,
+        kind: str,
+        code: int,
+        why: str,
+        *,
+        after: Opinion | None = None,
+        tail: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
+        applied: tuple[str, ...] = (),
+    ) -> Outcome:
+        return Outcome(
+            kind=kind,
+            code=code,
+            why=why,
+            after=after,
+            tail=tail,
+            notes=notes,
+            applied=applied,
+            journal=self.journal.path,
+        )
+
+
+def stuck(why: str, error: RestoreError) -> str:
+    """The sentence where not all could be brought back."""
+    return (
+        f"Not repaired ({why}), and not all could be brought back: {error}. Nothing of the record"
+        " is lost: cure that, then run cudadoctor fix --undo."
+    )
+
+
+def edited(restored: Restored) -> tuple[str, ...]:
+    """A note on files whose old content is nowhere."""
+    if not restored.edited:
+        return ()
+    some = ", ".join(restored.edited[:5])
+    return (f"Some tool wrote into files in place, which keep its changes: {some}.",)
+
+
+def end_left_behind(story: Story) -> bool:
+    """End the package manager of a doctor that was killed; whether it is gone."""
+    begun, ended = story.of(StepBegun), story.of(StepEnded)
+    if not begun or len(ended) >= len(begun) or begun[-1].pid is None:
+        return True
+    return end_group(begun[-1].pid, begun[-1].started)
+
+
+def _demand_success(argv: tuple[str, ...], ended: Ended) -> None:
+    if ended.code == 0:
+        return
+    if ended.code is None:
+        raise Failed(f"{argv[0]} said nothing for half an hour and was ended", ended.tail)
+    how = f"was ended by signal {-ended.code}" if ended.code < 0 else f"ended with {ended.code}"
+    raise Failed(f"{' '.join(argv[:4])} ... {how}", ended.tail)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror or error}{where}"
+    return str(error)

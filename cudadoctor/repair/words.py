@@ -1,0 +1,168 @@
+"""What a repair says: its plan before, its outcome after. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cudadoctor.render import inert, pasted
+from cudadoctor.render.summary import cost_of, manual_of
+from cudadoctor.repair.room import shown as as_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from cudadoctor.checkup import Judged
+    from cudadoctor.facts import Machine
+    from cudadoctor.plan import Step
+    from cudadoctor.render.shells import Shell
+    from cudadoctor.repair.chosen import Chosen, Left
+    from cudadoctor.repair.place import Place
+    from cudadoctor.repair.records import Opinion
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a call of `fix` ended. code: its exit code. why: the sentence that is shown.
+
+    tail: the last lines of the tool that failed. held_bytes: disk that the way back takes.
+    """
+
+    kind: str
+    code: int
+    why: str
+    after: Opinion | None = None
+    tail: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    journal: str | None = None
+    applied: tuple[str, ...] = ()
+
+
+def plan(judged: Judged, chosen: Chosen, place: Place | None, width: int) -> Iterator[str]:
+    """The plan as it is shown before it is asked about."""
+    machine, diagnosis = judged.machine, judged.diagnosis
+    yield from _row("examined", machine.python.executable or "?", width)
+    yield from _row("verdict", _verdict(diagnosis.verdict, diagnosis.primary), width)
+    if place is not None and place.made:
+        yield from _row("new", f"{place.prefix}, which an undo removes", width)
+    for number, step in enumerate((*chosen.steps, *chosen.shell), 1):
+        yield ""
+        yield from _step(number, step, machine, width)
+    yield from left(chosen.left, width)
+
+
+def _verdict(verdict: str, primary: str | None) -> str:
+    return f"{verdict}: {primary}" if primary else verdict
+
+
+def _step(number: int, step: Step, machine: Machine, width: int) -> Iterator[str]:
+    yield from wrapped(f"{number}. {inert(step.title)} [{cost_of(step)}]", width, 0, 3)
+    yield from wrapped(f"cures {', '.join(step.cures)}", width, 3)
+    for text in (manual_of(step), step.note):
+        if text:
+            yield from wrapped(text, width, 3)
+    if step.packages and step.packages.download_bytes:
+        size = as_size(step.packages.download_bytes)
+        yield from wrapped(f"downloads at least {size}", width, 3)
+    for line in pasted.lines(step, machine):
+        yield f"     {line}"
+
+
+def left(some: tuple[Left, ...], width: int) -> Iterator[str]:
+    """The steps that the user takes."""
+    if not some:
+        return
+    yield ""
+    yield "left for you (cudadoctor fix --print shows all of it):"
+    for one in some:
+        yield from wrapped(f"- {inert(one.step.title)} [{one.why}]", width, 0, 2)
+
+
+def for_the_shell(variables: Mapping[str, str | None], words: Shell, width: int) -> Iterator[str]:
+    """The variables that no program can set in the shell that started it."""
+    if not variables:
+        return
+    yield from wrapped(
+        "set in the second look only; a program cannot change the shell that started it, so put"
+        " these lines into its start file:",
+        width,
+        0,
+    )
+    for name, value in variables.items():
+        yield f"  {words.variable(name, value)}"
+
+
+def what_remains(judged: Judged, chosen: Chosen, width: int) -> Iterator[str]:
+    """Why nothing is applied where something is wrong."""
+    diagnosis = judged.diagnosis
+    if chosen.left:
+        sentence = "Nothing of this can be done here without more rights than the doctor takes."
+    elif diagnosis.verdict == "undecided":
+        sentence = "The facts do not suffice for a repair."
+    else:
+        sentence = f"No step is known that cures {diagnosis.primary or 'what was found'}."
+    yield ""
+    yield from wrapped(sentence, width, 0)
+
+
+def outcome(one: Outcome, width: int) -> Iterator[str]:
+    """The last words."""
+    if one.tail:
+        yield "the tool said last:"
+        for line in one.tail:
+            yield f"  {inert(line)[:400]}"
+    yield from wrapped(one.why, width, 0)
+    for note in one.notes:
+        yield from wrapped(note, width, 0)
+
+
+def document(
+    one: Outcome, judged: Judged | None, before: Opinion | None, versions: tuple[str, str]
+) -> dict[str, Any]:
+    """The JSON document of `fix --json`. versions: the doctor's, and the knowledge's date."""
+    from cudadoctor.render import json_v1
+
+    return {
+        "schema": 1,
+        "cudadoctor": versions[0],
+        "knowledge": versions[1],
+        "outcome": one.kind,
+        "exit": one.code,
+        "why": one.why,
+        "examined": judged.machine.python.executable if judged else None,
+        "before": before and msgspec.to_builtins(before),
+        "after": one.after and msgspec.to_builtins(one.after),
+        "applied": list(one.applied),
+        "plan": json_v1.plan(judged.plan) if judged else None,
+        "tool_said": list(one.tail),
+        "notes": list(one.notes),
+        "journal": one.journal,
+    }
+
+
+def lost(packages: tuple[str, ...], paths: int) -> str:
+    """What an undo takes away besides the repair."""
+    named = ", ".join(packages[:8]) + (" and more" if len(packages) > 8 else "")
+    about = f" (packages: {inert(named)})" if packages else ""
+    verb = "file has" if paths == 1 else "files have"
+    return (
+        f"{paths} {verb} changed since the repair{about}; the undo brings back the state before it"
+        " and these changes are lost"
+    )
+
+
+def _row(label: str, text: str, width: int) -> Iterable[str]:
+    return wrapped(f"{label:<10}{inert(text)}", width, 0, 10)
+
+
+def wrapped(text: str, width: int, indent: int, hang: int = 0) -> list[str]:
+    """Words on lines of that width; a long word such as a path is never cut."""
+    return textwrap.wrap(
+        inert(text),
+        width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hang),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
