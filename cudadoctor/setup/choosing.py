@@ -1,9 +1,10 @@
 """Which Python and which tool a new environment is made with, and which build goes into it.
 
-The user's own Python is taken where torch has a build for it, else the one on this machine that
-allows the newest torch, else one that uv or conda fetches. The tool is pip in a venv, since the
-tables are about its wheels and every Python brings it; uv where the Python brings no pip or must
-be fetched; conda where only conda can fetch it. A wish for a tool is obeyed.
+The user's own Python is taken where torch has a build for it and no other Python on this machine
+allows a newer torch, else that other one, else one that uv or conda fetches. The tool is pip in a
+venv, since the tables are about its wheels and nearly every Python brings it; uv where the Python
+brings no pip or must be fetched; conda where only conda can fetch it. A wish for a tool is obeyed,
+and a Python that was named is never changed for another.
 """
 
 from __future__ import annotations
@@ -94,9 +95,11 @@ def suffices(known: Known, kb: Knowledge) -> bool:
     if known.named or known.tool in ("conda", "pixi"):
         return True
     own = _own(known, kb)
-    fits = own is not None and own.choice.build is not None
+    if own is None or own.base is None or own.choice.build is None:
+        return False
     by_uv = known.tool == "uv" or (known.tool is None and known.tools.uv is not None)
-    return fits and own is not None and own.base is not None and (own.base.pip is True or by_uv)
+    newest = _best(_fetchable(known, kb), own.base.version)
+    return (own.base.pip is True or by_uv) and not _is_newer(newest, own)
 
 
 def choose(known: Known, kb: Knowledge) -> Chosen | NoWay:
@@ -104,14 +107,25 @@ def choose(known: Known, kb: Knowledge) -> Chosen | NoWay:
     own = _own(known, kb)
     if known.tool in ("conda", "pixi"):
         return _fetched(known, kb, known.tool, own)
+    found = None if known.named else _best(_offers(known, kb), _version(known))
+    serves = found is not None and (known.tool == "uv" or _brings_pip(found))
     if own is not None and own.choice.build is not None and own.base is not None:
-        return _from_own(known, kb, own, own.base)
+        if found is not None and serves and _is_newer(found, own):
+            text = f"Python {own.base.version} would get torch {own.choice.build.torch} only."
+            return _made(known.tool or "pip", found, (text,))
+        return _from_own(known, own, own.base, found if serves else None)
     if known.named:
         return _named_in_vain(known, kb, own)
-    found = _best(_offers(known, kb), _version(known))
-    if found is not None and (known.tool == "uv" or _brings_pip(found)):
+    if found is not None and serves:
         return _made(known.tool or "pip", found, _instead(known, own))
     return _fetched(known, kb, known.tool or _fetcher(known.tools), own)
+
+
+def _is_newer(one: _Offer | None, own: _Offer) -> bool:
+    """Whether another Python would get a newer torch."""
+    if one is None or one.choice.build is None or own.choice.build is None:
+        return False
+    return one.choice.build.torch > own.choice.build.torch
 
 
 def _own(known: Known, kb: Knowledge) -> _Offer | None:
@@ -133,16 +147,15 @@ def _version(known: Known) -> Version:
     return known.machine.python.version or USUAL
 
 
-def _from_own(known: Known, kb: Knowledge, own: _Offer, base: Base) -> Chosen | NoWay:
+def _from_own(known: Known, own: _Offer, base: Base, other: _Offer | None) -> Chosen | NoWay:
     """With the machine's own Python: only how its environment gets packages is open."""
     if known.tool == "uv" or base.pip is not False:
         return _made(known.tool or "pip", own)
     without = f"Python {base.version} at {base.path} makes no environment with pip (no ensurepip)"
     if known.tool is None and known.tools.uv:
         return _made("uv", own, (f"{without}, so uv makes it.",))
-    found = None if known.named else _best(_offers(known, kb), base.version)
-    if found is not None and _brings_pip(found):
-        return _made("pip", found, (f"{without}, so another one is taken.",))
+    if other is not None:
+        return _made("pip", other, (f"{without}, so another one is taken.",))
     package = f"python{base.version.major}.{base.version.minor}-venv"
     out = f"Install what is missing (Debian and Ubuntu: the package {package}, as root), or uv."
     return NoWay(why=(f"{without}.",), ways_out=(out,), choice=own.choice)

@@ -82,6 +82,13 @@ def clean(env: Mapping[str, str]) -> dict[str, str]:
     return kept | {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
+def name_of(argv: tuple[str, ...]) -> str:
+    """What a command is called while it is waited for: the module that a Python runs, else it."""
+    if "-m" in argv[:-1]:
+        return argv[argv.index("-m") + 1]
+    return os.path.basename(argv[0])  # noqa: PTH119
+
+
 class Runner:
     """Runs one command after the other. each_turn: called while waiting, five times a second."""
 
@@ -108,7 +115,7 @@ class Runner:
             words = getattr(error, "strerror", None) or str(error)
             return Ended(why=f"{argv[0]} cannot be started: {words}")
         assert child.stdout is not None
-        teller = _Teller(child.stdout, self.progress, os.path.basename(argv[0]))  # noqa: PTH119
+        teller = _Teller(child.stdout, self.progress, name_of(argv))
         code = self._waited(child)
         teller.join(GRACE_S)
         teller.quiet()
