@@ -116,6 +116,7 @@ def _shareable(step: Step, own: dict[str | None, str], shade: Callable[[str], st
         ),
         manual=step.manual and shade(step.manual),
         note=step.note and shade(step.note),
+        resolution=step.resolution and shade(step.resolution),
         variables={name: value and shade(value) for name, value in step.variables.items()},
         edits=tuple(Edit(file=shade(one.file), what=shade(one.what)) for one in step.edits),
     )

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from cudadoctor.findings import Edit, PackageChange, Refusal, Remedy, Risk, Severity, Where
+from cudadoctor.findings import Edit, PackageChange, Refusal, Risk, Severity, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cudadoctor.builds import Choice
     from cudadoctor.facts import Machine
-    from cudadoctor.findings import Diagnosis, Finding
+    from cudadoctor.findings import Diagnosis, Finding, Remedy
     from cudadoctor.knowledge import Knowledge
     from cudadoctor.remedies.merging import Planned
 
@@ -35,6 +35,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     commands: argument vectors without sudo, fully expanded. verified: None not tried.
     packages: the change behind the commands, where it is one of packages; no part of the contract.
+    resolution: what a resolver said of it, as a sentence; None where none was asked.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     verified: bool | None = None
     note: str | None = None
     packages: PackageChange | None = None
+    resolution: str | None = None
 
 
 class BuildChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,9 +92,7 @@ def plan(
     wishes = wishes or Wishes()
     roots = [one for one in diagnosis.findings if _is_root(one)]
     choice = _choice(machine, knowledge, roots, wishes)
-    prescribed = [
-        (one.cause, _as_wished(one.remedies, machine, knowledge, choice, wishes)) for one in roots
-    ]
+    prescribed = _prescribed(machine, knowledge, roots, choice, wishes)
     planned = merged(prescribed, knowledge, choice.build if choice else None)
     return Plan(
         steps=tuple(_step(one, machine, knowledge, wishes) for one in planned),
@@ -107,46 +107,52 @@ def _is_root(finding: Finding) -> bool:
 def _choice(
     machine: Machine, knowledge: Knowledge, roots: Iterable[Finding], wishes: Wishes
 ) -> Choice | None:
-    """The solver's answer, where any way out installs torch."""
+    """The solver's answer, where any way out installs torch or a wish is not met yet."""
     from cudadoctor.builds import best_build
 
-    if not any(remedy.id == "install-torch" for one in roots for remedy in one.remedies):
+    cures = any(remedy.id == "install-torch" for one in roots for remedy in one.remedies)
+    if not cures and not _is_open(machine, wishes):
         return None
     return best_build(machine, knowledge, keep=wishes.torch)
 
 
-def _as_wished(
-    remedies: tuple[Remedy, ...],
+def _is_open(machine: Machine, wishes: Wishes) -> bool:
+    """Whether another torch was asked for than the one that is installed."""
+    if wishes.torch is None:
+        return False
+    from cudadoctor.wish import is_met
+
+    return is_met(wishes.torch, machine.torch) is not True
+
+
+def _prescribed(
     machine: Machine,
     knowledge: Knowledge,
+    roots: Iterable[Finding],
     choice: Choice | None,
     wishes: Wishes,
-) -> tuple[Remedy, ...]:
-    """The remedies with the torch that the user asked for, or a word that it cannot be."""
+) -> list[tuple[str, tuple[Remedy, ...]]]:
+    """Cause and remedies, with the torch that the user asked for; "" where it cures no cause."""
+    given = [(one.cause, one.remedies) for one in roots]
     if wishes.torch is None or choice is None:
-        return remedies
-    from cudadoctor.remedies.build import remedy_for
+        return given
+    from cudadoctor.remedies.wished import wished_torch
 
-    if choice.build is not None and _is_of(str(choice.build.torch), wishes.torch):
-        wished = remedy_for(choice.build, machine, knowledge)
-    else:
-        wished = _impossible(wishes.torch, choice)
-    return tuple(wished if one.id == "install-torch" else one for one in remedies)
-
-
-def _is_of(version: str, wish: str) -> bool:
-    return version == wish or version.startswith(f"{wish}.")
+    wanted = wished_torch(machine, knowledge, choice, wishes.torch)
+    found = [(cause, _in_place_of_torch(remedies, wanted)) for cause, remedies in given]
+    if not any(one.id == "install-torch" for _, remedies in given for one in remedies):
+        found.append(("", wanted))
+    return found
 
 
-def _impossible(wish: str, choice: Choice) -> Remedy:
-    reasons = "; ".join(f"{one.variant}: {one.reason}" for one in choice.why_not)
-    return Remedy(
-        id="install-torch",
-        title=f"No build of torch {wish} fits this machine",
-        risk=Risk.ENVIRONMENT,
-        manual=f"Give up the wish for torch {wish}, or change what stands against it"
-        + (f" ({reasons})." if reasons else "."),
-    )
+def _in_place_of_torch(
+    remedies: tuple[Remedy, ...], wanted: tuple[Remedy, ...]
+) -> tuple[Remedy, ...]:
+    found: dict[str, Remedy] = {}
+    for one in remedies:
+        for remedy in wanted if one.id == "install-torch" else (one,):
+            found.setdefault(remedy.id, remedy)
+    return tuple(found.values())
 
 
 def build_choice(machine: Machine, choice: Choice) -> BuildChoice | None:

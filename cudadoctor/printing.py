@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from cudadoctor.checkup import Judged
     from cudadoctor.dialects.files import Kind
     from cudadoctor.facts import Machine
+    from cudadoctor.findings import PackageChange
     from cudadoctor.plan import Wishes
+    from cudadoctor.resolver import Verdict
 
 
 def fix(asked: Asked) -> int:
@@ -25,8 +27,43 @@ def fix(asked: Asked) -> int:
         return _project_file(machine, asked, asked.kind)
     wishes = wishes_of(asked, machine)
     judged = checkup.judge(machine, wishes, ignore=asked.ignore)
+    if asked.verify:
+        judged = _verified(judged, wishes, here=not asked.saved)
     written(_rendered(judged, asked, wishes), asked.output)
-    return 0 if judged.plan.steps or judged.diagnosis.verdict == "healthy" else 1
+    from cudadoctor.resolver import planned
+
+    some = bool(judged.plan.steps) and planned.holds(judged.plan)
+    return 0 if some or judged.diagnosis.verdict == "healthy" else 1
+
+
+def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
+    """The plan after a resolver was asked about its packages; 60 s for all of its steps."""
+    import time
+
+    import msgspec
+
+    from cudadoctor import knowledge
+    from cudadoctor.progress import shown_on_stderr
+    from cudadoctor.resolver import LIMIT_S, planned, verify
+
+    kb, end = knowledge.load(), time.monotonic() + LIMIT_S
+
+    def ask(change: PackageChange) -> Verdict:
+        left_s = max(0.0, end - time.monotonic())
+        return verify(
+            change,
+            judged.machine,
+            kb,
+            limit_s=left_s,
+            here=here,
+            wish=wishes.manager,
+            sized=False,
+        )
+
+    with shown_on_stderr() as progress:
+        progress("the resolver", True)
+        plan = planned.verified(judged.plan, ask)
+    return msgspec.structs.replace(judged, plan=plan)
 
 
 def _project_file(machine: Machine, asked: Asked, kind: Kind) -> int:

@@ -91,6 +91,8 @@ def _finding(one: Finding, of: Plan) -> dict[str, Any]:
 def _step(step: Step) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(step)
     del plain["packages"]
+    if step.resolution is None:
+        del plain["resolution"]
     return plain
 
 

@@ -65,7 +65,7 @@ def _without_steps(diagnosis: Diagnosis, machine: Machine) -> str:
 def is_runnable(step: Step) -> bool:
     """Whether a step may stand in the script as commands."""
     harmless = step.where == "here" and not step.needs_root and not step.reboot
-    return harmless and bool(step.commands or step.variables)
+    return harmless and step.verified is not False and bool(step.commands or step.variables)
 
 
 def _header(machine: Machine, diagnosis: Diagnosis, version: str, knowledge: str) -> Iterator[str]:
@@ -105,8 +105,9 @@ def _group(number: int, steps: list[Step], words: Shell) -> Iterator[str]:
 
 
 def _about(step: Step) -> Iterator[str]:
-    yield from _text(f"cures: {', '.join(step.cures)}", 3)
-    for text in (manual_of(step), step.note):
+    if step.cures:
+        yield from _text(f"cures: {', '.join(step.cures)}", 3)
+    for text in (manual_of(step), step.note, step.resolution):
         if text:
             yield from _text(text, 3)
     for edit in step.edits:

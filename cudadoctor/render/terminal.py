@@ -180,8 +180,9 @@ def _step(
             yield from _wrapped("", inert(line), layout.width, indent=4)
     for line in pasted.lines(step, machine):
         yield _command(line)
-    if step.note:
-        yield from _wrapped("", inert(layout.say.spoken(step.note)), layout.width, "dim", indent=2)
+    for text in (step.note, step.resolution):
+        if text:
+            yield from _wrapped("", inert(layout.say.spoken(text)), layout.width, "dim", indent=2)
 
 
 def _command(text: str) -> Line:

@@ -1,1 +1,138 @@
-"""`--verify`: asks a real resolver whether the plan's packages can be had together."""
+"""`--verify`: asks a real resolver whether the plan's packages can be had together.
+
+Nothing is installed and nothing is built: only wheels count, so no stranger's setup.py is run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cudadoctor.resolver.verdict import (
+    Answer,
+    File,
+    Verdict,
+    refused,
+    resolved,
+    unanswered,
+    unverified,
+)
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Machine
+    from cudadoctor.findings import PackageChange
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.plan import Dialect
+    from cudadoctor.resolver.asking import Setting, Tool
+    from cudadoctor.resolver.question import Question
+    from cudadoctor.resolver.target import Target
+
+__all__ = ["LIMIT_S", "File", "Verdict", "verify"]
+
+LIMIT_S = 60.0
+
+
+def verify(
+    change: PackageChange,
+    m: Machine,
+    kb: Knowledge,
+    *,
+    limit_s: float = LIMIT_S,
+    here: bool,
+    wish: Dialect | None = None,
+    sized: bool = True,
+) -> Verdict:
+    """Whether the packages of a change can be had together for the machine's interpreter.
+
+    here: the examined interpreter is on this machine and may be asked; else its tags are used.
+    wish: the manager that the plan is written for. sized: ask for the size of each file too.
+    Takes at most limit_s seconds. Never raises for an index or a resolver that fails.
+    """
+    from cudadoctor import dialects, early
+    from cudadoctor.resolver.asking import Clock, Setting
+
+    at = Setting(early.host(), m, Clock(limit_s), here)
+    dialect = wish or dialects.dialect_of(m)
+    if dialect in ("conda", "pixi"):
+        from cudadoctor.resolver import channels
+
+        return channels.verify(at, dialect, change, kb)
+    if dialect == "docker":
+        from cudadoctor.resolver.image import inside
+
+        at = at._replace(machine=inside(m, kb, change), here=False)
+    found = _of_wheels(at, change, dialect)
+    if not sized or not found.files:
+        return found
+    from cudadoctor.resolver.sizes import with_sizes
+
+    return msgspec.structs.replace(found, files=with_sizes(found.files, at.clock.left_s))
+
+
+def _of_wheels(at: Setting, change: PackageChange, dialect: str) -> Verdict:
+    """By uv where it is there, else by a pip that can report."""
+    from cudadoctor.resolver.asking import tools
+    from cudadoctor.resolver.question import question_of
+    from cudadoctor.resolver.target import target_of
+
+    asked = question_of(at.machine, change, dialect)
+    if not asked.first and not asked.then:
+        return unverified(_as_source(asked.left_out) if asked.left_out else "nothing is installed")
+    target = target_of(at.machine, here=at.here)
+    if isinstance(target, str):
+        return unverified(target)
+    last = unverified("neither uv nor a pip of 22.2 or newer is there to ask")
+    for tool in tools(at):
+        answer = _answered(at, tool, target, asked)
+        last = _verdict(answer, tool, asked)
+        # What one tool cannot be asked, or has no key or certificate for, the next one may.
+        if answer.kind not in ("unfit", "unreached") or at.clock.left_s <= 0:
+            return last
+        if answer.kind == "unreached" and not _may_differ(tool, asked):
+            return last
+    return last
+
+
+def _may_differ(tool: Tool, asked: Question) -> bool:
+    """Whether pip may reach what uv did not: by certificates and proxies of its own settings."""
+    return tool.kind == "uv" and asked.like_pip
+
+
+def _answered(at: Setting, tool: Tool, target: Target, asked: Question) -> Answer:
+    """The answer to the whole question: what follows is asked once the first part is known."""
+    from cudadoctor.resolver.asking import ask
+    from cudadoctor.resolver.question import follow_up
+
+    first: tuple[File, ...] = ()
+    if asked.first:
+        answer = ask(at, tool, target, asked)
+        if answer.kind != "resolved":
+            return answer
+        first = answer.files
+    more = follow_up(asked, first)
+    if more is None:
+        return Answer(kind="resolved", files=first)
+    return ask(at, tool, target, more)
+
+
+def _verdict(answer: Answer, tool: Tool, asked: Question) -> Verdict:
+    if answer.kind == "resolved":
+        return resolved(answer.files, tool.name, asked.left_out)
+    if answer.kind == "refused":
+        return refused(answer.text, tool.name)
+    if answer.kind == "source":
+        return unverified(_as_source((answer.text,)), tool.name)
+    if answer.kind == "unfit":
+        return unverified(f"{tool.name} cannot be asked: {answer.text}", tool.name)
+    hosts = asked.sources.hosts(asked.settings)
+    host = answer.host or (hosts[0] if hosts else "")
+    if answer.text and not answer.text.startswith(("did", "is")):
+        return unverified(answer.text, tool.name, unreached=host)
+    text = unanswered(host, answer.text or "did not answer")
+    return unverified(text, tool.name, unreached=host)
+
+
+def _as_source(names: tuple[str, ...]) -> str:
+    come = "come" if len(names) > 1 else "comes"
+    return f"{', '.join(names)} {come} as source, which is not built for it"

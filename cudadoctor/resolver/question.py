@@ -1,0 +1,122 @@
+"""What a resolver is asked: the plan's requirements, and the indexes that its commands use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cudadoctor.dialects.index import host_of, pinned, source_for
+from cudadoctor.dialects.pip import name_of, sound, split_compiled
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Index, Machine
+    from cudadoctor.findings import PackageChange
+    from cudadoctor.resolver.verdict import File
+
+DEFAULT_INDEX = "https://pypi.org/simple"
+
+
+class Sources(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to look. index None: the default of the user's configuration."""
+
+    index: str | None = None
+    extra: tuple[str, ...] = ()
+
+    def hosts(self, settings: Index | None) -> tuple[str, ...]:
+        """The hosts that are asked, the one of torch's own builds first."""
+        usual = settings.url if settings and settings.url else DEFAULT_INDEX
+        urls = (*self.extra, self.index or usual)
+        return tuple(dict.fromkeys(host_of(one) for one in urls))
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be had together.
+
+    first: the requirements of the plan's own install, from their sources. then: what follows from
+    the default index, with all that the first came to. left_out: comes as source, is not asked
+    for. settings: of the user, for a tool that would not read them itself; None where it does.
+    """
+
+    first: tuple[str, ...]
+    sources: Sources
+    then: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    settings: Index | None = None
+    like_pip: bool = True
+
+
+def question_of(m: Machine, change: PackageChange, planned: str) -> Question:
+    """planned: the tool of the plan's commands, pip or uv."""
+    source = source_for(m, change, planned)
+    first, compiled = split_compiled(pinned(sound(change.install), source))
+    then, more = split_compiled(sound(change.then))
+    sources = Sources(index=source.index, extra=(source.extra,) if source.extra else ())
+    if sources == Sources():  # all from one place: one question
+        first, then = (*first, *then), ()
+    return Question(
+        first=first,
+        sources=sources,
+        then=then,
+        left_out=tuple(dict.fromkeys(name_of(one) for one in (*compiled, *more))),
+        settings=None if m.redacted else m.python.index,
+        like_pip=planned != "uv",
+    )
+
+
+def follow_up(asked: Question, files: tuple[File, ...]) -> Question | None:
+    """The second question, once the first is answered; None where nothing follows.
+
+    What was found stays pinned with its local version, and its own index stays within reach.
+    """
+    if not asked.then:
+        return None
+    if not asked.first:
+        return msgspec.structs.replace(asked, first=asked.then, then=(), sources=Sources())
+    found = {one.name: one.version for one in files}
+    kept = tuple(f"{name}=={found[name]}" for name in map(name_of, asked.first) if found.get(name))
+    extra = tuple(one for one in (asked.sources.index, *asked.sources.extra) if one)
+    return msgspec.structs.replace(
+        asked, first=(*kept, *asked.then), then=(), sources=Sources(extra=extra)
+    )
+
+
+def reads_itself(tool: str, settings: Index, *, here: bool) -> bool:
+    """Whether that resolver finds the settings on its own: here, and in the files that it reads."""
+    for_uv = "uv" in (settings.origin or "").lower()
+    return here and for_uv == (tool == "uv")
+
+
+def environment(tool: str, asked: Question, *, here: bool) -> dict[str, str | None]:
+    """Variables of the resolver's process; None: unset. A password is nobody's argument.
+
+    Another tool's settings of the user are handed over, and its own that the plan's commands would
+    not read are kept from it.
+    """
+    settings = asked.settings
+    changed: dict[str, str | None] = {}
+    if tool == "uv" and asked.like_pip:
+        changed |= dict.fromkeys(_UV_INDEXES)
+    if settings is None or reads_itself(tool, settings, here=here):
+        return changed
+    names = _UV_NAMES if tool == "uv" else _PIP_NAMES
+    values = (settings.url, " ".join(settings.extra), _links(settings, tool))
+    changed |= {name: value for name, value in zip(names, values, strict=True) if value}
+    return changed
+
+
+_UV_NAMES = ("UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
+_PIP_NAMES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
+_UV_INDEXES = (*_UV_NAMES, "UV_DEFAULT_INDEX", "UV_INDEX", "UV_NO_INDEX", "UV_TORCH_BACKEND")
+
+
+def without_index(tool: str, asked: Question, *, here: bool) -> bool:
+    """Whether the resolver must be told that indexes are switched off."""
+    settings = asked.settings
+    off = settings is not None and settings.no_index
+    return off and settings is not None and not reads_itself(tool, settings, here=here)
+
+
+def _links(settings: Index, tool: str) -> str:
+    """Folders of wheels; those on another machine are no use, and do no harm."""
+    return ("," if tool == "uv" else " ").join(settings.find_links)
