@@ -30,7 +30,7 @@ def text(stack: Stack, kb: Knowledge) -> str:
     stack = _for_linux(stack)
     image = _image(stack, kb) or Image(name=PLAIN, python="3.12")
     lines = ["# syntax=docker/dockerfile:1", *heading(stack, kb, *_notes(stack, image))]
-    lines += ["", f"FROM {image.name}", "", *_python(stack, image), "", *_packages(stack)]
+    lines += ["", f"FROM {image.name}", "", *_run(stack, image)]
     lines += ["", f"ENV VIRTUAL_ENV={_ENVIRONMENT} PATH={_ENVIRONMENT}/bin:$PATH"]
     return "\n".join(lines) + "\n"
 
@@ -79,39 +79,38 @@ def _notes(stack: Stack, image: Image) -> Iterator[str]:
         yield f"{asked}; an older one starts it on data-centre GPUs only."
 
 
-def _python(stack: Stack, image: Image) -> list[str]:
+def _run(stack: Stack, image: Image) -> Iterator[str]:
+    """The environment and what goes into it, as one layer."""
+    packages = ["python3", "python3-venv"]
+    wheels, compiled = split_compiled(stack.then)
+    if compiled:
+        packages += ["g++", "python3-dev"]
+    yield "# Versions follow the distribution of the image."
+    yield "# hadolint ignore=DL3008"
+    yield "RUN apt-get update \\"
+    yield f"    && apt-get install --yes --no-install-recommends {' '.join(packages)} \\"
+    yield "    && rm -rf /var/lib/apt/lists/* \\"
+    pip = f"{_ENVIRONMENT}/bin/python -m pip install --no-cache-dir"
+    index = [f"--extra-index-url {stack.index}"] if stack.index else []
+    wanted = map(shlex.quote, (*torch_lines(stack), *wheels))
+    steps = [*_made(stack, image), " \\\n        ".join((pip, *index, *wanted))]
+    if compiled:
+        steps.append(f"{pip} --no-build-isolation {shlex.join(compiled)}")
+    yield "    && " + " \\\n    && ".join(steps)
+
+
+def _made(stack: Stack, image: Image) -> list[str]:
     """An environment with the wanted Python: the image's own, else one that uv brings."""
     wanted = stack.python or _fitting(stack, image)
-    packages = ["python3", "python3-venv"]
-    if split_compiled(stack.then)[1]:
-        packages += ["g++", "python3-dev"]
-    made = [f"python3 -m venv {_ENVIRONMENT}"]
-    if wanted != image.python:
-        made = ["python3 -m venv /opt/uv"]
-        made.append("/opt/uv/bin/python -m pip install --no-cache-dir 'uv>=0.5'")
-        made.append(f"/opt/uv/bin/uv venv --seed --python {wanted} {_ENVIRONMENT}")
+    if wanted == image.python:
+        return [f"python3 -m venv {_ENVIRONMENT}"]
     return [
-        "# Versions follow the distribution of the image.",
-        "# hadolint ignore=DL3008",
-        "RUN apt-get update \\",
-        f"    && apt-get install --yes --no-install-recommends {' '.join(packages)} \\",
-        "    && rm -rf /var/lib/apt/lists/*",
-        "",
-        "RUN " + " \\\n    && ".join(made),
+        "python3 -m venv /opt/uv",
+        "/opt/uv/bin/python -m pip install --no-cache-dir 'uv>=0.5'",
+        f"/opt/uv/bin/uv venv --seed --python {wanted} {_ENVIRONMENT}",
     ]
 
 
 def _fitting(stack: Stack, image: Image) -> str:
     """The image's own Python where the build is made for it."""
     return image.python if image.python in stack.pythons else stack.one_python
-
-
-def _packages(stack: Stack) -> list[str]:
-    wheels, compiled = split_compiled(stack.then)
-    pip = f"{_ENVIRONMENT}/bin/python -m pip install --no-cache-dir"
-    index = [f"--extra-index-url {stack.index}"] if stack.index else []
-    wanted = map(shlex.quote, (*torch_lines(stack), *wheels))
-    lines = [" \\\n    ".join((f"RUN {pip}", *index, *wanted))]
-    if compiled:
-        lines.append(f"RUN {pip} --no-build-isolation {shlex.join(compiled)}")
-    return lines

@@ -59,9 +59,9 @@ def _has(build: TorchBuild, stack: Stack, kb: Knowledge) -> bool:
 
 
 def _serves(capability: Version, cuda: Version, build: TorchBuild, kb: Knowledge) -> bool:
-    """Whether conda-forge's build has code for a GPU, and the newest cuDNN takes it."""
+    """Whether conda-forge's build has code for a GPU that the newest cuDNN does not refuse."""
     archs = kb.conda_archs(cuda, build.platform)
     if archs is None or served(archs, capability, build.torch, cuda, kb) is None:
         return False
     newest = next((one.cudnn for one in kb.builds if one.cudnn), None)
-    return newest is not None and kb.cudnn_refuses(Version(newest), capability) is False
+    return newest is not None and not kb.cudnn_refuses(Version(newest), capability)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from cudadoctor.dialects.files.stack import serving
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from packaging.version import Version
 
     from cudadoctor.dialects.files.stack import Stack
@@ -68,12 +70,8 @@ def gpus(build: TorchBuild, kb: Knowledge) -> str:
     found = serving(build, kb)
     if found is None:
         return "which GPUs it has code for is not known"
-    listed = ", ".join(
-        f"{name} ({', '.join(map(str, ones))})" for name, ones in generations(found, kb).items()
-    )
-    return (
-        f"{listed} by build scripts, not read from the wheel" if build.archs_uncertain else listed
-    )
+    named = ", ".join(f"{name} ({listed(ones)})" for name, ones in generations(found, kb).items())
+    return f"{named} by build scripts, not read from the wheel" if build.archs_uncertain else named
 
 
 def generations(capabilities: tuple[Version, ...], kb: Knowledge) -> dict[str, list[Version]]:
@@ -99,13 +97,17 @@ def span(pythons: tuple[str, ...]) -> str:
 
 def chosen_for(stack: Stack) -> str | None:
     """The machine that the build was chosen for, by its kind alone."""
-    if not stack.capabilities:
-        return None
-    noun = "a GPU" if len(stack.capabilities) == 1 else "GPUs"
-    parts = [f"{noun} of capability {', '.join(map(str, sorted(set(stack.capabilities))))}"]
-    parts += [f"driver {stack.driver}"] if stack.driver else []
+    parts = []
+    if found := sorted(set(stack.capabilities or ())):
+        parts.append(f"{'a GPU' if len(found) == 1 else 'GPUs'} of capability {listed(found)}")
+        parts += [f"driver {stack.driver}"] if stack.driver else []
     parts += [f"Python {stack.python}"] if stack.python else []
-    return f"Chosen for {', '.join(parts)}."
+    return f"Chosen for {', '.join(parts)}." if parts else None
+
+
+def listed(capabilities: Iterable[Version]) -> str:
+    """Compute capabilities as they are shown: 7.5, 8.0."""
+    return ", ".join(map(str, capabilities))
 
 
 def _driver(build: TorchBuild, kb: Knowledge) -> str:

@@ -60,13 +60,15 @@ def _forge(stack: Stack, found: dict[str, str]) -> Iterator[str]:
 def _wheels(stack: Stack) -> Iterator[str]:
     own = [one for one in stack.platforms if stack.index and not one.startswith("macos")]
     wheels, compiled = split_compiled(stack.then)
-    yield from ("", "[pypi-dependencies]")
-    if own == list(stack.platforms) or not own:
+    alike = not own or own == list(stack.platforms)
+    if alike or wheels or compiled:
+        yield from ("", "[pypi-dependencies]")
+    if alike:
         yield from _pins(stack, own=bool(own))
     for one in (*wheels, *compiled):
         name = name_of(one)
         yield f"{key(name)} = {quoted(one[len(name) :] or '*')}"
-    if own and own != list(stack.platforms):
+    if not alike:
         for platform in stack.platforms:
             yield from ("", f"[target.{CONDA[platform]}.pypi-dependencies]")
             yield from _pins(stack, own=platform in own)

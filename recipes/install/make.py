@@ -1,0 +1,34 @@
+"""Write every file of this folder from the doctor's tables: `python recipes/install/make.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cudadoctor import knowledge
+from cudadoctor.dialects.files import NAMES, recipes
+
+HERE = Path(__file__).resolve().parent
+
+
+def main(folder: Path = HERE) -> int:
+    """Write what differs and remove what no variant has any more; the number of changed files."""
+    texts = recipes.files(knowledge.load())
+    changed = 0
+    for path, text in texts.items():
+        file = folder / path
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8", newline="\n")
+            changed += 1
+    for name in NAMES.values():
+        for file in folder.glob(f"*/{name}"):
+            if file.relative_to(folder).as_posix() not in texts:
+                file.unlink()
+                changed += 1
+    sys.stdout.write(f"{len(texts)} files, {changed} changed\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
