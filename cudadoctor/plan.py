@@ -185,6 +185,10 @@ def _step(one: Planned, machine: Machine, knowledge: Knowledge, wishes: Wishes) 
         commands, edits = commands + written.commands, edits + written.edits
         tool, manual = written.tool, manual or written.manual
         notes.append(written.note)
+    if remedy.variables and remedy.where == "here":
+        from cudadoctor.render import activation
+
+        notes.append(activation.note(machine, remedy.variables, wishes.shell))
     return Step(
         id=remedy.id,
         title=remedy.title,

@@ -68,6 +68,14 @@ def kept_by_conda(
     )
 
 
+def note(m: Machine, variables: Mapping[str, str | None], shell: ShellName) -> str | None:
+    """Where a conda environment would keep these variables, None elsewhere."""
+    found = kept_by_conda(m, variables, shell)
+    if not found:
+        return None
+    return f"To keep this in the conda environment, {found[0].file} can do it at each activation."
+
+
 _NEWLINE = "_cudadoctor_newline"
 
 

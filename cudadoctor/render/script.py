@@ -10,8 +10,9 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from cudadoctor.dialects.address import PLACEHOLDER
-from cudadoctor.findings import Severity
+from cudadoctor.findings import Edit, Severity
 from cudadoctor.render import inert, pasted
+from cudadoctor.render.activation import kept_by_conda
 from cudadoctor.render.shells import Shell, ShellName, comment, shell_of
 from cudadoctor.render.summary import cost_of, manual_of
 
@@ -44,7 +45,10 @@ def script(
         return "\n".join(lines) + "\n"
     body: list[str] = []
     for number, steps in enumerate(_groups(plan), 1):
-        body += ["", *_group(number, steps, words)]
+        first = steps[0]
+        here = first.where == "here"
+        kept = kept_by_conda(machine, first.variables, shell) if here else ()
+        body += ["", *_group(number, steps, words, kept)]
     commands = "\n".join(line for line in body if not line.startswith("#"))
     lines += [*words.start(commands), *body, "", *_afterwards(plan, machine, words)]
     return "\n".join(lines) + "\n"
@@ -63,8 +67,12 @@ def _without_steps(diagnosis: Diagnosis, machine: Machine) -> str:
 
 
 def is_runnable(step: Step) -> bool:
-    """Whether a step may stand in the script as commands."""
+    """Whether a step may stand in the script as commands.
+
+    An edit goes before the commands of its step: where there are both, a hand is needed.
+    """
     harmless = step.where == "here" and not step.needs_root and not step.reboot
+    harmless = harmless and not (step.edits and step.commands)
     return harmless and step.verified is not False and bool(step.commands or step.variables)
 
 
@@ -89,10 +97,11 @@ def _groups(plan: Plan) -> list[list[Step]]:
     return [sorted(steps, key=lambda one: not is_runnable(one)) for steps in groups.values()]
 
 
-def _group(number: int, steps: list[Step], words: Shell) -> Iterator[str]:
+def _group(number: int, steps: list[Step], words: Shell, kept: tuple[Edit, ...]) -> Iterator[str]:
+    """A step and its alternatives. kept: files in which a conda environment keeps variables."""
     chosen, *others = steps
     yield from _text(f"{number}. {chosen.title} [{cost_of(chosen)}]")
-    yield from _about(chosen)
+    yield from _about(chosen, kept)
     if is_runnable(chosen):
         yield from (words.variable(name, value) for name, value in chosen.variables.items())
         yield from (words.command(argv) for argv in chosen.commands)
@@ -104,13 +113,13 @@ def _group(number: int, steps: list[Step], words: Shell) -> Iterator[str]:
         yield from _as_comments(other, words)
 
 
-def _about(step: Step) -> Iterator[str]:
+def _about(step: Step, kept: tuple[Edit, ...] = ()) -> Iterator[str]:
     if step.cures:
         yield from _text(f"cures: {', '.join(step.cures)}", 3)
     for text in (manual_of(step), step.note, step.resolution):
         if text:
             yield from _text(text, 3)
-    for edit in step.edits:
+    for edit in (*step.edits, *kept):
         yield comment(f"in {edit.file}:", 3)
         yield from (comment(line, 5) for line in edit.what.splitlines())
 
