@@ -9,8 +9,7 @@ import msgspec
 from cudadoctor.demand import Demand
 from cudadoctor.facts import Machine
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.plan import Refusal
-from cudadoctor.refusals import reason, served
+from cudadoctor.refusals import block, on_ptx, reason, served
 
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
@@ -19,7 +18,8 @@ VISION_REFUSES_PYTHON = (3, 14, 1)
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One question to the solver.
 
-    builds: all of the platform, newest first. asked: those that the wish allows.
+    builds: all of the platform, newest first. asked: those that the wish allows. free: what would
+    be chosen without the wish. whole: what the machine demands, where a wish leaves out its GPUs.
     """
 
     machine: Machine
@@ -28,36 +28,33 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     builds: tuple[TorchBuild, ...]
     asked: tuple[TorchBuild, ...]
     wish: str | None
-
-
-def refusals(
-    others: tuple[TorchBuild, ...], case: Case, chosen: TorchBuild | None = None
-) -> tuple[Refusal, ...]:
-    """Why each of these was passed over."""
-    also = "It fits too."
-    if chosen is not None:
-        better = "the default of this platform" if chosen.default else "preferred"
-        also = f"It fits too; {chosen.variant} is {better}."
-    return tuple(
-        Refusal(variant=one.variant, reason=reason(one, case.demand, case.knowledge) or also)
-        for one in others
-    )
+    free: TorchBuild | None = None
+    whole: Demand | None = None
 
 
 def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     """Why this build: its release, its code, its driver, and what was supposed."""
+    from cudadoctor.passed_over import announced
+
     demand = case.demand
-    yield _release(build, case)
+    waiting = announced(build, case)
+    yield _release(build, case, waits=waiting is not None)
+    if case.wish is not None:
+        from cudadoctor.wish_costs import costs
+
+        yield from costs(build, case.free, case)
+    if waiting is not None:
+        yield waiting
     if demand.gpus == "none":
-        yield "No NVIDIA GPU is there, so no CUDA is needed."
+        yield _without_gpu(case)
     elif build.cuda is not None:
         yield _code(build, case)
         yield _driver(build, case)
+        yield from _minor(build, case)
+        yield from _compiled(build, case)
     if demand.drive.supposed and demand.gpus == "some":
         yield demand.drive.supposed
-    if demand.aside:
-        names = ", ".join(str(one) for one in demand.aside)
-        yield f"No torch for {demand.platform} has code for capability {names}: left out."
+    yield from _left_out(build, case)
     if build.archs_uncertain:
         yield "Its list of architectures comes from build scripts, not from the wheel."
     if demand.python is None:
@@ -68,12 +65,21 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
         yield f"torchvision {build.torchvision} refuses Python {python}."
 
 
-def _release(build: TorchBuild, case: Case) -> str:
+def _without_gpu(case: Case) -> str:
+    if case.whole is not None and case.whole.gpus == "some":
+        return "The wish names the CPU build: no GPU is used, and none counts."
+    return "No NVIDIA GPU is there, so no CUDA is needed."
+
+
+def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
+    """Why this release. waits: a newer one that would fit was announced."""
     version = case.machine.torch.version
     if case.wish is not None:
         return f"torch {build.torch} is the newest that fits the wish for {case.wish}."
     if version is not None and version.release == build.torch.release:
         return f"torch {build.torch} is installed and is kept."
+    if waits:
+        return f"torch {build.torch} is the newest published release with a build that fits."
     newer = [one for one in case.builds if one.torch > build.torch and one.cuda is not None]
     if not newer or case.demand.gpus == "none":
         return f"torch {build.torch} is the newest release with a build that fits."
@@ -98,6 +104,70 @@ def _driver(build: TorchBuild, case: Case) -> str:
     if drive.decides or floor is None or drive.version is None:
         return f"It needs CUDA {cuda}; the driver runs CUDA {drive.cuda}."
     return f"CUDA {cuda} needs driver {floor.driver} or newer; here it is {drive.version}."
+
+
+def _minor(build: TorchBuild, case: Case) -> Iterator[str]:
+    """That the driver's own CUDA is older than the build's, and what does not work then."""
+    own, cuda = case.demand.drive.cuda, build.cuda
+    if own is None or cuda is None or cuda <= own or cuda.major != own.major:
+        return
+    yield (
+        f"A driver of CUDA {own} runs {cuda} by minor-version compatibility; PTX of {cuda} does "
+        "not load on it."
+    )
+
+
+def _compiled(build: TorchBuild, case: Case) -> Iterator[str]:
+    """What PTX costs, and whether another release has machine code."""
+    slow = on_ptx(build, case.demand, case.knowledge)
+    if not slow:
+        return
+    names = ", ".join(str(one) for one in slow)
+    yield (
+        f"Capability {names} is served by PTX: the driver compiles the kernels at first use, which "
+        "takes minutes; they are kept in ~/.nv/ComputeCache (CUDA_CACHE_MAXSIZE sets its size)."
+    )
+    native = next((one for one in case.asked if _is_native(one, case)), None)
+    if native is None:
+        yield f"No build that fits has machine code for capability {names}."
+    else:
+        yield f"torch {native.torch} {native.variant} has machine code for it."
+
+
+def _is_native(one: TorchBuild, case: Case) -> bool:
+    fits = block(one, case.demand, case.knowledge) is None
+    return fits and not on_ptx(one, case.demand, case.knowledge)
+
+
+def _left_out(build: TorchBuild, case: Case) -> Iterator[str]:
+    """GPUs that the build does not serve; and what an old one keeps from coming."""
+    demand = case.demand
+    if len(demand.capabilities) + len(demand.aside) < 2 or build.cuda is None:
+        return
+    from cudadoctor.mixed_gpus import named, of_capability, seen_gpus
+
+    gpus = seen_gpus(case.machine, case.knowledge)
+    if demand.aside:
+        names = ", ".join(str(one) for one in demand.aside)
+        which = named(of_capability(gpus, demand.aside))
+        yield f"No torch for {demand.platform} has code for capability {names}: left out."
+        yield f"To hide {which} from programs, set CUDA_VISIBLE_DEVICES to the others."
+    if len(demand.capabilities) < 2:
+        return
+    newer = _newer_without_oldest(build, case)
+    if newer is not None:
+        which = named(of_capability(gpus, demand.capabilities[:1]))
+        yield f"Without {which}, torch {newer.torch} {newer.variant} would fit."
+
+
+def _newer_without_oldest(build: TorchBuild, case: Case) -> TorchBuild | None:
+    rest = msgspec.structs.replace(case.demand, capabilities=case.demand.capabilities[1:])
+    for one in case.asked:
+        if one.torch <= build.torch:
+            return None
+        if block(one, rest, case.knowledge) is None:
+            return one
+    return None
 
 
 def why_none(case: Case) -> Iterator[str]:

@@ -12,6 +12,7 @@ of the platform, else the newest CUDA that the driver brings itself, else the ol
 - Where the driver is not known, the choice counts on an old one (CUDA 12), and says so; where none
   is installed, on a current one. Where the GPUs are not known, nothing is chosen.
 - A GPU that no build of the platform serves does not count beside others that are served.
+- Within a release, machine code for every GPU comes before PTX.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
-from packaging.version import Version
 
-from cudadoctor.build_reasons import Case, refusals, why_none, why_this
+from cudadoctor.build_reasons import Case, why_none, why_this
 from cudadoctor.demand import (
     Demand,
     capabilities_of,
@@ -31,24 +31,27 @@ from cudadoctor.demand import (
     python_of,
     tegra_wall,
     wall_of,
+    without_gpus,
 )
 from cudadoctor.plan import Refusal
-from cudadoctor.refusals import block, served
-from cudadoctor.ways_out import WayOut, ways_out
+from cudadoctor.refusals import block, on_ptx, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from packaging.version import Version
+
     from cudadoctor.facts import Machine
     from cudadoctor.knowledge import Knowledge, TorchBuild
+    from cudadoctor.ways_out import WayOut
 
 __all__ = [
     "Choice",
     "Refusal",
-    "WayOut",
     "best_build",
     "capabilities_of",
     "demand_of",
+    "is_installed",
     "platform_of",
     "python_of",
     "serves_all",
@@ -58,8 +61,9 @@ __all__ = [
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """The build that fits, or why none does.
 
-    why: short sentences. why_not: every other variant of the same release (where none fits: of the
-    newest release that was asked for). ways_out: where none fits, what would let one fit.
+    why: short sentences. why_not: every other variant of the same release and of newer ones (where
+    none fits: every variant that was asked for). ways_out: where none fits, what would let one fit,
+    the least change first.
     """
 
     build: TorchBuild | None
@@ -71,18 +75,20 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 def best_build(machine: Machine, knowledge: Knowledge, *, keep: str | None = None) -> Choice:
     """The build of torch that fits this machine best, with the reasons.
 
-    keep: a wish such as "2.6", "2.6.0" or "2.6.0+cu124". Without one the installed release is
-    kept where any build of it fits.
+    keep: a wish such as "2.6", "2.6.0", "2.6.0+cu124" or ">=2.6,<2.8". Without one the installed
+    release is kept where any build of it fits.
     """
     wall = wall_of(machine)
     if wall is not None:
-        return Choice(build=None, why=(f"{wall[0].upper()}{wall[1:]}.",))
+        return _walled(machine, knowledge, keep, wall)
     demand = demand_of(machine, knowledge)
     if demand.gpus == "unknown":
         return Choice(build=None, why=("Which NVIDIA GPU this is, if any, is not known.",))
     builds = knowledge.builds_on(demand.platform)
     if not builds:
-        return Choice(build=None, why=(f"No build of torch is known for {demand.platform}.",))
+        text = f"No build of torch is known for {demand.platform}."
+        near = "The nearest way is Linux on the same processor." if "arm64" in text else None
+        return Choice(build=None, why=(text, near) if near else (text,))
     case = Case(
         machine=machine, demand=demand, knowledge=knowledge, builds=builds, asked=builds, wish=keep
     )
@@ -137,39 +143,57 @@ def _ever_served(capability: Version, platform: str, knowledge: Knowledge) -> bo
 
 def _kept(case: Case) -> Choice:
     """The installed release where any build of it fits, else the newest that fits."""
+    found = _free(case)
+    return _none(case) if found is None else _chosen(found, case)
+
+
+def _free(case: Case) -> TorchBuild | None:
+    """What is chosen where nothing is wished."""
     version = case.machine.torch.version
     if version is not None and not version.is_prerelease:
         same = tuple(one for one in case.builds if one.torch.release == version.release)
         # What another release has for certain is better than contested code of the installed one.
         found = _newest(same, case, desperate=case.demand.gpus == "none")
         if found is not None:
-            return _chosen(found, case)
-    found = _newest(case.builds, case)
-    return _none(case) if found is None else _chosen(found, case)
+            return found
+    return _newest(case.builds, case)
+
+
+def _walled(machine: Machine, knowledge: Knowledge, keep: str | None, wall: str) -> Choice:
+    """No wheel can be installed at all: the nearest change of the environment that cures it."""
+    from cudadoctor.walls import last_word, past_the_wall
+    from cudadoctor.ways_out import WayOut
+
+    why = [f"{wall[0].upper()}{wall[1:]}."]
+    past = past_the_wall(machine, knowledge)
+    if past is None:
+        why += [word] if (word := last_word(machine)) else []
+        return Choice(build=None, why=tuple(why))
+    changed, change = past
+    beyond = best_build(changed, knowledge, keep=keep)
+    if beyond.build is None:
+        return Choice(build=None, why=(*why, *beyond.why), ways_out=beyond.ways_out)
+    text = f"{change}, torch {beyond.build.torch} {beyond.build.variant} fits."
+    way = WayOut(kind="platform", text=text, build=beyond.build)
+    return Choice(build=None, why=tuple(why), ways_out=(way,))
 
 
 def _wished(case: Case, keep: str) -> Choice:
     """The newest build that the wish allows."""
-    wanted = _matching(keep, case.builds)
+    from cudadoctor.ways_out import nearest_release
+    from cudadoctor.wish import wished
+
+    wanted = wished(keep, case.builds)
+    free = _free(case)
+    case = msgspec.structs.replace(case, asked=wanted, free=free)
+    if wanted and all(one.cuda is None for one in wanted):
+        # Who names the CPU build wants that one: GPUs, driver and JetPack do not count.
+        case = msgspec.structs.replace(case, demand=without_gpus(case.demand), whole=case.demand)
     if not wanted:
         text = f"No torch {keep} is known for {case.demand.platform}."
-        return Choice(build=None, why=(text,))
-    case = msgspec.structs.replace(case, asked=wanted)
+        return Choice(build=None, why=(text,), ways_out=nearest_release(case))
     found = _newest(wanted, case)
     return _none(case) if found is None else _chosen(found, case)
-
-
-def _matching(keep: str, builds: tuple[TorchBuild, ...]) -> tuple[TorchBuild, ...]:
-    try:
-        wish = Version(keep)
-    except ValueError:
-        return ()
-    named = wish.release
-    return tuple(
-        build
-        for build in builds
-        if build.torch.release[: len(named)] == named and wish.local in (None, build.variant)
-    )
 
 
 def _newest(
@@ -191,18 +215,20 @@ def _newest(
     return None
 
 
-def _rank(build: TorchBuild, case: Case) -> tuple[bool, bool, bool, float]:
+def _rank(build: TorchBuild, case: Case) -> tuple[bool, bool, bool, bool, float]:
     """What is preferred within a release: lower is better."""
+    slow = build.cuda is not None and bool(on_ptx(build, case.demand, case.knowledge))
     level = case.demand.drive.cuda
     native = build.cuda is not None and level is not None and build.cuda <= level
     number = 0.0 if build.cuda is None else build.cuda.major + build.cuda.minor / 100
     # Where no GPU is, the CPU build comes first, also where CUDA is the default of the platform.
     default = build.default if case.demand.gpus == "some" else build.cuda is None
-    here = build.cuda is not None and _is_installed(build, case.machine)
-    return not here, not default, not native, -number if native else number
+    here = build.cuda is not None and is_installed(build, case.machine)
+    return slow, not here, not default, not native, -number if native else number
 
 
-def _is_installed(build: TorchBuild, machine: Machine) -> bool:
+def is_installed(build: TorchBuild, machine: Machine) -> bool:
+    """Whether the examined environment holds exactly this CUDA build."""
     torch = machine.torch
     if torch.version is None or torch.version.release != build.torch.release:
         return False
@@ -210,18 +236,16 @@ def _is_installed(build: TorchBuild, machine: Machine) -> bool:
 
 
 def _chosen(build: TorchBuild, case: Case) -> Choice:
-    others = tuple(one for one in case.builds if one.torch == build.torch and one is not build)
-    return Choice(
-        build=build, why=tuple(why_this(build, case)), why_not=refusals(others, case, build)
-    )
+    from cudadoctor.passed_over import passed_over
+
+    return Choice(build=build, why=tuple(why_this(build, case)), why_not=passed_over(build, case))
 
 
 def _none(case: Case) -> Choice:
-    """Why nothing fits: each variant of the newest release asked for, and what would help."""
-    newest = tuple(one for one in case.asked if one.torch == case.asked[0].torch)
+    """Why nothing fits: each variant that was asked for, and what would help."""
+    from cudadoctor.passed_over import none_taken
+    from cudadoctor.ways_out import ways_out
+
     return Choice(
-        build=None,
-        why=tuple(why_none(case)),
-        why_not=refusals(newest, case),
-        ways_out=ways_out(case.asked, case.demand, case.knowledge),
+        build=None, why=tuple(why_none(case)), why_not=none_taken(case), ways_out=ways_out(case)
     )

@@ -68,7 +68,7 @@ _manager = click.option(
     help="Package manager for the commands.",
 )
 _torch = click.option(
-    "--torch", metavar="VERSION", help="Keep to this release of torch (2.6, 2.6.0)."
+    "--torch", metavar="VERSION", help="Keep to this release of torch (2.6, 2.6.0, >=2.6,<2.8)."
 )
 _verify = click.option(
     "--verify", is_flag=True, help="Ask a real resolver first whether the packages can be had."

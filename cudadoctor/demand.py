@@ -74,6 +74,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     wall: str | None = None
 
 
+def without_gpus(demand: Demand) -> Demand:
+    """The same demand where no GPU is to be used."""
+    return msgspec.structs.replace(demand, gpus="none", capabilities=(), aside=(), tegra=None)
+
+
 def platform_of(machine: Machine) -> str | None:
     """The platform as wheels name it, None where there are none for it or it is not known."""
     here = machine.platform
@@ -98,10 +103,12 @@ def capabilities_of(machine: Machine, knowledge: Knowledge) -> tuple[Version, ..
     """
     if machine.gpus:
         usable = [gpu for gpu in machine.gpus if not gpu.code] or list(machine.gpus)
-        return _all_or_none([_capability(gpu, knowledge) for gpu in usable], machine)
+        return _all_or_none([capability_of(gpu, knowledge) for gpu in usable], machine)
     devices = nvidia_devices(machine)
     if devices:
-        return _all_or_none([_by_pci(one.device_id, knowledge) for one in devices], machine)
+        return _all_or_none(
+            [capability_by_pci(one.device_id, knowledge) for one in devices], machine
+        )
     seen = machine.torch.imported.capabilities if machine.torch.imported else None
     if seen:
         return seen
@@ -122,17 +129,19 @@ def _all_or_none(found: list[Version | None], machine: Machine) -> tuple[Version
     return seen if seen and len(seen) == len(found) else None
 
 
-def _capability(gpu: Gpu, knowledge: Knowledge) -> Version | None:
+def capability_of(gpu: Gpu, knowledge: Knowledge) -> Version | None:
+    """The compute capability of one GPU: reported, else by PCI id, else by a name of one chip."""
     if gpu.capability is not None:
         return gpu.capability
-    by_pci = _by_pci(gpu.device_id, knowledge) if gpu.device_id else None
+    by_pci = capability_by_pci(gpu.device_id, knowledge) if gpu.device_id else None
     if by_pci is not None or gpu.name is None:
         return by_pci
     model = knowledge.gpu_by_name(gpu.name)
     return None if model is None else model.capability
 
 
-def _by_pci(device_id: str, knowledge: Knowledge) -> Version | None:
+def capability_by_pci(device_id: str, knowledge: Knowledge) -> Version | None:
+    """The compute capability behind a PCI id, None where several or none are known."""
     found = {model.capability for model in knowledge.gpus_by_pci(device_id)}
     return found.pop() if len(found) == 1 else None
 
@@ -165,7 +174,9 @@ def _found(found: DriverVersion | None, machine: Machine, knowledge: Knowledge) 
     """The driver that is there, by its number, by its CUDA level, or by both."""
     driver, numbers = machine.driver, _list_of(machine)
     native = None if found is None else knowledge.native_cuda(found)
-    if found is None or machine.platform.jetson or (machine.platform.wsl and driver.cuda):
+    # Under WSL the reported number is that of the Windows driver; a library's is of another list.
+    foreign = machine.platform.wsl and driver.cuda and driver.reported is None
+    if found is None or machine.platform.jetson or foreign:
         return Drive(version=found, cuda=driver.cuda or native, decides=True, numbers=numbers)
     if driver.cuda is None:
         return Drive(version=found, cuda=native, numbers=numbers)

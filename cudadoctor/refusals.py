@@ -32,8 +32,10 @@ def block(
     trusting: a last resort counts too: contested code, and the platform's default build where no
     GPU is. ignoring: what is supposed to be cured.
     """
-    if build.published is not True:
-        return "absent" if build.published is False else "announced"
+    if build.published is False:
+        return "absent"
+    if build.published is None and "announced" not in ignoring:
+        return "announced"
     if demand.python not in (None, *build.pythons) and "python" not in ignoring:
         return "python"
     if build.glibc and demand.glibc and demand.glibc < build.glibc and "glibc" not in ignoring:
@@ -74,6 +76,15 @@ def _hardware(
     ):
         return "ptx"
     return None
+
+
+def on_ptx(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> tuple[Version, ...]:
+    """The GPUs that this build serves by PTX alone, which the driver compiles at first use."""
+    codes = build.archs or ()
+    how = {
+        one: served(codes, one, build.torch, build.cuda, knowledge) for one in demand.capabilities
+    }
+    return tuple(one for one, code in how.items() if code is not None and code[0] == "ptx")
 
 
 def _served_at_all(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> bool:

@@ -2,52 +2,141 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from packaging.version import Version
 
+from cudadoctor.demand import without_gpus
+from cudadoctor.forward_compat import compat_lifts
+from cudadoctor.mixed_gpus import named, of_capability, seen_gpus
 from cudadoctor.refusals import Block, block
+from cudadoctor.wish import wish_of
 
 if TYPE_CHECKING:
+    from cudadoctor.build_reasons import Case
     from cudadoctor.demand import Demand
     from cudadoctor.knowledge import Knowledge, TorchBuild
 
-Kind = Literal["driver", "python", "glibc", "one-gpu"]
+Kind = Literal[
+    "driver", "python", "glibc", "one-gpu", "compat", "release", "platform", "jetson", "cpu"
+]
 
 
 class WayOut(msgspec.Struct, frozen=True, kw_only=True):
     """A change that would let a build fit.
 
-    kind: "one-gpu" is to use only the GPUs of one capability. branch: the driver branch to go to.
-    pythons: versions with which it would fit. build: what would fit then.
+    kind: "one-gpu" is to leave some GPUs out (hidden: their capabilities), "compat" NVIDIA's
+    forward-compatibility package beside the present driver, "release" another release than the
+    wished one, "platform" another system or interpreter, "jetson" NVIDIA's own build, "cpu" to do
+    without the GPU. branch: the driver branch to go to. pythons: versions with which it would fit.
+    build: what would fit then, None for a build that is not in the tables. capability: where one
+    alone remains.
     """
 
     kind: Kind
     text: str
-    build: TorchBuild
+    build: TorchBuild | None
     branch: int | None = None
     pythons: tuple[str, ...] = ()
     capability: Version | None = None
+    hidden: tuple[Version, ...] = ()
 
 
-def ways_out(
-    builds: tuple[TorchBuild, ...], demand: Demand, knowledge: Knowledge
-) -> tuple[WayOut, ...]:
-    """The single changes that help, the least first; else two of them together; () none."""
+def ways_out(case: Case) -> tuple[WayOut, ...]:
+    """The single changes that help, the least first; else two of them together, or what is left."""
+    builds, demand, knowledge = case.asked, case.demand, case.knowledge
     if demand.tegra is not None:
-        return ()
+        return _jetson(case)
     found = (
         _python(builds, demand, knowledge),
         _driver(builds, demand, knowledge),
+        _compat(case),
         _glibc(builds, demand, knowledge),
-        *_one_gpu(builds, demand, knowledge),
+        *_some_gpus(case),
     )
     single = tuple(one for one in found if one is not None)
-    if single:
-        return single
-    both = _driver(builds, demand, knowledge, also=frozenset({"python"}))
-    return () if both is None else (both,)
+    if not single:
+        both = _driver(builds, demand, knowledge, also=frozenset({"python"}))
+        single = () if both is None else (both,)
+    other = nearest_release(case) if case.wish is not None else ()
+    return (*single, *other) or _cpu(case)
+
+
+def nearest_release(case: Case) -> tuple[WayOut, ...]:
+    """Where a wish cannot be: the release closest to it with a build that fits."""
+    fitting = [one for one in case.builds if block(one, case.demand, case.knowledge) is None]
+    order = list(dict.fromkeys(one.torch for one in case.builds))
+    wanted = _wanted(case, order)
+    if not fitting or wanted is None:
+        return ()
+    best = min(fitting, key=lambda one: _distance(one.torch, wanted, order))
+    free = case.free
+    # Of the chosen release, the variant that the solver itself would take.
+    build = free if free is not None and free.torch == best.torch else best
+    near = (
+        "Of that minor release"
+        if build.torch.release[:2] == wanted.release[:2]
+        else "Nearest to it"
+    )
+    text = f"{near}, torch {build.torch} {build.variant} fits."
+    return (WayOut(kind="release", text=text, build=build),)
+
+
+def _wanted(case: Case, order: list[Version]) -> Version | None:
+    """The release that was wished for, or what comes closest to saying it."""
+    if case.asked:
+        return case.asked[0].torch
+    wish = wish_of(case.wish or "")
+    if wish is None:
+        return None
+    return Version(".".join(map(str, wish.release))) if wish.release else order[0]
+
+
+def _distance(torch: Version, wanted: Version, order: list[Version]) -> tuple[bool, int, int]:
+    """How far a release is from the wished one: the same minor first, then the fewest between."""
+    between = sum(min(torch, wanted) < one < max(torch, wanted) for one in order)
+    return torch.release[:2] != wanted.release[:2], between, order.index(torch)
+
+
+def _jetson(case: Case) -> tuple[WayOut, ...]:
+    """NVIDIA's own builds for a JetPack before 7."""
+    l4t = case.machine.platform.l4t
+    found = case.knowledge.jetson_build(l4t.major) if l4t else None
+    if found is None:
+        text = "NVIDIA's own wheel or container for this JetPack has code for this board."
+    else:
+        text = f"NVIDIA's own builds for JetPack {found.jetpack} (Python {found.python}) lie at "
+        text += f"{found.index}."
+    return (WayOut(kind="jetson", text=text, build=None),)
+
+
+def _cpu(case: Case) -> tuple[WayOut, ...]:
+    """What is left where nothing else helps: to do without the GPU."""
+    demand = case.demand
+    if demand.gpus != "some":
+        return ()
+    builds = tuple(one for one in case.asked if one.cuda is None)
+    build = _first(builds, without_gpus(demand), case.knowledge, frozenset())
+    if build is None:
+        return ()
+    text = f"Without the GPU, the CPU build of torch {build.torch} fits."
+    return (WayOut(kind="cpu", text=text, build=build),)
+
+
+def _compat(case: Case) -> WayOut | None:
+    """NVIDIA's forward-compatibility package beside the present driver."""
+    for build in case.asked:
+        if build.cuda is None or not compat_lifts(case.machine, case.knowledge, build.cuda):
+            continue
+        ignoring: frozenset[Block] = frozenset({"driver"})
+        if block(build, case.demand, case.knowledge, ignoring=ignoring) is None:
+            package = f"cuda-compat-{build.cuda.major}-{build.cuda.minor}"
+            text = f"With NVIDIA's package {package} beside driver {case.machine.driver.version}, "
+            text += f"torch {build.torch} {build.variant} fits."
+            return WayOut(kind="compat", text=text, build=build)
+    return None
 
 
 def _first(
@@ -88,12 +177,13 @@ def _driver(
         if branch is None:
             continue
         plain = [one for one in build.pythons if not one.endswith("t")]
-        python = f" and Python {plain[-1]}" if also else ""
         driver = (
-            f"driver {branch} or newer"
-            if branch != last
-            else f"driver {branch}, the last for this GPU"
+            f"driver {branch}, the last for this GPU"
+            if branch == last
+            else f"driver {branch} or newer"
         )
+        comma = "," if branch == last else ""
+        python = f"{comma} and Python {plain[0]} to {plain[-1]}" if also else ""
         text = f"With {driver}{python}, torch {build.torch} {build.variant} fits."
         pythons = build.pythons if also else ()
         return WayOut(kind="driver", text=text, build=build, branch=branch, pythons=pythons)
@@ -128,19 +218,32 @@ def _glibc(builds: tuple[TorchBuild, ...], demand: Demand, knowledge: Knowledge)
     return WayOut(kind="glibc", text=text, build=build)
 
 
-def _one_gpu(
-    builds: tuple[TorchBuild, ...], demand: Demand, knowledge: Knowledge
-) -> tuple[WayOut, ...]:
-    """Each capability of a mixed machine on its own."""
-    if len(demand.capabilities) < 2:
-        return ()
-    found = []
-    for one in demand.capabilities:
-        alone = msgspec.structs.replace(demand, capabilities=(one,))
-        build = _first(builds, alone, knowledge, frozenset())
-        if build is not None:
-            text = (
-                f"For the GPU of capability {one} alone, torch {build.torch} {build.variant} fits."
-            )
-            found.append(WayOut(kind="one-gpu", text=text, build=build, capability=one))
-    return tuple(found)
+def _some_gpus(case: Case) -> tuple[WayOut, ...]:
+    """A mixed machine without some of its GPUs: the fewest left out, the newest build first."""
+    demand, all_of = case.demand, case.demand.capabilities
+    for many in range(1, len(all_of)):
+        found = []
+        for hidden in combinations(all_of, many):
+            rest = tuple(one for one in all_of if one not in hidden)
+            alone = msgspec.structs.replace(demand, capabilities=rest)
+            build = _first(case.asked, alone, case.knowledge, frozenset())
+            if build is not None:
+                found.append(_without(case, build, hidden, rest))
+        if found:
+            return tuple(sorted(found, key=_age, reverse=True))
+    return ()
+
+
+def _age(way: WayOut) -> tuple[Version, Version]:
+    torch = way.build.torch if way.build else Version("0")
+    return torch, way.capability or Version("0")
+
+
+def _without(
+    case: Case, build: TorchBuild, hidden: tuple[Version, ...], rest: tuple[Version, ...]
+) -> WayOut:
+    gpus = seen_gpus(case.machine, case.knowledge)
+    which = named(of_capability(gpus, hidden)) or f"capability {', '.join(map(str, hidden))}"
+    text = f"Without {which}, torch {build.torch} {build.variant} fits."
+    alone = rest[0] if len(rest) == 1 else None
+    return WayOut(kind="one-gpu", text=text, build=build, capability=alone, hidden=hidden)

@@ -85,10 +85,12 @@ def _refuse_strangers(asked: Asked) -> None:
     for cause in asked.ignore:
         refuse_strange_cause(cause, f"--ignore {cause!r} is no cause")
     if asked.torch:
-        from cudadoctor.versions import version_of
+        from cudadoctor.wish import wish_of
 
-        if version_of(asked.torch) is None:
-            refuse(f"--torch {asked.torch!r} is no version: give one such as 2.6 or 2.6.0")
+        if wish_of(asked.torch) is None:
+            refuse(
+                f"--torch {asked.torch!r} is no version: give one such as 2.6, 2.6.0 or >=2.6,<2.8"
+            )
 
 
 def _refuse_date(asked: Asked) -> None:

@@ -34,6 +34,7 @@ CORE = (
         "plan",
     ),
     *("builds", "demand", "refusals", "ways_out", "build_reasons", "remedies", "dialects"),
+    *("wish", "wish_costs", "passed_over", "walls", "mixed_gpus", "forward_compat"),
     *("render", "reports", "redact", "language", "versions", "specifiers", "catalogue"),
     *("knowledge", "factfile", "checkup", "asked"),
 )
@@ -56,6 +57,9 @@ WORLD = frozenset(
 MAY = {
     "knowledge.tables": {"os"},  # reads the tables that lie beside it
     "knowledge.build": {"os"},
+    # A maintainer's command asks the package index and writes the tables; its readers do not.
+    "knowledge.update.__main__": {"os", "tempfile"},
+    "knowledge.update.fetching": {"time"},
     # Probes reckon with time and run beside each other; paths are text to them.
     "probes": {"os", "time", "threading", "signal"},
     "smoke.reading": {"signal"},  # its names only

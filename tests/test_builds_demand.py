@@ -251,7 +251,7 @@ def test_two_changes_together_are_named_where_one_does_not_help() -> None:
     )
     ways = best_build(machine, KB).ways_out
     assert [way.text for way in ways] == [
-        "With driver 580 or newer and Python 3.15, torch 2.15.0 cu132 fits."
+        "With driver 580 or newer and Python 3.11 to 3.15, torch 2.15.0 cu132 fits."
     ]
 
 

@@ -176,10 +176,11 @@ def test_a_wish_that_nothing_meets_is_said_to_be_so() -> None:
         finding("driver-too-old", *remedies.install_torch(OLD, KB)),
         wishes=Wishes(torch="2.15"),
     )
-    (step,) = found.steps
+    step, driver = found.steps
     assert step.title == "No build of torch 2.15 fits this machine"
     assert step.commands == ()
-    assert "2.15" in (step.manual or "")
+    assert "With driver 580 or newer, torch 2.15.0 cu132 fits." in (step.manual or "")
+    assert driver.id == "upgrade-driver" and driver.group == step.group and driver.needs_root
 
 
 @pytest.mark.parametrize("manager", ["pip", "uv", "conda", "pixi", "docker"])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         jetson_torch,
         reinstall_torch,
     )
+    from cudadoctor.remedies.compat import forward_compat
     from cudadoctor.remedies.container import container_option, grant_gpu
     from cudadoctor.remedies.driver import (
         install_driver,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     )
     from cudadoctor.remedies.interpreter import install_python
     from cudadoctor.remedies.kernel import load_driver, reboot, reload_uvm, reset_gpu, wsl_driver
+    from cudadoctor.remedies.left_out import leave_out
     from cudadoctor.remedies.manual import (
         by_hand,
         device_groups,
@@ -47,6 +49,8 @@ _HOMES = {
         "jetson_torch",
         "reinstall_torch",
     ),
+    "compat": ("forward_compat",),
+    "left_out": ("leave_out",),
     "manual": (
         "by_hand",
         "device_groups",
@@ -98,6 +102,7 @@ __all__ = [
     "by_hand",
     "container_option",
     "device_groups",
+    "forward_compat",
     "grant_gpu",
     "install_companion",
     "install_driver",
@@ -105,6 +110,7 @@ __all__ = [
     "install_python",
     "install_torch",
     "jetson_torch",
+    "leave_out",
     "load_driver",
     "open_modules",
     "proprietary_modules",

@@ -37,11 +37,18 @@ INDEX = "https://download.pytorch.org/whl"
 
 
 def install_torch(m: Machine, kb: Knowledge, keep: str | None = None) -> tuple[Remedy, ...]:
-    """The build of torch that fits this machine, with its companions; () where none fits."""
+    """The build of torch that fits this machine, with its companions.
+
+    Where none fits, what would let one fit; () where nothing would.
+    """
     if _needs_jetson_wheel(m):
         return jetson_torch(m, kb)
-    build = best_build(m, kb, keep=keep).build
-    return () if build is None else (remedy_for(build, m, kb),)
+    choice = best_build(m, kb, keep=keep)
+    if choice.build is not None:
+        return (remedy_for(choice.build, m, kb),)
+    from cudadoctor.remedies.instead import instead
+
+    return instead(m, kb, choice.ways_out)
 
 
 def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:

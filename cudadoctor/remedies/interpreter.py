@@ -52,7 +52,8 @@ def emptied(m: Machine, python: Version | None = None) -> Machine:
         own = msgspec.structs.replace(
             own, version=python, free_threaded=False, bits=64, implementation="CPython"
         )
-    return msgspec.structs.replace(m, python=own, torch=type(m.torch)(installed=False), packages=())
+    torch = type(m.torch)(installed=False, imported=m.torch.imported)
+    return msgspec.structs.replace(m, python=own, torch=torch, packages=())
 
 
 def _nearest(m: Machine, versions: list[Version]) -> Version | None:

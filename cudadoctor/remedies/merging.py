@@ -34,7 +34,8 @@ def merged(
 ) -> tuple[Planned, ...]:
     """The prescriptions of all causes (the gravest first) as steps.
 
-    build: the torch that is going to be installed, where that is known.
+    A cause of "" is none: the user asked for it. build: the torch that is going to be installed,
+    where that is known.
     """
     entries = _collected(prescribed)
     preferred = [one for one in entries if one.group == one.remedy.id]
@@ -61,8 +62,8 @@ def _collected(prescribed: Iterable[tuple[str, tuple[Remedy, ...]]]) -> list[Pla
 def _add(found: dict[str, Planned], remedy: Remedy, group: str, cause: str) -> None:
     known = found.get(remedy.id)
     if known is None:
-        found[remedy.id] = Planned(remedy=remedy, group=group, cures=(cause,))
-    elif cause not in known.cures:
+        found[remedy.id] = Planned(remedy=remedy, group=group, cures=(cause,) if cause else ())
+    elif cause and cause not in known.cures:
         found[remedy.id] = msgspec.structs.replace(known, cures=(*known.cures, cause))
 
 

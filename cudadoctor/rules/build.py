@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.builds import best_build, platform_of, python_of
+from cudadoctor.builds import best_build, is_installed, platform_of, python_of
 from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand, install_python, install_torch
+from cudadoctor.remedies import by_hand, install_python, install_torch, leave_out
 from cudadoctor.rule import Found, NotKnown, need, rule
 from cudadoctor.rules.devices import (
     code_version,
@@ -271,7 +271,7 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
         severity=_severity(m, worst, bool(unserved), bool(others), newer=newer),
         title=None if unserved else "{torch} runs on the {gpu} only through PTX",
         why=None if unserved else _PTX,
-        remedies=install_torch(m, kb) or _other_way(m, kb, worst),
+        remedies=_served_otherwise(m, kb, unserved, others) or _other_way(m, kb, worst),
     )
 
 
@@ -335,6 +335,17 @@ def _severity(m: Machine, worst: Device, unserved: bool, others: bool, *, newer:
 def _sources(m: Machine, kb: Knowledge) -> tuple[str, ...]:
     row = row_of(m, kb)
     return row.sources if row else ()
+
+
+def _served_otherwise(
+    m: Machine, kb: Knowledge, unserved: list[Device], others: list[Device]
+) -> tuple[Remedy, ...]:
+    """A build for all GPUs; where the installed one is best, without those that nobody serves."""
+    lost = {one.capability for one in unserved}
+    build = best_build(m, kb).build
+    if build is not None and others and lost and is_installed(build, m):
+        return leave_out(m, kb, lost) or install_torch(m, kb)
+    return install_torch(m, kb)
 
 
 def _other_way(m: Machine, kb: Knowledge, device: Device) -> tuple[Remedy, ...]:

@@ -10,6 +10,7 @@ from packaging.version import Version
 from cudadoctor.findings import Confidence, Remedy, Severity
 from cudadoctor.remedies import (
     by_hand,
+    forward_compat,
     install_driver,
     install_torch,
     load_driver,
@@ -342,33 +343,10 @@ def _told_by_torch(m: Machine) -> tuple[Version, str] | None:
 
 
 def _for_an_old_driver(m: Machine, kb: Knowledge, branch: int | None) -> tuple[Remedy, ...]:
+    """A torch for the driver, a driver for the torch, or what lifts the driver; each once."""
     newer = upgrade_driver(m, kb, branch) if branch is not None else ()
-    return (*install_torch(m, kb), *newer, *_forward_compatible(m, kb))
-
-
-def _forward_compatible(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
-    models = [kb.gpu_by_name(gpu.name) for gpu in m.gpus or () if gpu.name]
-    served = bool(models) and all(model is not None and model.data_center for model in models)
-    cuda, driver = m.torch.cuda, m.driver.version
-    if not served or cuda is None or m.platform.wsl or m.platform.system != "Linux":
-        return ()
-    if driver is None or kb.forward_compat(cuda, driver.branch) != "compatible":
-        return ()
-    if not _torch_has_code(m, kb):
-        return ()
-    text = f"Install NVIDIA's package cuda-compat-{cuda.major}-{cuda.minor} and put its directory "
-    text += "first in LD_LIBRARY_PATH for this program. It works on data-centre GPUs only."
-    return by_hand("cuda-compat", "Use NVIDIA's forward-compatibility package", text, "admin")
-
-
-def _torch_has_code(m: Machine, kb: Knowledge) -> bool:
-    """Whether this torch would run on every GPU here, if only the driver let it."""
-    from cudadoctor.builds import capabilities_of, serves_all
-
-    archs, capabilities = m.torch.archs, capabilities_of(m, kb)
-    if archs is None or capabilities is None:
-        return True
-    return serves_all(archs, capabilities, m.torch.version, m.torch.cuda, kb)
+    ways = (*install_torch(m, kb), *newer, *forward_compat(m, kb, m.torch.cuda))
+    return tuple({one.id: one for one in reversed(ways)}.values())[::-1]
 
 
 @rule(

@@ -47,7 +47,8 @@ def _old_driver(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     system = "Windows" if m.platform.wsl or m.platform.system == "Windows" else "Linux"
     floor = kb.driver_floor(cuda, system) if cuda else None
     newer = upgrade_driver(m, kb, floor.driver.branch) if floor else ()
-    return (*install_torch(m, kb), *newer)
+    ways = (*install_torch(m, kb), *newer)
+    return tuple({one.id: one for one in reversed(ways)}.values())[::-1]
 
 
 def _unloaded(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:

@@ -1,0 +1,58 @@
+"""Where no build of torch fits: the ways out that the solver knows, as remedies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cudadoctor.findings import Remedy, Risk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cudadoctor.facts import Machine
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.ways_out import WayOut
+
+
+def instead(m: Machine, kb: Knowledge, ways: Iterable[WayOut]) -> tuple[Remedy, ...]:
+    """A remedy for each way out that is one; each id once, the solver's order kept."""
+    found: dict[str, Remedy] = {}
+    for way in ways:
+        for remedy in _as_remedies(way, m, kb):
+            named = remedy
+            if remedy.id in found and way.kind == "one-gpu" and way.build is not None:
+                named = msgspec.structs.replace(remedy, id=f"install-torch-{way.build.variant}")
+            found.setdefault(named.id, named)
+    return tuple(found.values())
+
+
+def _as_remedies(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+    from cudadoctor.remedies.compat import forward_compat
+    from cudadoctor.remedies.driver import upgrade_driver
+    from cudadoctor.remedies.interpreter import install_python
+    from cudadoctor.remedies.left_out import for_some_gpus
+
+    if way.kind == "one-gpu":
+        return for_some_gpus(way, m, kb)
+    if way.kind == "driver" and way.branch is not None:
+        newer = upgrade_driver(m, kb, way.branch)
+        return tuple(_noted(one, way) for one in newer)
+    if way.kind == "python":
+        return install_python(m, kb, way.pythons)
+    if way.kind == "compat" and way.build is not None:
+        return tuple(_noted(one, way) for one in forward_compat(m, kb, way.build.cuda))
+    if way.kind in ("glibc", "platform"):
+        title = "Run torch on a system that has builds"
+        return (Remedy(id="other-platform", title=title, where="admin", manual=way.text),)
+    if way.kind == "cpu":
+        title = "Train without this GPU"
+        return (Remedy(id="other-gpu", title=title, risk=Risk.ENVIRONMENT, manual=way.text),)
+    return ()
+
+
+def _noted(remedy: Remedy, way: WayOut) -> Remedy:
+    """The remedy with what it makes possible: torch itself is the step after it."""
+    note = " ".join(text for text in (way.text, remedy.note) if text)
+    return msgspec.structs.replace(remedy, note=note)
