@@ -21,6 +21,7 @@ from cudadoctor.knowledge.model import (
     HostCompilers,
     JetsonBuild,
     KnowledgeError,
+    PygWheel,
     Source,
     TorchBuild,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "JetsonBuild",
     "Knowledge",
     "KnowledgeError",
+    "PygWheel",
     "Source",
     "TorchBuild",
     "load",
@@ -274,6 +276,18 @@ class Knowledge:
     def companion_python(self, package: str, version: str) -> str | None:
         """Requires-Python of a companion release; None not known."""
         return self._companions.python(package, version)
+
+    def companion_platforms(self, package: str, version: str) -> tuple[str, ...] | None:
+        """Where a companion release has wheels; () for source only, None not known."""
+        return self._companions.platforms(package, version)
+
+    def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> str | None:
+        """The newest flash-attn that has a Linux wheel for all three; None where none is known."""
+        return self._companions.prebuilt_flash(torch, cuda, python)
+
+    def pyg_wheels(self, torch: Version, variant: str) -> tuple[PygWheel, ...]:
+        """Wheels of PyG's compiled parts seen for that torch and variant: no full list."""
+        return self._habits.pyg(torch.base_version, variant)
 
     # Libraries and compilers
 

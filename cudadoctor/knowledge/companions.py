@@ -36,6 +36,7 @@ class CompanionRow(Row, frozen=True):
     torch: str | None
     python: str | None
     sources: tuple[str, ...]
+    platforms: tuple[str, ...] | None = None
 
 
 class XformersRow(Row, frozen=True):
@@ -130,6 +131,20 @@ class Companions:
         rows = self._releases.get(normal(package), ())
         return next((row.python for row in rows if row.version == release), None)
 
+    def platforms(self, package: str, release: str) -> tuple[str, ...] | None:
+        """Where a release has wheels ("any" everywhere), () source only, None not known."""
+        rows = self._releases.get(normal(package), ())
+        return next((row.platforms for row in rows if row.version == release), None)
+
+    def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> str | None:
+        """The newest flash-attn with a wheel (Linux) for that torch, CUDA major and Python."""
+        minor = f"{torch.major}.{torch.minor}"
+        for row in self._table.flash_attn:
+            within = _within(python, row.python)
+            if minor in row.torch and row.cuda_major == cuda.major and within:
+                return row.version
+        return None
+
     def cuda_builds(self, package: str, release: str) -> tuple[Version, ...] | None:
         """The CUDA versions that a release has binaries for; None where that is not known."""
         name = normal(package)
@@ -188,6 +203,14 @@ class Companions:
         rows = self._releases.get(name, ())
         found = tuple(row.version for row in rows if row.version in allowed)
         return found or ((wanted,) if wanted and name == "triton" and "=" not in wanted else ())
+
+
+def _within(python: str, span: str) -> bool:
+    """Whether "3.12" lies in "3.9-3.13"; a free-threaded one never does."""
+    first, _, last = span.partition("-")
+    if python.endswith("t"):
+        return False
+    return version(first) <= version(python) <= version(last or first)
 
 
 def normal(package: str) -> str:

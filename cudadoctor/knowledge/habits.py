@@ -6,7 +6,7 @@ from functools import cached_property
 
 import msgspec
 
-from cudadoctor.knowledge.model import DriverFault, JetsonBuild
+from cudadoctor.knowledge.model import DriverFault, JetsonBuild, PygWheel
 from cudadoctor.knowledge.tables import Row, table
 from cudadoctor.versions import DriverVersion
 
@@ -19,6 +19,7 @@ class CompilesRow(Row, frozen=True):
 class PracticeTable(Row, frozen=True):
     compiles: tuple[CompilesRow, ...]
     jetson: tuple[JetsonBuild, ...]
+    pyg: tuple[PygWheel, ...]
 
 
 class Habits:
@@ -42,6 +43,14 @@ class Habits:
     def jetson(self, l4t: int) -> JetsonBuild | None:
         """The builds for the JetPack of that Linux for Tegra release."""
         return next((row for row in self._practice.jetson if row.l4t == l4t), None)
+
+    def pyg(self, torch: str, variant: str) -> tuple[PygWheel, ...]:
+        """The wheels that were seen on PyG's page for the minor release of that torch."""
+        minor = torch.split(".")[:2]
+        rows = self._practice.pyg
+        return tuple(
+            one for one in rows if one.torch.split(".")[:2] == minor and one.variant == variant
+        )
 
 
 def _release(kind: type, value: object) -> object:

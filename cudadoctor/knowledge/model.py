@@ -164,3 +164,15 @@ class JetsonBuild(msgspec.Struct, frozen=True, kw_only=True):
     cuda: str
     python: str
     sources: tuple[str, ...]
+
+
+class PygWheel(msgspec.Struct, frozen=True, kw_only=True):
+    """A compiled part of torch-geometric that was seen on PyG's page for one torch and variant."""
+
+    torch: str
+    variant: str
+    package: str
+    version: str
+    platforms: tuple[str, ...]
+    pythons: tuple[str, ...]
+    sources: tuple[str, ...]

@@ -16,11 +16,12 @@ def driver_faults(read: Facts) -> dict[str, Any]:
 
 
 def practice(read: Facts) -> dict[str, Any]:
-    """Who calls nvcc while a program runs, and where a board's builds of torch lie."""
+    """Who calls nvcc while a program runs, where a board's builds and PyG's wheels lie."""
     facts = read("practice")
     return {
         "compiles": [_row(read, "practice", row) for row in facts["compiles"]],
         "jetson": [_row(read, "practice", row) for row in facts["jetson"]],
+        "pyg": [_row(read, "practice", row) for row in facts["pyg"]],
     }
 
 

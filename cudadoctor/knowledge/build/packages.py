@@ -12,6 +12,8 @@ from cudadoctor.knowledge.build.sources import keys
 
 Facts = Callable[[str], dict[str, Any]]
 
+_PLATFORMS = {"win_amd64": "windows_amd64", "win_arm64": "windows_arm64"}
+
 
 def companions(read: Facts) -> dict[str, Any]:
     """Requirements of companion releases, and what they were built against."""
@@ -85,8 +87,18 @@ def _release(row: dict[str, Any]) -> dict[str, Any]:
         "version": row["version"],
         "torch": None if wanted is None else _specifier(wanted),
         "python": row["requires_python"],
+        "platforms": _platforms(row),
         "sources": ["companions.pypi"],
     }
+
+
+def _platforms(row: dict[str, Any]) -> list[str] | None:
+    """Platforms with a wheel, "any" for one without compiled code; [] source only, None unknown."""
+    if row["platforms"] is None:
+        return None
+    named = {_PLATFORMS.get(one, one) for one in row["platforms"] if "macosx" not in one}
+    mac = {"macos_arm64" for one in row["platforms"] if one.startswith("macosx") and "arm" in one}
+    return sorted(named | mac)
 
 
 def _specifier(requirements: list[str]) -> str:
