@@ -1,0 +1,133 @@
+"""Mixed precision in fp16, with a gradient scaler.
+
+What it does: torch.autocast runs matrix products and convolutions in fp16 while the weights, the
+optimiser and the loss stay in fp32. fp16 ends at 6e-8, so small gradients would become zero:
+GradScaler multiplies the loss, divides the gradients again, and skips steps that overflowed.
+
+When it helps: GPUs with tensor cores (Volta, Turing and newer) and layers wide enough to feed them;
+activations take half the memory. Turing has no fast bf16: there fp16 is the one to use.
+
+When it hurts: without tensor cores (before Volta, GTX 16xx) the casts can cost more than they save.
+Small models wait for Python, not for arithmetic. Where bf16 is fast (Ampere and newer), bf16 needs
+no scaler: see amp_bf16.py.
+
+How to see it: seconds a step and peak memory below; scaler.get_scale() over time; the share of
+gradients that are exactly zero.
+
+What goes wrong, and the way out:
+- The loss stands still or is noise: gradients underflow. Use the scaler.
+- "Attempting to unscale FP16 gradients.": the model was cast with .half(). Keep it in fp32.
+- "No inf checks were recorded for this optimizer.": scaler.step() without any gradient from
+  scaler.scale(loss).backward().
+- The loss is nan and get_scale() falls towards zero: an operation overflows at 65504 in the forward
+  pass. Run that part under torch.autocast(device_type, enabled=False) in fp32.
+- "`torch.cuda.amp.GradScaler(args...)` is deprecated": torch.amp.GradScaler("cuda") since 2.3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+TOLERANCE = 0.05  # of the fp32 loss: fp16 keeps 11 bits, and training adds the errors up
+
+
+def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
+    """Train in fp32; yields the loss of every step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=3.0, momentum=0.9)
+    for x, y in batches:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def train_fp16(
+    model: torch.nn.Module, batches: list[Batch], device: str, *, scaled: bool = True
+) -> Iterator[torch.Tensor]:
+    """Train in mixed precision; yields the loss of every step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=3.0, momentum=0.9)
+    scaler = torch.amp.GradScaler(device, enabled=scaled)
+    for x, y in batches:
+        # Only the forward pass and the loss: backward uses the types that forward chose.
+        with torch.autocast(device_type=device, dtype=torch.float16):
+            loss = torch.nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)  # unscales first, and skips the step where a gradient is inf
+        scaler.update()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def small_targets(steps: int, width: int, device: str) -> list[Batch]:
+    """Targets around 0.0003, averaged over many outputs: gradients under what fp16 can hold."""
+    torch.manual_seed(0)
+    teacher = torch.randn(width, width) * 3e-4 / width**0.5
+    inputs = [torch.randn(64, width) for _ in range(8)]
+    return [(x.to(device), (x @ teacher).to(device)) for x in (inputs * steps)[:steps]]
+
+
+def network(width: int, device: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)
+    )
+    torch.nn.init.zeros_(model[2].weight)  # starts at zero, so that the small targets decide
+    torch.nn.init.zeros_(model[2].bias)
+    return model.to(device)
+
+
+def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
+    """Run the training and print what a step cost; item() waits until the device has finished."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    losses: list[float] = []
+    clock = [time.perf_counter()]
+    for loss in steps:
+        losses.append(loss.item())
+        clock.append(time.perf_counter())
+    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
+    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
+    line = f"{name:<19} loss {losses[-1]:.3e}, {statistics.median(ms):.2f} ms a step"
+    line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
+    if torch.cuda.is_available():
+        line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
+    print(line)
+    return losses
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--width", type=int, default=256)
+    asked = parser.parse_args(argv)
+    batches = small_targets(asked.steps, asked.width, asked.device)
+
+    def fresh() -> torch.nn.Module:
+        return network(asked.width, asked.device)
+
+    plain = measured("fp32", train_plain(fresh(), batches))
+    fp16 = measured("fp16 with scaler", train_fp16(fresh(), batches, asked.device))
+    bare = train_fp16(fresh(), batches, asked.device, scaled=False)
+    unscaled = measured("fp16 without scaler", bare)
+    off, off_bare = (abs(losses[-1] - plain[-1]) / plain[-1] for losses in (fp16, unscaled))
+    figures = (
+        f"fp16 with the scaler ends {off:.1%} from the fp32 loss (tolerance {TOLERANCE:.0%}),"
+        f" without it {off_bare:.1%}; fp32 fell from {plain[0]:.2e} to {plain[-1]:.2e}"
+    )
+    held = off <= TOLERANCE and plain[-1] < plain[0] / 2
+    print(f"{'proved' if held else 'not proved'}: {figures}")
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,142 @@
+"""channels-last: images stored with the channels of a pixel side by side.
+
+What it does: the shape stays (batch, channels, height, width), only the order in memory changes, to
+the one in which tensor cores and oneDNN compute convolutions. Converted once, the model keeps it.
+
+When it helps: convolutional networks under AMP on GPUs with tensor cores; many CPUs too.
+
+When it hurts: no convolutions, few channels, grouped convolutions without a fast kernel; a layer in
+the middle that only knows the other order makes every step convert twice.
+
+How to see it: x.is_contiguous(memory_format=torch.channels_last) after each layer (counted below),
+seconds a step, and conversion kernels (nchwToNhwc, nhwcToNchw) in a profile: they should be gone.
+
+What goes wrong, and the way out:
+- "view size is not compatible with input tensor's size and stride (at least one dimension spans
+  across two contiguous subspaces). Use .reshape(...) instead.": flatten(1) or reshape, no view.
+- "required rank 4 tensor to use channels_last format": only images have it; 3-D volumes have
+  torch.channels_last_3d. Convert the images only, not the labels.
+- Nothing got faster: the input is converted but the weights are not, or a layer falls back. Convert
+  both, and count as below.
+- Weights differ from a checkpoint's layout: harmless, load_state_dict copies values, not order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+TOLERANCE = {"cpu": 1e-4, "cuda": 2e-2}  # of the first loss; on CUDA, convolutions are in TF32
+
+
+def train(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
+    """Train in whatever order the tensors have: the same lines; yields the loss of every step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def channels_last(
+    model: torch.nn.Module, batches: list[Batch]
+) -> tuple[torch.nn.Module, list[Batch]]:
+    """The technique: model and images in the other order. Labels have no such order."""
+    model = model.to(memory_format=torch.channels_last)
+    return model, [(x.to(memory_format=torch.channels_last), y) for x, y in batches]
+
+
+def network(channels: int, device: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers: list[torch.nn.Module] = []
+    for entering, leaving in ((3, channels), (channels, channels), (channels, 2 * channels)):
+        layers += [
+            torch.nn.Conv2d(entering, leaving, 3, padding=1),
+            torch.nn.BatchNorm2d(leaving),
+            torch.nn.ReLU(),
+        ]
+    head = torch.nn.Linear(2 * channels, 4)
+    pooled = (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    return torch.nn.Sequential(*layers, *pooled, head).to(device)
+
+
+def images(steps: int, device: str) -> list[Batch]:
+    """Noise with one bright quarter; the label says which quarter's colour it is."""
+    torch.manual_seed(0)
+    batches: list[Batch] = []
+    for _ in range(min(steps, 8)):
+        x, y = torch.randn(32, 3, 16, 16), torch.randint(0, 4, (32,))
+        x[torch.arange(32), y % 3] += 1.0 + y[:, None, None].float() / 3
+        batches.append((x.to(device), y.to(device)))
+    return (batches * steps)[:steps]
+
+
+def kept_by(model: torch.nn.Module, x: torch.Tensor) -> tuple[int, int]:
+    """How many of the model's image-shaped results are channels-last, and how many there are."""
+    orders: list[bool] = []
+
+    def note(_: torch.nn.Module, __: object, result: torch.Tensor) -> None:
+        if result.dim() == 4 and result.shape[-1] > 1:  # one pixel is in both orders
+            orders.append(result.is_contiguous(memory_format=torch.channels_last))
+
+    hooks = [layer.register_forward_hook(note) for layer in model]
+    with torch.no_grad():
+        model.eval()(x)
+    model.train()
+    for hook in hooks:
+        hook.remove()
+    return sum(orders), len(orders)
+
+
+def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
+    """Run the training and print what a step cost; item() waits until the device has finished."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    losses: list[float] = []
+    clock = [time.perf_counter()]
+    for loss in steps:
+        losses.append(loss.item())
+        clock.append(time.perf_counter())
+    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
+    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
+    line = f"{name:<13} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
+    if torch.cuda.is_available():
+        line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
+    print(line)
+    return losses
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--channels", type=int, default=16)
+    asked = parser.parse_args(argv)
+    batches = images(asked.steps, asked.device)
+    plain = measured("contiguous", train(network(asked.channels, asked.device), batches))
+    model, moved = channels_last(network(asked.channels, asked.device), batches)
+    last = measured("channels-last", train(model, moved))
+    kept, of = kept_by(model, moved[0][0])
+    off = float((torch.tensor(last) - torch.tensor(plain)).abs().max()) / plain[0]
+    limit = TOLERANCE[asked.device]
+    held = off <= limit and kept == of > 0 and plain[-1] < plain[0]
+    print(
+        f"{'proved' if held else 'not proved'}: {kept} of {of} layers pass channels-last on, and no"
+        f" step's loss is further than {off:.1e} of the first loss from the plain one (tolerance"
+        f" {limit:.0e}); the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+    )
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

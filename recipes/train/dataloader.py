@@ -1,0 +1,156 @@
+"""DataLoader tuning: workers, pinned memory, persistent workers, prefetch_factor.
+
+What it does: worker processes prepare samples while the model computes; pinned memory lets copies
+to a GPU run beside it; persistent workers survive an epoch; prefetch_factor is how many batches
+each worker keeps ready. The order of the samples stays the sampler's.
+
+When it helps: preparing a batch takes longer than computing it: decoding, augmentation, many files.
+
+When it hurts: data that is in memory anyway: sending it between processes costs more. Each worker
+costs memory and start-up time. More workers than cores slow each other down, and a CPU's model.
+
+How to see it: the share of the time spent waiting for a batch. Near zero: leave the loader alone.
+
+What goes wrong, and the way out:
+- Windows, macOS: "An attempt has been made to start a new process before the current process has
+  finished its bootstrapping phase": workers import your script again. Start it under
+  `if __name__ == "__main__":`. "Can't pickle <function <lambda>": use a named function.
+- "DataLoader worker (pid 123) is killed by signal: Bus error. It is possible that dataloader's
+  workers are out of shared memory", "unable to write to file </torch_...>": /dev/shm is too small
+  (64 MB in Docker and Kubernetes). docker run --shm-size=8g or --ipc=host; Kubernetes: an emptyDir
+  with medium: Memory on /dev/shm; or smaller batches, fewer workers. num_workers=0 only tests it.
+- "killed by signal: Killed": main memory ran out: fewer workers; arrays instead of lists.
+- "Too many open files": ulimit -n, or torch.multiprocessing.set_sharing_strategy("file_system").
+- With persistent_workers the second epoch has another order than without: the loader draws seeds
+  for workers from its generator, once or each epoch. Give the sampler a generator of its own.
+- Augmentation differs with the number of workers: each has its own generator. Seed by the sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shutil
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # same samples in the same order: only a GPU may round
+WIDTH = 512
+
+
+class Augmented(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc, unused-ignore]
+    """Noisy points, made when asked for: what decoding and augmenting is in a real data set."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        # A generator of the sample, not of the worker.
+        x = torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
+        for _ in range(5):  # some work
+            x = x + 0.01 * torch.fft.fft(x).real / WIDTH
+        return x, int(x[: WIDTH // 2].sum() > x[WIDTH // 2 :].sum())
+
+
+def plain_loader(data: Augmented, batch: int) -> Any:
+    """Everything in the training process."""
+    order = RandomSampler(data, generator=torch.Generator().manual_seed(0))
+    return DataLoader(data, batch, sampler=order)
+
+
+def tuned_loader(data: Augmented, batch: int, workers: int, device: str) -> Any:
+    """Worker processes that stay, and pinned memory where there is a GPU to copy to."""
+    # A generator that nobody else draws from: the loader takes its workers' seeds elsewhere.
+    order = RandomSampler(data, generator=torch.Generator().manual_seed(0))
+    return DataLoader(
+        data,
+        batch,
+        sampler=order,
+        num_workers=workers,
+        pin_memory=device == "cuda",  # without a GPU it only copies once more, and warns
+        persistent_workers=workers > 0,  # this and the next are errors without workers
+        prefetch_factor=2 if workers else None,  # ready batches for each worker
+    )
+
+
+def train(loader: Any, device: str) -> Iterator[tuple[torch.Tensor, float]]:
+    """Train two epochs; yields the loss of every step and the seconds it waited for the batch."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(WIDTH, 2).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(2):
+        asked = time.perf_counter()
+        for x, y in loader:
+            waited = time.perf_counter() - asked
+            # From pinned memory, non_blocking returns at once and the copy runs beside the model.
+            here = model(x.to(device, non_blocking=True))
+            loss = torch.nn.functional.cross_entropy(here, y.to(device, non_blocking=True))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            yield loss.detach(), waited
+            asked = time.perf_counter()
+
+
+def too_small(free_bytes: int | None, batch_bytes: int, workers: int) -> str | None:
+    """Why the ready batches would not fit into /dev/shm; None where they do, or there is none."""
+    need = batch_bytes * 3 * workers  # two ready and one in the making, for each worker
+    if free_bytes is None or need <= free_bytes:
+        return None
+    return f"/dev/shm has {free_bytes >> 20} MiB free, {workers} workers need {need / 2**20:.0f}"
+
+
+def measured(name: str, steps: Iterator[tuple[torch.Tensor, float]]) -> torch.Tensor:
+    """Run the training and print what a step cost; item() waits until the device has finished."""
+    losses: list[float] = []
+    waits: list[float] = []
+    clock = [time.perf_counter()]
+    for loss, waited in steps:
+        losses.append(loss.item())
+        waits.append(waited)
+        clock.append(time.perf_counter())
+    first = len(losses) // 4  # the ones before warm up
+    ms = sorted(1e3 * (end - start) for start, end in itertools.pairwise(clock[first:]))
+    line = f"{name:<10} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    waiting = sum(waits[first:]) / (clock[-1] - clock[first])
+    print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f}), {waiting:.0%} of the time waiting for a batch")
+    return torch.tensor(losses)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--steps", type=int, default=40, help="steps in each of two epochs")
+    parser.add_argument("--workers", type=int, default=2)
+    asked = parser.parse_args(argv)
+    data = Augmented(asked.steps * 32)
+    shm = Path("/dev/shm")
+    free_bytes = shutil.disk_usage(shm).free if shm.is_dir() else None
+    if why := too_small(free_bytes, 32 * WIDTH * 4, asked.workers):
+        print(f"skipped: {why}")
+        return 0
+    plain = measured("0 workers", train(plain_loader(data, 32), asked.device))
+    loader = tuned_loader(data, 32, asked.workers, asked.device)
+    tuned = measured(f"{asked.workers} workers", train(loader, asked.device))
+    off, limit = float((tuned - plain).abs().max()), TOLERANCE[asked.device]
+    held = off <= limit and bool(plain[-1] < plain[0])
+    figures = (
+        f"no loss of {len(plain)} steps differs by more than {off:.1e} (tolerance {limit:.0e})"
+    )
+    fell = f"it fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+    print(f"{'proved' if held else 'not proved'}: same samples, same order: {figures}; {fell}")
+    return 0 if held else 1
+
+
+if __name__ == "__main__":  # without this line, spawned workers would start the training again
+    raise SystemExit(main())

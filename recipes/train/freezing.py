@@ -1,0 +1,150 @@
+"""Freezing layers: train the head, leave the backbone as it is.
+
+What it does: requires_grad=False spares the backbone's gradients and optimiser state, eval() stops
+its BatchNorm statistics and dropout, and the optimiser gets only what learns. Where the inputs do
+not change from epoch to epoch, the backbone's features can even be computed once.
+
+When it helps: fine-tuning with little data, or a head on a large pretrained model.
+
+When it hurts: the new task needs other features than the old one: unfreeze the upper layers then,
+with a small learning rate. Precomputed features know no augmentation, unless copies are augmented.
+
+How to see it: sum(p.numel() for p in model.parameters() if p.requires_grad), and seconds a step.
+
+What goes wrong, and the way out:
+- The frozen part changes all the same: BatchNorm's running statistics move in train mode, and
+  model.train() switches the backbone back. Call backbone.eval() after every model.train().
+- "element 0 of tensors does not require grad and does not have a grad_fn": everything is frozen, or
+  the whole forward pass ran under torch.no_grad(). Only the backbone may.
+- Unfrozen layers do not learn: the optimiser does not know them. optimizer.add_param_group().
+- "Precompute the gradients once and reuse them": a gradient belongs to the weights at which it was
+  taken. After one step it is another one, and the old one leads astray (shown below). What is
+  constant are the features of the frozen part.
+- "Expected to have finished reduction in the prior iteration": freeze before DDP wraps the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}  # of the first loss: the same features, computed once
+
+
+def freeze(backbone: torch.nn.Module) -> None:
+    """The technique: no gradients, and nothing in it that moves."""
+    backbone.requires_grad_(False)
+    backbone.eval()
+
+
+def train_frozen(backbone: Any, head: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
+    """Train the head behind the frozen backbone; yields the loss of every step."""
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.2)  # knows only what learns
+    for x, y in batches:
+        with torch.no_grad():
+            features = backbone(x)
+        loss = torch.nn.functional.cross_entropy(head(features), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def train_on_features(backbone: Any, head: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
+    """The features of each batch once, then the head alone; yields the loss of every step."""
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.2)
+    with torch.no_grad():  # an epoch later it is the same batch again
+        features = {id(x): backbone(x) for x in {id(x): x for x, _ in batches}.values()}
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(head(features[id(x)]), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def train_on_gradients(backbone: Any, head: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
+    """The mistake: the gradients of each batch once, applied again in every epoch."""
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.2)
+    kept: dict[int, tuple[torch.Tensor, ...]] = {}
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(head(backbone(x)), y)
+        if id(x) not in kept:
+            kept[id(x)] = torch.autograd.grad(loss, tuple(head.parameters()))
+        for weight, gradient in zip(head.parameters(), kept[id(x)], strict=True):
+            weight.grad = gradient
+        optimizer.step()
+        yield loss.detach()
+
+
+def parts(width: int, device: str) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """A backbone, as if pretrained, and a fresh head."""
+    torch.manual_seed(0)
+    linear, norm = torch.nn.Linear(32, width), torch.nn.BatchNorm1d(width)
+    backbone = torch.nn.Sequential(linear, norm, torch.nn.ReLU(), torch.nn.Dropout(0.1))
+    return backbone.to(device), torch.nn.Linear(width, 10).to(device)
+
+
+def epochs(steps: int, device: str) -> list[Batch]:
+    """Eight batches with a random linear teacher's labels, again and again."""
+    torch.manual_seed(0)
+    teacher, inputs = torch.randn(32, 10), [torch.randn(64, 32) for _ in range(8)]
+    batches = [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in inputs]
+    return (batches * steps)[:steps]
+
+
+def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
+    """Run the training and print what a step cost; item() waits until the device has finished."""
+    losses: list[float] = []
+    clock = [time.perf_counter()]
+    for loss in steps:
+        losses.append(loss.item())
+        clock.append(time.perf_counter())
+    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
+    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
+    line = f"{name:<23} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")
+    return torch.tensor(losses)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--width", type=int, default=256)
+    asked = parser.parse_args(argv)
+    batches = epochs(asked.steps, asked.device)
+    runs: list[torch.Tensor] = []
+    unchanged = True
+    for train in (train_frozen, train_on_features, train_on_gradients):
+        backbone, head = parts(asked.width, asked.device)
+        freeze(backbone)
+        before = [tensor.clone() for tensor in backbone.state_dict().values()]
+        runs.append(measured(train.__name__, train(backbone, head, batches)))
+        after = backbone.state_dict().values()
+        unchanged &= all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+    frozen, features, gradients = runs
+    off, off_gradients = (
+        float((r - frozen).abs().max() / frozen[0]) for r in (features, gradients)
+    )
+    limit = TOLERANCE[asked.device]
+    held = unchanged and off <= limit < off_gradients and bool(frozen[-1] < frozen[0])
+    print(
+        f"{'proved' if held else 'not proved'}: the frozen part is"
+        f" {'bit for bit' if unchanged else 'not'} what it was; features computed once keep each"
+        f" loss within {off:.1e} of the first (tolerance {limit:.0e}), gradients computed once"
+        f" are {off_gradients:.1e} off; the loss fell from {frozen[0]:.3f} to {frozen[-1]:.3f}"
+    )
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,135 @@
+"""Gradient accumulation: a large batch in several small passes.
+
+What it does: backward() adds to the gradients, so that several micro-batches before one
+optimizer.step() give the gradient of their union, if each loss counts by its share of the samples.
+
+When it helps: the batch that you want does not fit into memory; the same recipe on a smaller
+GPU; fewer exchanges of gradients between GPUs.
+
+When it hurts: nothing gets faster: the same arithmetic in more, smaller passes. BatchNorm sees only
+micro-batches, so its statistics differ from the large batch's.
+
+How to see it: the same losses as with the large batch, below, and the peak memory on a GPU.
+
+What goes wrong, and the way out:
+- The result is wrong with a last partial batch: loss / number_of_micro_batches gives its few
+  samples too much weight (shown below). Weigh by samples, or by target tokens, where a loss is a
+  mean of those.
+- The loss explodes or learns with another rate: the sum was not divided at all. The learning rate
+  belongs to the large batch.
+- The last micro-batches of an epoch are never used: step when `(i + 1) % n == 0` forgets the rest.
+- "Trying to backward through the graph a second time": losses were added and backward called on the
+  sum inside the loop. Call backward on each loss; its graph and memory are then freed.
+- Under DDP every backward exchanges gradients: wrap all micro-batches but the last in
+  `with model.no_sync():`, forward included. FSDP2: model.set_requires_gradient_sync(False).
+- With GradScaler: scale each loss, but unscale_, step and update once for the large batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in another order
+
+
+def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
+    """Train with the whole batch at once; yields the loss of every step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def train_accumulated(
+    model: torch.nn.Module, batches: list[Batch], micro: int, *, by_samples: bool = True
+) -> Iterator[torch.Tensor]:
+    """Train with micro-batches; yields the loss of every large batch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for x, y in batches:
+        parts = list(zip(x.split(micro), y.split(micro), strict=True))
+        total = torch.zeros((), device=x.device)
+        for part_x, part_y in parts:
+            share = len(part_x) / len(x) if by_samples else 1 / len(parts)
+            loss = torch.nn.functional.cross_entropy(model(part_x), part_y) * share
+            loss.backward()  # adds to .grad, and frees this part's activations
+            total += loss.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield total
+
+
+def labelled(steps: int, size: int, width: int, device: str) -> list[Batch]:
+    """Epochs of four batches, the last of them smaller, as at the end of a real data set."""
+    torch.manual_seed(0)
+    teacher = torch.randn(width, 10)
+    inputs = [torch.randn(size - (i == 3) * (size // 3), width) for i in range(4)]
+    return [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in (inputs * steps)[:steps]]
+
+
+def network(width: int, device: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(width, 256), torch.nn.Tanh(), torch.nn.Linear(256, 10))
+    return torch.nn.Sequential(*layers).to(device)
+
+
+def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
+    """Run the training and print what a step cost; item() waits until the device has finished."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    losses: list[float] = []
+    clock = [time.perf_counter()]
+    for loss in steps:
+        losses.append(loss.item())
+        clock.append(time.perf_counter())
+    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
+    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
+    line = f"{name:<24} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
+    if torch.cuda.is_available():
+        line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
+    print(line)
+    return torch.tensor(losses)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=96)
+    parser.add_argument(
+        "--micro", type=int, default=28, help="does not divide the batch, on purpose"
+    )
+    asked = parser.parse_args(argv)
+    batches = labelled(asked.steps, asked.batch, 64, asked.device)
+
+    def fresh() -> torch.nn.Module:
+        return network(64, asked.device)
+
+    plain = measured("one pass", train_plain(fresh(), batches))
+    parts = measured("micro-batches", train_accumulated(fresh(), batches, asked.micro))
+    naive = train_accumulated(fresh(), batches, asked.micro, by_samples=False)
+    wrong = measured("divided by their number", naive)
+    off, off_wrong = (float((losses - plain).abs().max() / plain[0]) for losses in (parts, wrong))
+    limit = TOLERANCE[asked.device]
+    held = off <= limit and bool(plain[-1] < plain[0])
+    print(
+        f"{'proved' if held else 'not proved'}: no step's loss further than {off:.1e} of the first"
+        f" loss from the large batch (tolerance {limit:.0e}); divided by the number of parts"
+        f" {off_wrong:.1e}; the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+    )
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

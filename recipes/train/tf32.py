@@ -1,0 +1,134 @@
+"""TF32 and the precision of fp32 matrix products.
+
+What it does: "high" lets tensor cores compute fp32 products in TF32 (11 bits of a number instead of
+24), "medium" lets them use bf16 (8 bits). Weights, activations and sums stay fp32, and no line of
+the training changes. Convolutions on CUDA use TF32 unless that is switched off; products do not.
+
+When it helps: Ampere and newer GPUs, models in fp32 with large products. On a CPU, "high" is a wish
+that few processors know, and "medium" uses bf16 where oneDNN has it (AMX, AVX512-BF16).
+
+When it hurts: solvers, matrix inverses, distances by products, long recurrences: whatever needs
+more than three decimal digits. Under autocast it changes only what autocast leaves in fp32.
+
+How to see it: the error of one product against float64, below. It is the only sure sign: the
+settings exist on every machine, and do nothing where the hardware lacks it. Default: "highest".
+
+What goes wrong, and the way out:
+- "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. Consider
+  setting `torch.set_float32_matmul_precision('high')`": torch.compile tells you of this setting.
+- "Current status indicate that you have used mix of the legacy and new APIs to set the matmul
+  precision": from torch 2.9 on there is torch.backends.cuda.matmul.fp32_precision = "tf32"; after
+  it, reading allow_tf32 or get_float32_matmul_precision() raises this. Use one of the two in the
+  whole program, libraries included; set_float32_matmul_precision() works in every version.
+- Results differ between two GPUs in the third digit: set "highest", and for convolutions
+  torch.backends.cudnn.allow_tf32 = False (2.9 on: torch.backends.cudnn.conv.fp32_precision="ieee").
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+# Two factors, each cut to the bits that the setting allows; for fp32, what the sum itself rounds.
+LIMIT = {"highest": 2.0**-20, "high": 2 * 2.0**-10, "medium": 2 * 2.0**-7}
+TOLERANCE = 0.02  # of the loss with "highest"
+
+
+def set_precision(name: str, *, new_api: bool = False) -> None:
+    """Choose what fp32 products may be computed in: "highest", "high" or "medium"."""
+    if not new_api:
+        torch.set_float32_matmul_precision(name)
+        return
+    # Since torch 2.9, by backend; CUDA has no bf16 here, and CPUs call theirs mkldnn (oneDNN).
+    torch.backends.cuda.matmul.fp32_precision = "ieee" if name == "highest" else "tf32"
+    on_cpu = {"highest": "ieee", "high": "tf32", "medium": "bf16"}[name]
+    torch.backends.mkldnn.matmul.fp32_precision = on_cpu
+
+
+def train(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
+    """Train in fp32: the same lines for every precision; yields the loss of every step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def error_of_a_product(width: int, device: str) -> float:
+    """The largest error of a product, as a part of the sum of its absolute terms."""
+    torch.manual_seed(1)
+    a, b = torch.randn(width, width, device=device), torch.randn(width, width, device=device)
+    error = ((a @ b).double() - a.double() @ b.double()).abs()
+    return float((error / (a.double().abs() @ b.double().abs())).max())
+
+
+def labelled(steps: int, width: int, device: str) -> list[Batch]:
+    """Points with the label that a random linear teacher gives them, eight batches in turn."""
+    torch.manual_seed(0)
+    teacher = torch.randn(width, 10)
+    inputs = [torch.randn(128, width) for _ in range(8)]
+    return [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in (inputs * steps)[:steps]]
+
+
+def network(width: int, device: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(width, 2 * width), torch.nn.GELU(), torch.nn.Linear(2 * width, 10))
+    return torch.nn.Sequential(*layers).to(device)
+
+
+def measured(name: str, steps: Iterator[torch.Tensor], error: float) -> list[float]:
+    """Run the training and print what a step cost; item() waits until the device has finished."""
+    losses: list[float] = []
+    clock = [time.perf_counter()]
+    for loss in steps:
+        losses.append(loss.item())
+        clock.append(time.perf_counter())
+    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
+    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
+    line = f"{name:<8} loss {losses[-1]:.5f}, {statistics.median(ms):.2f} ms a step"
+    print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f}), error of a product {error:.1e}")
+    return losses
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument(
+        "--new-api", action="store_true", help="fp32_precision, torch 2.9 and newer"
+    )
+    asked = parser.parse_args(argv)
+    if asked.new_api and not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        print(f"skipped: fp32_precision needs torch 2.9, this is {torch.__version__}")
+        return 0
+    batches = labelled(asked.steps, asked.width, asked.device)
+    ends: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    for name in LIMIT:
+        set_precision(name, new_api=asked.new_api)
+        errors[name] = error_of_a_product(asked.width, asked.device)
+        losses = measured(name, train(network(asked.width, asked.device), batches), errors[name])
+        ends[name] = losses[-1]
+    same = [name for name in ("high", "medium") if errors[name] == errors["highest"]]
+    if same:
+        print(f"{' and '.join(same)}: changes nothing in a product on this device")
+    off = max(abs(end - ends["highest"]) / ends["highest"] for end in ends.values())
+    held = off <= TOLERANCE and all(errors[name] <= LIMIT[name] for name in LIMIT)
+    bounds = ", ".join(f"{name} {errors[name]:.1e} <= {LIMIT[name]:.1e}" for name in LIMIT)
+    ends_at = f"all losses within {off:.2%} of highest (tolerance {TOLERANCE:.0%})"
+    print(f"{'proved' if held else 'not proved'}: {ends_at}; error of a product {bounds}")
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

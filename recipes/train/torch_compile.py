@@ -1,0 +1,150 @@
+"""torch.compile: the model as generated code, and its modes.
+
+What it does: Dynamo records the Python of the forward pass as graphs, Inductor writes fused kernels
+for them and for their backward pass: Triton on a GPU, C++ on a CPU. The first steps compile.
+
+When it helps: many small operations in a row (norms, activations, masks) that cost memory traffic
+or launches; the same shapes for thousands of steps. Modes: "default"; "reduce-overhead" adds CUDA
+graphs (small batches; more memory); "max-autotune" tries many kernels and compiles far longer.
+
+When it hurts: short runs that never earn the compile time back, shapes that change all the time.
+
+How to see it: the first step's time against the later ones'; the number of graphs: every print()
+or .item() in forward() cuts one (TORCH_LOGS="graph_breaks,recompiles" names the lines;
+fullgraph=True makes a cut an error).
+
+What goes wrong, and the way out:
+- "torch._dynamo hit config.recompile_limit" (before 2.6: cache_size_limit): the shape changes again
+  and again. drop_last=True, pad to a few lengths, or torch.compile(dynamic=True).
+- "No working C++ compiler found", "Compiler: cl is not found": install g++ or clang; on Windows the
+  C++ build tools, and start from their prompt.
+- "Cannot find a working triton installation", "Failed to find C compiler", "Python.h: No such
+  file": Triton needs gcc and python3-dev; Windows needs the triton-windows package.
+- "Unexpected key(s) in state_dict: "_orig_mod.": save the plain model's, or use model.compile().
+- With dropout the loss differs from eager's: the random numbers come in another order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+TOLERANCE = 1e-3  # of the eager loss: fused kernels round in another order
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def train(model: Any, weights: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
+    """Train the model as it is or compiled: the same lines; yields the loss of every step."""
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+class Network(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+    """A residual block and a head; one graph, since forward() never leaves the tensors."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.inner = torch.nn.LayerNorm(width), torch.nn.Linear(width, width)
+        self.head = torch.nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x + torch.nn.functional.gelu(self.inner(self.norm(x))))
+
+
+def labelled(steps: int, width: int, device: str) -> list[Batch]:
+    """Points with the label that a random linear teacher gives them, eight batches in turn."""
+    torch.manual_seed(0)
+    teacher, inputs = torch.randn(width, 10), [torch.randn(64, width) for _ in range(8)]
+    return [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in (inputs * steps)[:steps]]
+
+
+def network(width: int, device: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return Network(width).to(device)
+
+
+def graphs(width: int, device: str, sizes: Sequence[int], *, dynamic: bool) -> int:
+    """How many graphs batches of these sizes cost; a backend that only counts compiles nothing."""
+    seen: list[int] = []
+
+    def counting(graph: Any, inputs: Any) -> Any:
+        seen.append(len(inputs))
+        return graph.forward
+
+    torch.compiler.reset()
+    model = torch.compile(network(width, device), backend=counting, dynamic=dynamic)
+    for size in sizes:
+        model(torch.randn(size, width, device=device))
+    return len(seen)
+
+
+def missing_compiler(device: str) -> str | None:
+    """Why Inductor cannot make code here, None where it can or where only a try can tell."""
+    known = (os.environ.get("CXX", "g++"), "clang++", "cl")
+    if device == "cuda" or any(shutil.which(name) for name in known):
+        return None
+    return f"torch.compile needs a C++ compiler on a CPU; PATH has none of {', '.join(known)}"
+
+
+def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
+    """Run the training and print what a step cost; item() waits until the device has finished."""
+    losses: list[float] = []
+    clock = [time.perf_counter()]
+    for loss in steps:
+        losses.append(loss.item())
+        clock.append(time.perf_counter())
+    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
+    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
+    line = f"{name:<8} loss {losses[-1]:.5f}, first step {clock[1] - clock[0]:.1f} s, then"
+    print(f"{line} {statistics.median(ms):.2f} ms ({ms[0]:.2f} to {ms[-1]:.2f})")
+    return torch.tensor(losses)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--mode", choices=MODES, default=MODES[0])
+    parser.add_argument("--backend", default="inductor", help='"aot_eager" needs no compiler')
+    asked = parser.parse_args(argv)
+    why = missing_compiler(asked.device) if asked.backend == "inductor" else None
+    if why:
+        print(f"skipped: {why}")
+        return 0
+    one = graphs(asked.width, asked.device, (64, 64, 64), dynamic=False)
+    two = graphs(asked.width, asked.device, (64, 64, 44), dynamic=False)  # a smaller last batch
+    dyn = graphs(asked.width, asked.device, (64, 64, 44), dynamic=True)
+    batches = labelled(asked.steps, asked.width, asked.device)
+    model = network(asked.width, asked.device)
+    plain = measured("eager", train(model, model.parameters(), batches))
+    model = network(asked.width, asked.device)
+    chosen = {"mode": asked.mode} if asked.backend == "inductor" else {}
+    compiled = torch.compile(model, backend=asked.backend, **chosen)
+    fused = measured("compiled", train(compiled, model.parameters(), batches))
+    off = float((fused - plain).abs().max() / plain[0])
+    held = off <= TOLERANCE and bool(plain[-1] < plain[0] / 2) and (one, two, dyn) == (1, 2, 1)
+    graphs_made = f"{one} graph for one shape, {two} for two, {dyn} with dynamic=True"
+    figures = f"all losses within {off:.1e} of the first from eager (tolerance {TOLERANCE:.0e})"
+    fell = f"the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+    print(f"{'proved' if held else 'not proved'}: {figures}; {graphs_made}; {fell}")
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
