@@ -194,6 +194,7 @@ def drawn(chance: random.Random, stock: Stock) -> Plain:
         plain["glibc"] = plain["glibc"] and chance.choice(SYSTEMS).glibc
     elif chance.random() < 0.04 and plain["python"] in ("3.13", "3.14", "3.15"):
         plain["python"] += "t"
+    plain["absurd"] = absurd
     plain["installed"] = _installed(plain, chance, stock) if chance.random() < 0.45 else None
     plain["wish"] = _wish(plain, chance, stock) if chance.random() < 0.2 else None
     return plain

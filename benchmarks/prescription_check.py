@@ -41,7 +41,7 @@ SIGNS = (
     ("no-gpu", r"No NVIDIA GPU"),
     ("tegra", r"made for servers|JetPack"),
     ("driver", r"needs driver|No driver is known|needs CUDA|runs CUDA [\d.]+ at most"),
-    ("fits", r"fits too"),
+    ("fits", r"\bfits\b"),
 )
 """The sense of a reason, told by its words; the first that is found counts."""
 
@@ -53,13 +53,16 @@ def faults(
     allowed = wished(plain, reading)
     if choice.build is None:
         found = [f"missed: {min(allowed)} fits"] if allowed else []
+        asked = _asked(plain, reading)
+        if asked is not None:
+            found += _of_reasons(choice.why_not, asked, None, plain, reading)
         return found + list(_ways(choice.ways_out, plain, reading))
     torch, variant = str(choice.build.torch), choice.build.variant
     row = reading.row(torch, variant, plain["platform"])
     if row is None:
         return [f"unknown: {torch} {variant} is in no table for {plain['platform']}"]
     found = list(_of_build(row, allowed, plain, reading))
-    found += _of_reasons(choice.why_not, row, plain, reading)
+    found += _of_reasons(choice.why_not, torch, variant, plain, reading)
     if change is not None:
         found += _of_change(change, note, row, plain, reading)
     return found
@@ -80,6 +83,20 @@ def wished(plain: Plain, reading: Reading) -> dict[tuple[str, str], str]:
         for key, how in fitting.items()
         if numbers(key[0])[: len(named)] == named and variant in ("", key[1])
     }
+
+
+def _asked(plain: Plain, reading: Reading) -> str | None:
+    """The newest release that the wish allows, None where there is none of that name."""
+    release, _, variant = (plain["wish"] or "").partition("+")
+    named = numbers(release) if release else ()
+    rows = [
+        row["torch"]
+        for row in reading.builds
+        if row["platform"] == plain["platform"]
+        and numbers(row["torch"])[: len(named)] == named
+        and variant in ("", row["variant"])
+    ]
+    return max(rows, key=numbers, default=None)
 
 
 def _of_build(
@@ -126,62 +143,82 @@ def _order(key: tuple[str, str]) -> tuple[int, ...]:
 
 
 def _of_reasons(
-    refusals: Iterable[Refusal], row: Row, plain: Plain, reading: Reading
+    refusals: Iterable[Refusal], torch: str, chosen: str | None, plain: Plain, reading: Reading
 ) -> Iterator[str]:
-    """Every other variant once, each with a reason that is true."""
-    truth = reading.reasons(row["torch"], plain)
+    """Every other variant of the release once, each with reasons that are true.
+
+    A reason speaks of this release, and behind "torch X" of the release X. Variants that this
+    release never had may be named too, then with another release.
+    """
+    truth = reading.reasons(torch, plain)
     told = [one.variant for one in refusals]
-    for variant in sorted(set(truth) - {row["variant"]} - set(told)):
-        yield f"why-not: {variant} of {row['torch']} is not named"
-    for variant in sorted({one for one in told if told.count(one) > 1 or one not in truth}):
-        yield f"why-not: {variant} is named twice, or is no variant of {row['torch']}"
+    only = (plain["wish"] or "").partition("+")[2] if chosen is None else ""
+    for variant in sorted(set(truth) - {chosen} - set(told)):
+        if only not in ("", variant):
+            continue  # Where nothing fits, only what was asked for needs a reason.
+        yield f"why-not: {variant} of {torch} is not named"
+    for variant in sorted({one for one in told if told.count(one) > 1 or one == chosen}):
+        yield f"why-not: {variant} is named twice, or is what was chosen"
     for one in refusals:
-        if one.variant in truth:
-            yield from _of_reason(one, truth[one.variant], row, plain, reading)
+        here, other, there = _parted(one.reason)
+        if one.variant in truth and (here or not other):
+            yield from _of_reason(one.variant, here, torch, plain, reading)
+        elif one.variant not in truth and not other:
+            yield f"why-not: {one.variant} is no variant of {torch}"
+        if other:
+            yield from _of_reason(one.variant, there, other, plain, reading)
+
+
+def _parted(reason: str) -> tuple[str, str, str]:
+    """A reason as what it says of the release at hand, another release, and what it says of it."""
+    found = re.search(r"(?:^|(?<=[.;] ))torch (\d+\.\d+\.\d+):? (.*)$", reason)
+    if found is None:
+        return reason, "", ""
+    return reason[: found.start()].strip(), found[1], found[2]
 
 
 def _of_reason(
-    one: Refusal, against: set[str], row: Row, plain: Plain, reading: Reading
+    variant: str, reason: str, torch: str, plain: Plain, reading: Reading
 ) -> Iterator[str]:
-    sense = next((name for name, sign in SIGNS if re.search(sign, one.reason)), None)
+    against = reading.reasons(torch, plain).get(variant)
+    if against is None:
+        yield f"why-not: there is no {variant} of {torch}"
+        return
+    sense = next((name for name, sign in SIGNS if re.search(sign, reason)), None)
     # Of a build that does not exist nothing else is worth saying.
     true = against & {"absent"} or against or {"fits"}
     if sense is None:
-        yield f"why-not: not understood: {one.variant}: {one.reason}"
+        yield f"why-not: not understood: {torch} {variant}: {reason}"
     elif sense not in true:
-        yield f"why-not: {one.variant}: {one.reason!r}, but {', '.join(sorted(true))}"
+        yield f"why-not: {torch} {variant}: {reason!r}, but {', '.join(sorted(true))}"
     elif sense == "archs":
-        yield from _of_code(one, row, plain, reading)
-    elif sense == "driver" and "or newer" in one.reason:
-        yield from _of_floor(one, row, plain, reading)
+        yield from _of_code(variant, reason, torch, plain, reading)
+    elif sense == "driver" and "or newer" in reason:
+        yield from _of_floor(variant, reason, torch, plain, reading)
 
 
-def _of_code(one: Refusal, row: Row, plain: Plain, reading: Reading) -> Iterator[str]:
-    """The GPUs that a reason names are exactly those without code."""
-    named = re.findall(r"\d+\.\d+", one.reason.partition("only")[0])
-    number = next(
-        n
-        for n, other in enumerate(reading.builds)
-        if (other["torch"], other["variant"], other["platform"])
-        == (row["torch"], one.variant, plain["platform"])
-    )
-    bare = [gpu for gpu in reading.counting(plain) if not reading.code(number, gpu, sound=False)]
-    if not set(named) & set(bare) or set(named) - set(bare) - set(_denied(number, plain, reading)):
-        yield f"why-not: {one.variant} names {named}, without code are {bare}"
-
-
-def _denied(number: int, plain: Plain, reading: Reading) -> list[str]:
+def _of_code(
+    variant: str, reason: str, torch: str, plain: Plain, reading: Reading
+) -> Iterator[str]:
+    """The GPUs that a reason names are those without code, or without code that nobody denies."""
+    named = set(re.findall(r"\d+\.\d+", reason.partition("only")[0]))
     gpus = reading.counting(plain)
-    return [gpu for gpu in gpus if not reading.code(number, gpu, sound=True)]
+    number = reading.number(torch, variant, plain["platform"])
+    bare = {gpu for gpu in gpus if not reading.code(number, gpu, sound=False)}
+    denied = {gpu for gpu in gpus if not reading.code(number, gpu, sound=True)}
+    if not named & bare or named - denied:
+        yield f"why-not: {torch} {variant} names {sorted(named)}, without code are {sorted(bare)}"
 
 
-def _of_floor(one: Refusal, row: Row, plain: Plain, reading: Reading) -> Iterator[str]:
+def _of_floor(
+    variant: str, reason: str, torch: str, plain: Plain, reading: Reading
+) -> Iterator[str]:
     """The driver that a reason names is the floor of the table."""
-    other = reading.row(row["torch"], one.variant, plain["platform"])
+    other = reading.row(torch, variant, plain["platform"])
     floor = reading.floor(other["cuda"], plain["numbers"]) if other and other["cuda"] else None
-    named = re.search(r"driver (\d[\d.]*\d)", one.reason)
+    named = re.search(r"driver (\d[\d.]*\d)", reason)
     if floor and named and numbers(named[1]) != numbers(floor):
-        yield f"why-not: {one.variant} names driver {named[1]}, the table {floor}"
+        yield f"why-not: {torch} {variant} names driver {named[1]}, the table {floor}"
 
 
 def _of_change(

@@ -59,6 +59,14 @@ class Reading:
     def row(self, torch: str, variant: str, platform: str) -> Row | None:
         return self._rows.get((torch, variant, platform))
 
+    def number(self, torch: str, variant: str, platform: str) -> int:
+        """The place of a build among all. It must be there."""
+        return next(n for n in self._on[platform] if self._is(n, torch, variant))
+
+    def _is(self, number: int, torch: str, variant: str) -> bool:
+        row = self.builds[number]
+        return bool(row["torch"] == torch and row["variant"] == variant)
+
     def fitting(self, plain: Plain) -> dict[tuple[str, str], str]:
         """Each build that fits -> "sound", or "contested" where sources disagree on its code.
 
