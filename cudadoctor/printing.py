@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from cudadoctor.commands import this_machine, told, written
@@ -10,9 +11,10 @@ from cudadoctor.wrong_use import refuse
 if TYPE_CHECKING:
     from cudadoctor.asked import Asked
     from cudadoctor.checkup import Judged
-    from cudadoctor.dialects.files import Kind
+    from cudadoctor.dialects.files import Hashes, Kind
     from cudadoctor.facts import Machine
     from cudadoctor.findings import PackageChange
+    from cudadoctor.knowledge import TorchBuild
     from cudadoctor.plan import Wishes
     from cudadoctor.resolver import Verdict
 
@@ -83,9 +85,41 @@ def _project_file(machine: Machine, asked: Asked, kind: Kind) -> int:
     if against := files.why_not(kind, machine, kb, build):
         written(files.refusal((against,)), asked.output)
         return 1
-    text = files.project_file(kind, machine, kb, build, python=python_of(machine))
+    hashes = None
+    if asked.hashes or asked.verify:
+        verdict, hashes = _resolved_file(machine, asked, kind, build)
+        if verdict.resolves is False or (asked.hashes and not hashes):
+            return _without_file(verdict, asked)
+        sys.stderr.write(f"cudadoctor: {verdict.why}\n")
+    text = files.project_file(
+        kind, machine, kb, build, python=python_of(machine), hashes=hashes or None
+    )
     written(text, asked.output)
     return 0
+
+
+def _resolved_file(
+    machine: Machine, asked: Asked, kind: Kind, build: TorchBuild
+) -> tuple[Verdict, Hashes]:
+    """What a resolver says of the file, and the digests where they are asked for."""
+    from cudadoctor import knowledge
+    from cudadoctor.progress import shown_on_stderr
+    from cudadoctor.resolver import LIMIT_S, project
+
+    kb, here = knowledge.load(), not asked.saved
+    with shown_on_stderr() as progress:
+        progress("the resolver", True)
+        if asked.hashes:
+            return project.digests(machine, kb, build, limit_s=LIMIT_S, here=here)
+        return project.verify_file(kind, machine, kb, build, limit_s=LIMIT_S, here=here), {}
+
+
+def _without_file(verdict: Verdict, asked: Asked) -> int:
+    """Why a file that was to be resolved is not printed; wrong use where nothing can be asked."""
+    if asked.hashes and not verdict.tool:
+        refuse(f"--hashes needs a resolver: {verdict.why}")
+    sys.stderr.write(f"cudadoctor: {verdict.why}; no file is printed\n")
+    return 1
 
 
 def _rendered(judged: Judged, asked: Asked, wishes: Wishes) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cudadoctor.resolver.question import Question
     from cudadoctor.resolver.target import Target
 
-__all__ = ["LIMIT_S", "File", "Verdict", "verify"]
+__all__ = ["LIMIT_S", "File", "Verdict", "answered", "by_wheels", "verdict_of", "verify"]
 
 LIMIT_S = 60.0
 
@@ -71,12 +71,16 @@ def verify(
 
 
 def _of_wheels(at: Setting, change: PackageChange, dialect: str) -> Verdict:
-    """By uv where it is there, else by a pip that can report."""
-    from cudadoctor.resolver.asking import tools
     from cudadoctor.resolver.question import question_of
+
+    return by_wheels(at, question_of(at.machine, change, dialect))
+
+
+def by_wheels(at: Setting, asked: Question) -> Verdict:
+    """The verdict of uv where it is there, else of a pip that can report."""
+    from cudadoctor.resolver.asking import tools
     from cudadoctor.resolver.target import target_of
 
-    asked = question_of(at.machine, change, dialect)
     if not asked.first and not asked.then:
         return unverified(_as_source(asked.left_out) if asked.left_out else "nothing is installed")
     target = target_of(at.machine, here=at.here)
@@ -84,22 +88,32 @@ def _of_wheels(at: Setting, change: PackageChange, dialect: str) -> Verdict:
         return unverified(target)
     last = unverified("neither uv nor a pip of 22.2 or newer is there to ask")
     for tool in tools(at):
-        answer = _answered(at, tool, target, asked)
-        last = _verdict(answer, tool, asked)
-        # What one tool cannot be asked, or has no key or certificate for, the next one may.
-        if answer.kind not in ("unfit", "unreached") or at.clock.left_s <= 0:
-            return last
-        if answer.kind == "unreached" and not _may_differ(tool, asked):
+        answer = answered(at, tool, target, asked)
+        if answer.kind != "unfit" or not last.tool:
+            last = verdict_of(answer, tool, asked)
+        if at.clock.left_s <= 0 or not _is_open(answer, tool, asked):
             return last
     return last
 
 
-def _may_differ(tool: Tool, asked: Question) -> bool:
-    """Whether pip may reach what uv did not: by certificates and proxies of its own settings."""
-    return tool.kind == "uv" and asked.like_pip
+def _is_open(answer: Answer, tool: Tool, asked: Question) -> bool:
+    """Whether the next tool may know better.
+
+    pip may have certificates and proxies in its own settings. Of several indexes searched as one,
+    uv does not tell that one of them refused it.
+    """
+    if answer.kind == "unfit":
+        return True
+    if tool.kind != "uv" or not asked.like_pip:
+        return False
+    return answer.kind == "unreached" or (answer.kind == "refused" and _several(asked))
 
 
-def _answered(at: Setting, tool: Tool, target: Target, asked: Question) -> Answer:
+def _several(asked: Question) -> bool:
+    return asked.mixed or bool(asked.then and asked.sources.index)
+
+
+def answered(at: Setting, tool: Tool, target: Target, asked: Question) -> Answer:
     """The answer to the whole question: what follows is asked once the first part is known."""
     from cudadoctor.resolver.asking import ask
     from cudadoctor.resolver.question import follow_up
@@ -116,7 +130,7 @@ def _answered(at: Setting, tool: Tool, target: Target, asked: Question) -> Answe
     return ask(at, tool, target, more)
 
 
-def _verdict(answer: Answer, tool: Tool, asked: Question) -> Verdict:
+def verdict_of(answer: Answer, tool: Tool, asked: Question) -> Verdict:
     if answer.kind == "resolved":
         return resolved(answer.files, tool.name, asked.left_out)
     if answer.kind == "refused":

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside", "pip_dry.py")
 _VERSION_S = 10.0
 _LOG_BYTES = 4 << 20
+_RETRIES = "1"
+"""What is tried again once is not tried for half of the limit."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +165,7 @@ def _environment(at: Setting, tool: Tool, asked: Question) -> dict[str, str]:
     if scratch:
         # A child that is killed at its limit leaves nothing behind either.
         more |= {"TMPDIR": scratch, "UV_CACHE_DIR": os.path.join(scratch, "uv")}
+    changed.setdefault("UV_HTTP_RETRIES", _RETRIES)
     for name, value in more.items():
         changed.pop(name, None)
         if value is not None:

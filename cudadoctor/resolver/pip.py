@@ -40,6 +40,7 @@ _PYTHON = re.compile(
 _SOURCE = re.compile(r"Skipping link: No sources permitted for ([\w.-]+): (\S+)")
 _TAGS = re.compile(r"Skipping link: none of the wheel's tags \(([^)]*)\) are compatible.*: (\S+)")
 _CONFLICT = re.compile(r"The conflict is caused by:\s*\n(.+?)\n\s*\n", re.S)
+_ASKED = re.compile(r"^The user requested (?:\(constraint\) )?(.+)")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[,.]\d+ ", re.M)
 _MOST_NAMED = 5
 
@@ -125,7 +126,7 @@ def _absent(requirement: str, said: str) -> Answer:
     if python := _PYTHON.search(said):
         of_it = [one for one in python[1].split("; ") if not pin or one.startswith(f"{pin} ")]
         if of_it:
-            return Answer(kind="refused", text=f"{requirement} is none of this Python: {of_it[-1]}")
+            return Answer(kind="refused", text=f"{requirement} is not for this Python: {of_it[-1]}")
     if made := _made_for(name, pin, said):
         return Answer(kind="refused", text=f"the wheels of {requirement} are for {made}")
     offered = _OFFERED.search(said)
@@ -149,8 +150,10 @@ def _made_for(name: str, pin: str, said: str) -> str:
 
 
 def _conflict(block: str) -> str:
+    """pip's two kinds of lines: what the command asked for, and what packages depend on."""
     lines = [line.strip() for line in block.splitlines() if line.strip()]
-    return ", ".join(line.replace("The user requested", "asked for is") for line in lines)
+    told = [_ASKED.sub(r"\1 is asked for", line) for line in lines]
+    return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else "".join(told)
 
 
 def _files(report: str) -> tuple[File, ...] | None:

@@ -45,6 +45,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     settings: Index | None = None
     like_pip: bool = True
 
+    @property
+    def mixed(self) -> bool:
+        """Whether several indexes are searched as one, as pip does and uv by default does not."""
+        more = self.settings.extra if self.settings else ()
+        return self.like_pip and bool(self.sources.extra or more)
+
 
 def question_of(m: Machine, change: PackageChange, planned: str) -> Question:
     """planned: the tool of the plan's commands, pip or uv."""

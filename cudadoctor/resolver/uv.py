@@ -50,7 +50,7 @@ def argv(
         words += ["--extra-index-url", one]
     if without_index("uv", asked, here=here):
         words.append("--no-index")
-    if asked.like_pip:
+    if asked.mixed:
         words += ["--index-strategy", "unsafe-best-match"]
     return tuple(words)
 
