@@ -24,9 +24,12 @@ Facts = Callable[[str], dict[str, Any]]
 OWN = Path(__file__).parent / "own"
 
 
-def make(folder: Path) -> dict[str, dict[str, Any]]:
-    """Every table by its name, as plain data, from the collected facts in a folder."""
-    read = _reader(folder)
+def make(folder: Path, own: Path = OWN) -> dict[str, dict[str, Any]]:
+    """Every table by its name, as plain data, from the collected facts in a folder.
+
+    own: the folder of what the facts lack.
+    """
+    read = _reader(folder, own)
     return merged(_collected(read), read("seen"))
 
 
@@ -66,13 +69,13 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _reader(folder: Path) -> Facts:
+def _reader(folder: Path, own: Path) -> Facts:
     seen: dict[str, dict[str, Any]] = {}
 
     def read(name: str) -> dict[str, Any]:
         if name not in seen:
             file = folder / f"{name}.json"
-            file = file if file.exists() else OWN / f"{name}.json"
+            file = file if file.exists() else own / f"{name}.json"
             text = file.read_text(encoding="utf-8")
             seen[name] = json.loads(text)
         return seen[name]

@@ -76,6 +76,8 @@ def enter(tables: dict[str, dict[str, Any]], row: Mapping[str, Any], *, older: b
         if part:
             table[part] = dict(sorted(place.items(), key=lambda one: Version(one[0])))
     else:
+        if row_of(place, row["key"]) is None and not _is_whole(row, place[0]):
+            return  # a part of a row that the facts no longer have
         place, changed = _in_list(place, row, older)
         table[part] = _ordered(full, rows=table[part])
     if changed:
@@ -100,6 +102,10 @@ def _in_list(
     return new, True
 
 
+def _is_whole(row: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
+    return like.keys() - {"sources"} <= {*row["key"], *row["values"]}
+
+
 def _ordered(name: str, *, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if name != "companions.releases":
         return sorted(rows, key=ORDER[name])
@@ -108,9 +114,10 @@ def _ordered(name: str, *, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _set(place: dict[str, Any], values: Mapping[str, Any], older: bool) -> bool:
-    """Whether any of these values stands there now."""
+    """Whether any of these values stands there now. A null is no news: it replaces nothing."""
     for name, value in values.items():
-        if not (older and place.get(name) is not None):
+        known = place.get(name) is not None
+        if not known or not (older or value is None):
             place[name] = value
     return any(place.get(name) == value for name, value in values.items())
 

@@ -26,7 +26,7 @@ from cudadoctor.knowledge.update.asking import (
     newest_torch,
 )
 from cudadoctor.knowledge.update.companion_releases import packages
-from cudadoctor.knowledge.update.fetching import NotRead, Web
+from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, Web
 from cudadoctor.knowledge.update.pages import Unreadable
 from cudadoctor.knowledge.update.rows import journal
 from cudadoctor.knowledge.update.shown import shown
@@ -41,8 +41,17 @@ tables. 1 with --check: it is not. 2 wrong usage. 3 something could not be read;
 gave no answer changes nothing, and where none answered no file is touched."""
 
 
-def main(arguments: list[str], knowledge: Path = KNOWLEDGE) -> int:
-    """Run the command on the tables below that folder; returns its exit code."""
+def main(
+    arguments: list[str],
+    *,
+    knowledge: Path = KNOWLEDGE,
+    fetch: Fetcher | None = None,
+    day: str | None = None,
+) -> int:
+    """Run the command on the tables below that folder; returns its exit code.
+
+    fetch: who answers for the network; day: today, ISO 8601. Exits with 2 for wrong usage.
+    """
     parser = _parser()
     asked = parser.parse_args(arguments)
     tables = _tables(knowledge / "tables")
@@ -52,10 +61,11 @@ def main(arguments: list[str], knowledge: Path = KNOWLEDGE) -> int:
     if strange:
         parser.error(f"--only knows {', '.join(known)}; {strange[0]!a} is none of them")
     if asked.check:
-        return _check(tables, asked.index)
+        return _check(tables, asked.index, fetch or Web(limit_s=CHECK_LIMIT_S))
     wanted = Asked(index=asked.index, torch_index=asked.torch_index, only=only, deep=asked.deep)
-    answer = ask(Web(), tables, wanted)
-    return _finished(answer, tables, knowledge, write=asked.write, full=not only)
+    answer = ask(fetch or Web(), tables, wanted)
+    today = day or datetime.now(timezone.utc).date().isoformat()
+    return _finished(answer, tables, knowledge, today, write=asked.write, full=not only)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,10 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(tables: Mapping[str, Any], index: str) -> int:
+def _check(tables: Mapping[str, Any], index: str, fetch: Fetcher) -> int:
     known = str(tables["torch"]["releases"][0]["torch"])
     try:
-        newest = newest_torch(Web(limit_s=CHECK_LIMIT_S), index)
+        newest = newest_torch(fetch, index)
     except (NotRead, Unreadable) as error:
         sys.stderr.write(f"Whether torch {known} is the newest could not be asked: {error}\n")
         return NOT_ASKED
@@ -93,7 +103,13 @@ def _check(tables: Mapping[str, Any], index: str) -> int:
 
 
 def _finished(
-    answer: Answer, tables: Mapping[str, Any], knowledge: Path, *, write: bool, full: bool
+    answer: Answer,
+    tables: Mapping[str, Any],
+    knowledge: Path,
+    day: str,
+    *,
+    write: bool,
+    full: bool,
 ) -> int:
     for text in answer.failures:
         sys.stderr.write(f"not read: {text}\n")
@@ -101,7 +117,6 @@ def _finished(
     if not answer.reached and not answer.changes and answer.failures:
         sys.stderr.write("No place gave an answer; the tables stay as they are.\n")
         return code
-    day = datetime.now(timezone.utc).date().isoformat()
     sys.stdout.write(shown(answer, day))
     if write:
         files = _written(answer, tables, knowledge, day, whole=full and not answer.failures)

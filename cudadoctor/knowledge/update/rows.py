@@ -71,7 +71,8 @@ def _change(tables: Tables, row: Row) -> Change | None:
     differing = {
         column: value
         for column, value in row.values.items()
-        if there.get(column) != value and not (row.fills and there.get(column) is not None)
+        if there.get(column) != value
+        and (there.get(column) is None or not (row.fills or value is None))
     }
     if not differing:
         return None

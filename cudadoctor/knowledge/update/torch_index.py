@@ -1,7 +1,8 @@
 """torch's own index -> rows: which variant has which release on which platform; pure.
 
-A page that answered and lacks a release proves that it is not there today; a page that did not
-answer proves nothing.
+A page that answered and lacks a release proves that it is not there today, unless it also lacks
+what the tables know to be published of that release: then it is not the whole list. A page that
+did not answer proves nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
+from cudadoctor.knowledge.offers import FIRST_WITH_DEFAULT_TAG
 from cudadoctor.knowledge.update.listing import IndexFile, links_of
 from cudadoctor.knowledge.update.pages import Unreadable
 from cudadoctor.knowledge.update.rows import Reading, Row, Tables
@@ -48,30 +50,45 @@ def to_read(listed: Iterable[str], tables: Tables) -> tuple[str, ...]:
     return tuple(one for one in listed if one in wanted or _order(one) > newer)
 
 
-def rows_of(
-    variant: str, files: Iterable[IndexFile], tables: Tables, url: str, more: Iterable[str] = ()
-) -> Reading:
-    """What the page of one variant says. more: releases that the tables are about to get."""
-    wheels = [wheel for file in files if (wheel := wheel_of(file.filename))]
-    ours = [one for one in wheels if one.version.local in (variant, None) and _final(one)]
-    listed: dict[tuple[str, str], Wheel] = {
-        (one.version.public, platform): one for one in ours for platform in one.platforms
-    }
+def rows_of(variant: str, files: Iterable[IndexFile], tables: Tables, url: str) -> Reading:
+    """What the page of one variant says; of macOS and of older releases only what is asked."""
+    listed = _listed(variant, files)
     builds = [row for row in tables["torch"]["builds"] if row["variant"] == variant]
     known = {(row["torch"], row["platform"]): row for row in builds}
-    newest = {row["torch"] for row in tables["torch"]["releases"][:WATCHED]} | set(more)
+    newest = {row["torch"] for row in tables["torch"]["releases"][:WATCHED]}
     rows = [
         _published(variant, key, wheel, known.get(key), url)
         for key, wheel in listed.items()
         if (key in known or key[0] in newest) and not key[1].startswith("macos")
     ]
-    absent, remarks = [], []
-    for key, row in known.items():
-        if key not in listed and row["published"] is None:
-            absent.append(_row(key, variant, {"published": False}, url))
-        elif key not in listed and row["published"] and key[0] in newest and not row["default"]:
-            remarks.append(f"torch {key[0]} {variant} for {key[1]} is no longer on its index.")
-    return Reading(rows=(*rows, *absent), remarks=tuple(remarks))
+    lacking = {key: row for key, row in known.items() if key not in listed and not row["default"]}
+    left_out = {key[0] for key, row in lacking.items() if row["published"]}
+    left_out -= {torch for torch, _ in listed}
+    rows += [
+        _row(key, variant, {"published": False}, url)
+        for key, row in lacking.items()
+        if row["published"] is None and key[0] not in left_out
+    ]
+    remarks = [
+        f"torch {key[0]} {variant} for {key[1]} is no longer on its index."
+        for key, row in lacking.items()
+        if row["published"] and key[0] in newest
+    ]
+    return Reading(rows=tuple(rows), remarks=tuple(remarks))
+
+
+def _listed(variant: str, files: Iterable[IndexFile]) -> dict[tuple[str, str], Wheel]:
+    """Release and platform -> a wheel of that variant. Before 1.9 the default one bore no name."""
+    found: dict[tuple[str, str], Wheel] = {}
+    for file in files:
+        wheel = wheel_of(file.filename)
+        if wheel is None or wheel.version.is_prerelease:
+            continue
+        bare = wheel.version.local is None
+        ours = bare and (variant == "cpu" or wheel.version < FIRST_WITH_DEFAULT_TAG)
+        if ours or wheel.version.local == variant:
+            found |= {(wheel.version.public, one): wheel for one in wheel.platforms}
+    return found
 
 
 def _published(
@@ -98,10 +115,6 @@ def cuda_of(variant: str) -> str | None:
     """cu126 is "12.6", cpu has none."""
     digits = variant.removeprefix("cu")
     return f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() else None
-
-
-def _final(wheel: Wheel) -> bool:
-    return not wheel.version.is_prerelease
 
 
 def _order(variant: str) -> int:
