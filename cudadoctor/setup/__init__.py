@@ -159,26 +159,30 @@ def _workplace(work: Job) -> Workplace:
 def _unmade(work: Job, made: Made, workplace: Workplace, heard: int | None, asked: Asked) -> int:
     """Remove what was made, and say why."""
     from cudadoctor.render import inert
-    from cudadoctor.setup import job
+    from cudadoctor.setup import failing, job
 
-    for line in made.said[-12:] if made.why else ():
+    lines = failing.telling(made.said)
+    for line in lines if made.why and not asked.as_json else ():
         sys.stderr.write(f"  {inert(line)}\n")
     left = workplace.remove()
     end = f"what was made is removed, except {left}" if left else "what was made is removed"
     if heard is not None:
         told = job.told(work, "interrupted", (f"Interrupted; {end}.",))
         return _ended(told, asked, last=f"interrupted; {end}", code=128 + heard)
-    told = job.told(work, "failed", (f"{made.why}; {end}.", *made.said[-12:]))
-    return _ended(told, asked, last=f"{made.why}; {end}")
+    behind = failing.reason(made.said)
+    why = f"{made.why}, since {behind}" if behind else f"{made.why}"
+    told = job.told(work, "failed", (f"{why}; {end}.", *lines))
+    return _ended(told, asked, last=f"{why}; {end}")
 
 
 def _proven(work: Job, asked: Asked) -> int:
     """Look at the new environment as `check` does, and show its report."""
     from cudadoctor import checkup
-    from cudadoctor.render import terminal
+    from cudadoctor.render import inert, terminal
     from cudadoctor.setup import job, saying
 
     path = work.recipe.python
+    sys.stderr.write(f"{inert(work.place.path)} is made; the training step is to prove it\n")
     look = msgspec.structs.replace(asked, python=path, fast=False, no_smoke=False)
     judged = checkup.judge(examined(look))
     layout = terminal.Layout(width=_width())

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from cudadoctor.setup.recipe import Recipe
     from cudadoctor.setup.room import Room
 
-_WITH_WHEELS = ("pip", "uv")
-"""Tools whose packages a resolver of wheels can vouch for."""
-
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be made, where and how. verified: None not asked or not known; finding: how so."""
@@ -60,14 +57,18 @@ def _asked(
     chosen: Chosen, made: Recipe, kb: Knowledge
 ) -> tuple[bool | None, str, tuple[int | None, ...]]:
     """What the resolver says: an answer, its words, and the sizes of the files in bytes."""
-    if made.tool not in _WITH_WHEELS:
-        return None, f"not known: --verify asks for wheels, and {made.tool} brings its own", ()
+    from cudadoctor import early
+    from cudadoctor.progress import shown_on_stderr
     from cudadoctor.resolver import verify
 
-    answer = verify(made.change, chosen.machine, kb, here=chosen.base is not None)
-    words = {True: "resolves", False: "does not resolve", None: "could not be verified"}
-    text = f"{words[answer.resolves]} ({answer.why})" if answer.why else words[answer.resolves]
-    return answer.resolves, text, tuple(one.size_bytes for one in answer.files)
+    try:
+        with shown_on_stderr() as progress:
+            progress("the resolver", True)
+            here = chosen.base is not None
+            found = verify(made.change, chosen.machine, kb, here=here, wish=chosen.tool)
+    finally:
+        early.end()
+    return found.resolves, found.why, tuple(one.size_bytes for one in found.files)
 
 
 def _free(folder: str) -> int | None:
@@ -85,7 +86,7 @@ def shown(job: Job, width: int) -> Iterator[Line]:
 def refused(job: Job) -> Told | None:
     """Why it is not begun: what does not resolve, and a disk that is too small."""
     if job.verified is False:
-        return told(job, "unresolved", ("The packages cannot be had together: nothing was made.",))
+        return told(job, "unresolved", (job.finding or "", "Nothing was made."))
     if job.room.too_small:
         return told(job, "no-room", (f"{saying.too_small(job.room, job.place.path)}.",))
     return None

@@ -19,6 +19,12 @@ from cudadoctor.setup.place import MARKER
 
 TORCH, VISION = "2.14.1", "0.29.1"
 OPTIONS = ("--yes", "--torch", f"{TORCH}+cpu")
+LEADING = """import sys
+sys.path.insert(0, {site!r})
+del sys.modules["torch"]
+import torch
+"""
+"""The text of a torch that hands over to the files of another one."""
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +107,10 @@ def test_a_torch_that_runs_is_proven(python_cpu: str, tmp_path: Path) -> None:
     ran = subprocess.run([python_cpu, "-c", asked], capture_output=True, text=True, check=True)
     version, real = ran.stdout.split()
     home = index(tmp_path)
-    site = Path(real).parent
-    publish(home, "torch", f"{version}+cpu", {"real_torch.pth": f"{site}\n"})
+    leading = LEADING.format(site=str(Path(real).parent))
+    about = f"__version__ = '{version}+cpu'\ndebug = False\ncuda = None\nhip = None\n"
+    files = {"torch/__init__.py": leading, "torch/version.py": about}
+    publish(home, "torch", f"{version}+cpu", files)
     row = knowledge.load().build_of(Version(version), "cpu", "linux_x86_64")
     if row is None or row.torchvision is None:
         pytest.skip(f"no CPU build of torch {version} is known")
@@ -187,7 +195,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000_000, 20_000_000)),
     )
     assert ran.returncode == 1
-    assert "what was made is removed" in ran.stderr
+    assert "since the disk is full; what was made is removed" in ran.stderr
     assert not folder.exists()
 
 
