@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cudadoctor.repair.room import Download
     from cudadoctor.repair.words import Outcome
 
-NOBODY = "nobody can be asked here (no terminal): add --yes to apply it, or --print to print it"
+NOBODY = "there is no terminal to ask on: add --yes to apply the repair, or --print to print it"
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,12 +62,15 @@ def _refuse_what_needs_a_word(asked: Asked) -> None:
         refuse("--with docker writes an image and repairs none: add --print")
     if asked.as_json and not asked.yes and not (asked.undo or asked.resume or asked.forget):
         refuse("--json leaves no place for a question: add --yes, or --print")
+    if not (asked.yes or asked.undo or asked.resume or asked.forget or sys.stdin.isatty()):
+        refuse(NOBODY)
 
 
 def _repair(call: Call) -> int:
-    from cudadoctor.repair import begin, chosen, place, refused
+    from cudadoctor.repair import begin, chosen, earlier, place, refused
 
     asked = call.asked
+    _refuse_unfinished(earlier.with_journal(asked.python), call)
     judged, before = _looked(asked)
     steps = chosen.chosen(judged.plan)
     prefix = judged.machine.python.prefix
@@ -78,7 +81,7 @@ def _repair(call: Call) -> int:
     if where is None or not any(task.commands or task.files for task in tasks):
         return _shown(_nothing_applied(judged, steps, asked), asked, judged, before)
     _refuse_place(judged, where, call)
-    if not _agreed_to(asked)("Apply?"):
+    if not _agreed_to(asked)("Apply"):
         return _shown(_unchanged("Nothing was changed.", 1), asked, judged, before)
     first = begin.begun(where, judged.machine, tasks, before, begin.options_of(asked))
     why, download = _in_the_way(where, judged, steps, call)
@@ -100,21 +103,27 @@ def _looked(asked: Asked) -> tuple[Judged, Opinion]:
 
 def _refuse_place(judged: Judged, where: Place, call: Call) -> None:
     from cudadoctor.repair import begin
-    from cudadoctor.repair.records import JournalError
 
     if sentence := begin.refusal(judged.machine, where, allow_shared=call.asked.shared):
         refuse(sentence)
-    try:
-        story = call.open_journal(where.prefix).open_story()
-    except JournalError as error:
-        refuse(f"{where.prefix}: {error}")
-    if story is not None and story.unfinished:
-        refuse(
-            "an earlier repair of this environment was interrupted: end it with"
-            " cudadoctor fix --resume, or take it back with cudadoctor fix --undo"
-        )
+    _refuse_unfinished(where.prefix, call)
     if where.limits:
         call.following.say(where.limits)
+
+
+def _refuse_unfinished(prefix: str | None, call: Call) -> None:
+    """What an interrupted repair left is neither judged nor built upon."""
+    from cudadoctor.repair.records import JournalError
+
+    try:
+        story = call.open_journal(prefix).open_story() if prefix else None
+    except JournalError as error:
+        refuse(f"{prefix}: {error}")
+    if story is not None and story.unfinished:
+        refuse(
+            f"an earlier repair of {prefix} was interrupted: end it with cudadoctor fix --resume,"
+            " or take it back with cudadoctor fix --undo"
+        )
 
 
 def _in_the_way(
@@ -153,9 +162,9 @@ def _agreed_to(asked: Asked) -> Callable[[str], bool]:
         if asked.yes:
             return True
         if not sys.stdin.isatty():
-            refuse(NOBODY)
+            refuse(f"{question}: there is no terminal to ask on, so add --yes")
         sys.stdout.flush()
-        sys.stderr.write(f"\n{question} [y/N] ")
+        sys.stderr.write(f"\n{question}? [y/N] ")
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 

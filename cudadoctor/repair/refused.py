@@ -113,7 +113,8 @@ def in_use(place: Place, say: Callable[[str], None]) -> str | None:
     if not use.known:
         say("not checked: whether programs run in this environment; end them first")
     elif use.unread:
-        say(f"not checked: {use.unread} processes of other users that may run in this environment")
+        some = f"{use.unread} process{'es' if use.unread > 1 else ''}"
+        say(f"not checked: {some} of other users, which may run in this environment")
     return running(use)
 
 

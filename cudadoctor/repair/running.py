@@ -12,6 +12,8 @@ from cudadoctor.repair.applied import Process, processes
 from cudadoctor.repair.records import Root
 
 MOST_BYTES = 16 << 20
+KERNEL = 2
+"""The parent of the kernel's own threads, which map nothing."""
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +47,11 @@ def used_by(prefix: str, roots: tuple[Root, ...]) -> Use:
     users, unread = [], 0
     everyone = processes()
     own = family(os.getpid(), everyone)
+    # Maps name files behind all links; a program is called by the path that the user has.
+    real = tuple(msgspec.structs.replace(one, path=os.path.realpath(one.path)) for one in roots)
+    roots = (*roots, *real)
     for one in everyone:
-        if one.pid in own or one.state in "ZX":
+        if one.pid in own or one.state in "ZX" or KERNEL in (one.pid, one.parent):
             continue
         seen = _seen(one.pid)
         if seen is None:

@@ -1,0 +1,104 @@
+"""SIGKILL at any moment of a repair: what was there comes back, and the repair can be resumed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from repair_fixtures import FITTING, STRANGE, Environment, broken_environment
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL on Windows")
+
+RECORDS = 8
+"""begun, snapshot-begun, snapshot-done, step-begun, step-ended, checking, verdict, kept."""
+MOMENTS = 50
+SEED = 20261121
+KILLED = -9
+
+
+def whole(broken: Environment) -> tuple[object, ...]:
+    """All that can be said of it: its files, the packages they are, and that they work."""
+    return broken.tree(), broken.listed(), broken.imports()
+
+
+@pytest.mark.parametrize("records", range(1, RECORDS + 1))
+def test_killed_after_a_record_it_can_be_undone(broken: Environment, records: int) -> None:
+    freeze, before = broken.freeze(), whole(broken)
+    assert broken.killed_after(records, "yes") == KILLED
+    assert len(broken.records()) == records
+    ran = broken.fix("--undo")
+    assert ran.returncode == 0, ran
+    assert whole(broken) == before
+    assert broken.freeze() == freeze
+    assert not list(broken.journal.parent.glob("before-*"))
+
+
+@pytest.mark.parametrize("records", range(1, RECORDS))
+def test_killed_after_a_record_it_can_be_resumed(broken: Environment, records: int) -> None:
+    before = whole(broken)
+    assert broken.killed_after(records, "yes") == KILLED
+    ran = broken.fix("--resume")
+    assert ran.returncode == 0, ran
+    assert broken.imports() == FITTING
+    assert broken.records()[-1] == "kept"
+    assert broken.fix("--undo").returncode == 0
+    assert whole(broken) == before
+
+
+@pytest.mark.parametrize("records", [8, 9])
+@pytest.mark.parametrize("then", ["--undo", "--resume"])
+def test_killed_while_it_is_taken_back(broken: Environment, records: int, then: str) -> None:
+    """The verdict is not better; the kill comes before and after all has been brought back."""
+    stray = broken.site / f"torchvision-{STRANGE}.dist-info" / "direct_url.json"
+    stray.write_text("{}")
+    before = whole(broken)
+    assert broken.killed_after(records, "yes") == KILLED
+    assert broken.records()[-1] == ("rolling-back" if records == 8 else "rolled-back")
+    assert broken.fix(then).returncode == (1 if (records, then) == (8, "--resume") else 0)
+    assert whole(broken) == before
+
+
+@pytest.mark.parametrize("records", [1, 2])
+def test_an_undo_that_was_killed_is_finished_by_the_next(broken: Environment, records: int) -> None:
+    before = whole(broken)
+    broken.fix("--yes")
+    assert broken.killed_after(records, "undo") == KILLED
+    assert broken.fix("--undo").returncode == 0
+    assert whole(broken) == before
+
+
+def test_killed_at_random_moments_it_can_be_undone(sound: Path, index: str, tmp_path: Path) -> None:
+    """Each moment lies between the first record and the end, in a new copy."""
+    moments = random.Random(SEED)
+    broken = broken_environment(sound, tmp_path / "venv", index)
+    freeze, before = broken.freeze(), whole(broken)
+    reached = set()
+    for number in range(MOMENTS):
+        killed_within(broken, moments.uniform(0.0, 0.9))
+        reached.add(len(broken.records()))
+        ran = broken.fix("--undo")
+        assert ran.returncode == 0, (number, ran)
+        assert whole(broken) == before, number
+        if number % 10 == 0:
+            assert broken.freeze() == freeze
+    assert len(reached) > 2
+
+
+def killed_within(broken: Environment, seconds: float) -> None:
+    """Start a repair and kill it so long after its first record."""
+    earlier = len(broken.records())
+    with subprocess.Popen(
+        broken.words("--yes"),
+        env=broken.env(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as child:
+        while child.poll() is None and len(broken.records()) <= earlier:
+            time.sleep(0.001)
+        time.sleep(seconds)
+        child.send_signal(signal.SIGKILL)
