@@ -35,7 +35,7 @@ from cudadoctor.knowledge.torch_builds import TorchBuilds, TorchTable
 from cudadoctor.knowledge.update.__main__ import NOT_ASKED, main
 
 FACTS = Path(__file__).parent.parent.parent / "shared" / "facts"
-PACKAGES = ",".join(["torch", *{row["package"] for row in tables()["companions"]["releases"]}])
+PYPI_ONLY = "pypi"
 DAY = "2026-12-10"
 
 
@@ -75,7 +75,7 @@ def test_an_index_that_the_tables_know_gives_no_difference_and_no_write(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = bytes_of(folder)
-    assert run(folder, known_pages(), "--only", PACKAGES, "--write") == 0
+    assert run(folder, known_pages(), "--only", PYPI_ONLY, "--write") == 0
     shown = capsys.readouterr()
     assert shown.out == "No row differs from the tables.\nWritten: nothing.\n"
     assert shown.err == ""
@@ -147,6 +147,7 @@ def test_what_no_place_says_stays_unknown(folder: Path, capsys: pytest.CaptureFi
     run(folder, new_pages(), "--only", "torch", "--write")
     assert build(folder, NEW, "cu133", "linux_x86_64")["archs"] is None
     assert build(folder, NEW, "cpu", "linux_x86_64")["published"] is None
+    assert build(folder, NEW, "cu133", "windows_amd64")["published"] is None
     assert "is not prescribed: --deep reads them" in capsys.readouterr().out
 
 
@@ -156,7 +157,7 @@ def test_a_deep_look_reads_the_code_list_out_of_the_wheel(folder: Path) -> None:
 
 
 def test_the_loader_reads_what_was_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(folder, new_pages(), "--only", PACKAGES, "--write")
+    run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     monkeypatch.setattr(tables_module, "FOLDER", str(folder / "tables"))
     builds = TorchBuilds()
     assert builds.newest() == Version(NEW)
@@ -167,7 +168,7 @@ def test_the_loader_reads_what_was_written(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_every_new_row_names_a_source_with_address_and_day(folder: Path) -> None:
-    run(folder, new_pages(), "--only", PACKAGES, "--write")
+    run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     assert build(folder, NEW, "cu133", "linux_x86_64")["sources"] == ["seen.pypi"]
     source = table(folder, "sources")["sources"]["seen.pypi"]
     assert (source["url"], source["date"]) == (f"{INDEX}/", DAY)
@@ -177,23 +178,23 @@ def test_every_new_row_names_a_source_with_address_and_day(folder: Path) -> None
 
 
 def test_a_second_run_finds_nothing_more(folder: Path) -> None:
-    run(folder, new_pages(), "--only", PACKAGES, "--write")
+    run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     before = bytes_of(folder)
-    run(folder, new_pages(), "--only", PACKAGES, "--write")
+    run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     assert bytes_of(folder) == before
 
 
 @pytest.mark.skipif(not FACTS.is_dir(), reason="the collected facts are not beside the checkout")
 def test_a_rebuild_from_the_collected_facts_gives_the_same_bytes(folder: Path) -> None:
     run(folder, known_pages() | {f"{INDEX}/torch/": new_pages()[f"{INDEX}/torch/"]}, "--write")
-    run(folder, new_pages(), "--only", PACKAGES, "--write", "--deep")
+    run(folder, new_pages(), "--only", PYPI_ONLY, "--write", "--deep")
     rebuilt = {name: written(one) for name, one in make(FACTS, folder / "build" / "own").items()}
     there = {path.stem: path.read_text("utf-8") for path in (folder / "tables").glob("*.json")}
     assert rebuilt == there
 
 
 def test_no_table_loses_a_row_or_its_order(folder: Path) -> None:
-    run(folder, new_pages(), "--only", PACKAGES, "--write")
+    run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     for name, part in (("torch", "builds"), ("torch", "releases"), ("companions", "releases")):
         old = tables()[name][part]
         assert [row for row in table(folder, name)[part] if row in old] == old
@@ -243,7 +244,7 @@ def test_one_place_that_fails_keeps_the_day_of_the_tables(
 
 
 def test_a_part_of_the_places_keeps_the_day_of_the_tables(folder: Path) -> None:
-    run(folder, new_pages(), "--only", PACKAGES, "--write")
+    run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     assert table(folder, "torch")["collected"] == tables()["torch"]["collected"]
 
 
@@ -363,7 +364,7 @@ def test_a_write_that_fails_leaves_every_file_whole(folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         with pytest.raises(OSError, match="too large"):
-            run(folder, new_pages(), "--only", PACKAGES, "--write")
+            run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     after = bytes_of(folder)
@@ -372,7 +373,7 @@ def test_a_write_that_fails_leaves_every_file_whole(folder: Path) -> None:
         after[str(folder / "tables" / "torch.json")]
         == before[str(folder / "tables" / "torch.json")]
     )
-    run(folder, new_pages(), "--only", PACKAGES, "--write")
+    run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     assert table(folder, "torch")["releases"][0]["torch"] == NEW
 
 

@@ -56,7 +56,7 @@ def main(
     asked = parser.parse_args(arguments)
     tables = _tables(knowledge / "tables")
     only = tuple(name.strip() for name in asked.only.split(",") if name.strip())
-    known = ("torch", *packages(tables), *(name for name in TITLES if name != "pypi"))
+    known = ("torch", *packages(tables), *TITLES)
     strange = [name for name in only if name not in known]
     if strange:
         parser.error(f"--only knows {', '.join(known)}; {strange[0]!a} is none of them")

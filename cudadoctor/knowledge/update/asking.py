@@ -132,8 +132,8 @@ def _with(tables: Tables, changes: Iterable[Change]) -> dict[str, dict[str, Any]
 def _package_index(fetch: Fetcher, tables: Tables, *, asked: Asked) -> Iterator[Reading]:
     paired: tuple[companions.Paired, ...] = ()
     for package in companions.packages(tables):
-        wanted = asked.wants(package) or (package == "torchvision" and asked.wants("torch"))
-        if wanted:
+        with_torch = ("torch",) if package == "torchvision" else ()
+        if asked.wants(torch_release.SOURCE, package, *with_torch):
             try:
                 reading, known = _companion(fetch, tables, asked.index, package)
             except (NotRead, Unreadable) as error:
@@ -141,7 +141,7 @@ def _package_index(fetch: Fetcher, tables: Tables, *, asked: Asked) -> Iterator[
                 continue
             paired = known if package == "torchvision" else paired
             yield reading
-    if asked.wants("torch"):
+    if asked.wants(torch_release.SOURCE, "torch"):
         yield from _torch(fetch, tables, asked, paired)
 
 

@@ -22,7 +22,7 @@ from urllib.request import (
 
 import msgspec
 
-AGENT = "cudadoctor-knowledge-update (https://pypi.org/simple/)"
+AGENT = "cudadoctor-knowledge-update"
 MOST_BYTES = 64 << 20
 LIMIT_S = 30.0
 _SILENT_S = 10.0

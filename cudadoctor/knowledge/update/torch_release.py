@@ -144,7 +144,8 @@ def new_release(
 ) -> tuple[Row, ...]:
     """The rows of a release that the tables lack: what the index and its wheels say, no more.
 
-    insides: platform -> what its wheel says. What other indexes may have is not said here.
+    insides: platform -> what its wheel says. What torch's own index may have beside it (a CPU
+    build for Linux, this CUDA build for Windows) is in the rows as not known to be published.
     """
     values = {
         "released": release.day,
@@ -159,17 +160,18 @@ def new_release(
         if inside.cuda is not None:
             rows.append(_pins(release.torch, platform, inside, url))
             rows.append(_cpu_build(release, platform, url))
+        elif platform.startswith("windows"):
+            rows += _windows_builds(release.torch, platform, insides, url)
     return (*rows, *_libraries(release.torch, insides, url))
 
 
 def _default_build(release: Release, platform: str, inside: Inside, url: str) -> Row:
     wheel, file = release.middle(platform)
     pinned = pinned_by(inside.requires)
-    variant = "cpu" if inside.cuda is None else f"cu{inside.cuda.replace('.', '')}"
     linux = platform.startswith("linux")
     archs = list(inside.archs) if inside.archs else None
     return _build(
-        (release.torch, variant, platform),
+        (release.torch, variant_of(inside.cuda), platform),
         url,
         cuda=inside.cuda,
         toolkit=pinned.get("cuda-toolkit") if inside.cuda else None,
@@ -186,6 +188,19 @@ def _cpu_build(release: Release, platform: str, url: str) -> Row:
     """The CPU build beside a CUDA default: it lies on torch's own index, and may or may not."""
     glibc = release.middle(platform)[0].glibc
     return _build((release.torch, "cpu", platform), url, archs=[], glibc=glibc)
+
+
+def _windows_builds(
+    torch: str, platform: str, insides: Mapping[str, Inside], url: str
+) -> list[Row]:
+    """The CUDA builds of the Linux wheels: the package index has none of them for Windows."""
+    found = sorted({one.cuda for one in insides.values() if one.cuda})
+    return [_build((torch, variant_of(cuda), platform), url, cuda=cuda) for cuda in found]
+
+
+def variant_of(cuda: str | None) -> str:
+    """12.6 is "cu126", none is "cpu"."""
+    return "cpu" if cuda is None else f"cu{cuda.replace('.', '')}"
 
 
 def _build(key: tuple[str, str, str], url: str, **values: Any) -> Row:
@@ -217,7 +232,7 @@ def _libraries(torch: str, insides: Mapping[str, Inside], url: str) -> list[Row]
     rows = []
     nccl = _first(pinned_by(inside.requires), "nvidia-nccl-cu")
     if nccl:
-        variant = f"cu{inside.cuda.replace('.', '')}"
+        variant = variant_of(inside.cuda)
         values: dict[str, Any] = {
             "default_variant": variant,
             "default": nccl,
