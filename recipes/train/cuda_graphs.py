@@ -77,7 +77,7 @@ def train_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torc
 
 
 def train_half_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train with only the model recorded, whose weights that does not move; yields every loss."""
+    """Train with only the model recorded, which moves no weight; yields the loss of every step."""
     recorded = torch.cuda.make_graphed_callables(model, (batches[0][0].clone(),))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for x, y in batches:  # all of the recorded shape

@@ -1,0 +1,120 @@
+"""Recipes about numbers and gradients: the same loss as the plain training, and seen where not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from train_fixtures import (
+    TRAIN,
+    Mistake,
+    Recipe,
+    assert_holds,
+    assert_seen,
+    breaches,
+    help_of,
+    ran,
+)
+
+RECIPES = (
+    Recipe("amp_fp16.py"),
+    Recipe("amp_bf16.py"),
+    Recipe("tf32.py", says=("highest", "high", "medium", "error of a product")),
+    Recipe("gradient_accumulation.py"),
+    Recipe("gradient_clipping.py"),
+    Recipe("activation_checkpointing.py", says=("saved for backward",)),
+    Recipe("freezing.py", says=("bit for bit",)),
+)
+SCRIPTS = [recipe.script for recipe in RECIPES]
+AUTOCAST = "with torch.autocast(device_type=device, dtype=torch.bfloat16):"
+LAST_OF_ALL = "optimizer.step()\n        optimizer.zero_grad()\n        yield total"
+MISTAKES = (
+    Mistake("amp_fp16.py", "no scaler", (("enabled=scaled", "enabled=False"),)),
+    Mistake(
+        "amp_bf16.py",
+        "the weights are cast instead",
+        ((AUTOCAST, "if model.bfloat16() and (x := x.bfloat16()) is not None:"),),
+    ),
+    Mistake(
+        "tf32.py",
+        "products lose digits that the setting promises",
+        (("(a @ b)", "(a.bfloat16() @ b.bfloat16())"),),
+        ("--steps", "5"),
+    ),
+    Mistake(
+        "gradient_accumulation.py",
+        "divided by the number of parts",
+        (("len(part_x) / len(x) if by_samples else 1 / len(parts)", "1 / len(parts)"),),
+    ),
+    Mistake(
+        "gradient_accumulation.py",
+        "gradients of the batch before stay",
+        ((LAST_OF_ALL, "optimizer.step()\n        yield total"),),
+    ),
+    Mistake(
+        "gradient_clipping.py",
+        "clipped before unscaling",
+        (("scaler.unscale_(optimizer)  #", "pass  #"),),
+    ),
+    Mistake(
+        "gradient_clipping.py",
+        "not clipped at all",
+        (
+            (
+                "have their real length\n        torch.nn.utils.clip_grad_norm_",
+                "have their real length\n        (lambda *_: None)",
+            ),
+        ),
+    ),
+    Mistake(
+        "activation_checkpointing.py",
+        "another dropout in the second pass",
+        (("preserve_rng_state=True", "preserve_rng_state=False"),),
+    ),
+    Mistake(
+        "activation_checkpointing.py",
+        "nothing is checkpointed",
+        (("checkpoint(layer, x, use_reentrant=False, preserve_rng_state=True)", "layer(x)"),),
+    ),
+    Mistake("freezing.py", "batch norm goes on counting", (("    backbone.eval()\n", ""),)),
+    Mistake(
+        "freezing.py",
+        "the features of one batch for all",
+        (("features[id(x)]", "features[id(batches[0][0])]"),),
+    ),
+)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: str(recipe.script))
+def test_a_recipe_proves_its_claim_on_a_cpu(python_cpu: str, recipe: Recipe) -> None:
+    assert_holds(python_cpu, recipe)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: f"{m.script}: {m.name}")
+def test_a_mistake_is_not_proved(python_cpu: str, tmp_path: Path, mistake: Mistake) -> None:
+    assert_seen(python_cpu, tmp_path, mistake)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_recipe_keeps_to_the_conventions(script: str) -> None:
+    assert breaches(TRAIN / script) == []
+
+
+def test_every_recipe_says_its_options(python_cpu: str) -> None:
+    for script, (code, text) in help_of(python_cpu, SCRIPTS).items():
+        assert code == 0, script
+        assert "--device" in text, script
+        assert "--steps" in text, script
+
+
+def test_both_ways_to_set_the_precision_give_the_same_training(python_cu130: str) -> None:
+    old = ran(python_cu130, TRAIN / "tf32.py", ("--steps", "20"))
+    new = ran(python_cu130, TRAIN / "tf32.py", ("--steps", "20", "--new-api"))
+    assert old.last.startswith("proved: ")
+    assert new.last == old.last
+
+
+def test_a_device_that_is_not_there_is_wrong_usage(python_cpu: str) -> None:
+    result = ran(python_cpu, TRAIN / "amp_bf16.py", ("--device", "cuda"))
+    assert result.code == 2
+    assert "invalid choice: 'cuda'" in result.errors

@@ -1,0 +1,182 @@
+"""Runs the scripts of recipes/train as a person would, and copies of them with a mistake in them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TRAIN = Path(__file__).resolve().parents[2] / "recipes" / "train"
+SECTIONS = (
+    "What it does:",
+    "When it helps:",
+    "When it hurts:",
+    "How to see it:",
+    "What goes wrong, and the way out:",
+)
+LIMIT_S = 240
+STRICT = ("error::DeprecationWarning", "error::FutureWarning")
+LONGEST = 160  # lines; a script that is read in one go
+ALL_HELP = """
+import contextlib, io, json, runpy, sys
+said = {}
+for script in sys.argv[1:]:
+    sys.argv = [script, "--help"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            runpy.run_path(script, run_name="__main__")
+            code = "did not exit"
+        except SystemExit as left:
+            code = left.code
+    said[script] = [code, out.getvalue()]
+print(json.dumps(said))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a script left behind: its exit code, its lines on stdout and all of stderr."""
+
+    code: int
+    lines: tuple[str, ...]
+    errors: str
+
+    @property
+    def last(self) -> str:
+        return self.lines[-1] if self.lines else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A script, small enough for a test, and how its last line begins on a CPU.
+
+    says: further parts of its output.
+    warnings: what is an error; a script whose libraries warn names less than the default.
+    """
+
+    script: str
+    options: tuple[str, ...] = ()
+    ends: str = "proved: "
+    says: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A script with the technique done wrong: what it must then say is `not proved`.
+
+    changes: pieces of its text, each there exactly once, and what stands there instead.
+    """
+
+    script: str
+    name: str
+    changes: tuple[tuple[str, str], ...]
+    options: tuple[str, ...] = ()
+
+
+def ran(
+    python: str,
+    script: Path,
+    options: Sequence[str] = (),
+    *,
+    warnings: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Ran:
+    """Run a script as a child: one thread, no GPU, caches where the variables say."""
+    flags = [word for warning in warnings for word in ("-W", warning)]
+    # The tests share few cores with other tests: threads that wait for each other cost more.
+    quiet = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    child = subprocess.run(
+        [python, *flags, str(script), *options],
+        env={**os.environ, **quiet, **(variables or {})},
+        cwd=script.parent,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return Ran(child.returncode, tuple(child.stdout.splitlines()), child.stderr)
+
+
+def assert_holds(python: str, recipe: Recipe, variables: Mapping[str, str] | None = None) -> Ran:
+    """Run a recipe; it must end as its table says, with exit code 0 and nothing after it."""
+    script = TRAIN / recipe.script
+    result = ran(python, script, recipe.options, warnings=recipe.warnings, variables=variables)
+    assert result.code == 0, f"{result.lines}\n{result.errors}"
+    assert result.last.startswith(recipe.ends), result.lines
+    ends = [line for line in result.lines if line.startswith(("proved: ", "not proved: "))]
+    assert len(ends) == recipe.ends.startswith("proved"), result.lines
+    for part in recipe.says:
+        assert part in "\n".join(result.lines), part
+    return result
+
+
+def with_mistake(folder: Path, mistake: Mistake) -> Path:
+    """A copy of the script with the mistake in it."""
+    text = (TRAIN / mistake.script).read_text(encoding="utf-8")
+    for old, new in mistake.changes:
+        assert text.count(old) == 1, f"{mistake.script} has {text.count(old)} times {old!r}"
+        text = text.replace(old, new)
+    copy = folder / mistake.script
+    copy.write_text(text, encoding="utf-8")
+    return copy
+
+
+def assert_seen(python: str, folder: Path, mistake: Mistake) -> None:
+    """The mistake must make the script say `not proved` and exit with 1."""
+    result = ran(python, with_mistake(folder, mistake), mistake.options)
+    assert result.code == 1, f"{result.lines}\n{result.errors}"
+    assert result.last.startswith("not proved: "), f"{result.lines}\n{result.errors}"
+
+
+def breaches(script: Path) -> list[str]:
+    """What a script lacks of what every recipe has: its sections, its length, its main()."""
+    text = script.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    described = ast.get_docstring(tree) or ""
+    places = [described.find(f"\n{section}") for section in SECTIONS]
+    found: list[str] = []
+    if -1 in places or places != sorted(places):
+        found.append(f"the docstring has not {', '.join(SECTIONS)} in this order: {places}")
+    if len(text.splitlines()) > LONGEST:
+        found.append(f"{len(text.splitlines())} lines are more than {LONGEST}")
+    if "def main(argv: Sequence[str] | None = None) -> int:" not in text:
+        found.append("no main(argv)")
+    if not text.rstrip().endswith("raise SystemExit(main())"):
+        found.append("does not end with main()")
+    siblings = {path.stem for path in script.parent.glob("*.py")}
+    found += [f"imports its neighbour {name}" for name in sorted(imported(tree) & siblings)]
+    if re.search(r"\d\s*(x|times) (faster|slower)", described):
+        found.append("promises a speed")
+    return found
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """The first names of the modules that a script imports."""
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
+    return {name.split(".")[0] for name in names}
+
+
+def help_of(python: str, scripts: Iterable[str]) -> dict[str, tuple[object, str]]:
+    """Exit code and text of --help of each script; one child, since importing torch is slow."""
+    paths = {str(TRAIN / script): script for script in scripts}
+    child = subprocess.run(
+        [python, "-c", ALL_HELP, *paths],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    said = json.loads(child.stdout)
+    return {script: (said[path][0], said[path][1]) for path, script in paths.items()}
