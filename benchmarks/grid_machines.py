@@ -319,9 +319,21 @@ def _installed(plain: Plain, chance: random.Random, stock: Stock) -> Plain | Non
             version = _other(name, row["torch"], chance, stock)
         if version and chance.random() < often:
             packages[name] = version
-    return {"torch": row["torch"], "variant": row["variant"], "cuda": row["cuda"]} | {
-        "packages": packages
+    return {
+        "torch": row["torch"],
+        "variant": row["variant"],
+        "cuda": row["cuda"],
+        "packages": packages,
+        "wheels": _wheels(row) if plain["platform"].startswith("linux") else (),
     }
+
+
+def _wheels(row: Plain) -> tuple[str, ...]:
+    """Library wheels of the installed torch that share their folders with another CUDA's."""
+    major = row["cuda"] and int(row["cuda"].split(".")[0])
+    if major not in (12, 13):
+        return ()
+    return tuple(f"nvidia-{name}-cu{major}" for name in ("cudnn", "cusparselt", "nccl"))
 
 
 def _other(name: str, torch: str, chance: random.Random, stock: Stock) -> str | None:
@@ -415,5 +427,7 @@ def _torch(installed: Plain | None) -> Torch:
 def _packages(installed: Plain | None) -> tuple[Distribution, ...]:
     if installed is None:
         return ()
-    all_of = {"torch": installed["torch"], **installed["packages"]}
-    return tuple(Distribution(name=name, version=one) for name, one in all_of.items())
+    wheels = installed["wheels"]
+    torch = Distribution(name="torch", version=installed["torch"], requires=wheels)
+    others = {**installed["packages"], **dict.fromkeys(wheels, "1.0")}
+    return (torch, *(Distribution(name=name, version=one) for name, one in others.items()))

@@ -35,6 +35,8 @@ CLASSES = {
     "ours missed": "its build fits and we have none, or ours is older: a fault of ours.",
 }
 FAULTS = frozenset({"ours missed"})
+AS_NEW = frozenset({"agree", "other variant", "channel newer"})
+RUNS = AS_NEW | {"older", "other channel"}
 
 CONDA_CODE = {
     ("13.0", "linux_x86_64"): (("7.5", "8.0", "8.6", "9.0", "10.0", "11.0", "12.0"), "12.0"),

@@ -87,7 +87,10 @@ EXPLAINED: dict[tuple[str, str], str] = {
         RUNTIME,
         "contested",
     ): _CONTESTED,
-    (ENV, "other variant"): "Both run: cu130 of the newest release, where 13.2 runs as well.",
+    (ENV, "other variant"): (
+        "Both run: where its pin (or, from branch 590 on, the newest of cu130) is as new as ours, "
+        "it differs in the CUDA alone."
+    ),
     (ENV, "older"): (
         "Ours is newer: its table of 2026-06 pins one release per branch (2.9.1 and before) and "
         "does not count on minor-version compatibility, so that branch 535 gets cu121."
@@ -135,12 +138,14 @@ EXPLAINED: dict[tuple[str, str], str] = {
     (GPU, "cpu, ours none"): _NONE_FITS,
     (GPU, "contested"): _CONTESTED,
     (TORCH, "other variant"): "Both run: the nearest tag to the banner's CUDA, ours the default.",
-    (TORCH, "no code"): _PYPI_WINS + ": it has code for current generations only.",
+    (TORCH, "no code"): _PYPI_WINS + ", whatever code it has for the GPU.",
     (TORCH, "driver"): _PYPI_WINS + ", whatever the driver runs.",
     (TORCH, "jetson"): _TEGRA,
     (TORCH, "cpu"): _PYPI_WINS + "; on Windows that is the CPU build.",
     (TORCH, "cpu, ours none"): _NONE_FITS,
-    (PRE, "other variant"): "Both run: cu130 from branch 580 on, ours the default or a newer CUDA.",
+    (PRE, "other variant"): (
+        "Both run: its tag follows the branch, ours is the default or what the driver brings."
+    ),
     (PRE, "older"): (
         "Ours is newer: below 560 it takes cu124, which ended with 2.6.0, although cu126 runs from "
         "525.60.13 on; and cu130 of 2.15.0 is only announced."
@@ -163,7 +168,10 @@ EXPLAINED: dict[tuple[str, str], str] = {
     (DOCTOR, "declined"): (
         "Ours: on Windows it installs torch-directml (or the CPU build), although CUDA builds fit."
     ),
-    (PIP, "no code"): "Ours: PyPI's default is one CUDA for all; since 2.11 it starts at Turing.",
+    (PIP, "no code"): (
+        "Ours: PyPI has one CUDA per release for all GPUs; since 2.11 it starts at Turing, on "
+        "aarch64 at Ampere."
+    ),
     (PIP, "driver"): "Ours: PyPI's default needs R580 since 2.11; another index fits this driver.",
     (PIP, "jetson"): "Ours: PyPI's aarch64 wheels are made for servers and L4T from R38 on.",
     (PIP, "cpu"): (

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from grid_machines import Plain, machines
 from peer_choosers import LEFT_OUT, PEERS, READ, Answer, Peer, Shelf
-from peer_classes import CLASSES, FAULTS, Ours, facts_of, outcome
+from peer_classes import AS_NEW, CLASSES, FAULTS, RUNS, Ours, facts_of, outcome
 from peer_reasons import EXPLAINED
 from second_reading import Reading, of_tables
 
@@ -92,7 +92,6 @@ def document(found: list[Difference], reading: Reading) -> str:
         (
             *_head(found),
             *_counts(found),
-            "",
             *(line for peer in PEERS for line in _of_peer(peer, found, reading)),
             *_left_out(),
             "",
@@ -124,16 +123,30 @@ def _counts(found: list[Difference]) -> Iterator[str]:
     yield ""
     yield "## Counts"
     yield ""
-    names = list(CLASSES)
-    yield "| peer | " + " | ".join(names) + " |"
-    yield "|---|" + "---:|" * len(names)
+    seen = {one.kind for one in found}
+    names = [name for name in CLASSES if name in seen]
+    yield "| peer | runs | as new | " + " | ".join(names) + " |"
+    yield "|---|" + "---:|" * (len(names) + 2)
     for peer in PEERS:
-        kinds = [one.kind for one in found if one.peer == peer.name]
+        mine = [one for one in found if one.peer == peer.name]
+        kinds = [one.kind for one in mine]
         cells = " | ".join(str(kinds.count(name) or "") for name in names)
-        yield f"| {peer.name} | {cells} |"
+        yield f"| {peer.name} | {_share(mine, RUNS)} | {_share(mine, AS_NEW)} | {cells} |"
     yield ""
-    for name, meaning in CLASSES.items():
-        yield f"- **{name}**: {meaning}"
+    yield (
+        "- **runs**, **as new**: of the machines that have a build (and for which its own can be "
+        "judged), the share for which its answer runs, and for which it is as new as ours too."
+    )
+    for name in names:
+        yield f"- **{name}**: {CLASSES[name]}"
+    yield ""
+
+
+def _share(mine: list[Difference], kinds: frozenset[str]) -> str:
+    """The share of machines with a build of ours for which the answer is of these classes."""
+    judged = [one for one in mine if one.ours is not None and one.kind != "not judged"]
+    those = [one.kind in kinds for one in judged]
+    return f"{sum(those) / len(those):.0%}"
 
 
 def _of_peer(peer: Peer, found: list[Difference], reading: Reading) -> Iterator[str]:
@@ -165,13 +178,13 @@ def _row(kind: str, those: list[Difference], reading: Reading) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _plainness(one: Difference) -> tuple[int, int, bool]:
-    """The example is an easily read one: few GPUs, no free-threaded Python, plain Linux."""
+def _plainness(one: Difference) -> tuple[int, bool, int]:
+    """The example is an easily read one: few GPUs, a usual Python, plain Linux."""
     kinds = ("linux", "windows", "spark", "arm", "wsl", "jetson")
     return (
         len(one.plain["names"]),
+        one.plain["python"] not in ("3.10", "3.11", "3.12", "3.13"),
         kinds.index(one.plain["kind"]),
-        one.plain["python"].endswith("t"),
     )
 
 

@@ -8,7 +8,8 @@ is one line: its kind, a colon, and what was found. The kinds:
 - newer, kept, wish: a newer build fits; the installed one was to be kept; the wish was not.
 - missed, way: nothing was chosen although a build fits; a way out does not lead to its build.
 - torch, vision, audio, companion, index, variant: the change installs something else, something
-  that does not belong to this torch, or from another place.
+  that does not belong to this torch, or from another place. stale: something of the old torch
+  stays that a package manager would take for the new, or whose files collide with it.
 - why-not: a variant of the release is not named, or named with a reason that is not true.
 """
 
@@ -225,12 +226,20 @@ def _of_change(
     change: PackageChange, note: str, row: Row, plain: Plain, reading: Reading
 ) -> Iterator[str]:
     """What is installed, from where, and what stays beside it."""
-    wanted = None if row["default"] else f"{INDEX}/{row['variant']}"
-    if change.index != wanted:
-        yield f"index: {change.index} for {row['torch']} {row['variant']}, not {wanted}"
+    own = f"{INDEX}/{row['variant']}"
+    # Companions such as xformers lie on pytorch.org's index, where a default build lies too.
+    others = [one for one in change.install if not one.startswith("torch")]
+    wanted = (None, own) if row["default"] and others else (None,) if row["default"] else (own,)
+    if change.index not in wanted:
+        yield f"index: {change.index} for {row['torch']} {row['variant']}, not {wanted[-1]}"
     if change.variant != row["variant"] or change.cuda != row["cuda"]:
         yield f"variant: {change.variant} of CUDA {change.cuda} for {row['variant']}"
-    pins = dict(_pin(one) for one in (*change.install, *change.then))
+    tagged = [_pin(one) for one in (*change.install, *change.then)]
+    pins = {name: version.partition("+")[0] for name, version in tagged}
+    if any(version.partition("+")[2] not in ("", row["variant"]) for _, version in tagged):
+        yield f"variant: {tagged} for {row['variant']}"
+    if plain["installed"]:
+        yield from _of_the_old(change, pins, row, plain["installed"])
     if pins.pop("torch", None) != row["torch"]:
         yield f"torch: {change.install} for {row['torch']}"
     here = plain["installed"]["packages"] if plain["installed"] else {}
@@ -243,6 +252,29 @@ def _of_change(
             continue  # It goes, or it is warned of; torch pins its own triton.
         elif list(companion_against(name, here[name], row, plain, reading)):
             yield f"companion: {name} {here[name]} stays beside torch {row['torch']}"
+
+
+def _of_the_old(
+    change: PackageChange, pins: dict[str, str], row: Row, here: Plain
+) -> Iterator[str]:
+    """What must be uninstalled first, by the traps of the facts.
+
+    2.14.1+cu126 satisfies torch==2.14.1: the same release in another variant has to go, and so do
+    companions that keep their version. cuDNN, NCCL and others of two CUDA majors share folders.
+    """
+    if here["variant"] == row["variant"]:
+        return
+    old = {"torch": here["torch"], **here["packages"]}
+    for name in ("torch", "torchvision", "torchaudio"):
+        same = name in old and pins.get(name, row["torch"]) == old[name]
+        if same and name not in change.remove:
+            yield f"stale: {name} {old[name]} of {here['variant']} would pass for {row['variant']}"
+    if row["cuda"] is None or not here["cuda"]:
+        return
+    if numbers(here["cuda"])[0] != numbers(row["cuda"])[0]:
+        left = sorted(set(here["wheels"]) - set(change.remove))
+        if left:
+            yield f"stale: {left} of {here['variant']} collide with {row['variant']}"
 
 
 def _of_pair(
@@ -284,7 +316,7 @@ def companion_against(
 
 def _of_prebuilt(name: str, version: str, row: Row, reading: Reading) -> Iterator[str]:
     minor = row["torch"].rpartition(".")[0]
-    if name == "xformers":
+    if name == "xformers" and row["cuda"]:
         made = [one for one in reading.around["xformers"] if one["version"] == version]
         if made and row["cuda"] not in made[0]["cuda"]:
             yield f"its binaries are for CUDA {made[0]['cuda']}"
@@ -342,6 +374,8 @@ def _ways(ways: Iterable[WayOut], plain: Plain, reading: Reading) -> Iterator[st
             yield f"way: {torch} {variant} is not published"
             continue
         changed = _taken(way, plain)
+        if changed is not None and (plain["wish"] or "").endswith("+cpu"):
+            changed["capabilities"] = ()
         against = set() if changed is None else reading.reasons(torch, changed)[variant]
         if against - {"contested"}:
             yield f"way: {way.text} Yet: {', '.join(sorted(against))}"

@@ -84,6 +84,14 @@ def _with_reason(one: Prescription, variant: str, reason: str) -> Prescription:
     return one._replace(choice=msgspec.structs.replace(one.choice, why_not=wrong))
 
 
+def _installed(
+    torch: str, variant: str, cuda: str | None, packages: dict[str, str] | None = None
+) -> Plain:
+    wheels = ("nvidia-cudnn-cu12", "nvidia-nccl-cu12") if cuda else ()
+    here = {"torch": torch, "variant": variant, "cuda": cuda, "wheels": wheels}
+    return {**here, "packages": packages or {}}
+
+
 SAMPLE = [list(machines(200, seed)) for seed in (1, 2, 3)]
 
 
@@ -157,15 +165,14 @@ def test_a_build_against_the_wish_is_noticed() -> None:
 
 
 def test_leaving_an_installed_release_that_fits_is_noticed() -> None:
-    installed: Plain = {"torch": "2.8.0", "variant": "cpu", "cuda": None, "packages": {}}
-    kept = _made(installed=installed)
+    kept = _made(installed=_installed("2.8.0", "cpu", None))
     assert _kinds(kept) == set()
     assert "kept" in _kinds(_with_build(kept, _row("2.14.1", "cu130")))
 
 
 def test_choosing_nothing_although_a_build_fits_is_noticed() -> None:
     nothing = _made()._replace(choice=Choice(build=None, why=("Wrong.",)), remedy=None)
-    assert _kinds(nothing) == {"missed"}
+    assert _kinds(nothing) == {"missed", "why-not"}
 
 
 @pytest.mark.parametrize(
@@ -194,13 +201,21 @@ def test_an_index_where_the_default_one_is_wrong_is_noticed() -> None:
 
 def test_a_companion_that_stays_beside_another_torch_is_noticed() -> None:
     packages = {"torchvision": "0.21.0", "xformers": "0.0.29.post3"}
-    installed = {"torch": "2.6.0", "variant": "cu124", "cuda": "12.4", "packages": packages}
-    moved = _made(installed=installed, wish="2.8")
+    moved = _made(installed=_installed("2.6.0", "cu124", "12.4", packages), wish="2.8")
     assert _kinds(moved) == set()
     silent = _with_change(moved, install=("torch==2.8.0",), then=(), remove=())
     assert silent.remedy is not None
     unsaid = silent._replace(remedy=msgspec.structs.replace(silent.remedy, note=None))
     assert {"vision", "companion"} <= _kinds(unsaid)
+
+
+def test_what_is_left_of_the_old_torch_is_noticed() -> None:
+    same = _made(installed=_installed("2.8.0", "cpu", None, {"torchvision": "0.23.0"}))
+    assert same.choice.build == _row("2.8.0", "cu128")
+    assert _kinds(_with_change(same, remove=())) == {"stale"}
+    moved = _made(installed=_installed("2.6.0", "cu124", "12.4"), wish="2.15")
+    assert _kinds(moved) == set()
+    assert _kinds(_with_change(moved, remove=("torch", "nvidia-nccl-cu12"))) == {"stale"}
 
 
 @pytest.mark.parametrize(
