@@ -120,8 +120,11 @@ def _agreed(place: Place) -> bool:
         refuse("nothing was made, since nobody can be asked here: add --yes")
     from cudadoctor.render import inert
 
-    what = "is made" if not place.ours else "was left by a setup that did not end, and is made anew"
-    sys.stderr.write(f"{inert(place.path)} {what} on y; all stays as it is on anything else: ")
+    name = inert(place.path)
+    first = f"Type y to make {name}"
+    if place.ours:
+        first = f"{name} was left by a setup that did not end. Type y to make it anew"
+    sys.stderr.write(f"{first}; anything else leaves all as it is: ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

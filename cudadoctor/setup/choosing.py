@@ -122,10 +122,10 @@ def choose(known: Known, kb: Knowledge) -> Chosen | NoWay:
 
 
 def _is_newer(one: _Offer | None, own: _Offer) -> bool:
-    """Whether another Python would get a newer torch."""
+    """Whether another Python would get a newer torch, and one that is known to exist."""
     if one is None or one.choice.build is None or own.choice.build is None:
         return False
-    return one.choice.build.torch > own.choice.build.torch
+    return bool(one.choice.build.published) and one.choice.build.torch > own.choice.build.torch
 
 
 def _own(known: Known, kb: Knowledge) -> _Offer | None:
@@ -186,12 +186,14 @@ def _best(offers: list[_Offer], near: Version) -> _Offer | None:
     return max(fitting, key=lambda one: _rank(one, near), default=None)
 
 
-def _rank(offer: _Offer, near: Version) -> tuple[Version, bool, int, Version]:
+def _rank(offer: _Offer, near: Version) -> tuple[bool, Version, bool, int, Version]:
+    """What is known to exist comes before what is only announced."""
     build, version = offer.choice.build, offer.machine.python.version
     assert build is not None
     assert version is not None
     brings = offer.base is None or offer.base.pip is not False
-    return build.torch, brings, -abs(version.minor - near.minor), version
+    distance = abs(version.minor - near.minor)
+    return build.published is True, build.torch, brings, -distance, version
 
 
 def _instead(known: Known, own: _Offer | None) -> tuple[str, ...]:

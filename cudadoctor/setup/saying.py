@@ -94,7 +94,11 @@ def _build(chosen: Chosen, width: int) -> Iterator[Line]:
 
 
 def _refusals(found: tuple[Refusal, ...], width: int) -> Iterator[Line]:
-    told = [f"{one.variant}: {one.reason}" for one in found]
+    """Variants that were passed over; those with the same reason together."""
+    by: dict[str, list[str]] = {}
+    for one in found:
+        by.setdefault(one.reason, []).append(one.variant)
+    told = [f"{', '.join(variants)}: {reason}" for reason, variants in by.items()]
     more = [f"and {len(told) - MOST_REFUSALS} more"] if len(told) > MOST_REFUSALS else []
     yield from rows("  not", told[:MOST_REFUSALS] + more, width)
 

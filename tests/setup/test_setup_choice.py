@@ -88,6 +88,17 @@ def test_an_old_python_gives_way_to_one_here_that_gets_a_newer_torch() -> None:
     assert "Python 3.6.15 would get torch 1.10" in found.because[0]
 
 
+def test_no_python_is_preferred_for_a_torch_that_is_only_announced() -> None:
+    builds = KB.builds_on("linux_x86_64")
+    seen = {one for build in builds if build.published for one in build.pythons}
+    known = Known(machine=machine("cpu-linux", version="3.5.10"), tools=UV)
+    assert chosen(known).python in seen
+    announced = [one for build in builds for one in build.pythons if one not in seen]
+    others = tuple(base(f"{one}.0") for one in announced if one[-1].isdigit())
+    kept = chosen(Known(machine=machine("cpu-linux", version="3.13.1"), others=others))
+    assert kept.python == "3.13"
+
+
 def test_an_old_python_that_is_named_or_alone_is_kept() -> None:
     old = machine(version="3.6.15")
     assert chosen(Known(machine=old, tools=UV)).python == "3.6"
