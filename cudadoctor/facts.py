@@ -254,7 +254,7 @@ class Torch(Section, frozen=True, kw_only=True):
 class Manager(Section, frozen=True, kw_only=True):
     """A program that can install packages into the examined environment."""
 
-    name: Literal["pip", "uv", "conda", "mamba", "micromamba", "pixi", "poetry", "pipx"]
+    name: Literal["pip", "uv", "conda", "mamba", "micromamba", "pixi", "poetry", "pipx", "pdm"]
     path: str
     version: str | None = None
 
@@ -284,7 +284,9 @@ class Interpreter(Section, frozen=True, kw_only=True):
     to; "" where there is none. path: folders that its programs import from, in order, the working
     folder first. abi: tag of its compiled modules (cpython-311-x86_64-linux-gnu). ensurepip: it
     can install a pip of its own. passed_over: what named an interpreter that is not there, as
-    sentences. nowhere: the working folder was deleted.
+    sentences. nowhere: the working folder was deleted. project: the folder of the project whose
+    tool (project_tool: uv, pdm, poetry, pixi) writes this environment from a lock; both "" where
+    there is none.
     """
 
     executable: str | None = None
@@ -309,6 +311,8 @@ class Interpreter(Section, frozen=True, kw_only=True):
     abi: str | None = None
     ensurepip: bool | None = None
     nowhere: bool | None = None
+    project: str | None = None
+    project_tool: str | None = None
 
 
 class Stage(Section, frozen=True, kw_only=True):

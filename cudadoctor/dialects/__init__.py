@@ -1,4 +1,4 @@
-"""How package changes are written for pip, uv, conda, pixi and docker.
+"""How package changes are written for pip, uv, conda, pixi and docker, and for projects.
 
 Commands are argument vectors, fully expanded: no shell has to understand them.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.dialects import conda, docker, environment, pip, pixi, uv
+import msgspec
+
+from cudadoctor.dialects import conda, docker, environment, pip, pixi, projects, uv
 from cudadoctor.dialects.address import manager
-from cudadoctor.dialects.written import Written
+from cudadoctor.dialects.written import Written, joined
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
@@ -31,7 +33,16 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, wish: Dialect | None
         return docker.write(m, kb, change)
     if environment.is_closed(m):
         return environment.beside(m, change)
-    return uv.write(m, change) if dialect == "uv" else pip.write(m, change)
+    tool = projects.tool_of(m)
+    owner = tool if wish is None or wish == tool else None
+    found = projects.write(m, kb, change, owner) if owner else None
+    return found or _in_place(m, change, dialect)
+
+
+def _in_place(m: Machine, change: PackageChange, dialect: Dialect) -> Written:
+    """The change in the environment itself; a project that owns it will not keep it."""
+    made = uv.write(m, change) if dialect == "uv" else pip.write(m, change)
+    return msgspec.structs.replace(made, note=joined(made.note, projects.in_vain(m)))
 
 
 def dialect_of(m: Machine) -> Dialect:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TORCH_INDEX = "https://download.pytorch.org/whl"
 
 _VARIANT = re.compile(r"cu\d{2,3}|cpu|xpu|rocm[\d.]+")
-_TAGGED = ("torch", "torchvision", "torchaudio")
+TAGGED = ("torch", "torchvision", "torchaudio")
 _PYPI_HOSTS = frozenset({"pypi.org", "pypi.python.org"})
 
 
@@ -78,7 +78,7 @@ def pinned(requirements: tuple[str, ...], source: Source) -> tuple[str, ...]:
     if source.tag is None:
         return requirements
     return tuple(
-        f"{one}+{source.tag}" if "==" in one and one.split("==")[0] in _TAGGED else one
+        f"{one}+{source.tag}" if "==" in one and one.split("==")[0] in TAGGED else one
         for one in requirements
     )
 

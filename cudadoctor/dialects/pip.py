@@ -56,13 +56,18 @@ def install(m: Machine, change: PackageChange, python: str) -> Written:
     commands: list[Command] = []
     if wanted := pinned(sound(change.install), source):
         commands += _installs(pip, wanted, options(source))
-    commands += _installs(pip, sound(change.then), ())
+    commands += _installs(pip, sound(change.then), links(change))
     return Written(tool="pip", commands=tuple(commands), note=source.note)
 
 
 def sound(words: tuple[str, ...]) -> tuple[str, ...]:
     """The names and requirements that cannot be taken for options."""
     return tuple(word for word in words if _SOUND.fullmatch(word) and word.isprintable())
+
+
+def links(change: PackageChange) -> Command:
+    """The option for the page that has more wheels."""
+    return ("--find-links", change.find_links) if change.find_links else ()
 
 
 def name_of(requirement: str) -> str:
@@ -81,5 +86,7 @@ def _installs(pip: Command, wanted: tuple[str, ...], options: Command) -> list[C
     wheels, compiled = split_compiled(wanted)
     commands = [(*pip, *wheels, *options)] if wheels else []
     if compiled:
-        commands.append((*pip, "--no-build-isolation", "--no-cache-dir", *compiled))
+        # Where a page of wheels is named, the wheel is taken; else it is compiled.
+        more = options if "--find-links" in options else ()
+        commands.append((*pip, "--no-build-isolation", "--no-cache-dir", *compiled, *more))
     return commands

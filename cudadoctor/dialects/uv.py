@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cudadoctor.dialects.address import interpreter, manager
 from cudadoctor.dialects.index import options, pinned, source_for
-from cudadoctor.dialects.pip import sound, split_compiled
+from cudadoctor.dialects.pip import links, sound, split_compiled
 from cudadoctor.dialects.written import Command, Written
 
 if TYPE_CHECKING:
@@ -31,11 +31,12 @@ def install(m: Machine, change: PackageChange, uv: str, python: str) -> Written:
     commands: list[Command] = []
     for wanted, more in (
         (pinned(sound(change.install), source), options(source)),
-        (sound(change.then), ()),
+        (sound(change.then), links(change)),
     ):
         wheels, compiled = split_compiled(wanted)
         if wheels:
             commands.append((*start, *wheels, *more))
         if compiled:
-            commands.append((*start, "--no-build-isolation", *compiled))
+            found = more if "--find-links" in more else ()
+            commands.append((*start, "--no-build-isolation", *compiled, *found))
     return Written(tool="uv", commands=tuple(commands), note=source.note)

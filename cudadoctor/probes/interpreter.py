@@ -14,6 +14,7 @@ from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.indexes import read_index
 from cudadoctor.probes.installed import note_torch, packages, version_or_none
 from cudadoctor.probes.installers import kind_of, managers, path_python, pip_python
+from cudadoctor.probes.projects import project_of
 from cudadoctor.probes.target import Chosen
 from cudadoctor.probes.told import PythonLine, Told, parse
 
@@ -87,6 +88,12 @@ def _note_surroundings(notes: Notes, host: Host, told: Told, python: PythonLine)
     kind = kind_of(host, python)
     notes.fact("python.kind", kind, python.prefix)
     notes.fact("python.managers", managers(host, told, python, kind), "PATH")
+    project = project_of(host, python.prefix, kind)
+    if project is None:
+        notes.gap("python.project", f"{python.prefix} does not say whose it is", asked=False)
+    else:
+        notes.fact("python.project", project[0], python.prefix)
+        notes.fact("python.project_tool", project[1], python.prefix)
     index = read_index(host, python.prefix, uv_first=kind == "uv" or not told.pip)
     notes.fact("python.index", index, index.origin or "no setting of pip or uv")
     pip = pip_python(host, python.executable)

@@ -128,6 +128,8 @@ def _as_comments(step: Step, words: Shell) -> Iterator[str]:
     root = words.elevate if step.needs_root else ""
     for name, value in step.variables.items():
         yield comment(words.variable(name, value), 5)
+    if step.edits and step.commands:
+        yield comment("then:", 3)
     for argv in step.commands:
         yield comment(root + words.shown(argv), 5)
 

@@ -11,6 +11,7 @@ $ErrorActionPreference = 'Stop'
 #    in /etc/modprobe.d/blacklist-nouveau.conf:
 #      blacklist nouveau
 #      options nouveau modeset=0
+#    then:
 #      & 'update-initramfs' '-u'
 
 # Then see whether it helped:

@@ -12,6 +12,7 @@ set -eu
 #    in /etc/modprobe.d/blacklist-nouveau.conf:
 #      blacklist nouveau
 #      options nouveau modeset=0
+#    then:
 #      sudo update-initramfs -u
 
 # Then see whether it helped:
