@@ -139,11 +139,14 @@ class Companions:
     def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> str | None:
         """The newest flash-attn with a wheel (Linux) for that torch, CUDA major and Python."""
         minor = f"{torch.major}.{torch.minor}"
-        for row in self._table.flash_attn:
-            within = _within(python, row.python)
-            if minor in row.torch and row.cuda_major == cuda.major and within:
-                return row.version
-        return None
+        found = [
+            version(row.version)
+            for row in self._table.flash_attn
+            if minor in row.torch and row.cuda_major == cuda.major and _within(python, row.python)
+        ]
+        # A post-release has fewer wheels, and some of them carry the name of the release itself.
+        plain = [one for one in found if not one.is_postrelease]
+        return str(max(plain or found)) if found else None
 
     def cuda_builds(self, package: str, release: str) -> tuple[Version, ...] | None:
         """The CUDA versions that a release has binaries for; None where that is not known."""

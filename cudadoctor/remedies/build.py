@@ -22,6 +22,7 @@ from cudadoctor.remedies.wheels import (
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
     from cudadoctor.knowledge import Knowledge, TorchBuild
+    from cudadoctor.remedies.companions import Fate
 
 __all__ = [
     "EXTENSIONS",
@@ -52,27 +53,50 @@ def install_torch(m: Machine, kb: Knowledge, keep: str | None = None) -> tuple[R
 
 
 def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
-    """The step that installs exactly this build."""
+    """The step that installs exactly this build, with what belongs to it."""
     found = companions_for(build, m, kb)
     fitting = {name: version for name, version in found.items() if version}
     lost = tuple(name for name, version in found.items() if version is None)
     pins = (f"torch=={build.torch}", *(f"{name}=={one}" for name, one in fitting.items()))
+    fates = _fates(build, m, kb)
+    beside = tuple(one.pin for one in fates.values() if one.pin and one.with_torch)
+    leaving = (*lost, *(name for name, one in fates.items() if one.leaves))
     change = PackageChange(
-        install=pins,
-        remove=_to_remove(build, m, lost),
-        index=None if build.default else build.index,
+        install=(*pins, *beside),
+        remove=_to_remove(build, m, leaving),
+        index=_index(build, own=bool(beside)),
+        then=tuple(one.pin for one in fates.values() if one.pin and not one.with_torch),
         variant=build.variant,
         cuda=str(build.cuda) if build.cuda else None,
         download_bytes=build.download_bytes,
+        find_links=next((one.find_links for one in fates.values() if one.find_links), None),
     )
     kind = "CPU" if build.variant == "cpu" else build.variant
+    notes = (*caveats(build, m, kb, lost), *(one.note for one in fates.values() if one.note))
     return Remedy(
         id="install-torch",
         title=f"Install the {kind} build of torch {build.torch}",
         risk=Risk.ENVIRONMENT,
         packages=change,
-        note=" ".join(caveats(build, m, kb, lost)) or None,
+        note=" ".join(notes) or None,
     )
+
+
+def _fates(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, Fate]:
+    """What becomes of the other packages that are bound to a torch, by their names."""
+    if not m.packages:
+        return {}
+    from cudadoctor.remedies.companions import fate_of
+
+    found = ((one.name, fate_of(one, build, m, kb)) for one in m.packages)
+    return {name: fate for name, fate in found if fate is not None}
+
+
+def _index(build: TorchBuild, *, own: bool) -> str | None:
+    """Torch's own index, also for a default build where a companion has its CUDA only there."""
+    if build.default and not own:
+        return None
+    return f"{INDEX}/{build.variant}" if build.default else build.index
 
 
 def reinstall_torch(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
@@ -181,7 +205,18 @@ def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, st
     wanted = [name for name in COMPANIONS if m.package(name)]
     if m.torch.installed is False and not wanted:
         wanted = ["torchvision"] if build.torchvision else []
-    return {name: matching(name, build, kb) for name in wanted}
+    return {name: _taken(name, matching(name, build, kb), m, kb) for name in wanted}
+
+
+def _taken(name: str, release: str | None, m: Machine, kb: Knowledge) -> str | None:
+    """The release, None where it refuses this very Python (torchvision and 3.14.1)."""
+    wanted = kb.companion_python(name, release) if release else None
+    python = m.python.version
+    if not wanted or python is None or len(python.release) < 3:
+        return release
+    from cudadoctor.specifiers import admits
+
+    return release if admits(wanted, python) else None
 
 
 def matching(name: str, build: TorchBuild, kb: Knowledge) -> str | None:
@@ -207,7 +242,9 @@ def _to_remove(build: TorchBuild, m: Machine, lost: tuple[str, ...]) -> tuple[st
     if not (_changes_variant(build, m) or strays or _same_release(build, m)):
         return _installed(m, lost)
     family = _installed(m, TORCH_FAMILY)
-    return family + tuple(sorted({*only_for_torch(packages), *strays}))
+    beside = tuple(name for name in _installed(m, lost) if name not in family)
+    rest = {*only_for_torch(packages), *strays} - {*beside}
+    return (*family, *beside, *sorted(rest))
 
 
 def _changes_variant(build: TorchBuild, m: Machine) -> bool:

@@ -79,6 +79,8 @@ def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str
     """A sentence for each installed package whose compiled code will not fit the new torch."""
     if m.torch.version is None:
         return []
+    from cudadoctor.remedies.companions import JUDGED
+
     other_cuda = _major(m.torch.cuda) != _major(build.cuda)
     other_torch = m.torch.version.release[:2] != build.torch.release[:2]
     if not (other_cuda or other_torch):
@@ -86,7 +88,7 @@ def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str
     return [
         _broken(one, build, kb)
         for one in m.packages or ()
-        if one.name in EXTENSIONS and not _made_for(one, build)
+        if one.name in EXTENSIONS - JUDGED and not _made_for(one, build)
     ]
 
 

@@ -108,9 +108,12 @@ def _joined(
         if name in COMPANIONS:
             fitting = matching(name, build, knowledge) if build else None
             install.setdefault(name, f"{name}=={fitting}" if fitting else requirement)
+        elif name in install or name in then:
+            continue  # The change of torch has its release already.
         elif name in EXTENSIONS and build is not None:
             fitting = next(iter(knowledge.companion(name, build.torch)), None)
-            then[name] = f"{name}=={fitting}" if fitting else name
+            if fitting is not None or name not in change.remove:
+                then[name] = f"{name}=={fitting}" if fitting else name
         else:
             then[name] = requirement
     return msgspec.structs.replace(
