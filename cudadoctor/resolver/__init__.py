@@ -141,9 +141,7 @@ def verdict_of(answer: Answer, tool: Tool, asked: Question) -> Verdict:
         return unverified(f"{tool.name} cannot be asked: {answer.text}", tool.name)
     hosts = asked.sources.hosts(asked.settings)
     host = answer.host or (hosts[0] if hosts else "")
-    if answer.text and not answer.text.startswith(("did", "is")):
-        return unverified(answer.text, tool.name, unreached=host)
-    text = unanswered(host, answer.text or "did not answer")
+    text = answer.text or unanswered(host, answer.how or "did not answer")
     return unverified(text, tool.name, unreached=host)
 
 

@@ -127,6 +127,14 @@ def ask(at: Setting, tool: Tool, target: Target, asked: Question) -> Answer:
 
 
 def _ask_uv(at: Setting, tool: Tool, target: Target, asked: Question) -> Answer:
+    answer = _run_uv(at, tool, target, asked)
+    if answer.kind == "unfit" and target.executable:
+        # The interpreter cannot be run, or is of a kind that uv does not take: by its tags.
+        return _run_uv(at, tool, msgspec.structs.replace(target, executable=None), asked)
+    return answer
+
+
+def _run_uv(at: Setting, tool: Tool, target: Target, asked: Question) -> Answer:
     words = uv.argv(tool.program, target, asked, own=sys.executable, here=at.here)
     if words is None:
         return Answer(kind="unfit", text=f"{tool.name} has no words for this interpreter")
@@ -175,5 +183,5 @@ def _environment(at: Setting, tool: Tool, asked: Question) -> dict[str, str]:
 
 def _too_late(asked: Question, clock: Clock) -> Answer:
     hosts = asked.sources.hosts(asked.settings)
-    text = f"did not answer within {clock.limit_s:g} s"
-    return Answer(kind="unreached", host=" or ".join(hosts), text=text)
+    how = f"did not answer within {clock.limit_s:g} s"
+    return Answer(kind="unreached", host=" or ".join(hosts), how=how)

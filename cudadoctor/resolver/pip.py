@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from cudadoctor.resolver.question import without_index
 from cudadoctor.resolver.reading import bare_url, host_in, is_source, named_host
-from cudadoctor.resolver.verdict import Answer, File
+from cudadoctor.resolver.verdict import SWITCHED_OFF, Answer, File
 from cudadoctor.specifiers import cut, normal
 from cudadoctor.versions import version_of
 
@@ -88,6 +88,8 @@ def read(code: int | None, report: str, stderr: str, log: str) -> Answer:
     said = _STAMP.sub("", log) + "\n" + stderr
     if unreached := _unreached(said):
         return unreached
+    if "Ignoring indexes: " in said:
+        return Answer(kind="unreached", text=SWITCHED_OFF)
     if found := _NO_MATCH.search(said):
         return _absent(found[1].strip(), said)
     if conflict := _CONFLICT.search(said):
@@ -105,9 +107,8 @@ def _unreached(said: str) -> Answer | None:
         if "404 Client Error" not in why:
             return Answer(kind="unreached", host=host_in(url) or named_host(why))
     if untrusted := _UNTRUSTED.search(said):
-        return Answer(
-            kind="unreached", host=untrusted[1], text="is served without TLS, which pip refuses"
-        )
+        how = "is served without TLS, which pip refuses"
+        return Answer(kind="unreached", host=untrusted[1], how=how)
     broken = _BROKEN.search(said)
     if broken is None:
         return None

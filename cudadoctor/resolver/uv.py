@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudadoctor.resolver.question import without_index
 from cudadoctor.resolver.reading import bare_url, is_source, named_host
-from cudadoctor.resolver.verdict import Answer, File
+from cudadoctor.resolver.verdict import SWITCHED_OFF, Answer, File
 from cudadoctor.specifiers import normal
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def read(code: int | None, stdout: str, stderr: str) -> Answer:
         return Answer(kind="unreached", host=named_host(plain), text=off)
     if (source := _SOURCE.search(plain)) and "building from source is disabled" in plain:
         return Answer(kind="source", text=normal(source[1]))
+    if "not found in the provided package locations" in plain:
+        return Answer(kind="unreached", text=SWITCHED_OFF)
     if found := _BECAUSE.search(plain):
         return Answer(kind="refused", text=found[1])
     if "No solution found" in plain:

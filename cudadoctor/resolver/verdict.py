@@ -45,7 +45,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What one run of a resolver comes to.
 
     refused: the index answered, and there is no solution; text: the resolver's reason.
-    unreached: an index gave no answer; host: which. source: text comes as source only.
+    unreached: an index gave no answer; host: which, how: what it did instead, text: what keeps
+    every index from answering. source: text comes as source only.
     unfit: this resolver cannot be asked so (too old, broken); text: why.
     """
 
@@ -53,6 +54,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[File, ...] = ()
     text: str = ""
     host: str = ""
+    how: str = ""
 
 
 def resolved(files: tuple[File, ...], tool: str, left_out: tuple[str, ...] = ()) -> Verdict:
@@ -86,6 +88,9 @@ def unverified(reason: str, tool: str = "", *, unreached: str = "") -> Verdict:
     """Nothing is known of whether they can be had."""
     why = f"could not be verified: {shortened(reason)}"
     return Verdict(resolves=None, tool=tool, why=why, unreached=unreached)
+
+
+SWITCHED_OFF = "package indexes are switched off (no-index)"
 
 
 def unanswered(host: str, how: str = "did not answer") -> str:
