@@ -36,6 +36,7 @@ def library(folder: Path, text: str, name: str = "libtorch_python.so") -> Path:
         ("sm_fast is no list", None),
         ("built for sm_75 sm_80 and such", ("sm_75", "sm_80")),
         ("sm_75 and sm_80", None),
+        ("std::string ipc_hsm_70 sm_75 sm_120", ("sm_70", "sm_75", "sm_120")),
     ],
 )
 def test_the_list_is_the_text_that_torch_was_compiled_with(

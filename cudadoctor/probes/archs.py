@@ -19,7 +19,7 @@ _CHUNK = 8 << 20
 _LONGEST = 1024
 
 _NAME = rb"(?:(?:sm|compute)_\d{2,3}[a-z]?|gfx[0-9a-f]{3,5}(?:[:+-][a-z+:-]+)?)"
-_LOOSE = re.compile(rb"(?<![\w.-])" + _NAME + rb"(?:[ ;,]" + _NAME + rb")+(?![\w.-])")
+_LOOSE = re.compile(_NAME + rb"(?:[ ;,]" + _NAME + rb")+(?![\w.-])")
 _FLAGS = re.compile(rb"\0(" + _NAME + rb"(?:[ ;,]" + _NAME + rb")*)[ ;]?\0")
 
 
@@ -45,7 +45,8 @@ def binding(host: Host, torch_dir: str, prefix: str | None = None) -> str | None
 def archs_of(host: Host, path: str) -> tuple[str, ...] | None:
     """The list in one library: from its constants, else from wherever it lies in the file.
 
-    The last resort is a list of at least two names within a longer text.
+    The last resort is a list of at least two names within a longer text. torch 2.8 and 2.9 have
+    a constant without an end right before the list: its first name begins inside of a word.
     """
     for part in _constants(host, path):
         data = host.read(path, min(part.size, MOST_CONSTANTS), part.offset).data
