@@ -136,15 +136,18 @@ def _made(work: Job, asked: Asked) -> int:
 
     with running.listening() as ear:
         workplace = _workplace(work)
-        with shown_on_stderr() as progress:
-            run = running.Runner(
-                ear, progress, work.place.path, lambda: workplace.lock, workplace.mark
-            )
-            made = making.make(workplace, work.recipe, run)
-        if made.why is None and made.signal is None and ear.heard is None:
-            workplace.finish()
-        else:
+        try:
+            with shown_on_stderr() as progress:
+                run = running.Runner(
+                    ear, progress, work.place.path, lambda: workplace.lock, workplace.mark_late
+                )
+                made = making.make(workplace, work.recipe, run)
+        except BaseException:
+            workplace.remove()
+            raise
+        if made.why is not None or ear.heard is not None:
             return _unmade(work, made, workplace, ear.heard, asked)
+        workplace.finish()
     return _proven(work, asked)
 
 

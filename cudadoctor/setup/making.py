@@ -57,7 +57,7 @@ class Workplace:
             with contextlib.suppress(FileNotFoundError):
                 self.path.rmdir()
         else:
-            self.path.mkdir(exist_ok=True)
+            self.path.mkdir(exist_ok=self.kept)
             self.mark()
 
     def mark(self) -> None:
@@ -65,19 +65,30 @@ class Workplace:
         if self.lock is not None or not self.path.is_dir():
             return
         self.lock = os.open(self.path / MARKER, os.O_RDWR | os.O_CREAT, 0o600)
-        _hold(self.lock)
+        self._hold_or_leave()
         os.write(self.lock, TEXT.encode())
 
+    def mark_late(self) -> None:
+        """The same for a folder that a tool makes, while it is at work."""
+        with contextlib.suppress(OSError, Busy):
+            self.mark()
+
     def _take_over(self) -> None:
-        """Remove what a setup left that was killed; raises Busy where it is still at work."""
+        """Remove what a setup left that was killed."""
         self.lock = os.open(self.path / MARKER, os.O_RDWR)
+        self._hold_or_leave()
+        if left := self.remove():
+            raise OSError(f"{left} cannot be removed")
+
+    def _hold_or_leave(self) -> None:
+        """Hold the marker; raises Busy where another setup, or what it had started, does."""
+        assert self.lock is not None
         try:
             _hold(self.lock)
         except OSError:
             os.close(self.lock)
+            self.lock = None
             raise Busy from None
-        if left := self.remove():
-            raise OSError(f"{left} cannot be removed")
 
     def write(self, files: dict[str, str]) -> None:
         for name, text in files.items():
@@ -92,31 +103,31 @@ class Workplace:
 
         The marker goes last: what a second interruption leaves is still known to be ours.
         """
-        failed: list[str] = []
-
-        def note(_: object, path: str, __: object) -> None:
-            failed.append(path)
-
         for entry in _entries(self.path):
             if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, onerror=note)
+                shutil.rmtree(entry, ignore_errors=True)
             else:
                 with contextlib.suppress(OSError):
                     entry.unlink()
-        if not failed:
-            self._unmark()
-            if not self.kept:
-                with contextlib.suppress(OSError):
-                    self.path.rmdir()
-        return failed[0] if failed else None
+        left = _entries(self.path)
+        if left:
+            return str(left[0])
+        self._unmark()
+        if not self.kept:
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+        return None
 
     def _unmark(self) -> None:
-        if sys.platform != "win32":  # there, an open file cannot be removed
-            (self.path / MARKER).unlink(missing_ok=True)
+        if sys.platform == "win32":  # an open file cannot be removed there
+            self._let_go()
+        (self.path / MARKER).unlink(missing_ok=True)
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
-        (self.path / MARKER).unlink(missing_ok=True)
 
 
 def make(workplace: Workplace, recipe: Recipe, run: Callable[[tuple[str, ...]], Ended]) -> Made:

@@ -54,9 +54,7 @@ def recipe(chosen: Chosen, folder: str, tools: Tools, kb: Knowledge) -> Recipe:
     wanted = _Wanted(
         chosen=chosen, folder=folder, tools=tools, kb=kb, build=build, change=remedy.packages
     )
-    made = {"pip": _venv, "uv": _uv, "conda": _conda, "pixi": _pixi}[chosen.tool](wanted)
-    notes = [note for note in (remedy.note, made.note) if note]
-    return msgspec.structs.replace(made, note=" ".join(notes) or None)
+    return {"pip": _venv, "uv": _uv, "conda": _conda, "pixi": _pixi}[chosen.tool](wanted)
 
 
 def _venv(one: _Wanted) -> Recipe:

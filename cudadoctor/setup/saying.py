@@ -88,7 +88,7 @@ def _build(chosen: Chosen, width: int) -> Iterator[Line]:
     beside = f" with torchvision {build.torchvision}" if build.torchvision else ""
     yield Line((("build     ", "dim"), (f"torch {build.torch} {build.variant}{beside}", "bold")))
     yield from rows("  why", list(choice.why), width)
-    if build.cuda is None:
+    if build.cuda is None and chosen.machine.platform.system != "Darwin":
         yield from rows("", ["A CPU build: it proves torch, not a GPU."], width)
     yield from _refusals(choice.why_not, width)
 
