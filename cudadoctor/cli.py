@@ -174,7 +174,13 @@ def fix(**options: Any) -> int:
 def setup(folder: str, **options: Any) -> int:
     """Make a new environment in DIR with the best build for this machine, proven by the smoke.
 
-    --python names the interpreter that it is made from.
+    Shows what it will do, asks, makes DIR and runs the training step in it. Where installing fails
+    or is interrupted, what was made is removed. --python names the interpreter that it is made
+    from; else a fitting one of this machine is taken. --with uv or pixi makes a project in DIR,
+    --with conda a conda environment; else it is a virtual environment, filled by pip.
+
+    Exits with 0 where the training step passed and nothing is broken, 1 where not or where nothing
+    was made, 2 on wrong use or where nobody can be asked and --yes is missing.
     """
     from cudadoctor import commands
     from cudadoctor.asked import Asked
