@@ -12,8 +12,8 @@ Kind = Literal["linked", "copied", "symlink", "folder", "special"]
 """How it was kept. linked: as one more name of the same file. special: a socket or a pipe, which is
 neither brought back nor removed."""
 
-SMALL_BYTES = 4096
 _EDITED_IN_PLACE = (".pth", ".egg-link", ".conf", ".cfg", ".json", ".txt")
+"""Lists and settings directly in site-packages."""
 _EDITED_FOLDERS = ("bin", "Scripts", "conda-meta", "etc")
 
 
@@ -58,14 +58,13 @@ def loads(data: bytes) -> tuple[Entry, ...]:
         raise ManifestError(f"the record of what was there cannot be read: {error}") from error
 
 
-def copied_rather(path: str, size: int) -> bool:
-    """Whether a file is copied and not linked: small ones, and what tools write into in place."""
-    first, *_ = path.split("/")
+def copied_rather(path: str) -> bool:
+    """Whether a file is copied and not linked: what tools write into in place."""
+    first = path.split("/")[0]
     name = path.rpartition("/")[2]
     metadata = ".dist-info/" in path or ".egg-info" in path
-    alone = "/" not in path
-    edited = name.endswith(_EDITED_IN_PLACE) and "/site-packages/" in f"/{path}"
-    return size < SMALL_BYTES or metadata or alone or edited or first in _EDITED_FOLDERS
+    beside = path.count("/") < 4 and name.endswith(_EDITED_IN_PLACE)
+    return "/" not in path or metadata or beside or first in _EDITED_FOLDERS
 
 
 def _told(entry: Entry) -> Entry:

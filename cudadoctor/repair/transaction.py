@@ -68,6 +68,7 @@ class Transaction:
         """From the beginning to the end."""
         self.touched = False
         try:
+            self._sweep()
             self.journal.append(self.begun)
             self._record()
             for number, task in enumerate(self.begun.tasks):
@@ -242,6 +243,15 @@ class Transaction:
                 " of disk (--forget removes it).",
             )
         return ()
+
+    def _sweep(self) -> None:
+        """Remove what a kill left of snapshots that nobody needs any more."""
+        needed = {
+            f"before-{one.id}" for one in self.journal.stories() if one.stage != "over"
+        }
+        for name in os.listdir(self.journal.folder):
+            if name.startswith("before-") and name not in needed:
+                Snapshot(self.journal.folder, name.partition("-")[2], ()).remove()
 
     def _forget_older(self) -> None:
         """Only the last repair can be undone: what was kept for earlier ones goes."""
