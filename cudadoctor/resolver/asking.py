@@ -154,7 +154,7 @@ def _ask_pip(at: Setting, tool: Tool, target: Target, asked: Question) -> Answer
     if unended := _unended(ran, tool, asked, at.clock):
         return unended
     told, noted = (at.door.read(path, _LOG_BYTES).text for path in (report, log))
-    return pip.read(ran.code, told, ran.stderr, noted)
+    return pip.read(ran.code, told, ran.stderr, noted, target.abi)
 
 
 def _unended(ran: Ran, tool: Tool, asked: Question, clock: Clock) -> Answer | None:

@@ -78,8 +78,8 @@ def variables() -> dict[str, str | None]:
     }
 
 
-def read(code: int | None, report: str, stderr: str, log: str) -> Answer:
-    """What pip said. log: what it wrote down on the way."""
+def read(code: int | None, report: str, stderr: str, log: str, abi: str) -> Answer:
+    """What pip said. log: what it wrote down on the way. abi: the target's (cp312)."""
     if code == 0:
         files = _files(report)
         if files is None:
@@ -91,7 +91,7 @@ def read(code: int | None, report: str, stderr: str, log: str) -> Answer:
     if "Ignoring indexes: " in said:
         return Answer(kind="unreached", text=SWITCHED_OFF)
     if found := _NO_MATCH.search(said):
-        return _absent(found[1].strip(), said)
+        return _absent(found[1].strip(), said, abi)
     if conflict := _CONFLICT.search(said):
         return Answer(kind="refused", text=_conflict(conflict[1]))
     if "ResolutionImpossible" in said or "conflicting dependencies" in said:
@@ -116,7 +116,7 @@ def _unreached(said: str) -> Answer | None:
     return Answer(kind="unreached", host=named_host(line))
 
 
-def _absent(requirement: str, said: str) -> Answer:
+def _absent(requirement: str, said: str, abi: str) -> Answer:
     """Why nothing satisfies a requirement, from what pip passed over."""
     asked = cut(requirement)
     name = asked.name if asked else normal(requirement)
@@ -128,7 +128,7 @@ def _absent(requirement: str, said: str) -> Answer:
         of_it = [one for one in python[1].split("; ") if not pin or one.startswith(f"{pin} ")]
         if of_it:
             return Answer(kind="refused", text=f"{requirement} is not for this Python: {of_it[-1]}")
-    if made := _made_for(name, pin, said):
+    if made := _made_for(name, pin, said, abi):
         return Answer(kind="refused", text=f"the wheels of {requirement} are for {made}")
     offered = _OFFERED.search(said)
     there = offered[1].split(", ") if offered and offered[1] != "none" else []
@@ -138,8 +138,8 @@ def _absent(requirement: str, said: str) -> Answer:
     return Answer(kind="refused", text=f"no {requirement} is offered, the newest are {last}")
 
 
-def _made_for(name: str, pin: str, said: str) -> str:
-    """The tags of the wheels that are there for others."""
+def _made_for(name: str, pin: str, said: str, abi: str) -> str:
+    """What the wheels are for that are there: other platforms, else other Pythons."""
     found: dict[str, None] = {}
     for tags, url in _TAGS.findall(said):
         file = url.rpartition("/")[2].replace("%2B", "+")
@@ -147,7 +147,9 @@ def _made_for(name: str, pin: str, said: str) -> str:
         right = normal(parts[0]) == name and (not pin or parts[1:2] == [pin])
         if right:
             found[tags.split(", ")[0]] = None
-    return ", ".join(list(found)[:_MOST_NAMED])
+    same = sorted(one.split("-", 2)[2] for one in found if f"-{abi}-" in one)
+    pythons = sorted({one.split("-", 1)[0] for one in found}, key=lambda one: (len(one), one))
+    return ", ".join((same or pythons)[:_MOST_NAMED])
 
 
 def _conflict(block: str) -> str:

@@ -105,7 +105,7 @@ NO_MATCH = (
 
 
 def test_a_report_of_an_older_pip_names_its_digest_in_one_word() -> None:
-    found = pip.read(0, json.dumps(REPORT), "", "")
+    found = pip.read(0, json.dumps(REPORT), "", "", "cp312")
     assert [(one.name, one.version, one.sha256) for one in found.files] == [
         ("torch", "2.14.1", "aa")
     ]
@@ -113,7 +113,7 @@ def test_a_report_of_an_older_pip_names_its_digest_in_one_word() -> None:
 
 def test_the_newest_offered_releases_are_named() -> None:
     text = NO_MATCH.format("1.13.0, 2.0.0, 2.1.0, 2.2.0, 2.3.0, 2.13.0")
-    found = pip.read(1, "", text, "")
+    found = pip.read(1, "", text, "", "cp312")
     assert found.kind == "refused"
     assert found.text == (
         "no torch==2.14.2 is offered, the newest are 2.0.0, 2.1.0, 2.2.0, 2.3.0, 2.13.0"
@@ -149,18 +149,18 @@ def test_the_newest_offered_releases_are_named() -> None:
     ],
 )
 def test_an_index_that_pip_could_not_ask_is_no_refusal(log: str, host: str) -> None:
-    found = pip.read(1, "", NO_MATCH.format("none"), log)
+    found = pip.read(1, "", NO_MATCH.format("none"), log, "cp312")
     assert (found.kind, found.host) == ("unreached", host)
 
 
 def test_a_page_that_is_not_there_is_an_answer() -> None:
     log = "Could not fetch URL https://x.org/torch/: 404 Client Error: Not Found - skipping\n"
-    assert pip.read(1, "", NO_MATCH.format("none"), log).kind == "refused"
+    assert pip.read(1, "", NO_MATCH.format("none"), log, "cp312").kind == "refused"
 
 
 def test_indexes_that_are_switched_off_are_no_refusal() -> None:
     log = "Ignoring indexes: https://pypi.org/simple\n"
-    found = pip.read(1, "", NO_MATCH.format("none"), log)
+    found = pip.read(1, "", NO_MATCH.format("none"), log, "cp312")
     assert (found.kind, found.text) == (
         "unreached",
         "package indexes are switched off (no-index)",
@@ -174,7 +174,7 @@ def test_a_conflict_is_one_sentence() -> None:
 2026-11-02T10:00:00,877     rival 1.0 depends on torch==2.13.0
 2026-11-02T10:00:00,877 \n2026-11-02T10:00:00,877 To fix this you could try to:
 """
-    found = pip.read(1, "", "ERROR: ResolutionImpossible: for help visit ...", log)
+    found = pip.read(1, "", "ERROR: ResolutionImpossible: for help visit ...", log, "cp312")
     assert found.text == "torch==2.14.1 is asked for and rival 1.0 depends on torch==2.13.0"
 
 
@@ -192,7 +192,7 @@ def test_the_version_of_pip_is_read(text: str, version: str) -> None:
 
 @pytest.mark.parametrize("report", ["", "{", "[]", '{"install": [{}]}', '{"install": 3}'])
 def test_a_report_that_cannot_be_read_is_no_answer(report: str) -> None:
-    assert pip.read(0, report, "", "").kind == "unfit"
+    assert pip.read(0, report, "", "", "cp312").kind == "unfit"
 
 
 # --- conda and pixi ----------------------------------------------------------------------------
