@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from cudadoctor.plan import Refusal
@@ -16,8 +17,12 @@ if TYPE_CHECKING:
 
 def passed_over(chosen: TorchBuild, case: Case) -> tuple[Refusal, ...]:
     """Each other variant once, with its reason in the chosen release and in its newest release."""
-    same = {one.variant: one for one in case.builds if one.torch == chosen.torch}
-    newer = _newest_of_each(one for one in case.builds if one.torch > chosen.torch)
+    # The builds come newest first.
+    since = list(takewhile(lambda one: one.torch >= chosen.torch, case.builds))
+    same = {one.variant: one for one in since if one.torch == chosen.torch}
+    newer = _newest_of_each(
+        one for one in since if one.variant not in same or one.torch > chosen.torch
+    )
     texts: dict[str, list[str]] = {}
     for variant, one in same.items():
         texts[variant] = [_of_same(one, chosen, case)]

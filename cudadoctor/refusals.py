@@ -56,7 +56,9 @@ def _hardware(
     trusting: bool,
     ignoring: frozenset[Block],
 ) -> Block | None:
-    codes = build.archs or ()
+    if build.archs is None:
+        return "archs"
+    codes = build.archs
     if build.contested and not trusting:
         codes = tuple(code for code in codes if code not in build.contested)
     how = [served(codes, one, build.torch, build.cuda, knowledge) for one in demand.capabilities]
@@ -164,7 +166,9 @@ def reason(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> str | Non
 
 
 def _archs_text(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> str:
-    codes = build.archs or ()
+    if build.archs is None:
+        return "Which GPUs it has code for is not known."
+    codes = build.archs
     unserved = [
         str(one)
         for one in demand.capabilities

@@ -20,19 +20,31 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge, TorchBuild
 
 Kind = Literal[
-    "driver", "python", "glibc", "one-gpu", "compat", "release", "platform", "jetson", "cpu"
+    "driver",
+    "python",
+    "glibc",
+    "one-gpu",
+    "compat",
+    "conda",
+    "release",
+    "platform",
+    "jetson",
+    "cpu",
 ]
+
+_OLDEST_FOR_CUDNN = Version("7.5")
+"""cuDNN 9.11 and later refuse older GPUs; conda chooses a cuDNN of its own."""
 
 
 class WayOut(msgspec.Struct, frozen=True, kw_only=True):
     """A change that would let a build fit.
 
     kind: "one-gpu" is to leave some GPUs out (hidden: their capabilities), "compat" NVIDIA's
-    forward-compatibility package beside the present driver, "release" another release than the
-    wished one, "platform" another system or interpreter, "jetson" NVIDIA's own build, "cpu" to do
-    without the GPU. branch: the driver branch to go to. pythons: versions with which it would fit.
-    build: what would fit then, None for a build that is not in the tables. capability: where one
-    alone remains.
+    forward-compatibility package beside the present driver, "conda" conda-forge's build (cuda: its
+    CUDA), "release" another release than the wished one, "platform" another system or interpreter,
+    "jetson" NVIDIA's own build, "cpu" to do without the GPU. branch: the driver branch to go to.
+    pythons: versions with which it would fit. build: what would fit then, None for a build that is
+    not in the tables. capability: where one alone remains.
     """
 
     kind: Kind
@@ -42,6 +54,7 @@ class WayOut(msgspec.Struct, frozen=True, kw_only=True):
     pythons: tuple[str, ...] = ()
     capability: Version | None = None
     hidden: tuple[Version, ...] = ()
+    cuda: Version | None = None
 
 
 def ways_out(case: Case) -> tuple[WayOut, ...]:
@@ -49,8 +62,10 @@ def ways_out(case: Case) -> tuple[WayOut, ...]:
     builds, demand, knowledge = case.asked, case.demand, case.knowledge
     if demand.tegra is not None:
         return _jetson(case)
+    python = _python(builds, demand, knowledge)
     found = (
-        _python(builds, demand, knowledge),
+        python,
+        _conda(case) if python is None else None,
         _driver(builds, demand, knowledge),
         _compat(case),
         _glibc(builds, demand, knowledge),
@@ -71,7 +86,9 @@ def nearest_release(case: Case) -> tuple[WayOut, ...]:
     wanted = _wanted(case, order)
     if not fitting or wanted is None:
         return ()
-    best = min(fitting, key=lambda one: _distance(one.torch, wanted, order))
+    place = {torch: number for number, torch in enumerate(order)}
+    here = place.get(wanted, sum(one > wanted for one in order) - 0.5)
+    best = min(fitting, key=lambda one: _distance(one.torch, wanted, place[one.torch], here))
     free = case.free
     # Of the chosen release, the variant that the solver itself would take.
     build = free if free is not None and free.torch == best.torch else best
@@ -94,10 +111,11 @@ def _wanted(case: Case, order: list[Version]) -> Version | None:
     return Version(".".join(map(str, wish.release))) if wish.release else order[0]
 
 
-def _distance(torch: Version, wanted: Version, order: list[Version]) -> tuple[bool, int, int]:
+def _distance(
+    torch: Version, wanted: Version, there: float, here: float
+) -> tuple[bool, float, float]:
     """How far a release is from the wished one: the same minor first, then the fewest between."""
-    between = sum(min(torch, wanted) < one < max(torch, wanted) for one in order)
-    return torch.release[:2] != wanted.release[:2], between, order.index(torch)
+    return torch.release[:2] != wanted.release[:2], abs(there - here), there
 
 
 def _jetson(case: Case) -> tuple[WayOut, ...]:
@@ -216,6 +234,25 @@ def _glibc(builds: tuple[TorchBuild, ...], demand: Demand, knowledge: Knowledge)
         return None
     text = f"On a system (or in a container) with glibc {build.glibc}, torch {build.torch} fits."
     return WayOut(kind="glibc", text=text, build=build)
+
+
+def _conda(case: Case) -> WayOut | None:
+    """conda-forge's own build, where the tables prove that it has code for all these GPUs."""
+    from cudadoctor.forge import forge_cuda
+
+    torch = case.knowledge.newest_on_conda("conda-forge")
+    wish = wish_of(case.wish) if case.wish is not None else None
+    if case.demand.gpus != "some" or (wish is not None and not wish.allows(torch, None)):
+        return None
+    cuda = forge_cuda(torch, case.demand, case.knowledge)
+    if cuda is None:
+        return None
+    text = f"conda-forge's torch {torch} with CUDA {cuda} has code for all GPUs here: conda create "
+    text += f"-n torch -c conda-forge pytorch-gpu={torch} cuda-version={cuda}."
+    old = [str(one) for one in case.demand.capabilities if one < _OLDEST_FOR_CUDNN]
+    if old:
+        text += f" Whether its cuDNN still serves capability {', '.join(old)} is not in the tables."
+    return WayOut(kind="conda", text=text, build=None, cuda=cuda)
 
 
 def _some_gpus(case: Case) -> tuple[WayOut, ...]:

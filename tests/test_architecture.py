@@ -34,7 +34,7 @@ CORE = (
         "plan",
     ),
     *("builds", "demand", "refusals", "ways_out", "build_reasons", "remedies", "dialects"),
-    *("wish", "wish_costs", "passed_over", "walls", "mixed_gpus", "forward_compat"),
+    *("wish", "wish_costs", "passed_over", "walls", "mixed_gpus", "forward_compat", "forge"),
     *("render", "reports", "redact", "language", "versions", "specifiers", "catalogue"),
     *("knowledge", "factfile", "checkup", "asked"),
 )

@@ -295,6 +295,10 @@ class Knowledge:
         """Whether that cuDNN refuses a GPU of this capability, None where the tables are silent."""
         return self._libraries.cudnn_refuses(cudnn, capability)
 
+    def cudnn_below(self, capability: Version) -> Version | None:
+        """The first cuDNN that refuses a GPU of this capability; None where none does."""
+        return self._libraries.cudnn_below(capability)
+
     def nccl_of(self, torch: Version, variant: str) -> str | None:
         """The NCCL that a build of torch pins or contains; None not known."""
         return self._libraries.nccl(torch.base_version, variant)
@@ -353,6 +357,10 @@ class Knowledge:
     def conda_archs(self, cuda: Version, platform: str) -> tuple[str, ...] | None:
         """What conda-forge compiles its current builds of that CUDA for; None not known."""
         return self._conda.archs(cuda, platform)
+
+    def conda_glibc(self, cuda: Version) -> Version | None:
+        """The oldest glibc for conda-forge's builds with that CUDA; None not known."""
+        return self._conda.glibc(cuda)
 
     def newest_on_conda(self, channel: Channel) -> Version:
         """The newest torch seen on a conda channel."""

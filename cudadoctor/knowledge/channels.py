@@ -33,6 +33,7 @@ class CondaTable(Row, frozen=True):
     pytorch_sources: tuple[str, ...]
     conda_forge: tuple[CondaRow, ...]
     conda_forge_archs: dict[str, tuple[str, ...]]
+    conda_forge_glibc: dict[str, str]
     conda_forge_sources: tuple[str, ...]
 
 
@@ -97,6 +98,11 @@ class Conda:
     def newest(self, channel: Channel) -> Version:
         rows = self._table.pytorch if channel == "pytorch" else self._table.conda_forge
         return max(version(row.torch) for row in rows)
+
+    def glibc(self, cuda: Version) -> Version | None:
+        """The oldest glibc for conda-forge's Linux builds of that CUDA, None not known."""
+        text = self._table.conda_forge_glibc.get(str(cuda))
+        return version(text) if text else None
 
     def sources(self, channel: Channel) -> tuple[str, ...]:
         if channel == "pytorch":

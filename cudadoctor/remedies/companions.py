@@ -59,12 +59,16 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     def runs_here(self, release: str) -> bool:
         """Whether a release takes this Python and has wheels for this platform, as far as known."""
-        wanted = self.kb.companion_python(self.one.name, release)
-        python = self.machine.python.version
-        if wanted and python is not None and not admits(wanted, python):
+        if not self.takes_python(release):
             return False
         places = self.kb.companion_platforms(self.one.name, release)
         return places is None or self.build.platform in places or "any" in places
+
+    def takes_python(self, release: str) -> bool:
+        """Whether a release takes this Python, as far as that is known."""
+        wanted = self.kb.companion_python(self.one.name, release)
+        python = self.machine.python.version
+        return not wanted or python is None or admits(wanted, python)
 
     def serves_cuda(self, release: str) -> bool | None:
         """Whether a release has binaries for the build's CUDA, None where that is not known."""
@@ -99,7 +103,7 @@ def _flash_attn(q: Question) -> Fate:
     """Source on PyPI; its installation fetches a wheel where one was made for torch and CUDA."""
     if not q.changes:
         known = q.one.version in q.kb.companion("flash-attn", q.build.torch)
-        return Fate() if known else Fate(note=_stays(q))
+        return Fate() if known and q.takes_python(q.one.version) else Fate(note=_stays(q))
     python, cuda = python_of(q.machine), q.build.cuda
     if q.build.platform == "linux_x86_64" and python is not None and cuda is not None:
         release = q.kb.prebuilt_flash(q.build.torch, cuda, python)

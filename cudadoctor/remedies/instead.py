@@ -43,6 +43,8 @@ def _as_remedies(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
         return install_python(m, kb, way.pythons)
     if way.kind == "compat" and way.build is not None:
         return tuple(_noted(one, way) for one in forward_compat(m, kb, way.build.cuda))
+    if way.kind == "conda" and way.cuda is not None:
+        return (_from_conda_forge(way, m, kb),)
     if way.kind in ("glibc", "platform"):
         title = "Run torch on a system that has builds"
         return (Remedy(id="other-platform", title=title, where="admin", manual=way.text),)
@@ -50,6 +52,25 @@ def _as_remedies(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
         title = "Train without this GPU"
         return (Remedy(id="other-gpu", title=title, risk=Risk.ENVIRONMENT, manual=way.text),)
     return ()
+
+
+def _from_conda_forge(way: WayOut, m: Machine, kb: Knowledge) -> Remedy:
+    """An environment of its own, with the build of another publisher."""
+    from cudadoctor.dialects.address import manager
+
+    torch = kb.newest_on_conda("conda-forge")
+    conda = manager(m, "mamba", "micromamba", "conda")
+    specs = (f"pytorch-gpu={torch}", f"cuda-version={way.cuda}")
+    argv = (conda or "conda", "create", "-y", "-n", "torch", "-c", "conda-forge", *specs)
+    return Remedy(
+        id="conda-torch",
+        title=f"Make a conda environment with conda-forge's torch {torch} and CUDA {way.cuda}",
+        risk=Risk.ENVIRONMENT,
+        commands=(argv,) if conda else (),
+        manual=None if conda else f"With conda or mamba (Miniforge): {' '.join(argv)}",
+        tool="conda",
+        note=way.text,
+    )
 
 
 def _noted(remedy: Remedy, way: WayOut) -> Remedy:

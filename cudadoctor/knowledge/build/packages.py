@@ -12,6 +12,7 @@ from cudadoctor.knowledge.build.sources import keys
 
 Facts = Callable[[str], dict[str, Any]]
 
+_GLIBC = re.compile(r"CUDA ([\d.]+) builds (?:need glibc )?([\d.]+\d)")
 _PLATFORMS = {"win_amd64": "windows_amd64", "win_arm64": "windows_arm64"}
 
 
@@ -76,6 +77,7 @@ def conda(read: Facts) -> dict[str, Any]:
         "conda_forge_archs": {
             name: re.split(r";", codes) for name, codes in forge["arch_lists"].items()
         },
+        "conda_forge_glibc": dict(_GLIBC.findall(forge["virtual_packages"]["__glibc"])),
         "conda_forge_sources": keys(read, "conda", forge["source"]),
     }
 
