@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packaging.version import Version
+from prescription_check import admits
 
 from cudadoctor import knowledge
 from cudadoctor.facts import (
@@ -167,6 +168,9 @@ class Stock:
             name: [row["version"] for row in around["releases"] if row["package"] == name]
             for name in COMPANIONS
         }
+        self.pythons: dict[tuple[str, str], str | None] = {
+            (row["package"], row["version"]): row["python"] for row in around["releases"]
+        }
         self.flash: dict[str, str] = {
             one: row["version"] for row in around["flash_attn"] for one in row["torch"]
         }
@@ -174,6 +178,11 @@ class Stock:
             one: row for one, row in around["triton"].items() if row[0].isdigit()
         }
         self.xformers = {row["torch"]: row["version"] for row in around["xformers"]}
+
+    def installs(self, name: str, version: str, python: str) -> bool:
+        """Whether a release can be there at all, beside this Python."""
+        wanted = self.pythons.get((name, version))
+        return wanted is None or admits(wanted, python.rstrip("t"))
 
 
 def machines(count: int, seed: int = 7) -> Iterator[tuple[Machine, Plain]]:
@@ -317,7 +326,7 @@ def _installed(plain: Plain, chance: random.Random, stock: Stock) -> Plain | Non
         )
         if name not in ("torchvision", "torchaudio") and version is None:
             version = _other(name, row["torch"], chance, stock)
-        if version and chance.random() < often:
+        if version and chance.random() < often and stock.installs(name, version, plain["python"]):
             packages[name] = version
     return {
         "torch": row["torch"],

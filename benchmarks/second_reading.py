@@ -47,43 +47,37 @@ class Reading:
         self.around = around
         self._rows = {(row["torch"], row["variant"], row["platform"]): row for row in builds}
         self._on: dict[str, list[int]] = {}
+        self._of: dict[tuple[str, str], list[int]] = {}
         for number, row in enumerate(builds):
             self._on.setdefault(row["platform"], []).append(number)
-        self._floor_of = [numbers(row["glibc"]) if row["glibc"] else () for row in builds]
+            self._of.setdefault((row["platform"], row["torch"]), []).append(number)
+        self._cudas = {numbers(row["cuda"]) for row in builds if row["cuda"]}
+        self._soft: dict[tuple[Any, ...], list[tuple[int, Numbers, set[str]]]] = {}
         self._cuda_of = [numbers(row["cuda"]) if row["cuda"] else () for row in builds]
         self._oldest: dict[tuple[str, str], str | None] = {}
         self._code: dict[tuple[int, str, bool], str] = {}
         self._coded: dict[tuple[str, tuple[str, ...]], dict[int, set[str]]] = {}
-        self._fits: dict[tuple[Any, ...], dict[tuple[str, str], str]] = {}
+        self._key: tuple[Any, ...] = ()
+        self._found: dict[int, set[str]] = {}
 
     def row(self, torch: str, variant: str, platform: str) -> Row | None:
         return self._rows.get((torch, variant, platform))
 
     def number(self, torch: str, variant: str, platform: str) -> int:
         """The place of a build among all. It must be there."""
-        return next(n for n in self._on[platform] if self._is(n, torch, variant))
-
-    def _is(self, number: int, torch: str, variant: str) -> bool:
-        row = self.builds[number]
-        return bool(row["torch"] == torch and row["variant"] == variant)
+        here = self._of[platform, torch]
+        return next(number for number in here if self.builds[number]["variant"] == variant)
 
     def fitting(self, plain: Plain) -> dict[tuple[str, str], str]:
         """Each build that fits -> "sound", or "contested" where sources disagree on its code.
 
         Without a GPU the CPU builds are sound, and the default build is a last resort.
         """
-        key = (
-            *(plain[name] for name in ("platform", "python", "glibc", "driver", "level")),
-            *(plain["numbers"], plain["by_level"], plain["told"], plain.get("l4t")),
-            tuple(sorted(set(plain["capabilities"]))),
-        )
-        if key not in self._fits:
-            self._fits[key] = {
-                (self.builds[number]["torch"], self.builds[number]["variant"]): how
-                for number, against in self._against(self._on[plain["platform"]], plain)
-                if (how := self._how(number, against))
-            }
-        return self._fits[key]
+        return {
+            (self.builds[number]["torch"], self.builds[number]["variant"]): how
+            for number, against in self._against(plain).items()
+            if (how := self._how(number, against))
+        }
 
     def _how(self, number: int, against: set[str]) -> str:
         """ "sound", "contested", or "" where the build does not fit."""
@@ -94,38 +88,61 @@ class Reading:
 
     def reasons(self, torch: str, plain: Plain) -> dict[str, set[str]]:
         """Each variant of a release on this platform -> all that stands against it here."""
-        here = [n for n in self._on[plain["platform"]] if self.builds[n]["torch"] == torch]
-        return {self.builds[n]["variant"]: against for n, against in self._against(here, plain)}
+        against = self._against(plain)
+        here = self._of.get((plain["platform"], torch), [])
+        return {self.builds[number]["variant"]: against[number] for number in here}
 
-    def _against(self, wanted: list[int], plain: Plain) -> Iterator[tuple[int, set[str]]]:
-        """Everything that stands against each of these builds on a machine."""
-        glibc = numbers(plain["glibc"]) if plain["glibc"] else (999,)
-        runs = {cuda: self.runs(cuda, plain) for cuda in set(self._cuda_of) if cuda}
+    def _against(self, plain: Plain) -> dict[int, set[str]]:
+        """Everything that stands against each build of the platform on a machine."""
+        key = (
+            *(plain[name] for name in ("platform", "python", "glibc", "driver", "level")),
+            *(plain["numbers"], plain["by_level"], plain["told"], plain.get("l4t")),
+            plain["capabilities"],
+        )
+        if key != self._key:
+            self._key, self._found = key, dict(self._tried(plain))
+        return self._found
+
+    def _tried(self, plain: Plain) -> Iterator[tuple[int, set[str]]]:
+        runs = {cuda: self.runs(cuda, plain) for cuda in self._cudas}
         level = self.level(plain)
         coded = self._hardware(plain) if plain["capabilities"] else {}
         tegra = bool(plain.get("l4t")) and numbers(plain["l4t"]) < (38,)
-        for number in wanted:
-            row, cuda, found = self.builds[number], self._cuda_of[number], set()
-            if row["published"] is not True:
-                found.add("absent" if row["published"] is False else "announced")
-            if plain["python"] not in row["pythons"]:
-                found.add("python")
-            if glibc < self._floor_of[number]:
-                found.add("glibc")
+        for number, cuda, software in self._software(plain):
             if not coded:
-                yield number, found | ({"no-gpu"} if cuda else set())
-                continue
-            if not cuda:
-                yield number, found | {"cpu"}
-                continue
-            found |= coded[number] - {"ptx"}
-            if tegra:
-                found.add("tegra")
-            if not runs[cuda]:
-                found.add("driver")
-            if "ptx" in coded[number] and level < cuda:
-                found.add("ptx")
-            yield number, found
+                yield number, software | {"no-gpu"} if cuda else software
+            elif not cuda:
+                yield number, software | {"cpu"}
+            elif coded[number] or tegra or not runs[cuda]:
+                found = software | (coded[number] - {"ptx"})
+                found |= {"tegra"} if tegra else set()
+                found |= set() if runs[cuda] else {"driver"}
+                yield (
+                    number,
+                    found | ({"ptx"} if "ptx" in coded[number] and level < cuda else set()),
+                )
+            else:
+                yield number, software
+
+    def _software(self, plain: Plain) -> list[tuple[int, Numbers, set[str]]]:
+        """What stands against each build of the platform whatever the GPU and the driver are."""
+        key = (plain["platform"], plain["python"], plain["glibc"])
+        if key not in self._soft:
+            self._soft[key] = [
+                (number, self._cuda_of[number], self._in_software(number, plain))
+                for number in self._on[plain["platform"]]
+            ]
+        return self._soft[key]
+
+    def _in_software(self, number: int, plain: Plain) -> set[str]:
+        row, found = self.builds[number], set()
+        if row["published"] is not True:
+            found.add("absent" if row["published"] is False else "announced")
+        if plain["python"] not in row["pythons"]:
+            found.add("python")
+        if row["glibc"] and plain["glibc"] and numbers(plain["glibc"]) < numbers(row["glibc"]):
+            found.add("glibc")
+        return found
 
     def _hardware(self, plain: Plain) -> dict[int, set[str]]:
         """What the code of each build of the platform lacks; "ptx" where it rests on PTX."""
@@ -247,6 +264,28 @@ def of_facts(folder: Path) -> Reading:
     rule = lists["compatibility"]
     generations["serving"] = {"exclusions": rule["exclusions"], "aliases": rule["aliases"]}
     return Reading(builds, drivers, generations, tables.around)
+
+
+def disagreements(tables: Reading, facts: Reading) -> list[str]:
+    """A line for each build, floor or rule that the tables have otherwise than the facts.
+
+    Where there is none, reading the facts is reading the tables. The tables may know more builds.
+    """
+    found = []
+    for row in facts.builds:
+        ours = tables.row(row["torch"], row["variant"], row["platform"])
+        other = [name for name in row if ours is None or ours[name] != row[name]]
+        if other:
+            where = f"{row['torch']} {row['variant']} for {row['platform']}"
+            found.append(f"facts: {where}: {', '.join(other)} differ")
+    for system in ("linux", "windows"):
+        for cuda in sorted({row["cuda"] for row in facts.builds if row["cuda"]}):
+            if tables.floor(cuda, system) != facts.floor(cuda, system):
+                found.append(f"facts: the floor of CUDA {cuda} on {system} differs")
+    for name in ("exclusions", "aliases"):
+        if tables.serving[name] != facts.serving[name]:
+            found.append(f"facts: {name} differ")
+    return found
 
 
 def _fact_rows(row: Row, archs: dict[tuple[str, str, str], Row], tables: Reading) -> Iterable[Row]:

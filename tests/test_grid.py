@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from grid import Prescription, found, prescribed
 from grid_machines import Plain, machine_of, machines
 from prescription_check import admits
-from second_reading import Reading, numbers, of_tables
+from second_reading import Reading, disagreements, numbers, of_tables
 
 KB = knowledge.load()
 READING = of_tables()
@@ -247,6 +247,16 @@ def test_a_way_out_that_leads_nowhere_is_noticed() -> None:
     wrong = msgspec.structs.replace(way, pythons=("3.6",))
     choice = msgspec.structs.replace(nothing.choice, ways_out=(wrong,))
     assert _kinds(nothing._replace(choice=choice)) == {"way"}
+
+
+def test_a_table_that_differs_from_the_collected_facts_is_noticed() -> None:
+    facts = of_tables()
+    assert disagreements(READING, facts) == []
+    changed = next(row for row in facts.builds if row["cuda"])
+    changed["archs"] = ["sm_30"]
+    assert disagreements(READING, facts) == [
+        f"facts: {changed['torch']} {changed['variant']} for {changed['platform']}: archs differ"
+    ]
 
 
 def test_the_second_reading_knows_the_thresholds() -> None:
