@@ -317,6 +317,16 @@ def test_a_wheel_that_cannot_be_read_leaves_its_release_out(
     assert bytes_of(folder) == before
 
 
+def test_without_the_page_of_torchvision_a_new_torch_waits(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pages = {url: body for url, body in new_pages().items() if url != f"{INDEX}/torchvision/"}
+    before = bytes_of(folder)
+    assert run(folder, pages, "--only", "torch", "--write") == NOT_ASKED
+    assert f"torch {NEW}: Which torchvision belongs to it is not known." in capsys.readouterr().err
+    assert bytes_of(folder) == before
+
+
 @pytest.mark.parametrize(
     "line", ["nvidia-x==1; platform_system == '\x1b[31m'", "nvidia-x @ \u202e", "torch $(id)"]
 )

@@ -82,6 +82,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     reached: tuple[str, ...]
 
 
+Pairs = Mapping[str, tuple[companions.Paired, ...]]
 Reader = Callable[[Fetcher, Tables], Iterator[Reading]]
 
 
@@ -130,16 +131,17 @@ def _with(tables: Tables, changes: Iterable[Change]) -> dict[str, dict[str, Any]
 
 
 def _package_index(fetch: Fetcher, tables: Tables, *, asked: Asked) -> Iterator[Reading]:
-    paired: tuple[companions.Paired, ...] = ()
+    paired: dict[str, tuple[companions.Paired, ...]] = {}
     for package in companions.packages(tables):
-        with_torch = ("torch",) if package == "torchvision" else ()
+        with_torch = ("torch",) if package in companions.PAIRED else ()
         if asked.wants(torch_release.SOURCE, package, *with_torch):
             try:
                 reading, known = _companion(fetch, tables, asked.index, package)
             except (NotRead, Unreadable) as error:
                 yield Reading(failures=(str(error),))
                 continue
-            paired = known if package == "torchvision" else paired
+            if not reading.failures:
+                paired[package] = known
             yield reading
     if asked.wants(torch_release.SOURCE, "torch"):
         yield from _torch(fetch, tables, asked, paired)
@@ -148,7 +150,7 @@ def _package_index(fetch: Fetcher, tables: Tables, *, asked: Asked) -> Iterator[
 def _companion(
     fetch: Fetcher, tables: Tables, index: str, package: str
 ) -> tuple[Reading, tuple[companions.Paired, ...]]:
-    """New releases of a package; of torchvision also the requirement of each known one."""
+    """New releases of a package; with the requirement of each known one."""
     url = _page(index, package)
     found = companions.companions_of(package, _files(fetch, index, package, days=True))
     rows = []
@@ -176,30 +178,38 @@ def _requires(fetch: Fetcher, index: str, one: companions.Companion) -> tuple[st
     return None if lines is None or version != one.version else requirements(lines)
 
 
-def _torch(
-    fetch: Fetcher, tables: Tables, asked: Asked, paired: tuple[companions.Paired, ...]
-) -> Iterator[Reading]:
+def _torch(fetch: Fetcher, tables: Tables, asked: Asked, paired: Pairs) -> Iterator[Reading]:
     url = _page(asked.index, "torch")
     releases = torch_release.releases_of(_files(fetch, asked.index, "torch", days=True))
     yield torch_release.known_releases(releases, tables, url)
-    yield Reading(rows=companions.new_pairs(tables, paired, _page(asked.index, "torchvision")))
+    for package in companions.PAIRED:
+        page = _page(asked.index, package)
+        pairs = companions.new_pairs(package, tables, paired.get(package, ()), page)
+        yield Reading(rows=pairs)
     for release in torch_release.unknown(releases, tables):
-        if release.day is None:
-            yield Reading(failures=(f"The index does not say when torch {release.torch} came.",))
-            continue
         try:
-            insides = {
-                platform: torch_inside(fetch, release.middle(platform)[1], deep=asked.deep)
-                for platform in release.platforms()
-            }
+            yield _new_torch(fetch, release, paired, url, deep=asked.deep)
         except (NotRead, Unreadable) as error:
             yield Reading(failures=(f"torch {release.torch}: {error}",))
-            continue
-        vision = companions.pair_for(release.torch, release.day, paired)
-        yield Reading(
-            rows=torch_release.new_release(release, insides, vision, url),
-            remarks=_lacking(release.torch, insides),
-        )
+
+
+def _new_torch(
+    fetch: Fetcher, release: torch_release.Release, paired: Pairs, url: str, *, deep: bool
+) -> Reading:
+    """A release that the tables lack, whole or not at all: half of it would look like absence."""
+    if release.day is None:
+        raise Unreadable("The index does not say when it was uploaded.")
+    pair = {}
+    for package in companions.PAIRED:
+        if package not in paired:
+            raise NotRead(f"Which {package} belongs to it is not known.")
+        pair[package] = companions.pair_for(release.torch, release.day, paired[package])
+    insides = {
+        platform: torch_inside(fetch, release.middle(platform)[1], deep=deep)
+        for platform in release.platforms()
+    }
+    rows = torch_release.new_release(release, insides, pair, url)
+    return Reading(rows=rows, remarks=_lacking(release.torch, insides))
 
 
 def _lacking(torch: str, insides: Mapping[str, Inside]) -> tuple[str, ...]:

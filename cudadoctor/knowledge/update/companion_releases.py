@@ -17,7 +17,7 @@ from cudadoctor.knowledge.update.wheel_inside import specifier_on
 from cudadoctor.knowledge.update.wheel_names import release_of, wheel_of
 
 TOGETHER_DAYS = 5
-"""A torchvision without an exact pin belongs to the torch that was uploaded as close as this."""
+"""A package without an exact pin belongs to the torch that was uploaded as close as this."""
 
 
 class Companion(msgspec.Struct, frozen=True):
@@ -31,8 +31,12 @@ class Companion(msgspec.Struct, frozen=True):
     file: IndexFile | None
 
 
+PAIRED = ("torchvision", "torchaudio")
+"""Packages that are released together with torch."""
+
+
 class Paired(msgspec.Struct, frozen=True):
-    """A torchvision with its requirement on torch; day: of its upload, None not known."""
+    """One of them with its requirement on torch ("" none); day: of its upload, None not known."""
 
     version: str
     torch: str
@@ -108,17 +112,18 @@ def row(one: Companion, requires: tuple[str, ...] | None, url: str) -> Row:
     )
 
 
-def pairs(releases: Iterable[Companion], specifiers: Mapping[str, str]) -> tuple[Paired, ...]:
-    """The torchvision releases whose requirement is known. specifiers: version -> on torch."""
+def pairs(
+    releases: Iterable[Companion], specifiers: Mapping[str, str | None]
+) -> tuple[Paired, ...]:
+    """The releases whose requirement is known. specifiers: version -> on torch, None not known."""
+    found = ((one, specifiers.get(one.version)) for one in releases)
     return tuple(
-        Paired(one.version, specifiers[one.version], one.day)
-        for one in releases
-        if specifiers.get(one.version)
+        Paired(one.version, wanted, one.day) for one, wanted in found if wanted is not None
     )
 
 
 def pair_for(torch: str, day: str | None, known: Iterable[Paired]) -> str | None:
-    """The torchvision of a release: pinned to it, else uploaded beside it; None without one.
+    """The package that belongs to a torch: pinned to it, else uploaded beside it; None without one.
 
     day: of torch's upload.
     """
@@ -135,18 +140,18 @@ def pair_for(torch: str, day: str | None, known: Iterable[Paired]) -> str | None
     return next(beside, None)
 
 
-def new_pairs(tables: Tables, known: Iterable[Paired], url: str) -> tuple[Row, ...]:
-    """Releases in the tables for which a torchvision with an exact pin came out since."""
+def new_pairs(package: str, tables: Tables, known: Iterable[Paired], url: str) -> tuple[Row, ...]:
+    """Releases in the tables for which a package with an exact pin came out since."""
     rows = []
     for release in tables["torch"]["releases"]:
         found = pair_for(release["torch"], None, known)
-        there = release["torchvision"]
+        there = release[package]
         if found and (there is None or Version(found) > Version(there)):
             rows.append(
                 Row(
                     table="torch.releases",
                     key={"torch": release["torch"]},
-                    values={"torchvision": found},
+                    values={package: found},
                     source=SOURCE,
                     url=url,
                 )

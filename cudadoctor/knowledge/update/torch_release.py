@@ -140,19 +140,19 @@ def _added(known: Mapping[str, list[str]], there: Mapping[str, list[str]]) -> di
 
 
 def new_release(
-    release: Release, insides: Mapping[str, Inside], torchvision: str | None, url: str
+    release: Release, insides: Mapping[str, Inside], pair: Mapping[str, str | None], url: str
 ) -> tuple[Row, ...]:
     """The rows of a release that the tables lack: what the index and its wheels say, no more.
 
-    insides: platform -> what its wheel says. What torch's own index may have beside it (a CPU
-    build for Linux, this CUDA build for Windows) is in the rows as not known to be published.
+    insides: platform -> what its wheel says; pair: torchvision and torchaudio. What torch's own
+    index may have beside it (a CPU build for Linux, this CUDA build for Windows) is in the rows
+    as not known to be published.
     """
     values = {
         "released": release.day,
         "pythons": release.pythons(),
-        "torchvision": torchvision,
-        "torchaudio": None,
         "torchtext": None,
+        **pair,
     }
     rows = [_row("torch.releases", {"torch": release.torch}, values, url)]
     for platform, inside in sorted(insides.items()):

@@ -20,9 +20,7 @@ from cudadoctor.knowledge.update.pages import Unreadable, text_of
 MOST_TEXT = 4 << 20
 MOST_LIBRARY = 192 << 20
 _READ_AT_ONCE = 1 << 20
-_ARCHS = re.compile(
-    rb"\0((?:sm|compute)_\d{2,3}[a-z]?(?: (?:sm|compute)_\d{2,3}[a-z]?)*) ?\0",
-)
+_ARCHS = re.compile(rb"((?:(?:sm|compute)_\d{2,3}[a-z]? )*(?:sm|compute)_\d{2,3}[a-z]?) ?\0")
 _PLAIN = re.compile(r"[ -~]{1,300}")
 
 
@@ -97,7 +95,10 @@ def version_in(source: bytes) -> tuple[str, str | None]:
 
 
 def archs_in(library: bytes) -> tuple[str, ...] | None:
-    """The longest list of architectures that stands in a library as a text of its own."""
+    """The longest list of architectures at the end of a text in a library.
+
+    It need not be a text of its own: compilers lay constants without an end before it.
+    """
     lists = _ARCHS.findall(library)
     return tuple(max(lists, key=len).decode("ascii").split()) if lists else None
 
