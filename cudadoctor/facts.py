@@ -286,7 +286,7 @@ class Interpreter(Section, frozen=True, kw_only=True):
     can install a pip of its own. passed_over: what named an interpreter that is not there, as
     sentences. nowhere: the working folder was deleted. project: the folder of the project whose
     tool (project_tool: uv, pdm, poetry, pixi) writes this environment from a lock; both "" where
-    there is none.
+    there is none. repair: "unfinished" where `fix` was cut off here, else "".
     """
 
     executable: str | None = None
@@ -313,6 +313,7 @@ class Interpreter(Section, frozen=True, kw_only=True):
     nowhere: bool | None = None
     project: str | None = None
     project_tool: str | None = None
+    repair: Literal["", "unfinished"] | None = None
 
 
 class Stage(Section, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from cudadoctor.probes.told import PythonLine, Told, parse
 
 NO_PYTHON = "is no Python that runs"
 _TELLING = re.compile(r"(?i)error|not found|denied|cannot")
+_JOURNAL_BYTES = 4 << 20
 _NOT_ITS_FAULT = ("more than", "the recording", "EMFILE", "ENFILE", "EAGAIN", "ENOMEM", "ENOENT")
 """Why nothing was heard of a program, though it may well be a Python: our own limits, mostly."""
 _TOLD_THERE = ("python", "torch", "packages", "limits.env_free_bytes", "build.headers")
@@ -101,6 +102,25 @@ def _note_surroundings(notes: Notes, host: Host, told: Told, python: PythonLine)
         notes.gap("python.pip_python", "pip on PATH does not say whose it is", asked=False)
     notes.fact("python.pip_python", pip, "pip on PATH")
     notes.fact("python.path_python", path_python(host, python.executable), "PATH")
+    _note_repair(notes, host, python.prefix)
+
+
+def _note_repair(notes: Notes, host: Host, prefix: str) -> None:
+    """Whether `fix` was cut off in this environment: its journal's last record tells."""
+    journal = f"{prefix}/.cudadoctor/journal.jsonl"
+    answer = host.read(journal, limit=_JOURNAL_BYTES)
+    if not answer.known and not answer.missing:
+        notes.gap("python.repair", f"{journal}: {answer.why}", asked=False)
+        return
+    notes.fact("python.repair", parse_journal(answer.text), journal)
+
+
+def parse_journal(text: str) -> str:
+    """Whether the last repair that a journal of `fix` tells of is "unfinished", else ""."""
+    lines = text.rpartition("\n")[0].splitlines()
+    last = re.search(r'"what": "([a-z-]+)"', lines[-1]) if lines else None
+    ended = last is None or last[1] in ("kept", "rolled-back", "undone", "forgotten")
+    return "" if ended else "unfinished"
 
 
 def _note_silence(notes: Notes, host: Host, executable: str, ran: Ran) -> None:

@@ -173,6 +173,8 @@ def _examined(machine: Machine, say: Language) -> str:
     if python.chosen_by:
         words.append(say("chosen by {chosen}", chosen=python.chosen_by))
     words.extend(python.passed_over or ())
+    if python.repair == "unfinished":
+        words.append(say("a repair was cut off: cudadoctor fix --undo takes it back"))
     inside = ", ".join(word for word in words if word)
     return f"{python.executable} ({inside})" if inside else python.executable
 

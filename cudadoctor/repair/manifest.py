@@ -60,7 +60,7 @@ def loads(data: bytes) -> tuple[Entry, ...]:
 
 def copied_rather(path: str) -> bool:
     """Whether a file is copied and not linked: what tools write into in place."""
-    first = path.split("/")[0]
+    first = path.split("/", maxsplit=1)[0]
     name = path.rpartition("/")[2]
     metadata = ".dist-info/" in path or ".egg-info" in path
     beside = path.count("/") < 4 and name.endswith(_EDITED_IN_PLACE)

@@ -102,3 +102,12 @@ def killed_within(broken: Environment, seconds: float) -> None:
             time.sleep(0.001)
         time.sleep(seconds)
         child.send_signal(signal.SIGKILL)
+
+
+def test_a_check_says_that_a_repair_was_cut_off(broken: Environment) -> None:
+    broken.killed_after(4)
+    argv = [sys.executable, "-m", "cudadoctor", "check", "--fast", "--python", str(broken.folder)]
+    ran = subprocess.run(argv, env=broken.env(), capture_output=True, text=True, check=False)
+    assert "a repair was cut off: cudadoctor fix --undo takes it back" in " ".join(
+        ran.stdout.split()
+    )
