@@ -101,7 +101,6 @@ def refill(recorded: Batch, batch: Batch) -> bool:
 
 
 def network_and_batches(steps: int, width: int, device: str) -> tuple[Any, list[Batch]]:
-    """Eight small layers, and points with the label that a random linear teacher gives them."""
     torch.manual_seed(0)
     blocks = [part for _ in range(8) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
     model = torch.nn.Sequential(*blocks, torch.nn.Linear(width, 10)).to(device)

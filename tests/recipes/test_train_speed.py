@@ -1,0 +1,212 @@
+"""Recipes about time: the same loss as the plain training, and seen where not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from train_fixtures import (
+    LIMIT_S,
+    STRICT,
+    TRAIN,
+    Mistake,
+    Recipe,
+    assert_holds,
+    assert_seen,
+    breaches,
+    help_of,
+    ran,
+    with_mistake,
+)
+
+# torch's own compiler and, from Python 3.12 on, os.fork() warn of themselves.
+RECIPES = (
+    Recipe(
+        "torch_compile.py",
+        says=("1 graph for one shape, 2 for two, 1 with dynamic=True",),
+        warnings=("error::FutureWarning",),
+    ),
+    Recipe("cuda_graphs.py", ends="skipped: "),
+    Recipe("channels_last.py", says=("9 of 9 layers",)),
+    Recipe("fused_optimizers.py", says=("AdamW fused", "SGD foreach")),
+    Recipe("dataloader.py", says=("0 workers", "2 workers"), warnings=("error::FutureWarning",)),
+    Recipe("prefetch.py", says=("skipped: the copy stream: ", "100 of 100 batches")),
+)
+SCRIPTS = [recipe.script for recipe in RECIPES]
+COMPILES_NOTHING = ("--backend", "aot_eager", "--steps", "20")
+FEW = ("--steps", "10")
+LAST_BATCH = """        ahead = started
+    if ahead is not None:
+        yield arrived(*ahead)
+"""
+CONVERTED = """    model = model.to(memory_format=torch.channels_last)
+    return model, [(x.to(memory_format=torch.channels_last), y) for x, y in batches]"""
+ORDERED = "{'forward': lambda _, x: x.contiguous()}"
+SHARED = "shuffle=True, generator=torch.Generator().manual_seed(0)"
+MISTAKES = (
+    Mistake(
+        "torch_compile.py",
+        "the forward pass asks for a number",
+        (("self.head(x + ", "self.head(x * float(x.sum().item() < 1e9) + "),),
+        COMPILES_NOTHING,
+    ),
+    Mistake(
+        "channels_last.py", "nothing is converted", ((CONVERTED, "    return model, batches"),), FEW
+    ),
+    Mistake(
+        "channels_last.py",
+        "a layer in the middle knows the other order only",
+        (
+            (
+                "torch.nn.BatchNorm2d(leaving),",
+                f"type('Old', (torch.nn.Module,), {ORDERED})(),",
+            ),
+        ),
+        FEW,
+    ),
+    Mistake(
+        "fused_optimizers.py",
+        "another weight decay",
+        (('"fused": {"fused": True}', '"fused": {"fused": True, "weight_decay": 0.1}'),),
+    ),
+    Mistake(
+        "dataloader.py", "another order", (("        sampler=order,\n", "shuffle=True,"),), FEW
+    ),
+    Mistake(
+        "dataloader.py",
+        "workers that stay draw the second order from the generator of their seeds",
+        (
+            ("DataLoader(data, batch, sampler=order)", f"DataLoader(data, batch, {SHARED})"),
+            ("        sampler=order,\n", f"{SHARED},"),
+        ),
+        FEW,
+    ),
+    Mistake(
+        "dataloader.py",
+        "augmentation by the worker's generator",
+        ((", generator=torch.Generator().manual_seed(index)", ""),),
+        FEW,
+    ),
+    Mistake(
+        "prefetch.py", "the last batch is forgotten", ((LAST_BATCH, "        ahead = started\n"),)
+    ),
+    Mistake(
+        "prefetch.py",
+        "a batch comes twice",
+        (("        ahead = started\n", "        ahead = ahead or started\n"),),
+    ),
+)
+RECORDED = Path(__file__).with_name("recorded_step.py")
+GRAPH_MISTAKES = (
+    ("to.copy_(new, non_blocking=True)", "to.clone()"),
+    ("    rewind(model, optimizer, before)\n", ""),
+    ("        tensor.zero_()\n", "        pass\n"),
+    ("        now.copy_(then)\n", "        pass\n"),
+)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: str(recipe.script))
+def test_a_recipe_proves_its_claim_on_a_cpu(
+    python_cpu: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    assert_holds(python_cpu, recipe, {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)})
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: f"{m.script}: {m.name}")
+def test_a_mistake_is_not_proved(python_cpu: str, tmp_path: Path, mistake: Mistake) -> None:
+    assert_seen(python_cpu, tmp_path, mistake)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_recipe_keeps_to_the_conventions(script: str) -> None:
+    assert breaches(TRAIN / script) == []
+
+
+def test_every_recipe_says_its_options(python_cpu: str) -> None:
+    for script, (code, text) in help_of(python_cpu, SCRIPTS).items():
+        assert code == 0, script
+        assert "--device" in text, script
+        assert "--steps" in text, script
+
+
+@pytest.mark.parametrize("script", ["cuda_graphs.py", "fused_optimizers.py", "prefetch.py"])
+def test_a_cuda_build_without_a_driver_takes_the_cpu(python_cu130: str, script: str) -> None:
+    result = ran(python_cu130, TRAIN / script, warnings=STRICT)
+    assert result.code == 0, result.errors
+    assert result.last.startswith(("proved: ", "skipped: ")), result.lines
+
+
+def test_without_a_compiler_the_reason_is_said(python_cpu: str, tmp_path: Path) -> None:
+    nothing = {"PATH": str(tmp_path), "CXX": "g++-that-is-not-there"}
+    result = ran(python_cpu, TRAIN / "torch_compile.py", variables=nothing)
+    assert result.code == 0
+    assert result.last.startswith("skipped: torch.compile needs a C++ compiler"), result.lines
+
+
+def recorded(python: str, script: Path) -> tuple[list[float], list[float]]:
+    """The losses of a plain training and of one whose step was recorded, on a stand-in."""
+    child = subprocess.run(
+        [python, str(RECORDED), str(script)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    plain, graphed = json.loads(child.stdout)
+    return plain, graphed
+
+
+def test_a_recorded_step_trains_as_the_plain_one(python_cpu: str) -> None:
+    plain, graphed = recorded(python_cpu, TRAIN / "cuda_graphs.py")
+    assert len(plain) == 13
+    assert graphed == pytest.approx(plain, abs=1e-5)
+
+
+@pytest.mark.parametrize("change", GRAPH_MISTAKES, ids=lambda change: str(change[0]).strip())
+def test_a_recorded_step_that_is_wrong_trains_otherwise(
+    python_cpu: str, tmp_path: Path, change: tuple[str, str]
+) -> None:
+    copy = with_mistake(tmp_path, Mistake("cuda_graphs.py", "", (change,)))
+    plain, graphed = recorded(python_cpu, copy)
+    assert graphed != pytest.approx(plain, abs=1e-5)
+
+
+START = 'if __name__ == "__main__":  # spawned workers import this file, and must not train'
+SPAWN = '    torch.multiprocessing.set_start_method("spawn", force=True)\n'
+
+
+def test_workers_may_be_spawned_as_on_windows(python_cpu: str, tmp_path: Path) -> None:
+    copy = with_mistake(tmp_path, Mistake("dataloader.py", "", ((START, f"{START}\n{SPAWN}"),)))
+    result = ran(python_cpu, copy, FEW)
+    assert result.last.startswith("proved: "), f"{result.lines}\n{result.errors}"
+
+
+def test_unguarded_spawned_workers_say_what_the_recipe_quotes(
+    python_cpu: str, tmp_path: Path
+) -> None:
+    copy = with_mistake(tmp_path, Mistake("dataloader.py", "", ((START, f"if True:\n{SPAWN}"),)))
+    result = ran(python_cpu, copy, FEW)
+    assert result.code != 0
+    assert "An attempt has been made to start a new process before the" in result.errors
+
+
+@pytest.mark.parametrize(
+    ("free", "workers", "small"),
+    [("None", 8, False), ("1 << 20", 0, False), ("3 * 1024", 1, False), ("3 * 1024 - 1", 1, True)],
+)
+def test_shared_memory_is_too_small_where_the_ready_batches_do_not_fit(
+    python_cpu: str, free: str, workers: int, small: bool
+) -> None:
+    asked = f"import dataloader; print(bool(dataloader.too_small({free}, 1024, {workers})))"
+    child = subprocess.run(
+        [python_cpu, "-B", "-c", asked],
+        cwd=TRAIN,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert child.stdout.strip() == str(small)
