@@ -271,10 +271,93 @@ def test_pixi_changes_its_project() -> None:
         prefix="/work/proj/.pixi/envs/default",
         managers=[{"name": "pixi", "path": "/usr/bin/pixi"}],
     )
-    written = dialects.write(m, KB, TO_CU126)
+    known = PackageChange(install=("torch==2.13.0",), index=CU126, variant="cu129", cuda="12.9")
+    written = dialects.write(m, KB, known)
     assert written.tool == "pixi"
-    assert written.commands[0][:4] == ("/usr/bin/pixi", "add", "--manifest-path", "/work/proj")
+    head = ("/usr/bin/pixi", "add", "--manifest-path", "/work/proj")
+    assert written.commands[0] == (*head, "pytorch-gpu=2.13.0", "cuda-version>=12.9,<13")
     assert written.edits[0].what == '[system-requirements]\ncuda = "12"'
+    assert written.edits[0].file == "/work/proj/pixi.toml"
+
+
+def test_pixi_takes_wheels_where_conda_forge_is_not_known_to_have_the_release() -> None:
+    m = conda(
+        prefix="/work/proj/.pixi/envs/default",
+        managers=[{"name": "pixi", "path": "/usr/bin/pixi"}],
+    )
+    written = dialects.write(m, KB, TO_CU126)
+    assert written.commands == (("/usr/bin/pixi", "install", "--manifest-path", "/work/proj"),)
+    wanted = f'torch = {{ version = "==2.14.1", index = "{CU126}" }}'
+    assert wanted in written.edits[0].what.splitlines()
+    assert "torch's own wheels" in (written.note or "")
+
+
+OLD_WISH = PackageChange(
+    install=("torch==2.2.2", "torchvision==0.17.2"),
+    index="https://download.pytorch.org/whl/cu121",
+    variant="cu121",
+    cuda="12.1",
+)
+
+
+def test_the_pytorch_channel_serves_only_releases_that_it_alone_has() -> None:
+    m = msgspec.structs.replace(conda(), packages=())
+    written = dialects.write(m, KB, OLD_WISH)
+    assert written.commands[0][5:] == (
+        *("-c", "pytorch", "-c", "nvidia"),
+        *("pytorch==2.2.2", "torchvision==0.17.2", "pytorch-cuda=12.1"),
+    )
+    assert "ended with torch 2.5.1" in (written.note or "")
+    for release in ("2.13.0", "2.14.1", "2.5.1"):
+        change = msgspec.structs.replace(OLD_WISH, install=(f"torch=={release}",))
+        assert "pytorch" not in commands(m, change)[0]
+
+
+def test_the_pytorch_channel_named_cuda_otherwise_before_1_13() -> None:
+    m = msgspec.structs.replace(conda(), packages=())
+    older = PackageChange(install=("torch==1.12.1",), variant="cu113", cuda="11.3")
+    assert commands(m, older)[0][-4:] == ("-c", "pytorch", "pytorch==1.12.1", "cudatoolkit=11.3")
+
+
+def test_an_old_gpu_gets_an_older_cudnn_from_conda_forge() -> None:
+    gpu = {"gpus": [{"index": 0, "name": "Tesla V100-SXM2-32GB", "capability": "7.0"}]}
+    data = factfile.encode(msgspec.structs.replace(conda(), packages=()))
+    m = factfile.from_plain(data | gpu)
+    written = dialects.write(m, KB, TO_CU126)
+    assert "cudnn<9.11" in written.commands[0]
+    assert "--with pip" in (written.note or "")
+    assert not [one for one in commands(conda(), TO_CU126)[-1] if one.startswith("cudnn")]
+
+
+def test_conda_makes_an_environment_where_the_examined_one_is_not_its_own() -> None:
+    written = dialects.write(machine(), KB, TO_CU126, "conda")
+    ((program, verb, *words),) = written.commands
+    assert (program, verb) == ("conda", "create")
+    assert words[:3] == ["-y", "-p", "/home/ada/.venvs/torch-conda"]
+    assert "python=3.12" in words and "not conda's" in (written.note or "")
+
+
+def test_a_driver_that_conda_cannot_see_is_told_to_it() -> None:
+    blind = factfile.from_plain(factfile.encode(conda()) | {"driver": {"loaded": False}})
+    assert "CONDA_OVERRIDE_CUDA=12.6" in (dialects.write(blind, KB, TO_CU126).note or "")
+    assert "CONDA_OVERRIDE_CUDA" not in (dialects.write(conda(), KB, TO_CU126).note or "")
+
+
+def test_an_image_for_linux_never_takes_the_default_index_of_windows() -> None:
+    """On Windows the default index has the CPU build; in an image it would bring CUDA."""
+    cpu = PackageChange(install=("torch==2.14.1",), variant="cpu")
+    text = dialects.write(machine("rtx4090-windows"), KB, cpu, "docker").edits[0].what
+    assert "--index-url https://download.pytorch.org/whl/cpu" in text
+    same = dialects.write(machine("rtx4090-windows"), KB, DEFAULT, "docker").edits[0].what
+    assert same.splitlines()[-1] == "RUN pip install --no-cache-dir torch==2.14.1"
+
+
+def test_a_password_of_a_mirror_is_in_no_image() -> None:
+    m = machine(python={"index": {"url": MIRROR, "origin": "/home/ada/.config/pip/pip.conf"}})
+    for change in (DEFAULT, TO_CU126):
+        assert "s3cret" not in repr(dialects.write(m, KB, change, "docker"))
+    open_one = machine(python={"index": {"url": "https://mirror.example/simple"}})
+    assert "https://mirror.example/simple" in repr(dialects.write(open_one, KB, DEFAULT, "docker"))
 
 
 @pytest.mark.parametrize("python", [None, "~/venv/bin/python", "$PYTHON"])

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.builds import platform_of
+from cudadoctor.builds import capabilities_of, platform_of
 from cudadoctor.dialects import pip
 from cudadoctor.dialects.address import manager
-from cudadoctor.dialects.written import Command, Written
+from cudadoctor.dialects.environment import folder_for
+from cudadoctor.dialects.index import TAGGED
+from cudadoctor.dialects.written import Command, Written, joined
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
@@ -18,34 +20,105 @@ if TYPE_CHECKING:
 
 _NAMES = {"torch": "pytorch", "opencv-python": "opencv", "faiss-gpu": "faiss"}
 _FROM_TORCH = ("nvidia-", "cuda-", "triton")
-_NOTE = (
-    "conda-forge makes its own builds and may not have this exact release yet; the newest one that "
-    "fits is taken."
-)
+_PLATFORMS = ("linux_x86_64", "windows_amd64")
+"""Where the pytorch channel had CUDA builds."""
+_META_FROM = Version("1.13")
+"""From this release on the pytorch channel names the CUDA version by pytorch-cuda."""
 _NO_GPU_SEEN = (
     "conda picks a CUDA build only where it sees the driver; where it does not, set "
-    "CONDA_OVERRIDE_CUDA to the CUDA version of the target machine."
+    "CONDA_OVERRIDE_CUDA={cuda} for the command."
 )
+_OLD_CUDNN = (
+    "Newer cuDNN refuses this GPU, so an older one is asked for; where conda finds no set with it, "
+    "torch's own wheels (--with pip) serve."
+)
+_ENDED = "The pytorch channel ended with torch {newest}; conda-forge has no such build of {torch}."
 
 
 def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
-    """The change in the examined conda environment."""
+    """The change in the examined conda environment; in a new one where it is not conda's."""
     conda = manager(m, "mamba", "micromamba", "conda") or "conda"
+    channels, specs = packages_of(m, kb, change)
+    note = _note(m, kb, change, specs)
+    if specs and not is_condas(m):
+        return _anew(m, conda, channels, specs, note)
     where = _where(m)
     commands: list[Command] = []
     wheels = wheels_to_remove(m, change)
     if wheels:
         commands += pip.write(m, wheels).commands
-    specs = specs_of(m, kb, change)
     gone = tuple(conda_name(name) for name in pip.sound(change.remove))
     if not specs and gone and not wheels:
         commands.append((conda, "remove", "-y", *where, *gone))
     if specs:
-        commands.append((conda, "install", "-y", *where, "-c", "conda-forge", *specs))
-    note = (
-        f"{_NOTE} {_NO_GPU_SEEN}" if any(one.startswith("pytorch-gpu") for one in specs) else None
-    )
+        commands.append((conda, "install", "-y", *where, *channels, *specs))
     return Written(tool="conda", commands=tuple(commands), note=note)
+
+
+def is_condas(m: Machine) -> bool:
+    """Whether conda can change the examined environment; where nothing is known, it is tried."""
+    return m.python.kind is None or m.python.kind.startswith("conda")
+
+
+def _anew(m: Machine, conda: str, channels: Command, specs: Command, note: str | None) -> Written:
+    folder = folder_for(m, "torch-conda")
+    version = m.python.version
+    python = f"python={version.major}.{version.minor}" if version else "python"
+    made = (conda, "create", "-y", "-p", folder, *channels, python, *specs)
+    new = f"The examined environment is not conda's, so this makes one in {folder}; run programs "
+    return Written(tool="conda", commands=(made,), note=joined(f"{new}with its python.", note))
+
+
+def packages_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[Command, Command]:
+    """The options that name the channels, and the packages.
+
+    From conda-forge; from the pytorch channel, which ended, only what it alone has.
+    """
+    found = _of_pytorch_channel(m, kb, change)
+    if found is None:
+        return ("-c", "conda-forge"), specs_of(m, kb, change)
+    nvidia = ("-c", "nvidia") if any(one.startswith("pytorch-cuda") for one in found) else ()
+    return ("-c", "pytorch", *nvidia), found
+
+
+def _of_pytorch_channel(m: Machine, kb: Knowledge, change: PackageChange) -> Command | None:
+    """The pytorch channel's packages for a release that conda-forge lacks, None elsewhere."""
+    pins = {pip.name_of(one): one.partition("==")[2] for one in pip.sound(change.install)}
+    release, platform = pins.get("torch"), platform_of(m)
+    if not release or change.cuda is None or platform not in _PLATFORMS:
+        return None
+    wanted = Version(change.cuda)
+    made = kb.conda_cuda("pytorch", Version(release), platform) or ()
+    same = [one for one in made if one.major == wanted.major]
+    if not same or any(one.major == wanted.major for one in _made(m, kb, release)):
+        return None
+    cuda = wanted if wanted in same else max(same)
+    name = "pytorch-cuda" if Version(release) >= _META_FROM else "cudatoolkit"
+    family = (f"{conda_name(one)}=={pin}" for one, pin in pins.items() if one in TAGGED and pin)
+    return (*family, f"{name}={cuda.major}.{cuda.minor}")
+
+
+def _note(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> str | None:
+    """What may surprise: another release, no driver in sight, an older cuDNN, an ended channel."""
+    release = _release(change)
+    if any(one.startswith(("pytorch-cuda", "cudatoolkit")) for one in specs):
+        return _ENDED.format(newest=kb.newest_on_conda("pytorch"), torch=release)
+    if not any(one.startswith("pytorch-gpu") for one in specs):
+        return None
+    seen = kb.newest_on_conda("conda-forge")
+    other = (
+        f"conda-forge makes its own builds, and its torch {release} was not seen yet (the newest "
+        f"seen is {seen}): the newest that fits is taken."
+    )
+    old = any(one.startswith("cudnn<") for one in specs)
+    exact = f"pytorch-gpu={release}" in specs
+    blind = None if m.driver.cuda else _NO_GPU_SEEN.format(cuda=change.cuda)
+    return joined(None if exact else other, _OLD_CUDNN if old else None, blind)
+
+
+def _release(change: PackageChange) -> str:
+    pins = (one.partition("==")[2] for one in change.install if pip.name_of(one) == "torch")
+    return next(pins, "")
 
 
 def specs_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...]:
@@ -69,7 +142,14 @@ def specs_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...
         if name != "torch" and not name.startswith(_FROM_TORCH)
     )
     torch = f"{flavour}={release}" if known else flavour
-    return (torch, *cuda_range(m, kb, change), *others)
+    return (torch, *cuda_range(m, kb, change), *_old_cudnn(m, kb, change), *others)
+
+
+def _old_cudnn(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...]:
+    """The constraint for GPUs that newer cuDNN refuses: conda would take the newest."""
+    found = capabilities_of(m, kb) if change.cuda else None
+    below = kb.cudnn_below(min(found)) if found else None
+    return (f"cudnn<{below.major}.{below.minor}",) if below else ()
 
 
 def cuda_range(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...]:

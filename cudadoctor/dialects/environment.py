@@ -24,7 +24,7 @@ def is_closed(m: Machine) -> bool:
 
 def beside(m: Machine, change: PackageChange) -> Written:
     """The change in a new environment made from an interpreter that takes no packages."""
-    folder = _folder(m, "torch")
+    folder = folder_for(m, "torch")
     fresh = msgspec.structs.replace(change, remove=())
     made: Command
     if found := manager(m, "uv"):
@@ -45,7 +45,7 @@ def beside(m: Machine, change: PackageChange) -> Written:
 
 def new_environment(m: Machine, version: str, change: PackageChange | None) -> Written:
     """An environment with another Python, and the change in it."""
-    folder = _folder(m, f"torch-py{version.replace('.', '')}")
+    folder = folder_for(m, f"torch-py{version.replace('.', '')}")
     python = within(m, folder)
     if found := manager(m, "uv"):
         made: Command = (found, "venv", "--allow-existing", "--python", version, folder)
@@ -92,7 +92,8 @@ def _launcher(m: Machine, version: str) -> Command:
     return ("py", f"-{version}") if m.platform.system == "Windows" else (f"python{version}",)
 
 
-def _folder(m: Machine, name: str) -> str:
+def folder_for(m: Machine, name: str) -> str:
+    """Where a new environment of that name is made."""
     home = m.identity.home
     if not home or m.redacted:
         return f".venv-{name}"

@@ -1,12 +1,19 @@
-"""pixi, whose environments belong to a project file."""
+"""pixi, whose environments belong to a project file.
+
+What the project file says of the driver goes first: pixi solves for a machine without one.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.dialects.address import manager
+from packaging.version import Version
+
+from cudadoctor.builds import capabilities_of, platform_of
+from cudadoctor.dialects.address import manager, parent
 from cudadoctor.dialects.conda import conda_name, specs_of
-from cudadoctor.dialects.pip import sound
+from cudadoctor.dialects.index import TAGGED
+from cudadoctor.dialects.pip import name_of, sound
 from cudadoctor.dialects.written import Command, Written
 from cudadoctor.findings import Edit
 
@@ -15,6 +22,12 @@ if TYPE_CHECKING:
     from cudadoctor.findings import PackageChange
     from cudadoctor.knowledge import Knowledge
 
+_BY_WHEELS = (
+    "conda-forge is not known to have torch {torch} for this GPU, so pixi takes torch's own wheels."
+)
+_FIRST = "First change pixi.toml, then run the command{where}."
+_NO_PROJECT = " in the project's folder (`pixi init` makes a new one)"
+
 
 def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     """The change in the pixi project that the examined environment belongs to."""
@@ -22,17 +35,58 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     project = project_of(m)
     where: Command = ("--manifest-path", project) if project else ()
     specs = specs_of(m, kb, change)
-    commands: list[Command] = []
     gone = tuple(conda_name(name) for name in sound(change.remove))
-    if gone and not specs:
-        commands.append((pixi, "remove", *where, *gone))
-    if specs:
-        commands.append((pixi, "add", *where, *specs))
-    edits: tuple[Edit, ...] = ()
-    if change.cuda and specs:
-        major = change.cuda.partition(".")[0]
-        edits = (Edit(file="pixi.toml", what=f'[system-requirements]\ncuda = "{major}"'),)
-    return Written(tool="pixi", commands=tuple(commands), edits=edits)
+    if not specs:
+        commands = ((pixi, "remove", *where, *gone),) if gone else ()
+        return Written(tool="pixi", commands=commands)
+    release = _lacking(m, kb, change)
+    lines = _system(change) if release is None else [*_system(change), *_wheels(change)]
+    file = parent(m, project, "pixi.toml") if project else "pixi.toml"
+    manual = _FIRST.format(where="" if project else _NO_PROJECT)
+    return Written(
+        tool="pixi",
+        commands=((pixi, "install", *where),) if release else ((pixi, "add", *where, *specs),),
+        edits=(Edit(file=file, what="\n".join(lines).strip("\n")),) if lines else (),
+        manual=manual if lines else None,
+        note=_BY_WHEELS.format(torch=release) if release else None,
+    )
+
+
+def _lacking(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
+    """The release of torch that conda-forge is not known to have for these GPUs, else None."""
+    from cudadoctor.dialects.files import forge
+    from cudadoctor.dialects.files.stack import Stack
+
+    pins = {name_of(one): one.partition("==")[2] for one in sound(change.install)}
+    release, platform = pins.get("torch"), platform_of(m)
+    if not release or platform is None or change.variant is None:
+        return None
+    build = kb.build_of(Version(release), change.variant, platform)
+    if build is None:
+        return None
+    stack = Stack(builds=(build,), capabilities=capabilities_of(m, kb))
+    return release if forge.specs(stack, kb) is None else None
+
+
+def _system(change: PackageChange) -> list[str]:
+    if change.cuda is None:
+        return []
+    return ["[system-requirements]", f'cuda = "{change.cuda.partition(".")[0]}"']
+
+
+def _wheels(change: PackageChange) -> list[str]:
+    """torch and what belongs to it from PyPI, led to torch's index where that alone has them."""
+    from cudadoctor.dialects.files.pyproject import quoted
+
+    comment = "# in place of pytorch, pytorch-gpu and torchvision under [dependencies]"
+    lines = ["", "[pypi-dependencies]", comment]
+    for one in sound((*change.install, *change.then)):
+        name = name_of(one)
+        pin = quoted(one[len(name) :] or "*")
+        led = change.index is not None and name in TAGGED
+        source = f"{{ version = {pin}, index = {quoted(change.index or '')} }}" if led else pin
+        lines.append(f"{quoted(name) if '.' in name else name} = {source}")
+    return lines
 
 
 def project_of(m: Machine) -> str | None:

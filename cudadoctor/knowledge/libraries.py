@@ -58,6 +58,10 @@ class Libraries:
             return False if known else None
         return None
 
+    def cudnn_below(self, capability: Version) -> Version | None:
+        rows = (row for row in self._table.cudnn if capability < version(row.lowest))
+        return min((version(row.first) for row in rows), default=None)
+
     def cudnn_yanked(self, cudnn: str) -> bool:
         return cudnn in self._table.cudnn_yanked
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from cudadoctor.dialects.address import PLACEHOLDER
+from cudadoctor.dialects.address import PLACEHOLDER, within
 from cudadoctor.findings import Edit, Severity
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.activation import kept_by_conda
@@ -135,17 +135,19 @@ def _as_comments(step: Step, words: Shell) -> Iterator[str]:
 
 
 def _afterwards(plan: Plan, machine: Machine, words: Shell) -> Iterator[str]:
-    python = _made_anew(plan) or machine.python.executable or PLACEHOLDER
+    python = _made_anew(plan, machine) or machine.python.executable or PLACEHOLDER
     yield comment("Then see whether it helped:")
     yield comment(words.shown(("cudadoctor", "check", "--python", python)), 3)
 
 
-def _made_anew(plan: Plan) -> str | None:
+def _made_anew(plan: Plan, machine: Machine) -> str | None:
     """The interpreter of a new environment that the script makes, None where it makes none."""
     for step in plan.steps:
         first = step.commands[0] if step.commands else ()
         if is_runnable(step) and ("venv" in first[:3] or "create" in first[:2]):
             last = step.commands[-1]
+            if "-p" in last:
+                return within(machine, last[last.index("-p") + 1], conda=True)
             return last[last.index("--python") + 1] if "--python" in last else last[0]
     return None
 
