@@ -81,6 +81,8 @@ def by_wheels(at: Setting, asked: Question) -> Verdict:
     from cudadoctor.resolver.asking import tools
     from cudadoctor.resolver.target import target_of
 
+    if asked.odd:
+        return unverified(f"{asked.odd[0]} names no release of a package index")
     if not asked.first and not asked.then:
         return unverified(_as_source(asked.left_out) if asked.left_out else "nothing is installed")
     target = target_of(at.machine, here=at.here)

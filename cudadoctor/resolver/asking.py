@@ -116,7 +116,7 @@ def _pip(door: LocalHost, python: str, place: str, clock: Clock) -> Tool | None:
 def _started(
     python: str, place: str, markers: dict[str, str], words: tuple[str, ...]
 ) -> tuple[str, ...]:
-    return (python, "-B", _SCRIPT, json.dumps(markers), place, *words)
+    return (python, "-E", "-B", _SCRIPT, json.dumps(markers), place, *words)
 
 
 def ask(at: Setting, tool: Tool, target: Target, asked: Question) -> Answer:
@@ -153,7 +153,10 @@ def _ask_pip(at: Setting, tool: Tool, target: Target, asked: Question) -> Answer
     ran = at.door.run(*started, timeout_s=at.clock.left_s, env=_environment(at, tool, asked))
     if unended := _unended(ran, tool, asked, at.clock):
         return unended
-    told, noted = (at.door.read(path, _LOG_BYTES).text for path in (report, log))
+    told = at.door.read(report, _LOG_BYTES).text
+    # What ended it stands at the end.
+    start = max(0, at.door.stat(log).size - _LOG_BYTES)
+    noted = at.door.read(log, _LOG_BYTES, start).text
     return pip.read(ran.code, told, ran.stderr, noted, target.abi)
 
 

@@ -57,7 +57,7 @@ def argv(target: Target, asked: Question, *, report: str, log: str, here: bool) 
     words += ["--disable-pip-version-check", "--retries", "1", "--timeout", str(READ_TIMEOUT_S)]
     # Never an archive of source: to look into one is to run its setup.py.
     words += ["--only-binary=:all:", "--use-feature=fast-deps", "--report", report, "--log", log]
-    words += ["--target", f"{report}.never", "--python-version", str(target.python)]
+    words += ["--target", f"{report}.never", "--python-version", target.release]
     words += ["--implementation", "cp", "--abi", target.abi]
     for tag in target.tags:
         words += ["--platform", tag]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from cudadoctor.resolver.verdict import File
 
 DEFAULT_INDEX = "https://pypi.org/simple"
+_PLAIN = re.compile(
+    r"[A-Za-z0-9][\w.-]*(?:\[[\w.,-]*\])?(?:(?:[=<>!~]=|===|[<>])[\w.*+!]+,?)*(?:;[^@/\\]*)?"
+)
+_FILES = (".whl", ".zip", ".gz", ".tgz", ".bz2", ".xz", ".tar")
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,13 +40,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     first: the requirements of the plan's own install, from their sources. then: what follows from
     the default index, with all that the first came to. left_out: comes as source, is not asked
-    for. settings: of the user, for a tool that would not read them itself; None where it does.
+    for. odd: names no release of an index but a file, a folder or an address, whose setup.py a
+    resolver would run. settings: of the user, handed to a tool that would not read them itself.
     """
 
     first: tuple[str, ...]
     sources: Sources
     then: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
     settings: Index | None = None
     like_pip: bool = True
 
@@ -64,10 +71,16 @@ def question_of(m: Machine, change: PackageChange, planned: str) -> Question:
         first=first,
         sources=sources,
         then=then,
+        odd=tuple(one for one in (*change.install, *change.then) if not is_plain(one)),
         left_out=tuple(dict.fromkeys(name_of(one) for one in (*compiled, *more))),
         settings=None if m.redacted else m.python.index,
         like_pip=planned != "uv",
     )
+
+
+def is_plain(requirement: str) -> bool:
+    """Whether a requirement can be found on an index only."""
+    return bool(_PLAIN.fullmatch(requirement)) and not requirement.lower().endswith(_FILES)
 
 
 def follow_up(asked: Question, files: tuple[File, ...]) -> Question | None:
@@ -106,7 +119,10 @@ def environment(tool: str, asked: Question, *, here: bool) -> dict[str, str | No
     if settings is None or reads_itself(tool, settings, here=here):
         return changed
     names = _UV_NAMES if tool == "uv" else _PIP_NAMES
-    values = (settings.url, " ".join(settings.extra), _links(settings, tool))
+    mark = "," if tool == "uv" else " "
+    links = mark.join(_reached(settings.find_links, here=here))
+    url = "".join(_reached((settings.url or "",), here=here))
+    values = (url, " ".join(_reached(settings.extra, here=here)), links)
     changed |= {name: value for name, value in zip(names, values, strict=True) if value}
     return changed
 
@@ -123,6 +139,6 @@ def without_index(tool: str, asked: Question, *, here: bool) -> bool:
     return off and settings is not None and not reads_itself(tool, settings, here=here)
 
 
-def _links(settings: Index, tool: str) -> str:
-    """Folders of wheels; those on another machine are no use, and do no harm."""
-    return ("," if tool == "uv" else " ").join(settings.find_links)
+def _reached(urls: tuple[str, ...], *, here: bool) -> list[str]:
+    """Those that lead somewhere: folders of another machine do not."""
+    return [one for one in urls if here or one.startswith(("https://", "http://"))]

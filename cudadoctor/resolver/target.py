@@ -36,6 +36,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     markers: dict[str, str]
     executable: str | None = None
 
+    @property
+    def release(self) -> str:
+        """The Python's release alone: resolvers take no "3.15.0rc1"."""
+        return ".".join(map(str, self.python.release[:3]))
+
 
 def target_of(m: Machine, *, here: bool) -> Target | str:
     """The examined interpreter; a reason where too little is known of it."""

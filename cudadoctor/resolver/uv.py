@@ -43,7 +43,7 @@ def argv(
     elif target.uv is None or target.free_threaded:
         return None
     else:
-        words += [own, "--python-version", str(target.python), "--python-platform", target.uv]
+        words += [own, "--python-version", target.release, "--python-platform", target.uv]
     if asked.sources.index:
         words += ["--index-url", asked.sources.index]
     for one in asked.sources.extra:

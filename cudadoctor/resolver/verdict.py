@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,7 @@ from cudadoctor.render import inert
 
 _FIRST = ("torch", "torchvision", "torchaudio")
 _LONGEST = 300
+_SECRET = re.compile(r"://[^/\s@]+@")
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +102,7 @@ def unanswered(host: str, how: str = "did not answer") -> str:
 
 def shortened(text: str) -> str:
     """A resolver's words on one line, inert, cut at a word."""
-    line = inert(" ".join(text.split()))
+    line = inert(_SECRET.sub("://", " ".join(text.split())))
     if len(line) <= _LONGEST:
         return line
     return line[:_LONGEST].rsplit(" ", 1)[0] + " ..."

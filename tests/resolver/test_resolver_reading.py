@@ -266,6 +266,11 @@ def test_words_of_a_resolver_are_inert_and_short() -> None:
     assert len(why) < 360
 
 
+def test_a_password_in_a_resolvers_words_is_left_out() -> None:
+    why = unverified("error at https://ada:hunter2@mirror.example.org/simple").why
+    assert why == "could not be verified: error at https://mirror.example.org/simple"
+
+
 def test_a_sentence_counts_what_it_does_not_name() -> None:
     files = tuple(File(url="", name=one, version="1") for one in ("zlib", "torch", "numpy"))
     assert resolved(files, "uv 1").why == "resolves: torch 1 and 2 more (uv 1)"

@@ -18,7 +18,7 @@ from cudadoctor.findings import PackageChange
 from cudadoctor.plan import Plan, Step
 from cudadoctor.resolver import Verdict, planned, sizes, verify
 from cudadoctor.resolver.image import inside
-from cudadoctor.resolver.question import environment, question_of
+from cudadoctor.resolver.question import environment, is_plain, question_of
 from cudadoctor.resolver.target import Target, target_of
 from cudadoctor.resolver.verdict import File
 
@@ -106,6 +106,50 @@ def test_settings_of_uv_stay_uvs_where_the_plan_is_for_uv() -> None:
     m = changed(machine(), "python", index=settings)
     question = question_of(m, PackageChange(install=("torch==2.14.1",)), "uv")
     assert environment("uv", question, here=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("requirement", "plain"),
+    [
+        ("torch", True),
+        ("torch==2.14.1+cu126", True),
+        ("numpy>=1.26,<2", True),
+        ("ray[default,tune]~=2.9", True),
+        ('triton==3.1.0;sys_platform=="linux"', True),
+        ("torch@https://example.org/torch.whl", False),
+        ("git+https://example.org/torch", False),
+        ("folder/package", False),
+        ("evil.zip", False),
+        ("evil-1.0.tar.gz", False),
+        ("./here", False),
+        ("-r", False),
+        ("--index-url=https://example.org", False),
+        ("torch==1\nevil", False),
+    ],
+)
+def test_only_releases_of_an_index_are_asked_for(requirement: str, plain: bool) -> None:
+    assert is_plain(requirement) is plain
+
+
+def test_a_requirement_that_would_be_built_is_not_asked_for() -> None:
+    change = PackageChange(install=("torch==2.14.1", "evil@file:///tmp/evil"))
+    found = verify(change, machine(), knowledge.load(), here=False)
+    assert found.why == (
+        "could not be verified: evil@file:///tmp/evil names no release of a package index"
+    )
+
+
+def test_folders_of_another_machine_are_not_searched() -> None:
+    settings = Index(
+        extra=("file:///opt/simple", "https://mirror.example.org/simple"),
+        find_links=("/opt/wheels",),
+        origin="/etc/pip.conf",
+    )
+    m = changed(machine(), "python", index=settings)
+    question = question_of(m, PackageChange(install=("torch==2.14.1",)), "pip")
+    assert environment("pip", question, here=False) == {
+        "PIP_EXTRA_INDEX_URL": "https://mirror.example.org/simple"
+    }
 
 
 def test_an_image_has_a_python_and_a_libc_of_its_own() -> None:
