@@ -144,13 +144,15 @@ class Transaction:
         self.touched = True
 
     def _apply(self, number: int, task: Task) -> None:
-        for argv in task.commands:
+        what = f"step {number + 1} of {len(self.begun.tasks)}: {task.title}"
+        for which, argv in enumerate(task.commands, 1):
             self._heed()
-            self._run(number, task, argv)
+            many = f" ({which} of {len(task.commands)})" if len(task.commands) > 1 else ""
+            self._run(number, task, argv, what + many)
         if task.files:
             self._write(number, task)
 
-    def _run(self, number: int, task: Task, argv: tuple[str, ...]) -> None:
+    def _run(self, number: int, task: Task, argv: tuple[str, ...], what: str) -> None:
         try:
             command = Command(argv, environment(self.env, task.variables), self.log)
         except OSError as error:
@@ -161,7 +163,6 @@ class Transaction:
             command.end()
             raise
         command.go()
-        what = f"step {number + 1} of {len(self.begun.tasks)}: {task.title}"
         with self.following.doing(what):
             ended = command.wait(self.following.line, self.interrupts)
         self._heed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from cudadoctor.repair.chosen import Chosen, Left
     from cudadoctor.repair.place import Place
     from cudadoctor.repair.records import Opinion
+
+
+LONGEST = 300
+MOST_LINES = 4
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,11 +115,17 @@ def outcome(one: Outcome, width: int) -> Iterator[str]:
     """The last words."""
     if one.tail:
         yield "the tool said last:"
-        for line in one.tail:
-            yield f"  {inert(line)[:400]}"
+        for line in telling(one.tail):
+            yield from wrapped(f"  {inert(line)[:LONGEST]}", width, 0, 4)
     yield from wrapped(one.why, width, 0)
     for note in one.notes:
         yield from wrapped(note, width, 0)
+
+
+def telling(tail: tuple[str, ...]) -> tuple[str, ...]:
+    """Of a tool's last lines those that say what went wrong, else the last few."""
+    errors = [one for one in tail if re.match(r"\s*(error|fatal|\S*Error)\b", one, re.IGNORECASE)]
+    return tuple(errors[-MOST_LINES:] or tail[-MOST_LINES:])
 
 
 def document(
