@@ -138,9 +138,7 @@ def _made(work: Job, asked: Asked) -> int:
         workplace = _workplace(work)
         try:
             with shown_on_stderr() as progress:
-                run = running.Runner(
-                    ear, progress, work.place.path, lambda: workplace.lock, workplace.mark_late
-                )
+                run = running.Runner(ear, progress, workplace)
                 made = making.make(workplace, work.recipe, run)
         except BaseException:
             workplace.remove()

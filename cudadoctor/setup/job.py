@@ -42,7 +42,7 @@ def planned(chosen: Chosen, place: Place, tools: Tools, kb: Knowledge, asked: As
     assert build is not None
     made = recipes.recipe(chosen, place.path, tools, kb)
     verified, finding, sizes = _asked(chosen, made, kb) if asked.verify else (None, None, ())
-    free = _free(place.parent)
+    free = _free(place.path if place.kind == "folder" else place.parent)
     return Job(
         chosen=chosen,
         place=place,

@@ -22,13 +22,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cudadoctor.setup.recipe import Recipe
-    from cudadoctor.setup.running import Ended
 
+SCRATCH = f"{MARKER}-tmp"
 TEXT = "cudadoctor setup is making this environment, or was killed while it did.\n"
 
 
 class Busy(Exception):  # noqa: N818 - a state of the world, told in one sentence
     """Another setup works in this folder."""
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command ended. why: a sentence where it failed. said: its last lines.
+
+    signal: the one that told the doctor to stop.
+    """
+
+    why: str | None = None
+    said: tuple[str, ...] = ()
+    signal: int | None = None
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +68,14 @@ class Workplace:
             with contextlib.suppress(FileNotFoundError):
                 self.path.rmdir()
         else:
-            self.path.mkdir(exist_ok=self.kept)
+            self.path.mkdir(exist_ok=self.kept or place.ours)
             self.mark()
+            self.scratch.mkdir()
+
+    @property
+    def scratch(self) -> Path:
+        """For temporary files of the commands: on the same disk, and removed with the rest."""
+        return self.path / SCRATCH
 
     def mark(self) -> None:
         """Put the marker there, as soon as there is a folder, and hold it."""
@@ -85,7 +102,7 @@ class Workplace:
         assert self.lock is not None
         try:
             _hold(self.lock)
-        except OSError:
+        except BlockingIOError:
             os.close(self.lock)
             self.lock = None
             raise Busy from None
@@ -96,6 +113,7 @@ class Workplace:
 
     def finish(self) -> None:
         """It is an environment now, and no longer ours to remove."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
         self._unmark()
 
     def remove(self) -> str | None:
@@ -156,4 +174,9 @@ def _hold(handle: int) -> None:
         return
     import fcntl
 
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # a file system without locks: the marker alone has to do
+        return

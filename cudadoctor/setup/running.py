@@ -13,15 +13,14 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import IO
 
-import msgspec
-
 from cudadoctor.progress import Progress
 from cudadoctor.render import inert
+from cudadoctor.setup.making import Ended, Workplace
 
 KEPT_LINES = 200
 SHOWN_COLUMNS = 70
@@ -35,17 +34,6 @@ _MISLEADING = frozenset(
     | {"UV_FROZEN", "UV_NO_SYNC", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
 )
 """Variables that lead an installation to another place than the new environment."""
-
-
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended. why: a sentence where it failed. said: its last lines.
-
-    signal: the one that told the doctor to stop.
-    """
-
-    why: str | None = None
-    said: tuple[str, ...] = ()
-    signal: int | None = None
 
 
 class Ear:
@@ -76,9 +64,14 @@ def listening() -> Iterator[Ear]:
             signal.signal(number, handler)
 
 
-def clean(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a package manager: nothing that leads it elsewhere or lets it ask."""
+def clean(env: Mapping[str, str], scratch: str | None = None) -> dict[str, str]:
+    """The environment for a package manager: nothing that leads it elsewhere or lets it ask.
+
+    scratch: for its temporary files, where the user has named no place for them: /tmp may be small.
+    """
     kept = {name: value for name, value in env.items() if name not in _MISLEADING}
+    if scratch is not None:
+        kept.setdefault("TMPDIR", scratch)
     return kept | {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
@@ -90,21 +83,12 @@ def name_of(argv: tuple[str, ...]) -> str:
 
 
 class Runner:
-    """Runs one command after the other. each_turn: called while waiting, five times a second."""
+    """Runs one command after the other in the workplace."""
 
-    def __init__(
-        self,
-        ear: Ear,
-        progress: Progress,
-        folder: str,
-        held: Callable[[], int | None],
-        each_turn: Callable[[], None],
-    ) -> None:
+    def __init__(self, ear: Ear, progress: Progress, workplace: Workplace) -> None:
         self.ear = ear
         self.progress = progress
-        self.folder = folder
-        self.held = held
-        self.each_turn = each_turn
+        self.workplace = workplace
 
     def __call__(self, argv: tuple[str, ...]) -> Ended:
         if self.ear.heard is not None:
@@ -124,7 +108,7 @@ class Runner:
         return Ended(why=_why(argv, code), said=teller.said)
 
     def _started(self, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
-        handle = self.held()
+        handle, place = self.workplace.lock, self.workplace
         # The lock stays held while this child lives, also where the doctor is killed.
         inherited = (handle,) if handle is not None and sys.platform != "win32" else ()
         return subprocess.Popen(
@@ -132,8 +116,8 @@ class Runner:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=clean(os.environ),
-            cwd=self.folder if os.path.isdir(self.folder) else None,  # noqa: PTH112
+            env=clean(os.environ, str(place.scratch) if place.scratch.is_dir() else None),
+            cwd=place.path if place.path.is_dir() else None,
             start_new_session=True,
             pass_fds=inherited,
         )
@@ -142,7 +126,7 @@ class Runner:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.wait(HEARING_S)
-            self.each_turn()
+            self.workplace.mark_late()
             if self.ear.heard is not None:
                 return _stopped(child)
 

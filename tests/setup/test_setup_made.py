@@ -81,7 +81,7 @@ def test_what_is_installed_and_does_not_work_is_kept_and_told(broken: Path, tmp_
     assert Path(told["python"]).exists()
     assert told["build"]["torch"] == TORCH
     assert told["activate"] == {}
-    assert not (folder / MARKER).exists()
+    assert not list(folder.glob(f"{MARKER}*"))
     assert sorted(told) == [
         *("activate", "base", "build", "commands", "cudadoctor", "environment", "files"),
         *("knowledge", "outcome", "primary", "python", "schema", "size", "smoke", "tool"),
@@ -92,6 +92,7 @@ def test_what_is_installed_and_does_not_work_is_kept_and_told(broken: Path, tmp_
 def test_the_report_names_what_is_wrong_and_how_to_use_it(broken: Path, tmp_path: Path) -> None:
     folder = tmp_path / "env"
     narrow = environment(broken, COLUMNS="60", LC_ALL="C")
+    narrow.pop("HOME", None)
     ran = setup(folder, narrow, *OPTIONS)
     assert ran.returncode == 1
     assert f"source {folder}/bin/activate" in ran.stdout
@@ -140,13 +141,21 @@ def test_where_nobody_can_be_asked_nothing_is_made(broken: Path, tmp_path: Path)
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("answer", ["n\n", "\n", "yes please\n", ""])
-def test_any_other_answer_than_yes_makes_nothing(broken: Path, tmp_path: Path, answer: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        ("n\n", "Nothing was made."),
+        ("yes please\n", "Nothing was made."),
+        ("", "Nothing was made."),
+        ("y\n", "what was made is removed"),  # begun, on an index without torch
+    ],
+)
+def test_only_a_yes_lets_it_begin(tmp_path: Path, answer: str, end: str) -> None:
     folder = tmp_path / "env"
     mine, theirs = pty.openpty()
     child = subprocess.Popen(
-        argv(folder, "--torch", TORCH),
-        env=environment(broken),
+        argv(folder, *OPTIONS[1:]),
+        env=environment(index(tmp_path)),
         stdin=theirs,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -157,7 +166,8 @@ def test_any_other_answer_than_yes_makes_nothing(broken: Path, tmp_path: Path, a
     _, said = child.communicate(timeout=60)
     os.close(mine)
     assert child.returncode == 1
-    assert "Nothing was made." in said
+    assert f"Type y to make {folder}; anything else leaves all as it is" in said
+    assert end in said
     assert not folder.exists()
 
 
@@ -262,9 +272,3 @@ def test_a_release_that_does_not_exist_is_told_with_a_document(
     assert ran.returncode == 1
     assert (told["outcome"], told["environment"], told["commands"]) == ("no-build", None, [])
     assert told["why"][-1] == "Nothing was made."
-
-
-def test_it_works_without_a_home(broken: Path, tmp_path: Path) -> None:
-    env = environment(broken)
-    env.pop("HOME", None)
-    assert "is made and kept" in setup(tmp_path / "env", env, *OPTIONS).stderr

@@ -195,6 +195,11 @@ def test_variables_that_lead_an_installation_astray_are_left_out() -> None:
     }
 
 
+def test_temporary_files_go_where_the_user_says_else_beside_the_rest() -> None:
+    assert clean({}, "/env/tmp")["TMPDIR"] == "/env/tmp"
+    assert clean({"TMPDIR": "/scratch"}, "/env/tmp")["TMPDIR"] == "/scratch"
+
+
 @pytest.mark.parametrize(
     ("argv", "name"),
     [
