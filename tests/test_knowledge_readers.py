@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +15,8 @@ from update_fixtures import CODE, html, metadata, tables
 from cudadoctor.knowledge.build.seen import ORDER, SOURCES, merged
 from cudadoctor.knowledge.update import torch_index
 from cudadoctor.knowledge.update.companion_releases import Paired, pair_for
-from cudadoctor.knowledge.update.listing import files_of
-from cudadoctor.knowledge.update.pages import Unreadable
+from cudadoctor.knowledge.update.listing import completed, files_of
+from cudadoctor.knowledge.update.pages import Unreadable, text_of
 from cudadoctor.knowledge.update.public import (
     conda_forge,
     cuda_notes,
@@ -91,6 +93,11 @@ def test_what_a_link_says_of_its_file_is_read() -> None:
     assert file.url == "https://pypi.org/f/torch-9.0.tar.gz"
 
 
+def test_a_link_that_is_no_address_leaves_its_file_without_one() -> None:
+    body = b'{"files": [{"filename": "torch-1.tar.gz", "url": "//["}]}'
+    assert [file.url for file in files_of("torch", body, PAGE)] == [""]
+
+
 # --- inside of wheels -------------------------------------------------------------------------
 
 
@@ -113,6 +120,7 @@ def test_a_cpu_build_names_no_cuda() -> None:
 def test_the_longest_list_of_code_in_a_library_is_the_list() -> None:
     flags = " ".join(CODE).encode()
     assert archs_in(b"\0sm_90\0 sm_1\0" + flags + b" \0compute_90\0") == CODE
+    assert archs_in(b"std::string ipc_h" + flags + b"\0\0") == CODE
     assert archs_in(b"no code sm_90 here") is None
 
 
@@ -291,7 +299,8 @@ def seen(*rows: dict[str, Any], collected: str = "2026-11-21") -> dict[str, Any]
 
 def a_row(torch: str, day: str, **values: Any) -> dict[str, Any]:
     key = {"torch": torch, "variant": "cu130", "platform": "linux_x86_64"}
-    return {"table": "torch.builds", "key": key, "values": values, "source": "pypi", "seen": day}
+    row = {"table": "torch.builds", "key": key, "values": values, "source": "pypi", "seen": day}
+    return {**row, "new": "default" in values}
 
 
 def built(all_tables: dict[str, dict[str, Any]], torch: str) -> dict[str, Any]:
@@ -383,3 +392,46 @@ def test_every_list_that_an_update_writes_has_an_order_and_sources() -> None:
         place = TABLES[table][part]
         first = place[0] if isinstance(place, list) else {}
         assert "sources" in first or name in SOURCES
+
+
+# --- whatever a page holds --------------------------------------------------------------------
+
+READABLE = (
+    html("torch-2.15.0+cu130-cp313-cp313-manylinux_2_28_x86_64.whl"),
+    metadata("torch", "1", ("numpy>=2",)),
+    MATRIX.encode(),
+    notes(("CUDA 13.6 GA", "&gt;=620.10.01", "N/A")).encode(),
+    b'{"results": [{"name": "13.5.0-base-ubuntu26.04"}], "next": null}',
+    b'[{"version": "2.14.1", "attrs": {"subdir": "linux-64", "build": "cuda130_1"}}]',
+    b'{"files": [{"filename": "torch-1.tar.gz", "url": "//["}], "info": {"version": "1"}}',
+)
+READERS: tuple[Callable[[bytes], object], ...] = (
+    lambda body: files_of("torch", body, PAGE),
+    lambda body: torch_index.variants_in(body, PAGE),
+    lambda body: completed((), body),
+    requirements_in,
+    version_in,
+    archs_in,
+    lambda body: release_matrix.read(text_of(body), TABLES, "u"),
+    lambda body: cuda_notes.read(text_of(body), TABLES, "u"),
+    lambda body: docker_hub.read(docker_hub.page(body, "u").names, TABLES, "u"),
+    lambda body: conda_forge.read(body, TABLES, "u"),
+)
+
+
+@st.composite
+def harmed(draw: st.DrawFn) -> bytes:
+    """A page that is read, with a piece of it replaced."""
+    body = draw(st.sampled_from(READABLE))
+    start = draw(st.integers(0, len(body)))
+    stop = draw(st.integers(start, len(body)))
+    middle = draw(st.binary(max_size=6) | st.sampled_from([b"<![x[", b'"\\ud800"', b"9" * 5000]))
+    return body[:start] + middle + body[stop:]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=80) | harmed())
+def test_every_reader_reads_a_page_or_says_that_it_cannot(body: bytes) -> None:
+    for reader in READERS:
+        with contextlib.suppress(Unreadable):
+            reader(body)

@@ -193,6 +193,15 @@ def test_a_rebuild_from_the_collected_facts_gives_the_same_bytes(folder: Path) -
     assert rebuilt == there
 
 
+def test_every_new_row_has_a_value_or_a_null_for_each_column(folder: Path) -> None:
+    run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
+    for row in json.loads((folder / "build" / "own" / "seen.json").read_bytes())["rows"]:
+        name, _, part = row["table"].partition(".")
+        if row["new"]:
+            columns = tables()[name][part][0].keys() - {"sources"}
+            assert columns == {*row["key"], *row["values"]}, row["table"]
+
+
 def test_no_table_loses_a_row_or_its_order(folder: Path) -> None:
     run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     for name, part in (("torch", "builds"), ("torch", "releases"), ("companions", "releases")):
@@ -351,9 +360,11 @@ def test_hostile_names_and_words_of_the_index_are_shown_inert(
     pages["https://pypi.org/pypi/xformers/json"] = json.dumps(
         {"info": info, "releases": {}}
     ).encode()
-    run(folder, pages, "--only", "xformers")
+    run(folder, pages, "--only", "xformers", "--write")
     shown = capsys.readouterr()
     assert (shown.out + shown.err).replace("\n", "").isprintable()
+    row = next(r for r in table(folder, "companions")["releases"] if r["version"] == "9.9")
+    assert row["python"] is None
 
 
 def test_a_wish_for_an_unknown_place_is_wrong_usage(

@@ -1,8 +1,9 @@
 """Puts the rows that an update saw into the tables: one function for the update and a rebuild.
 
 A row names its table ("torch.builds"), the columns that make it that row (`key`), the columns that
-were seen (`values`), its source and the day. Columns that nobody saw stay as they are; in a new row
-they are null, which is "not known". The result does not depend on how often rows are put in.
+were seen (`values`), its source and the day. Columns that nobody saw stay as they are; in a row
+that was new to the tables (`new`) they are null, which is "not known". The result does not depend
+on how often rows are put in.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def enter(tables: dict[str, dict[str, Any]], row: Mapping[str, Any], *, older: b
         if part:
             table[part] = dict(sorted(place.items(), key=lambda one: Version(one[0])))
     else:
-        if row_of(place, row["key"]) is None and not _is_whole(row, place[0]):
+        if row_of(place, row["key"]) is None and not row["new"]:
             return  # a part of a row that the facts no longer have
         place, changed = _in_list(place, row, older)
         table[part] = _ordered(full, rows=table[part])
@@ -100,10 +101,6 @@ def _in_list(
         new["sources"] = []
     rows.append(new)
     return new, True
-
-
-def _is_whole(row: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
-    return like.keys() - {"sources"} <= {*row["key"], *row["values"]}
 
 
 def _ordered(name: str, *, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -153,7 +153,7 @@ def _companion(
     """New releases of a package; with the requirement of each known one."""
     url = _page(index, package)
     found = companions.companions_of(package, _files(fetch, index, package, days=True))
-    rows = []
+    rows = [*companions.known_platforms(found, tables, package, url)]
     failures = []
     for one in companions.unknown(found, tables, package):
         try:
@@ -164,7 +164,7 @@ def _companion(
         rows.append(companions.row(one, requires, url))
     known = {row["version"]: row["torch"] for row in tables["companions"]["releases"]
              if row["package"] == package}  # fmt: skip
-    known |= {row.key["version"]: row.values["torch"] for row in rows}
+    known |= {row.key["version"]: row.values["torch"] for row in rows if "torch" in row.values}
     gone = companions.yanked(found, tables, package)
     reading = Reading(rows=tuple(rows), remarks=gone.remarks, failures=tuple(failures))
     return reading, companions.pairs(found, known)

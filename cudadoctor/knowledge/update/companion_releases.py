@@ -21,7 +21,10 @@ TOGETHER_DAYS = 5
 
 
 class Companion(msgspec.Struct, frozen=True):
-    """A release of a companion. file: the one whose METADATA speaks for it, None: no wheel."""
+    """A release of a companion. file: the one whose METADATA speaks for it, None: no wheel.
+
+    platforms: with a wheel, "any" for one without compiled code, () source only.
+    """
 
     package: str
     version: str
@@ -29,6 +32,7 @@ class Companion(msgspec.Struct, frozen=True):
     python: str | None
     yanked: bool
     file: IndexFile | None
+    platforms: tuple[str, ...]
 
 
 PAIRED = ("torchvision", "torchaudio")
@@ -65,10 +69,18 @@ def _companion(package: str, version: str, files: list[IndexFile]) -> Companion:
         package=package,
         version=version,
         day=min((file.day for file in files if file.day), default=None),
-        python=next((file.python for file in files if file.python), None),
+        python=next((file.python for file in files if _is_specifier(file.python)), None),
         yanked=all(file.yanked for file in files),
         file=next(iter([*linux, *wheels]), None),
+        platforms=_platforms(wheels),
     )
+
+
+def _platforms(files: list[IndexFile]) -> tuple[str, ...]:
+    wheels = [wheel for file in files if (wheel := wheel_of(file.filename))]
+    found = {one for wheel in wheels for one in wheel.platforms} - {"macos_x86_64"}
+    found |= {"any" for file in files if file.filename.endswith("-any.whl")}
+    return tuple(sorted(found))
 
 
 def unknown(releases: Iterable[Companion], tables: Tables, package: str) -> tuple[Companion, ...]:
@@ -98,6 +110,28 @@ def yanked(releases: Iterable[Companion], tables: Tables, package: str) -> Readi
     )
 
 
+def known_platforms(
+    releases: Iterable[Companion], tables: Tables, package: str, url: str
+) -> tuple[Row, ...]:
+    """Platforms that a release in the tables has wheels for since; None there stays so."""
+    there = {
+        row["version"]: row["platforms"]
+        for row in tables["companions"]["releases"]
+        if row["package"] == package and row["platforms"] is not None
+    }
+    return tuple(
+        Row(
+            table="companions.releases",
+            key={"package": package, "version": one.version},
+            values={"platforms": sorted({*one.platforms, *there[one.version]})},
+            source=SOURCE,
+            url=url,
+        )
+        for one in releases
+        if one.version in there
+    )
+
+
 def row(one: Companion, requires: tuple[str, ...] | None, url: str) -> Row:
     """The row of a new release. requires: None where nothing could say it."""
     return Row(
@@ -106,6 +140,7 @@ def row(one: Companion, requires: tuple[str, ...] | None, url: str) -> Row:
         values={
             "torch": None if requires is None else specifier_on("torch", requires),
             "python": one.python,
+            "platforms": list(one.platforms),
         },
         source=SOURCE,
         url=url,
@@ -157,6 +192,11 @@ def new_pairs(package: str, tables: Tables, known: Iterable[Paired], url: str) -
                 )
             )
     return tuple(rows)
+
+
+def _is_specifier(text: str | None) -> bool:
+    """Whether that is a requirement on a Python and nothing else."""
+    return bool(text and re.fullmatch(r"[0-9a-z.,<>=!~* ]{1,80}", text))
 
 
 def _pinned(specifier: str) -> str | None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from urllib.parse import urljoin, urlsplit
 
 import msgspec
 from packaging.utils import canonicalize_name
 
-from cudadoctor.knowledge.update.pages import Unreadable, decoded, fed, text_of
+from cudadoctor.knowledge.update.pages import (
+    Unreadable,
+    address,
+    decoded,
+    fed,
+    last_name,
+    text_of,
+)
 from cudadoctor.knowledge.update.wheel_names import release_of
 
 
@@ -113,7 +119,7 @@ def _json_files(body: bytes, base: str) -> list[IndexFile]:
     return [
         IndexFile(
             filename=one.filename,
-            url=urljoin(base, one.url),
+            url=address(base, one.url),
             size_bytes=one.size,
             day=_day(one.upload_time),
             python=one.requires_python,
@@ -158,8 +164,8 @@ def links_of(body: bytes, base: str) -> list[dict[str, str | None]]:
 def _html_files(body: bytes, base: str) -> list[IndexFile]:
     return [
         IndexFile(
-            filename=urlsplit(link["href"] or "").path.rpartition("/")[2].replace("%2B", "+"),
-            url=urljoin(base, link["href"] or "").partition("#")[0],
+            filename=last_name(link["href"] or ""),
+            url=address(base, link["href"] or "").partition("#")[0],
             python=link.get("data-requires-python"),
             yanked="data-yanked" in link,
             metadata=_offers_metadata(link),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 from typing import TypeVar
+from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
@@ -33,3 +34,19 @@ def fed(parser: HTMLParser, text: str, what: str) -> None:
 def text_of(body: bytes) -> str:
     """The text of a page; bytes that are no UTF-8 become marks."""
     return body.decode("utf-8", "replace")
+
+
+def address(base: str, link: str) -> str:
+    """The whole address of a link on a page, "" where it is none."""
+    try:
+        return urljoin(base, link)
+    except ValueError:
+        return ""
+
+
+def last_name(link: str) -> str:
+    """The last name in the path of a link, "" where there is none."""
+    try:
+        return unquote(urlsplit(link).path.rstrip("/").rpartition("/")[2])
+    except ValueError:
+        return ""

@@ -90,10 +90,11 @@ def journal(
     rows = {_name(row): dict(row) for row in seen["rows"]}
     known = {name: dict(source) for name, source in seen["_about"]["sources"].items()}
     for one in changes:
-        row = {**msgspec.to_builtins(one.row), "seen": day}
+        row = {**msgspec.to_builtins(one.row), "seen": day, "new": one.before is None}
         del row["fills"]
-        old = rows.get(_name(row), {"values": {}})
-        rows[_name(row)] = {**row, "values": {**old["values"], **row["values"]}}
+        old = rows.get(_name(row), {"values": {}, "new": False})
+        values = {**old["values"], **row["values"]}
+        rows[_name(row)] = {**row, "values": values, "new": row["new"] or old["new"]}
         known[row["source"]] = {
             "title": sources[row["source"]],
             "url": _place(row["url"]),

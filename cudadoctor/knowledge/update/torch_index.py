@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlsplit
 
 from cudadoctor.knowledge.offers import FIRST_WITH_DEFAULT_TAG
 from cudadoctor.knowledge.update.listing import IndexFile, links_of
-from cudadoctor.knowledge.update.pages import Unreadable
+from cudadoctor.knowledge.update.pages import Unreadable, last_name
 from cudadoctor.knowledge.update.rows import Reading, Row, Tables
 from cudadoctor.knowledge.update.wheel_names import Wheel, wheel_of
 
@@ -30,8 +29,8 @@ def variants_in(body: bytes, base: str) -> tuple[str, ...]:
     """
     found = set()
     for link in links_of(body, base):
-        name = urlsplit(link.get("href") or "").path.rstrip("/").rpartition("/")[2]
-        if re.fullmatch(r"cpu|cu\d{2,3}", name):
+        name = last_name(link.get("href") or "")
+        if re.fullmatch(r"cpu|cu[0-9]{2,3}", name):
             found.add(name)
     if not found:
         raise Unreadable(f"The page {base!a} lists no variant.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cudadoctor.knowledge.build.seen import row_of
 from cudadoctor.knowledge.update.pages import Unreadable, decoded
 from cudadoctor.knowledge.update.rows import Reading, Row, Tables
+from cudadoctor.versions import version_of
 
 SOURCE = "conda-forge"
 URL = "https://api.anaconda.org/package/conda-forge/pytorch/files"
@@ -60,15 +61,15 @@ def _cuda(attributes: _Attributes) -> str | None:
     if not attributes.build.startswith("cuda"):
         return None
     for wanted in attributes.depends:
-        found = re.fullmatch(r"cuda-version >=(\d{1,2}\.\d{1,2}),<\d{1,2}(?:\.0a0)?", wanted)
+        found = re.fullmatch(
+            r"cuda-version >=([0-9]{1,2}\.[0-9]{1,2}),<[0-9]{1,2}(?:\.0a0)?", wanted
+        )
         if found:
             return found[1]
-    named = re.match(r"cuda_?(\d{2,3})(?!\d)", attributes.build)
+    named = re.match(r"cuda_?([0-9]{2,3})(?![0-9])", attributes.build)
     return f"{named[1][:-1]}.{named[1][-1]}" if named else None
 
 
 def _final(version: str) -> bool:
-    try:
-        return not Version(version).is_prerelease
-    except InvalidVersion:
-        return False
+    found = version_of(version)
+    return found is not None and not found.is_prerelease

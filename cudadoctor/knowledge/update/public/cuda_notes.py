@@ -14,8 +14,10 @@ SOURCE = "cuda-notes"
 URL = "https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/index.html"
 TITLE = "NVIDIA CUDA Toolkit release notes, drivers of each toolkit"
 
-_RELEASE = re.compile(r"CUDA (\d+\.\d+)(?:\.\d+)?(?: (?:GA|Update (\d+)))?", re.IGNORECASE)
-_FLOOR = re.compile(r">= ?(\d{3}(?:\.\d{1,3}){1,2})")
+_RELEASE = re.compile(
+    r"CUDA (\d{1,2}\.\d{1,2})(?:\.\d{1,2})?(?: (?:GA|Update (\d{1,2})))?", re.IGNORECASE
+)
+_FLOOR = re.compile(r">= ?(\d{3}(?:\.\d{1,3}){1,2})", re.ASCII)
 
 
 class _Rows(HTMLParser):

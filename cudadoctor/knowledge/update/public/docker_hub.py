@@ -17,7 +17,10 @@ TITLE = "Docker Hub, tags of nvidia/cuda"
 MOST_PAGES = 60
 
 _TAG = re.compile(
-    r"(\d+\.\d+\.\d+)-((?:cudnn\d?-|tensorrt-)?(?:base|runtime|devel))-([a-z]+\d[\d.]*)"
+    r"(\d{1,2}\.\d{1,2}\.\d{1,3})"
+    r"-((?:cudnn\d?-|tensorrt-)?(?:base|runtime|devel))"
+    r"-([a-z]{2,20}\d[\d.]{0,7})",
+    re.ASCII,
 )
 
 

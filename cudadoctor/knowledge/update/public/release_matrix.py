@@ -14,7 +14,7 @@ SOURCE = "release-md"
 URL = "https://raw.githubusercontent.com/pytorch/pytorch/main/RELEASE.md"
 TITLE = "pytorch/pytorch RELEASE.md, release compatibility matrix"
 
-_CUDA = re.compile(r"CUDA (\d{1,2}\.\d)\b(?: ?\(CUDNN (\d[\d.]*\d)\))?", re.IGNORECASE)
+_CUDA = re.compile(r"CUDA (\d{1,2}\.\d)\b(?: ?\(CUDNN (\d[\d.]*\d)\))?", re.IGNORECASE | re.ASCII)
 
 
 def read(text: str, tables: Tables, url: str) -> Reading:
