@@ -166,7 +166,8 @@ def _companion(
              if row["package"] == package}  # fmt: skip
     known |= {row.key["version"]: row.values["torch"] for row in rows if "torch" in row.values}
     gone = companions.yanked(found, tables, package)
-    reading = Reading(rows=tuple(rows), remarks=gone.remarks, failures=tuple(failures))
+    remarks = (*gone.remarks, *companions.by_hand(rows))
+    reading = Reading(rows=tuple(rows), remarks=remarks, failures=tuple(failures))
     return reading, companions.pairs(found, known)
 
 

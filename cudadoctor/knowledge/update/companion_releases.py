@@ -20,6 +20,10 @@ TOGETHER_DAYS = 5
 """A package without an exact pin belongs to the torch that was uploaded as close as this."""
 
 
+OWN_BINARIES = ("xformers", "flash-attn", "bitsandbytes")
+"""Packages whose binaries have a table of their own: no index says what they were built for."""
+
+
 class Companion(msgspec.Struct, frozen=True):
     """A release of a companion. file: the one whose METADATA speaks for it, None: no wheel.
 
@@ -93,6 +97,16 @@ def unknown(releases: Iterable[Companion], tables: Tables, package: str) -> tupl
         if Version(one.version) not in known
         and Version(one.version) > min(known)
         and not one.yanked
+    )
+
+
+def by_hand(rows: Iterable[Row]) -> tuple[str, ...]:
+    """A remark for each new release of a package whose binaries have a table of their own."""
+    return tuple(
+        f"Which torch and CUDA the binaries of {one.key['package']} {one.key['version']} are for"
+        " is to be looked up by hand."
+        for one in rows
+        if one.key["package"] in OWN_BINARIES and "torch" in one.values
     )
 
 
