@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from cudadoctor.dialects import docker
 from cudadoctor.dialects.index import host_of
 from cudadoctor.facts import Machine
 from cudadoctor.findings import PackageChange
+from cudadoctor.language import language
 
 MACHINES = Path(__file__).parent / "machines"
 CU126 = "https://download.pytorch.org/whl/cu126"
@@ -335,6 +337,44 @@ def test_conda_makes_an_environment_where_the_examined_one_is_not_its_own() -> N
     assert (program, verb) == ("conda", "create")
     assert words[:3] == ["-y", "-p", "/home/ada/.venvs/torch-conda"]
     assert "python=3.12" in words and "not conda's" in (written.note or "")
+
+
+def test_conda_is_asked_for_the_last_release_with_that_cuda_major() -> None:
+    old = PackageChange(install=("torch==2.7.1",), variant="cu118", cuda="11.8")
+    written = dialects.write(conda(), KB, old)
+    assert written.commands[-1][-2:] == ("pytorch-gpu=2.5.1", "cuda-version>=11.8,<12")
+    assert "made for CUDA 11 is 2.5.1" in (written.note or "")
+
+
+def test_a_range_of_cuda_holds_what_conda_forge_made_the_release_with() -> None:
+    older = PackageChange(install=("torch==2.4.1",), variant="cu124", cuda="12.4")
+    assert "cuda-version>=12.0,<13" in commands(conda(), older)[-1]
+
+
+JETSON = PackageChange(
+    install=("torch", "torchvision"),
+    index="https://pypi.jetson-ai-lab.io/jp6/cu126/+simple/",
+    variant="cu126",
+    cuda="12.6",
+)
+
+
+@pytest.mark.parametrize("wish", ["conda", "pixi", "docker"])
+def test_a_jetsons_wheels_come_from_their_own_index_by_every_tool(wish: Any) -> None:
+    written = dialects.write(machine("orin-jetson"), KB, JETSON, wish)
+    assert "jetson-ai-lab" in repr(written)
+    assert "conda-forge'" not in repr(written) and "nvidia/cuda:" not in repr(written)
+
+
+@pytest.mark.parametrize("wish", ["pip", "uv", "conda", "pixi", "docker"])
+@pytest.mark.parametrize("change", [TO_CU126, DEFAULT, JETSON, OLD_WISH])
+def test_what_every_tool_says_is_told_in_spanish(wish: Any, change: PackageChange) -> None:
+    say = language("es")
+    for m in (machine(), conda(), machine("gtx1080-linux"), machine(driver={"cuda": None})):
+        written = dialects.write(m, KB, change, wish)
+        for text in filter(None, (written.manual, written.note)):
+            left = re.split(r"(?<=\.) (?=[A-Z])", text)
+            assert not [part for part in left if say.spoken(part) == part], text
 
 
 def test_a_driver_that_conda_cannot_see_is_told_to_it() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from packaging.version import Version
 
 from cudadoctor.builds import capabilities_of, platform_of
 from cudadoctor.dialects import pip
 from cudadoctor.dialects.address import manager
 from cudadoctor.dialects.environment import folder_for
-from cudadoctor.dialects.index import TAGGED
+from cudadoctor.dialects.index import TAGGED, is_foreign
 from cudadoctor.dialects.written import Command, Written, joined
 
 if TYPE_CHECKING:
@@ -25,19 +26,23 @@ _PLATFORMS = ("linux_x86_64", "windows_amd64")
 _META_FROM = Version("1.13")
 """From this release on the pytorch channel names the CUDA version by pytorch-cuda."""
 _NO_GPU_SEEN = (
-    "conda picks a CUDA build only where it sees the driver; where it does not, set "
+    "A CUDA build is taken only where conda sees the driver; where it does not, set "
     "CONDA_OVERRIDE_CUDA={cuda} for the command."
 )
 _OLD_CUDNN = (
     "Newer cuDNN refuses this GPU, so an older one is asked for; where conda finds no set with it, "
     "torch's own wheels (--with pip) serve."
 )
+_NO_SUCH = "No conda channel has such builds, so pip takes them from the index made for them."
 _ENDED = "The pytorch channel ended with torch {newest}; conda-forge has no such build of {torch}."
 
 
 def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     """The change in the examined conda environment; in a new one where it is not conda's."""
     conda = manager(m, "mamba", "micromamba", "conda") or "conda"
+    if is_foreign(change.index):
+        made = pip.write(m, change)
+        return msgspec.structs.replace(made, note=joined(made.note, _NO_SUCH))
     channels, specs = packages_of(m, kb, change)
     note = _note(m, kb, change, specs)
     if specs and not is_condas(m):
@@ -105,15 +110,23 @@ def _note(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> s
         return _ENDED.format(newest=kb.newest_on_conda("pytorch"), torch=release)
     if not any(one.startswith("pytorch-gpu") for one in specs):
         return None
-    seen = kb.newest_on_conda("conda-forge")
-    other = (
-        f"conda-forge makes its own builds, and its torch {release} was not seen yet (the newest "
-        f"seen is {seen}): the newest that fits is taken."
-    )
     old = any(one.startswith("cudnn<") for one in specs)
-    exact = f"pytorch-gpu={release}" in specs
     blind = None if m.driver.cuda else _NO_GPU_SEEN.format(cuda=change.cuda)
-    return joined(None if exact else other, _OLD_CUDNN if old else None, blind)
+    return joined(_other_release(m, kb, change), _OLD_CUDNN if old else None, blind)
+
+
+def _other_release(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
+    """That conda-forge has another release than the wished one, None where it has that."""
+    release, pinned = _release(change), _pinned(m, kb, change)
+    if not release or str(pinned) == release:
+        return None
+    major = change.cuda.partition(".")[0] if change.cuda else ""
+    if pinned is not None:
+        return f"The last torch that conda-forge made for CUDA {major} is {pinned}."
+    return (
+        f"The builds of conda-forge are its own, and torch {release} was not seen there yet (the "
+        f"newest seen is {kb.newest_on_conda('conda-forge')}): the newest that fits is taken."
+    )
 
 
 def _release(change: PackageChange) -> str:
@@ -127,22 +140,38 @@ def specs_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...
     names = [pip.name_of(one) for one in wanted]
     if "torch" not in names:
         return tuple(_spec(one) for one in wanted)
-    release = wanted[names.index("torch")].partition("==")[2]
-    made = _made(m, kb, release)
     flavour = "pytorch-gpu" if change.cuda else "pytorch-cpu"
-    if change.cuda:
-        major = Version(change.cuda).major
-        known = any(cuda.major == major for cuda in made)
-    else:
-        known = bool(made)
+    pinned = _pinned(m, kb, change)
     # Companions without a version: conda-forge pairs them with the torch that it chooses.
     others = tuple(
         conda_name(name) if name in ("torchvision", "torchaudio") else _spec(one)
         for name, one in zip(names, wanted, strict=True)
         if name != "torch" and not name.startswith(_FROM_TORCH)
     )
-    torch = f"{flavour}={release}" if known else flavour
+    torch = f"{flavour}={pinned}" if pinned else flavour
     return (torch, *cuda_range(m, kb, change), *_old_cudnn(m, kb, change), *others)
+
+
+def _pinned(m: Machine, kb: Knowledge, change: PackageChange) -> Version | None:
+    """The release to ask conda-forge for: the wished one, or the last with that CUDA major.
+
+    None leaves it to conda: the newest release has that major, or none is known to have it.
+    """
+    release = _release(change)
+    wished = Version(release) if release else None
+    if wished is not None and _has(m, kb, wished, change):
+        return wished
+    if change.cuda is None or _has(m, kb, kb.newest_on_conda("conda-forge"), change):
+        return None
+    return next((one for one in kb.torch_releases() if _has(m, kb, one, change)), None)
+
+
+def _has(m: Machine, kb: Knowledge, release: Version, change: PackageChange) -> bool:
+    """Whether conda-forge is known to have that release, with the change's CUDA major."""
+    made = _made(m, kb, str(release))
+    if change.cuda is None:
+        return bool(made)
+    return any(one.major == Version(change.cuda).major for one in made)
 
 
 def _old_cudnn(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...]:
@@ -160,8 +189,8 @@ def cuda_range(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, .
     if change.cuda is None:
         return ()
     wanted = Version(change.cuda)
-    newest = _made(m, kb, str(kb.newest_on_conda("conda-forge")))
-    same = [cuda for cuda in newest if cuda.major == wanted.major]
+    release = _pinned(m, kb, change) or kb.newest_on_conda("conda-forge")
+    same = [cuda for cuda in _made(m, kb, str(release)) if cuda.major == wanted.major]
     lowest = min(wanted, *same) if same else Version(f"{wanted.major}.0")
     return (f"cuda-version>={lowest.major}.{lowest.minor},<{wanted.major + 1}",)
 

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from cudadoctor.dialects import images
 from cudadoctor.dialects.images import PLAIN, PYTHON_OF, Image
-from cudadoctor.dialects.index import TORCH_INDEX, Source, options, pinned, source_for
+from cudadoctor.dialects.index import TORCH_INDEX, Source, is_foreign, options, pinned, source_for
 from cudadoctor.dialects.pip import sound, split_compiled
 from cudadoctor.dialects.written import Written, joined
 from cudadoctor.findings import Edit
@@ -29,6 +29,8 @@ _PLATFORMS = {"x86_64": "linux_x86_64", "aarch64": "linux_aarch64", "arm64": "li
 
 def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     """The lines that bring the change's packages into an image."""
+    if is_foreign(change.index):
+        return _of_jetson(change)
     change = _in_linux(m, kb, change)
     source = source_for(m, change, "docker")
     image = image_for(m, kb, change)
@@ -43,6 +45,21 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         manual=f"Build an image from these lines and start it with `{start}`.",
         note=joined(asks, source.note),
     )
+
+
+def _of_jetson(change: PackageChange) -> Written:
+    """An image for a Jetson: which of NVIDIA's it starts from is not in the tables."""
+    pip = ("pip", "install", "--no-cache-dir", *sound(change.install))
+    return Written(
+        tool="docker",
+        edits=(Edit(file="Dockerfile", what=f"RUN {shlex.join((*pip, *_index(change)))}"),),
+        manual="Start from NVIDIA's l4t image for this JetPack, since an nvidia/cuda image is made "
+        "for other computers, and start the container with `docker run --runtime nvidia`.",
+    )
+
+
+def _index(change: PackageChange) -> tuple[str, ...]:
+    return ("--index-url", change.index) if change.index else ()
 
 
 def image_for(m: Machine, kb: Knowledge, change: PackageChange) -> Image | None:

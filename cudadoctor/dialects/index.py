@@ -48,8 +48,7 @@ def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
 
 def _found(m: Machine, change: PackageChange, tool: str) -> Source:
     configured = m.python.index
-    foreign = change.index is not None and not _is_official(change.index)
-    if configured is None or change.variant is None or foreign:
+    if configured is None or change.variant is None or is_foreign(change.index):
         return Source(index=change.index)
     own = _torch_mirror(configured, change.variant)
     if own is not None:
@@ -127,6 +126,11 @@ def _leads_astray(configured: Index, change: PackageChange) -> bool:
     return bool(variants - {change.variant}) or any(
         _is_official(url) and change.index is None for url in indexes
     )
+
+
+def is_foreign(index: str | None) -> bool:
+    """Whether an index is neither the default one nor torch's: NVIDIA's for a Jetson."""
+    return index is not None and not _is_official(index)
 
 
 def _is_official(url: str) -> bool:

@@ -12,7 +12,7 @@ from packaging.version import Version
 from cudadoctor.builds import capabilities_of, platform_of
 from cudadoctor.dialects.address import manager, parent
 from cudadoctor.dialects.conda import conda_name, specs_of
-from cudadoctor.dialects.index import TAGGED
+from cudadoctor.dialects.index import TAGGED, is_foreign
 from cudadoctor.dialects.pip import name_of, sound
 from cudadoctor.dialects.written import Command, Written
 from cudadoctor.findings import Edit
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
 
 _BY_WHEELS = (
-    "conda-forge is not known to have torch {torch} for this GPU, so pixi takes torch's own wheels."
+    "It is not known that conda-forge has torch {torch} for this GPU, so torch's own wheels are "
+    "taken."
 )
 _FIRST = "First change pixi.toml, then run the command{where}."
 _NO_PROJECT = " in the project's folder (`pixi init` makes a new one)"
@@ -39,24 +40,26 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     if not specs:
         commands = ((pixi, "remove", *where, *gone),) if gone else ()
         return Written(tool="pixi", commands=commands)
-    release = _lacking(m, kb, change)
-    lines = _system(change) if release is None else [*_system(change), *_wheels(change)]
+    note = _by_wheels(m, kb, change)
+    lines = [*_system(change), *_wheels(change)] if note else _system(change)
     file = parent(m, project, "pixi.toml") if project else "pixi.toml"
     manual = _FIRST.format(where="" if project else _NO_PROJECT)
     return Written(
         tool="pixi",
-        commands=((pixi, "install", *where),) if release else ((pixi, "add", *where, *specs),),
+        commands=((pixi, "install", *where),) if note else ((pixi, "add", *where, *specs),),
         edits=(Edit(file=file, what="\n".join(lines).strip("\n")),) if lines else (),
         manual=manual if lines else None,
-        note=_BY_WHEELS.format(torch=release) if release else None,
+        note=note,
     )
 
 
-def _lacking(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
-    """The release of torch that conda-forge is not known to have for these GPUs, else None."""
+def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
+    """Why wheels are taken, None where conda-forge is known to have this torch for these GPUs."""
     from cudadoctor.dialects.files import forge
     from cudadoctor.dialects.files.stack import Stack
 
+    if is_foreign(change.index):
+        return "No conda channel has such builds, so wheels are taken from the index made for them."
     pins = {name_of(one): one.partition("==")[2] for one in sound(change.install)}
     release, platform = pins.get("torch"), platform_of(m)
     if not release or platform is None or change.variant is None:
@@ -65,7 +68,7 @@ def _lacking(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
     if build is None:
         return None
     stack = Stack(builds=(build,), capabilities=capabilities_of(m, kb))
-    return release if forge.specs(stack, kb) is None else None
+    return _BY_WHEELS.format(torch=release) if forge.specs(stack, kb) is None else None
 
 
 def _system(change: PackageChange) -> list[str]:

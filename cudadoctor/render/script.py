@@ -136,6 +136,12 @@ def _as_comments(step: Step, words: Shell) -> Iterator[str]:
 
 def _afterwards(plan: Plan, machine: Machine, words: Shell) -> Iterator[str]:
     python = _made_anew(plan, machine) or machine.python.executable or PLACEHOLDER
+    if any(step.tool == "docker" for step in plan.steps):
+        yield comment("Then see whether it helped, in a container of that image:")
+        yield comment(words.shown(("cudadoctor", "check")), 3)
+        return
+    if any(step.tool == "pixi" for step in plan.steps) and "/.pixi/envs/" not in python:
+        python = within(machine, ".pixi/envs/default", conda=True)
     yield comment("Then see whether it helped:")
     yield comment(words.shown(("cudadoctor", "check", "--python", python)), 3)
 
