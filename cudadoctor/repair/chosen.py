@@ -78,6 +78,10 @@ def why_left(step: Step) -> str:
     """Why a step is left for the user."""
     if is_runnable(step):
         return "it changes more than this environment"
+    if step.verified is False:
+        return "it does not resolve"
+    if step.edits and step.commands:
+        return "a file is changed by hand first"
     return cost_of(step)
 
 

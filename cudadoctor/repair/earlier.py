@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from cudadoctor.asked import Asked
     from cudadoctor.repair.interrupts import Interrupts
 
-Ask = "Callable[[str], bool]"
+_ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
+_SCRIPTS = ("bin", "Scripts")
 
 
 def act(
@@ -70,30 +71,41 @@ def with_journal(python: str | None) -> str | None:
 
     Nothing is run: the Python of a half repaired environment may not start.
     """
-    for folder in _candidates(python):
+    path = _meant(python)
+    for folder in (*_environments(path), *_made_for(path)):
         if os.path.isfile(os.path.join(folder, FOLDER, NAME)):
             return folder
     return None
 
 
-def _candidates(python: str | None) -> Iterator[str]:
-    if python is None:
-        named = [os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
-        yield from (os.path.abspath(one) for one in (*named, ".venv") if one)
-    path = os.path.abspath(os.path.expanduser(python)) if python else _on_path()
-    above = os.path.dirname(path)
-    yield from (path, above, os.path.dirname(above))
-    yield from _made_for(path)
+def _meant(python: str | None) -> str:
+    """The interpreter, or the environment's folder, that is meant; in a broken one there may be
+    no interpreter left."""
+    named = [python] if python else [os.environ.get(one) for one in _ACTIVE] + [".venv"]
+    for one in named:
+        path = os.path.abspath(os.path.expanduser(one)) if one else ""
+        if os.path.isdir(path) or (python and os.path.lexists(path)):
+            return path
+    return _chosen(python)
 
 
-def _on_path() -> str:
+def _chosen(python: str | None) -> str:
     from cudadoctor import early
     from cudadoctor.probes import target
 
     try:
-        return target.choose(early.host()).executable
-    finally:
-        early.end()
+        return target.choose(early.host(), python).executable
+    except target.UsageError as error:
+        refuse(str(error))
+
+
+def _environments(path: str) -> Iterator[str]:
+    """The folders whose environment a path may stand for."""
+    above, name = os.path.split(path)
+    if os.path.isdir(path):
+        yield above if name in _SCRIPTS else path
+        return
+    yield os.path.dirname(above) if os.path.basename(above) in _SCRIPTS else above
 
 
 def _made_for(path: str) -> Iterator[str]:

@@ -40,7 +40,7 @@ class Interrupts:
     def _hear(self, number: int, _: FrameType | None) -> None:
         if self.heard is None:
             self.heard = number
-            sys.stderr.write("\ncudadoctor: stopping; what was there is brought back first\n")
+            sys.stderr.write("\ncudadoctor: stopping as soon as the environment is whole\n")
 
     @property
     def code(self) -> int:

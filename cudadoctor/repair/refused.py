@@ -75,19 +75,20 @@ def _user_name(number: int) -> str:
 
 
 def _existing(place: Place) -> Iterator[str]:
-    """The environment's folder and the folders in it that are written into."""
-    if os.path.isdir(place.prefix):
-        yield place.prefix
+    """The folders that are written into; of a new environment the one that it is made in."""
+    yield _nearest(place.prefix)
     for root in place.roots:
-        for path, _ in _outer(root.path):
-            yield path
+        for name in ("bin", "Scripts", "lib", "Lib"):
+            path = os.path.join(root.path, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                yield path
 
 
-def _outer(folder: str) -> Iterator[tuple[str, str]]:
-    for below in ("bin", "Scripts", "lib", "Lib", ""):
-        path = os.path.join(folder, below) if below else folder
-        if os.path.isdir(path) and not os.path.islink(path):
-            yield path, below
+def _nearest(folder: str) -> str:
+    """The folder, or the nearest one above it that exists."""
+    while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    return folder
 
 
 def unwritable(place: Place, site_packages: str | None) -> str | None:
@@ -96,10 +97,7 @@ def unwritable(place: Place, site_packages: str | None) -> str | None:
     if site_packages and not place.made:
         folders.append(site_packages)
     for folder in dict.fromkeys(folders):
-        path = folder
-        while not os.path.isdir(path) and os.path.dirname(path) != path:
-            path = os.path.dirname(path)
-        if not os.access(path, os.W_OK | os.X_OK):
+        if not os.access(_nearest(folder), os.W_OK | os.X_OK):
             return (
                 f"{folder} cannot be written to by this user: run this as its owner, or make an"
                 " environment of your own"

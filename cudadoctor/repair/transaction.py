@@ -35,6 +35,9 @@ from cudadoctor.repair.second_look import NoAnswer, check
 from cudadoctor.repair.snapshot import Snapshot
 from cudadoctor.repair.words import Outcome
 
+SMALL_BYTES = 1_000_000
+"""What is not worth a word."""
+
 
 class Failed(Exception):  # noqa: N818 - told in one sentence
     """The repair cannot go on. tail: the last lines of the tool."""
@@ -238,18 +241,16 @@ class Transaction:
 
     def _way_back(self) -> tuple[str, ...]:
         with contextlib.suppress(OSError, ManifestError):
-            size = shown(self.snapshot.held_bytes())
+            held = self.snapshot.held_bytes()
+            size = f"; until then that takes {shown(held)} of disk" if held > SMALL_BYTES else ""
             return (
-                f"cudadoctor fix --undo brings back what was there; until then that takes {size}"
-                " of disk (--forget removes it).",
+                f"cudadoctor fix --undo brings back what was there{size} (--forget removes it).",
             )
         return ()
 
     def _sweep(self) -> None:
         """Remove what a kill left of snapshots that nobody needs any more."""
-        needed = {
-            f"before-{one.id}" for one in self.journal.stories() if one.stage != "over"
-        }
+        needed = {f"before-{one.id}" for one in self.journal.stories() if one.stage != "over"}
         for name in os.listdir(self.journal.folder):
             if name.startswith("before-") and name not in needed:
                 Snapshot(self.journal.folder, name.partition("-")[2], ()).remove()

@@ -1,0 +1,508 @@
+"""What a repair decides, as functions of values: steps, places, verdicts, room, use, records."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from scenario_reader import healthy_machine, machine_like
+
+from cudadoctor.facts import Machine
+from cudadoctor.findings import Edit, PackageChange, Risk
+from cudadoctor.plan import Plan, Step
+from cudadoctor.repair import applied, begin, refused, room, running
+from cudadoctor.repair.better import better, opinion
+from cudadoctor.repair.chosen import chosen, tasks_of
+from cudadoctor.repair.manifest import Entry, differing, dumps, loads, packages_of
+from cudadoctor.repair.place import folder_made, place_of, python_made
+from cudadoctor.repair.records import (
+    SCHEMA,
+    Begun,
+    Checking,
+    Forgotten,
+    JournalError,
+    Judged,
+    Kept,
+    Opinion,
+    Options,
+    Record,
+    RolledBack,
+    RollingBack,
+    Root,
+    SnapshotBegun,
+    SnapshotDone,
+    StepBegun,
+    StepEnded,
+    Undone,
+    line_of,
+    open_story,
+    read,
+    stories,
+)
+from cudadoctor.repair.second_look import words
+from cudadoctor.repair.words import lost, telling
+from cudadoctor.resolver import File, Verdict
+
+
+def step(id: str, group: str | None = None, **changes: Any) -> Step:  # noqa: A002
+    """A step that can be taken, but for what is changed."""
+    usual: dict[str, Any] = {
+        "title": f"Do {id}",
+        "where": "here",
+        "risk": Risk.ENVIRONMENT,
+        "needs_root": False,
+        "reboot": False,
+        "commands": (("pip", "install", id),),
+        "manual": None,
+        "variables": {},
+        "edits": (),
+        "cures": (f"{id}-cause",),
+        "tool": "pip",
+    }
+    return Step(id=id, group=group or id, **{**usual, **changes})
+
+
+# --- which steps -------------------------------------------------------------------------------
+
+
+def test_of_each_group_the_first_step_that_can_be_taken_is_chosen() -> None:
+    found = chosen(
+        Plan(
+            steps=(
+                step("driver", needs_root=True),
+                step("build", "driver"),
+                step("other", "driver"),
+                step("variable", commands=(), variables={"CUDA_HOME": None}),
+            )
+        )
+    )
+    assert [one.id for one in found.steps] == ["build"]
+    assert [one.id for one in found.shell] == ["variable"]
+    assert found.left == ()
+    assert found.variables == {"CUDA_HOME": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"needs_root": True}, "needs root"),
+        ({"needs_root": True, "reboot": True}, "needs root and a reboot"),
+        ({"where": "host"}, "on the host"),
+        ({"where": "windows"}, "on the Windows side"),
+        ({"risk": Risk.SYSTEM}, "it changes more than this environment"),
+        ({"risk": Risk.PROCESS}, "it changes more than this environment"),
+        ({"commands": (), "manual": "Look."}, "by hand"),
+        ({"edits": (Edit(file="pyproject.toml", what="x"),)}, "a file is changed by hand first"),
+        ({"verified": False}, "it does not resolve"),
+    ],
+)
+def test_what_needs_more_than_the_environment_is_left(changes: dict[str, Any], why: str) -> None:
+    found = chosen(Plan(steps=(step("one", **changes),)))
+    assert (found.steps, found.shell) == ((), ())
+    assert [(one.step.id, one.why) for one in found.left] == [("one", why)]
+
+
+def test_where_a_new_environment_is_made_the_old_one_is_left() -> None:
+    new = step("python", commands=(("python3.12", "-m", "venv", "/new"),))
+    found = chosen(Plan(steps=(step("old"), new)))
+    assert [one.id for one in found.steps] == ["python"]
+    assert [one.step.id for one in found.left] == ["old"]
+
+
+def test_a_conda_environment_keeps_variables_in_files_and_others_cannot() -> None:
+    python = {"kind": "conda", "prefix": "/envs/a"}
+    variable = step("v", commands=(), variables={"CUDA_HOME": "/usr/local/cuda"})
+    found = chosen(Plan(steps=(variable,)))
+    (kept,) = tasks_of(found, machine_like("rtx4090-linux", {"python": python}), "bash")
+    assert [path.rpartition("/etc/")[2] for path, _ in kept.files] == [
+        "conda/activate.d/cudadoctor.sh",
+        "conda/deactivate.d/cudadoctor.sh",
+    ]
+    (told,) = tasks_of(found, healthy_machine("rtx4090-linux"), "bash")
+    assert (told.files, told.variables) == ((), {"CUDA_HOME": "/usr/local/cuda"})
+
+
+# --- where -------------------------------------------------------------------------------------
+
+
+def in_kind(kind: str, prefix: str, **more: Any) -> Machine:
+    python = {
+        "kind": kind,
+        "prefix": prefix,
+        "executable": f"{prefix}/bin/python",
+        "site_packages": f"{prefix}/lib/python3.11/site-packages",
+    }
+    return machine_like("rtx4090-linux", {"python": python, **more})
+
+
+def recorded(machine: Machine, path: str, *, project: bool = False) -> bool:
+    """Whether a repair records (and an undo brings back) a path."""
+    place = place_of(machine, (), project=project)
+    assert place is not None
+    below = (
+        (root, path.removeprefix(f"{root.path}/"))
+        for root in place.roots
+        if path.startswith(f"{root.path}/")
+    )
+    return any(root.has(rest.split("/")[0]) for root, rest in below)
+
+
+def test_of_a_venv_all_is_recorded_that_package_managers_write() -> None:
+    machine = in_kind("venv", "/v")
+    for path in ("lib/python3.11/site-packages/torch", "bin/torchrun", "share/man", "pyvenv.cfg"):
+        assert recorded(machine, f"/v/{path}")
+    assert not recorded(machine, "/v/my-data/one")
+
+
+def test_in_a_folder_that_is_a_project_too_only_what_is_pythons_is_recorded() -> None:
+    machine = in_kind("venv", "/v")
+    assert recorded(machine, "/v/lib/python3.11/site-packages/torch", project=True)
+    assert recorded(machine, "/v/bin/torchrun", project=True)
+    for path in ("share/mine", "lib/mine.js", "etc/mine"):
+        assert not recorded(machine, f"/v/{path}", project=True)
+
+
+def test_of_a_conda_base_the_other_environments_are_not_recorded() -> None:
+    machine = in_kind("conda-base", "/opt/conda")
+    assert recorded(machine, "/opt/conda/conda-meta/history")
+    assert recorded(machine, "/opt/conda/x86_64-conda-linux-gnu/bin/ld")
+    for path in ("envs/other/lib", "pkgs/torch"):
+        assert not recorded(machine, f"/opt/conda/{path}")
+
+
+def test_pixi_writes_into_its_project_too() -> None:
+    machine = in_kind("conda", "/work/p/.pixi/envs/default")
+    assert recorded(machine, "/work/p/pixi.toml")
+    assert not recorded(machine, "/work/p/train.py")
+
+
+def test_of_the_systems_python_only_its_library_and_the_scripts_are_recorded() -> None:
+    machine = in_kind("system", "/usr/local")
+    assert recorded(machine, "/usr/local/lib/python3.11/site-packages/torch")
+    assert not recorded(machine, "/usr/local/lib/python3.12/site-packages/torch")
+    assert not recorded(machine, "/usr/local/share/man")
+
+
+@pytest.mark.parametrize(
+    ("argv", "folder"),
+    [
+        (("/usr/bin/python3", "-m", "venv", "/h/.venvs/torch"), "/h/.venvs/torch"),
+        (("uv", "venv", "--allow-existing", "--python", "3.12", "/h/t"), "/h/t"),
+        (("conda", "create", "-y", "-p", "/h/c", "-c", "conda-forge", "python=3.12"), "/h/c"),
+        (("/v/bin/python", "-m", "pip", "install", "torch"), None),
+    ],
+)
+def test_a_step_that_makes_an_environment_is_seen(argv: tuple[str, ...], folder: str) -> None:
+    one = step("new", commands=(argv,))
+    assert folder_made(one) == folder
+
+
+def test_the_new_environments_python_is_the_one_that_its_commands_name() -> None:
+    commands = (("uv", "venv", "/h/t"), ("uv", "pip", "install", "--python", "/h/t/bin/python"))
+    assert python_made((step("new", commands=commands),), "/h/t") == "/h/t/bin/python"
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix", "words"),
+    [
+        ("conda-base", "/opt/conda", "conda's base"),
+        ("system", "/usr", "belongs to the system"),
+        ("system", "/usr/local", "belongs to the system"),
+        ("pipx", "/h/.local/pipx/venvs/a", "reinstall it with pipx"),
+        ("embedded", "/opt/blender", "part of a program"),
+        ("venv", "/v", None),
+        ("conda", "/envs/a", None),
+        ("user", "/h/.pyenv/versions/3.11", None),
+    ],
+)
+def test_what_others_share_is_not_touched(kind: str, prefix: str, words: str | None) -> None:
+    machine = in_kind(kind, prefix, container={"kind": "none"})
+    place = place_of(machine, ())
+    assert place is not None
+    told = refused.shared(machine, place)
+    assert (told is None) if words is None else (words in (told or ""))
+
+
+def test_in_an_image_usr_local_is_the_environment() -> None:
+    machine = in_kind("system", "/usr/local", container={"kind": "docker"})
+    place = place_of(machine, ())
+    assert place is not None
+    assert refused.shared(machine, place) is None
+
+
+def test_who_runs_in_it_is_named() -> None:
+    users = tuple(running.User(pid=one, words=f"python t{one}.py") for one in range(1, 6))
+    assert refused.running(running.Use()) is None
+    told = refused.running(running.Use(users=users)) or ""
+    assert told.startswith("python t1.py (1), python t2.py (2), python t3.py (3) and 2 more run in")
+
+
+MAPS = """\
+55d0 r-xp 00000000 fe:00 1 /usr/bin/python3.11
+7f00 r-xp 00000000 fe:00 2 /v/lib/python3.11/site-packages/torch/lib/a b.so (deleted)
+7f01 rw-p 00000000 00:00 0
+7f02 r-xp 00000000 00:00 0 [vdso]
+"""
+
+
+def test_a_process_is_known_by_its_program_or_by_what_it_has_mapped() -> None:
+    root = (Root(path="/v", only=("lib", "bin")),)
+    mapped = running.parse_maps(MAPS)
+    assert mapped[1] == "/v/lib/python3.11/site-packages/torch/lib/a b.so"
+    assert running.runs_in(running.Seen(mapped=mapped), "/v", root)
+    assert running.runs_in(running.Seen(argv=("/v/bin/python", "a.py")), "/v", root)
+    assert running.runs_in(running.Seen(argv=("bin/python",), folder="/v"), "/v", root)
+    assert not running.runs_in(running.Seen(argv=("/w/bin/python",), folder="/v"), "/v", root)
+    assert not running.runs_in(running.Seen(argv=("vi", "/v/bin/python")), "/v", root)
+    assert not running.runs_in(running.Seen(mapped=("/v/data/set.bin",)), "/v", root)
+
+
+def test_a_process_with_any_name_is_read() -> None:
+    text = "12 (a) b (c)) S 1 12 12 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 777 0 0"
+    seen = applied.parse_stat(text)
+    assert seen is not None
+    assert (seen.pid, seen.parent, seen.group, seen.started) == (12, 1, 12, 777)
+    assert applied.parse_stat("gone") is None
+
+
+def test_children_of_the_doctor_do_not_stand_in_its_way() -> None:
+    everyone = tuple(
+        applied.Process(pid=pid, parent=parent, group=0, session=0, started=0, state="S")
+        for pid, parent in ((1, 0), (10, 1), (11, 10), (12, 11), (20, 1))
+    )
+    assert running.family(10, everyone) == {10, 11, 12}
+
+
+# --- room --------------------------------------------------------------------------------------
+
+CHANGE = PackageChange(install=("torch==2.14.1",), remove=("numpy",), download_bytes=900)
+FILES = tuple(
+    File(url="u", name=name, version="1", size_bytes=size)
+    for name, size in (("torch", 1000), ("numpy", 10), ("nvidia_nccl", 500))
+)
+
+
+def test_only_what_is_not_there_yet_is_downloaded() -> None:
+    found = Verdict(resolves=True, files=FILES)
+    present = frozenset({"nvidia-nccl==1", "numpy==1"})
+    download = begin.download_of(found, CHANGE, present)
+    assert (download.bytes, download.known) == (1010, True)  # numpy is removed first
+
+
+def test_without_sizes_the_plans_own_number_is_the_least() -> None:
+    download = begin.download_of(Verdict(resolves=None), CHANGE, frozenset())
+    assert (download.bytes, download.known) == (900, False)
+
+
+def test_each_file_system_needs_room_for_what_goes_there() -> None:
+    download = room.Download(bytes=3_000_000_000, known=True)
+    needs = {one.what: one.bytes for one in room.needs(download, "/v", "/tmp", None, 0)}
+    assert needs == {"the packages": 6_050_000_000, "the downloads": 3_000_000_000}
+    more = room.needs(download, "/v", "/tmp", "/h/.cache/pip", 7)
+    assert {one.what for one in more} - needs.keys() == {
+        "a copy of what is there",
+        "the package cache",
+    }
+
+
+def test_a_disk_that_is_too_small_is_told_with_both_numbers() -> None:
+    need = room.Need(folder="/", bytes=10**18, what="the packages")
+    told = room.lacking((need,))
+    assert told is not None
+    assert told.startswith("1000000000.0 GB are needed under / for the packages, and ")
+    assert room.lacking((room.Need(folder="/no/such/folder", bytes=0, what="x"),)) is None
+
+
+# --- better or not -----------------------------------------------------------------------------
+
+
+def seen(verdict: str, *causes: str, failed: str = "", passed: str = "") -> Opinion:
+    return Opinion(
+        verdict=verdict,
+        grave=causes,
+        told=causes,
+        smoke_failed=tuple(failed.split()),
+        smoke_passed=tuple(passed.split()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "good"),
+    [
+        (seen("broken", "a"), seen("healthy"), True),
+        (seen("broken", "a"), seen("warnings"), True),
+        (seen("broken", "a", "w"), seen("warnings", "w"), True),
+        (seen("broken", "a", "driver"), seen("broken", "driver"), True),
+        (seen("broken", "a"), seen("undecided"), True),
+        (seen("broken", "a"), seen("broken", "a"), False),
+        (seen("broken", "a"), seen("broken", "b"), False),
+        (seen("broken", "a"), seen("warnings", "b"), False),
+        (seen("warnings", "a"), seen("warnings", "a"), False),
+        (seen("warnings", "a"), seen("broken", "a"), False),
+        (seen("healthy"), seen("healthy"), False),
+        (seen("broken", "a", passed="import"), seen("healthy", failed="import"), False),
+        (seen("broken", "a", failed="import"), seen("warnings", failed="import"), True),
+    ],
+)
+def test_a_repair_is_kept_only_where_it_is_better(
+    before: Opinion, after: Opinion, good: bool
+) -> None:
+    assert better(before, after, ("a",))[0] is good
+
+
+def test_what_can_no_longer_be_told_is_not_cured() -> None:
+    after = msgspec.structs.replace(seen("undecided"), undecided=("a",))
+    assert better(seen("broken", "a"), after, ("a",)) == (False, "a is still there")
+
+
+def test_what_a_cured_cause_had_hidden_is_nothing_new() -> None:
+    before = Opinion(verdict="broken", grave=("a", "b"), told=("a",))
+    assert better(before, seen("broken", "b"), ("a",))[0]
+
+
+def test_a_check_in_short_is_read_from_its_document() -> None:
+    finding = {"cause": "a", "severity": "error", "because_of": []}
+    document = {
+        "verdict": "broken",
+        "primary": "a",
+        "findings": [
+            finding,
+            {**finding, "cause": "b", "because_of": ["a"]},
+            {**finding, "cause": "i", "severity": "info"},
+        ],
+        "undecided": [{"cause": "u"}],
+        "smoke": {
+            "stages": [
+                {"name": "import", "status": "passed"},
+                {"name": "amp", "status": "skipped"},
+                {"name": "train", "status": "timed-out"},
+            ]
+        },
+    }
+    found = opinion(document)
+    assert (found.grave, found.told, found.undecided) == (("a", "b"), ("a",), ("u",))
+    assert (found.smoke_passed, found.smoke_failed) == (("import",), ("train",))
+
+
+def test_the_second_look_is_like_the_first() -> None:
+    options = Options(fast=True, ignore=("a", "b"), device=None, timeout=5.0)
+    assert words(options, "/v/bin/python")[1:] == [
+        *("--full", "--python", "/v/bin/python", "--fast", "--timeout", "5.0"),
+        *("--ignore", "a", "--ignore", "b"),
+    ]
+
+
+# --- the journal -------------------------------------------------------------------------------
+
+BEGUN = Begun(
+    id="1",
+    schema=SCHEMA,
+    doctor="0.1.0",
+    examined="/v/bin/python",
+    afterwards="/v/bin/python",
+    roots=(Root(path="/v\udcff", only=("lib",)),),
+    tasks=(),
+    before=seen("broken", "a"),
+)
+STORY: tuple[tuple[Record, str], ...] = (
+    (BEGUN, "untouched"),
+    (SnapshotBegun(id="1"), "untouched"),
+    (SnapshotDone(id="1", entries=3), "changing"),
+    (StepBegun(id="1", number=0, argv=("pip",), pid=5, started=6), "changing"),
+    (StepEnded(id="1", number=0, code=0), "changing"),
+    (Checking(id="1"), "changed"),
+    (Judged(id="1", better=True, why="w", after=seen("healthy")), "checked"),
+    (Kept(id="1"), "kept"),
+    (RollingBack(id="1", undo=True), "restoring"),
+    (Undone(id="1"), "over"),
+)
+
+
+def test_a_journal_tells_how_far_a_repair_has_come() -> None:
+    data = b""
+    for record, stage in STORY:
+        data += line_of(record)
+        (story,) = stories(read(data))
+        assert story.stage == stage
+        assert story.unfinished is (stage not in ("kept", "over"))
+    assert read(data) == tuple(record for record, _ in STORY)
+
+
+def test_a_last_line_that_was_cut_off_is_none() -> None:
+    data = line_of(BEGUN) + line_of(SnapshotBegun(id="1"))
+    for size in range(len(line_of(BEGUN)), len(data)):
+        assert read(data[:size]) == (BEGUN,)
+    assert read(b"") == read(data[:10]) == ()
+
+
+def test_a_journal_of_a_later_doctor_is_not_acted_upon() -> None:
+    plain = json.loads(line_of(BEGUN))
+    for change in ({"schema": SCHEMA + 1}, {"schema": "2"}):
+        with pytest.raises(JournalError, match="later cudadoctor"):
+            read(json.dumps({**plain, **change}).encode() + b"\n")
+    with pytest.raises(JournalError, match="line 1"):
+        read(json.dumps({**plain, "what": "teleported"}).encode() + b"\n")
+    with pytest.raises(JournalError, match="line 2"):
+        read(line_of(BEGUN) + b"[[[[\n")
+
+
+def test_the_unfinished_repair_comes_before_the_last_kept_one() -> None:
+    def of(name: str, *records: Record) -> bytes:
+        both = (msgspec.structs.replace(BEGUN, id=name), *records)
+        return b"".join(line_of(msgspec.structs.replace(one, id=name)) for one in both)
+
+    def opened(data: bytes) -> str | None:
+        story = open_story(stories(read(data)))
+        return story.id if story else None
+
+    kept = of("1", Kept()) + of("2", Kept())
+    assert opened(kept) == "2"
+    assert opened(kept + of("3")) == "3"
+    assert opened(kept + of("3", RolledBack())) == "2"
+    assert opened(kept + line_of(Undone(id="2"))) == "1"
+    assert opened(kept + line_of(Forgotten(id="1")) + line_of(Undone(id="2"))) is None
+    assert opened(b"") is None
+
+
+# --- what changed since ------------------------------------------------------------------------
+
+ENTRIES = (
+    Entry(0, "lib", "folder", 0o755),
+    Entry(0, "lib/na\udcefve.py", "linked", 0o644, 5, 6),
+    Entry(0, "lib/torch-2.dist-info", "folder", 0o755),
+    Entry(0, "lib/torch-2.dist-info/RECORD", "copied", 0o644, 1, 2, sha256="ab"),
+    Entry(0, "lib64", "symlink", target="lib"),
+)
+
+
+def test_a_manifest_is_read_as_it_was_written_or_not_at_all() -> None:
+    data = dumps(ENTRIES)
+    assert loads(data) == ENTRIES
+    for size in range(len(data)):
+        with pytest.raises(ValueError, match="record of what was there"):
+            loads(data[:size])
+
+
+def test_byte_code_is_no_change_and_packages_are_named() -> None:
+    more = (
+        *ENTRIES[:2],
+        Entry(0, "lib/__pycache__", "folder"),
+        Entry(0, "lib/__pycache__/x.pyc", "linked", 0o644, 1, 1),
+        Entry(0, "lib/torch-3.dist-info", "folder"),
+        *ENTRIES[4:],
+    )
+    paths = list(differing(ENTRIES, more))
+    assert len(paths) == 3
+    assert packages_of(paths) == ("torch",)
+    assert lost(("torch",), 3).startswith("3 files have changed since the repair (packages: torch)")
+
+
+def test_of_a_tools_last_lines_the_errors_are_told() -> None:
+    tail = ("Collecting torch", "WARNING: x", "ERROR: no matching", "ERROR: none found", "done")
+    assert telling(tail) == ("ERROR: no matching", "ERROR: none found")
+    assert telling(("a", "b")) == ("a", "b")
