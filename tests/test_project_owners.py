@@ -18,6 +18,7 @@ from cudadoctor.findings import PackageChange
 from cudadoctor.host import LocalHost
 from cudadoctor.plan import Dialect
 from cudadoctor.probes.projects import NONE, project_of
+from cudadoctor.render.shells import shell_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -103,6 +104,31 @@ def test_a_poetry_environment_whose_project_is_not_known_says_so() -> None:
     made = dialects.write(m, KB, TO_CU126)
     assert "in the project's folder" in (made.manual or "")
     assert made.commands == (("poetry", "update", "torch", "torchvision"),)
+
+
+def test_a_redacted_project_is_never_an_argument() -> None:
+    m = project("uv", project="~/work", prefix="~/work/.venv", executable="~/work/.venv/bin/python")
+    made = dialects.write(m, KB, TO_CU126)
+    assert made.commands == (("/usr/bin/uv", "sync"),)
+    assert made.edits[0].file == "pyproject.toml"
+
+
+def test_a_folder_from_outside_acts_in_no_script(tmp_path: Path) -> None:
+    evil = f"{tmp_path}/a b'$(touch injected)\ntouch injected\n"
+    m = project("uv", project=evil, prefix=f"{evil}/.venv")
+    (command,) = dialects.write(m, KB, TO_CU126).commands
+    line = shell_of("bash").command(command)
+    assert "\n" not in line
+    start = "\n".join(shell_of("bash").start(line))
+    ran = subprocess.run(
+        ["sh"],
+        input=f"{start}\nset -- {line}\nprintf '%s' \"$4\"",
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout == evil and not list(tmp_path.iterdir())
 
 
 def test_a_wish_for_pip_is_heard_and_told_that_it_does_not_last() -> None:

@@ -42,6 +42,8 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
     if not wanted:
         return None
     folder = m.python.project if m.python.project_tool == tool else None
+    if folder and folder.startswith(("~", "<")):
+        folder = None  # redacted: it exists nowhere
     lines = {"uv": _uv, "pdm": _pdm, "poetry": _poetry}[tool](
         change, wanted, _marker(m, kb, change)
     )
