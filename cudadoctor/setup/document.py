@@ -6,7 +6,7 @@
           | "failed"       a command failed; what was made is removed
           | "interrupted"  so did the user; what was made is removed
           | "declined" | "no-room" | "unresolved" | "no-build",   nothing was made
- "why": sentences for the last six, "ways_out": sentences,
+ "why": sentences, none where it is proven, "ways_out": sentences,
  "environment": the folder | null where none is left, "python": its interpreter | null,
  "base": the interpreter that it is made from | null where the tool fetches one,
  "tool": "pip" | "uv" | "conda" | "pixi" | null,

@@ -147,8 +147,11 @@ class _Teller(threading.Thread):
             for raw in self._pipe:
                 # A bar draws itself anew after a carriage return: the last state counts.
                 line = raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2]
-                if line.strip():
-                    self._lines.append(line)
+                if not line.strip():
+                    continue
+                self._lines.append(line)
+                # What is over is not what is waited for.
+                if "uninstall" not in line.lower():
                     self._tell(f"{self._name}: {inert(line.strip())}"[:SHOWN_COLUMNS])
 
     def _tell(self, text: str) -> None:
