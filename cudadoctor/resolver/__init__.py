@@ -52,6 +52,8 @@ def verify(
     from cudadoctor import dialects, early
     from cudadoctor.resolver.asking import Clock, Setting
 
+    if limit_s <= 0:
+        return unverified("no time is left to ask")
     at = Setting(early.host(), m, Clock(limit_s), here)
     dialect = wish or dialects.dialect_of(m)
     if dialect in ("conda", "pixi"):
@@ -91,7 +93,7 @@ def by_wheels(at: Setting, asked: Question) -> Verdict:
     last = unverified("neither uv nor a pip of 22.2 or newer is there to ask")
     for tool in tools(at):
         answer = answered(at, tool, target, asked)
-        if answer.kind != "unfit" or not last.tool:
+        if not _is_worse(answer, last, asked):
             last = verdict_of(answer, tool, asked)
         if at.clock.left_s <= 0 or not _is_open(answer, tool, asked):
             return last
@@ -102,13 +104,25 @@ def _is_open(answer: Answer, tool: Tool, asked: Question) -> bool:
     """Whether the next tool may know better.
 
     pip may have certificates and proxies in its own settings. Of several indexes searched as one,
-    uv does not tell that one of them refused it.
+    uv does not tell that one of them refused it; before 0.9, it never did.
     """
     if answer.kind == "unfit":
         return True
-    if tool.kind != "uv" or not asked.like_pip:
+    if tool.kind != "uv":
         return False
-    return answer.kind == "unreached" or (answer.kind == "refused" and _several(asked))
+    if answer.kind == "refused":
+        return _several(asked) or "not found in the package registry" in answer.text
+    return answer.kind == "unreached" and asked.like_pip
+
+
+def _is_worse(answer: Answer, last: Verdict, asked: Question) -> bool:
+    """Whether a second tool's answer says less than the first one's.
+
+    What uv refuses for a plan of uv's own, pip cannot allow.
+    """
+    if answer.kind == "unfit":
+        return bool(last.tool)
+    return answer.kind == "resolved" and last.resolves is False and not asked.like_pip
 
 
 def _several(asked: Question) -> bool:

@@ -54,6 +54,11 @@ class Clock:
         self._end = time.monotonic() + limit_s
 
     @property
+    def told(self) -> str:
+        """The limit as it is shown, in seconds."""
+        return f"{self.limit_s:.0f}" if self.limit_s >= 1 else f"{self.limit_s:.2g}"
+
+    @property
     def left_s(self) -> float:
         return max(0.0, self._end - time.monotonic())
 
@@ -78,13 +83,13 @@ def tools(at: Setting) -> Iterator[Tool]:
             yield Tool(kind="uv", program=path, name=f"uv {words[1]}")
             break
     examined = at.machine.python.executable if at.here and not at.machine.redacted else None
-    for python, place in _pips(examined):
-        if found := _pip(at.door, python, place, at.clock):
+    for python, place in pips(examined):
+        if found := pip_of(at.door, python, place, at.clock):
             yield found
             return
 
 
-def _pips(target: str | None) -> Iterator[tuple[str, str]]:
+def pips(target: str | None) -> Iterator[tuple[str, str]]:
     """Interpreters with the place of the pip that they can run: the doctor's own first."""
     yield sys.executable, ""
     yield from ((sys.executable, wheel) for wheel in _bundled())
@@ -101,7 +106,7 @@ def _bundled() -> list[str]:
     return sorted(found)[-1:]
 
 
-def _pip(door: LocalHost, python: str, place: str, clock: Clock) -> Tool | None:
+def pip_of(door: LocalHost, python: str, place: str, clock: Clock) -> Tool | None:
     ran = door.run(
         *_started(python, place, {}, ("--version",)),
         timeout_s=min(_VERSION_S, clock.left_s),
@@ -186,5 +191,5 @@ def _environment(at: Setting, tool: Tool, asked: Question) -> dict[str, str]:
 
 def _too_late(asked: Question, clock: Clock) -> Answer:
     hosts = asked.sources.hosts(asked.settings)
-    how = f"did not answer within {clock.limit_s:g} s"
+    how = f"did not answer within {clock.told} s"
     return Answer(kind="unreached", host=" or ".join(hosts), how=how)

@@ -50,7 +50,7 @@ def _ask_conda(at: Setting, program: str, specs: tuple[str, ...], change: Packag
     env["CONDA_PKGS_DIRS"] = os.path.join(folder, "conda-pkgs")
     ran = at.door.run(*words, timeout_s=at.clock.left_s, env=env)
     if ran.timed_out:
-        return Answer(kind="unreached", how=f"did not answer within {at.clock.limit_s:g} s")
+        return Answer(kind="unreached", how=f"did not answer within {at.clock.told} s")
     return conda_reading.read(ran.stdout, ran.stderr)
 
 
@@ -68,7 +68,7 @@ def _ask_pixi(at: Setting, program: str, specs: tuple[str, ...], change: Package
         program, "lock", "--manifest-path", manifest, timeout_s=at.clock.left_s, env=env, cwd=folder
     )
     if ran.timed_out:
-        return Answer(kind="unreached", how=f"did not answer within {at.clock.limit_s:g} s")
+        return Answer(kind="unreached", how=f"did not answer within {at.clock.told} s")
     lock = at.door.read(os.path.join(folder, "pixi.lock"), 4 << 20).text
     return pixi_reading.read(ran.code, lock, ran.stderr)
 

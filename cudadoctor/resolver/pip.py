@@ -43,6 +43,7 @@ _CONFLICT = re.compile(r"The conflict is caused by:\s*\n(.+?)\n\s*\n", re.S)
 _ASKED = re.compile(r"^The user requested (?:\(constraint\) )?(.+)")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[,.]\d+ ", re.M)
 _MOST_NAMED = 5
+_ON_TORCHS_INDEX = ("torch", "torchvision", "torchaudio")
 
 
 def version_in(text: str) -> Version | None:
@@ -104,7 +105,7 @@ def read(code: int | None, report: str, stderr: str, log: str, abi: str) -> Answ
 def _unreached(said: str) -> Answer | None:
     """The index that gave no answer. A page that is not there (404) is an answer."""
     for url, why in _NOT_FETCHED.findall(said):
-        if "404 Client Error" not in why:
+        if not _is_absence(url, why):
             return Answer(kind="unreached", host=host_in(url) or named_host(why))
     if untrusted := _UNTRUSTED.search(said):
         how = "is served without TLS, which pip refuses"
@@ -114,6 +115,18 @@ def _unreached(said: str) -> Answer | None:
         return None
     line = said[: broken.end()].rpartition("\n")[2] + said[broken.end() :].partition("\n")[0]
     return Answer(kind="unreached", host=named_host(line))
+
+
+def _is_absence(url: str, why: str) -> bool:
+    """Whether an index said that it has no such package.
+
+    torch's own says 403 in place of 404; of torch itself that would be a lie, and means a refusal.
+    """
+    if "404 Client Error" in why:
+        return True
+    package = url.rstrip("/").rpartition("/")[2]
+    of_torch = host_in(url).endswith(".pytorch.org") and package not in _ON_TORCHS_INDEX
+    return of_torch and "403 Client Error" in why
 
 
 def _absent(requirement: str, said: str, abi: str) -> Answer:

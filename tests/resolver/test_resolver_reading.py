@@ -158,6 +158,13 @@ def test_a_page_that_is_not_there_is_an_answer() -> None:
     assert pip.read(1, "", NO_MATCH.format("none"), log, "cp312").kind == "refused"
 
 
+def test_torchs_own_index_forbids_what_it_does_not_have() -> None:
+    line = "Could not fetch URL https://download.pytorch.org/whl/cu126/{}/: 403 Client Error: x\n"
+    text = NO_MATCH.format("none")
+    assert pip.read(1, "", text, line.format("accelerate"), "cp312").kind == "refused"
+    assert pip.read(1, "", text, line.format("torch"), "cp312").kind == "unreached"
+
+
 def test_indexes_that_are_switched_off_are_no_refusal() -> None:
     log = "Ignoring indexes: https://pypi.org/simple\n"
     found = pip.read(1, "", NO_MATCH.format("none"), log, "cp312")
