@@ -191,7 +191,8 @@ def _wished(case: Case, keep: str) -> Choice:
         case = msgspec.structs.replace(case, demand=without_gpus(case.demand), whole=case.demand)
     if not wanted:
         text = f"No torch {keep} is known for {case.demand.platform}."
-        return Choice(build=None, why=(text,), ways_out=nearest_release(case))
+        text += f" The newest in the tables is {case.builds[0].torch}."
+        return Choice(build=None, why=(text,), ways_out=nearest_release(case, _newest))
     found = _newest(wanted, case)
     return _none(case) if found is None else _chosen(found, case)
 
@@ -247,5 +248,8 @@ def _none(case: Case) -> Choice:
     from cudadoctor.ways_out import ways_out
 
     return Choice(
-        build=None, why=tuple(why_none(case)), why_not=none_taken(case), ways_out=ways_out(case)
+        build=None,
+        why=tuple(why_none(case)),
+        why_not=none_taken(case),
+        ways_out=ways_out(case, _newest),
     )

@@ -15,9 +15,13 @@ from cudadoctor.refusals import Block, block
 from cudadoctor.wish import wish_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cudadoctor.build_reasons import Case
     from cudadoctor.demand import Demand
     from cudadoctor.knowledge import Knowledge, TorchBuild
+
+    Pick = Callable[[tuple[TorchBuild, ...], Case], TorchBuild | None]
 
 Kind = Literal[
     "driver",
@@ -57,8 +61,11 @@ class WayOut(msgspec.Struct, frozen=True, kw_only=True):
     cuda: Version | None = None
 
 
-def ways_out(case: Case) -> tuple[WayOut, ...]:
-    """The single changes that help, the least first; else two of them together, or what is left."""
+def ways_out(case: Case, pick: Pick) -> tuple[WayOut, ...]:
+    """The single changes that help, the least first; else two of them together, or what is left.
+
+    pick: the solver itself, for another question.
+    """
     builds, demand, knowledge = case.asked, case.demand, case.knowledge
     if demand.tegra is not None:
         return _jetson(case)
@@ -69,36 +76,33 @@ def ways_out(case: Case) -> tuple[WayOut, ...]:
         _driver(builds, demand, knowledge),
         _compat(case),
         _glibc(builds, demand, knowledge),
-        *_some_gpus(case),
+        *_some_gpus(case, pick),
     )
     single = tuple(one for one in found if one is not None)
     if not single:
         both = _driver(builds, demand, knowledge, also=frozenset({"python"}))
         single = () if both is None else (both,)
-    other = nearest_release(case) if case.wish is not None else ()
-    return (*single, *other) or _cpu(case)
+    other = nearest_release(case, pick) if case.wish is not None else ()
+    return (*single, *other) or _cpu(case, pick)
 
 
-def nearest_release(case: Case) -> tuple[WayOut, ...]:
+def nearest_release(case: Case, pick: Pick) -> tuple[WayOut, ...]:
     """Where a wish cannot be: the release closest to it with a build that fits."""
-    fitting = [one for one in case.builds if block(one, case.demand, case.knowledge) is None]
     order = list(dict.fromkeys(one.torch for one in case.builds))
     wanted = _wanted(case, order)
-    if not fitting or wanted is None:
+    if wanted is None:
         return ()
     place = {torch: number for number, torch in enumerate(order)}
     here = place.get(wanted, sum(one > wanted for one in order) - 0.5)
-    best = min(fitting, key=lambda one: _distance(one.torch, wanted, place[one.torch], here))
-    free = case.free
-    # Of the chosen release, the variant that the solver itself would take.
-    build = free if free is not None and free.torch == best.torch else best
-    near = (
-        "Of that minor release"
-        if build.torch.release[:2] == wanted.release[:2]
-        else "Nearest to it"
-    )
-    text = f"{near}, torch {build.torch} {build.variant} fits."
-    return (WayOut(kind="release", text=text, build=build),)
+    near = sorted(order, key=lambda one: _distance(one, wanted, place[one], here))
+    for torch in near:
+        build = pick(tuple(one for one in case.builds if one.torch == torch), case)
+        if build is not None:
+            same = torch.release[:2] == wanted.release[:2]
+            words = "Of that minor release" if same else "Nearest to it"
+            text = f"{words}, torch {build.torch} {build.variant} fits."
+            return (WayOut(kind="release", text=text, build=build),)
+    return ()
 
 
 def _wanted(case: Case, order: list[Version]) -> Version | None:
@@ -130,13 +134,13 @@ def _jetson(case: Case) -> tuple[WayOut, ...]:
     return (WayOut(kind="jetson", text=text, build=None),)
 
 
-def _cpu(case: Case) -> tuple[WayOut, ...]:
+def _cpu(case: Case, pick: Pick) -> tuple[WayOut, ...]:
     """What is left where nothing else helps: to do without the GPU."""
     demand = case.demand
     if demand.gpus != "some":
         return ()
     builds = tuple(one for one in case.asked if one.cuda is None)
-    build = _first(builds, without_gpus(demand), case.knowledge, frozenset())
+    build = pick(builds, msgspec.structs.replace(case, demand=without_gpus(demand)))
     if build is None:
         return ()
     text = f"Without the GPU, the CPU build of torch {build.torch} fits."
@@ -247,15 +251,14 @@ def _conda(case: Case) -> WayOut | None:
     cuda = forge_cuda(torch, case.demand, case.knowledge)
     if cuda is None:
         return None
-    text = f"conda-forge's torch {torch} with CUDA {cuda} has code for all GPUs here: conda create "
-    text += f"-n torch -c conda-forge pytorch-gpu={torch} cuda-version={cuda}."
+    text = f"conda-forge's torch {torch} with CUDA {cuda} has code for all GPUs here."
     old = [str(one) for one in case.demand.capabilities if one < _OLDEST_FOR_CUDNN]
     if old:
         text += f" Whether its cuDNN still serves capability {', '.join(old)} is not in the tables."
     return WayOut(kind="conda", text=text, build=None, cuda=cuda)
 
 
-def _some_gpus(case: Case) -> tuple[WayOut, ...]:
+def _some_gpus(case: Case, pick: Pick) -> tuple[WayOut, ...]:
     """A mixed machine without some of its GPUs: the fewest left out, the newest build first."""
     demand, all_of = case.demand, case.demand.capabilities
     for many in range(1, len(all_of)):
@@ -263,7 +266,7 @@ def _some_gpus(case: Case) -> tuple[WayOut, ...]:
         for hidden in combinations(all_of, many):
             rest = tuple(one for one in all_of if one not in hidden)
             alone = msgspec.structs.replace(demand, capabilities=rest)
-            build = _first(case.asked, alone, case.knowledge, frozenset())
+            build = pick(case.asked, msgspec.structs.replace(case, demand=alone))
             if build is not None:
                 found.append(_without(case, build, hidden, rest))
         if found:

@@ -270,7 +270,7 @@ def test_an_unknown_wish_is_answered_with_a_sentence() -> None:
     for wish in ("9.9", "no version", ""):
         choice = best_build(machine_of(RTX_4090), KB, keep=wish)
         assert choice.build is None
-        assert choice.why[0] == f"No torch {wish} is known for linux_x86_64."
+        assert choice.why[0].startswith(f"No torch {wish} is known for linux_x86_64.")
 
 
 def test_a_wish_can_name_the_variant() -> None:

@@ -49,7 +49,7 @@ def install_torch(m: Machine, kb: Knowledge, keep: str | None = None) -> tuple[R
         return (remedy_for(choice.build, m, kb),)
     from cudadoctor.remedies.instead import instead
 
-    return instead(m, kb, choice.ways_out)
+    return instead(m, kb, choice.ways_out, keep)
 
 
 def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:

@@ -43,6 +43,7 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...])
     notes = [size] if (size := _size(build, kb)) else []
     notes += [f"No {name} exists for torch {build.torch}: it is taken out." for name in lost]
     notes += _broken_extensions(build, m, kb)
+    notes += _unserved(build, m, kb)
     if build.cuda:
         for wheel, owner in kept_by_others(m.packages or ()).items():
             if collides(wheel, build.cuda.major):
@@ -51,6 +52,24 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...])
                     "a new environment keeps both sound."
                 )
     return notes
+
+
+def _unserved(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
+    """A GPU that no torch serves while others are served."""
+    if build.cuda is None or len(m.gpus or ()) < 2:
+        return []
+    from cudadoctor.builds import demand_of
+    from cudadoctor.mixed_gpus import named, of_capability, seen_gpus, variables_for
+
+    aside = demand_of(m, kb).aside
+    gpus = seen_gpus(m, kb)
+    gone = of_capability(gpus, aside)
+    if not gone:
+        return []
+    stay = [one for one in gpus if one not in gone]
+    settings = variables_for(stay, redacted=m.redacted).items()
+    words = " and ".join(f"{name}={value}" for name, value in settings)
+    return [f"No torch serves {named(gone)}: {words} leaves it out."]
 
 
 def _size(build: TorchBuild, kb: Knowledge) -> str | None:

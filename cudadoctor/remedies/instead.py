@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from cudadoctor.ways_out import WayOut
 
 
-def instead(m: Machine, kb: Knowledge, ways: Iterable[WayOut]) -> tuple[Remedy, ...]:
-    """A remedy for each way out that is one; each id once, the solver's order kept."""
+def instead(
+    m: Machine, kb: Knowledge, ways: Iterable[WayOut], keep: str | None = None
+) -> tuple[Remedy, ...]:
+    """A remedy for each way out that is one; each id once, the solver's order kept.
+
+    keep: the wish that the ways out are for.
+    """
     found: dict[str, Remedy] = {}
     for way in ways:
-        for remedy in _as_remedies(way, m, kb):
+        for remedy in _as_remedies(way, m, kb, keep):
             named = remedy
             if remedy.id in found and way.kind == "one-gpu" and way.build is not None:
                 named = msgspec.structs.replace(remedy, id=f"install-torch-{way.build.variant}")
@@ -28,7 +33,7 @@ def instead(m: Machine, kb: Knowledge, ways: Iterable[WayOut]) -> tuple[Remedy, 
     return tuple(found.values())
 
 
-def _as_remedies(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def _as_remedies(way: WayOut, m: Machine, kb: Knowledge, keep: str | None) -> tuple[Remedy, ...]:
     from cudadoctor.remedies.compat import forward_compat
     from cudadoctor.remedies.driver import upgrade_driver
     from cudadoctor.remedies.interpreter import install_python
@@ -40,18 +45,27 @@ def _as_remedies(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
         newer = upgrade_driver(m, kb, way.branch)
         return tuple(_noted(one, way) for one in newer)
     if way.kind == "python":
-        return install_python(m, kb, way.pythons)
+        return install_python(m, kb, way.pythons, keep)
     if way.kind == "compat" and way.build is not None:
         return tuple(_noted(one, way) for one in forward_compat(m, kb, way.build.cuda))
     if way.kind == "conda" and way.cuda is not None:
         return (_from_conda_forge(way, m, kb),)
+    if way.kind == "platform" and m.platform.libc != "musl" and way.build is not None:
+        return install_python(m, kb, way.build.pythons, keep)
     if way.kind in ("glibc", "platform"):
         title = "Run torch on a system that has builds"
         return (Remedy(id="other-platform", title=title, where="admin", manual=way.text),)
-    if way.kind == "cpu":
+    return _on_the_cpu(way, m, kb) if way.kind == "cpu" else ()
+
+
+def _on_the_cpu(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+    """What is left where nothing serves the GPU; an installed torch runs on the CPU as it is."""
+    from cudadoctor.remedies.build import remedy_for
+
+    if way.build is None or m.torch.installed is not False:
         title = "Train without this GPU"
         return (Remedy(id="other-gpu", title=title, risk=Risk.ENVIRONMENT, manual=way.text),)
-    return ()
+    return (_noted(remedy_for(way.build, m, kb), way),)
 
 
 def _from_conda_forge(way: WayOut, m: Machine, kb: Knowledge) -> Remedy:

@@ -19,13 +19,18 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
 
 
-def install_python(m: Machine, kb: Knowledge, versions: Iterable[str]) -> tuple[Remedy, ...]:
-    """A new environment with the nearest of these Pythons ("3.12"), and torch in it."""
+def install_python(
+    m: Machine, kb: Knowledge, versions: Iterable[str], keep: str | None = None
+) -> tuple[Remedy, ...]:
+    """A new environment with the nearest of these Pythons ("3.12"), and torch in it.
+
+    keep: a wish for a release of torch.
+    """
     wanted = _nearest(m, [Version(one) for one in versions if not one.endswith("t")])
     if wanted is None:
         return ()
     changed = emptied(m, wanted)
-    build = best_build(changed, kb).build
+    build = best_build(changed, kb, keep=keep).build
     change = remedy_for(build, changed, kb).packages if build else None
     made = environment.new_environment(m, str(wanted), change)
     return (

@@ -25,7 +25,7 @@ def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> tuple[
     if choice.build is not None:
         return (remedy_for(choice.build, m, kb),)
     keeping = [one for one in choice.ways_out if one.kind not in ("release", "cpu", "jetson")]
-    ways = instead(m, kb, keeping)
+    ways = instead(m, kb, keeping, wish)
     if any(one.id == "install-torch" for one in ways):
         return ways
     return (_impossible(wish, choice), *ways)
