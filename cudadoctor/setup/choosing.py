@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Tool = Literal["pip", "uv", "conda", "pixi"]
 USUAL = Version("3.12")
-"""The Python to be near to where that of the machine is not known."""
+"""The Python to be near to where that of the machine is older, or not known."""
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +144,8 @@ def _own(known: Known, kb: Knowledge) -> _Offer | None:
 
 
 def _version(known: Known) -> Version:
-    return known.machine.python.version or USUAL
+    """What another Python is to be near to: an old one is no measure for a new environment."""
+    return max(known.machine.python.version or USUAL, USUAL)
 
 
 def _from_own(known: Known, own: _Offer, base: Base, other: _Offer | None) -> Chosen | NoWay:
