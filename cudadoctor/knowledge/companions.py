@@ -16,6 +16,9 @@ from cudadoctor.versions import version_of
 PAIRED = ("torchvision", "torchaudio", "torchtext")
 """Packages that are released together with torch: its table names the pair."""
 
+NUMPY_2_SINCE = Version("2.3")
+"""The first torch that was compiled for both ABIs of numpy."""
+
 _CLAUSE = re.compile(r"(==|!=|>=|<=|>|<)([\d.]+)")
 _COMPARE: dict[str, Callable[[Version, Version], bool]] = {
     "==": operator.eq,

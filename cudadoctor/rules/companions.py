@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from packaging.version import Version
 
 from cudadoctor.findings import Confidence, Severity
+from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.remedies import (
     by_hand,
     install_companion,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
 
 COMPANIONS = ("torchvision", "torchaudio", "torchtext")
-NUMPY_2_SINCE = Version("2.3")
-"""The first torch that was compiled for both ABIs of numpy."""
 COMPILES_SINCE = Version("2.0")
 """The first torch with torch.compile."""
 TRITON_FLOOR = Version("7.0")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cudadoctor.dialects.files import NAMES, index_page, written
-from cudadoctor.dialects.files.stack import Stack, serving
+from cudadoctor.dialects.files.stack import Stack, numpy_for, serving
 from cudadoctor.knowledge import TorchBuild
 from cudadoctor.knowledge.offers import PYTHON_RELEASED
 from cudadoctor.versions import DriverVersion
@@ -69,7 +69,9 @@ def _recipe(variant: str, newest: dict[str, dict[str, TorchBuild]], kb: Knowledg
     builds = tuple(one for one in same if one is not None and one.published)
     vision = lead.torchvision
     companions = (("torchvision", vision),) if vision else ()
-    return Recipe(stack=Stack(builds=builds, companions=companions), newest=found)
+    return Recipe(
+        stack=Stack(builds=builds, companions=companions, then=numpy_for(lead)), newest=found
+    )
 
 
 def _newest(kb: Knowledge, platform: str) -> dict[str, TorchBuild]:

@@ -12,6 +12,7 @@ from cudadoctor.builds import capabilities_of
 from cudadoctor.dialects.index import TORCH_INDEX
 from cudadoctor.dialects.pip import sound
 from cudadoctor.knowledge import TorchBuild
+from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.refusals import served
 from cudadoctor.versions import DriverVersion
 
@@ -119,11 +120,16 @@ def stack_for(
         builds=(build,),
         python=python,
         companions=_companions(m, build),
-        then=sound(then),
+        then=(*numpy_for(build), *sound(then)),
         capabilities=capabilities_of(m, kb),
         driver=m.driver.kernel or m.driver.library,
         driver_cuda=m.driver.cuda,
     )
+
+
+def numpy_for(build: TorchBuild) -> tuple[str, ...]:
+    """The requirement on numpy: torchvision would bring one that an old torch cannot use."""
+    return ("numpy<2",) if build.torch < NUMPY_2_SINCE else ()
 
 
 def serving(build: TorchBuild, kb: Knowledge) -> tuple[Version, ...] | None:
