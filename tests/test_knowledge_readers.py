@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from update_fixtures import CODE, html, metadata, tables
+from update_fixtures import CODE, autumn, html, metadata
 
 from cudadoctor.knowledge.build.seen import ORDER, SOURCES, merged
 from cudadoctor.knowledge.update import torch_index
@@ -32,7 +32,7 @@ from cudadoctor.knowledge.update.wheel_inside import (
 )
 from cudadoctor.knowledge.update.wheel_names import release_of, wheel_of
 
-TABLES = tables()
+TABLES = autumn()
 PAGE = "https://download.pytorch.org/whl/cu130/torch/"
 
 

@@ -9,6 +9,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from cudadoctor import knowledge
 from cudadoctor.knowledge.update.fetching import NotRead, Page
 
@@ -54,6 +56,34 @@ class Pages:
 def tables() -> dict[str, dict[str, Any]]:
     """The tables of this package, as plain data."""
     return {path.stem: json.loads(path.read_bytes()) for path in (HERE / "tables").glob("*.json")}
+
+
+def autumn() -> dict[str, dict[str, Any]]:
+    """The tables without what came or became known after 2026-11-21."""
+    found = tables()
+    found["torch"]["collected"] = "2026-11-21"
+    for table, part, column, last in (
+        ("torch", "releases", "torch", "2.15.0"),
+        ("torch", "builds", "torch", "2.15.0"),
+        ("images", "tags", "cuda", "13.4.2"),
+        ("conda", "conda_forge", "torch", "2.13.0"),
+        ("drivers", "toolkits", "toolkit", "13.5.0"),
+    ):
+        rows = found[table][part]
+        found[table][part] = [row for row in rows if Version(row[column]) <= Version(last)]
+    found["images"]["complete_to"] = "13.0.0"
+    unknown = {"cu132": None, "cu130": None, "cpu": None, "cu126": False}
+    found["torch"]["builds"] = [
+        row
+        for row in found["torch"]["builds"]
+        if row["torch"] != "2.15.0" or row["variant"] in unknown
+    ]
+    for row in found["torch"]["builds"]:
+        if row["torch"] == "2.15.0" and not row["default"]:
+            row["published"] = unknown[row["variant"]]
+        elif (row["variant"], row["platform"]) == ("cu92", "windows_amd64"):
+            row["published"] = None
+    return found
 
 
 def copied(folder: Path) -> Path:
@@ -147,8 +177,9 @@ def zipped(members: dict[str, bytes]) -> bytes:
     return file.getvalue()
 
 
-NEW = "2.16.0"
-NEW_DAY = "2026-12-09"
+NEWEST = Version(tables()["torch"]["releases"][0]["torch"])
+NEW = f"{NEWEST.major}.{NEWEST.minor + 1}.0"
+NEW_DAY = "2099-12-09"
 NEW_CUDA = {
     "linux_x86_64": "13.3",
     "linux_aarch64": "13.3",
@@ -158,7 +189,7 @@ NEW_CUDA = {
 
 
 def new_pages(requires: tuple[str, ...] = REQUIRES) -> dict[str, bytes]:
-    """The index after torch 2.16.0 and a torchvision for it have come out."""
+    """The index after the next torch and a torchvision for it have come out."""
     pages = known_pages()
     files = []
     for platform, cuda in NEW_CUDA.items():
@@ -169,9 +200,9 @@ def new_pages(requires: tuple[str, ...] = REQUIRES) -> dict[str, bytes]:
             pages[f"{FILES}/{name}"] = body
             files.append(listed(name, NEW_DAY, size=len(body)))
     pages[f"{INDEX}/torch/"] = project(*torch_files(), *files)
-    vision = "torchvision-0.30.0-py3-none-manylinux_2_28_x86_64.whl"
-    wanted = metadata("torchvision", "0.30.0", ("numpy", "torch>=2.16.0", 'scipy; extra == "s"'))
-    pages[f"{FILES}/{vision}"] = zipped({"torchvision-0.30.0.dist-info/METADATA": wanted})
+    vision = "torchvision-9.30.0-py3-none-manylinux_2_28_x86_64.whl"
+    wanted = metadata("torchvision", "9.30.0", ("numpy", f"torch>={NEW}", 'scipy; extra == "s"'))
+    pages[f"{FILES}/{vision}"] = zipped({"torchvision-9.30.0.dist-info/METADATA": wanted})
     known = json.loads(pages[f"{INDEX}/torchvision/"])["files"]
     new = listed(vision, NEW_DAY, **{"requires-python": ">=3.12"})
     pages[f"{INDEX}/torchvision/"] = project(*known, new)
