@@ -224,3 +224,9 @@ def test_where_nothing_fits_the_reasons_are_comments_and_the_exit_code_is_1(kind
     lines = ran.stdout.splitlines()
     assert lines and all(line.startswith("# ") for line in lines)
     assert "NVIDIA's own build" in ran.stdout
+
+
+def test_the_heading_of_a_conda_environment_tells_of_conda_forges_build() -> None:
+    text = file("environment", machine(), keep="2.13.0+cu129")
+    assert text.startswith("# torch 2.13.0 for CUDA 12.9 (conda-forge).\n")
+    assert "Volta" not in text  # compiled for it, and refused by the cuDNN that conda takes

@@ -32,8 +32,9 @@ NOT_THERE = (
 def text(stack: Stack, kb: Knowledge) -> str:
     """The whole file."""
     found = forge.specs(stack, kb)
+    told = stack if found is None else forge.as_made(stack, kb)
     lines = heading(
-        stack, kb, "Make it with: conda env create -f environment.yml", *_notes(stack, found)
+        told, kb, "Make it with: conda env create -f environment.yml", *_notes(stack, found)
     )
     lines += ["", f"name: {stack.name}", "channels:", "  - conda-forge", "  - nodefaults"]
     lines += ["dependencies:", f"  - {conda_python(stack.one_python)}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from packaging.version import Version
 
 from cudadoctor.dialects.files.stack import serving
@@ -31,6 +32,43 @@ def cuda_range(stack: Stack, kb: Knowledge) -> str:
     found = [cuda for build in stack.builds for cuda in _made(build, kb)]
     lowest = min(found)
     return f">={lowest.major}.{lowest.minor},<{lowest.major + 1}"
+
+
+def as_made(stack: Stack, kb: Knowledge) -> Stack:
+    """The stack as conda-forge builds it, for what is said of it: its CUDA, its GPUs.
+
+    For which Pythons it builds is not in the tables.
+    """
+    return msgspec.structs.replace(stack, builds=tuple(_as_made(one, kb) for one in stack.builds))
+
+
+def _as_made(build: TorchBuild, kb: Knowledge) -> TorchBuild:
+    cuda = max(_made(build, kb), default=None)
+    archs = (kb.conda_archs(cuda, build.platform) or ()) if cuda else build.archs
+    taken = tuple(one for one in archs or () if not _refused(one, kb))
+    linux = build.platform.startswith("linux")
+    return msgspec.structs.replace(
+        build,
+        cuda=cuda,
+        variant="conda-forge",
+        archs=taken,
+        archs_uncertain=False,
+        pythons=(),
+        glibc=kb.conda_glibc(cuda) if cuda and linux else None,
+    )
+
+
+def _refused(code: str, kb: Knowledge) -> bool:
+    """Whether the newest cuDNN refuses the GPUs of a code such as sm_70."""
+    digits = code.partition("_")[2]
+    newest = _newest_cudnn(kb)
+    capability = Version(f"{digits[:-1]}.{digits[-1]}")
+    return newest is None or bool(kb.cudnn_refuses(newest, capability))
+
+
+def _newest_cudnn(kb: Knowledge) -> Version | None:
+    """What conda takes where nothing holds it back."""
+    return next((Version(one.cudnn) for one in kb.builds if one.cudnn), None)
 
 
 def companions(stack: Stack) -> tuple[str, ...]:
@@ -63,5 +101,5 @@ def _serves(capability: Version, cuda: Version, build: TorchBuild, kb: Knowledge
     archs = kb.conda_archs(cuda, build.platform)
     if archs is None or served(archs, capability, build.torch, cuda, kb) is None:
         return False
-    newest = next((one.cudnn for one in kb.builds if one.cudnn), None)
-    return newest is not None and not kb.cudnn_refuses(Version(newest), capability)
+    newest = _newest_cudnn(kb)
+    return newest is not None and not kb.cudnn_refuses(newest, capability)

@@ -52,7 +52,7 @@ def kind_of(build: TorchBuild) -> str:
 def demands(build: TorchBuild, kb: Knowledge) -> str:
     """The driver, GPUs, Pythons and C library that a build needs."""
     parts = [] if build.cuda is None else [_driver(build, kb), gpus(build, kb)]
-    parts.append(f"Python {span(plain_pythons(build))}")
+    parts += [f"Python {span(plain_pythons(build))}"] if build.pythons else []
     if build.glibc is not None:
         parts.append(f"glibc {build.glibc} or newer")
     return "; ".join(parts)

@@ -24,14 +24,16 @@ hold the same for whoever cannot run it there: for an image, a cluster, a collea
 shows the driver; the compute capability of a GPU stands in brackets behind its generation.
 
 Each folder holds `requirements.txt` (pip, uv), `environment.yml` (conda, mamba), `pyproject.toml`
-(a uv project), `pixi.toml` and a `Dockerfile`.
+(a uv project), `pixi.toml` and a `Dockerfile`. conda and pixi take conda-forge's packages where it
+is known to have the release for all of the GPUs, else torch's own wheels; every file says at its
+top what it needs.
 """
 _END = """\
 The driver is the oldest that runs the CUDA major of the build. Only GPUs with machine code in the
 build are listed; PTX, which a driver compiles while a program starts, is not counted.
 
-Made from the doctor's tables of {date} by `python recipes/install/make.py`; a test compares every
-byte, so these files are as new as the tables are.
+Made from the doctor's tables of {date} by `python recipes/install/make.py`, with the doctor of
+the same checkout installed; a test compares every byte, so these files are as new as the tables.
 """
 _HEAD = ("files", "torch", "oldest driver", "GPUs (compute capability)", "Python", "glibc")
 

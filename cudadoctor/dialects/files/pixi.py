@@ -23,10 +23,11 @@ def text(stack: Stack, kb: Knowledge) -> str:
     """The whole file."""
     found = forge.specs(stack, kb)
     notes = (NOT_THERE.replace("pip installs", "pixi takes"),) if found is None else ()
-    lines = heading(stack, kb, "Make it with: pixi install", *notes)
+    told = stack if found is None else forge.as_made(stack, kb)
+    lines = heading(told, kb, "Make it with: pixi install", *notes)
     platforms = ", ".join(quoted(CONDA[one]) for one in stack.platforms)
     lines += ["", "[workspace]", f"name = {quoted(stack.name)}", 'channels = ["conda-forge"]']
-    lines += [f"platforms = [{platforms}]", *_system(stack)]
+    lines += [f"platforms = [{platforms}]", *_system(told)]
     lines += ["", "[dependencies]", "{} = {}".format(*_python(stack))]
     lines += _wheels(stack) if found is None else _forge(stack, found)
     return "\n".join(lines) + "\n"
