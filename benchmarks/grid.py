@@ -86,7 +86,10 @@ def _figures(
         "machines": len(all_of),
         "with_a_build": len(built),
         "share_with_a_build": round(len(built) / len(all_of), 4),
-        "by_kind": {kind: [kinds[kind], with_build[kind]] for kind in sorted(kinds)},
+        "by_kind": {
+            kind: {"machines": kinds[kind], "with_a_build": with_build[kind]}
+            for kind in sorted(kinds)
+        },
         "with_a_wish": sum(one.plain["wish"] is not None for one in all_of),
         "with_torch_installed": sum(one.plain["installed"] is not None for one in all_of),
         "with_gpus_of_two_kinds": sum(len(set(one.plain["names"])) > 1 for one in all_of),

@@ -311,7 +311,7 @@ PEERS = (
         "index.",
         "crates/uv-torch/src/backend.rs, and the indexes that the program asks for with "
         "UV_CUDA_DRIVER_VERSION set",
-        "https://github.com/astral-sh/uv",
+        "https://github.com/astral-sh/uv/blob/main/crates/uv-torch/src/backend.rs",
         uv,
     ),
     Peer(
@@ -387,7 +387,7 @@ PEERS = (
     ),
     Peer(
         "pip install torch",
-        "pip 25 and later",
+        "any pip",
         "The newest release on PyPI with a wheel for this Python and system: CUDA on Linux, "
         "never on Windows; neither GPU nor driver is looked at.",
         "Start locally, pytorch.org; what PyPI holds, by our tables",
@@ -396,7 +396,7 @@ PEERS = (
     ),
     Peer(
         "conda-forge (__cuda)",
-        "conda 26",
+        "recipes of 2026-08",
         "The virtual package __cuda is the CUDA level of the driver; cuda-version of a major asks "
         "for that major at least, and the solver takes the newest pytorch-gpu and CUDA.",
         "recipe/meta.yaml of cuda-version-feedstock (run_constrained); the recipe history of "

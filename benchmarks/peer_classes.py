@@ -19,6 +19,7 @@ CLASSES = {
     "other channel": "a build of conda-forge, of the same release or an older one; it runs.",
     "channel newer": "a release of conda-forge newer than all that fit from the wheel indexes.",
     "contested": "a build that runs only if code is there that one of the sources denies.",
+    "cudnn": "a build whose own cuDNN refuses the GPU: convolutions fail.",
     "no code": 'its build has no code for a GPU: "no kernel image is available".',
     "driver": "its build needs a newer driver: torch sees no GPU.",
     "ptx": "its build has only PTX for the GPU, of a CUDA newer than the driver's.",
@@ -80,6 +81,7 @@ _SIGNS = (
     ("driver", "driver"),
     ("ptx", "ptx"),
     ("contested", "contested"),
+    ("cudnn", "cudnn"),
 )
 
 
@@ -94,6 +96,17 @@ def _of_conda(answer: Answer, ours: Ours, plain: Plain, reading: Reading) -> str
     cuda = str(answer.variant).partition(" ")[2]
     if plain["python"] not in CONDA_PYTHONS or plain["kind"] == "jetson":
         return "not judged"
+    against = conda_against(cuda, plain, reading)
+    if against:
+        return against
+    if ours is None:
+        return "channel only"
+    newer = numbers(answer.torch or "0") > numbers(ours[0])
+    return "channel newer" if newer else "other channel"
+
+
+def conda_against(cuda: str, plain: Plain, reading: Reading) -> str:
+    """What stands against conda-forge's build for a CUDA on a machine, "" nothing."""
     code = conda_code(cuda, plain["platform"])
     if code is None:
         return "not judged"
@@ -102,12 +115,7 @@ def _of_conda(answer: Answer, ours: Ours, plain: Plain, reading: Reading) -> str
         return "no code"
     if not reading.runs(numbers(cuda), plain):
         return "driver"
-    if "ptx" in how and reading.level(plain) < numbers(cuda):
-        return "ptx"
-    if ours is None:
-        return "channel only"
-    newer = numbers(answer.torch or "0") > numbers(ours[0])
-    return "channel newer" if newer else "other channel"
+    return "ptx" if "ptx" in how and reading.level(plain) < numbers(cuda) else ""
 
 
 def conda_code(cuda: str, platform: str) -> tuple[tuple[str, ...], str] | None:
@@ -135,6 +143,8 @@ def facts_of(kind: str, answer: Answer, ours: Ours, plain: Plain, reading: Readi
     if kind in ("driver", "ptx") and row is not None:
         floor = reading.floor(row["cuda"], plain["numbers"])
         return f"CUDA {row['cuda']} needs driver {floor}."
+    if kind == "cudnn" and row is not None:
+        return f"{here} brings cuDNN {reading.cudnn_of(row)}, which serves 5.0 and newer."
     if kind == "contested" and row is not None:
         return f"Of {here}, sources disagree on {' '.join(row['contested'])}."
     if kind == "python" and row is not None:

@@ -25,6 +25,10 @@ _CONTESTED = (
     "Ours is certain, theirs may run: one source lists that code and another denies it (sm_37 in "
     "cu118 of 2.6.0, sm_90 in cu124 on aarch64), so we take it as a last resort only."
 )
+_CUDNN = (
+    "Ours: from 2.4.0 on the cu118 wheels bring cuDNN 9.1, which serves 5.0 and newer only; those "
+    "before bring 8.7, which still runs Kepler."
+)
 _PYPI_WINS = (
     "Ours: the index is named beside PyPI (--extra-index-url), and PyPI's newer default build wins"
 )
@@ -45,6 +49,7 @@ EXPLAINED: dict[tuple[str, str], str] = {
     (UV, "jetson"): _TEGRA,
     (UV, "cpu, ours none"): _NONE_FITS,
     (UV, "contested"): _CONTESTED,
+    (UV, "cudnn"): _CUDNN,
     (LTT, "other variant"): (
         "Both run: it takes the newest CUDA up to 13.1, we the default of PyPI, or the newest that "
         "the driver brings itself."
@@ -60,6 +65,7 @@ EXPLAINED: dict[tuple[str, str], str] = {
     ),
     (LTT, "cpu, ours none"): _NONE_FITS,
     (LTT, "contested"): _CONTESTED,
+    (LTT, "cudnn"): _CUDNN,
     (RUNTIME, "other variant"): "Both run: cu124 or cu128 by the chip, ours by default and driver.",
     (RUNTIME, "older"): (
         "Ours is newer: cu124 ended with 2.6.0 and cu128 with 2.11.0; with this driver newer "
@@ -83,6 +89,7 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "this C library, other indexes have."
     ),
     (RUNTIME, "cpu, ours none"): _NONE_FITS,
+    (RUNTIME, "cudnn"): _CUDNN,
     (
         RUNTIME,
         "contested",

@@ -4,7 +4,7 @@ A prescription is the solver's choice and the change of packages that follows fr
 is one line: its kind, a colon, and what was found. The kinds:
 
 - unknown, unfit: the build is in no table, or something stands against it; contested: it rests on
-  code that another source denies although other builds do not.
+  code that another source denies, or on a cuDNN that refuses the GPU, although others do not.
 - newer, kept, wish: a newer build fits; the installed one was to be kept; the wish was not.
 - missed, way: nothing was chosen although a build fits; a way out does not lead to its build.
 - torch, vision, audio, companion, index, variant: the change installs something else, something
@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from peer_classes import conda_against
 from second_reading import INDEX, Plain, Reading, Row, numbers
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ SIGNS = (
     ("python", r"no wheel for Python|no wheels for Python"),
     ("glibc", r"needs glibc"),
     ("contested", r"[Ss]ources disagree"),
+    ("cudnn", r"cuDNN"),
     ("ptx", r"\bPTX\b.*too new"),
     ("archs", r"no code for capability"),
     ("cpu", r"no code for GPUs"),
@@ -243,8 +245,8 @@ def _of_change(
     if pins.pop("torch", None) != row["torch"]:
         yield f"torch: {change.install} for {row['torch']}"
     here = plain["installed"]["packages"] if plain["installed"] else {}
-    yield from _of_pair("vision", "torchvision", pins, row, here)
-    yield from _of_pair("audio", "torchaudio", pins, row, here)
+    yield from _of_pair("vision", "torchvision", pins, row, plain["installed"])
+    yield from _of_pair("audio", "torchaudio", pins, row, plain["installed"])
     for name in sorted({*pins, *here} - {"torchvision", "torchaudio"}):
         if name in pins:
             yield from _of_pin(name, pins[name], row, plain, reading)
@@ -278,14 +280,20 @@ def _of_the_old(
 
 
 def _of_pair(
-    kind: str, name: str, pins: dict[str, str], row: Row, here: dict[str, str]
+    kind: str, name: str, pins: dict[str, str], row: Row, installed: Plain | None
 ) -> Iterator[str]:
-    """torchvision and torchaudio: the release that came with this torch, where one came."""
+    """torchvision and torchaudio: the release that came with this torch, where one came.
+
+    An empty environment gets torchvision too.
+    """
+    fresh, here = installed is None, installed["packages"] if installed else {}
     allowed = {row[name]} if row[name] else set()
     if name == "torchaudio" and numbers(row["torch"]) > (2, 11, 0):
         allowed = {None, LAST_AUDIO}
     if name in pins and pins[name] not in allowed:
         yield f"{kind}: {name} {pins[name]} for torch {row['torch']}, not {row[name]}"
+    if name == "torchvision" and fresh and row[name] and name not in pins:
+        yield f"{kind}: {name} {row[name]} is not installed with torch {row['torch']}"
     if name in here and name not in pins and row[name] not in (None, here[name]):
         yield f"{kind}: {name} {here[name]} stays beside torch {row['torch']}"
 
@@ -366,6 +374,8 @@ def _filled(parts: tuple[int, ...], length: int) -> tuple[int, ...]:
 def _ways(ways: Iterable[WayOut], plain: Plain, reading: Reading) -> Iterator[str]:
     """Each way out leads to a published build that fits once it is taken."""
     for way in ways:
+        if way.kind == "conda" and (why := conda_against(str(way.cuda), plain, reading)):
+            yield f"way: {way.text} Yet: {why}"
         if way.build is None:
             continue
         torch, variant = str(way.build.torch), way.build.variant

@@ -30,7 +30,9 @@ OLD_TAG_GLIBC = "2.17"
 class Reading:
     """All builds, and what a machine must have for each."""
 
-    def __init__(self, builds: list[Row], drivers: Row, generations: Row, around: Row) -> None:
+    def __init__(
+        self, builds: list[Row], drivers: Row, generations: Row, around: Row, libraries: Row
+    ) -> None:
         self.builds = builds
         self.floors: dict[int, Row] = {row["major"]: row for row in drivers["floors"]}
         self.toolkits: list[Row] = drivers["toolkits"]
@@ -45,6 +47,7 @@ class Reading:
             for one in row["capabilities"]
         }
         self.around = around
+        self.cudnn: list[Row] = libraries["cudnn"]
         self._rows = {(row["torch"], row["variant"], row["platform"]): row for row in builds}
         self._on: dict[str, list[int]] = {}
         self._of: dict[tuple[str, str], list[int]] = {}
@@ -69,7 +72,9 @@ class Reading:
         return next(number for number in here if self.builds[number]["variant"] == variant)
 
     def fitting(self, plain: Plain) -> dict[tuple[str, str], str]:
-        """Each build that fits -> "sound", or "contested" where sources disagree on its code.
+        """Each build that fits -> "sound", or "contested" where it is a last resort.
+
+        That is where sources disagree on its code, or where its own cuDNN refuses a GPU.
 
         Without a GPU the CPU builds are sound, and the default build is a last resort.
         """
@@ -81,7 +86,7 @@ class Reading:
 
     def _how(self, number: int, against: set[str]) -> str:
         """ "sound", "contested", or "" where the build does not fit."""
-        if against <= {"contested"}:
+        if against <= {"contested", "cudnn"}:
             return "contested" if against else "sound"
         default = self.builds[number]["default"]
         return "contested" if against == {"no-gpu"} and default else ""
@@ -156,7 +161,26 @@ class Reading:
         sound = [self.code(number, one, sound=True) for one in gpus]
         all_of = [self.code(number, one, sound=False) for one in gpus]
         found = {"archs"} if "" in all_of else {"contested"} if "" in sound else set()
-        return found | ({"ptx"} if "ptx" in all_of else set())
+        found |= {"ptx"} if "ptx" in all_of else set()
+        return found | ({"cudnn"} if self.cudnn_refuses(number, gpus) else set())
+
+    def cudnn_refuses(self, number: int, gpus: list[str]) -> list[str]:
+        """The GPUs below the lowest that the build's own cuDNN serves."""
+        own = self.cudnn_of(self.builds[number])
+        if own is None:
+            return []
+        release = numbers(own)[:3]
+        rules = [one for one in self.cudnn if numbers(one["first"]) <= release]
+        rule = max(rules, key=lambda one: numbers(one["first"]), default=None)
+        if rule is None:
+            return []
+        return [gpu for gpu in gpus if numbers(gpu) < numbers(rule["lowest"])]
+
+    def cudnn_of(self, row: Row) -> str | None:
+        """The cuDNN of a build; a wheel for Windows brings that of the same build for Linux."""
+        linux = self.row(row["torch"], row["variant"], "linux_x86_64") or {}
+        found: str | None = row["cudnn"] or linux.get("cudnn")
+        return found
 
     def counting(self, plain: Plain) -> list[str]:
         """The GPUs that some build of the platform has code for; all where it is none of them."""
@@ -237,8 +261,8 @@ def of_tables() -> Reading:
         }
         for row in torch["builds"]
     ]
-    rest = (_json(TABLES / f"{name}.json") for name in ("drivers", "architectures", "companions"))
-    return Reading(builds, *rest)
+    names = ("drivers", "architectures", "companions", "libraries")
+    return Reading(builds, *(_json(TABLES / f"{name}.json") for name in names))
 
 
 def of_facts(folder: Path) -> Reading:
@@ -263,7 +287,7 @@ def of_facts(folder: Path) -> Reading:
     generations = _json(TABLES / "architectures.json")
     rule = lists["compatibility"]
     generations["serving"] = {"exclusions": rule["exclusions"], "aliases": rule["aliases"]}
-    return Reading(builds, drivers, generations, tables.around)
+    return Reading(builds, drivers, generations, tables.around, {"cudnn": tables.cudnn})
 
 
 def disagreements(tables: Reading, facts: Reading) -> list[str]:
@@ -293,12 +317,13 @@ def _fact_rows(row: Row, archs: dict[tuple[str, str, str], Row], tables: Reading
         for platform, state in facts["platforms"].items():
             code = archs.get((row["torch"], variant, platform))
             told = {"cuda": facts["cuda"], "published": state["published"]}
+            told["cudnn"] = facts["cudnn_linux"] if platform.startswith("linux") else None
             told["archs"] = None if code is None else code["sass"] + code["ptx"]
             yield told | _shared(row, variant, platform, tables)
     for platform in row["python"]:
         known = tables.row(row["torch"], "cpu", platform)
         if known is not None:
-            told = {"cuda": None, "published": known["published"], "archs": []}
+            told = {"cuda": None, "cudnn": None, "published": known["published"], "archs": []}
             yield told | _shared(row, "cpu", platform, tables)
 
 

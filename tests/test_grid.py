@@ -178,9 +178,11 @@ def test_choosing_nothing_although_a_build_fits_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("changed", "kind"),
     [
-        ({"install": ("torch==2.14.1",)}, "torch"),
+        ({"install": ("torch==2.14.1", "torchvision==0.29.2")}, "torch"),
+        ({"install": ("torch==2.15.0",)}, "vision"),
         ({"install": ("torch==2.15.0", "torchvision==0.28.0")}, "vision"),
-        ({"install": ("torch==2.15.0", "torchaudio==2.10.0")}, "audio"),
+        ({"install": ("torch==2.15.0", "torchvision==0.29.2", "torchaudio==2.10.0")}, "audio"),
+        ({"install": ("torch==2.15.0+cu130", "torchvision==0.29.2")}, "variant"),
         ({"index": "https://download.pytorch.org/whl/cu126"}, "index"),
         ({"index": "https://example.org/simple"}, "index"),
         ({"variant": "cu130"}, "variant"),
