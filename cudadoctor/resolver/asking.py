@@ -145,6 +145,8 @@ def _run_uv(at: Setting, tool: Tool, target: Target, asked: Question) -> Answer:
         return Answer(kind="unfit", text=f"{tool.name} has no words for this interpreter")
     lines = "".join(f"{one}\n" for one in asked.first)
     env = _environment(at, tool, asked)
+    if target.macos and not target.executable:
+        env["MACOSX_DEPLOYMENT_TARGET"] = target.macos  # else uv takes an old macOS for granted
     ran = at.door.run(*words, timeout_s=at.clock.left_s, env=env, stdin=lines)
     return _unended(ran, tool, asked, at.clock) or uv.read(ran.code, ran.stdout, ran.stderr)
 

@@ -20,6 +20,8 @@ _USUAL_GLIBC = 28
 """The glibc 2.x that is taken where the facts do not name one."""
 _UV_GLIBC = (17, 28, *range(31, 41))
 _NEWEST_MUSL = 2
+_USUAL_MACOS = (15, 0)
+_FIRST_DARWIN, _RENAMED_DARWIN = 20, 25
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +37,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     uv: str | None
     markers: dict[str, str]
     executable: str | None = None
+
+    @property
+    def macos(self) -> str | None:
+        """The release of macOS ("15.0"), None elsewhere."""
+        mark, *parts = self.tags[0].split("_")
+        return ".".join(parts[:2]) if mark == "macosx" else None
 
     @property
     def release(self) -> str:
@@ -80,9 +88,17 @@ def _tags(m: Machine) -> Iterator[str]:
     elif m.platform.system == "Darwin":
         from packaging.tags import mac_platforms
 
-        yield from mac_platforms((15, 0), "arm64" if arch in ("arm64", "aarch64") else arch)
+        yield from mac_platforms(_macos(m), "arm64" if arch in ("arm64", "aarch64") else arch)
     elif m.platform.system == "Linux":
         yield from _linux_tags(m, arch)
+
+
+def _macos(m: Machine) -> tuple[int, int]:
+    """The release of macOS, from the kernel's: 20 to 24 are 11 to 15, and 25 is 26."""
+    major = (m.platform.kernel or "").partition(".")[0]
+    if not major.isdecimal() or int(major) < _FIRST_DARWIN:
+        return _USUAL_MACOS
+    return (int(major) - 9 if int(major) < _RENAMED_DARWIN else int(major) + 1, 0)
 
 
 def _linux_tags(m: Machine, arch: str) -> Iterator[str]:

@@ -168,6 +168,17 @@ def test_the_examined_interpreter_answers_for_itself() -> None:
         assert asked("uv", wanted(url, "young"), here, here=True).resolves is False
 
 
+def test_a_mac_is_taken_by_its_own_release() -> None:
+    shelf = Shelf(Wheel("torch", "2.14.1", tag="cp312-cp312-macosx_14_0_arm64"))
+    mac = changed(machine("macbook"), "python", version=Version("3.12.4"))
+    with served(shelf) as url:
+        for kind in ("uv", "pip"):
+            assert asked(kind, wanted(url, "torch==2.14.1"), mac).resolves is True
+            old = changed(mac, "platform", kernel="22.6.0")
+            assert target(old).macos == "13.0"
+            assert asked(kind, wanted(url, "torch==2.14.1"), old).resolves is False
+
+
 def test_an_interpreter_that_is_gone_is_sought_for_by_its_tags() -> None:
     with served(Shelf(Wheel("torch", "2.14.1", tag=f"cp312-cp312-{GLIBC}"))) as url:
         found = asked("uv", wanted(url, "torch==2.14.1"), machine(), here=True)
