@@ -257,6 +257,12 @@ def test_one_place_that_fails_keeps_the_day_of_the_tables(
     assert "RELEASE.md" in capsys.readouterr().err
 
 
+def test_only_the_place_that_was_asked_for_is_read(folder: Path) -> None:
+    pages = Pages(everything())
+    assert main(["--only", "release-md", "--write"], knowledge=folder, fetch=pages, day=DAY) == 0
+    assert pages.asked == ["https://raw.githubusercontent.com/pytorch/pytorch/main/RELEASE.md"]
+
+
 def test_a_part_of_the_places_keeps_the_day_of_the_tables(folder: Path) -> None:
     run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     assert table(folder, "torch")["collected"] == tables()["torch"]["collected"]
@@ -272,7 +278,8 @@ def test_offline_nothing_changes_and_one_sentence_says_so(
     assert run(folder, {}, "--write") == NOT_ASKED
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.endswith("No place gave an answer; the tables stay as they are.\n")
+    assert shown.err.startswith("Nothing was read, the tables stay as they are: ")
+    assert shown.err.count("\n") == 1
     assert bytes_of(folder) == before
 
 
@@ -300,6 +307,7 @@ LOGIN = b"<!DOCTYPE html><html><body><a href='/login'>Log in to the network</a><
         b'{"files":' + b"[" * 100_000,
         b"\xff\xfe\x00",
         project(listed("other-1.0.tar.gz", DAY)),
+        project(listed("torch-99.0rc1-cp313-cp313-manylinux_2_28_x86_64.whl", "x", url="//[")),
     ],
 )
 def test_an_answer_that_is_no_listing_changes_nothing(folder: Path, answer: bytes) -> None:

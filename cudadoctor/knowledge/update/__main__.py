@@ -95,7 +95,7 @@ def _check(tables: Mapping[str, Any], index: str, fetch: Fetcher) -> int:
     except (NotRead, Unreadable) as error:
         sys.stderr.write(f"Whether torch {known} is the newest could not be asked: {error}\n")
         return NOT_ASKED
-    if newest is None or Version(newest) <= Version(known):
+    if Version(newest) <= Version(known):
         sys.stdout.write(f"The newest torch on the index, {newest}, is in the tables.\n")
         return 0
     sys.stdout.write(f"torch {newest} is on the index; the tables end with {known}.\n")
@@ -111,12 +111,12 @@ def _finished(
     write: bool,
     full: bool,
 ) -> int:
+    if answer.failures and not answer.reached:
+        sys.stderr.write(f"Nothing was read, the tables stay as they are: {answer.failures[0]}\n")
+        return NOT_ASKED
     for text in answer.failures:
         sys.stderr.write(f"not read: {text}\n")
     code = NOT_ASKED if answer.failures else 0
-    if not answer.reached and not answer.changes and answer.failures:
-        sys.stderr.write("No place gave an answer; the tables stay as they are.\n")
-        return code
     sys.stdout.write(shown(answer, day))
     if write:
         files = _written(answer, tables, knowledge, day, whole=full and not answer.failures)

@@ -12,7 +12,7 @@ import msgspec
 from cudadoctor.knowledge.build.seen import merged
 from cudadoctor.knowledge.update import companion_releases as companions
 from cudadoctor.knowledge.update import torch_index, torch_release
-from cudadoctor.knowledge.update.fetching import Fetcher, NotRead
+from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, Unreachable
 from cudadoctor.knowledge.update.listing import (
     IndexFile,
     completed,
@@ -98,7 +98,7 @@ def ask(fetch: Fetcher, tables: Tables, asked: Asked) -> Answer:
         current = _with(current, new)
         changes += new
         readings.append(found)
-        reached += [name] if found.rows else []
+        reached += [name] if found.rows or not found.failures else []
     everything = joined(readings)
     return Answer(
         changes=tuple(changes),
@@ -108,9 +108,12 @@ def ask(fetch: Fetcher, tables: Tables, asked: Asked) -> Answer:
     )
 
 
-def newest_torch(fetch: Fetcher, index: str = PYPI) -> str | None:
+def newest_torch(fetch: Fetcher, index: str = PYPI) -> str:
     """The newest final torch on the index. Raises NotRead, Unreadable."""
-    return torch_release.newest_of(_files(fetch, index, "torch", days=False))
+    found = torch_release.newest_of(_files(fetch, index, "torch", days=False))
+    if found is None:
+        raise Unreadable(f"{_page(index, 'torch')!a} lists no final release of torch.")
+    return found
 
 
 def _guarded(reader: Reader, fetch: Fetcher, tables: Tables) -> Iterator[Reading]:
@@ -137,6 +140,8 @@ def _package_index(fetch: Fetcher, tables: Tables, *, asked: Asked) -> Iterator[
         if asked.wants(torch_release.SOURCE, package, *with_torch):
             try:
                 reading, known = _companion(fetch, tables, asked.index, package)
+            except Unreachable:
+                raise
             except (NotRead, Unreadable) as error:
                 yield Reading(failures=(str(error),))
                 continue
@@ -243,7 +248,6 @@ def _page(index: str, package: str) -> str:
 
 def _places(asked: Asked) -> Iterator[tuple[str, Reader]]:
     """Whom to ask. Of two that speak of one build the later, by name too, knows better."""
-    yield torch_release.SOURCE, partial(_package_index, asked=asked)
     others: dict[str, Reader] = {
         conda_forge.SOURCE: _conda_forge,
         cuda_notes.SOURCE: _cuda_notes,
@@ -251,6 +255,8 @@ def _places(asked: Asked) -> Iterator[tuple[str, Reader]]:
         release_matrix.SOURCE: _release_matrix,
         torch_index.SOURCE: partial(_torch_index, root=f"{asked.torch_index.rstrip('/')}/"),
     }
+    if not asked.only or set(asked.only) - others.keys():
+        yield torch_release.SOURCE, partial(_package_index, asked=asked)
     yield from ((name, reader) for name, reader in others.items() if asked.wants(name))
 
 
@@ -260,6 +266,8 @@ def _torch_index(fetch: Fetcher, tables: Tables, *, root: str) -> Iterator[Readi
         url = f"{root}{quote(variant)}/torch/"
         try:
             files = files_of("torch", fetch.get(url).body, url)
+        except Unreachable:
+            raise
         except (NotRead, Unreadable) as error:
             yield Reading(failures=(str(error),))
             continue

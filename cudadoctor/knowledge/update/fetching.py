@@ -36,6 +36,10 @@ class NotRead(Exception):  # noqa: N818
     """A page could not be had: one sentence that names it."""
 
 
+class Unreachable(NotRead):
+    """Nobody answered at all: the next page of that server would fare no better."""
+
+
 class Page(msgspec.Struct, frozen=True):
     """An answer. total_bytes: of the whole file where a part was asked for."""
 
@@ -77,7 +81,10 @@ class Web:
             return self._asked(Request(url, headers=headers), part is not None)
         except HTTPError as error:
             raise NotRead(f"{url!a} answered {error.code}.") from error
-        except (OSError, HTTPException, zlib.error, ValueError) as error:
+        except OSError as error:
+            why = str(getattr(error, "reason", error))
+            raise Unreachable(f"{url!a} could not be reached: {why[:200]!a}.") from error
+        except (HTTPException, zlib.error, ValueError) as error:
             raise NotRead(f"{url!a} could not be read: {str(error)[:200]!a}.") from error
 
     def _asked(self, request: Request, partly: bool) -> Page:
