@@ -11,6 +11,7 @@ import msgspec
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.summary import cost_of, manual_of
 from cudadoctor.repair.room import shown as as_size
+from cudadoctor.repair.room import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -55,6 +56,15 @@ def plan(judged: Judged, chosen: Chosen, place: Place | None, width: int) -> Ite
         yield ""
         yield from _step(number, step, machine, width)
     yield from left(chosen.left, width)
+    if chosen.steps:
+        yield ""
+        yield from wrapped(_PROMISE, width, 0)
+
+
+_PROMISE = (
+    "What is there is recorded before anything changes. It comes back where a step fails or the"
+    " check afterwards is not better, and later with cudadoctor fix --undo."
+)
 
 
 def _verdict(verdict: str, primary: str | None) -> str:
@@ -68,8 +78,11 @@ def _step(number: int, step: Step, machine: Machine, width: int) -> Iterator[str
         if text:
             yield from wrapped(text, width, 3)
     if step.packages and step.packages.download_bytes:
-        size = as_size(step.packages.download_bytes)
-        yield from wrapped(f"downloads at least {size}", width, 3)
+        size = step.packages.download_bytes
+        disk = (
+            f"downloads at least {as_size(size)} and takes about {as_size(unpacked(size))} of disk"
+        )
+        yield from wrapped(disk, width, 3)
     for line in pasted.lines(step, machine):
         yield f"     {line}"
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import msgspec
 
@@ -50,7 +50,7 @@ def write_wheel(
     }
     record = "".join(f"{path},{_digest(text)},{len(text)}\n" for path, text in whole.items())
     path = folder / f"{name}-{version}-py3-none-any.whl"
-    with ZipFile(path, "w") as wheel:
+    with ZipFile(path, "w", ZIP_DEFLATED) as wheel:
         for inside, text in {**whole, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             wheel.writestr(inside, text)
     return path
