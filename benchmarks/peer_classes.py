@@ -80,8 +80,8 @@ _SIGNS = (
     ("archs", "no code"),
     ("driver", "driver"),
     ("ptx", "ptx"),
-    ("contested", "contested"),
     ("cudnn", "cudnn"),
+    ("contested", "contested"),
 )
 
 

@@ -22,8 +22,8 @@ _NONE_FITS = (
     "the way."
 )
 _CONTESTED = (
-    "Ours is certain, theirs may run: one source lists that code and another denies it (sm_37 in "
-    "cu118 of 2.6.0, sm_90 in cu124 on aarch64), so we take it as a last resort only."
+    "Ours is certain, theirs may run: one source lists that code and another denies it, so we "
+    "take it as a last resort only."
 )
 _CUDNN = (
     "Ours: from 2.4.0 on the cu118 wheels bring cuDNN 9.1, which serves 5.0 and newer only; those "
