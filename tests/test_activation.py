@@ -133,14 +133,16 @@ def conda(kind: str = "conda", prefix: str | None = "/opt/conda/envs/x") -> Mach
 def test_a_conda_environment_keeps_what_is_to_last() -> None:
     found = activation.kept_by_conda(conda(), {"LD_LIBRARY_PATH": None}, "bash")
     assert [one.file for one in found] == [
-        "/opt/conda/envs/x/etc/conda/activate.d/cudadoctor.sh",
-        "/opt/conda/envs/x/etc/conda/deactivate.d/cudadoctor.sh",
+        "/opt/conda/envs/x/etc/conda/activate.d/cudadoctor-ld-library-path.sh",
+        "/opt/conda/envs/x/etc/conda/deactivate.d/cudadoctor-ld-library-path.sh",
     ]
     assert "unset LD_LIBRARY_PATH" in found[0].what.splitlines()
 
 
-@pytest.mark.parametrize("name", ["NCCL_P2P_DISABLE", "CUDA_LAUNCH_BLOCKING"])
-def test_what_slows_other_programs_is_never_set_for_good(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["NCCL_P2P_DISABLE", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "RANK"]
+)
+def test_what_belongs_to_one_job_or_slows_others_is_never_set_for_good(name: str) -> None:
     assert activation.kept_by_conda(conda(), {name: "1"}, "bash") == ()
 
 

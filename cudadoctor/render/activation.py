@@ -22,8 +22,15 @@ SUFFIX: dict[ShellName, str] = {"bash": "sh", "fish": "fish", "powershell": "ps1
 KEPT = "CUDADOCTOR_BEFORE_"
 """Begins the name of the variable that keeps an earlier value while the environment is active."""
 
-NOT_FOR_GOOD = ("NCCL_", "CUDA_LAUNCH_BLOCKING", "TORCH_CUDA_ARCH_LIST")
-"""Variables that cure or trace one program and slow or break others: they are set for a shell."""
+FOR_GOOD = frozenset(
+    {"LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE"}
+    | {"CUDA_HOME", "CUDA_PATH", "CUDACXX", "CC", "CXX", "CUDAHOSTCXX"}
+)
+"""What an environment may keep: where its programs find things.
+
+Others belong to one job or launch (CUDA_VISIBLE_DEVICES, RANK, WORLD_SIZE), or cure or trace one
+program and slow others (NCCL_*, CUDA_LAUNCH_BLOCKING): those are set for a shell.
+"""
 
 
 def text(shell: ShellName, variables: Mapping[str, str | None]) -> str:
@@ -38,10 +45,12 @@ def files(
 ) -> tuple[tuple[str, str], ...]:
     """The files of a conda environment that do it at each activation: (path, text).
 
-    The paths are relative to the prefix, with forward slashes.
+    The paths are relative to the prefix, with forward slashes. Their name is that of the variables,
+    so that files of several repairs stand beside each other.
     """
-    name = f"cudadoctor.{SUFFIX[shell]}"
     sound = {one: value for one, value in variables.items() if VARIABLE.fullmatch(one)}
+    words = "-".join(sorted(sound)).lower().replace("_", "-")[:100] or "nothing"
+    name = f"cudadoctor-{words}.{SUFFIX[shell]}"
     head = comment(f"Written by cudadoctor for {prefix}")
     activated, left = _SHELLS[shell]
     entered = [line for one, value in sound.items() for line in activated(one, value)]
@@ -57,7 +66,7 @@ def kept_by_conda(
 ) -> tuple[Edit, ...]:
     """Where a conda environment keeps these variables; () elsewhere or where nothing is to stay."""
     prefix = m.python.prefix
-    lasting = {one: value for one, value in variables.items() if not one.startswith(NOT_FOR_GOOD)}
+    lasting = {one: value for one, value in variables.items() if one in FOR_GOOD}
     conda = (m.python.kind or "").startswith("conda")
     if not conda or not lasting or not prefix or prefix.startswith(("~", "<")):
         return ()

@@ -117,8 +117,8 @@ def test_a_conda_environment_keeps_variables_in_files_and_others_cannot() -> Non
     found = chosen(Plan(steps=(variable,)))
     (kept,) = tasks_of(found, machine_like("rtx4090-linux", {"python": python}), "bash")
     assert [path.rpartition("/etc/")[2] for path, _ in kept.files] == [
-        "conda/activate.d/cudadoctor.sh",
-        "conda/deactivate.d/cudadoctor.sh",
+        "conda/activate.d/cudadoctor-cuda-home.sh",
+        "conda/deactivate.d/cudadoctor-cuda-home.sh",
     ]
     (told,) = tasks_of(found, healthy_machine("rtx4090-linux"), "bash")
     assert (told.files, told.variables) == ((), {"CUDA_HOME": "/usr/local/cuda"})
