@@ -1,0 +1,1 @@
+"""Measure on this machine what the known techniques of faster training are worth."""

@@ -1,0 +1,186 @@
+"""What the bench measured, as values, and their JSON (schema 1). Pure.
+
+Times are seconds, memory is bytes. A ratio compares samples a second: 1.5 means half as many
+again as the baseline of the same workload, on the same device, in rounds that took turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Literal
+
+import msgspec
+
+SCHEMA = 1
+KINDS = ("data loading", "host overhead", "memory bandwidth", "compute", "not known")
+Kind = Literal["data loading", "host overhead", "memory bandwidth", "compute", "not known"]
+Verdict = Literal["faster", "slower", "same", "loss-differs", "failed", "not-here"]
+
+
+class Unreadable(ValueError):  # noqa: N818 - told in one sentence
+    """A document is no result of the bench, or of a schema that this doctor does not know."""
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What one measurement ran: a workload and techniques, sorted; () is the baseline."""
+
+    workload: str
+    techniques: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return " + ".join(self.techniques) or "baseline"
+
+
+def config(workload: str, *techniques: str) -> Config:
+    """A configuration with its techniques in order, each once."""
+    return Config(workload, tuple(sorted(set(techniques))))
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """One configuration measured.
+
+    rounds: median seconds a step, of each round; () where it failed. steps: steps of a round.
+    samples_a_step: of one step of the optimiser. peak_bytes: largest memory that torch had in use
+    on a GPU; on a CPU the largest resident size of the process, in which all of torch lies.
+    driver_bytes: what the driver says that the process held. compile_s: extra seconds of the first
+    step, for what compiles, captures or tunes. losses: of the first steps, None where not finite.
+    loader_wait_s: seconds of a step in which it waited for its batch. device_s: seconds of a step
+    in which the GPU worked, None on a CPU. error: why nothing was measured. settings: what was
+    chosen in running, such as the number of workers or the size of the batch.
+    """
+
+    config: Config
+    rounds: tuple[float, ...] = ()
+    steps: int = 0
+    samples_a_step: int = 0
+    peak_bytes: int | None = None
+    driver_bytes: int | None = None
+    compile_s: float | None = None
+    losses: tuple[float | None, ...] = ()
+    error: str | None = None
+    loader_wait_s: float | None = None
+    device_s: float | None = None
+    settings: dict[str, str | int | float | bool] = {}
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds a step: the median of its rounds."""
+        return statistics.median(self.rounds) if self.rounds else None
+
+    @property
+    def spread_s(self) -> tuple[float, float] | None:
+        """The quartiles of its rounds: half of them lie between."""
+        if not self.rounds:
+            return None
+        if len(self.rounds) < 2:
+            return self.rounds[0], self.rounds[0]
+        low, _, high = statistics.quantiles(self.rounds, n=4, method="inclusive")
+        return low, high
+
+    @property
+    def samples_s(self) -> float | None:
+        step_s = self.step_s
+        return self.samples_a_step / step_s if step_s else None
+
+
+class Gain(msgspec.Struct, frozen=True, kw_only=True):
+    """What a technique, or the best combination, is worth against the baseline.
+
+    technique: its name, or several joined by " + ". ratio: samples a second over the baseline's,
+    with low and high, the ends of its interval. verdict: faster or slower only where the interval
+    and the noise of the baseline against itself leave no doubt; same: no difference that can be
+    told; loss-differs: what it computed is not the same within its tolerance; failed: it could not
+    be run; not-here: it was not tried, since it cannot work here or the time was over.
+    memory_ratio: peak memory over the baseline's. measured: the figures behind it.
+    """
+
+    technique: str
+    verdict: Verdict
+    why: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    memory_ratio: float | None = None
+    measured: Measured | None = None
+
+
+class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of the baseline goes. figures: what was reckoned, such as tflops."""
+
+    kind: Kind
+    why: str
+    figures: dict[str, float] = {}
+
+
+class WorkloadResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One workload: baseline, each technique alone, and the best combination.
+
+    samples_unit: what a sample is (images, sequences). noise: how far the baseline was from itself
+    in the same rounds, as a ratio above 1 (1.02: 2 %). best: its techniques, () the baseline.
+    best_gain: of a last run in fresh rounds, None where there was none. combined: the other
+    combinations that were tried on the way. ended: why it was cut short, "" where it was not.
+    shape: what the workload is made of, in a sentence.
+    """
+
+    name: str
+    samples_unit: str
+    baseline: Measured
+    bottleneck: Bottleneck
+    alone: tuple[Gain, ...] = ()
+    best: tuple[str, ...] = ()
+    best_gain: Gain | None = None
+    noise: float | None = None
+    combined: tuple[Gain, ...] = ()
+    ended: str = ""
+    shape: str = ""
+
+
+class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one call measured, and on what.
+
+    date: ISO 8601, with the time. device: cpu or cuda:N; gpu, driver and cuda are None on a CPU.
+    minutes: the budget that was asked for. seconds: what it took. complete: False where it was
+    interrupted or the time ended it. notes: sentences that the reader must know.
+    """
+
+    cudadoctor: str
+    date: str
+    device: str
+    torch: str
+    python: str
+    cpu: str
+    minutes: float
+    workloads: tuple[WorkloadResult, ...]
+    gpu: str | None = None
+    capability: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    cores: int | None = None
+    seconds: float | None = None
+    complete: bool = True
+    notes: tuple[str, ...] = ()
+    schema: int = SCHEMA
+
+    @property
+    def hardware(self) -> str:
+        """The name of what was measured: the GPU's, else the CPU's."""
+        return self.gpu if self.gpu is not None else self.cpu
+
+
+def dumps(result: BenchResult) -> str:
+    """As JSON, for --json, for a file and for the store."""
+    whole = msgspec.to_builtins(result)
+    ordered = {"schema": whole.pop("schema"), **whole}
+    return msgspec.json.format(msgspec.json.encode(ordered), indent=1).decode()
+
+
+def loads(text: str | bytes) -> BenchResult:
+    """The result that `dumps` wrote. Raises Unreadable, in one sentence, for anything else."""
+    try:
+        found = msgspec.json.decode(text, type=BenchResult)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Unreadable(f"this is no result of cudadoctor bench: {error}") from error
+    if found.schema != SCHEMA:
+        raise Unreadable(f"this result has schema {found.schema}; this doctor knows {SCHEMA}")
+    return found
