@@ -159,6 +159,12 @@ def test_a_deep_look_reads_the_code_list_out_of_the_wheel(folder: Path) -> None:
     assert build(folder, NEW, "cu133", "linux_x86_64")["archs"] == list(CODE)
 
 
+def test_a_later_deep_look_fills_the_code_list(folder: Path) -> None:
+    run(folder, new_pages(), "--only", "torch", "--write")
+    assert run(folder, new_pages(), "--only", "torch", "--write", "--deep") == 0
+    assert build(folder, NEW, "cu133", "linux_aarch64")["archs"] == list(CODE)
+
+
 def test_the_loader_reads_what_was_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     monkeypatch.setattr(tables_module, "FOLDER", str(folder / "tables"))

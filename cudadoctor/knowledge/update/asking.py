@@ -192,11 +192,27 @@ def _torch(fetch: Fetcher, tables: Tables, asked: Asked, paired: Pairs) -> Itera
         page = _page(asked.index, package)
         pairs = companions.new_pairs(package, tables, paired.get(package, ()), page)
         yield Reading(rows=pairs)
+    for build in torch_release.without_code(tables) if asked.deep else ():
+        if build[0] in releases:
+            yield _code(fetch, releases[build[0]], build, url)
     for release in torch_release.unknown(releases, tables):
         try:
             yield _new_torch(fetch, release, paired, url, deep=asked.deep)
         except (NotRead, Unreadable) as error:
             yield Reading(failures=(f"torch {release.torch}: {error}",))
+
+
+def _code(
+    fetch: Fetcher, release: torch_release.Release, build: tuple[str, str, str], url: str
+) -> Reading:
+    """The code list of a build in the tables, out of its wheel."""
+    try:
+        inside = torch_inside(fetch, release.middle(build[2])[1], deep=True)
+    except (NotRead, Unreadable) as error:
+        return Reading(failures=(f"torch {release.torch}: {error}",))
+    if not inside.archs:
+        return Reading(remarks=(f"No list of GPUs stands in the wheel of torch {release.torch}.",))
+    return Reading(rows=(torch_release.code(build, inside.archs, url),))
 
 
 def _new_torch(

@@ -139,6 +139,21 @@ def _added(known: Mapping[str, list[str]], there: Mapping[str, list[str]]) -> di
     }
 
 
+def without_code(tables: Tables) -> list[tuple[str, str, str]]:
+    """Release, variant and platform of default builds whose code list is not known."""
+    return [
+        (row["torch"], row["variant"], row["platform"])
+        for row in tables["torch"]["builds"]
+        if row["default"] and row["cuda"] and row["archs"] is None
+    ]
+
+
+def code(build: tuple[str, str, str], archs: tuple[str, ...], url: str) -> Row:
+    """The code list of a build that the tables have."""
+    key = dict(zip(("torch", "variant", "platform"), build, strict=True))
+    return _row("torch.builds", key, {"archs": list(archs)}, url)
+
+
 def new_release(
     release: Release, insides: Mapping[str, Inside], pair: Mapping[str, str | None], url: str
 ) -> tuple[Row, ...]:
