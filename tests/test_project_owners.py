@@ -71,8 +71,11 @@ def test_a_uv_project_is_changed_and_synced(wish: Dialect | None) -> None:
     (index,) = table["tool"]["uv"]["index"]
     assert index == {"name": "pytorch-cu126", "url": CU126, "explicit": True}
     for name in ("torch", "torchvision"):
-        (source,) = table["tool"]["uv"]["sources"][name]
-        assert source["marker"] == "sys_platform == 'linux' or sys_platform == 'win32'"
+        sources = table["tool"]["uv"]["sources"][name]
+        assert {one["index"] for one in sources} == {"pytorch-cu126"}
+        markers = [one["marker"] for one in sources]
+        assert markers == ["sys_platform == 'linux'", "sys_platform == 'win32'"]
+    assert max(map(len, made.edits[0].what.splitlines())) <= 68  # fits a terminal of 80
     assert "uv sync" in (made.note or "")
 
 

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from cudadoctor.dialects.address import manager, parent
 from cudadoctor.dialects.files.markers import CONDA, marker_of
-from cudadoctor.dialects.files.pyproject import quoted
+from cudadoctor.dialects.files.pyproject import led_to, quoted
 from cudadoctor.dialects.index import TAGGED
 from cudadoctor.dialects.pip import name_of, sound, split_compiled
 from cudadoctor.dialects.written import Command, Written, joined
@@ -99,9 +99,8 @@ def _uv(change: PackageChange, wanted: tuple[str, ...], marker: str | None) -> l
     if change.index is None:
         return lines
     name = quoted(_name(change))
-    more = f", marker = {quoted(marker)}" if marker else ""
     lines += ["", "[tool.uv.sources]"]
-    lines += [f"{one} = [{{ index = {name}{more} }}]" for one in _led(change)]
+    lines += [line for one in _led(change) for line in led_to(one, _name(change), marker)]
     lines += ["", "[[tool.uv.index]]", f"name = {name}", f"url = {quoted(change.index)}"]
     return [*lines, "explicit = true"]
 

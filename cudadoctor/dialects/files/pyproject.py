@@ -45,12 +45,26 @@ def sources(stack: Stack, among: tuple[str, ...]) -> Iterator[str]:
         return
     where = marker_of(stack.indexed, among)
     index = f"pytorch-{stack.lead.variant}"
-    more = f", marker = {quoted(where)}" if where else ""
     yield from ("", "[tool.uv.sources]")
     for name, _ in stack.pins:
-        yield f"{name} = [{{ index = {quoted(index)}{more} }}]"
+        yield from led_to(name, index, where)
     yield from ("", "[[tool.uv.index]]", f"name = {quoted(index)}")
     yield from (f"url = {quoted(stack.index)}", "explicit = true")
+
+
+def led_to(name: str, index: str, where: str | None) -> Iterator[str]:
+    """The lines that lead a package to an index on some platforms; where: their marker.
+
+    A line for each platform, so that none is too long to be copied from a terminal.
+    """
+    if where is None:
+        yield f"{name} = [{{ index = {quoted(index)} }}]"
+        return
+    yield f"{name} = ["
+    for one in where.split(" or "):
+        marker = one.removeprefix("(").removesuffix(")")
+        yield f"    {{ index = {quoted(index)}, marker = {quoted(marker)} }},"
+    yield "]"
 
 
 def requires_python(stack: Stack) -> str:
