@@ -9,7 +9,7 @@ import msgspec
 from cudadoctor.demand import Demand
 from cudadoctor.facts import Machine
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.refusals import block, on_ptx, reason, served
+from cudadoctor.refusals import block, cudnn_refuses, on_ptx, reason, served
 
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
@@ -52,6 +52,12 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
         yield _driver(build, case)
         yield from _minor(build, case)
         yield from _compiled(build, case)
+        if lost := cudnn_refuses(build, demand, case.knowledge):
+            names = ", ".join(str(one) for one in lost)
+            yield (
+                f"Its cuDNN refuses capability {names}: torch.backends.cudnn.enabled = False keeps "
+                "convolutions off it."
+            )
     if demand.drive.supposed and demand.gpus == "some":
         yield demand.drive.supposed
     yield from _left_out(build, case)

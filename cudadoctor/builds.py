@@ -12,6 +12,7 @@ of the platform, else the newest CUDA that the driver brings itself, else the ol
 - Where the driver is not known, the choice counts on an old one (CUDA 12), and says so; where none
   is installed, on a current one. Where the GPUs are not known, nothing is chosen.
 - A GPU that no build of the platform serves does not count beside others that are served.
+- A build whose own cuDNN refuses a GPU is a last resort, as contested code is.
 - Within a release, machine code for every GPU comes before PTX.
 """
 
@@ -34,7 +35,7 @@ from cudadoctor.demand import (
     without_gpus,
 )
 from cudadoctor.plan import Refusal
-from cudadoctor.refusals import block, on_ptx, served
+from cudadoctor.refusals import Block, block, on_ptx, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,6 +57,14 @@ __all__ = [
     "python_of",
     "serves_all",
 ]
+
+
+_RESORTS: tuple[tuple[bool, frozenset[Block]], ...] = (
+    (False, frozenset()),
+    (False, frozenset({"cudnn"})),
+    (True, frozenset()),
+)
+"""What is counted on, in turn: all that is sound, a cuDNN that refuses a GPU, contested code."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,12 +213,13 @@ def _newest(
 
     desperate: where none does, take what is a last resort (see `block`).
     """
-    for trusting in (False, True) if desperate else (False,):
+    for trusting, ignoring in _RESORTS if desperate else _RESORTS[:1]:
         fitting: list[TorchBuild] = []
         for build in builds:
             if fitting and build.torch != fitting[0].torch:
                 break
-            if block(build, case.demand, case.knowledge, trusting=trusting) is None:
+            why = block(build, case.demand, case.knowledge, trusting=trusting, ignoring=ignoring)
+            if why is None:
                 fitting.append(build)
         if fitting:
             return min(fitting, key=lambda build: _rank(build, case))

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 Block = Literal[
     "absent", "announced", "python", "glibc", "tegra", "no-gpu", "cpu", "archs", "contested",
-    "driver", "ptx",
+    "driver", "ptx", "cudnn",
 ]  # fmt: skip
 """absent: never published. no-gpu: a CUDA build where no GPU is. ptx: the driver is too old for
-the PTX that this GPU would need."""
+the PTX that this GPU would need. cudnn: torch has code for the GPU, its own cuDNN has not."""
 
 
 def block(
@@ -29,8 +29,8 @@ def block(
 ) -> Block | None:
     """The first thing that keeps a build from fitting, None where it fits.
 
-    trusting: a last resort counts too: contested code, and the platform's default build where no
-    GPU is. ignoring: what is supposed to be cured.
+    trusting: a last resort counts too: contested code, a cuDNN that refuses the GPU, and the
+    platform's default build where no GPU is. ignoring: what is supposed to be cured.
     """
     if build.published is False:
         return "absent"
@@ -68,8 +68,9 @@ def _hardware(
             if codes != build.archs and _served_at_all(build, demand, knowledge)
             else "archs"
         )
+    trusting = trusting or "cudnn" in ignoring
     if "driver" in ignoring:
-        return None
+        return None if trusting or not cudnn_refuses(build, demand, knowledge) else "cudnn"
     if build.cuda is not None and not runs(build.cuda, demand, knowledge):
         return "driver"
     level = demand.drive.cuda
@@ -77,7 +78,30 @@ def _hardware(
         level is None or build.cuda is None or level < build.cuda
     ):
         return "ptx"
-    return None
+    return None if trusting or not cudnn_refuses(build, demand, knowledge) else "cudnn"
+
+
+def cudnn_refuses(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> tuple[Version, ...]:
+    """The GPUs that the build's own cuDNN has no code for: convolutions fail on them."""
+    release = own_cudnn(build, knowledge)
+    if release is None:
+        return ()
+    cudnn = Version(release)
+    return tuple(one for one in demand.capabilities if _refuses(cudnn, one, knowledge))
+
+
+@lru_cache(maxsize=1024)
+def _refuses(cudnn: Version, capability: Version, knowledge: Knowledge) -> bool:
+    return knowledge.cudnn_refuses(cudnn, capability) is True
+
+
+@lru_cache(maxsize=1024)
+def own_cudnn(build: TorchBuild, knowledge: Knowledge) -> str | None:
+    """The cuDNN inside a build; where its own is not known, that of the Linux build beside it."""
+    if build.cudnn is not None or build.cuda is None:
+        return build.cudnn
+    beside = knowledge.build_of(build.torch, build.variant, "linux_x86_64")
+    return beside.cudnn if beside is not None else None
 
 
 def on_ptx(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> tuple[Version, ...]:
@@ -160,6 +184,9 @@ def reason(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> str | Non
     }
     if why in texts:
         return texts[why]
+    if why == "cudnn":
+        lost = _listed([str(one) for one in cudnn_refuses(build, demand, knowledge)])
+        return f"Its cuDNN {own_cudnn(build, knowledge)} refuses capability {lost}."
     if why == "archs":
         return _archs_text(build, demand, knowledge)
     return _driver_text(build, demand, knowledge, why)

@@ -15,13 +15,19 @@ from cudadoctor.refusals import Block, block
 from cudadoctor.wish import wish_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import Protocol
 
     from cudadoctor.build_reasons import Case
     from cudadoctor.demand import Demand
     from cudadoctor.knowledge import Knowledge, TorchBuild
 
-    Pick = Callable[[tuple[TorchBuild, ...], Case], TorchBuild | None]
+    class Pick(Protocol):
+        """The solver, for one question: the best of these builds, None where none fits."""
+
+        def __call__(
+            self, builds: tuple[TorchBuild, ...], case: Case, *, desperate: bool = True
+        ) -> TorchBuild | None: ...
+
 
 Kind = Literal[
     "driver",
@@ -95,8 +101,9 @@ def nearest_release(case: Case, pick: Pick) -> tuple[WayOut, ...]:
     place = {torch: number for number, torch in enumerate(order)}
     here = place.get(wanted, sum(one > wanted for one in order) - 0.5)
     near = sorted(order, key=lambda one: _distance(one, wanted, place[one], here))
-    for torch in near:
-        build = pick(tuple(one for one in case.builds if one.torch == torch), case)
+    for torch, desperate in ((one, last) for last in (False, True) for one in near):
+        of_it = tuple(one for one in case.builds if one.torch == torch)
+        build = pick(of_it, case, desperate=desperate)
         if build is not None:
             same = torch.release[:2] == wanted.release[:2]
             words = "Of that minor release" if same else "Nearest to it"

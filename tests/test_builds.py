@@ -227,7 +227,7 @@ def test_a_driver_that_dropped_the_gpu_counts_as_the_last_one_that_had_it() -> N
         python=Interpreter(version=Version("3.10.3")),
     )
     choice = best_build(machine, KB)
-    assert prescribed(choice) == "2.5.1 cu118 0.20.1 2.5.1"
+    assert prescribed(choice) == "2.3.1 cu118 0.18.1 2.3.1"
     assert any("branch 470 is the last" in text for text in choice.why)
 
 

@@ -217,7 +217,7 @@ def test_contested_code_of_the_installed_release_gives_way_to_certain_code_of_an
     )
     build = best_build(kepler, KB).build
     assert build is not None
-    assert str(build.torch) == "2.5.1"
+    assert str(build.torch) == "2.3.1"
 
 
 def test_contested_code_is_the_last_resort_and_is_marked() -> None:
@@ -264,5 +264,5 @@ def test_the_last_branch_of_a_gpu_is_named_as_the_last() -> None:
     )
     ways = best_build(machine, KB).ways_out
     assert [way.text for way in ways] == [
-        "With driver 470, the last for this GPU, torch 2.5.1 cu118 fits."
+        "With driver 470, the last for this GPU, torch 2.3.1 cu118 fits."
     ]
