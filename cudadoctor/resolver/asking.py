@@ -182,6 +182,8 @@ def _environment(at: Setting, tool: Tool, asked: Question) -> dict[str, str]:
     more |= pip.variables() if tool.kind == "pip" else {}
     if scratch:
         # A child that is killed at its limit leaves nothing behind either.
+        # pip asks rustc for its version, and rustup's makes a folder in a home that has none.
+        more |= {"RUSTUP_HOME": os.path.join(scratch, "rustup")}
         more |= {"TMPDIR": scratch, "UV_CACHE_DIR": os.path.join(scratch, "uv")}
     changed.setdefault("UV_HTTP_RETRIES", _RETRIES)
     for name, value in more.items():

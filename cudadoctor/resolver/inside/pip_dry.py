@@ -1,10 +1,11 @@
 """Runs the pip of this interpreter for a question: what would be installed for another target.
 
 Arguments: a JSON table of marker variables, the folder or wheel that holds pip ("" its own place),
-then pip's own words. Three things are changed in this process, each only where that pip has it:
+then pip's own words. Four things are changed in this process, each only where that pip has it:
 
 - markers are judged by the target (pip judges them by the interpreter that runs it);
 - a wheel whose metadata is known is not downloaded (pip does so itself from 25.1 on);
+- the end of a wheel, where nothing else describes it, is read in few pieces;
 - a page that breaks off is an error and not the end of the page (so from urllib3 2 on).
 """
 
@@ -14,13 +15,20 @@ import runpy
 import sys
 from typing import Any, Dict
 
+PIECE_BYTES = 1 << 18
+
 
 def main() -> None:
     markers, place, words = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3:]
     sys.path[0] = place or "."
     if not place:
         del sys.path[0]
-    for change, *given in ((judged_by, markers), (metadata_suffices,), (whole_pages,)):
+    for change, *given in (
+        (judged_by, markers),
+        (metadata_suffices,),
+        (large_pieces,),
+        (whole_pages,),
+    ):
         try:
             change(*given)
         except (ImportError, AttributeError):
@@ -60,6 +68,13 @@ def metadata_suffices() -> None:
 
     preparer.prepare_linked_requirement = known
     preparer.prepare_linked_requirements_more = no_more
+
+
+def large_pieces() -> None:
+    """The list at the end of a wheel in few requests: pip's own pieces are of 10 KiB."""
+    lazy = importlib.import_module("pip._internal.network.lazy_wheel").LazyZipOverHTTP
+    if len(lazy.__init__.__defaults__ or ()) == 1:
+        lazy.__init__.__defaults__ = (PIECE_BYTES,)
 
 
 def whole_pages() -> None:
