@@ -173,3 +173,13 @@ def test_the_old_ones_go_before_the_new_come() -> None:
     commands = dialects.write(m, KB, change_of(moved(m, "2.9.1", "cu128"))).commands
     assert "uninstall" in commands[0]
     assert {"xformers", "flash-attn"} <= {*commands[0]}
+
+
+def test_a_companion_without_a_wheel_for_this_python_is_left_out_and_named() -> None:
+    # PyPI has torch 2.5.1 for Python 3.13, and torchvision 0.20.1 only up to 3.12.
+    for python, pinned in (("3.12.3", True), ("3.13.1", False)):
+        m = holding("torchvision 0.23.0", python={"version": python})
+        remedy = moved(m, "2.5.1", "cu124")
+        assert ("torchvision==0.20.1" in change_of(remedy).install) is pinned
+        assert ("No wheel of torchvision 0.20.1" in (remedy.note or "")) is not pinned
+        assert pinned or "torchvision" in change_of(remedy).remove

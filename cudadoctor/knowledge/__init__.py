@@ -281,6 +281,10 @@ class Knowledge:
         """Where a companion release has wheels; () for source only, None not known."""
         return self._companions.platforms(package, version)
 
+    def lacks_wheel(self, package: str, version: str, python: str, platform: str) -> bool:
+        """Whether that release is known to have no wheel for this Python ("3.13") there."""
+        return self._habits.lacks_wheel(package, version, python, platform)
+
     def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> str | None:
         """The newest flash-attn that has a Linux wheel for all three; None where none is known."""
         return self._companions.prebuilt_flash(torch, cuda, python)

@@ -16,10 +16,21 @@ class CompilesRow(Row, frozen=True):
     sources: tuple[str, ...]
 
 
+class NoWheelRow(Row, frozen=True):
+    """Releases without a wheel where their torch has one. pythons: () for all."""
+
+    package: str
+    versions: tuple[str, ...]
+    platform: str
+    pythons: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
 class PracticeTable(Row, frozen=True):
     compiles: tuple[CompilesRow, ...]
     jetson: tuple[JetsonBuild, ...]
     pyg: tuple[PygWheel, ...]
+    no_wheel: tuple[NoWheelRow, ...]
 
 
 class Habits:
@@ -43,6 +54,16 @@ class Habits:
     def jetson(self, l4t: int) -> JetsonBuild | None:
         """The builds for the JetPack of that Linux for Tegra release."""
         return next((row for row in self._practice.jetson if row.l4t == l4t), None)
+
+    def lacks_wheel(self, package: str, release: str, python: str, platform: str) -> bool:
+        """Whether that release is known to have no wheel for this Python there."""
+        return any(
+            row.package == package
+            and release in row.versions
+            and row.platform == platform
+            and (not row.pythons or python in row.pythons)
+            for row in self._practice.no_wheel
+        )
 
     def pyg(self, torch: str, variant: str) -> tuple[PygWheel, ...]:
         """The wheels that were seen on PyG's page for the minor release of that torch."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.builds import best_build, platform_of
+from cudadoctor.builds import best_build, platform_of, python_of
 from cudadoctor.demand import SERVER_BUILDS_FROM_L4T
 from cudadoctor.findings import PackageChange, Remedy, Risk
 from cudadoctor.remedies.caveats import EXTENSIONS, caveats
@@ -205,14 +205,18 @@ def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, st
     wanted = [name for name in COMPANIONS if m.package(name)]
     if m.torch.installed is False and not wanted:
         wanted = ["torchvision"] if build.torchvision else []
-    return {name: _taken(name, matching(name, build, kb), m, kb) for name in wanted}
+    return {name: _taken(name, build, m, kb) for name in wanted}
 
 
-def _taken(name: str, release: str | None, m: Machine, kb: Knowledge) -> str | None:
-    """The release, None where it refuses this very Python (torchvision and 3.14.1)."""
-    wanted = kb.companion_python(name, release) if release else None
-    python = m.python.version
-    if not wanted or python is None or len(python.release) < 3:
+def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> str | None:
+    """The release; None where it refuses this very Python, or has no wheel for it here."""
+    release, python = matching(name, build, kb), m.python.version
+    if release is None or python is None:
+        return release
+    if kb.lacks_wheel(name, release, python_of(m) or "", build.platform):
+        return None
+    wanted = kb.companion_python(name, release)
+    if not wanted or len(python.release) < 3:
         return release
     from cudadoctor.specifiers import admits
 

@@ -41,7 +41,7 @@ EXTENSIONS = frozenset(
 def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...]) -> list[str]:
     """A sentence for each thing to know first. lost: companions that have no release for it."""
     notes = [size] if (size := _size(build, kb)) else []
-    notes += [f"No {name} exists for torch {build.torch}: it is taken out." for name in lost]
+    notes += [_lost(name, build, m) for name in lost]
     notes += _broken_extensions(build, m, kb)
     notes += _unserved(build, m, kb)
     if build.cuda:
@@ -52,6 +52,15 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...])
                     "a new environment keeps both sound."
                 )
     return notes
+
+
+def _lost(name: str, build: TorchBuild, m: Machine) -> str:
+    """A companion that has no release for this torch, or none for this Python."""
+    paired = {"torchvision": build.torchvision, "torchaudio": build.torchaudio}.get(name)
+    away = "it is taken out" if m.package(name) else "it is left out"
+    if paired is None:
+        return f"No {name} exists for torch {build.torch}: {away}."
+    return f"No wheel of {name} {paired} for Python {m.python.version} is known: {away}."
 
 
 def _unserved(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:

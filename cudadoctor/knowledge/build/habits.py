@@ -22,6 +22,7 @@ def practice(read: Facts) -> dict[str, Any]:
         "compiles": [_row(read, "practice", row) for row in facts["compiles"]],
         "jetson": [_row(read, "practice", row) for row in facts["jetson"]],
         "pyg": [_row(read, "practice", row) for row in facts["pyg"]],
+        "no_wheel": [_row(read, "practice", row) for row in facts["no_wheel"]],
     }
 
 
