@@ -194,10 +194,13 @@ def process(pid: int) -> Process | None:
 
 
 def end_group(pid: int, started: int | None) -> bool:
-    """End the group that a process led, and wait until it is gone; whether it is.
+    """End the group that a process leads, and wait until it is gone; whether it is.
 
-    started: the leader's start time; another process under the same number is left alone.
+    started: the leader's start time; another process under the same number is left alone. None:
+    a child of ours, whose number nobody else can have.
     """
+    if sys.platform != "linux":
+        return _ended_elsewhere(pid)
     deadline = time.monotonic() + GONE_S
     while time.monotonic() < deadline:
         leader = process(pid)
@@ -205,22 +208,36 @@ def end_group(pid: int, started: int | None) -> bool:
             return True
         members = [one for one in processes() if pid in (one.group, one.session)]
         alive = [one for one in members if one.state not in "ZX"]
-        if not alive and sys.platform == "linux":
+        if not alive:
             return True
         for one in alive:
             with contextlib.suppress(OSError):
                 os.kill(one.pid, signal.SIGKILL)
-        if sys.platform != "linux":
-            _end_elsewhere(pid)
-            return True
         time.sleep(0.02)
     return False
 
 
-def _end_elsewhere(pid: int) -> None:
+def _ended_elsewhere(pid: int) -> bool:
     """Where there is no /proc: by the group's number, or on Windows the process alone."""
     with contextlib.suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(pid, signal.SIGKILL)
         else:
             os.kill(pid, signal.SIGTERM)
+    return True
+
+
+def left_behind(pid: int, started: int | None) -> bool:
+    """Whether the group of a doctor that was killed may still run, after it was ended here.
+
+    Only Linux tells a process from another one that got its number: elsewhere it is not ended.
+    """
+    if sys.platform == "linux":
+        return started is not None and not end_group(pid, started)
+    if not hasattr(os, "killpg"):
+        return False
+    try:
+        os.killpg(pid, 0)
+    except OSError:
+        return False
+    return True

@@ -19,7 +19,7 @@ from cudadoctor.repair.records import (
     Story,
 )
 from cudadoctor.repair.restore import RestoreError
-from cudadoctor.repair.transaction import Transaction, edited, end_left_behind
+from cudadoctor.repair.transaction import Transaction, edited, still_running
 from cudadoctor.repair.words import Outcome, lost
 from cudadoctor.wrong_use import refuse
 
@@ -136,8 +136,8 @@ def _refuse_root(story: Story, prefix: str) -> None:
 
 
 def _undo(acting: Transaction, story: Story, ask: Callable[[str], bool]) -> Outcome:
-    if not end_left_behind(story):
-        return _still_running(acting, "undo")
+    if (pid := still_running(story)) is not None:
+        return _not_yet(acting, pid)
     if story.stage == "untouched":
         return _never_begun(acting, 0)
     kept = story.stage == "kept"
@@ -179,15 +179,15 @@ def _never_begun(acting: Transaction, code: int) -> Outcome:
     return Outcome(kind="undone", code=code, why=why, journal=acting.journal.path)
 
 
-def _still_running(acting: Transaction, word: str) -> Outcome:
-    why = f"The package manager of the interrupted repair cannot be ended: reboot, then {word}."
+def _not_yet(acting: Transaction, pid: int) -> Outcome:
+    why = f"Process {pid} of the interrupted repair still runs: end it, then run the same again."
     return Outcome(kind="unchanged", code=1, why=why, journal=acting.journal.path)
 
 
 def _resume(acting: Transaction, story: Story) -> Outcome:
     """Half installed state is never built upon: it is taken back, and the plan begun anew."""
-    if not end_left_behind(story):
-        return _still_running(acting, "resume")
+    if (pid := still_running(story)) is not None:
+        return _not_yet(acting, pid)
     if story.stage == "changed":
         return acting.judge()
     if story.stage == "checked":

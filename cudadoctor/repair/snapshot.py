@@ -43,7 +43,7 @@ class Snapshot:
         self.remove()
         os.mkdir(self.folder, 0o700)
         entries = [kept for number in range(len(self.roots)) for kept in self._keep(number)]
-        _synced_system(self.folder)
+        synced_system(self.folder)
         self._written(MANIFEST, dumps(entries))
         return len(entries)
 
@@ -185,8 +185,8 @@ def _removed(folder: str) -> None:
     shutil.rmtree(folder)
 
 
-def _synced_system(folder: str) -> None:
-    """Wait until the copies are on disk: all of that file system, since they are thousands."""
+def synced_system(folder: str) -> None:
+    """Wait until what was written is on disk: all of that file system, since it is thousands."""
     if sys.platform == "linux":
         import ctypes
 

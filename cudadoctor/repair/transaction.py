@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 
-from cudadoctor.repair.applied import Command, Ended, end_group, environment, process
+from cudadoctor.repair.applied import Command, Ended, environment, left_behind, process
 from cudadoctor.repair.better import better, opinion
 from cudadoctor.repair.following import Following
 from cudadoctor.repair.interrupts import Interrupts
@@ -32,7 +32,7 @@ from cudadoctor.repair.records import (
 from cudadoctor.repair.restore import Restored, RestoreError, remove_made, restore
 from cudadoctor.repair.room import shown
 from cudadoctor.repair.second_look import NoAnswer, check
-from cudadoctor.repair.snapshot import Snapshot
+from cudadoctor.repair.snapshot import Snapshot, synced_system
 from cudadoctor.repair.words import Outcome
 
 SMALL_BYTES = 1_000_000
@@ -121,6 +121,7 @@ class Transaction:
         except ManifestError as error:
             raise RestoreError(str(error)) from error
         end = Undone(id=identity) if undo else RolledBack(id=identity)
+        synced_system(self.journal.folder)
         try:
             self.journal.append(end)
             self.snapshot.remove()
@@ -302,12 +303,12 @@ def edited(restored: Restored) -> tuple[str, ...]:
     return (f"Some tool wrote into files in place, which keep its changes: {some}.",)
 
 
-def end_left_behind(story: Story) -> bool:
-    """End the package manager of a doctor that was killed; whether it is gone."""
+def still_running(story: Story) -> int | None:
+    """The number of the package manager of a doctor that was killed, where it cannot be ended."""
     begun, ended = story.of(StepBegun), story.of(StepEnded)
     if not begun or len(ended) >= len(begun) or begun[-1].pid is None:
-        return True
-    return end_group(begun[-1].pid, begun[-1].started)
+        return None
+    return begun[-1].pid if left_behind(begun[-1].pid, begun[-1].started) else None
 
 
 def _demand_success(argv: tuple[str, ...], ended: Ended) -> None:

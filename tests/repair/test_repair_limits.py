@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from repair_fixtures import (
 )
 
 import cudadoctor
+from cudadoctor.repair.applied import process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and mounts as on Linux")
 
@@ -187,4 +190,24 @@ def test_a_later_journal_is_not_acted_upon(broken: Environment) -> None:
         ran = broken.fix(word)
         assert ran.returncode == 2
         assert "written by a later cudadoctor" in ran.stderr
+    assert broken.tree() == before
+
+
+def test_a_killed_doctor_takes_its_pip_along(broken: Environment, tmp_path: Path) -> None:
+    broken.index = large_index(tmp_path / "large")
+    before = broken.tree()
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(
+        broken.words("--yes"), env=broken.env(), stdin=quiet, stdout=quiet, stderr=quiet
+    ) as child:
+        while "step-begun" not in broken.records():
+            time.sleep(0.002)
+        begun = json.loads(broken.journal.read_text().splitlines()[-1])
+        time.sleep(0.3)
+        child.kill()
+    deadline = time.monotonic() + 20
+    while (one := process(begun["pid"])) and one.state != "Z" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert one is None or one.state == "Z" or one.started != begun["started"]
+    assert broken.fix("--undo").returncode == 0
     assert broken.tree() == before

@@ -139,12 +139,13 @@ def test_two_repairs_do_not_run_at_once(broken: Environment) -> None:
     assert "another cudadoctor repairs" in last(ran)
 
 
-def test_an_interrupt_brings_everything_back(broken: Environment) -> None:
+@pytest.mark.parametrize("record", ["snapshot-begun", "step-begun", "checking"])
+def test_an_interrupt_brings_everything_back(broken: Environment, record: str) -> None:
     before = broken.tree()
     child = subprocess.Popen(
         broken.words("--yes"), env=broken.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    while "step-begun" not in broken.records():
+    while record not in broken.records():
         time.sleep(0.002)
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=60)
