@@ -99,7 +99,7 @@ def labelled(steps: int, width: int, device: str) -> list[Batch]:
 
 def measured(name: str, steps: Iterator[torch.Tensor], saved: int) -> torch.Tensor:
     """Run the training and print what a step cost; item() waits until the device has finished."""
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
     clock = [time.perf_counter()]
@@ -110,7 +110,7 @@ def measured(name: str, steps: Iterator[torch.Tensor], saved: int) -> torch.Tens
     ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
     line = f"{name:<12} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f}), saved for backward {saved / 2**20:.2f} MiB"
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
     print(line)
     return torch.tensor(losses)
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--depth", type=int, default=6)
     asked = parser.parse_args(argv)

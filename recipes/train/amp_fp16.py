@@ -86,7 +86,7 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
     """Run the training and print what a step cost; item() waits until the device has finished."""
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
     clock = [time.perf_counter()]
@@ -97,7 +97,7 @@ def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
     ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
     line = f"{name:<19} loss {losses[-1]:.3e}, {statistics.median(ms):.2f} ms a step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
     print(line)
     return losses
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--width", type=int, default=256)
     asked = parser.parse_args(argv)
     batches = small_targets(asked.steps, asked.width, asked.device)

@@ -98,7 +98,7 @@ def kept_by(model: torch.nn.Module, x: torch.Tensor) -> tuple[int, int]:
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
     """Run the training and print what a step cost; item() waits until the device has finished."""
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
     clock = [time.perf_counter()]
@@ -109,7 +109,7 @@ def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
     ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
     line = f"{name:<13} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
     print(line)
     return losses
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--channels", type=int, default=16)
     asked = parser.parse_args(argv)
     batches = images(asked.steps, asked.device)

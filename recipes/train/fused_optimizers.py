@@ -18,7 +18,7 @@ What goes wrong, and the way out:
   parameter on another device, or complex. Move the model before the optimiser is made.
 - torch.cuda.OutOfMemoryError in optimizer.step() although forward and backward fit: foreach's
   copies. fused=True needs none.
-- Other results after a checkpoint: load_state_dict takes `fused` and `foreach` from the checkpoint.
+- Another form after a checkpoint: load_state_dict takes `fused` and `foreach` from the checkpoint.
   Set them again on optimizer.param_groups.
 """
 
@@ -35,7 +35,7 @@ import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Optimizer = Callable[[Any], Any]
-TOLERANCE = 1e-4  # of the largest weight: each form rounds in another order
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the largest weight: each form rounds otherwise
 ADAMW = partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.01)
 SGD = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 FORMS: dict[str, dict[str, bool]] = {
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--depth", type=int, default=12)
     parser.add_argument("--width", type=int, default=64)
     asked = parser.parse_args(argv)
@@ -121,11 +121,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 plain = weights(model)
             off[f"{kind} {form}"] = float((weights(model) - plain).abs().max() / plain.abs().max())
     # A nan compares as False, so that it never passes.
-    held = learned and all(value <= TOLERANCE for value in off.values())
+    limit = TOLERANCE[asked.device]
+    held = learned and all(value <= limit for value in off.values())
     far = ", ".join(f"{name} {value:.1e}" for name, value in off.items() if "for-loop" not in name)
     print(
         f"{'proved' if held else 'not proved'}: after {asked.steps} updates no weight is further"
-        f" from the for-loop's than (as a part of the largest) {far}; tolerance {TOLERANCE:.0e}"
+        f" from the for-loop's than (as a part of the largest) {far}; tolerance {limit:.0e}"
     )
     return 0 if held else 1
 

@@ -84,7 +84,7 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
     """Run the training and print what a step cost; item() waits until the device has finished."""
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
     clock = [time.perf_counter()]
@@ -95,7 +95,7 @@ def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
     ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
     line = f"{name:<24} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
     print(line)
     return torch.tensor(losses)

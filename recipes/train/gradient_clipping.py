@@ -8,7 +8,7 @@ When it helps: transformers, recurrent networks, reinforcement learning: rare hu
 would throw the weights away.
 
 When it hurts: a limit below the usual length shortens every step: it is a lower learning rate in
-disguise. On a GPU the length must be known: error_if_nonfinite=True synchronises in every step.
+disguise. On a GPU, error_if_nonfinite=True makes the host wait for the length in every step.
 
 How to see it: clip_grad_norm_ returns the length before clipping: log it, and choose the limit so
 that only the outliers are cut.
@@ -102,7 +102,7 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
     """Run the training and print what a step cost; item() waits until the device has finished."""
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
     clock = [time.perf_counter()]
@@ -113,7 +113,7 @@ def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
     ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
     line = f"{name:<24} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
     print(line)
     return torch.tensor(losses)
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--width", type=int, default=64)
     asked = parser.parse_args(argv)
     batches = labelled(asked.steps, asked.width, asked.device)

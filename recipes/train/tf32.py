@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument(
         "--new-api", action="store_true", help="fp32_precision, torch 2.9 and newer"

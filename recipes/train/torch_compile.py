@@ -14,7 +14,7 @@ or .item() in forward() cuts one (TORCH_LOGS="graph_breaks,recompiles" names the
 fullgraph=True makes a cut an error).
 
 What goes wrong, and the way out:
-- "torch._dynamo hit config.recompile_limit" (before 2.6: cache_size_limit): the shape changes again
+- "torch._dynamo hit config.recompile_limit" (earlier: cache_size_limit): the shape changes again
   and again. drop_last=True, pad to a few lengths, or torch.compile(dynamic=True).
 - "No working C++ compiler found", "Compiler: cl is not found": install g++ or clang; on Windows the
   C++ build tools, and start from their prompt.
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--mode", choices=MODES, default=MODES[0])
     parser.add_argument("--backend", default="inductor", help='"aot_eager" needs no compiler')

@@ -37,6 +37,35 @@ for script in sys.argv[1:]:
     said[script] = [code, out.getvalue()]
 print(json.dumps(said))
 """
+# Importing torch takes longer than most of these runs: one process imports it, each run is a fork.
+ALL_RUNS = """
+import json, os, runpy, sys, traceback
+import torch, torch._dynamo
+
+def run(script, options):
+    sys.argv, sys.path[0] = [script, *options], os.path.dirname(script)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as left:
+        return left.code if isinstance(left.code, int) else 2
+    except BaseException:
+        traceback.print_exc()
+        return 70
+    return 0
+
+for script, options, out, err in json.load(sys.stdin):
+    child = os.fork()
+    if not child:
+        for number, path in (1, out), (2, err):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), number)
+        code = run(script, options)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+# The tests share few cores with other tests: threads that wait for each other cost more.
+QUIET = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +119,9 @@ def ran(
 ) -> Ran:
     """Run a script as a child: one thread, no GPU, caches where the variables say."""
     flags = [word for warning in warnings for word in ("-W", warning)]
-    # The tests share few cores with other tests: threads that wait for each other cost more.
-    quiet = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
     child = subprocess.run(
         [python, *flags, str(script), *options],
-        env={**os.environ, **quiet, **(variables or {})},
+        env={**os.environ, **QUIET, **(variables or {})},
         cwd=script.parent,
         capture_output=True,
         text=True,
@@ -128,9 +155,34 @@ def with_mistake(folder: Path, mistake: Mistake) -> Path:
     return copy
 
 
-def assert_seen(python: str, folder: Path, mistake: Mistake) -> None:
-    """The mistake must make the script say `not proved` and exit with 1."""
-    result = ran(python, with_mistake(folder, mistake), mistake.options)
+def ran_with(python: str, folder: Path, mistakes: Sequence[Mistake]) -> dict[Mistake, Ran]:
+    """Run a copy of its script for each mistake."""
+    places = [folder / str(number) for number in range(len(mistakes))]
+    for place in places:
+        place.mkdir()
+    asked = [
+        (str(with_mistake(place, made)), made.options, str(place / "out"), str(place / "err"))
+        for made, place in zip(mistakes, places, strict=True)
+    ]
+    child = subprocess.run(
+        [python, "-c", ALL_RUNS],
+        input=json.dumps(asked),
+        env={**os.environ, **QUIET},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    results: dict[Mistake, Ran] = {}
+    for mistake, place, code in zip(mistakes, places, child.stdout.split(), strict=True):
+        out, err = (place / name for name in ("out", "err"))
+        lines = tuple(out.read_text(encoding="utf-8").splitlines())
+        results[mistake] = Ran(int(code), lines, err.read_text(encoding="utf-8"))
+    return results
+
+
+def assert_seen(result: Ran) -> None:
+    """A mistake must have made the script say `not proved` and exit with 1."""
     assert result.code == 1, f"{result.lines}\n{result.errors}"
     assert result.last.startswith("not proved: "), f"{result.lines}\n{result.errors}"
 
