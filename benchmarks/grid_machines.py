@@ -168,6 +168,8 @@ class Stock:
             name: [row["version"] for row in around["releases"] if row["package"] == name]
             for name in COMPANIONS
         }
+        practice = json.loads((tables / "practice.json").read_text(encoding="utf-8"))
+        self.no_wheel: list[Plain] = practice["no_wheel"]
         self.pythons: dict[tuple[str, str], str | None] = {
             (row["package"], row["version"]): row["python"] for row in around["releases"]
         }
@@ -182,6 +184,9 @@ class Stock:
     def installs(self, name: str, version: str, python: str) -> bool:
         """Whether a release can be there at all, beside this Python."""
         wanted = self.pythons.get((name, version))
+        lacking = [row for row in self.no_wheel if row["package"] == name]
+        if any(version in row["versions"] and python in row["pythons"] for row in lacking):
+            return False
         return wanted is None or admits(wanted, python.rstrip("t"))
 
 

@@ -245,8 +245,11 @@ def _of_change(
     if pins.pop("torch", None) != row["torch"]:
         yield f"torch: {change.install} for {row['torch']}"
     here = plain["installed"]["packages"] if plain["installed"] else {}
-    yield from _of_pair("vision", "torchvision", pins, row, plain["installed"])
-    yield from _of_pair("audio", "torchaudio", pins, row, plain["installed"])
+    for name in ("torchvision", "torchaudio"):
+        if reading.without_wheel(name, row[name], plain):
+            yield from _of_none(name, change, note, pins, plain["installed"])
+        else:
+            yield from _of_pair(name, pins, row, plain["installed"])
     for name in sorted({*pins, *here} - {"torchvision", "torchaudio"}):
         if name in pins:
             yield from _of_pin(name, pins[name], row, plain, reading)
@@ -254,6 +257,16 @@ def _of_change(
             continue  # It goes, or it is warned of; torch pins its own triton.
         elif list(companion_against(name, here[name], row, plain, reading)):
             yield f"companion: {name} {here[name]} stays beside torch {row['torch']}"
+
+
+def _of_none(
+    name: str, change: PackageChange, note: str, pins: dict[str, str], installed: Plain | None
+) -> Iterator[str]:
+    """A companion that has no wheel for this Python: not installed, taken out, and said."""
+    there = name in installed["packages"] if installed else name == "torchvision"
+    left = installed is not None and there and name not in change.remove
+    if name in pins or left or (there and name not in note):
+        yield f"{name.removeprefix('torch')}: {name} has no wheel for this Python"
 
 
 def _of_the_old(
@@ -279,14 +292,13 @@ def _of_the_old(
             yield f"stale: {left} of {here['variant']} collide with {row['variant']}"
 
 
-def _of_pair(
-    kind: str, name: str, pins: dict[str, str], row: Row, installed: Plain | None
-) -> Iterator[str]:
+def _of_pair(name: str, pins: dict[str, str], row: Row, installed: Plain | None) -> Iterator[str]:
     """torchvision and torchaudio: the release that came with this torch, where one came.
 
     An empty environment gets torchvision too.
     """
     fresh, here = installed is None, installed["packages"] if installed else {}
+    kind = name.removeprefix("torch")
     allowed = {row[name]} if row[name] else set()
     if name == "torchaudio" and numbers(row["torch"]) > (2, 11, 0):
         allowed = {None, LAST_AUDIO}

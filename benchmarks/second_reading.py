@@ -48,6 +48,7 @@ class Reading:
         }
         self.around = around
         self.cudnn: list[Row] = libraries["cudnn"]
+        self.no_wheel: list[Row] = libraries["no_wheel"]
         self._rows = {(row["torch"], row["variant"], row["platform"]): row for row in builds}
         self._on: dict[str, list[int]] = {}
         self._of: dict[tuple[str, str], list[int]] = {}
@@ -176,6 +177,16 @@ class Reading:
             return []
         return [gpu for gpu in gpus if numbers(gpu) < numbers(rule["lowest"])]
 
+    def without_wheel(self, name: str, version: str | None, plain: Plain) -> bool:
+        """Whether a companion is known to have no wheel for this Python and platform."""
+        return any(
+            row["package"] == name
+            and version in row["versions"]
+            and row["platform"] == plain["platform"]
+            and (not row["pythons"] or plain["python"] in row["pythons"])
+            for row in self.no_wheel
+        )
+
     def cudnn_of(self, row: Row) -> str | None:
         """The cuDNN of a build; a wheel for Windows brings that of the same build for Linux."""
         linux = self.row(row["torch"], row["variant"], "linux_x86_64") or {}
@@ -261,8 +272,10 @@ def of_tables() -> Reading:
         }
         for row in torch["builds"]
     ]
-    names = ("drivers", "architectures", "companions", "libraries")
-    return Reading(builds, *(_json(TABLES / f"{name}.json") for name in names))
+    names = ("drivers", "architectures", "companions")
+    drivers, generations, around = (_json(TABLES / f"{name}.json") for name in names)
+    libraries = _json(TABLES / "libraries.json") | _json(TABLES / "practice.json")
+    return Reading(builds, drivers, generations, around, libraries)
 
 
 def of_facts(folder: Path) -> Reading:
@@ -287,7 +300,7 @@ def of_facts(folder: Path) -> Reading:
     generations = _json(TABLES / "architectures.json")
     rule = lists["compatibility"]
     generations["serving"] = {"exclusions": rule["exclusions"], "aliases": rule["aliases"]}
-    return Reading(builds, drivers, generations, tables.around, {"cudnn": tables.cudnn})
+    return Reading(builds, drivers, generations, tables.around, vars(tables))
 
 
 def disagreements(tables: Reading, facts: Reading) -> list[str]:

@@ -211,6 +211,13 @@ def test_a_companion_that_stays_beside_another_torch_is_noticed() -> None:
     assert {"vision", "companion"} <= _kinds(unsaid)
 
 
+def test_a_companion_without_a_wheel_for_this_python_is_noticed() -> None:
+    old = _made(python="3.13", wish="2.5")
+    assert _kinds(old) == set()
+    pinned = ("torch==2.5.1", "torchvision==0.20.1")
+    assert _kinds(_with_change(old, install=pinned)) == {"vision"}
+
+
 def test_what_is_left_of_the_old_torch_is_noticed() -> None:
     same = _made(installed=_installed("2.8.0", "cpu", None, {"torchvision": "0.23.0"}))
     assert same.choice.build == _row("2.8.0", "cu128")
