@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 LAST_AUDIO = "2.11.0"
 """The last torchaudio declares no torch: whoever has it may keep it beside later releases."""
 
+LEVELS = ("sound", "cudnn", "contested")
+"""From what is certain to what is a last resort."""
+
 SIGNS = (
     ("absent", r"not published|never published|was not built"),
     ("announced", r"announced|not seen published"),
@@ -113,10 +116,11 @@ def _of_build(
         yield f"{kind}: {name} ({', '.join(against)})"
         return
     sound = [key for key, how in allowed.items() if how == "sound"]
-    if allowed[name] == "contested" and sound and not _last_resort(name, plain):
-        yield f"contested: {name} although {max(sound, key=_order)} is not"
+    level = next(one for one in LEVELS if one in allowed.values())
+    better = [key for key, how in allowed.items() if how == level]
+    if name not in better and not _last_resort(name, plain):
+        yield f"contested: {name} although {max(better, key=_order)} is not"
         return
-    better = sound or list(allowed)
     here = plain["installed"]
     if here and plain["wish"] is None:
         kept = [key for key in sound if key[0] == here["torch"]]

@@ -73,9 +73,9 @@ class Reading:
         return next(number for number in here if self.builds[number]["variant"] == variant)
 
     def fitting(self, plain: Plain) -> dict[tuple[str, str], str]:
-        """Each build that fits -> "sound", or "contested" where it is a last resort.
+        """Each build that fits -> "sound", or a last resort and the doubt that it is under.
 
-        That is where sources disagree on its code, or where its own cuDNN refuses a GPU.
+        "cudnn": its own cuDNN refuses a GPU; "contested": sources disagree on its code.
 
         Without a GPU the CPU builds are sound, and the default build is a last resort.
         """
@@ -86,9 +86,11 @@ class Reading:
         }
 
     def _how(self, number: int, against: set[str]) -> str:
-        """ "sound", "contested", or "" where the build does not fit."""
+        """ "sound", "cudnn", "contested", or "" where the build does not fit."""
+        if against <= {"cudnn"}:
+            return "cudnn" if against else "sound"
         if against <= {"contested", "cudnn"}:
-            return "contested" if against else "sound"
+            return "contested"
         default = self.builds[number]["default"]
         return "contested" if against == {"no-gpu"} and default else ""
 
