@@ -142,11 +142,13 @@ def _in_the_way(
 def _begin(first: Begun, where: Place, download: Download | None, call: Call) -> Outcome:
     """Repair, where no other repair runs and the disk suffices."""
     from cudadoctor.repair import begin
+    from cudadoctor.repair.restore import remove_made
     from cudadoctor.repair.transaction import Transaction
 
     try:
         with Interrupts() as interrupts, call.open_journal(where.prefix) as journal:
             if sentence := begin.no_room(where, download, journal.folder):
+                remove_made(first.made)
                 return _unchanged(f"Nothing was changed: {sentence}.", 1)
             return Transaction(journal, first, call.following, interrupts, os.environ).run()
     except Busy:

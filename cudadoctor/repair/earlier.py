@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cudadoctor.repair import refused
 from cudadoctor.repair.following import Following
 from cudadoctor.repair.journal import FOLDER, NAME, Busy, Journal
-from cudadoctor.repair.manifest import differing, packages_of
+from cudadoctor.repair.manifest import ManifestError, differing, packages_of
 from cudadoctor.repair.place import Place
 from cudadoctor.repair.records import (
     Begun,
@@ -140,10 +140,37 @@ def _undo(acting: Transaction, story: Story, ask: Callable[[str], bool]) -> Outc
         return _not_yet(acting, pid)
     if story.stage == "untouched":
         return _never_begun(acting, 0)
+    if not _can_be_brought_back(acting):
+        return _gone(acting)
     kept = story.stage == "kept"
+    if kept and (sentence := _in_use(acting)):
+        return Outcome(kind="unchanged", code=1, why=f"Nothing was changed: {sentence}.")
     if kept and (sentence := _would_be_lost(acting)) and not ask(sentence):
         return Outcome(kind="unchanged", code=1, why="Nothing was changed.")
     return _restored(acting, undo=kept or story.undoing, code=0)
+
+
+def _in_use(acting: Transaction) -> str | None:
+    prefix = os.path.dirname(acting.journal.folder)
+    place = Place(prefix=prefix, roots=acting.begun.roots, python=acting.begun.afterwards)
+    return refused.in_use(place, acting.following.say)
+
+
+def _can_be_brought_back(acting: Transaction) -> bool:
+    """Whether the record of what was there can still be read."""
+    try:
+        acting.snapshot.entries()
+    except (OSError, ManifestError):
+        return False
+    return True
+
+
+def _gone(acting: Transaction) -> Outcome:
+    """Somebody removed what was kept: the repair is closed, so that another may begin."""
+    acting.journal.append(Forgotten(id=acting.begun.id))
+    folder = acting.snapshot.folder
+    why = f"{folder} is gone or damaged, so nothing can be brought back: make the environment anew."
+    return Outcome(kind="stuck", code=1, why=why, journal=acting.journal.path)
 
 
 def _would_be_lost(acting: Transaction) -> str | None:
@@ -193,8 +220,10 @@ def _resume(acting: Transaction, story: Story) -> Outcome:
     if story.stage == "checked":
         last = story.of(Judged)[-1]
         return acting.keep(last.after, last.why)
-    if story.stage == "restoring":
+    if story.stage == "restoring" and _can_be_brought_back(acting):
         return _restored(acting, undo=story.undoing, code=0 if story.undoing else 1)
+    if story.stage != "untouched" and not _can_be_brought_back(acting):
+        return _gone(acting)
     back = _never_begun(acting, 0) if story.stage == "untouched" else None
     back = back or _restored(acting, undo=False, code=0)
     if back.kind != "undone":
@@ -206,6 +235,9 @@ def again(acting: Transaction, begun: Begun) -> Outcome:
     """The same plan from the start, as a repair of its own."""
     from cudadoctor.repair.begin import new_id, prepared
 
+    if sentence := _in_use(acting):
+        why = f"The interrupted repair was taken back, and not begun anew: {sentence}."
+        return Outcome(kind="unchanged", code=1, why=why)
     acting.following.say("the interrupted repair was taken back; it begins anew")
     os.makedirs(acting.journal.folder, exist_ok=True)
     anew = prepared(begun, new_id())
@@ -216,7 +248,7 @@ def again(acting: Transaction, begun: Begun) -> Outcome:
 def _forget(acting: Transaction, story: Story) -> Outcome:
     if story.unfinished:
         refuse("the last repair is unfinished: end it with --resume or --undo first")
-    acting.snapshot.remove()
     acting.journal.append(Forgotten(id=story.id))
+    acting.snapshot.remove()
     why = "What was there before the last repair is forgotten; it can no longer be undone."
     return Outcome(kind="forgotten", code=0, why=why, journal=acting.journal.path)

@@ -12,6 +12,7 @@ Kind = Literal["linked", "copied", "symlink", "folder", "special"]
 """How it was kept. linked: as one more name of the same file. special: a socket or a pipe, which is
 neither brought back nor removed."""
 
+LARGE_BYTES = 1 << 20
 _EDITED_IN_PLACE = (".pth", ".egg-link", ".conf", ".cfg", ".json", ".txt")
 """Lists and settings directly in site-packages."""
 _EDITED_FOLDERS = ("bin", "Scripts", "conda-meta", "etc")
@@ -58,13 +59,16 @@ def loads(data: bytes) -> tuple[Entry, ...]:
         raise ManifestError(f"the record of what was there cannot be read: {error}") from error
 
 
-def copied_rather(path: str) -> bool:
-    """Whether a file is copied and not linked: what tools write into in place."""
-    first = path.split("/", maxsplit=1)[0]
-    name = path.rpartition("/")[2]
-    metadata = ".dist-info/" in path or ".egg-info" in path
-    beside = path.count("/") < 4 and name.endswith(_EDITED_IN_PLACE)
-    return "/" not in path or metadata or beside or first in _EDITED_FOLDERS
+def copied_rather(path: str, size: int) -> bool:
+    """Whether a file is copied and not linked: what tools write into in place.
+
+    Nobody does that to large programs, of which a system's bin has hundreds of megabytes.
+    """
+    if ".dist-info/" in path or ".egg-info" in path:
+        return True
+    beside = path.count("/") < 4 and path.endswith(_EDITED_IN_PLACE)
+    edited = "/" not in path or beside or path.partition("/")[0] in _EDITED_FOLDERS
+    return edited and size < LARGE_BYTES
 
 
 def _told(entry: Entry) -> Entry:

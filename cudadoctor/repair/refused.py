@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from cudadoctor.repair.running import Use
 
 MOST_NAMED = 3
-_PROJECT_FILES = (".git", ".hg", "pyproject.toml", "setup.py", "package.json", "Makefile")
+_PROJECT_FILES = (
+    *(".git", ".hg", "pyproject.toml", "setup.py", "package.json", "Makefile"),
+    *(".profile", ".bashrc", ".bash_history"),
+)
+"""Signs of a project, or of somebody's home."""
 
 
 def holds_a_project(prefix: str) -> bool:

@@ -97,7 +97,7 @@ class Snapshot:
             os.mkdir(place, 0o700)
         if entry.kind != "linked":
             return entry
-        if not copied_rather(entry.path):
+        if not copied_rather(entry.path, entry.size):
             with contextlib.suppress(OSError):  # another file system, too many links, not ours
                 os.link(live, place)
                 return entry

@@ -261,8 +261,8 @@ class Transaction:
         for one in self.journal.stories():
             if one.stage == "kept" and one.id != self.begun.id:
                 with contextlib.suppress(OSError):
-                    Snapshot(self.journal.folder, one.id, one.begun.roots).remove()
                     self.journal.append(Forgotten(id=one.id))
+                    Snapshot(self.journal.folder, one.id, one.begun.roots).remove()
 
     def _outcome(
         self,

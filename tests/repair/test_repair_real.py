@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -184,3 +185,33 @@ def test_the_snapshot_before_goes_when_a_second_repair_is_kept(broken: Environme
     assert len(first) == len(second) == 1
     assert first != second
     assert "forgotten" in broken.records()
+
+
+@pytest.mark.parametrize("killed_after", [None, 4])
+def test_a_record_that_was_removed_is_said_and_closes_the_repair(
+    broken: Environment, killed_after: int | None
+) -> None:
+    if killed_after:
+        broken.killed_after(killed_after)
+    else:
+        broken.fix("--yes")
+    for folder in broken.journal.parent.glob("before-*"):
+        shutil.rmtree(folder)
+    ran = broken.fix("--undo")
+    assert ran.returncode == 1
+    assert "nothing can be brought back" in last(ran)
+    assert last(broken.fix("--undo")).startswith("Nothing to undo")
+    assert broken.fix("--yes").returncode == 0
+
+
+def test_an_undo_waits_for_who_runs_in_it(broken: Environment) -> None:
+    broken.fix("--yes")
+    user = subprocess.Popen([str(broken.python), "-c", "import time; time.sleep(60)"])
+    try:
+        ran = broken.fix("--undo")
+    finally:
+        user.kill()
+        user.wait()
+    assert ran.returncode == 1
+    assert "runs in this environment" in last(ran)
+    assert broken.imports() == FITTING
