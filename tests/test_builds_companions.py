@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 from remedy_fixtures import KB, machine
 
-from cudadoctor import dialects
+from cudadoctor import dialects, remedies
 from cudadoctor.facts import Machine
 from cudadoctor.findings import PackageChange, Remedy
 from cudadoctor.remedies.build import remedy_for
@@ -183,3 +183,13 @@ def test_a_companion_without_a_wheel_for_this_python_is_left_out_and_named() -> 
         assert ("torchvision==0.20.1" in change_of(remedy).install) is pinned
         assert ("No wheel of torchvision 0.20.1" in (remedy.note or "")) is not pinned
         assert pinned or "torchvision" in change_of(remedy).remove
+
+
+def test_xformers_alone_comes_for_the_cuda_of_the_installed_torch() -> None:
+    # 0.0.32.post2 has builds for CUDA 12.6, 12.8 and 12.9, which lie on torch's own index.
+    (remedy,) = remedies.install_companion(holding("xformers 0.0.31.post1"), KB, "xformers")
+    change = change_of(remedy)
+    assert change.install == ("xformers==0.0.32.post2",)
+    assert change.index == "https://download.pytorch.org/whl/cu128"
+    other = holding("xformers 0.0.31.post1", torch="2.9.1+cu129", cuda="12.9")
+    assert remedies.install_companion(other, KB, "xformers") == ()

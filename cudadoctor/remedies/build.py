@@ -138,7 +138,11 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, .
     if not pins:
         return ()
     variant, index = _origin(m, kb) or (None, None)
-    ours = tuple(pin for pin in pins if pin.split("==")[0] in COMPANIONS)
+    # PyPI has xformers for one CUDA only; torch's own index has it for each.
+    beside = variant is not None and any(pin.startswith("xformers==") for pin in pins)
+    index = f"{INDEX}/{variant}" if beside else index
+    own = (*COMPANIONS, "xformers") if beside else COMPANIONS
+    ours = tuple(pin for pin in pins if pin.split("==")[0] in own)
     change = PackageChange(
         install=ours or pins,
         then=tuple(pin for pin in pins if pin not in ours) if ours else (),
@@ -270,7 +274,10 @@ def _release_for(name: str, m: Machine, kb: Knowledge) -> str | None:
     build = _row(m, kb)
     if build is not None and name in ("torchvision", "torchaudio"):
         return matching(name, build, kb)
-    return next(iter(kb.companion(name, Version(version.public))), None)
+    fitting = kb.companion(name, Version(version.public))
+    cuda = m.torch.cuda
+    made = {one: kb.companion_cuda(name, one) for one in fitting}
+    return next((one for one in fitting if cuda is None or cuda in (made[one] or (cuda,))), None)
 
 
 def _row(m: Machine, kb: Knowledge) -> TorchBuild | None:
