@@ -37,12 +37,14 @@ CORE = (
     *("wish", "wish_costs", "passed_over", "walls", "mixed_gpus", "forward_compat", "forge"),
     *("render", "reports", "redact", "language", "versions", "specifiers", "catalogue"),
     *("knowledge", "factfile", "checkup", "asked"),
+    *("bench.results", "bench.charts", "bench.kept"),
 )
 """What judges and shows: values in, values out. A package stands for all its modules."""
 
 SHELL = frozenset(
     {"__main__", "cli", "commands", "early", "examine", "host", "own_path", "painting"}
     | {"progress", "saved", "triage"}
+    | {"bench.storing"}
     | {"children", "printing", "recorded", "recording", "replay", "smoke", "wrong_use"}
 )
 """What may touch the world: the door, and what stands between it and the user."""

@@ -1,0 +1,281 @@
+"""A result as it is shown: on terminals of every width, as Markdown, as JSON, as a chart."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import msgspec
+import pytest
+from bench_results_made import cpu_result, decoder, gain, gpu_result, measured
+from markdown_it import MarkdownIt
+
+from cudadoctor.bench import charts, results
+from cudadoctor.bench.results import BenchResult, Gain, Measured, WorkloadResult, config
+from cudadoctor.render import bench_markdown, bench_terminal, bench_words
+from cudadoctor.render.bench_terminal import Layout, Marks
+from cudadoctor.render.bench_words import Hint
+
+HINTS = {
+    "amp-bf16": Hint(
+        recipe="recipes/train/amp_bf16.py",
+        code=('with torch.autocast("cuda", dtype=torch.bfloat16):',),
+    )
+}
+WIDTHS = (40, 57, 75, 76, 80, 100)
+
+
+def shown(result: BenchResult, width: int = 80, *, blocks: bool = False) -> str:
+    layout = Layout(width=width, blocks=blocks, hints=HINTS)
+    return "\n".join(line.text.rstrip() for line in bench_terminal.report(result, layout))
+
+
+def with_workload(one: WorkloadResult) -> BenchResult:
+    return msgspec.structs.replace(gpu_result(), workloads=(one,))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("result", [gpu_result(), cpu_result()], ids=["gpu", "cpu"])
+def test_no_line_is_wider_than_the_terminal_but_what_is_copied(
+    width: int, result: BenchResult
+) -> None:
+    copied = ("recipes/", "torch.autocast")
+    lines = [one for one in shown(result, width).splitlines() if not any(c in one for c in copied)]
+    assert not [one for one in lines if len(one) > width]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_plain_terminal_gets_plain_letters(width: int) -> None:
+    assert shown(gpu_result(), width).isascii()
+    assert not shown(gpu_result(), width, blocks=True).isascii()
+
+
+def test_each_outcome_has_its_words() -> None:
+    text = " ".join(shown(gpu_result(), 100).split())
+    for words in (
+        "1.42x faster (1.38 to 1.46)",
+        "slower: 0.78x (0.76 to 0.80)",
+        "no difference that can be told (0.98 to 1.02)",
+        "loss differs: 4.9 after 20 steps, not 4.1",
+        "failed: out of memory",
+        "not here: needs a GPU with capability 8.9 or newer",
+        "goes to compute: 61 % of the fp32 peak of this GPU",
+        "the baseline differs from itself by 0.8 %",
+        "amp-bf16 + compile: 3.42x faster (3.38 to 3.46)",
+        "recipes/train/amp_bf16.py",
+    ):
+        assert words in text
+
+
+def test_a_cpu_run_says_that_it_says_nothing_about_a_gpu() -> None:
+    for text in (
+        shown(cpu_result(), 100),
+        bench_markdown.report(cpu_result()),
+        charts.svg(cpu_result()),
+    ):
+        assert bench_words.ON_A_CPU in text
+        assert "no GPU was used" in text
+        assert bench_words.CUT_SHORT in text
+    for text in (shown(gpu_result(), 100), bench_markdown.report(gpu_result())):
+        assert bench_words.ON_A_CPU not in text
+
+
+def test_the_settings_that_running_chose_are_told() -> None:
+    chosen = msgspec.structs.replace(
+        measured("decoder", "amp-bf16"), settings={"workers": 4, "batch": 64}
+    )
+    best = msgspec.structs.replace(gain("amp-bf16", 2.1, 2.0, 2.2), measured=chosen)
+    one = msgspec.structs.replace(decoder(), best=("amp-bf16",), best_gain=best)
+    assert "settings  batch = 64, workers = 4" in shown(with_workload(one))
+    assert "`workers = 4`" in bench_markdown.report(with_workload(one))
+
+
+def test_a_baseline_that_failed_and_a_bench_without_workloads_are_told() -> None:
+    failed = Measured(config=config("cnn"), error="CUDA out of memory")
+    one = msgspec.structs.replace(decoder(), baseline=failed, alone=(), best=(), best_gain=None)
+    assert "not measured: CUDA out of memory" in shown(with_workload(one))
+    nothing = msgspec.structs.replace(gpu_result(), workloads=())
+    assert "no workload was measured" in shown(nothing)
+    assert "No workload was measured." in bench_markdown.report(nothing)
+    ElementTree.fromstring(charts.svg(nothing))
+
+
+def test_no_gain_is_the_baseline_itself() -> None:
+    one = msgspec.structs.replace(decoder(), best=(), best_gain=None)
+    text = shown(with_workload(one), 100)
+    assert "the baseline itself: no technique gained more than the noise" in text
+
+
+def test_names_and_errors_from_outside_cannot_act() -> None:
+    evil = "x\x1b[31m|<script>`@all`\n"
+    failed = Gain(technique=evil, verdict="failed", why=evil)
+    one = msgspec.structs.replace(decoder(), alone=(failed,), ended=evil, shape=evil)
+    result = msgspec.structs.replace(with_workload(one), gpu=evil, notes=(evil,))
+    assert "\x1b" not in shown(result)
+    html = MarkdownIt("commonmark").enable("table").render(bench_markdown.report(result))
+    assert "<script>" not in html
+    root = ElementTree.fromstring(charts.svg(result))
+    assert not root.findall(".//{http://www.w3.org/2000/svg}script")
+
+
+def test_the_markdown_is_a_table_a_row_a_technique() -> None:
+    html = MarkdownIt("commonmark").enable("table").render(bench_markdown.report(gpu_result()))
+    assert html.count("<tr>") == 1 + len(decoder().alone) + 1
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "drawn"),
+    [
+        (2.0, 2.0, 2.0, "====|====="),
+        (1.0, 0.8, 1.2, "====|-"),
+        (0.4, 0.4, 0.4, "==  |"),
+    ],
+)
+def test_a_bar_marks_the_baseline_and_the_interval(
+    ratio: float, low: float, high: float, drawn: str
+) -> None:
+    assert bench_terminal.bar(gain("a", ratio, low, high), 2.0, 10, Marks()) == drawn
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(2.5, "2.50 s"), (0.0412, "41.2 ms"), (0.4, "400 ms"), (3.2e-5, "32.0 us"), (0.0, "0.00 us")],
+)
+def test_durations_keep_the_figures_that_count(seconds: float, text: str) -> None:
+    assert bench_words.duration(seconds) == text
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+KEYS = {
+    "": "schema cudadoctor date device torch python cpu minutes workloads gpu capability driver"
+    " cuda cores seconds complete notes",
+    "workloads": "name samples_unit baseline bottleneck alone best best_gain noise combined ended"
+    " shape",
+    "baseline": "config rounds steps samples_a_step peak_bytes driver_bytes compile_s losses error"
+    " loader_wait_s device_s settings",
+    "config": "workload techniques",
+    "bottleneck": "kind why figures",
+    "alone": "technique verdict why ratio low high memory_ratio measured",
+}
+"""The contract of `bench --json`, schema 1: fields may be added, none change or go."""
+
+
+def test_the_document_has_its_keys_and_is_read_again() -> None:
+    text = results.dumps(gpu_result())
+    document = json.loads(text)
+    workload = document["workloads"][0]
+    objects = {
+        "": document,
+        "workloads": workload,
+        "baseline": workload["baseline"],
+        "config": workload["baseline"]["config"],
+        "bottleneck": workload["bottleneck"],
+        "alone": workload["alone"][0],
+    }
+    for name, keys in KEYS.items():
+        assert set(keys.split()) <= set(objects[name]), name
+    assert document["schema"] == 1
+    assert results.loads(text) == gpu_result()
+
+
+# --- charts -----------------------------------------------------------------------------------
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_chart_can_be_read_by_those_who_do_not_see_it() -> None:
+    root = ElementTree.fromstring(charts.svg(gpu_result()))
+    assert root.get("role") == "img"
+    title, described = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+    assert title is not None and title.text == "cudadoctor bench: NVIDIA GeForce RTX 4090"
+    assert described is not None and described.text is not None
+    assert root.get("aria-labelledby") == f"{title.get('id')} {described.get('id')}"
+    for one in decoder().alone:
+        assert bench_words.verdict(one) in described.text
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+    return sum(share * one for share, one in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("palette", [charts.LIGHT, charts.DARK], ids=["light", "dark"])
+def test_words_and_bars_stand_out_in_light_and_dark(palette: dict[charts.Paint, str]) -> None:
+    assert contrast(palette["ink"], palette["ground"]) >= 7
+    assert contrast(palette["quiet"], palette["ground"]) >= 4.5
+    for paint in ("faster", "slower", "same", "rule"):
+        assert contrast(palette[paint], palette["ground"]) >= 3
+
+
+def test_the_chart_knows_dark_and_light() -> None:
+    text = charts.svg(gpu_result())
+    assert "prefers-color-scheme: dark" in text
+    assert charts.DARK["ink"] in text and charts.LIGHT["ink"] in text
+
+
+LONG = "a-technique-whose-name-is-far-longer-than-the-room-beside-its-bar"
+
+
+def long_result() -> BenchResult:
+    why = "needs a GPU with " + "a great many features that this one lacks, " * 9
+    alone = (gain(LONG, 9.0, 8.0, 10.0), Gain(technique="W" * 60, verdict="not-here", why=why))
+    one = msgspec.structs.replace(decoder(), alone=alone)
+    return msgspec.structs.replace(
+        with_workload(one), gpu="NVIDIA " + "X" * 200, notes=(why, "w" * 400)
+    )
+
+
+@pytest.mark.parametrize("result", [gpu_result(), cpu_result(), long_result()])
+def test_no_shape_leaves_the_chart_and_no_text_runs_into_another(result: BenchResult) -> None:
+    drawn = charts.drawing(result)
+    spans: dict[float, list[tuple[float, float]]] = {}
+    for one in drawn.shapes:
+        if isinstance(one, charts.Words):
+            wide = charts.width_of(one.text, one.size)
+            left = one.x - {"start": 0.0, "middle": wide / 2, "end": wide}[one.anchor]
+            assert left >= 0 and left + wide <= drawn.width, one.text
+            assert one.y <= drawn.height
+            spans.setdefault(one.y, []).append((left, left + wide))
+        elif isinstance(one, charts.Box):
+            assert one.x >= 0 and one.x + one.width <= drawn.width - charts.ROOM_OF_WORDS
+    for line in spans.values():
+        ordered = sorted(line)
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(ordered))
+
+
+def test_a_png_shows_the_same_shapes() -> None:
+    image = pytest.importorskip("PIL.Image", reason="the extra chart is not installed")
+    import io
+
+    drawn = charts.drawing(gpu_result())
+    with image.open(io.BytesIO(charts.png(gpu_result()))) as opened:
+        assert opened.format == "PNG"
+        assert opened.size == (2 * drawn.width, 2 * drawn.height)
+        colours = {colour for _, colour in opened.convert("RGB").getcolors(1 << 20)}
+    for paint in ("ground", "faster", "slower", "same"):
+        text = charts.LIGHT[paint]
+        assert tuple(int(text[place : place + 2], 16) for place in (1, 3, 5)) in colours
+
+
+def test_without_pillow_one_sentence_names_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['PIL'] = None; sys.path.insert(0, sys.argv[1])\n"
+        "from cudadoctor.bench import charts\nfrom bench_results_made import gpu_result\n"
+        "charts.svg(gpu_result())\n"
+        "try: charts.png(gpu_result())\nexcept charts.NoPng as error: print(error)"
+    )
+    tests = __file__.rpartition("/bench/")[0]
+    argv = [sys.executable, "-c", code, tests]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    assert "install cudadoctor[chart]" in ran.stdout
+    assert len(ran.stdout.splitlines()) == 1
