@@ -101,7 +101,7 @@ def test_without_pip_uv_serves() -> None:
     head = ("/home/ada/.local/bin/uv", "pip")
     assert uninstall[:5] == (*head, "uninstall", "--python", PYTHON)
     assert install[:5] == (*head, "install", "--python", PYTHON)
-    assert install[-2:] == ("--index-url", CU126)
+    assert install[-2:] == ("--index", CU126)
 
 
 def test_without_pip_and_uv_pip_is_made_first() -> None:
@@ -163,8 +163,43 @@ def test_uv_is_told_of_a_mirror_that_only_pip_knows() -> None:
     index = {"url": "https://mirror.example/simple", "origin": "PIP_INDEX_URL"}
     m = machine(python={"pip": False, "managers": uv, "index": index})
     assert commands(m, TO_CU126)[-1][-4:] == (
-        *("--index-url", "https://mirror.example/simple", "--extra-index-url", CU126),
+        *("--default-index", "https://mirror.example/simple", "--index", CU126),
     )
+
+
+def test_uv_asks_torchs_index_first_for_a_wheel_that_no_other_index_has() -> None:
+    """--index-url comes last in uv's order, and UV_DEFAULT_INDEX overrules it."""
+    uv = [{"name": "uv", "path": "/usr/bin/uv"}]
+    for index in ({}, {"extra": ["https://wheels.example/simple"], "origin": "UV_INDEX"}):
+        m = machine(python={"pip": False, "managers": uv, "index": index})
+        assert commands(m, TO_CU126)[-1][-4:] == (
+            *("torch==2.14.1+cu126", "torchvision==0.29.1+cu126", "--index", CU126),
+        )
+
+
+@pytest.mark.parametrize("more", ["extra", "find_links"])
+def test_pip_is_told_the_exact_wheel_where_it_searches_another_place_too(more: str) -> None:
+    index = {more: ["https://wheels.example/simple"], "origin": "/etc/pip.conf"}
+    m = machine(python={"index": index})
+    assert commands(m, TO_CU126)[-1][4:] == (
+        *("torch==2.14.1+cu126", "torchvision==0.29.1+cu126", "--index-url", CU126),
+    )
+    assert "torch==2.14.1" in commands(m, DEFAULT)[-1], "the default build has no tag on PyPI"
+
+
+@pytest.mark.parametrize(
+    ("platform", "tagged"),
+    [
+        ({"system": "Linux", "machine": "aarch64"}, "torch==2.14.1+cu126 torchvision==0.29.1"),
+        ({"system": "Darwin", "machine": "arm64"}, "torch==2.14.1 torchvision==0.29.1"),
+    ],
+)
+def test_no_tag_is_asked_for_that_a_platform_may_not_have(
+    platform: dict[str, str], tagged: str
+) -> None:
+    index = {"extra": ["https://wheels.example/simple"]}
+    m = machine(platform=platform, python={"index": index})
+    assert " ".join(commands(m, TO_CU126)[-1][4:6]) == tagged
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from cudadoctor.builds import platform_of
+from cudadoctor.facts import Index
+
 if TYPE_CHECKING:
-    from cudadoctor.facts import Index, Machine
+    from cudadoctor.facts import Machine
     from cudadoctor.findings import PackageChange
 
 TORCH_INDEX = "https://download.pytorch.org/whl"
 
 _VARIANT = re.compile(r"cu\d{2,3}|cpu|xpu|rocm[\d.]+")
 TAGGED = ("torch", "torchvision", "torchaudio")
+_ALL_TAGGED_ON = ("linux_x86_64", "windows_amd64")
+"""Where torch's index gives every wheel of the family its local version; macOS has none."""
 _PYPI_HOSTS = frozenset({"pypi.org", "pypi.python.org"})
 
 
@@ -23,12 +28,15 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Options and pins that lead to the right wheel.
 
     index: in place of the configured one. extra: beside it. tag: the local version to ask for,
-    where more than one index has that release.
+    where more than one index has that release; of: the packages that bear it there.
+    is_mirror: index is the user's own in place of PyPI, not torch's.
     """
 
     index: str | None = None
     extra: str | None = None
     tag: str | None = None
+    of: tuple[str, ...] = TAGGED
+    is_mirror: bool = False
     note: str | None = None
 
 
@@ -38,6 +46,8 @@ def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
     A mirror of the user's stays in use; an index for another torch variant is never obeyed.
     """
     found = _found(m, change, tool)
+    if found.tag is not None:
+        found = msgspec.structs.replace(found, of=_tagged_on(platform_of(m)))
     if m.python.index is None or not m.python.index.no_index:
         return found
     origin = m.python.index.origin or "the configuration"
@@ -47,9 +57,9 @@ def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
 
 
 def _found(m: Machine, change: PackageChange, tool: str) -> Source:
-    configured = m.python.index
-    if configured is None or change.variant is None or is_foreign(change.index):
+    if change.variant is None or is_foreign(change.index):
         return Source(index=change.index)
+    configured = m.python.index or Index()
     own = _torch_mirror(configured, change.variant)
     if own is not None:
         return own
@@ -62,14 +72,36 @@ def _found(m: Machine, change: PackageChange, tool: str) -> Source:
             tag=change.variant,
             note="The configured index offers another variant of torch, so the exact one is named.",
         )
-    return Source(index=change.index)
+    # Where torch's index lacks the file or is blocked, uv goes on to its default index, and pip
+    # to what else is configured: with the tag that fails aloud.
+    more = tool == "uv" or configured.extra or configured.find_links
+    return Source(index=change.index, tag=change.variant if more and change.index else None)
+
+
+def _tagged_on(platform: str | None) -> tuple[str, ...]:
+    """What of torch's family is sure to bear its local version on torch's index."""
+    if platform in _ALL_TAGGED_ON:
+        return TAGGED
+    return () if (platform or "").startswith("macos") else ("torch",)
 
 
 def options(source: Source) -> tuple[str, ...]:
-    """The options of pip and uv for it."""
+    """The options of pip for it."""
     index = ("--index-url", source.index) if source.index else ()
     extra = ("--extra-index-url", source.extra) if source.extra else ()
     return (*index, *extra)
+
+
+def uv_options(source: Source) -> tuple[str, ...]:
+    """The options of uv for it.
+
+    uv takes a package from the first index that has it. --index comes before all that is
+    configured; --index-url comes last, and the variable UV_DEFAULT_INDEX overrules it.
+    """
+    mirror = source.index if source.is_mirror else None
+    first = source.extra or (None if source.is_mirror else source.index)
+    usual = ("--default-index", mirror) if mirror else ()
+    return (*usual, *(("--index", first) if first else ()))
 
 
 def pinned(requirements: tuple[str, ...], source: Source) -> tuple[str, ...]:
@@ -77,7 +109,7 @@ def pinned(requirements: tuple[str, ...], source: Source) -> tuple[str, ...]:
     if source.tag is None:
         return requirements
     return tuple(
-        f"{one}+{source.tag}" if "==" in one and one.split("==")[0] in TAGGED else one
+        f"{one}+{source.tag}" if "==" in one and one.split("==")[0] in source.of else one
         for one in requirements
     )
 
@@ -92,9 +124,11 @@ def host_of(url: str) -> str:
 
 def _through(mirror: str, configured: Index, change: PackageChange, tool: str) -> Source:
     if change.index is None:
-        return Source(index=None if _stays(mirror, configured, tool) else mirror)
+        kept = _stays(mirror, configured, tool)
+        return Source(index=None if kept else mirror, is_mirror=True)
     return Source(
         index=None if _read_by(tool, configured) or _stays(mirror, configured, tool) else mirror,
+        is_mirror=True,
         extra=change.index,
         tag=change.variant,
         note=f"Your index ({host_of(mirror)}) stays in use for all other packages; it is not known "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cudadoctor.dialects.address import interpreter, manager
-from cudadoctor.dialects.index import options, pinned, source_for
+from cudadoctor.dialects.index import pinned, source_for, uv_options
 from cudadoctor.dialects.pip import links, sound, split_compiled
 from cudadoctor.dialects.written import Command, Written
 
@@ -30,7 +30,7 @@ def install(m: Machine, change: PackageChange, uv: str, python: str) -> Written:
     start: Command = (uv, "pip", "install", "--python", python)
     commands: list[Command] = []
     for wanted, more in (
-        (pinned(sound(change.install), source), options(source)),
+        (pinned(sound(change.install), source), uv_options(source)),
         (sound(change.then), links(change)),
     ):
         wheels, compiled = split_compiled(wanted)

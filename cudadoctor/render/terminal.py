@@ -180,9 +180,8 @@ def _step(
             yield from _wrapped("", inert(line), layout.width, indent=4)
     for line in pasted.lines(step, machine):
         yield _command(line)
-    for text in (step.note, step.resolution):
-        if text:
-            yield from _wrapped("", inert(layout.say.spoken(text)), layout.width, "dim", indent=2)
+    for remark in filter(None, (step.note, step.resolution)):
+        yield from _wrapped("", inert(layout.say.spoken(remark)), layout.width, "dim", indent=2)
 
 
 def _command(text: str) -> Line:

@@ -64,7 +64,10 @@ def question_of(m: Machine, change: PackageChange, planned: str) -> Question:
     source = source_for(m, change, planned)
     first, compiled = split_compiled(pinned(sound(change.install), source))
     then, more = split_compiled(sound(change.then))
-    sources = Sources(index=source.index, extra=(source.extra,) if source.extra else ())
+    extra = (source.extra,) if source.extra else ()
+    sources = Sources(index=source.index, extra=extra)
+    if planned == "uv" and source.index and not source.is_mirror:
+        sources = Sources(extra=(source.index,))  # uv's commands name it as the first of several
     if sources == Sources():  # all from one place: one question
         first, then = (*first, *then), ()
     return Question(

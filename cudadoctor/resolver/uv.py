@@ -45,9 +45,9 @@ def argv(
     else:
         words += [own, "--python-version", target.release, "--python-platform", target.uv]
     if asked.sources.index:
-        words += ["--index-url", asked.sources.index]
+        words += ["--default-index", asked.sources.index]
     for one in asked.sources.extra:
-        words += ["--extra-index-url", one]
+        words += ["--index", one]
     if without_index("uv", asked, here=here):
         words.append("--no-index")
     if asked.mixed:
