@@ -193,3 +193,17 @@ def test_xformers_alone_comes_for_the_cuda_of_the_installed_torch() -> None:
     assert change.index == "https://download.pytorch.org/whl/cu128"
     other = holding("xformers 0.0.31.post1", torch="2.9.1+cu129", cuda="12.9")
     assert remedies.install_companion(other, KB, "xformers") == ()
+
+
+@pytest.mark.parametrize(
+    ("torch", "numpy", "pinned"),
+    # torch before 2.3 was compiled for numpy 1 alone.
+    [
+        ("2.2.2", "numpy 2.1.0", True),
+        ("2.2.2", "numpy 1.26.4", False),
+        ("2.3.0", "numpy 2.1.0", False),
+    ],
+)
+def test_a_torch_of_numpy_1_gets_one(torch: str, numpy: str, pinned: bool) -> None:
+    m = holding(numpy, python={"version": "3.11.4"})
+    assert ("numpy<2" in change_of(moved(m, torch, "cu121")).then) is pinned

@@ -10,6 +10,7 @@ from packaging.version import Version
 from cudadoctor.builds import best_build, platform_of, python_of
 from cudadoctor.demand import SERVER_BUILDS_FROM_L4T
 from cudadoctor.findings import PackageChange, Remedy, Risk
+from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.remedies.caveats import EXTENSIONS, caveats
 from cudadoctor.remedies.wheels import (
     COMPANIONS,
@@ -65,7 +66,7 @@ def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
         install=(*pins, *beside),
         remove=_to_remove(build, m, leaving),
         index=_index(build, own=bool(beside)),
-        then=tuple(one.pin for one in fates.values() if one.pin and not one.with_torch),
+        then=_afterwards(build, m, fates),
         variant=build.variant,
         cuda=str(build.cuda) if build.cuda else None,
         download_bytes=build.download_bytes,
@@ -80,6 +81,16 @@ def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
         packages=change,
         note=" ".join(notes) or None,
     )
+
+
+def _afterwards(build: TorchBuild, m: Machine, fates: dict[str, Fate]) -> tuple[str, ...]:
+    """What comes from the default index: other companions, and a numpy that the torch can use."""
+    pins = tuple(one.pin for one in fates.values() if one.pin and not one.with_torch)
+    numpy = m.package("numpy")
+    # torchvision brings the newest numpy into an environment that has none.
+    newer = numpy is None or not numpy.version.startswith(("0.", "1."))
+    old = build.torch < NUMPY_2_SINCE and newer and m.packages is not None
+    return (*pins, "numpy<2") if old else pins
 
 
 def _fates(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, Fate]:
