@@ -81,7 +81,7 @@ def _repair(call: Call) -> int:
     if where is None or not any(task.commands or task.files for task in tasks):
         return _shown(_nothing_applied(judged, steps, asked), asked, judged, before)
     _refuse_place(judged, where, call)
-    if not _agreed_to(asked)("Apply"):
+    if not _agreed_to(asked)("Apply", ""):
         return _shown(_unchanged("Nothing was changed.", 1), asked, judged, before)
     first = begin.begun(where, judged.machine, tasks, before, begin.options_of(asked))
     why, download = _in_the_way(where, judged, steps, call)
@@ -113,6 +113,7 @@ def _refuse_place(judged: Judged, where: Place, call: Call) -> None:
 
 def _refuse_unfinished(prefix: str | None, call: Call) -> None:
     """What an interrupted repair left is neither judged nor built upon."""
+    from cudadoctor.repair import words
     from cudadoctor.repair.records import JournalError
 
     try:
@@ -120,10 +121,8 @@ def _refuse_unfinished(prefix: str | None, call: Call) -> None:
     except JournalError as error:
         refuse(f"{prefix}: {error}")
     if story is not None and story.unfinished:
-        refuse(
-            f"an earlier repair of {prefix} was interrupted: end it with cudadoctor fix --resume,"
-            " or take it back with cudadoctor fix --undo"
-        )
+        resume, undo = (words.command(one, prefix or "") for one in ("--resume", "--undo"))
+        refuse(f"an earlier repair was interrupted: end it with {resume}, or take it back: {undo}")
 
 
 def _in_the_way(
@@ -157,18 +156,21 @@ def _begin(first: Begun, where: Place, download: Download | None, call: Call) ->
         return _unchanged(f"Nothing was changed: {where.prefix}: {error.strerror}.", 1)
 
 
-def _agreed_to(asked: Asked) -> Callable[[str], bool]:
-    """How the user is asked; --yes answers all questions."""
+def _agreed_to(asked: Asked) -> Callable[[str, str], bool]:
+    """How the user is asked (a word, a sentence before it); --yes answers all questions."""
 
-    def ask(question: str) -> bool:
+    def ask(word: str, sentence: str) -> bool:
         if asked.yes:
             return True
         if not sys.stdin.isatty():
-            refuse(f"{question}: there is no terminal to ask on, so add --yes")
+            refuse(f"{sentence}: add --yes, since there is no terminal to ask on")
         sys.stdout.flush()
-        sys.stderr.write(f"\n{question}? [y/N] ")
+        before = "".join(f"{line}\n" for line in words.wrapped(sentence, _width(), 0))
+        sys.stderr.write(f"\n{before}{word}? [y/N] ")
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    from cudadoctor.repair import words
 
     return ask
 

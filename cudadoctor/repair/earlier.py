@@ -38,7 +38,7 @@ def act(
     open_journal: Callable[[str], Journal],
     following: Following,
     interrupts: Interrupts,
-    ask: Callable[[str], bool],
+    ask: Callable[[str, str], bool],
 ) -> Outcome:
     """Undo, resume or forget the last repair of the environment that is meant."""
     prefix = with_journal(asked.python)
@@ -84,7 +84,7 @@ def _meant(python: str | None) -> str:
     named = [python] if python else [os.environ.get(one) for one in _ACTIVE] + [".venv"]
     for one in named:
         path = os.path.abspath(os.path.expanduser(one)) if one else ""
-        if os.path.isdir(path) or (python and os.path.lexists(path)):
+        if os.path.isdir(path) or (python and (os.sep in python or os.path.lexists(path))):
             return path
     return _chosen(python)
 
@@ -135,7 +135,7 @@ def _refuse_root(story: Story, prefix: str) -> None:
         refuse(sentence)
 
 
-def _undo(acting: Transaction, story: Story, ask: Callable[[str], bool]) -> Outcome:
+def _undo(acting: Transaction, story: Story, ask: Callable[[str, str], bool]) -> Outcome:
     if (pid := still_running(story)) is not None:
         return _not_yet(acting, pid)
     if story.stage == "untouched":
@@ -145,7 +145,7 @@ def _undo(acting: Transaction, story: Story, ask: Callable[[str], bool]) -> Outc
     kept = story.stage == "kept"
     if kept and (sentence := _in_use(acting)):
         return Outcome(kind="unchanged", code=1, why=f"Nothing was changed: {sentence}.")
-    if kept and (sentence := _would_be_lost(acting)) and not ask(sentence):
+    if kept and (sentence := _would_be_lost(acting)) and not ask("Undo", sentence):
         return Outcome(kind="unchanged", code=1, why="Nothing was changed.")
     return _restored(acting, undo=kept or story.undoing, code=0)
 

@@ -33,7 +33,7 @@ from cudadoctor.repair.restore import Restored, RestoreError, remove_made, resto
 from cudadoctor.repair.room import shown
 from cudadoctor.repair.second_look import NoAnswer, check
 from cudadoctor.repair.snapshot import Snapshot, synced_system
-from cudadoctor.repair.words import Outcome
+from cudadoctor.repair.words import Outcome, command
 
 SMALL_BYTES = 1_000_000
 """What is not worth a word."""
@@ -229,7 +229,9 @@ class Transaction:
             with self.following.doing("bringing back what was there"):
                 restored = self.bring_back(why)
         except RestoreError as error:
-            return self._outcome("stuck", code, stuck(why, error), after=after, tail=tail)
+            return self._outcome(
+                "stuck", code, stuck(why, error, self.begun.afterwards), after=after, tail=tail
+            )
         text = f"Not repaired, and all is as it was before: {why}."
         notes = edited(restored)
         return self._outcome("rolled-back", code, text, after=after, tail=tail, notes=notes)
@@ -244,9 +246,8 @@ class Transaction:
         with contextlib.suppress(OSError, ManifestError):
             held = self.snapshot.held_bytes()
             size = f"; until then that takes {shown(held)} of disk" if held > SMALL_BYTES else ""
-            return (
-                f"cudadoctor fix --undo brings back what was there{size} (--forget removes it).",
-            )
+            undo = command("--undo", self.begun.afterwards)
+            return (f"{undo} brings back what was there{size} (--forget removes it).",)
         return ()
 
     def _sweep(self) -> None:
@@ -287,11 +288,11 @@ class Transaction:
         )
 
 
-def stuck(why: str, error: RestoreError) -> str:
+def stuck(why: str, error: RestoreError, python: str) -> str:
     """The sentence where not all could be brought back."""
     return (
         f"Not repaired ({why}), and not all could be brought back: {error}. Nothing of the record"
-        " is lost: cure that, then run cudadoctor fix --undo."
+        f" is lost: cure that, then run {command('--undo', python)}."
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cudadoctor.render import inert, pasted
+from cudadoctor.render.shells import shell_of
 from cudadoctor.render.summary import cost_of, manual_of
 from cudadoctor.repair.room import shown as as_size
 from cudadoctor.repair.room import unpacked
@@ -163,6 +164,11 @@ def document(
         "notes": list(one.notes),
         "journal": one.journal,
     }
+
+
+def command(word: str, python: str) -> str:
+    """How an undo or a resumption of that environment is called; it can be pasted."""
+    return shell_of("bash").shown(("cudadoctor", "fix", word, "--python", python))
 
 
 def lost(packages: tuple[str, ...], paths: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,3 +112,14 @@ def test_a_check_says_that_a_repair_was_cut_off(broken: Environment) -> None:
     assert "a repair was cut off: cudadoctor fix --undo takes it back" in " ".join(
         ran.stdout.split()
     )
+
+
+def test_an_environment_without_its_python_can_be_undone(broken: Environment) -> None:
+    """As where conda was killed while it replaced Python itself."""
+    before = whole(broken)
+    broken.killed_after(4)
+    shutil.rmtree(broken.folder / "bin")
+    words = [*broken.words("--undo")[:-2], str(broken.python), "--undo"]
+    ran = subprocess.run(words, env=broken.env(), capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran
+    assert whole(broken) == before
