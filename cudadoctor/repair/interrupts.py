@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
-import sys
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -40,7 +41,9 @@ class Interrupts:
     def _hear(self, number: int, _: FrameType | None) -> None:
         if self.heard is None:
             self.heard = number
-            sys.stderr.write("\ncudadoctor: stopping as soon as the environment is whole\n")
+            # Not through sys.stderr, in the middle of whose own work the signal may have come.
+            with contextlib.suppress(OSError):
+                os.write(2, b"\ncudadoctor: stopping as soon as the environment is whole\n")
 
     @property
     def code(self) -> int:
