@@ -130,8 +130,11 @@ def test_without_write_the_difference_is_shown_with_sources_and_nothing_changes(
     assert bytes_of(folder) == before
 
 
-def test_a_new_torch_is_written_with_what_its_wheels_say(folder: Path) -> None:
+def test_a_new_torch_is_written_with_what_its_wheels_say(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(folder, new_pages(), "--only", "torch,torchvision", "--write") == 0
+    assert "python recipes/install/make.py" in capsys.readouterr().out
     release = table(folder, "torch")["releases"][0]
     assert (release["torch"], release["released"]) == (NEW, "2099-12-09")
     assert release["pythons"]["linux_x86_64"] == ["3.12", "3.13", "3.14", "3.14t"]

@@ -230,3 +230,12 @@ def test_the_heading_of_a_conda_environment_tells_of_conda_forges_build() -> Non
     text = file("environment", machine(), keep="2.13.0+cu129")
     assert text.startswith("# torch 2.13.0 for CUDA 12.9 (conda-forge).\n")
     assert "Volta" not in text  # compiled for it, and refused by the cuDNN that conda takes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_companion_without_a_wheel_for_this_python_is_left_out_and_named(kind: Kind) -> None:
+    m = machine(python={"version": "3.13.1"})
+    text = file(kind, m, "2.5.1")
+    assert "# No wheel of torchvision 0.20.1 for Python 3.13 is known." in text
+    assert "0.20.1" not in re.sub("#.*", "", text)
+    assert "No wheel" not in file(kind, machine(), "2.5.1")

@@ -44,7 +44,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         made = pip.write(m, change)
         return msgspec.structs.replace(made, note=joined(made.note, _NO_SUCH))
     channels, specs = packages_of(m, kb, change)
-    note = _note(m, kb, change, specs)
+    note = note_on(m, kb, change, specs)
     if specs and not is_condas(m):
         return _anew(m, conda, channels, specs, note)
     where = _where(m)
@@ -103,7 +103,7 @@ def _of_pytorch_channel(m: Machine, kb: Knowledge, change: PackageChange) -> Com
     return (*family, f"{name}={cuda.major}.{cuda.minor}")
 
 
-def _note(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> str | None:
+def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> str | None:
     """What may surprise: another release, no driver in sight, an older cuDNN, an ended channel."""
     release = _release(change)
     if any(one.startswith(("pytorch-cuda", "cudatoolkit")) for one in specs):

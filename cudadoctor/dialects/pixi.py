@@ -40,7 +40,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     if not specs:
         commands = ((pixi, "remove", *where, *gone),) if gone else ()
         return Written(tool="pixi", commands=commands)
-    note = _by_wheels(m, kb, change)
+    note = by_wheels(m, kb, change)
     lines = [*_system(change), *_wheels(change)] if note else _system(change)
     file = parent(m, project, "pixi.toml") if project else "pixi.toml"
     manual = _FIRST.format(where="" if project else _NO_PROJECT)
@@ -53,7 +53,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     )
 
 
-def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
+def by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
     """Why wheels are taken, None where conda-forge is known to have this torch for these GPUs."""
     from cudadoctor.dialects.files import forge
     from cudadoctor.dialects.files.stack import Stack

@@ -56,7 +56,7 @@ def verify(
         return unverified("no time is left to ask")
     at = Setting(early.host(), m, Clock(limit_s), here)
     dialect = wish or dialects.dialect_of(m)
-    if dialect in ("conda", "pixi"):
+    if dialect in ("conda", "pixi") and not _takes_wheels(m, kb, change, dialect):
         from cudadoctor.resolver import channels
 
         return channels.verify(at, dialect, change, kb)
@@ -70,6 +70,14 @@ def verify(
     from cudadoctor.resolver.sizes import with_sizes
 
     return msgspec.structs.replace(found, files=with_sizes(found.files, at.clock.left_s))
+
+
+def _takes_wheels(m: Machine, kb: Knowledge, change: PackageChange, dialect: str) -> bool:
+    """Whether the plan for conda or pixi takes wheels, since no channel has such builds."""
+    from cudadoctor.dialects import pixi
+    from cudadoctor.dialects.index import is_foreign
+
+    return is_foreign(change.index) or (dialect == "pixi" and bool(pixi.by_wheels(m, kb, change)))
 
 
 def _of_wheels(at: Setting, change: PackageChange, dialect: str) -> Verdict:

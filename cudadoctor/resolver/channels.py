@@ -27,8 +27,10 @@ CHANNEL_HOST = "conda.anaconda.org"
 def verify(
     at: Setting, dialect: Literal["conda", "pixi"], change: PackageChange, kb: Knowledge
 ) -> Verdict:
-    """Whether conda-forge's packages for the change can be had together."""
-    specs = conda.specs_of(at.machine, kb, change)
+    """Whether the channels' packages for the change can be had together."""
+    channels, specs = conda.packages_of(at.machine, kb, change)
+    if dialect == "pixi":
+        specs = conda.specs_of(at.machine, kb, change)
     if not specs:
         return unverified("nothing is installed")
     names = ("pixi",) if dialect == "pixi" else ("mamba", "micromamba", "conda")
@@ -36,15 +38,21 @@ def verify(
     program = known or next((one for name in names if (one := at.door.which(name))), None)
     if program is None:
         return unverified(f"there is no {dialect} here to ask")
-    ask = _ask_pixi if dialect == "pixi" else _ask_conda
-    answer = ask(at, program, specs, change)
+    if dialect == "pixi":
+        answer = _ask_pixi(at, program, specs, change)
+    else:
+        answer = _ask_conda(at, program, (*channels, *specs), change)
     return _verdict(answer, os.path.basename(program), at.clock)  # noqa: PTH119
 
 
-def _ask_conda(at: Setting, program: str, specs: tuple[str, ...], change: PackageChange) -> Answer:
+def _ask_conda(at: Setting, program: str, wanted: tuple[str, ...], change: PackageChange) -> Answer:
     folder = at.door.scratch or "."
     words = conda_reading.argv(
-        program, specs, at.machine, os.path.join(folder, "conda-env"), here=at.here
+        program,
+        wanted,
+        at.machine,
+        os.path.join(folder, "conda-env"),
+        here=at.here and conda.is_condas(at.machine),
     )
     env = dict(at.door.env) | conda_reading.variables(at.machine, change, here=at.here)
     env["CONDA_PKGS_DIRS"] = os.path.join(folder, "conda-pkgs")

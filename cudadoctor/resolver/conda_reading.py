@@ -39,18 +39,21 @@ def subdir(m: Machine) -> str | None:
 
 
 def argv(
-    program: str, specs: tuple[str, ...], m: Machine, nowhere: str, *, here: bool
+    program: str, wanted: tuple[str, ...], m: Machine, nowhere: str, *, here: bool
 ) -> tuple[str, ...]:
     """A dry run in the environment, or of a new one beside the Python that is known of it.
 
-    nowhere: a prefix that is not there; a dry run does not make it.
+    wanted: the options that name the channels, and the packages. here: it is conda's and on this
+    machine. nowhere: a prefix that is not there; a dry run does not make it.
     """
-    dry = ("--dry-run", "--json", "--override-channels", "-c", "conda-forge")
+    # The pytorch channel has no Python: that comes from the configured channels.
+    alone = ("--override-channels",) if "conda-forge" in wanted else ()
+    dry = ("--dry-run", "--json", *alone)
     if here and m.python.prefix:
-        return (program, "install", "-p", m.python.prefix, *dry, *specs)
+        return (program, "install", "-p", m.python.prefix, *dry, *wanted)
     python = m.python.version
     pin = (f"python={python.major}.{python.minor}",) if python else ()
-    return (program, "create", "-p", nowhere, *dry, *pin, *specs)
+    return (program, "create", "-p", nowhere, *dry, *pin, *wanted)
 
 
 def variables(m: Machine, change: PackageChange, *, here: bool) -> dict[str, str]:

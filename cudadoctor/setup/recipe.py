@@ -85,17 +85,17 @@ def _uv(one: _Wanted) -> Recipe:
 
 
 def _conda(one: _Wanted) -> Recipe:
-    """A conda environment with conda-forge's build of the same release and CUDA."""
-    specs = conda.specs_of(one.chosen.machine, one.kb, one.change)
+    """A conda environment with a channel's build of the same release and CUDA."""
+    channels, specs = conda.packages_of(one.chosen.machine, one.kb, one.change)
     program = one.tools.conda or "conda"
-    start: Command = (program, "create", "-y", "-p", one.folder, "-c", "conda-forge")
+    start: Command = (program, "create", "-y", "-p", one.folder, *channels)
     return Recipe(
         tool="conda",
         python=within(one.chosen.machine, one.folder, conda=True),
         commands=((*start, f"python={one.chosen.python}", *specs),),
         change=one.change,
         alone=True,
-        note="conda-forge makes its own builds: the newest of them that fits is taken.",
+        note=conda.note_on(one.chosen.machine, one.kb, one.change, specs),
     )
 
 

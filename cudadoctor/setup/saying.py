@@ -42,7 +42,7 @@ def plan(
     """The machine in two lines, the build and why, what will be run, and what it takes."""
     yield from _machine(chosen.machine, width)
     yield from _python(chosen, width)
-    yield from _build(chosen, width)
+    yield from _build(chosen, recipe, width)
     yield from rows("by", [_MADE_BY[chosen.tool], *chosen.because], width)
     yield from _run(recipe, chosen.machine, width)
     yield from rows("size", [size(room)], width)
@@ -81,11 +81,12 @@ def _python(chosen: Chosen, width: int) -> Iterator[Line]:
     yield from rows("python", [text], width)
 
 
-def _build(chosen: Chosen, width: int) -> Iterator[Line]:
+def _build(chosen: Chosen, recipe: Recipe, width: int) -> Iterator[Line]:
     choice = chosen.choice
     build = choice.build
     assert build is not None
-    beside = f" with torchvision {build.torchvision}" if build.torchvision else ""
+    pinned = f"torchvision=={build.torchvision}" in recipe.change.install
+    beside = f" with torchvision {build.torchvision}" if pinned else ""
     yield Line((("build     ", "dim"), (f"torch {build.torch} {build.variant}{beside}", "bold")))
     yield from rows("  why", list(choice.why), width)
     if build.cuda is None and chosen.machine.platform.system != "Darwin":

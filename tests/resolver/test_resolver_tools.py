@@ -68,7 +68,10 @@ def test_conda_is_asked_for_a_dry_run_of_the_environment_that_is_here(
     stand_in(tmp_path, "conda", body, monkeypatch)
     m = machine()
     m = msgspec.structs.replace(
-        m, python=msgspec.structs.replace(m.python, managers=(), prefix="/opt/conda/envs/train")
+        m,
+        python=msgspec.structs.replace(
+            m.python, managers=(), prefix="/opt/conda/envs/train", kind="conda"
+        ),
     )
     found = verify(CHANGE, m, knowledge.load(), here=True, wish="conda")
     assert found.why == "resolves: pytorch-gpu 2.7.0 (conda)"
@@ -82,15 +85,45 @@ def test_conda_is_asked_for_a_dry_run_of_the_environment_that_is_here(
     assert "python=3.12" in words
 
 
+def test_conda_is_asked_for_the_channels_that_the_plan_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, "conda", f'echo "$@" > {tmp_path}/words', monkeypatch)
+    pins = ("torch==2.2.2", "torchvision==0.17.2")
+    old = PackageChange(install=pins, variant="cu121", cuda="12.1")
+    verify(old, machine(), knowledge.load(), here=False, wish="conda")
+    words = (tmp_path / "words").read_text()
+    assert "--override-channels" not in words, "Python is in the configured channels"
+    assert "-c pytorch -c nvidia pytorch==2.2.2" in words
+    verify(old, machine(), knowledge.load(), here=True, wish="conda")
+    words = (tmp_path / "words").read_text()
+    assert words.startswith("create"), "what is no environment of conda's gets one beside it"
+
+
 def test_pixi_locks_a_project_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = f'cp "$3" {tmp_path}/seen.toml\necho "Error: failed to solve: No candidates" >&2\nexit 1'
     stand_in(tmp_path, "pixi", body, monkeypatch)
-    found = verify(CHANGE, machine(), knowledge.load(), here=False, wish="pixi")
+    made = PackageChange(install=("torch==2.13.0",), variant="cu130", cuda="13.0")
+    found = verify(made, machine(), knowledge.load(), here=False, wish="pixi")
     assert found.resolves is False
     project = (tmp_path / "seen.toml").read_text()
     assert 'platforms = ["linux-64"]' in project
     assert 'python = "3.12.*"' in project
     assert "pytorch-gpu" in project
+
+
+def test_wheels_are_sought_where_a_plan_for_conda_or_pixi_takes_wheels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = f"touch {tmp_path}/called"
+    for name in ("conda", "pixi"):
+        stand_in(tmp_path, name, body, monkeypatch)
+    with served(Shelf(Wheel("torch", "2.14.1"))) as url:
+        foreign = PackageChange(install=("torch",), index=url, variant="cu126", cuda="12.6")
+        for wish in ("conda", "pixi"):
+            found = verify(foreign, machine(), knowledge.load(), here=False, wish=wish)
+            assert "torch 2.14.1" in found.why
+    assert not (tmp_path / "called").exists()
 
 
 def test_the_pip_that_python_brings_along_can_be_asked() -> None:

@@ -72,6 +72,31 @@ def test_conda_makes_the_folder_itself() -> None:
     assert found.alone
 
 
+def test_conda_takes_from_the_channel_that_ended_what_it_alone_has() -> None:
+    here = machine_like(
+        "rtx4090-linux",
+        {"python": {"executable": "/usr/bin/python3", "ensurepip": True, "version": "3.11.4"}},
+    )
+    chosen = choose(Known(machine=here, tools=TOOLS, tool="conda", torch="2.2.2"), KB)
+    assert isinstance(chosen, Chosen)
+    (command,) = recipe(chosen, FOLDER, TOOLS, KB).commands
+    assert command[5:9] == ("-c", "pytorch", "-c", "nvidia")
+    assert "pytorch==2.2.2" in command
+
+
+def test_a_companion_without_a_wheel_is_neither_made_nor_promised() -> None:
+    here = machine_like(
+        "rtx4090-linux",
+        {"python": {"executable": "/usr/bin/python3", "ensurepip": True, "version": "3.13.1"}},
+    )
+    chosen = choose(Known(machine=here, tools=TOOLS, torch="2.5.1", named=True), KB)
+    assert isinstance(chosen, Chosen)
+    found = recipe(chosen, FOLDER, TOOLS, KB)
+    shown = text(saying.plan(chosen, found, room(chosen.choice.build, KB), None, 80))  # type: ignore[arg-type]
+    assert "torch 2.5.1" in shown
+    assert "torchvision" not in shown
+
+
 def test_a_pixi_project_is_a_file_and_an_install() -> None:
     _, found = made("pixi")
     manifest = f"{FOLDER}/pixi.toml"

@@ -34,6 +34,8 @@ def heading(stack: Stack, kb: Knowledge, *more: str) -> list[str]:
         lines += comments(f"{PLATFORM_NAMES[build.platform]}: {demands(build, kb)}.", hang=2)
     if chosen := chosen_for(stack):
         lines += comments(chosen)
+    for name, release in stack.left_out:
+        lines += comments(f"No wheel of {name} {release} for Python {stack.python} is known.")
     for sentence in more:
         lines += comments(sentence)
     lines += comments(

@@ -37,7 +37,8 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """One release and variant of torch, with what belongs to it.
 
     builds: its build on each platform, the leading one first. python: the one that is fixed
-    ("3.11"), None where it is left open. companions: (name, release). then: further requirements.
+    ("3.11"), None where it is left open. companions: (name, release); left_out: those without a
+    wheel for that Python. then: further requirements.
     capabilities: of the GPUs that it was chosen for, None where it is for all that it serves.
     driver: that it was chosen for; driver_cuda: the newest CUDA that this one runs.
     """
@@ -45,6 +46,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     builds: tuple[TorchBuild, ...]
     python: str | None = None
     companions: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
     then: tuple[str, ...] = ()
     capabilities: tuple[Version, ...] | None = None
     driver: DriverVersion | None = None
@@ -116,10 +118,13 @@ def stack_for(
     if kind == "dockerfile" and build.platform in _IN_DOCKER:
         other = kb.build_of(build.torch, build.variant, _IN_DOCKER[build.platform])
         build = other if other is not None and other.published else build
+    companions = _companions(m, build)
+    lost = _without_wheel(companions, build, python, kb)
     return Stack(
         builds=(build,),
         python=python,
-        companions=_companions(m, build),
+        companions=tuple(one for one in companions if one not in lost),
+        left_out=lost,
         then=(*numpy_for(build), *sound(then)),
         capabilities=capabilities_of(m, kb),
         driver=m.driver.kernel or m.driver.library,
@@ -149,3 +154,13 @@ def _companions(m: Machine, build: TorchBuild) -> tuple[tuple[str, str], ...]:
     audio = build.torchaudio if m.package("torchaudio") else None
     found = (("torchvision", build.torchvision), ("torchaudio", audio))
     return tuple((name, release) for name, release in found if release)
+
+
+def _without_wheel(
+    companions: tuple[tuple[str, str], ...], build: TorchBuild, python: str | None, kb: Knowledge
+) -> tuple[tuple[str, str], ...]:
+    """The companions that are known to have no wheel for that Python."""
+    wanted = python or ""
+    return tuple(
+        one for one in companions if wanted and kb.lacks_wheel(*one, wanted, build.platform)
+    )

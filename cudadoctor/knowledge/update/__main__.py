@@ -34,6 +34,7 @@ from cudadoctor.knowledge.update.shown import shown
 KNOWLEDGE = Path(__file__).parent.parent
 NOT_ASKED = 3
 CHECK_LIMIT_S = 15.0
+AFTERWARDS = "The files of recipes/install are made from the tables: python recipes/install/make.py"
 
 EXITS = """\
 Exit codes: 0 everything that was asked for was read; with --check, the newest torch is in the
@@ -121,6 +122,8 @@ def _finished(
     if write:
         files = _written(answer, tables, knowledge, day, whole=full and not answer.failures)
         sys.stdout.write(f"Written: {', '.join(files) if files else 'nothing'}.\n")
+        if files:
+            sys.stdout.write(f"{AFTERWARDS}\n")
     elif answer.changes:
         sys.stdout.write("Nothing is written without --write.\n")
     return code
