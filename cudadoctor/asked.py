@@ -12,7 +12,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     saved: what --from named. compiles: --compile. manager: --with. printed: --print.
     timeout: seconds for each probe. ranks: processes of the DDP stage. kind: --as, the file that
-    fix --print writes in place of a script. shared: --allow-shared.
+    fix --print writes in place of a script. shared: --allow-shared. advice: of check, what makes
+    training faster here.
     """
 
     python: str | None = None
@@ -44,3 +45,4 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     resume: bool = False
     forget: bool = False
     shared: bool = False
+    advice: bool = False

@@ -109,6 +109,9 @@ def main() -> None:
 @click.option("--markdown", is_flag=True, help="Print Markdown, for an issue.")
 @click.option("--strict", is_flag=True, help="Warnings exit with 1 too.")
 @click.option(
+    "--advice", is_flag=True, help="Say too what is expected to make training faster here."
+)
+@click.option(
     "-v", "--verbose", count=True, help="Show more: infos, explained findings, all values."
 )
 def check(**options: Any) -> int:

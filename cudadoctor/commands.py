@@ -17,6 +17,7 @@ from cudadoctor.wrong_use import (
 )
 
 if TYPE_CHECKING:
+    from cudadoctor.advice import Advice
     from cudadoctor.asked import Asked
     from cudadoctor.examine import Look
     from cudadoctor.facts import Machine
@@ -207,6 +208,10 @@ def _rendered(shown: Report, asked: Asked, source: Source, *, many: bool) -> str
         from cudadoctor.render import json_v1
 
         document = json_v1.report(shown)
+        if asked.advice:
+            from cudadoctor.render import advised
+
+            document["advice"] = advised.plain(_advice(shown, asked))
         if many:
             return json_v1.line(document | {"source": source.name}) + "\n"
         return json_v1.dumps(document) + "\n"
@@ -219,6 +224,10 @@ def _rendered(shown: Report, asked: Asked, source: Source, *, many: bool) -> str
         from cudadoctor.render import markdown
 
         text = markdown.report(shown if asked.full else checkup.shareable(shown), say)
+        if asked.advice:
+            from cudadoctor.render import advised
+
+            text += advised.markdown(_advice(shown, asked), say)
         return f"## {markdown.code(source.name or '')}\n\n{text}\n" if many else text
     return _terminal(shown, asked, source, many=many)
 
@@ -236,7 +245,26 @@ def _terminal(shown: Report, asked: Asked, source: Source, *, many: bool) -> str
     for line in terminal.not_checked(shown, layout):
         sys.stderr.write(line + "\n")
     heading = f"== {inert(source.name or '')}\n" if many else ""
-    return heading + painting.painted(terminal.report(shown, layout), to_file=bool(asked.output))
+    lines = terminal.report(shown, layout)
+    if asked.advice:
+        from cudadoctor.render import advised
+
+        lines += advised.lines(_advice(shown, asked), layout)
+    return heading + painting.painted(lines, to_file=bool(asked.output))
+
+
+def _advice(shown: Report, asked: Asked) -> tuple[Advice, ...]:
+    """Loaded only where it is asked for. What the bench kept is of this machine, not of a file."""
+    import os
+
+    from cudadoctor import advice, knowledge
+    from cudadoctor.bench import storing
+
+    found = storing.Read() if asked.saved else storing.read(os.environ)
+    for text in found.ignored:
+        sys.stderr.write(f"not used for the advice: {text}\n")
+    cpu = None if asked.saved else storing.cpu_name()
+    return advice.advise(shown.machine, knowledge.load(), found.kept, cpu)
 
 
 def written(text: str, output: str | None) -> None:

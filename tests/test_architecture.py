@@ -37,7 +37,7 @@ CORE = (
     *("wish", "wish_costs", "passed_over", "walls", "mixed_gpus", "forward_compat", "forge"),
     *("render", "reports", "redact", "language", "versions", "specifiers", "catalogue"),
     *("knowledge", "factfile", "checkup", "asked"),
-    *("bench.results", "bench.charts", "bench.kept"),
+    *("bench.results", "bench.charts", "bench.kept", "advice", "advice_rows"),
 )
 """What judges and shows: values in, values out. A package stands for all its modules."""
 

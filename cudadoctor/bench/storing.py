@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,3 +103,14 @@ def _read(path: Path) -> Kept | str:
     except OSError as error:
         return error.strerror or type(error).__name__
     return kept.loads(text) or "it is no result of cudadoctor bench that this version knows"
+
+
+def cpu_name() -> str | None:
+    """The name of this CPU, as results measured on a CPU bear it; None where no file tells."""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        for line in text.splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return " ".join(value.split())
+    return platform.processor() or platform.machine() or None
