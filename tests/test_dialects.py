@@ -342,7 +342,7 @@ def test_the_pytorch_channel_serves_only_releases_that_it_alone_has() -> None:
     written = dialects.write(m, KB, OLD_WISH)
     assert written.commands[0][5:] == (
         *("-c", "pytorch", "-c", "nvidia"),
-        *("pytorch==2.2.2", "torchvision==0.17.2", "pytorch-cuda=12.1"),
+        *("pytorch==2.2.2", "torchvision==0.17.2", "pytorch-cuda=12.1", "mkl<2024.1"),
     )
     assert "ended with torch 2.5.1" in (written.note or "")
     for release in ("2.13.0", "2.14.1", "2.5.1"):
@@ -353,7 +353,9 @@ def test_the_pytorch_channel_serves_only_releases_that_it_alone_has() -> None:
 def test_the_pytorch_channel_named_cuda_otherwise_before_1_13() -> None:
     m = msgspec.structs.replace(conda(), packages=())
     older = PackageChange(install=("torch==1.12.1",), variant="cu113", cuda="11.3")
-    assert commands(m, older)[0][-4:] == ("-c", "pytorch", "pytorch==1.12.1", "cudatoolkit=11.3")
+    assert commands(m, older)[0][-5:] == (
+        *("-c", "pytorch", "pytorch==1.12.1", "cudatoolkit=11.3", "mkl<2024.1"),
+    )
 
 
 def test_an_old_gpu_gets_an_older_cudnn_from_conda_forge() -> None:

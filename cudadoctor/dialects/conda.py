@@ -25,6 +25,8 @@ _PLATFORMS = ("linux_x86_64", "windows_amd64")
 """Where the pytorch channel had CUDA builds."""
 _META_FROM = Version("1.13")
 """From this release on the pytorch channel names the CUDA version by pytorch-cuda."""
+_OLD_MKL = "mkl<2024.1"
+"""Its builds for Linux use a function that newer MKL does not have (pytorch issue 123097)."""
 _NO_GPU_SEEN = (
     "A CUDA build is taken only where conda sees the driver; where it does not, set "
     "CONDA_OVERRIDE_CUDA={cuda} for the command."
@@ -100,7 +102,8 @@ def _of_pytorch_channel(m: Machine, kb: Knowledge, change: PackageChange) -> Com
     cuda = wanted if wanted in same else max(same)
     name = "pytorch-cuda" if Version(release) >= _META_FROM else "cudatoolkit"
     family = (f"{conda_name(one)}=={pin}" for one, pin in pins.items() if one in TAGGED and pin)
-    return (*family, f"{name}={cuda.major}.{cuda.minor}")
+    mkl = (_OLD_MKL,) if platform.startswith("linux") else ()
+    return (*family, f"{name}={cuda.major}.{cuda.minor}", *mkl)
 
 
 def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> str | None:
