@@ -46,3 +46,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     forget: bool = False
     shared: bool = False
     advice: bool = False
+    minutes: float = 10.0
+    workloads: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    chart: str | None = None
+    words: tuple[str, ...] = ()
+    scale: str = ""
+    plant: tuple[str, ...] = ()

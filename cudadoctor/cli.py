@@ -203,6 +203,48 @@ def smoke(**options: Any) -> int:
 
 
 @main.command()
+@click.argument("words", nargs=-1, metavar="[-- COMMAND ...]")
+@_options(_python, _device, _output, _json)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0.05, 1440.0),
+    default=10.0,
+    show_default=True,
+    help="Time for all of it.",
+)
+@click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    type=click.Choice(("cnn", "encoder", "decoder")),
+    help="Measure this workload only (repeatable).",
+)
+@click.option(
+    "--only", multiple=True, metavar="TECHNIQUE", help="Try this technique only (repeatable)."
+)
+@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@click.option(
+    "--chart", type=click.Path(dir_okay=False), metavar="FILE", help="Draw a chart: .svg or .png."
+)
+@click.option("--scale", type=click.Choice(("tiny",)), default="", hidden=True)
+@click.option("--plant", multiple=True, hidden=True)
+def bench(**options: Any) -> int:
+    """Measure on this machine what each known technique of faster training is worth.
+
+    Trains three small models (an image classifier, a transformer encoder, a small language model)
+    as they are, with each technique alone, and with the best combination that is found. A gain
+    is claimed only where it is more than the noise. After --, a command of your own that
+    trains: it is run and watched, and nothing in it is changed.
+
+    Exits with 0 where something was measured, 1 where nothing could be, 2 on wrong use.
+    """
+    from cudadoctor import commands
+    from cudadoctor.asked import Asked
+
+    return commands.bench(Asked(**options))
+
+
+@main.command()
 @click.argument("cause", required=False)
 def explain(cause: str | None) -> int:
     """Say what a cause is, how it is told and what cures it; without a name, list them."""

@@ -99,6 +99,13 @@ def smoke(asked: Asked) -> int:
     return 0 if passed and run is not None and run.stages else 1
 
 
+def bench(asked: Asked) -> int:
+    """Measure the known techniques of faster training on this machine."""
+    from cudadoctor import bench as measuring
+
+    return measuring.bench(asked)
+
+
 def explain(cause: str | None) -> int:
     """Print the page of a cause, or the list of causes."""
     from cudadoctor.render import pages

@@ -1,0 +1,93 @@
+"""On what it is measured: the device that a guest may use, and what the tables know of it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from cudadoctor.bench.bottleneck import Peaks
+from cudadoctor.bench.techniques import Ground
+from cudadoctor.facts import Gpu
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.smoke.inside.choosing import choose
+from cudadoctor.smoke.manners import as_words
+from cudadoctor.versions import version_of
+
+AT_ONCE_CPU, AT_ONCE_GPU = 3, 2
+SHARE_OF_FREE = 0.9
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """The device. name: of the GPU, None on a CPU. error: why what was asked for cannot be had."""
+
+    device: str
+    name: str | None = None
+    capability: str | None = None
+    bus_id: str = ""
+    notes: tuple[str, ...] = ()
+    error: str = ""
+
+
+class _Wish:
+    """What the choice of the training step's devices asks for."""
+
+    def __init__(self, device: str | None, gpus: tuple[Gpu, ...] | None) -> None:
+        self.device = device or ""
+        self.skip: list[tuple[str, int, str]] = []
+        for word in as_words(gpus):
+            name, _, value = word.partition("=")
+            if name == "skip":
+                bus, position, reason = value.split("|", 2)
+                self.skip.append((bus, int(position), reason))
+
+
+def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | None) -> Place:
+    """The first GPU that nobody else is using, or what was asked for; else the CPU."""
+    wish: Any = _Wish(asked, gpus)
+    chosen = choose(wish, look)
+    if chosen.error:
+        return Place(device=asked or "cpu", error=chosen.error)
+    notes = tuple(f"GPU {index} is left alone: {reason}" for index, reason in chosen.skipped)
+    if not chosen.devices:
+        if look.get("error"):
+            notes += (f"torch sees no GPU: {look['error']}",)
+        return Place(device="cpu", notes=notes)
+    index = chosen.devices[0]
+    known = next(one for one in look["devices"] if one["index"] == index)
+    return Place(
+        device=f"cuda:{index}",
+        name=str(known["name"]),
+        capability=str(known["capability"]),
+        bus_id=str(known["bus_id"]),
+        notes=notes,
+    )
+
+
+def ground_of(look: dict[str, Any], place: Place) -> Ground:
+    """What decides where a technique can work."""
+    try:
+        torch = Version(Version(str(look["torch"])).public)
+    except InvalidVersion:
+        torch = Version("2.4")
+    return Ground(
+        gpu=place.device != "cpu",
+        capability=version_of(place.capability) if place.capability else None,
+        torch=torch,
+        compiler=bool(look.get("compiler")),
+        triton=bool(look.get("triton")),
+        cores=int(look.get("cores") or 1),
+        cpu_bf16=bool(look.get("cpu_bf16")),
+    )
+
+
+def peaks_of(place: Place, knowledge: Knowledge) -> Peaks | None:
+    """The most that the maker says of this GPU in fp32; None where the tables do not name it."""
+    found = getattr(knowledge, "peaks", None)
+    if place.name is None or found is None:
+        return None
+    known = found(place.name)
+    if known is None or known.fp32_tflops is None:
+        return None
+    return Peaks(known.fp32_tflops * 1e12, known.bandwidth_gb_s * 1e9, "by its data sheet")

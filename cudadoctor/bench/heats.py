@@ -1,0 +1,302 @@
+"""A heat: some configurations in processes of their own that take turns, round by round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from cudadoctor.bench import bottleneck, judging
+from cudadoctor.bench.results import Bottleneck, Config, Measured
+from cudadoctor.bench.search import Heat, Raced
+from cudadoctor.bench.stable import Line, Stable
+from cudadoctor.bench.techniques import Value, technique
+
+ROUNDS = 10
+LONGEST_START_S = 300.0
+ROUND_PATIENCE = 20.0
+STOP_S = 20.0
+PROFILE_S = 60.0
+MOST_STEPS = 200
+Say = Callable[[str], None]
+
+
+class Track(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it runs. round_s: seconds on the clock in a round. warm_s: warming up at most.
+
+    share: of the GPU's free memory that a process may take. peaks: of the device by the tables.
+    start_s: a lower limit for a start, for tests.
+    """
+
+    device: str
+    shape: dict[str, Any]
+    round_s: float = 0.4
+    warm_s: float = 3.0
+    share: float = 0.9
+    peaks: bottleneck.Peaks | None = None
+    start_s: float = LONGEST_START_S
+    faults: dict[str, str] = {}
+
+
+class Runner:
+    """One configuration in its process, from its start to its figures."""
+
+    def __init__(
+        self, stable: Stable, track: Track, wanted: Config, settings: dict[str, Value]
+    ) -> None:
+        self.stable = stable
+        self.track = track
+        self.config = wanted
+        self.rounds: list[float] = []
+        self.waits: list[float] = []
+        self.error: str | None = None
+        self.ready: Line = {}
+        self.memory: Line = {}
+        self.steps = 1
+        fault = next((track.faults[one] for one in wanted.techniques if one in track.faults), "")
+        self.number = stable.start(
+            what="train",
+            workload=wanted.workload,
+            shape=track.shape,
+            settings={**settings, "fault": fault},
+            device=track.device,
+            warm_s=track.warm_s,
+            share=track.share,
+        )
+
+    def warm(self, limit_s: float, over: str) -> None:
+        """Wait until it is warm. over: what is said where the limit passes."""
+        line = self._next("ready", limit_s, over)
+        if line is not None:
+            self.ready = line
+            step_s = max(1e-6, float(line["step_s"]))
+            self.steps = max(1, min(MOST_STEPS, round(self.track.round_s / step_s)))
+
+    def turn(self, over: str, limit_s: float) -> bool:
+        """One round; False where it did not come to its end."""
+        self.stable.send(self.number, "round", steps=self.steps)
+        line = self._next("round", limit_s, over)
+        if line is None:
+            return False
+        self.rounds.append(float(line["seconds"]))
+        self.waits.append(float(line["wait_s"]))
+        return True
+
+    @property
+    def patience_s(self) -> float:
+        """How long a round may take: many times what its steps should."""
+        step_s = float(self.ready.get("step_s") or 1.0)
+        lead_in = 3 * int(self.ready.get("workers") or 0) + 1
+        return 10.0 + ROUND_PATIENCE * step_s * (self.steps + lead_in)
+
+    def profile(self, limit_s: float) -> Line | None:
+        """What its operations compute and move."""
+        self.stable.send(self.number, "profile")
+        return self._next("profile", limit_s, "the profile took too long")
+
+    def stop(self, limit_s: float = STOP_S) -> None:
+        """Its memory, and its end."""
+        if self.error is None:
+            self.stable.send(self.number, "stop")
+            before, self.error = self.error, None
+            self.memory = self._next("done", limit_s, "it did not end") or {}
+            self.error = before
+
+    def _next(self, kind: str, limit_s: float, over: str) -> Line | None:
+        """Its next line of that kind; else it is told why there is none, and it is ended."""
+        line = self.stable.hear(self.number, max(0.0, limit_s))
+        if line is not None and line["kind"] == kind:
+            return line
+        if line is None:
+            self.error = over
+            self.stable.kill(self.number)
+        elif line["kind"] == "failed":
+            self.error = _failure(line)
+        else:
+            self.error = str(line.get("detail") or "the process ended")
+        return None
+
+    def measured(self, rounds: int | None = None) -> Measured:
+        """Its figures; rounds: of the last so many only."""
+        some = self.rounds if rounds is None else self.rounds[len(self.rounds) - rounds :]
+        ready = self.ready
+        waits = sorted(self.waits)
+        prepares = any(technique(one).prepares for one in self.config.techniques)
+        extra = float(ready.get("extra_s") or 0.0) + float(ready.get("setup_s") or 0.0)
+        settings: dict[str, str | int | float | bool] = {}
+        if ready:
+            settings["batch_factor"] = int(ready["factor"])
+            settings["workers"] = int(ready["workers"])
+        return Measured(
+            config=self.config,
+            rounds=tuple(some) if self.error is None else (),
+            steps=self.steps,
+            samples_a_step=int(ready.get("samples") or 0),
+            peak_bytes=self.memory.get("peak_bytes"),
+            driver_bytes=self.memory.get("driver_bytes"),
+            compile_s=extra if prepares and ready else None,
+            losses=tuple(ready.get("losses") or ()),
+            error=self.error,
+            loader_wait_s=waits[len(waits) // 2] if waits else None,
+            settings=settings,
+        )
+
+
+class Heats:
+    """Runs heats of one workload, and keeps the baseline's process from one to the next.
+
+    settings: what a configuration changes, from the search. until: when the whole time is over.
+    """
+
+    def __init__(
+        self,
+        stable: Stable,
+        track: Track,
+        settings: Callable[[Config], dict[str, Value]],
+        until: float,
+    ) -> None:
+        self.stable = stable
+        self.track = track
+        self.settings = settings
+        self.until = until
+        self._kept: Runner | None = None
+
+    def run(self, heat: Heat, say: Say) -> Raced:
+        """Start, take turns, stop. What fails is a result with a reason."""
+        began = time.monotonic()
+        end = min(self.until, began + heat.limit_s)
+        if heat.fresh:
+            self.close()
+        reference = self._reference(heat, end, say)
+        if reference.error is not None:
+            return self._without(heat, reference, began)
+        rivals = self._rivals(heat, end, say)
+        before = len(reference.rounds)
+        self._take_turns(reference, rivals, end, say)
+        found = self._profiled(rivals, reference) if heat.twin else None
+        for rival in rivals:
+            rival.stop()
+        twin = rivals.pop() if heat.twin and rivals else None
+        main = self._left(reference, before, keep=not heat.reference.techniques)
+        if found is not None and found.figures.get("device_s"):
+            main = msgspec.structs.replace(main, device_s=found.figures["device_s"])
+        return Raced(
+            reference=main,
+            candidates=tuple(one.measured() for one in rivals),
+            twin=twin.measured() if twin is not None else None,
+            bottleneck=found,
+            seconds=time.monotonic() - began,
+        )
+
+    def close(self) -> None:
+        """End what was kept."""
+        if self._kept is not None:
+            self._kept.stop(2.0)
+            self._kept = None
+
+    def _reference(self, heat: Heat, end: float, say: Say) -> Runner:
+        kept = self._kept
+        if kept is not None and kept.config == heat.reference and kept.error is None:
+            return kept
+        return self._started(heat.reference, end, say)
+
+    def _started(self, wanted: Config, end: float, say: Say) -> Runner:
+        say(f"{wanted.workload}: {wanted.name}: starting")
+        runner = Runner(self.stable, self.track, wanted, self.settings(wanted))
+        left = end - time.monotonic()
+        limit = self.track.start_s
+        over = f"no answer within {limit:.0f} s" if limit < left else _over("while it started")
+        runner.warm(min(limit, left), over)
+        return runner
+
+    def _rivals(self, heat: Heat, end: float, say: Say) -> list[Runner]:
+        wanted = [*heat.candidates, *([heat.reference] if heat.twin else [])]
+        return [self._started(one, end, say) for one in wanted]
+
+    def _take_turns(self, reference: Runner, rivals: list[Runner], end: float, say: Say) -> None:
+        """Everybody once a round, in another order each time, so that drift hits all alike."""
+        names = ", ".join(dict.fromkeys(one.config.name for one in rivals))
+        for number in range(ROUNDS):
+            going = [reference, *(one for one in rivals if one.error is None)]
+            if len(going) < 2 or reference.error is not None:
+                break
+            say(f"{reference.config.workload}: {names}: round {number + 1} of {ROUNDS}")
+            place = number % len(going)
+            for one in going[place:] + going[:place]:
+                left = end - time.monotonic()
+                late = left < one.patience_s
+                over = (
+                    _over("in its rounds") if late else f"no answer within {one.patience_s:.0f} s"
+                )
+                if not one.turn(over, min(left, one.patience_s)) and one is reference:
+                    return
+            if number + 1 >= judging.LEAST_ROUNDS and _too_late(end, going):
+                break
+
+    def _profiled(self, rivals: list[Runner], reference: Runner) -> Bottleneck | None:
+        """Where the time goes: of the twin, whose figures are not needed any more."""
+        twin = rivals[-1]
+        if twin.error is not None or not reference.rounds:
+            return None
+        left = self.until - time.monotonic()
+        line = twin.profile(min(PROFILE_S, left)) or {}
+        twin.error = None if twin.rounds else twin.error
+        measured = reference.measured()
+        figures = bottleneck.Figures(
+            step_s=measured.step_s or 1.0,
+            wait_s=measured.loader_wait_s or 0.0,
+            device_s=line.get("device_s"),
+            operations=tuple(tuple(one) for one in line.get("operations") or ()),
+            peaks=self.track.peaks or _peaks(line),
+        )
+        return bottleneck.judge(figures)
+
+    def _left(self, reference: Runner, before: int, *, keep: bool) -> Measured:
+        """The reference's figures of this heat; kept for the next where it is the baseline."""
+        if not keep or reference.error is not None:
+            reference.stop()
+            self._kept = None
+            return reference.measured(len(reference.rounds) - before)
+        self._kept = reference
+        if not reference.memory:
+            reference.stable.send(reference.number, "memory")
+            line = reference._next("memory", STOP_S, "it did not tell its memory")
+            reference.memory = line or {}
+        return reference.measured(len(reference.rounds) - before)
+
+    def _without(self, heat: Heat, reference: Runner, began: float) -> Raced:
+        why = f"{_over('') if _is_over(reference) else ''}{heat.reference.name}: {reference.error}"
+        return Raced(
+            reference=reference.measured(),
+            candidates=tuple(Measured(config=one, error=why) for one in heat.candidates),
+            seconds=time.monotonic() - began,
+        )
+
+
+def _over(when: str) -> str:
+    return f"{judging.OVER} {when}".rstrip() if when else f"{judging.OVER}: "
+
+
+def _is_over(runner: Runner) -> bool:
+    return (runner.error or "").startswith(judging.OVER)
+
+
+def _too_late(end: float, going: list[Runner]) -> bool:
+    """Whether another round would not end in time."""
+    needed = sum(2.0 * one.rounds[-1] * one.steps for one in going if one.rounds)
+    return time.monotonic() + needed > end
+
+
+def _failure(line: Line) -> str:
+    error = str(line.get("error") or "it failed")
+    return f"out of memory ({error})"[:400] if line.get("oom") else error[:400]
+
+
+def _peaks(line: Line) -> bottleneck.Peaks | None:
+    """What the device reached on a large product and a large copy."""
+    flops, bytes_s = line.get("peak_flops"), line.get("peak_bytes_s")
+    if not flops or not bytes_s:
+        return None
+    return bottleneck.Peaks(float(flops), float(bytes_s), "as measured here")

@@ -1,0 +1,143 @@
+"""From rounds that took turns to a gain, or to "no difference that can be told". Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import msgspec
+
+from cudadoctor.bench.results import Gain, Measured, Verdict
+from cudadoctor.bench.techniques import Losses
+
+LEAST_ROUNDS = 6
+"""With fewer, even the whole range of the pairs covers the median too seldom."""
+COVERED = 0.96
+LEAST_NOISE_GPU, LEAST_NOISE_CPU = 1.01, 1.02
+"""What no measurement of ours tells apart, however calm the machine was."""
+OVER = "the time was over"
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """Samples a second over those of the reference: the median of the pairs, and its interval."""
+
+    mid: float
+    low: float
+    high: float
+    rounds: int
+
+
+def paired(reference: Measured, candidate: Measured) -> Ratio | None:
+    """The ratio of two that took turns; None where there is no pair.
+
+    Its interval rests on the order of the pairs alone: one disturbed round moves it by a place,
+    whatever it was disturbed by.
+    """
+    more = candidate.samples_a_step / max(1, reference.samples_a_step)
+    pairs = zip(reference.rounds, candidate.rounds, strict=False)
+    logs = sorted(math.log(more * one / other) for one, other in pairs)
+    if not logs:
+        return None
+    place = _place(len(logs))
+    low, mid, high = logs[place], statistics.median(logs), logs[-1 - place]
+    return Ratio(math.exp(mid), math.exp(low), math.exp(high), len(logs))
+
+
+def _place(number: int) -> int:
+    """How many of the smallest, and of the largest, pairs lie outside of the interval."""
+    place, outside = 0, 2 * 0.5**number
+    while True:
+        outside += 2 * math.comb(number, place + 1) * 0.5**number
+        if 1 - outside < COVERED:
+            return place
+        place += 1
+
+
+def noise_of(same: Ratio | None, *, gpu: bool) -> float:
+    """How far apart two that are equal may seem, as a ratio above 1.
+
+    same: the baseline against itself in another process, in turns. Two processes differ for good
+    in where their memory lies, so that more rounds alone would not see it.
+    """
+    least = LEAST_NOISE_GPU if gpu else LEAST_NOISE_CPU
+    if same is None:
+        return least**2
+    return max(least, same.high, 1 / same.low)
+
+
+def gain(
+    name: str,
+    reference: Measured,
+    candidate: Measured,
+    *,
+    noise: float,
+    tolerance: float,
+    losses: Losses,
+) -> Gain:
+    """What a candidate is worth against what it took turns with."""
+    ratio = paired(reference, candidate)
+    if candidate.error is not None or ratio is None:
+        why = candidate.error or "nothing was measured"
+        lost: Verdict = "not-here" if why.startswith(OVER) else "failed"
+        return Gain(technique=name, verdict=lost, why=why, measured=candidate)
+    verdict, why = _verdict(ratio, noise)
+    if differs := _loss_differs(reference, candidate, tolerance, losses):
+        verdict, why = "loss-differs", differs
+    return Gain(
+        technique=name,
+        verdict=verdict,
+        why=why,
+        ratio=ratio.mid,
+        low=ratio.low,
+        high=ratio.high,
+        memory_ratio=_memory(reference, candidate),
+        measured=candidate,
+    )
+
+
+def _verdict(ratio: Ratio, noise: float) -> tuple[Verdict, str]:
+    if ratio.rounds < LEAST_ROUNDS:
+        return "same", f"{ratio.rounds} rounds are too few to tell a difference"
+    between = f"between {_percent(ratio.low)} and {_percent(ratio.high)} in {ratio.rounds} rounds"
+    least = f"noise {_percent(noise)}"
+    if ratio.low > 1 and ratio.mid > noise and ratio.low > math.sqrt(noise):
+        return "faster", f"{between}, {least}"
+    if ratio.high < 1 and ratio.mid < 1 / noise and ratio.high < 1 / math.sqrt(noise):
+        return "slower", f"{between}, {least}"
+    return "same", f"no difference that can be told: {between}, {least}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"
+
+
+def _loss_differs(
+    reference: Measured, candidate: Measured, tolerance: float, losses: Losses
+) -> str:
+    """How the losses differ by more than the tolerance, "" where they do not."""
+    if None in candidate.losses and None not in reference.losses:
+        return "its loss is not finite"
+    theirs = [one for one in reference.losses if one is not None]
+    own = [one for one in candidate.losses if one is not None]
+    number = min(len(theirs), len(own))
+    if not number:
+        return ""
+    if losses == "mean":
+        theirs, own, number = [statistics.mean(theirs)], [statistics.mean(own)], 1
+    off, step = 0.0, 0
+    for place in range(1 if losses == "first" else number):
+        found = abs(own[place] - theirs[place]) / max(abs(theirs[place]), 0.05)
+        off, step = max((off, step), (found, place))
+    if off <= tolerance:
+        return ""
+    where = {"mean": "the mean loss", "first": "the first loss"}.get(
+        losses, f"the loss of step {step + 1}"
+    )
+    values = f"{own[step]:.4f} against {theirs[step]:.4f}"
+    return f"{where} is {off:.1%} off, {values} (tolerance {tolerance:.0%})"
+
+
+def _memory(reference: Measured, candidate: Measured) -> float | None:
+    if not reference.peak_bytes or candidate.peak_bytes is None:
+        return None
+    return candidate.peak_bytes / reference.peak_bytes

@@ -1,0 +1,307 @@
+"""What to measure next. Pure: facts, results so far and the time left in, a job out.
+
+Order: the size of the workload; the baseline against itself, which gives the noise, and where its
+time goes; each technique alone, what can help there first; the best combination, by adding what
+helps most as long as that is more than noise; and that combination in fresh processes at the end.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cudadoctor.bench import judging, techniques
+from cudadoctor.bench.results import (
+    Bottleneck,
+    Config,
+    Gain,
+    Measured,
+    WorkloadResult,
+    config,
+)
+from cudadoctor.bench.techniques import Ground
+
+ALONE_UNTIL, COMBINED_UNTIL = 0.60, 0.85
+"""Shares of a workload's time: then the combination is sought, and then it is proven."""
+NO_TIME = judging.OVER
+NOT_REACHED = f"{NO_TIME} before it was tried"
+
+
+class Heat(msgspec.Struct, frozen=True, kw_only=True):
+    """Some that take turns. reference: what the others are compared with. twin: with the baseline
+    a second time. fresh: in a new process, also of the reference. limit_s: seconds it may take.
+    """
+
+    reference: Config
+    candidates: tuple[Config, ...] = ()
+    twin: bool = False
+    fresh: bool = False
+    limit_s: float = 60.0
+
+
+class Raced(msgspec.Struct, frozen=True, kw_only=True):
+    """What a heat gave, in its order; the reference's rounds are those of this heat."""
+
+    reference: Measured
+    candidates: tuple[Measured, ...] = ()
+    twin: Measured | None = None
+    bottleneck: Bottleneck | None = None
+    seconds: float = 0.0
+
+
+class Search:
+    """The search for one workload. `next` gives a heat, `take` its outcome, `result` what is known.
+
+    slice_s: the time for it. at_once: how many candidates may run beside the reference.
+    """
+
+    def __init__(
+        self,
+        workload: str,
+        ground: Ground,
+        slice_s: float,
+        *,
+        only: tuple[str, ...] = (),
+        at_once: int = 3,
+        shape: str = "",
+    ) -> None:
+        self.workload = workload
+        self.ground = ground
+        self.slice_s = slice_s
+        self.at_once = at_once
+        self.shape = shape
+        self.noise = judging.noise_of(None, gpu=ground.gpu)
+        self.baseline: Measured | None = None
+        self.bottleneck = Bottleneck(kind="not known", why=NOT_REACHED)
+        self.alone: dict[str, Gain] = {}
+        self.combined: list[Gain] = []
+        self.best: tuple[str, ...] = ()
+        self.best_gain: Gain | None = None
+        self.untried: list[str] = []
+        self.ended = ""
+        self._phase = "first"
+        self._each_s = 0.0
+        self._pending: Heat | None = None
+        self._round: list[Gain] = []
+        self._left_over: list[str] = []
+        self._factor = 1
+        names = only or (*techniques.BY_NAME,)
+        for name in names:
+            why = techniques.why_not(techniques.technique(name), ground, workload)
+            if why:
+                self.alone[name] = Gain(technique=name, verdict="not-here", why=why)
+            else:
+                self.untried.append(name)
+
+    # --- what comes next -----------------------------------------------------------------------
+
+    def next(self, spent_s: float) -> Heat | None:
+        """The next heat, where this much of the slice is spent; None where all is done."""
+        left_s = self.slice_s - spent_s
+        if self._phase == "first":
+            self._pending = Heat(reference=config(self.workload), twin=True, limit_s=left_s)
+        elif left_s <= 0.0 or self.ended:
+            self._phase, self._pending = "over", None
+        else:
+            self._pending = self._heat(spent_s, left_s)
+        return self._pending
+
+    def _heat(self, spent_s: float, left_s: float) -> Heat | None:
+        if self._phase == "alone":
+            until_s = ALONE_UNTIL * self.slice_s
+            if self.untried and spent_s + self._each_s < max(until_s, 0.0):
+                return self._alone(left_s if len(self.untried) == 1 else until_s - spent_s)
+            self._phase = "combine"
+            self._begin_to_combine()
+        if self._phase == "combine":
+            until_s = COMBINED_UNTIL * self.slice_s
+            heat = self._combine(until_s - spent_s)
+            if heat is not None:
+                return heat
+            self._phase = "confirm"
+        if self._phase == "confirm" and self.best:
+            best = config(self.workload, *self.best)
+            return Heat(
+                reference=config(self.workload), candidates=(best,), fresh=True, limit_s=left_s
+            )
+        self._phase = "over"
+        return None
+
+    def _alone(self, limit_s: float) -> Heat:
+        names = self._together(self.untried)
+        some = tuple(config(self.workload, name) for name in names)
+        return Heat(reference=config(self.workload), candidates=some, limit_s=limit_s)
+
+    def _together(self, names: list[str]) -> list[str]:
+        """The next few; what compiles or fills the memory takes its turns alone."""
+        slow = [name for name in names[: self.at_once] if _takes_long(name)]
+        if names and names[0] in slow:
+            return names[:1]
+        return [name for name in names[: self.at_once] if name not in slow]
+
+    # --- the combination -----------------------------------------------------------------------
+
+    def _begin_to_combine(self) -> None:
+        """From the best one alone; what could not be told alone may count once that is in."""
+        faster = self._with("faster")
+        if faster:
+            self.best = (faster[0],)
+            self._factor = _factor_of(self.alone[faster[0]])
+        self._candidates = faster[1:] + self._helping(self._with("same"))
+        self._left_over = [one for one in self._candidates if techniques.fits(one, self.best)]
+
+    def _with(self, verdict: str) -> list[str]:
+        found = [one for one in self.alone.values() if one.verdict == verdict]
+        found = [one for one in found if one.technique != techniques.NOTHING]
+        return [one.technique for one in sorted(found, key=lambda one: -(one.ratio or 0.0))]
+
+    def _helping(self, names: list[str]) -> list[str]:
+        """Those that speed up something: what only saves memory has shown that it does not."""
+        return [name for name in names if techniques.technique(name).helps]
+
+    def _combine(self, limit_s: float) -> Heat | None:
+        """Some additions to the best so far, which is what they take turns with."""
+        if not self.best or limit_s < 1.5 * self._each_s:
+            return None
+        if not self._left_over and not self._chose():
+            return None
+        names = self._together(self._left_over)
+        if not names:
+            return None
+        some = tuple(config(self.workload, *self.best, name) for name in names)
+        return Heat(reference=config(self.workload, *self.best), candidates=some, limit_s=limit_s)
+
+    def _chose(self) -> bool:
+        """Add what gained most in this turn; whether there is something to try beside it."""
+        gained = [one for one in self._round if one.verdict == "faster"]
+        self._round = []
+        if not gained:
+            return False
+        winner = max(gained, key=lambda one: one.ratio or 0.0)
+        added = winner.technique
+        self._factor = max(self._factor, _factor_of(winner))
+        self.best = tuple(sorted((*self.best, added)))
+        self._candidates = [one for one in self._candidates if one != added]
+        self._left_over = [one for one in self._candidates if techniques.fits(one, self.best)]
+        return bool(self._left_over)
+
+    # --- what came out -------------------------------------------------------------------------
+
+    def take(self, raced: Raced) -> None:
+        """Learn from the heat that `next` gave."""
+        heat, self._pending = self._pending, None
+        assert heat is not None, "an outcome without a heat"
+        if not any(_takes_long(name) for one in heat.candidates for name in one.techniques):
+            number = len(heat.candidates) + heat.twin + 1
+            self._each_s = raced.seconds / number
+        if self._phase == "first":
+            self._took_first(raced)
+        elif self._phase == "alone":
+            self._took_alone(raced)
+        elif self._phase == "combine":
+            self._took_combined(heat, raced)
+        else:
+            self._took_confirmed(raced)
+
+    def _took_first(self, raced: Raced) -> None:
+        self.baseline = raced.reference
+        if raced.reference.error is not None or not raced.reference.rounds:
+            self.ended = f"the baseline: {raced.reference.error or 'nothing was measured'}"
+            return
+        same = judging.paired(raced.reference, raced.twin) if raced.twin is not None else None
+        self.noise = judging.noise_of(same, gpu=self.ground.gpu)
+        if raced.bottleneck is not None:
+            self.bottleneck = raced.bottleneck
+        kind = self.bottleneck.kind
+        self.untried = list(techniques.ordered(tuple(self.untried), kind, self.ground))
+        self._phase = "alone"
+
+    def _took_alone(self, raced: Raced) -> None:
+        for candidate in raced.candidates:
+            name = candidate.config.techniques[0]
+            self.untried.remove(name)
+            self.alone[name] = self._gain(name, raced.reference, candidate, (name,))
+        self._pool(raced.reference)
+
+    def _took_combined(self, heat: Heat, raced: Raced) -> None:
+        for wanted, candidate in zip(heat.candidates, raced.candidates, strict=True):
+            added = next(one for one in wanted.techniques if one not in self.best)
+            found = self._gain(added, raced.reference, candidate, (added,))
+            self._round.append(found)
+            self._left_over.remove(added)
+            shown = f"{wanted.name}, against {heat.reference.name}"
+            self.combined.append(msgspec.structs.replace(found, technique=shown))
+        if raced.reference.error is not None:
+            self._left_over = []
+
+    def _took_confirmed(self, raced: Raced) -> None:
+        self._phase = "over"
+        if not raced.candidates:
+            return
+        names = self.best
+        found = self._gain(" + ".join(names), raced.reference, raced.candidates[0], names)
+        self.best_gain = found
+        if found.verdict != "faster":
+            self.best = ()
+
+    def _gain(
+        self, name: str, reference: Measured, candidate: Measured, names: tuple[str, ...]
+    ) -> Gain:
+        if reference.error is not None and candidate.error is None:
+            why = f"what it took turns with ended: {reference.error}"
+            return Gain(technique=name, verdict="failed", why=why, measured=candidate)
+        return judging.gain(
+            name,
+            reference,
+            candidate,
+            noise=self.noise,
+            tolerance=techniques.tolerance_of(names),
+            losses=techniques.losses_of(names),
+        )
+
+    def _pool(self, reference: Measured) -> None:
+        """The baseline's figures are of all its rounds."""
+        if self.baseline is not None and reference.rounds:
+            rounds = self.baseline.rounds + reference.rounds
+            self.baseline = msgspec.structs.replace(self.baseline, rounds=rounds)
+
+    def settings(self, wanted: Config) -> dict[str, techniques.Value]:
+        """The settings of a configuration; what was sought once is not sought again."""
+        found = techniques.settings_of(wanted.techniques)
+        known = self.alone.get("larger-batch")
+        if len(wanted.techniques) > 1 and "batch" in found and known is not None:
+            found["batch"] = max(1, _factor_of(known))
+        return found
+
+    def result(self) -> WorkloadResult:
+        """What is known by now."""
+        untried = [
+            Gain(technique=name, verdict="not-here", why=NOT_REACHED) for name in self.untried
+        ]
+        order = [*techniques.BY_NAME, techniques.NOTHING]
+        alone = sorted([*self.alone.values(), *untried], key=lambda one: order.index(one.technique))
+        confirmed = self.best_gain is not None and self.best_gain.verdict == "faster"
+        return WorkloadResult(
+            name=self.workload,
+            samples_unit=techniques.UNITS[self.workload],
+            baseline=self.baseline or Measured(config=config(self.workload), error=NO_TIME),
+            bottleneck=self.bottleneck,
+            alone=tuple(alone),
+            best=self.best if confirmed else (),
+            best_gain=self.best_gain,
+            noise=self.noise,
+            combined=tuple(self.combined),
+            ended=self.ended or (NO_TIME if self.untried else ""),
+            shape=self.shape,
+        )
+
+
+def _takes_long(name: str) -> bool:
+    one = techniques.technique(name)
+    return one.group in ("compile", "batch") and one.prepares
+
+
+def _factor_of(found: Gain) -> int:
+    """How many times the usual batch a measurement ran with."""
+    if found.measured is None:
+        return 1
+    return int(found.measured.settings.get("batch_factor", 1))

@@ -1,0 +1,210 @@
+"""The children that measure: one process that forks a runner for every order, or one for each.
+
+The doctor's side: it sends orders and hears lines, and never waits longer than it was told to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cudadoctor.bench.inside.boot import BOOT
+from cudadoctor.children import aside, kill
+
+INSIDE = Path(__file__).parent / "inside"
+IMPORT_S = 180.0
+KILLED_S = 5.0
+HEARING_S = 0.2
+TAIL = 4000
+Line = dict[str, Any]
+
+
+class Interrupted(Exception):  # noqa: N818 - by Ctrl-C, not by a fault
+    """Whoever asked has stopped it."""
+
+
+class Stable:
+    """Runners in the examined interpreter.
+
+    forks: whether one process may fork them all; else each imports torch anew. env: the whole
+    environment of the children.
+    """
+
+    def __init__(self, python: str, env: Mapping[str, str], *, forks: bool | None = None) -> None:
+        self.python = python
+        self.env = dict(env)
+        self.forks = sys.platform.startswith("linux") if forks is None else forks
+        self.stopped = False
+        self.torch = ""
+        self._number = 0
+        self._mail: queue.SimpleQueue[tuple[_Child, Line | None]] = queue.SimpleQueue()
+        self._stash: dict[int, deque[Line]] = {}
+        self._common: _Child | None = None
+        self._own: dict[int, _Child] = {}
+
+    def start(self, **order: Any) -> int:
+        """Begin an order in a runner of its own; its number."""
+        self._number += 1
+        number = self._number
+        self._stash[number] = deque()
+        child = self._child(number)
+        child.send({"id": number, "do": "start", **order})
+        return number
+
+    def send(self, number: int, do: str, **more: Any) -> None:
+        """Tell a runner something; one that has ended hears nothing."""
+        child = self._common if self.forks else self._own.get(number)
+        if child is not None:
+            child.send({"id": number, "do": do, **more})
+
+    def hear(self, number: int, timeout_s: float) -> Line | None:
+        """The next line of a runner; None where none came in time. Raises Interrupted."""
+        until = time.monotonic() + timeout_s
+        while not self._stash[number]:
+            if self.stopped:
+                raise Interrupted
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            with contextlib.suppress(queue.Empty):
+                self._sort(*self._mail.get(timeout=min(HEARING_S, left)))
+        return self._stash[number].popleft()
+
+    def kill(self, number: int) -> None:
+        """End a runner. One that cannot be killed is left behind with all that forked it."""
+        self.send(number, "kill")
+        own = self._own.get(number)
+        if own is not None:
+            own.end()
+            return
+        until = time.monotonic() + KILLED_S
+        while (left := until - time.monotonic()) > 0:
+            line = self.hear(number, left)
+            if line is not None and line["kind"] == "over":
+                return
+        self.end()
+
+    def stop(self) -> None:
+        """From a signal's handler: every waiting `hear` raises Interrupted soon."""
+        self.stopped = True
+
+    def end(self) -> None:
+        """End every child."""
+        for child in [self._common, *self._own.values()]:
+            if child is not None:
+                child.end()
+        self._common, self._own = None, {}
+
+    def _child(self, number: int) -> _Child:
+        if not self.forks:
+            self._own[number] = _Child(self, "one", number)
+            return self._own[number]
+        if self._common is None or self._common.over:
+            self._common = _Child(self, "fork", 0)
+        return self._common
+
+    def _sort(self, child: _Child, line: Line | None) -> None:
+        """Give a line to the runner it is of; the end of a process is the end of its runners."""
+        if line is None:
+            child.over = True
+            lost = [child.number] if child.number else list(self._stash)
+            for number in lost:
+                if number in self._stash:
+                    self._stash[number].append({"kind": "over", "detail": child.last_words()})
+        elif line["kind"] in ("torch", "broken"):
+            self.torch = str(line.get("version") or self.torch)
+            child.error = str(line.get("error") or child.error)
+        elif line.get("id") in self._stash:
+            self._stash[line["id"]].append(line)
+
+
+class _Child:
+    """A process of the examined interpreter, and the threads that read what it says."""
+
+    def __init__(self, stable: Stable, how: str, number: int) -> None:
+        self.number = number
+        self.over = False
+        self.error = ""
+        self._mail = stable._mail
+        self._tail = b""
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._process = subprocess.Popen(
+                (stable.python, "-c", BOOT, str(INSIDE), how),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=stable.env,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.error = f"{stable.python}: {error.strerror or error}"
+            self._mail.put((self, None))
+            return
+        if aside(self._read) is None or aside(self._listen) is None:
+            self.error = "the system allows no more threads"
+            kill(self._process)
+            self._mail.put((self, None))
+
+    def send(self, order: Line) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        with contextlib.suppress(OSError, ValueError):  # it has ended: its last line says so
+            self._process.stdin.write((json.dumps(order) + "\n").encode("ascii"))
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        if self._process is not None:
+            kill(self._process)
+
+    def last_words(self) -> str:
+        """Why it ended, as well as that is known."""
+        if self.error:
+            return self.error
+        code = self._process.poll() if self._process is not None else None
+        words = self._tail.decode("utf-8", "replace").strip().splitlines()
+        said = f": {words[-1][:300]}" if words else ""
+        how = f"status {code}" if code is None or code >= 0 else f"signal {-code}"
+        return f"the interpreter ended with {how}{said}" if code else ""
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        rest = b""
+        with contextlib.suppress(OSError, ValueError):
+            while data := os.read(self._process.stdout.fileno(), 1 << 16):
+                *lines, rest = (rest + data).split(b"\n")
+                for text in lines:
+                    line = _line(text)
+                    if line is not None:
+                        self._mail.put((self, line))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        self._mail.put((self, None))
+
+    def _listen(self) -> None:
+        """Keep the end of what torch prints: there stands why a process ended."""
+        assert self._process is not None
+        assert self._process.stderr is not None
+        with contextlib.suppress(OSError, ValueError):
+            while data := os.read(self._process.stderr.fileno(), 1 << 16):
+                self._tail = (self._tail + data)[-TAIL:]
+
+
+def _line(text: bytes) -> Line | None:
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
+    return found if isinstance(found, dict) and "kind" in found else None
