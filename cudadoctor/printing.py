@@ -73,12 +73,13 @@ def _project_file(machine: Machine, asked: Asked, kind: Kind) -> int:
     from cudadoctor import knowledge
     from cudadoctor.builds import best_build, python_of
     from cudadoctor.dialects import files
+    from cudadoctor.render import not_taken
 
     kb = knowledge.load()
     choice = best_build(machine, kb, keep=asked.torch)
     build = choice.build
     if build is None:
-        reasons = [f"{one.variant}: {one.reason}" for one in choice.why_not]
+        reasons = not_taken.sentences(choice.why_not)
         ways = [one.text for one in choice.ways_out]
         written(files.refusal((*choice.why, *reasons, *ways)), asked.output)
         return 1

@@ -84,7 +84,7 @@ def refuse_device(asked: Asked) -> None:
 def _refuse_strangers(asked: Asked) -> None:
     for cause in asked.ignore:
         refuse_strange_cause(cause, f"--ignore {cause!r} is no cause")
-    if asked.torch:
+    if asked.torch is not None:
         from cudadoctor.wish import wish_of
 
         if wish_of(asked.torch) is None:

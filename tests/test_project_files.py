@@ -18,7 +18,9 @@ from cudadoctor import factfile, knowledge
 from cudadoctor.builds import best_build, python_of
 from cudadoctor.dialects.files import Kind, project_file, why_not
 from cudadoctor.facts import Machine
+from cudadoctor.findings import Refusal
 from cudadoctor.knowledge import TorchBuild
+from cudadoctor.render.not_taken import sentences
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -239,3 +241,43 @@ def test_a_companion_without_a_wheel_for_this_python_is_left_out_and_named(kind:
     assert "# No wheel of torchvision 0.20.1 for Python 3.13 is known." in text
     assert "0.20.1" not in re.sub("#.*", "", text)
     assert "No wheel" not in file(kind, machine(), "2.5.1")
+
+
+def test_an_image_without_cuda_serves_a_driver_that_no_other_one_starts_on() -> None:
+    kepler = {"gpus": [{"index": 0, "name": "Tesla K80", "capability": "3.7"}]}
+    data = json.loads((MACHINES / "rtx4090-linux.json").read_text(encoding="utf-8")) | kepler
+    data["driver"] |= {"kernel": "470.256.02", "cuda": "11.4"}
+    m = factfile.from_plain(data)
+    assert why_not("dockerfile", m, KB, build_for(m)) is None
+    text = file("dockerfile", m)
+    assert "FROM ubuntu:24.04" in text
+    assert "a plain one serves" in " ".join(text.split("\n# "))
+
+
+def test_a_release_that_only_a_mac_has_yet_names_the_one_that_an_image_can_hold() -> None:
+    m = machine("macbook")
+    newest = build_for(m)
+    said = why_not("dockerfile", m, KB, newest)
+    if KB.build_of(newest.torch, "cpu", "linux_aarch64").published:  # type: ignore[union-attr]
+        assert said is None
+    else:
+        assert re.search(r"With --torch [\d.]+ there is a file\.$", said or "")
+
+
+def test_gpus_are_not_named_where_none_is_meant() -> None:
+    for kind in ("environment", "pixi"):
+        text = file(kind, machine("cpu-linux"))  # type: ignore[arg-type]
+        assert "conda-forge is not known to have this release, so" in text
+
+
+def test_a_name_tells_the_cuda_that_conda_forge_has() -> None:
+    text = file("environment", machine(python={"version": "3.10.1"}), "2.8.0")
+    assert "CUDA 12.9 (conda-forge)" in text
+    assert "name: torch-cu129" in text
+
+
+def test_reasons_against_a_build_are_few() -> None:
+    found = [Refusal(variant=f"cu{n}", reason=f"It is of {n // 2}.") for n in range(90, 110)]
+    told = sentences(found)
+    assert told[0] == "cu90, cu91: It is of 45."
+    assert told[-1] == "and 4 more"

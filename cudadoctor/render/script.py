@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from cudadoctor.dialects.address import PLACEHOLDER, within
+from cudadoctor.dialects.address import PLACEHOLDER, parent, within
 from cudadoctor.findings import Edit, Severity
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.activation import kept_by_conda
@@ -141,7 +141,7 @@ def _afterwards(plan: Plan, machine: Machine, words: Shell) -> Iterator[str]:
         yield comment(words.shown(("cudadoctor", "check")), 3)
         return
     if any(step.tool == "pixi" for step in plan.steps) and "/.pixi/envs/" not in python:
-        python = within(machine, ".pixi/envs/default", conda=True)
+        python = within(machine, parent(machine, ".pixi", "envs", "default"), conda=True)
     yield comment("Then see whether it helped:")
     yield comment(words.shown(("cudadoctor", "check", "--python", python)), 3)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cudadoctor.dialects.address import parent
 from cudadoctor.language import Language
-from cudadoctor.render import inert, pasted, summary
+from cudadoctor.render import inert, not_taken, pasted, summary
 from cudadoctor.render.shells import shell_of
 from cudadoctor.render.terminal import Line
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MARGIN = 10
 LEAST_ROOM = 20
-MOST_REFUSALS = 6
 _ENGLISH = Language({})
 _MADE_BY = {
     "pip": "a virtual environment, filled by pip",
@@ -95,13 +94,7 @@ def _build(chosen: Chosen, recipe: Recipe, width: int) -> Iterator[Line]:
 
 
 def _refusals(found: tuple[Refusal, ...], width: int) -> Iterator[Line]:
-    """Variants that were passed over; those with the same reason together."""
-    by: dict[str, list[str]] = {}
-    for one in found:
-        by.setdefault(one.reason, []).append(one.variant)
-    told = [f"{', '.join(variants)}: {reason}" for reason, variants in by.items()]
-    more = [f"and {len(told) - MOST_REFUSALS} more"] if len(told) > MOST_REFUSALS else []
-    yield from rows("  not", told[:MOST_REFUSALS] + more, width)
+    yield from rows("  not", not_taken.sentences(found), width)
 
 
 def _run(recipe: Recipe, machine: Machine, width: int) -> Iterator[Line]:

@@ -249,6 +249,7 @@ def test_what_a_kill_left_is_made_anew(broken: Path, tmp_path: Path) -> None:
         (("--with", "pixi"), "there is no pixi on PATH"),
         (("--with", "conda"), "there is no conda, mamba or micromamba on PATH"),
         (("--torch", "newest"), "is no version"),
+        (("--torch", ""), "is no version"),
         (("--device", "tpu"), "is no device"),
         (("--python", "/nowhere"), "there is no such file or folder"),
     ],

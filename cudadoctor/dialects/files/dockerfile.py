@@ -13,6 +13,7 @@ import msgspec
 
 from cudadoctor.dialects.files.heading import PLATFORM_NAMES, heading
 from cudadoctor.dialects.files.requirements import torch_lines
+from cudadoctor.dialects.files.stack import IN_DOCKER
 from cudadoctor.dialects.images import PLAIN, Image, image_for
 from cudadoctor.dialects.pip import split_compiled
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cudadoctor.dialects.files.stack import Stack
-    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.knowledge import Knowledge, TorchBuild
 
 _ENVIRONMENT = "/opt/venv"
 
@@ -41,10 +42,17 @@ def why_not(stack: Stack, kb: Knowledge) -> str | None:
     if not lead.platform.startswith("linux"):
         name = PLATFORM_NAMES[lead.platform]
         known = f"torch {lead.torch} {lead.variant} is known for {name}, not for Linux"
-        return f"An image holds Linux, and {known}."
-    if _image(stack, kb) is None:
-        return f"No nvidia/cuda image for CUDA {lead.cuda} is known that holds a Python for it."
+        return f"An image holds Linux, and {known}.{_other_release(lead, kb)}"
+    if _image(stack, kb) is None and split_compiled(stack.then)[1]:
+        return f"No nvidia/cuda image for CUDA {lead.cuda} with nvcc is known for it."
     return None
+
+
+def _other_release(lead: TorchBuild, kb: Knowledge) -> str:
+    """The newest release of that variant which is known for Linux."""
+    rows = kb.builds_on(IN_DOCKER.get(lead.platform, lead.platform))
+    found = next((one for one in rows if one.variant == lead.variant and one.published), None)
+    return f" With --torch {found.torch} there is a file." if found else ""
 
 
 def _for_linux(stack: Stack) -> Stack:
@@ -67,13 +75,13 @@ def _image(stack: Stack, kb: Knowledge) -> Image | None:
 
 
 def _notes(stack: Stack, image: Image) -> Iterator[str]:
-    name = stack.name
-    started = f"Use it with: docker build -t {name} . && docker run --rm"
-    if stack.lead.cuda is None:
-        yield f"{started} {name} python -c 'import torch; print(torch.__version__)'"
-        return
-    seen = "print(torch.cuda.get_device_name())"
-    yield f"{started} --gpus all {name} python -c 'import torch; {seen}'"
+    name, cuda = stack.name, stack.lead.cuda
+    gpus = "--gpus all " if cuda else ""
+    yield f"Build it with: docker build -t {name} ."
+    yield f"Use it with: docker run --rm -it {gpus}{name} python"
+    if cuda is not None and image.cuda is None:
+        known = f"No nvidia/cuda image for CUDA {cuda} is known that suits, and the wheels bring"
+        yield f"{known} their own libraries: a plain one serves."
     if image.cuda is not None:
         asked = f"The image asks for a driver that runs CUDA {image.cuda} (NVIDIA_REQUIRE_CUDA)"
         yield f"{asked}; an older one starts it on data-centre GPUs only."

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.=<>,*+-]*")
 """What YAML takes for a text without quotes: no space, no # and no colon in it."""
 
-NOT_THERE = (
-    "conda-forge is not known to have this release for all of these GPUs, so pip installs torch's "
-    "own wheels."
-)
+
+def not_there(stack: Stack, what_is_done: str) -> str:
+    """Why torch's own wheels are taken."""
+    of = " for all of these GPUs" if stack.lead.cuda else ""
+    return (
+        f"conda-forge is not known to have this release{of}, so {what_is_done} torch's own wheels."
+    )
 
 
 def text(stack: Stack, kb: Knowledge) -> str:
@@ -36,14 +39,14 @@ def text(stack: Stack, kb: Knowledge) -> str:
     lines = heading(
         told, kb, "Make it with: conda env create -f environment.yml", *_notes(stack, found)
     )
-    lines += ["", f"name: {stack.name}", "channels:", "  - conda-forge", "  - nodefaults"]
+    lines += ["", f"name: {told.name}", "channels:", "  - conda-forge", "  - nodefaults"]
     lines += ["dependencies:", f"  - {conda_python(stack.one_python)}"]
     return "\n".join(lines + (_from_pip(stack) if found is None else _forge(stack, found))) + "\n"
 
 
 def _notes(stack: Stack, found: dict[str, str] | None) -> tuple[str, ...]:
     if found is None:
-        return (NOT_THERE,)
+        return (not_there(stack, "pip installs"),)
     if stack.lead.cuda is None:
         return ()
     cuda = re.sub(r"^>=|,.*", "", found["cuda-version"])

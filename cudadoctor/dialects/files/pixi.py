@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cudadoctor.dialects.conda import conda_name
 from cudadoctor.dialects.files import forge
-from cudadoctor.dialects.files.environment import NOT_THERE, conda_python
+from cudadoctor.dialects.files.environment import conda_python, not_there
 from cudadoctor.dialects.files.heading import heading
 from cudadoctor.dialects.files.markers import CONDA
 from cudadoctor.dialects.files.pyproject import quoted
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def text(stack: Stack, kb: Knowledge) -> str:
     """The whole file."""
     found = forge.specs(stack, kb)
-    notes = (NOT_THERE.replace("pip installs", "pixi takes"),) if found is None else ()
+    notes = (not_there(stack, "pixi takes"),) if found is None else ()
     told = stack if found is None else forge.as_made(stack, kb)
     lines = heading(told, kb, "Make it with: pixi install", *notes)
     platforms = ", ".join(quoted(CONDA[one]) for one in stack.platforms)
-    lines += ["", "[workspace]", f"name = {quoted(stack.name)}", 'channels = ["conda-forge"]']
+    lines += ["", "[workspace]", f"name = {quoted(told.name)}", 'channels = ["conda-forge"]']
     lines += [f"platforms = [{platforms}]", *_system(told)]
     lines += ["", "[dependencies]", "{} = {}".format(*_python(stack))]
     lines += _wheels(stack) if found is None else _forge(stack, found)

@@ -25,7 +25,7 @@ Hashes = Mapping[tuple[str, str], tuple[str, ...]]
 
 _USUAL = ("3.12", "3.11", "3.13", "3.10")
 """Pythons for a file that has to name one and was told none, the preferred one first."""
-_IN_DOCKER = {
+IN_DOCKER = {
     "windows_amd64": "linux_x86_64",
     "macos_x86_64": "linux_x86_64",
     "windows_arm64": "linux_aarch64",
@@ -67,7 +67,8 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """A name for the project or environment: torch-cu126."""
-        return f"torch-{self.lead.variant}"
+        cuda = self.lead.cuda
+        return f"torch-cu{cuda.major}{cuda.minor}" if cuda else "torch-cpu"
 
     @property
     def index(self) -> str | None:
@@ -115,8 +116,8 @@ def stack_for(
     then: tuple[str, ...] = (),
 ) -> Stack:
     """The stack of that build for one machine; an image always holds a build for Linux."""
-    if kind == "dockerfile" and build.platform in _IN_DOCKER:
-        other = kb.build_of(build.torch, build.variant, _IN_DOCKER[build.platform])
+    if kind == "dockerfile" and build.platform in IN_DOCKER:
+        other = kb.build_of(build.torch, build.variant, IN_DOCKER[build.platform])
         build = other if other is not None and other.published else build
     companions = _companions(m, build)
     lost = _without_wheel(companions, build, python, kb)
