@@ -55,6 +55,8 @@ _SPOKEN_FOR = (
     "MemoryError",
 )
 """Words of import errors that other rules know the cause of, or that a limit of memory has."""
+_NO_MODULE = re.compile(r"No module named '([A-Za-z]\w*)[.']")
+"""The package of a module that was looked for and not found."""
 _FROM_OUTSIDE = (9, 24)
 """SIGKILL and SIGXCPU: somebody, the out-of-memory killer or a limit ended it; no file does."""
 
@@ -198,8 +200,26 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Found | None:
         evidence=("torch.imported.signal" if killed else "torch.imported.error", "torch.path"),
         values={"what": f"signal {killed} ends it" if killed else _last_line(error)},
         confidence=Confidence.POSSIBLE if killed else Confidence.LIKELY,
-        remedies=reinstall_torch(m, kb) or install_torch(m, kb),
+        remedies=_broken_beside(m, error) + (reinstall_torch(m, kb) or install_torch(m, kb)),
     )
+
+
+def _broken_beside(m: Machine, error: str) -> tuple[Remedy, ...]:
+    """The package beside torch that is gone or lacks a module of its own, once more."""
+    lost = _NO_MODULE.findall(error)
+    name = lost[-1].lower().replace("_", "-") if lost else ""
+    if name.startswith("torch"):
+        return ()
+    if one := m.package(name):
+        title = f"Install {name} {one.version} again"
+        pin = f"{name}=={one.version}"
+        return install_packages(m, f"reinstall-{name}", title, pin, remove=(name,))
+    required = (re.match(r"[\w.-]+", line) for line in m.torch.requires or ())
+    names = {found[0].lower().replace("_", "-") for found in required if found}
+    if m.packages is None or name not in names:
+        return ()
+    title = f"Install {name}, which torch requires"
+    return install_packages(m, f"install-{name}", title, name)
 
 
 def _last_line(error: str) -> str:
