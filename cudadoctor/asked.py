@@ -51,5 +51,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     only: tuple[str, ...] = ()
     chart: str | None = None
     words: tuple[str, ...] = ()
-    scale: str = ""
+    stop: bool = False
+    scale: str | None = None
     plant: tuple[str, ...] = ()

@@ -226,17 +226,24 @@ def smoke(**options: Any) -> int:
 @click.option(
     "--chart", type=click.Path(dir_okay=False), metavar="FILE", help="Draw a chart: .svg or .png."
 )
-@click.option("--scale", type=click.Choice(("tiny",)), default="", hidden=True)
+@click.option(
+    "--stop", is_flag=True, help="With a command: end it after --minutes, else it runs on."
+)
+@click.option("--scale", type=click.Choice(("tiny",)), hidden=True)
 @click.option("--plant", multiple=True, hidden=True)
 def bench(**options: Any) -> int:
     """Measure on this machine what each known technique of faster training is worth.
 
     Trains three small models (an image classifier, a transformer encoder, a small language model)
     as they are, with each technique alone, and with the best combination that is found. A gain
-    is claimed only where it is more than the noise. After --, a command of your own that
-    trains: it is run and watched, and nothing in it is changed.
+    is claimed only where it is more than the noise.
 
-    Exits with 0 where something was measured, 1 where nothing could be, 2 on wrong use.
+    After --, a command of your own that trains: it is run and sampled for --minutes, nothing in it
+    is changed, and what starves the GPU is told on stderr (or in --output): stdout is the
+    command's. It runs on after the minutes unless --stop.
+
+    Exits with 0 where something was measured, 1 where nothing could be, 2 on wrong use; with a
+    command, as that does, and with 0 where --stop ended it.
     """
     from cudadoctor import commands
     from cudadoctor.asked import Asked

@@ -55,6 +55,7 @@ class Runner:
         self.ready: Line = {}
         self.memory: Line = {}
         self.steps = 1
+        self.gone = False
         fault = next((track.faults[one] for one in wanted.techniques if one in track.faults), "")
         self.number = stable.start(
             what="train",
@@ -71,8 +72,7 @@ class Runner:
         line = self._next("ready", limit_s, over)
         if line is not None:
             self.ready = line
-            step_s = max(1e-6, float(line["step_s"]))
-            self.steps = max(1, min(MOST_STEPS, round(self.track.round_s / step_s)))
+            self._set_steps(float(line["step_s"]))
 
     def turn(self, over: str, limit_s: float) -> bool:
         """One round; False where it did not come to its end."""
@@ -82,7 +82,12 @@ class Runner:
             return False
         self.rounds.append(float(line["seconds"]))
         self.waits.append(float(line["wait_s"]))
+        self._set_steps(sorted(self.rounds)[len(self.rounds) // 2])
         return True
+
+    def _set_steps(self, step_s: float) -> None:
+        """Steps of the next round: what lasts as long as a round should."""
+        self.steps = max(1, min(MOST_STEPS, round(self.track.round_s / max(1e-6, step_s))))
 
     @property
     def patience_s(self) -> float:
@@ -98,17 +103,19 @@ class Runner:
 
     def stop(self, limit_s: float = STOP_S) -> None:
         """Its memory, and its end."""
-        if self.error is None:
-            self.stable.send(self.number, "stop")
-            before, self.error = self.error, None
-            self.memory = self._next("done", limit_s, "it did not end") or {}
-            self.error = before
+        if self.gone:
+            return
+        before = self.error
+        self.stable.send(self.number, "stop")
+        self.memory = self._next("done", limit_s, "it did not end") or {}
+        self.error = before
 
     def _next(self, kind: str, limit_s: float, over: str) -> Line | None:
         """Its next line of that kind; else it is told why there is none, and it is ended."""
         line = self.stable.hear(self.number, max(0.0, limit_s))
         if line is not None and line["kind"] == kind:
             return line
+        self.gone = True
         if line is None:
             self.error = over
             self.stable.kill(self.number)
@@ -223,26 +230,33 @@ class Heats:
             if len(going) < 2 or reference.error is not None:
                 break
             say(f"{reference.config.workload}: {names}: round {number + 1} of {ROUNDS}")
+            if _too_late(end, going):
+                break
             place = number % len(going)
             for one in going[place:] + going[:place]:
-                left = end - time.monotonic()
-                late = left < one.patience_s
-                over = (
-                    _over("in its rounds") if late else f"no answer within {one.patience_s:.0f} s"
-                )
+                left = self.until - time.monotonic()
+                over = f"no answer within {one.patience_s:.0f} s"
+                if left < one.patience_s:
+                    over = _over("in its rounds")
                 if not one.turn(over, min(left, one.patience_s)) and one is reference:
                     return
-            if number + 1 >= judging.LEAST_ROUNDS and _too_late(end, going):
-                break
+        self._tell_too_few(reference, rivals)
+
+    def _tell_too_few(self, reference: Runner, rivals: list[Runner]) -> None:
+        """The time of a heat may end before its rounds can tell anything."""
+        for one in rivals:
+            if one.error is None and len(one.rounds) < judging.LEAST_ROUNDS and reference.rounds:
+                one.error = _over(f"after {len(one.rounds)} of its rounds")
 
     def _profiled(self, rivals: list[Runner], reference: Runner) -> Bottleneck | None:
         """Where the time goes: of the twin, whose figures are not needed any more."""
         twin = rivals[-1]
-        if twin.error is not None or not reference.rounds:
+        if not twin.rounds or not reference.rounds:
             return None
         left = self.until - time.monotonic()
+        before, twin.error = twin.error, None
         line = twin.profile(min(PROFILE_S, left)) or {}
-        twin.error = None if twin.rounds else twin.error
+        twin.error = before
         measured = reference.measured()
         figures = bottleneck.Figures(
             step_s=measured.step_s or 1.0,
@@ -285,7 +299,7 @@ def _is_over(runner: Runner) -> bool:
 
 def _too_late(end: float, going: list[Runner]) -> bool:
     """Whether another round would not end in time."""
-    needed = sum(2.0 * one.rounds[-1] * one.steps for one in going if one.rounds)
+    needed = sum(1.2 * one.rounds[-1] * (one.steps + 1) for one in going if one.rounds)
     return time.monotonic() + needed > end
 
 

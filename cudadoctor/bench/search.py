@@ -108,8 +108,9 @@ class Search:
     def _heat(self, spent_s: float, left_s: float) -> Heat | None:
         if self._phase == "alone":
             until_s = ALONE_UNTIL * self.slice_s
-            if self.untried and spent_s + self._each_s < max(until_s, 0.0):
-                return self._alone(left_s if len(self.untried) == 1 else until_s - spent_s)
+            room = int((until_s - spent_s) / max(1e-3, self._each_s)) - 1
+            if self.untried and room > 0:
+                return self._alone(room, until_s - spent_s)
             self._phase = "combine"
             self._begin_to_combine()
         if self._phase == "combine":
@@ -126,8 +127,8 @@ class Search:
         self._phase = "over"
         return None
 
-    def _alone(self, limit_s: float) -> Heat:
-        names = self._together(self.untried)
+    def _alone(self, room: int, limit_s: float) -> Heat:
+        names = self._together(self.untried)[:room]
         some = tuple(config(self.workload, name) for name in names)
         return Heat(reference=config(self.workload), candidates=some, limit_s=limit_s)
 
