@@ -52,12 +52,8 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
         yield _driver(build, case)
         yield from _minor(build, case)
         yield from _compiled(build, case)
-        if lost := cudnn_refuses(build, demand, case.knowledge):
-            names = ", ".join(str(one) for one in lost)
-            yield (
-                f"Its cuDNN refuses capability {names}: torch.backends.cudnn.enabled = False keeps "
-                "convolutions off it."
-            )
+        if off := without_cudnn(build, demand, case.knowledge):
+            yield off
     if demand.drive.supposed and demand.gpus == "some":
         yield demand.drive.supposed
     yield from _left_out(build, case)
@@ -69,6 +65,18 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     refusing = build.torchvision is not None and build.torch.release >= (2, 11)
     if refusing and python is not None and python.release == VISION_REFUSES_PYTHON:
         yield f"torchvision {build.torchvision} refuses Python {python}."
+
+
+def without_cudnn(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> str | None:
+    """That its own cuDNN refuses a GPU which the build has code for, and what keeps it away."""
+    refused = cudnn_refuses(build, demand, knowledge)
+    codes = build.archs or ()
+    had = (one for one in refused if served(codes, one, build.torch, build.cuda, knowledge))
+    lost = ", ".join(map(str, had))
+    if not lost:
+        return None
+    off = "torch.backends.cudnn.enabled = False keeps convolutions off it"
+    return f"Its cuDNN refuses capability {lost}: {off}."
 
 
 def _without_gpu(case: Case) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from cudadoctor.findings import Diagnosis, Finding
 
 LANGUAGES = ("en", "es")
+_BOUNDARY = re.compile(r"(?<=\.) (?=[A-Z{])")
+"""Between two sentences; in a template the second one may begin with a value."""
 _TELLING = 6
 """A template with fewer letters of its own could have made almost any text."""
 _LONGEST = 2000
@@ -36,17 +38,19 @@ class Language:
         """A text whose values are filled in already, by the template that it was made from."""
         if not self._table or not text or len(text) > _LONGEST:
             return text
-        whole = self._matched(text)
-        if whole is not None or ". " not in text:
-            return whole or text
-        return " ".join(self._matched(one) or one for one in re.split(r"(?<=\.) (?=[A-Z])", text))
+        sentences = _BOUNDARY.split(text)
+        whole = self._matched(text, len(sentences))
+        return whole or " ".join(self._matched(one, 1) or one for one in sentences)
 
-    def _matched(self, text: str) -> str | None:
+    def _matched(self, text: str, sentences: int) -> str | None:
+        """By a template of that many sentences: no value of a shorter one holds the rest."""
         if text in self._table:
             return self._table[text]
-        for pattern, translated in self._patterns:
+        for pattern, template in self._patterns:
+            if len(_BOUNDARY.split(template)) < sentences:
+                continue
             if found := pattern.fullmatch(text):
-                return translated.format_map(found.groupdict())
+                return self._table[template].format_map(found.groupdict())
         return None
 
     def diagnosis(self, diagnosis: Diagnosis) -> Diagnosis:
@@ -75,7 +79,7 @@ def _patterns(table: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
         if len(pieces) > 1
     ]
     return [
-        (re.compile(_pattern(pieces), re.DOTALL), table[template])
+        (re.compile(_pattern(pieces), re.DOTALL), template)
         for letters, pieces, template in sorted(telling, reverse=True)
         if letters >= _TELLING
     ]

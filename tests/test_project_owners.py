@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from cudadoctor import dialects, factfile, knowledge
+from cudadoctor import checkup, dialects, factfile, knowledge
 from cudadoctor.dialects import Written
 from cudadoctor.facts import Machine
 from cudadoctor.findings import PackageChange
 from cudadoctor.host import LocalHost
 from cudadoctor.plan import Dialect
 from cudadoctor.probes.projects import NONE, project_of
+from cudadoctor.render import terminal
 from cudadoctor.render.shells import shell_of
 
 if sys.version_info >= (3, 11):
@@ -77,6 +78,21 @@ def test_a_uv_project_is_changed_and_synced(wish: Dialect | None) -> None:
         assert markers == ["sys_platform == 'linux'", "sys_platform == 'win32'"]
     assert max(map(len, made.edits[0].what.splitlines())) <= 68  # fits a terminal of 80
     assert "uv sync" in (made.note or "")
+
+
+def test_the_lines_of_a_file_are_not_broken_on_a_narrow_terminal() -> None:
+    m = project("uv")
+    data = json.loads(factfile.dumps(m))
+    data["torch"] = {"installed": False}
+    data["packages"] = []
+    data["driver"] |= {"kernel": "550.54.15", "library": "550.54.15", "cuda": "12.4"}
+    shown = checkup.report(checkup.judge(factfile.from_plain(data)), full=True)
+    text = "\n".join(one.text for one in terminal.report(shown, terminal.Layout(width=60)))
+    start = " " * (terminal.MARGIN + 4)
+    lines = [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]
+    first, last = lines.index("[tool.uv.sources]"), lines.index("explicit = true")
+    table = tomllib.loads("\n".join(lines[first:last]))
+    assert {one["index"] for one in table["tool"]["uv"]["sources"]["torch"]} == {"pytorch-cu126"}
 
 
 def test_the_default_build_leads_nowhere_else() -> None:

@@ -173,6 +173,28 @@ def test_the_download_is_announced() -> None:
     assert "MB to download; the CUDA libraries come on top" in (found.note or "")
 
 
+def test_what_is_wrong_with_a_last_resort_is_said() -> None:
+    kepler = [{"index": 0, "name": "Tesla K80", "capability": "3.7"}]
+    torch = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
+    driver = {"kernel": "470.256.02", "library": "470.256.02", "cuda": "11.4"}
+    m = machine(gpus=kepler, pci=[], driver=driver, torch=torch, packages=[])
+    (disputed,) = remedies.install_torch(m, KB, "2.6")
+    assert "Sources disagree" in (disputed.note or "")
+    assert "torch.backends.cudnn.enabled = False" in (disputed.note or "")
+    (sound,) = remedies.install_torch(m, KB)
+    assert "cudnn" not in (sound.note or "")
+
+
+def test_no_caveat_is_about_a_gpu_that_a_build_leaves_out() -> None:
+    two = [("NVIDIA GeForce GTX 1080", "6.1"), ("NVIDIA GeForce RTX 5090", "12.0")]
+    gpus = [{"index": n, "name": name, "capability": of} for n, (name, of) in enumerate(two)]
+    torch = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
+    m = machine(gpus=gpus, pci=[], torch=torch, packages=[])
+    found = remedies.install_torch(m, KB)
+    assert any("leaves out the GeForce GTX 1080" in (one.note or "") for one in found)
+    assert not any("cudnn.enabled" in (one.note or "") for one in found)
+
+
 def test_a_pascal_owner_is_never_told_to_go_past_the_last_branch() -> None:
     m = with_gpu(PASCAL)
     assert remedies.upgrade_driver(m, KB, 590) == ()

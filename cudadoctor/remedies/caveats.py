@@ -44,6 +44,7 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...])
     notes += [_lost(name, build, m) for name in lost]
     notes += _broken_extensions(build, m, kb)
     notes += _unserved(build, m, kb)
+    notes += _last_resort(build, m, kb)
     if build.cuda:
         for wheel, owner in kept_by_others(m.packages or ()).items():
             if collides(wheel, build.cuda.major):
@@ -79,6 +80,22 @@ def _unserved(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
     settings = variables_for(stay, redacted=m.redacted).items()
     words = " and ".join(f"{name}={value}" for name, value in settings)
     return [f"No torch serves {named(gone)}: {words} leaves it out."]
+
+
+def _last_resort(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
+    """What is wrong with a build that is taken because no sounder one fits."""
+    from cudadoctor.build_reasons import without_cudnn
+    from cudadoctor.builds import demand_of, platform_of
+    from cudadoctor.refusals import block
+
+    if build.cuda is None or platform_of(m) is None:
+        return []
+    demand = demand_of(m, kb)
+    notes = []
+    if block(build, demand, kb) == "contested":
+        disputed = "Sources disagree on whether this build has code for the GPU"
+        notes.append(f"{disputed}: cudadoctor check shows it.")
+    return [*notes, *filter(None, [without_cudnn(build, demand, kb)])]
 
 
 def _size(build: TorchBuild, kb: Knowledge) -> str | None:

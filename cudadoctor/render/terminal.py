@@ -177,7 +177,8 @@ def _step(
         where = layout.say("in {file}:", file=inert(edit.file))
         yield from _wrapped("", where, layout.width, indent=2)
         for line in edit.what.splitlines():
-            yield from _wrapped("", inert(line), layout.width, indent=4)
+            # Not wrapped either: TOML takes no break within a value.
+            yield Line(((" " * (MARGIN + 4), ""), (inert(line), "")))
     for line in pasted.lines(step, machine):
         yield _command(line)
     for remark in filter(None, (step.note, step.resolution)):
