@@ -71,6 +71,11 @@ def _refuse(asked: Asked) -> None:
             refuse(f"--only {name!r} is no technique{meant}")
     if asked.chart and not asked.chart.endswith((".svg", ".png")):
         refuse(f"--chart {asked.chart!r} names neither an SVG nor a PNG: end it in .svg or .png")
+    if asked.chart and asked.chart.endswith(".png"):
+        from cudadoctor.bench import charts
+
+        if why := charts.why_no_png():  # told before the minutes are spent
+            refuse(why)
 
 
 def _ended(result: BenchResult | str, asked: Asked, *, interrupted: bool) -> int:
@@ -173,7 +178,7 @@ class Bench:
             search.ended = str(shape["error"])
             self.done.append(search.result())
             return
-        heats = Heats(self.stable, self._track(shape), search.settings, began + slice_s)
+        heats = Heats(self.stable, self._track(name, shape), search.settings, began + slice_s)
         try:
             while (heat := search.next(time.monotonic() - began)) is not None:
                 search.take(heats.run(heat, self.progress.say))
@@ -198,7 +203,7 @@ class Bench:
             return {"error": line.get("error") or line.get("detail") or "no size was found"}
         return dict(line["shape"])
 
-    def _track(self, shape: dict[str, Any]) -> Track:
+    def _track(self, name: str, shape: dict[str, Any]) -> Track:
         from cudadoctor import knowledge
 
         tiny = self.asked.scale == "tiny"
@@ -208,7 +213,7 @@ class Bench:
             round_s=0.03 if tiny else 0.4,
             warm_s=0.5 if tiny else 3.0,
             share=ground.SHARE_OF_FREE,
-            peaks=ground.peaks_of(self.place, knowledge.load()),
+            peaks=ground.peaks_of(self.place, knowledge.load(), name),
             faults=dict(one.split(":", 1) for one in self.asked.plant),
         )
 

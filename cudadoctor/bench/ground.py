@@ -82,12 +82,16 @@ def ground_of(look: dict[str, Any], place: Place) -> Ground:
     )
 
 
-def peaks_of(place: Place, knowledge: Knowledge) -> Peaks | None:
-    """The most that the maker says of this GPU in fp32; None where the tables do not name it."""
-    found = getattr(knowledge, "peaks", None)
-    if place.name is None or found is None:
+def peaks_of(place: Place, knowledge: Knowledge, workload: str) -> Peaks | None:
+    """The most that the maker says of this GPU; None where the tables do not name it.
+
+    torch computes convolutions in TF32 where the GPU has it, and products in fp32.
+    """
+    known = None if place.name is None else knowledge.peaks(place.name)
+    if known is None:
         return None
-    known = found(place.name)
-    if known is None or known.fp32_tflops is None:
+    fp32 = known.fp32_tflops
+    tflops = (known.tf32_tflops or fp32) if workload == "cnn" else fp32
+    if tflops is None:
         return None
-    return Peaks(known.fp32_tflops * 1e12, known.bandwidth_gb_s * 1e9, "by its data sheet")
+    return Peaks(tflops * 1e12, known.bandwidth_gb_s * 1e9, "by its data sheet")

@@ -18,6 +18,7 @@ from cudadoctor.knowledge.model import (
     DriverFault,
     Floor,
     GpuModel,
+    GpuPeaks,
     HostCompilers,
     JetsonBuild,
     KnowledgeError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge.gpus import Gpus
     from cudadoctor.knowledge.habits import Habits
     from cudadoctor.knowledge.libraries import Libraries
+    from cudadoctor.knowledge.peaks import PeakRows
     from cudadoctor.knowledge.torch_builds import TorchBuilds
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "DriverFault",
     "Floor",
     "GpuModel",
+    "GpuPeaks",
     "HostCompilers",
     "JetsonBuild",
     "Knowledge",
@@ -76,6 +79,12 @@ class Knowledge:
         from cudadoctor.knowledge.gpus import Gpus
 
         return Gpus()
+
+    @cached_property
+    def _peaks(self) -> PeakRows:
+        from cudadoctor.knowledge.peaks import PeakRows
+
+        return PeakRows()
 
     @cached_property
     def _architectures(self) -> Architectures:
@@ -341,6 +350,10 @@ class Knowledge:
     def jetson_build(self, l4t: int) -> JetsonBuild | None:
         """Where NVIDIA's builds of torch for that Linux for Tegra release lie; None not known."""
         return self._habits.jetson(l4t)
+
+    def peaks(self, name: str) -> GpuPeaks | None:
+        """The most that a GPU of this name does; None not known."""
+        return self._peaks.of(name)
 
     # Images and conda
 

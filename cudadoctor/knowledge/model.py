@@ -92,6 +92,21 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[str, ...] = ()
 
 
+class GpuPeaks(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a GPU does, dense and with fp32 sums; tera-operations and GB a second.
+
+    None: it has no units for that type, or the figure is not known.
+    """
+
+    name: str
+    fp32_tflops: float | None
+    tf32_tflops: float | None
+    bf16_tflops: float | None
+    fp16_tflops: float | None
+    bandwidth_gb_s: float
+    sources: tuple[str, ...] = ()
+
+
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """A generation of GPUs and its drivers.
 

@@ -16,7 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cudadoctor.knowledge.build import gpus, habits, libraries, packages, releases, toolkits
+from cudadoctor.knowledge.build import (
+    gpus,
+    habits,
+    libraries,
+    packages,
+    peaks,
+    releases,
+    toolkits,
+)
 from cudadoctor.knowledge.build.seen import merged
 from cudadoctor.knowledge.build.sources import all_sources, collected
 
@@ -40,6 +48,7 @@ def _collected(read: Facts) -> dict[str, dict[str, Any]]:
         "drivers": toolkits.drivers(read),
         "compilers": toolkits.compilers(read),
         "gpus": gpus.gpus(read),
+        "peaks": peaks.peaks(read),
         "architectures": gpus.architectures(read),
         "companions": packages.companions(read),
         "images": packages.images(read),

@@ -14,6 +14,7 @@ FILES = {
     "nvcc": "cuda_arch_support",
     "gpus": "gpus",
     "pci": "gpus_pci",
+    "peaks": "gpu_peaks",
     "cudnn": "cudnn",
     "nccl": "nccl",
     "images": "docker_tags",
