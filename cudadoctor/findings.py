@@ -60,7 +60,8 @@ class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
     index: URL of the package index for torch's own builds, None for the user's default index.
     then: requirements to install afterwards from the user's own default index.
     variant: CUDA variant (cu126) or cpu; cuda: its CUDA version as text, for conda.
-    find_links: a page with more wheels for `then`, None for none.
+    find_links: a page with more wheels for `then`, None for none. size: a sentence on what the
+    wheels take to download, which says nothing of a channel's packages.
     """
 
     install: tuple[str, ...]
@@ -71,6 +72,7 @@ class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
     cuda: str | None = None
     download_bytes: int | None = None
     find_links: str | None = None
+    size: str | None = None
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):

@@ -184,6 +184,8 @@ def _step(one: Planned, machine: Machine, knowledge: Knowledge, wishes: Wishes) 
         written = dialects.write(machine, knowledge, remedy.packages, wishes.manager)
         commands, edits = commands + written.commands, edits + written.edits
         tool, manual = written.tool, manual or written.manual
+        if written.wheels:
+            notes.append(remedy.packages.size)
         notes.append(written.note)
     if remedy.variables and remedy.where == "here":
         from cudadoctor.render import activation

@@ -170,7 +170,8 @@ def test_an_extension_that_breaks_with_the_new_torch_is_named() -> None:
 def test_the_download_is_announced() -> None:
     torch = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
     (found,) = remedies.install_torch(machine(torch=torch, packages=[]), KB)
-    assert "MB to download; the CUDA libraries come on top" in (found.note or "")
+    assert found.packages is not None
+    assert "MB to download; the CUDA libraries come on top" in (found.packages.size or "")
 
 
 def test_what_is_wrong_with_a_last_resort_is_said() -> None:

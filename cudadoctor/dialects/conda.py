@@ -59,7 +59,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         commands.append((conda, "remove", "-y", *where, *gone))
     if specs:
         commands.append((conda, "install", "-y", *where, *channels, *specs))
-    return Written(tool="conda", commands=tuple(commands), note=note)
+    return Written(tool="conda", commands=tuple(commands), note=note, wheels=False)
 
 
 def is_condas(m: Machine) -> bool:
@@ -73,7 +73,8 @@ def _anew(m: Machine, conda: str, channels: Command, specs: Command, note: str |
     python = f"python={version.major}.{version.minor}" if version else "python"
     made = (conda, "create", "-y", "-p", folder, *channels, python, *specs)
     new = f"The examined environment is not conda's, so this makes one in {folder}; run programs "
-    return Written(tool="conda", commands=(made,), note=joined(f"{new}with its python.", note))
+    said = joined(f"{new}with its python.", note)
+    return Written(tool="conda", commands=(made,), note=said, wheels=False)
 
 
 def packages_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[Command, Command]:

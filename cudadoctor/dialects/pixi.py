@@ -50,6 +50,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         edits=(Edit(file=file, what="\n".join(lines).strip("\n")),) if lines else (),
         manual=manual if lines else None,
         note=note,
+        wheels=note is not None,
     )
 
 

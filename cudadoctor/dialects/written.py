@@ -10,13 +10,17 @@ Command = tuple[str, ...]
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """Commands (or edits) that make a package change, and which tool they are for."""
+    """Commands (or edits) that make a package change, and which tool they are for.
+
+    wheels: it takes wheels, not a channel's packages.
+    """
 
     tool: str
     commands: tuple[Command, ...] = ()
     edits: tuple[Edit, ...] = ()
     manual: str | None = None
     note: str | None = None
+    wheels: bool = True
 
 
 def joined(*notes: str | None) -> str | None:

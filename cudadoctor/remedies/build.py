@@ -11,7 +11,7 @@ from cudadoctor.builds import best_build, platform_of, python_of
 from cudadoctor.demand import SERVER_BUILDS_FROM_L4T
 from cudadoctor.findings import PackageChange, Remedy, Risk
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
-from cudadoctor.remedies.caveats import EXTENSIONS, caveats
+from cudadoctor.remedies.caveats import EXTENSIONS, caveats, size_of
 from cudadoctor.remedies.wheels import (
     COMPANIONS,
     TORCH_FAMILY,
@@ -71,6 +71,7 @@ def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
         cuda=str(build.cuda) if build.cuda else None,
         download_bytes=build.download_bytes,
         find_links=next((one.find_links for one in fates.values() if one.find_links), None),
+        size=size_of(build, kb),
     )
     kind = "CPU" if build.variant == "cpu" else build.variant
     notes = (*caveats(build, m, kb, lost), *(one.note for one in fates.values() if one.note))

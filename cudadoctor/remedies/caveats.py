@@ -40,8 +40,7 @@ EXTENSIONS = frozenset(
 
 def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...]) -> list[str]:
     """A sentence for each thing to know first. lost: companions that have no release for it."""
-    notes = [size] if (size := _size(build, kb)) else []
-    notes += [_lost(name, build, m) for name in lost]
+    notes = [_lost(name, build, m) for name in lost]
     notes += _broken_extensions(build, m, kb)
     notes += _unserved(build, m, kb)
     notes += _last_resort(build, m, kb)
@@ -98,7 +97,7 @@ def _last_resort(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
     return [*notes, *filter(None, [without_cudnn(build, demand, kb)])]
 
 
-def _size(build: TorchBuild, kb: Knowledge) -> str | None:
+def size_of(build: TorchBuild, kb: Knowledge) -> str | None:
     """How much is to be downloaded, as far as the tables know."""
     more = "; the CUDA libraries come on top" if _has_library_wheels(build) else ""
     if build.download_bytes:
