@@ -1,0 +1,150 @@
+"""In-memory caching of preprocessed data, with augmentation still applied.
+
+What it does: what is the same in every epoch (decoding, resizing) is done once and kept in memory;
+what is random (flip, crop, noise) is done after the cache, anew in every epoch.
+
+When it helps: decoding takes longer than the step, and the decoded data fits into memory.
+
+When it hurts: data larger than memory (cache the resized form, or on disk; uint8 takes a quarter of
+fp32); a first epoch that is the only one. Training behind a fast loader gains nothing.
+
+How to see it: seconds a step after the first epoch, below; the memory of the process.
+
+What goes wrong, and the way out:
+- The training loss falls faster, the validation loss gets worse: the augmented sample was cached,
+  and every epoch shows the same one. Augment after the cache (below: the share that differs).
+- "worker (pid 123) is killed by signal: Killed": a cache for each worker. Use share_memory_().
+- With persistent_workers an epoch number set on the data set never arrives: share its memory, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # the same samples: only a GPU may round
+STORED, SIZE = 96, 32  # pixels of a side: as stored, as trained
+
+
+class Files:
+    """Compressed images, in place of files; counts what is decoded in this process."""
+
+    def __init__(self, samples: int) -> None:
+        torch.manual_seed(0)
+        self.labels, self.decoded = torch.arange(samples) % 4, 0
+        dark = 30 * self.labels.view(-1, 1, 1, 1)  # the four kinds differ in brightness
+        images = (torch.randint(120, (samples, 3, STORED, STORED)) + dark).to(torch.uint8)
+        self.stored = [zlib.compress(bytes(x.flatten().tolist())) for x in images]
+
+    def decode(self, index: int) -> torch.Tensor:
+        """Uncompress and resize: long, and the same every time."""
+        self.decoded += 1
+        raw = torch.frombuffer(bytearray(zlib.decompress(self.stored[index])), dtype=torch.uint8)
+        image = raw.view(1, 3, STORED, STORED).float()
+        small = torch.nn.functional.interpolate(image, SIZE + 8, mode="bilinear", antialias=True)
+        return small[0].round().clamp(0, 255).to(torch.uint8)
+
+
+class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc, unused-ignore]
+    """cache: "no", "decoded" (the technique) or "augmented" (the mistake)."""
+
+    def __init__(self, files: Files, cache: str) -> None:
+        self.files, self.cache = files, cache
+        # One tensor in shared memory: workers fill it for each other, and nobody copies it.
+        shape = (len(files.stored), 3, SIZE + 8, SIZE + 8)
+        self.kept = torch.empty(shape, dtype=torch.uint8).share_memory_()
+        self.have = torch.zeros(len(files.stored), dtype=torch.bool).share_memory_()
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self.finished: dict[int, torch.Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self.files.stored)
+
+    def decoded(self, index: int) -> torch.Tensor:
+        if self.cache != "decoded":
+            return self.files.decode(index)
+        if not self.have[index]:
+            self.kept[index] = self.files.decode(index)
+            self.have[index] = True  # after its pixels: whoever sees the mark may read them
+        return self.kept[index]
+
+    def augmented(self, index: int) -> torch.Tensor:
+        """A random crop, perhaps mirrored: another one in every epoch, the same on every run."""
+        draw = torch.Generator().manual_seed(int(self.epoch) * len(self) + index)
+        top, left, mirror = torch.randint(0, 8, (3,), generator=draw).tolist()
+        x = self.decoded(index)[:, top : top + SIZE, left : left + SIZE]
+        return (x.flip(-1) if mirror < 4 else x).float() / 255  # a new tensor
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if self.cache == "augmented" and index not in self.finished:
+            self.finished[index] = self.augmented(index)
+        x = self.finished[index] if self.cache == "augmented" else self.augmented(index)
+        return x, int(self.files.labels[index])
+
+
+def differing(data: Images) -> float:
+    """The share of samples that are another one in the next epoch."""
+    epochs = [[data[i][0] for i in range(len(data))] for n in (0, 1) if data.epoch.fill_(n) == n]
+    return statistics.mean(not torch.equal(a, b) for a, b in zip(*epochs, strict=True))
+
+
+def train(data: Images, epochs: int, workers: int, device: str) -> tuple[torch.Tensor, list[float]]:
+    """The loss of every step, and the seconds of every step after the first epoch."""
+    torch.manual_seed(0)
+    layers = (torch.nn.Conv2d(3, 8, 3, 4), torch.nn.ReLU(), torch.nn.Flatten())
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(512, 4)).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    loader: Any = DataLoader(data, 32, num_workers=workers, persistent_workers=workers > 0)
+    losses, seconds = list[float](), list[float]()
+    for epoch in range(epochs):
+        data.epoch.fill_(epoch)
+        started = time.perf_counter()
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())  # waits until the device has finished
+            seconds += [time.perf_counter() - started] * (epoch > 0)
+            started = time.perf_counter()
+    return torch.tensor(losses), sorted(seconds)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--steps", type=int, default=8, help="steps of an epoch")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=0)
+    asked = parser.parse_args(argv)
+    losses, differs = dict[str, torch.Tensor](), dict[str, float]()
+    for cache in ("no", "decoded", "augmented"):
+        data = Images(Files(asked.steps * 32), cache)
+        losses[cache], s = train(data, asked.epochs, asked.workers, asked.device)
+        line = (
+            f"cache: {cache:<9} loss {losses[cache][-1]:.4f}, {1e3 * statistics.median(s):.1f} ms"
+        )
+        line += f" a step ({1e3 * s[0]:.1f} to {1e3 * s[-1]:.1f})"
+        print(f"{line}, {data.files.decoded} images decoded here")
+        differs[cache] = differing(data)
+    off, limit = float((losses["decoded"] - losses["no"]).abs().max()), TOLERANCE[asked.device]
+    held = off <= limit and differs["decoded"] > 0.9 and differs["augmented"] == 0
+    held = held and bool(losses["no"][-1] < losses["no"][0])
+    print(
+        f"{'proved' if held else 'not proved'}: no loss of {len(losses['no'])} steps differs by"
+        f" over {off:.1e} (tolerance {limit:.0e}); {differs['decoded']:.0%} of the samples change"
+        f" from epoch to epoch (at least 90 %); cached when augmented {differs['augmented']:.0%} do"
+    )
+    return 0 if held else 1
+
+
+if __name__ == "__main__":  # spawned workers import this file, and must not train
+    raise SystemExit(main())

@@ -1,0 +1,150 @@
+"""DistributedDataParallel: one process for each GPU, each with a part of every batch.
+
+What it does: every process has the whole model and computes its part; backward() averages the
+gradients of all while it still computes, so that all make the same step. Started as
+    python ddp.py                                       itself, with two processes on a CPU
+    torchrun --standalone --nproc-per-node=gpu ddp.py   all GPUs of one machine
+    torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=job1 --rdzv-backend=c10d
+        --rdzv-endpoint=first-host:29500 ddp.py         on each of two machines
+
+When it helps: the model fits into one GPU, and there are several. Why not DataParallel: one Python
+process drives all, copies the model in every step and gathers all on the first GPU.
+
+When it hurts: small models, slow links. The batch of all belongs to the learning rate.
+
+How to see it: the losses below; NCCL_DEBUG=INFO; in a profile, all_reduce beside backward.
+
+What goes wrong, and the way out:
+- All processes use GPU 0: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model.
+- Every epoch has the same order: sampler.set_epoch(epoch). Every process sees all data: no sampler.
+- "Expected to have finished reduction in the prior iteration": find_unused_parameters=True.
+- "Watchdog caught collective operation timeout": `if rank == 0:` around what all must do.
+- "environment variable RANK expected, but not set": start it by torchrun.
+- It hangs at the start over several machines: NCCL_SOCKET_IFNAME names the network to use.
+- Only the part's loss is printed: average it by all_reduce. Save on rank 0 only: model.module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import main as torchrun
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in another order
+BATCH, STEPS_AN_EPOCH, WIDTH = 64, 8, 64  # the batch of all processes together
+
+
+def labelled() -> TensorDataset:
+    torch.manual_seed(0)
+    x = torch.randn(BATCH * STEPS_AN_EPOCH, WIDTH)
+    return TensorDataset(x, x[:, :10].argmax(1))
+
+
+def network(device: torch.device) -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(WIDTH, 256), torch.nn.Tanh(), torch.nn.Linear(256, 10))
+    return torch.nn.Sequential(*layers).to(device)
+
+
+def train(model: Any, batches: Any, device: torch.device) -> Iterator[torch.Tensor]:
+    """Train; yields the loss of every step, of this process."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+        loss.backward()  # under DDP: and average the gradients of all processes
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def whole_batches(epochs: int) -> Iterator[Any]:
+    """What one process alone would see: the same random order, in batches of all."""
+    data = labelled()
+    for epoch in range(epochs):
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))
+        yield from (data[chosen] for chosen in order.split(BATCH))
+
+
+def own_batches(epochs: int) -> Iterator[Any]:
+    """This process's part of every batch."""
+    data = labelled()
+    sampler = DistributedSampler(data, shuffle=True, seed=0, drop_last=True)
+    loader = DataLoader(data, BATCH // dist.get_world_size(), sampler=sampler, drop_last=True)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)  # another order in each epoch, the same in all processes
+        yield from loader
+
+
+def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
+    """Run the training; rank 0 prints what a step cost. item() waits for the device."""
+    losses, clock = list[float](), [time.perf_counter()]
+    for loss in steps:
+        if name != "alone":
+            dist.all_reduce(loss)  # only to report it: the mean over all processes
+        losses.append(loss.item() / (dist.get_world_size() if name != "alone" else 1))
+        clock.append(time.perf_counter())
+    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[4:]))  # the first warm up
+    if dist.get_rank() == 0:
+        line = f"{name:<12} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+        print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")
+    return torch.tensor(losses)
+
+
+def compare(kind: str, epochs: int) -> int:
+    """In each process: train alone with whole batches, then together with parts of them."""
+    device = torch.device(kind, int(os.environ["LOCAL_RANK"]) if kind == "cuda" else None)
+    if kind == "cuda":
+        torch.cuda.set_device(device)  # before anything else touches a GPU
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    alone = measured("alone", train(network(device), whole_batches(epochs), device))
+    model = DistributedDataParallel(network(device), [device] if kind == "cuda" else None)
+    together = measured("together", train(model, own_batches(epochs), device))
+    off, limit = float((together - alone).abs().max() / alone[0]), TOLERANCE[kind]
+    held, world, rank = (
+        off <= limit and alone[-1] < alone[0],
+        dist.get_world_size(),
+        dist.get_rank(),
+    )
+    dist.destroy_process_group()
+    if rank == 0:
+        print(
+            f"{'proved' if held else 'not proved'}: {world} processes with {BATCH // world} samples"
+            f" each have the losses of one with {BATCH}, within {off:.1e} of the first (tolerance"
+            f" {limit:.0e}); the loss fell from {alone[0]:.3f} to {alone[-1]:.3f}"
+        )
+    return 0 if held else 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--steps", type=int, default=4, help="epochs of eight steps")
+    asked = parser.parse_args(argv)
+    if "RANK" in os.environ:  # started by torchrun
+        return compare(asked.device, asked.steps)
+    count = torch.cuda.device_count() if asked.device == "cuda" else 2
+    if count < 2:
+        print("skipped: one GPU shares with nobody; --device cpu shows it with two processes")
+        return 0
+    start = ["--standalone", f"--nproc-per-node={count}", __file__]
+    with contextlib.suppress(ChildFailedError):
+        torchrun([*start, "--device", asked.device, "--steps", str(asked.steps)])
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

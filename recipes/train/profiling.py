@@ -1,0 +1,145 @@
+"""Profiling with torch.profiler: where the time of a step goes.
+
+What it does: records some steps, after others that warm up, writes a trace that a browser shows
+(https://ui.perfetto.dev, chrome://tracing), and lists the ten operators that cost the most.
+
+When it helps: before anything else is changed: it says whether the loader, Python, copies or the
+arithmetic take the time.
+
+When it hurts: a recorded step is slower, with stacks and shapes a lot; never leave it on. All that
+is recorded stays in memory: a few steps, not an epoch.
+
+How to see it: the table below. In the trace of a GPU: gaps between kernels are the host's time,
+"cudaStreamSynchronize" is somebody who waits for a value, "Memcpy HtoD" is a copy.
+
+What goes wrong, and the way out:
+- Nothing is written, the table is empty: prof.step() is missing, or the loop ended before wait +
+  warmup + active steps. on_trace_ready is called at the last active step.
+- One operator takes all the time, once: compilation, tuning or the first allocation was recorded.
+  Use schedule(wait=, warmup=, active=).
+- The GPU's part is empty: "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": another profiler runs.
+  "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES": the driver keeps its counters for the administrator.
+- "key_averages" knows no "self_cuda_time_total": it is self_device_time_total since 2.3.
+- .item(), print(loss) or .cpu() seem slow: they wait for kernels that were queued before.
+- The trace is too large for the browser: fewer active steps, and a name that ends in .json.gz.
+- Your own functions are not in it: with torch.profiler.record_function("name"):
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # of the loss: watching changes nothing
+ACTIVE, TOP = 3, 10  # recorded steps; operators in the table
+
+
+def train(model: torch.nn.Module, batches: list[Batch], profiler: Any = None) -> Iterator[Any]:
+    """Train, with a profiler if there is one; yields the loss of every step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for x, y in batches:
+        with record_function("forward"):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+        with record_function("backward"):
+            loss.backward()
+        with record_function("optimizer"):
+            optimizer.step()
+            optimizer.zero_grad()
+        if profiler is not None:
+            profiler.step()  # the end of a step: the schedule counts these
+        yield loss.detach()
+
+
+def recording(device: str, trace: Path) -> Any:
+    """A profiler that lets one step pass, warms up in two, and records the next ones."""
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
+    return profile(
+        activities=activities,
+        schedule=schedule(wait=1, warmup=2, active=ACTIVE, repeat=1),
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(trace)),
+    )
+
+
+def costliest(profiler: Any, device: str) -> list[tuple[str, float, int]]:
+    """Name, milliseconds and calls of the operators that cost the most, without their children."""
+    key = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"  # microseconds
+    rows = [row for row in profiler.key_averages() if not row.key.startswith("ProfilerStep")]
+    rows.sort(key=lambda row: getattr(row, key), reverse=True)
+    return [(row.key, getattr(row, key) / 1e3, row.count) for row in rows[:TOP]]
+
+
+def named(trace: Path) -> list[str]:
+    """The names of the events in a trace; none where it is no readable trace."""
+    try:
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return [event["name"] for event in events if event.get("ph") == "X"]
+
+
+def network_and_batches(steps: int, width: int, device: str) -> tuple[Any, list[Batch]]:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(width, width), torch.nn.LayerNorm(width), torch.nn.GELU())
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 10)).to(device)
+    teacher, inputs = torch.randn(width, 10), [torch.randn(64, width) for _ in range(4)]
+    batches = [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in inputs]
+    return model, (batches * steps)[:steps]
+
+
+def measured(name: str, steps: Iterator[Any]) -> torch.Tensor:
+    """Run the training and print what a step cost; item() waits until the device has finished."""
+    losses: list[float] = []
+    clock = [time.perf_counter()]
+    for loss in steps:
+        losses.append(loss.item())
+        clock.append(time.perf_counter())
+    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
+    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
+    line = f"{name:<8} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")
+    return torch.tensor(losses)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--trace", type=Path, help="a .json file; default a new one in /tmp")
+    asked = parser.parse_args(argv)
+    trace = asked.trace or Path(tempfile.mkdtemp(prefix="trace-")) / "trace.json"
+    shape = (asked.steps, asked.width, asked.device)
+    plain = measured("plain", train(*network_and_batches(*shape)))
+    with recording(asked.device, trace) as profiler:
+        watched = measured("profiled", train(*network_and_batches(*shape), profiler))
+    top = costliest(profiler, asked.device)
+    for name, ms, calls in top:
+        print(f"{ms:10.3f} ms {calls:4} calls  {name[:80]}")
+    names = named(trace)
+    found = sum(name in names for name, _, _ in top)
+    steps = sum(name.startswith("ProfilerStep#") for name in names)
+    off = float((watched - plain).abs().max())
+    limit = TOLERANCE[asked.device]
+    held = found == len(top) == TOP and steps == ACTIVE and off <= limit
+    print(
+        f"{'proved' if held else 'not proved'}: {trace} is JSON with {len(names)} events, names"
+        f" {found} of the {TOP} costliest operators and {steps} of {ACTIVE} recorded steps; no loss"
+        f" differs by more than {off:.1e} from plain training (tolerance {limit:.0e})"
+    )
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

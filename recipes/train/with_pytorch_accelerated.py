@@ -1,0 +1,140 @@
+"""pytorch-accelerated: a Trainer on top of Accelerate, so that the loop is not written again.
+
+What it does: Trainer(model, loss, optimizer).train(data) moves, divides, accumulates, clips and
+keeps a history of the losses; what differs is a method to override or a callback. To use several
+GPUs: accelerate launch train.py
+
+When it helps: the tenth training script with the same loop; early stopping, model averaging and
+resuming are callbacks; Accelerate's DDP, FSDP and precision come by its config file.
+
+When it hurts: a loop that is not this loop (two optimisers, a game of two networks); a project that
+wants to see each line of it.
+
+How to see it: trainer.run_history.get_metric_values("train_loss_epoch"), against a loop by hand.
+
+What goes wrong, and the way out:
+- The losses differ from your own loop: its loader shuffles, takes workers and drops nothing.
+  train_dataloader_kwargs={"shuffle": False, "num_workers": 0}; batch_size is for one device.
+- The learning rate never changes: train() wants create_scheduler_fn, a function of the optimiser,
+  not a scheduler. Trainer steps it after every step; TrainerWithTimmScheduler after every epoch.
+- gradient_clip_value cuts each value, as clip_grad_value_ does; it is no norm.
+- A loss of several outputs, a dictionary for a batch: override calculate_train_batch_loss; it must
+  return {"loss": ..., "model_outputs": ..., "batch_size": ...}.
+- Progress fills the log: Trainer(..., callbacks=...) replaces all of the default ones, also the one
+  that moves the model: keep MoveModulesToDeviceCallback.
+- It trains on a GPU though it should not, or the reverse: as Accelerate does. ACCELERATE_USE_CPU=1,
+  or override _create_accelerator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+try:
+    from pytorch_accelerated import Trainer
+    from pytorch_accelerated.callbacks import MoveModulesToDeviceCallback
+except ImportError:
+    Trainer = None
+
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss
+BATCH = 64
+
+
+def parts(device: str) -> tuple[Any, Any, TensorDataset]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 10))
+    model = model.to(device)
+    x, teacher = torch.randn(BATCH * 8, 64), torch.randn(64, 10)
+    data = TensorDataset(x, (x @ teacher).argmax(1))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data
+
+
+def schedule(optimizer: Any, steps: int) -> Any:
+    return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
+
+
+def train_plain(epochs: int, device: str) -> list[float]:
+    """The loop by hand; the mean loss of every epoch."""
+    model, optimizer, data = parts(device)
+    loader = DataLoader(data, BATCH)
+    scheduler = schedule(optimizer, epochs * len(loader))
+    means: list[float] = []
+    for _ in range(epochs):
+        losses: list[float] = []
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+            loss.backward()
+            torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        means.append(statistics.mean(losses))
+    return means
+
+
+def train_by_trainer(epochs: int, device: str) -> list[float]:
+    """The same by the Trainer; the mean loss of every epoch, from its history."""
+    os.environ["ACCELERATE_USE_CPU"] = str(device == "cpu").lower()
+    model, optimizer, data = parts("cpu")  # the callback moves it
+    trainer = Trainer(
+        model,
+        loss_func=torch.nn.functional.cross_entropy,
+        optimizer=optimizer,
+        callbacks=(MoveModulesToDeviceCallback,),  # no progress bar
+    )
+    steps = epochs * (len(data) // BATCH)
+    trainer.train(
+        train_dataset=data,
+        num_epochs=epochs,
+        per_device_batch_size=BATCH,
+        gradient_clip_value=0.01,
+        create_scheduler_fn=lambda prepared: schedule(prepared, steps),
+        train_dataloader_kwargs={"shuffle": False, "num_workers": 0},  # by default it shuffles
+    )
+    return list(trainer.run_history.get_metric_values("train_loss_epoch"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--steps", type=int, default=10, help="epochs of eight steps")
+    asked = parser.parse_args(argv)
+    if Trainer is None:
+        print("skipped: it is not installed here (pip install pytorch-accelerated)")
+        return 0
+    runs: list[torch.Tensor] = []
+    for train in (train_plain, train_by_trainer):
+        clock = [time.perf_counter()]
+        for _ in range(4):  # the first one warms up
+            losses = train(asked.steps, asked.device)
+            clock.append(time.perf_counter())
+        ms = sorted(1e3 * (b - a) / asked.steps for a, b in itertools.pairwise(clock[1:]))
+        line = f"{train.__name__:<17} loss {losses[-1]:.4f}, {ms[1]:.1f} ms an epoch"
+        print(f"{line} ({ms[0]:.1f} to {ms[-1]:.1f})")
+        runs.append(torch.tensor(losses))
+    plain, ours = runs
+    complete = len(plain) == len(ours)
+    off = float((ours - plain).abs().max() / plain[0]) if complete else float("nan")
+    limit = TOLERANCE[asked.device]
+    held = off <= limit and bool(plain[-1] < plain[0])
+    print(
+        f"{'proved' if held else 'not proved'}: the mean loss of no epoch of the Trainer is further"
+        f" than {off:.1e} of the first from the loop by hand (tolerance {limit:.0e}), over"
+        f" {len(ours)} epochs; it fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+    )
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
