@@ -15,6 +15,7 @@ import msgspec
 from cudadoctor import advice_rows
 from cudadoctor.advice_rows import Row, Seen, seen_of
 from cudadoctor.bench.kept import Kept, KeptGain
+from cudadoctor.bench.techniques import BY_NAME, NOTHING
 from cudadoctor.facts import Machine
 from cudadoctor.knowledge import Knowledge
 
@@ -45,6 +46,7 @@ TEXTS = (
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """What the bench measured of it on one workload of this machine."""
 
+    technique: str
     workload: str
     date: str
     verdict: str
@@ -94,8 +96,9 @@ def _of_this_machine(one: Kept, machine: Machine, cpu: str | None) -> bool:
     if not one.gpus:
         return not machine.gpus and cpu is not None and one.cpu == cpu
     names = {gpu.name for gpu in machine.gpus or ()}
-    driver = machine.driver.version
-    return set(one.gpus) <= names and driver is not None and one.driver == str(driver)
+    told = machine.driver
+    drivers = {str(each) for each in (told.kernel, told.library, told.reported) if each is not None}
+    return set(one.gpus) <= names and one.driver in drivers
 
 
 def _advice(row: Row, seen: Seen, here: tuple[Kept, ...]) -> Advice:
@@ -103,9 +106,10 @@ def _advice(row: Row, seen: Seen, here: tuple[Kept, ...]) -> Advice:
     recipe = f"recipes/train/{row.recipe}.py" if row.recipe else None
     values = seen.values()
     if figures and row.pays_in == "time" and not any(_helps(one) for one in figures):
+        names = dict.fromkeys(one.technique for one in figures)
         return Advice(
             id=row.id,
-            text=NOT_ADVISED.format(technique=", ".join(row.techniques)),
+            text=NOT_ADVISED.format(technique=", ".join(names)),
             why=NOT_ADVISED_WHY,
             recipe=recipe,
             expected=tuple(map(figure_words, figures)),
@@ -139,6 +143,7 @@ def _figures(techniques: tuple[str, ...], here: tuple[Kept, ...]) -> Iterator[Fi
 
 def _figure(one: Kept, gain: KeptGain) -> Figure:
     return Figure(
+        technique=gain.technique,
         workload=one.workload,
         date=one.date,
         verdict=gain.verdict,
@@ -176,16 +181,21 @@ def _together(here: tuple[Kept, ...]) -> Iterator[Advice]:
         )
 
 
+def _recipe(technique: str) -> str | None:
+    known = BY_NAME.get(technique)
+    return f"recipes/train/{known.recipe}" if known and known.recipe else None
+
+
 def _beyond(here: tuple[Kept, ...], known: set[str]) -> Iterator[Advice]:
     """What was measured to help although no row expected it."""
     names = {gain.technique for one in here for gain in one.gains if gain.verdict == "faster"}
-    for name in sorted(names - known):
+    for name in sorted(names - known - {NOTHING}):
         figures = tuple(_figures((name,), here))
         yield Advice(
             id=f"measured-{name}",
             text=FOUND.format(techniques=name),
             why=FOUND_WHY,
-            recipe=None,
+            recipe=_recipe(name),
             expected=tuple(map(figure_words, figures)),
             standing="measured",
             technique=name,

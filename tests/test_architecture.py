@@ -38,6 +38,7 @@ CORE = (
     *("render", "reports", "redact", "language", "versions", "specifiers", "catalogue"),
     *("knowledge", "factfile", "checkup", "asked"),
     *("bench.techniques", "bench.judging", "bench.bottleneck", "bench.search"),
+    *("bench.script.samples", "bench.script.starved"),
     *("bench.results", "bench.charts", "bench.kept", "advice", "advice_rows"),
 )
 """What judges and shows: values in, values out. A package stands for all its modules."""
@@ -46,6 +47,7 @@ SHELL = frozenset(
     {"__main__", "cli", "commands", "early", "examine", "host", "own_path", "painting"}
     | {"progress", "saved", "triage"}
     | {"bench.storing", "bench.command", "bench.heats", "bench.showing", "bench.stable"}
+    | {"bench.script", "bench.script.starting"}
     | {"children", "printing", "recorded", "recording", "replay", "smoke", "wrong_use"}
 )
 """What may touch the world: the door, and what stands between it and the user."""
@@ -184,7 +186,10 @@ def used_of_os(source: ast.Module) -> set[str]:
 # --- the scripts that run in other interpreters ---------------------------------------------
 
 SCRIPTS = [one for one in MODULES.values() if is_inside(one.name)]
-OWN = ("probes.inside.nvml", "probes.inside.cuda", "probes.inside.nodes")
+OWN = (
+    *("probes.inside.nvml", "probes.inside.cuda", "probes.inside.nodes"),
+    "bench.script.inside.sampler",
+)
 """Run by the doctor's own Python, to be left behind where they hang."""
 FOREIGN = [one for one in SCRIPTS if one.name not in OWN]
 

@@ -283,14 +283,22 @@ def _text(text: str) -> str:
     return escape("".join(one if one.isprintable() else "?" for one in text))
 
 
+def why_no_png() -> str:
+    """Why no PNG can be drawn here, in one sentence; "" where one can."""
+    try:
+        import PIL.ImageDraw
+        import PIL.ImageFont  # noqa: F401
+    except ImportError:
+        return f"a PNG needs Pillow: install cudadoctor[{EXTRA}], or name a file that ends in .svg"
+    return ""
+
+
 def png(result: BenchResult, scale: int = 2) -> bytes:
     """The chart as a PNG, light. Raises NoPng, in one sentence, where Pillow is absent."""
-    try:
-        from PIL import Image, ImageDraw
-    except ImportError:
-        raise NoPng(
-            f"a PNG needs Pillow: install cudadoctor[{EXTRA}], or name a file that ends in .svg"
-        ) from None
+    if why := why_no_png():
+        raise NoPng(why)
+    from PIL import Image, ImageDraw
+
     drawn = drawing(result)
     image = Image.new("RGB", (drawn.width * scale, drawn.height * scale), LIGHT["ground"])
     pen = ImageDraw.Draw(image)

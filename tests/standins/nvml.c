@@ -202,6 +202,11 @@ int nvmlDeviceGetRemappedRows(void *d, u32 *corrected, u32 *un, u32 *pending, u3
     *failure = (u32)number_of(GPU(d), "remap_failed", 0);
     return 0;
 }
+int nvmlDeviceGetPcieThroughput(void *d, u32 counter, u32 *to) {
+    DOES(GPU(d));
+    *to = (u32)number_of(GPU(d), counter ? "pcie_rx" : "pcie_tx", 0);
+    return 0;
+}
 int nvmlDeviceGetUtilizationRates(void *d, rates *to) {
     DOES(GPU(d));
     *to = (rates){(u32)number_of(GPU(d), "utilization", 0), 0};

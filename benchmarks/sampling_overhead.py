@@ -1,0 +1,161 @@
+"""What sampling costs a user's training: a loop that fills a core, with the sampler and without.
+
+Run: python benchmarks/sampling_overhead.py [PAIRS] [SECONDS_OF_A_TURN] [LOOPS]
+Bar: less than 1 % of the wall time.
+
+One process does the same small piece of work over and over and tells how long each took. The
+sampler beside it is stopped and let go on in turns (SIGSTOP, SIGCONT), so that what else this
+machine does hits both alike; the order within a pair is drawn. LOOPS such processes fill that many
+cores; a stand-in for NVML answers for one GPU, so that its calls are made too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import measuring
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from standin_fixtures import StandIns
+
+from cudadoctor.bench.script import samples, starting
+
+BAR = 0.01
+LOOP = """
+import os, sys, time
+def work():
+    total = 0
+    for number in range(120000): total += number * number % 7
+    return total
+if int(sys.argv[1]) > 1:
+    for _ in range(int(sys.argv[1]) - 1):
+        if os.fork() == 0:
+            while os.getppid() != 1: work()
+            os._exit(0)
+while True:
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    os.write(1, b"%f %f %f\\n" % (time.monotonic(), time.perf_counter() - wall,
+                                  time.process_time() - cpu))
+"""
+Piece = tuple[float, float, float]
+"""When it ended, and what it took of wall and CPU time."""
+
+
+class Loop:
+    """The training's stand-in, and the pieces of work that it told of."""
+
+    def __init__(self, loops: int) -> None:
+        argv = [sys.executable, "-c", LOOP, str(loops)]
+        self.child = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True)
+        self.pieces: list[Piece] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.child.stdout is not None
+        for line in self.child.stdout:
+            ended, wall, cpu = map(float, line.split())
+            self.pieces.append((ended, wall, cpu))
+
+    def within(self, began: float, ended: float) -> list[Piece]:
+        return [one for one in self.pieces if began < one[0] - one[1] and one[0] < ended]
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self.child.pid, signal.SIGKILL)
+        self.child.wait()
+
+
+def turn(sampler: starting.Sampler, loop: Loop, seconds: float, *, on: bool) -> list[Piece]:
+    """One turn with the sampler running or stopped."""
+    os.kill(sampler.pid, signal.SIGCONT if on else signal.SIGSTOP)
+    began = time.monotonic()
+    time.sleep(seconds)
+    return loop.within(began, time.monotonic())
+
+
+def rate(pieces: list[Piece], column: int) -> float:
+    """Seconds a piece: the mean, in which a pause of the sampler's making would show."""
+    return statistics.fmean(one[column] for one in pieces)
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """The middle 95 % of the medians of resampled pairs."""
+    drawn = random.Random(0)
+    medians = sorted(statistics.median(drawn.choices(ratios, k=len(ratios))) for _ in range(4000))
+    return medians[100], medians[-101]
+
+
+def measured(pairs: int, seconds: float, loops: int) -> dict[str, object]:
+    drawn = random.Random(1)
+    loop = Loop(loops)
+    time.sleep(2.0)
+    before = time.monotonic()
+    sampler = starting.Sampler(loop.child.pid)
+    time.sleep(3.0)
+    walls: list[float] = []
+    cpus: list[float] = []
+    try:
+        for _ in range(pairs):
+            order = drawn.choice([(True, False), (False, True)])
+            told = {on: turn(sampler, loop, seconds, on=on) for on in order}
+            walls.append(rate(told[True], 1) / rate(told[False], 1))
+            cpus.append(rate(told[True], 2) / rate(told[False], 2))
+        os.kill(sampler.pid, signal.SIGCONT)
+        lasted = time.monotonic() - before
+        figures = samples.figures(samples.parsed(sampler.end()))
+    finally:
+        loop.end()
+    on_s = lasted - pairs * seconds
+    wall, cpu = interval(walls), interval(cpus)
+    return {
+        "loops": loops,
+        "pairs": pairs,
+        "turn_s": seconds,
+        "wall_ratio": round(statistics.median(walls), 5),
+        "wall_ratio_95": [round(one, 5) for one in wall],
+        "cpu_ratio": round(statistics.median(cpus), 5),
+        "cpu_ratio_95": [round(one, 5) for one in cpu],
+        "sampler_cpu_s": figures.sampler_s,
+        "sampler_on_s": round(on_s, 1),
+        "sampler_share_of_a_core": round((figures.sampler_s or 0.0) / on_s, 5),
+        "samples": figures.ticks,
+    }
+
+
+def main(pairs: int, seconds: float, loops: int) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        standins = StandIns(Path(folder))
+        os.environ.update(standins.environment("utilization = 90\n", standins.nvml()))
+        rows = [measured(pairs, seconds, one) for one in sorted({1, loops})]
+    held = all(isinstance(row["wall_ratio"], float) and row["wall_ratio"] - 1 < BAR for row in rows)
+    told = {
+        "bars": {"overhead_of_wall_time": BAR},
+        "held": held,
+        "load_average": [round(one, 2) for one in os.getloadavg()],
+        "rows": rows,
+    }
+    measuring.saved("sampling_overhead", told)
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    given = [float(one) for one in sys.argv[1:]]
+    raise SystemExit(
+        main(
+            int(given[0]) if given else 40,
+            given[1] if len(given) > 1 else 3.0,
+            int(given[2]) if len(given) > 2 else os.cpu_count() or 1,
+        )
+    )

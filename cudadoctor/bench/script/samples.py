@@ -1,0 +1,323 @@
+"""What the sampler printed, as figures of the training. Pure: lines in, figures out."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+LEAST_TICKS, LEAST_S = 4, 1.5
+WARM_S, WARM_SHARE = 10.0, 0.25
+"""What is left out at the beginning where no GPU tells when the training began."""
+AT_WORK = 10
+"""Per cent: a GPU that is busier trains."""
+POWER_CAP = 0x4
+TOO_HOT = 0x8 | 0x20 | 0x40 | 0x80
+"""Bits of NVML: the power limit; hardware slowdown, heat by software and hardware, power brake."""
+LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""What a lane of each PCIe generation can carry one way, in GB/s."""
+
+Line = dict[str, Any]
+
+
+class GpuFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU while it was used; shares are of 1, None not known.
+
+    busy: share of the time in which any kernel ran. memory: largest share in use. power: mean
+    share of its limit. capped, hot: share of the samples at the power limit, and slowed by heat or
+    a brake. pcie: mean share of what its link can carry, of the busier direction. clock: mean share
+    of its highest clock.
+    """
+
+    index: int
+    name: str | None = None
+    busy: float | None = None
+    memory: float | None = None
+    power: float | None = None
+    capped: float | None = None
+    hot: float | None = None
+    pcie: float | None = None
+    clock: float | None = None
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the samples come to.
+
+    seconds: how long was sampled; judged_s: without the start. gpus: those that the script used.
+    gpus_by: how that was told: "processes", "memory" (its use grew), "only one" or "all".
+    no_gpu_figures: why nothing of a GPU is known, "" where it is.
+    main_cores: cores that the training processes used; main_thread: share of a core of the busiest
+    thread, main_thread_wait: share of the time in which it could have run and had no core.
+    workers: loader processes at once; workers_cpu, workers_wait: the mean of each, likewise.
+    waiting: share of the samples in which one of the training or loading processes waited for a
+    disk (state D). read_mb_s: from disks, asked_mb_s: also from memory. major_faults_s: pages that
+    had to be read. cores: of all processes; cpus: allotted. shm: largest share of /dev/shm.
+    """
+
+    seconds: float
+    judged_s: float
+    ticks: int
+    cpus: int | None = None
+    gpus: tuple[GpuFigures, ...] = ()
+    gpus_by: str = ""
+    no_gpu_figures: str = ""
+    processes: int | None = None
+    cores: float | None = None
+    main_cores: float | None = None
+    main_thread: float | None = None
+    main_thread_wait: float | None = None
+    workers: int | None = None
+    workers_cpu: float | None = None
+    workers_wait: float | None = None
+    waiting: float | None = None
+    read_mb_s: float | None = None
+    asked_mb_s: float | None = None
+    major_faults_s: float | None = None
+    switches_s: float | None = None
+    rss_bytes: int | None = None
+    shm: float | None = None
+    sampler_s: float | None = None
+
+
+def parsed(lines: Iterable[str | bytes]) -> list[Line]:
+    """The lines that are whole; one that was cut off is left out."""
+    found = []
+    for line in lines:
+        try:
+            one = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if isinstance(one, dict) and "kind" in one:
+            found.append(one)
+    return found
+
+
+def figures(lines: list[Line]) -> Figures:
+    """All figures; what too few samples tell stays None."""
+    host = next((one for one in lines if one["kind"] == "host"), {})
+    ticks = [one for one in lines if one["kind"] == "procs"]
+    busy = [one for one in lines if one["kind"] == "busy"]
+    every = sorted(one["t"] for one in (*ticks, *busy))
+    seconds = every[-1] - every[0] if every else 0.0
+    pids = {process["pid"] for tick in ticks for process in tick["procs"]}
+    used, told_by = _used(busy, pids)
+    begin = _began(busy, used, every)
+    kept = [one for one in ticks if one["t"] >= begin]
+    gpu_ticks = [one for one in busy if one["t"] >= begin]
+    judged = max((one["t"] for one in (*kept, *gpu_ticks)), default=begin) - begin
+    none = next((one["why"] for one in lines if one["kind"] == "no-gpus"), "")
+    if not none and not busy:
+        none = "NVML gave no answer while it was sampled"
+    fixed: list[Line] = next((one["gpus"] for one in lines if one["kind"] == "gpus"), [])
+    first = Figures(
+        seconds=seconds,
+        judged_s=judged,
+        ticks=max(len(kept), len(gpu_ticks)),
+        cpus=host.get("cpus"),
+        gpus=tuple(_gpu(one, gpu_ticks) for one in fixed if one["index"] in used),
+        gpus_by=told_by,
+        no_gpu_figures=none,
+        shm=_shm(ticks),
+        sampler_s=next((one["cpu_s"] for one in lines if one["kind"] == "end"), None),
+    )
+    if len(kept) < LEAST_TICKS or judged < LEAST_S:
+        return first
+    mains = _mains(kept, busy)
+    return msgspec.structs.replace(first, **_processes(kept, mains, host))
+
+
+# --- GPUs --------------------------------------------------------------------------------------
+
+
+def _used(busy: list[Line], pids: set[int]) -> tuple[set[int], str]:
+    """The GPUs that the script used. In a container the driver's pids are not ours."""
+    if not busy:
+        return set(), ""
+    ours = {
+        gpu["index"] for one in busy for gpu in one["gpus"] if pids & set(gpu.get("pids") or ())
+    }
+    if ours:
+        return ours, "processes"
+    every = {gpu["index"] for gpu in busy[0]["gpus"]}
+    if len(every) == 1:
+        return every, "only one"
+    grown = {
+        index
+        for index in every
+        if _most(busy, index) - (_series(busy, index, "memory") or [0])[0] > 64 << 20
+    }
+    return (grown, "memory") if grown else (every, "all")
+
+
+def _most(busy: list[Line], index: int) -> float:
+    return max(_series(busy, index, "memory"), default=0)
+
+
+def _series(busy: list[Line], index: int, name: str) -> list[float]:
+    """All known values of one figure of one GPU, in order."""
+    found = (gpu.get(name) for one in busy for gpu in one["gpus"] if gpu["index"] == index)
+    return [value for value in found if value is not None]
+
+
+def _began(busy: list[Line], used: set[int], every: list[float]) -> float:
+    """When the training began: when a GPU of its was first at work, else after a warm-up."""
+    if not every:
+        return 0.0
+    for one in busy:
+        if any(gpu["index"] in used and (gpu.get("busy") or 0) >= AT_WORK for gpu in one["gpus"]):
+            return float(one["t"])
+    return every[0] + min(WARM_S, WARM_SHARE * (every[-1] - every[0]))
+
+
+def _gpu(fixed: Line, busy: list[Line]) -> GpuFigures:
+    index = fixed["index"]
+    throttle = [int(value) for value in _series(busy, index, "throttle")]
+    total = fixed.get("memory_total")
+    most = max(_series(busy, index, "memory"), default=None)
+    return GpuFigures(
+        index=index,
+        name=fixed.get("name"),
+        busy=_part(_series(busy, index, "busy"), 100),
+        memory=most / total if most is not None and total else None,
+        power=_part(_series(busy, index, "power"), fixed.get("power_limit")),
+        capped=_share(throttle, POWER_CAP),
+        hot=_share(throttle, TOO_HOT),
+        pcie=_pcie(fixed, busy),
+        clock=_part(_series(busy, index, "clock"), fixed.get("clock_max")),
+    )
+
+
+def _part(values: list[float], of: float | None) -> float | None:
+    return statistics.fmean(values) / of if values and of else None
+
+
+def _share(values: list[int], bits: int) -> float | None:
+    return sum(1 for one in values if one & bits) / len(values) if values else None
+
+
+def _pcie(fixed: Line, busy: list[Line]) -> float | None:
+    """Throughput comes in KB/s; the link may rest at a lower generation than it can."""
+    lane, width = LANE_GB_S.get(fixed.get("generation") or 0), fixed.get("width")
+    ways = [_series(busy, fixed["index"], name) for name in ("rx", "tx")]
+    if not lane or not width or not any(ways):
+        return None
+    most = max(statistics.fmean(one) for one in ways if one)
+    return float(most * 1000 / (lane * width * 1e9))
+
+
+# --- processes ---------------------------------------------------------------------------------
+
+
+def _mains(ticks: list[Line], busy: list[Line]) -> set[int]:
+    """The processes that train: those on a GPU, else those with workers, else the busiest."""
+    last = _by_pid(ticks, "ticks")
+    own = {pid for pid, (process, _) in last.items() if not process["worker"]}
+    on_gpu = {pid for one in busy for gpu in one["gpus"] for pid in gpu.get("pids") or ()}
+    if own & on_gpu:
+        return own & on_gpu
+    with_workers = {process["ppid"] for process, _ in last.values() if process["worker"]}
+    if own & with_workers:
+        return own & with_workers
+    spent = {pid: series[-1][1] - series[0][1] for pid, (_, series) in last.items() if pid in own}
+    return {max(spent, key=lambda pid: (spent[pid], -pid))} if spent else set()
+
+
+def _by_pid(
+    ticks: list[Line], name: str
+) -> dict[int, tuple[dict[str, Any], list[tuple[float, int]]]]:
+    """Of each process its last sample, and a counter over time."""
+    found: dict[int, tuple[dict[str, Any], list[tuple[float, int]]]] = {}
+    for tick in ticks:
+        for process in tick["procs"]:
+            _, series = found.get(process["pid"], (process, []))
+            if process.get(name) is not None:
+                series.append((tick["t"], process[name]))
+            found[process["pid"]] = (process, series)
+    return {pid: (last, series) for pid, (last, series) in found.items() if series}
+
+
+def _rates(ticks: list[Line], name: str) -> dict[int, float]:
+    """By how much a counter of each process grew in a second of its life."""
+    found = {}
+    for pid, (_, series) in _by_pid(ticks, name).items():
+        span = series[-1][0] - series[0][0]
+        if span > 0:
+            found[pid] = (series[-1][1] - series[0][1]) / span
+    return found
+
+
+def _total(ticks: list[Line], name: str) -> float | None:
+    """By how much a counter of all processes grew in a second of the samples."""
+    series = [one for _, one in _by_pid(ticks, name).values()]
+    times = [at for one in series for at, _ in one]
+    span = max(times) - min(times) if times else 0.0
+    return sum(one[-1][1] - one[0][1] for one in series) / span if span > 0 else None
+
+
+def _processes(ticks: list[Line], mains: set[int], host: Line) -> dict[str, Any]:
+    hz, page = host.get("ticks") or 100, host.get("page") or 4096
+    worker_pids = {one["pid"] for tick in ticks for one in tick["procs"] if one["worker"]}
+    cpu = {pid: rate / hz for pid, rate in _rates(ticks, "ticks").items()}
+    of_workers = [rate for pid, rate in cpu.items() if pid in worker_pids]
+    delays = [rate / 1e9 for pid, rate in _rates(ticks, "delay").items() if pid in worker_pids]
+    thread, waited = _busiest_thread(ticks, mains, hz)
+    total = _total(ticks, "ticks")
+    counts = [sum(1 for one in tick["procs"] if one["worker"]) for tick in ticks]
+    waits = [_waited(tick, mains | worker_pids) for tick in ticks]
+    read, asked = _total(ticks, "read_bytes"), _total(ticks, "rchar")
+    memory = max(sum(one["rss"] for one in tick["procs"]) for tick in ticks) * page
+    return {
+        "processes": max(len(tick["procs"]) for tick in ticks),
+        "cores": total / hz if total is not None else None,
+        "main_cores": sum(cpu[pid] for pid in mains if pid in cpu) if mains & cpu.keys() else None,
+        "main_thread": thread,
+        "main_thread_wait": waited,
+        "workers": round(statistics.median(counts)),
+        "workers_cpu": statistics.fmean(of_workers) if of_workers else None,
+        "workers_wait": statistics.fmean(delays) if delays else None,
+        "waiting": sum(waits) / len(waits),
+        "read_mb_s": read / 1e6 if read is not None else None,
+        "asked_mb_s": asked / 1e6 if asked is not None else None,
+        "major_faults_s": _total(ticks, "major"),
+        "switches_s": _total(ticks, "switches"),
+        "rss_bytes": memory,
+    }
+
+
+def _waited(tick: Line, pids: set[int]) -> bool:
+    return any(one["state"] == "D" for one in tick["procs"] if one["pid"] in pids)
+
+
+def _busiest_thread(
+    ticks: list[Line], mains: set[int], hz: int
+) -> tuple[float | None, float | None]:
+    """Shares of the time in which it ran, and in which it could have run and had no core."""
+    spent, delays = _threads(ticks, mains, "busy"), _threads(ticks, mains, "delays")
+    if not spent:
+        return None, None
+    key = max(spent, key=lambda one: spent[one] / hz + delays.get(one, 0.0) / 1e9)
+    return spent[key] / hz, delays[key] / 1e9 if key in delays else None
+
+
+def _threads(ticks: list[Line], mains: set[int], name: str) -> dict[tuple[int, str], float]:
+    """By how much a counter of each thread of the training processes grew in a second."""
+    seen: dict[tuple[int, str], list[tuple[float, int]]] = {}
+    for tick in ticks:
+        for process in tick["procs"]:
+            if process["pid"] in mains:
+                for thread, value in (process.get(name) or {}).items():
+                    if value is not None:
+                        seen.setdefault((process["pid"], thread), []).append((tick["t"], value))
+    spans = {key: series[-1][0] - series[0][0] for key, series in seen.items()}
+    return {
+        key: (series[-1][1] - series[0][1]) / spans[key]
+        for key, series in seen.items()
+        if spans[key] > 0
+    }
+
+
+def _shm(ticks: list[Line]) -> float | None:
+    shares = [one["shm"] / one["shm_total"] for one in ticks if one.get("shm_total")]
+    return max(shares, default=None)

@@ -1,0 +1,286 @@
+"""A user's own training under the sampler: real children that burn, read and sleep, and NVML's
+stand-in; the script's words, streams and exit code stay as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin_fixtures import StandIns
+
+from cudadoctor.bench.script import starting
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+
+BURN = "import time, sys\nend = time.time() + float(sys.argv[1])\nwhile time.time() < end: pass"
+WORKERS = """
+import multiprocessing, time, sys
+def load(end):
+    while time.time() < end: pass
+if __name__ == "__main__":
+    end = time.time() + 4
+    context = multiprocessing.get_context(sys.argv[1])
+    workers = [context.Process(target=load, args=(end,)) for _ in range(2)]
+    [one.start() for one in workers]
+    [one.join() for one in workers]
+"""
+READ = """
+import os, sys, time
+path, end = sys.argv[1], time.time() + 3
+number = os.open(path, os.O_RDONLY)
+while time.time() < end:
+    os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.lseek(number, 0, os.SEEK_SET)
+    while os.read(number, 1 << 20): pass
+"""
+
+
+def bench(
+    *words: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "cudadoctor", "bench", *options, "--", *words]
+    return subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "100", **(env or {})},
+        input=stdin,
+    )
+
+
+def told(*words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """The document of a run."""
+    ran = bench(*words, options=("--json",), env=env)
+    document: dict[str, Any] = json.loads(ran.stderr)
+    assert document["schema"] == 1
+    return document
+
+
+def python(code: str, *words: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", textwrap.dedent(code), *words)
+
+
+# --- the script stays as it is ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 1, 7])
+def test_the_exit_code_and_the_streams_are_the_scripts(code: int) -> None:
+    echo = f"import sys; print(sys.stdin.read()[::-1], sys.argv[1:]); sys.exit({code})"
+    ran = bench(*python(echo, "--lr", "0.1"), stdin="abc")
+    assert ran.returncode == code
+    assert ran.stdout == "cba ['--lr', '0.1']\n"
+    assert "sampled" in ran.stderr
+
+
+def test_a_script_that_a_signal_ended_gives_the_code_of_a_shell() -> None:
+    ran = bench(*python("import os; os.kill(os.getpid(), 9)"))
+    assert ran.returncode == 137
+
+
+def test_a_program_that_is_not_there_or_no_program_is_a_sentence(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.txt"
+    plain.write_text("x")
+    for word, code in (("no-such-program", 127), (str(plain), 126)):
+        ran = bench(word)
+        assert ran.returncode == code
+        assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--only=amp-bf16", "--chart=a.svg", "--workload=cnn"])
+def test_what_belongs_to_the_workloads_is_refused(option: str) -> None:
+    ran = bench("true", options=(option,))
+    assert ran.returncode == 2
+    assert "not for a command" in ran.stderr
+
+
+def test_after_the_minutes_the_script_runs_on() -> None:
+    ran = bench(*python("import time; time.sleep(4.5); print('done')"), options=("--minutes=0.05",))
+    assert ran.returncode == 0
+    assert ran.stdout == "done\n"
+    assert "the script runs on" in ran.stderr
+
+
+def test_stop_ends_the_script_and_its_workers(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    code = (
+        "import os, time, sys\nchild = os.fork()\n"
+        "open(sys.argv[1], 'a').write(f'{os.getpid()} ')\ntime.sleep(60)"
+    )
+    began = time.monotonic()
+    ran = bench(*python(code, str(pids)), options=("--minutes=0.05", "--stop"))
+    assert ran.returncode == 0
+    assert time.monotonic() - began < 30
+    assert "then the script is ended" in ran.stderr
+    time.sleep(0.3)
+    for pid in pids.read_text().split():
+        assert not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text()
+
+
+def test_a_signal_for_the_doctor_reaches_the_script_which_decides() -> None:
+    code = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
+        "print('ready', flush=True)\ntime.sleep(60)"
+    )
+    argv = [sys.executable, "-m", "cudadoctor", "bench", "--", *python(code)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 5
+
+
+def test_a_script_at_a_terminal_reads_from_it_and_hears_ctrl_c() -> None:
+    code = "print(input(), flush=True)\nimport time; time.sleep(60)"
+    argv = [sys.executable, "-m", "cudadoctor", "bench", "--", *python(code)]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(argv[0], argv)
+    os.write(terminal, b"hello\n")
+    seen = b""
+    while seen.count(b"hello") < 2:  # the terminal's echo, and the script's answer
+        seen += os.read(terminal, 1024)
+    os.write(terminal, b"\x03")
+    began = time.monotonic()
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        assert time.monotonic() - began < 30
+        try:
+            seen += os.read(terminal, 1024)
+        except OSError:
+            break
+    os.close(terminal)
+    assert b"KeyboardInterrupt" in seen
+
+
+# --- what is told -------------------------------------------------------------------------------
+
+
+def test_a_burning_thread_is_seen_and_without_a_gpu_nothing_is_claimed() -> None:
+    ran = bench(*python(BURN, "4"))
+    if "is not known: what the GPU did is not known" not in ran.stderr:
+        pytest.skip("NVML answers here")
+    text = " ".join(ran.stderr.split())
+    assert "the processes point to one thread of the main process" in text
+    assert "GPU figures are not known" in text
+    assert "recipes/train/" in text
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_are_told_from_the_process_that_trains(tmp_path: Path, method: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(WORKERS)
+    document = told(sys.executable, str(script), method)
+    assert document["figures"]["workers"] == 2
+    assert document["starved"]["by"] == "data loading" or (
+        document["starved"]["likely"] == "data loading"
+    )
+
+
+def test_a_launcher_is_not_taken_for_the_training(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(BURN)
+    document = told("sh", "-c", f"{sys.executable} {script} 4; true")
+    assert document["figures"]["processes"] == 2
+    assert document["figures"]["workers"] == 0
+    share = document["figures"]["main_thread"]
+    assert isinstance(share, float) and share > 0.2
+
+
+def test_a_sleeping_script_points_to_nothing() -> None:
+    document = told(*python("import time; time.sleep(3)"))
+    assert document["starved"]["by"] == "not known"
+    assert document["starved"]["likely"] is None
+    assert document["starved"]["settings"] == []
+
+
+def test_reads_from_a_disk_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(os.urandom(1 << 20) * 16)
+    os.sync()
+    document = told(*python(READ, str(file)))
+    asked = document["figures"]["asked_mb_s"]
+    assert isinstance(asked, float) and asked > 1
+
+
+def test_a_short_script_is_no_judgement() -> None:
+    document = told("true")
+    assert document["starved"]["by"] == "not known"
+    assert "before there were enough samples" in str(document["starved"]["why"])
+
+
+GPU = "power_limit = 400000\npower = 100000\nmemory = 16000000000\nused = 4000000000\n"
+
+
+def with_gpu(standins: StandIns, scenario: str, *words: str) -> dict[str, Any]:
+    return told(*words, env=standins.environment(scenario + GPU, standins.nvml()))
+
+
+def test_a_waiting_gpu_and_busy_workers_are_data_loading(
+    standins: StandIns, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(WORKERS)
+    document = with_gpu(standins, "utilization = 20\n", sys.executable, str(script), "fork")
+    starved = document["starved"]
+    assert starved["by"] == "data loading"
+    assert "GPU 0: a kernel ran in 20 % of the time" in str(starved["evidence"])
+    assert "recipes/train/dataloader.py" in str(starved["settings"])
+
+
+def test_a_waiting_gpu_and_a_burning_thread_are_host_overhead(standins: StandIns) -> None:
+    document = with_gpu(standins, "utilization = 30\n", *python(BURN, "4"))
+    assert document["starved"]["by"] == "one thread of the main process"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "by"),
+    [
+        ("utilization = 97\n", "not starved"),
+        ("utilization = 97\nthrottle = 0x4\n", "power or thermal cap"),
+        ("utilization = 97\nused = 15800000000\n", "memory nearly full"),
+        ("utilization = 40\npcie_rx = 40000000\n", "PCIe transfers"),
+        ("utilization = 40\nthrottle = 0x40\n", "power or thermal cap"),
+        ("utilization = 40\n", "not known"),
+    ],
+)
+def test_what_the_gpu_tells_decides(standins: StandIns, scenario: str, by: str) -> None:
+    document = with_gpu(standins, scenario, *python("import time; time.sleep(2.5)"))
+    assert document["starved"]["by"] == by
+
+
+def test_a_driver_that_hangs_leaves_what_the_processes_tell(standins: StandIns) -> None:
+    scenario = "nvmlDeviceGetUtilizationRates = hang\n"
+    began = time.monotonic()
+    document = with_gpu(standins, scenario, *python(BURN, "4"))
+    assert time.monotonic() - began < 30
+    assert document["starved"]["by"] == "not known"
+    assert document["starved"]["likely"] == "one thread of the main process"
+
+
+def test_a_driver_that_crashes_the_sampler_does_not_touch_the_script(standins: StandIns) -> None:
+    env = standins.environment("nvmlDeviceGetUtilizationRates = crash\n", standins.nvml())
+    ran = bench(*python("import time; time.sleep(2); print('done')"), env=env)
+    assert (ran.returncode, ran.stdout) == (0, "done\n")
+
+
+def test_the_report_may_go_to_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "report.md"
+    ran = bench("true", options=("--markdown", f"--output={file}"))
+    assert ran.returncode == 0
+    assert ran.stderr == ""
+    assert file.read_text().startswith("**what starves the GPU is not known")
+
+
+def test_exit_codes_are_those_of_a_shell() -> None:
+    assert [starting.exit_code(one) for one in (0, 3, -9, -15)] == [0, 3, 137, 143]
