@@ -51,12 +51,13 @@ def digests(
     the verdict None: pip takes digests for all packages or for none.
     """
     from cudadoctor import early
+    from cudadoctor.builds import python_of
     from cudadoctor.dialects.files.stack import stack_for
     from cudadoctor.resolver import by_wheels
     from cudadoctor.resolver.asking import Clock, Setting
     from cudadoctor.resolver.verdict import unverified
 
-    stack = stack_for("requirements", m, kb, build, python=None)
+    stack = stack_for("requirements", m, kb, build, python=python_of(m))
     tag = f"+{build.variant}" if stack.index else ""
     pins = (f"torch=={stack.torch}{tag}", *(f"{name}=={one}" for name, one in stack.companions))
     asked = Question(

@@ -52,12 +52,16 @@ def asked(
     *,
     limit_s: float = LONG_S,
     here: bool = False,
+    planned: str = "pip",
 ) -> Verdict:
-    """The verdict of one kind of resolver, uv or pip, for the healthy machine."""
+    """The verdict of one kind of resolver, uv or pip, for the healthy machine.
+
+    planned: the tool that the plan is written for.
+    """
     m = m or machine()
     tool = tool_of(kind, setting(m, here=here))
     at = setting(m, limit_s=limit_s, here=here)
-    question, target = question_of(m, change, "pip"), target_of(m, here=here)
+    question, target = question_of(m, change, planned), target_of(m, here=here)
     assert not isinstance(target, str)
     answer = resolver.answered(at, tool, target, question)
     return resolver.verdict_of(answer, tool, question)

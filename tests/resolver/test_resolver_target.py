@@ -168,6 +168,17 @@ def test_the_examined_interpreter_answers_for_itself() -> None:
         assert asked("uv", wanted(url, "young"), here, here=True).resolves is False
 
 
+@pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL"])
+def test_no_variable_of_uv_leads_a_plan_for_uv_to_another_variant(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = (Shelf(Wheel("torch", f"2.6.0+{one}")) for one in ("cu126", "cu118"))
+    with served(own) as url, served(other) as elsewhere:
+        monkeypatch.setenv(name, elsewhere)
+        found = asked("uv", wanted(url, "torch==2.6.0"), here=True, planned="uv")
+    assert found.found == (("torch", "2.6.0+cu126"),), found.why
+
+
 def test_a_mac_is_taken_by_its_own_release() -> None:
     shelf = Shelf(Wheel("torch", "2.14.1", tag="cp312-cp312-macosx_14_0_arm64"))
     mac = changed(machine("macbook"), "python", version=Version("3.12.4"))
@@ -186,7 +197,7 @@ def test_an_interpreter_that_is_gone_is_sought_for_by_its_tags() -> None:
 
 
 def test_a_manager_that_is_not_here_leaves_the_plan_unverified() -> None:
-    change = PackageChange(install=("torch==2.14.1",), variant="cu130", cuda="13.0")
+    change = PackageChange(install=("torch==2.13.0",), variant="cu130", cuda="13.0")
     m = changed(machine(), "python", managers=())
     found = verify(change, m, knowledge.load(), here=True, wish="pixi")
     if found.tool:
