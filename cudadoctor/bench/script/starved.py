@@ -24,6 +24,8 @@ Cause = Literal[
     "not known",
 ]
 
+ONE_THREAD: Cause = "one thread of the main process"
+
 BUSY = 0.85
 """From so much on a GPU is not said to wait."""
 FULL_CORE, FULL_THREAD = 0.8, 0.85

@@ -1,0 +1,242 @@
+"""From samples to figures, and from figures to what starves the GPU: pure, at the thresholds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudadoctor.bench.script import samples, starved
+from cudadoctor.bench.script.samples import Figures, GpuFigures
+from cudadoctor.render import bench_script
+
+REPOSITORY = Path(__file__).parent.parent.parent
+HZ = 100
+
+
+def process(pid: int, **more: Any) -> dict[str, Any]:
+    usual = {"ppid": 1, "worker": False, "state": "S", "major": 0, "ticks": 0, "rss": 100}
+    return {"pid": pid, **usual, **more}
+
+
+def tick(at: float, *processes: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"kind": "procs", "t": at, "procs": list(processes), **more}
+
+
+def busy(at: float, *gpus: dict[str, Any]) -> dict[str, Any]:
+    told = [{"index": index, **gpu} for index, gpu in enumerate(gpus)]
+    return {"kind": "busy", "t": at, "gpus": told}
+
+
+HOST = {"kind": "host", "t": 0.0, "ticks": HZ, "page": 4096, "cpus": 8, "proc": True}
+GPU = {"name": "H100", "memory_total": 80 << 30, "power_limit": 700000, "clock_max": 1980}
+
+
+def gpus(count: int) -> dict[str, Any]:
+    told = [{"index": index, **GPU, "generation": 5, "width": 16} for index in range(count)]
+    return {"kind": "gpus", "t": 0.0, "gpus": told}
+
+
+def trained(seconds: int = 10, **of_gpu: Any) -> list[dict[str, Any]]:
+    """A script that burns a core and has two workers at half a core, and one GPU."""
+    lines: list[dict[str, Any]] = [HOST, gpus(1)]
+    for at in range(seconds + 1):
+        thread = {"7": at * HZ}
+        lines.append(
+            tick(
+                at,
+                process(7, ticks=at * HZ, busy=thread, delays={"7": 0}),
+                process(8, ppid=7, worker=True, ticks=at * HZ // 2, delay=0),
+                process(9, ppid=7, worker=True, ticks=at * HZ // 2, delay=at * 250_000_000),
+            )
+        )
+        lines.append(busy(at, {"busy": 50, "memory": 40 << 30, "power": 350000, **of_gpu}))
+    return lines
+
+
+def test_counters_become_rates() -> None:
+    found = samples.figures(trained())
+    assert found.main_thread == pytest.approx(1.0)
+    assert found.main_cores == pytest.approx(1.0)
+    assert found.cores == pytest.approx(2.0)
+    assert found.workers == 2
+    assert found.workers_cpu == pytest.approx(0.5)
+    assert found.workers_wait == pytest.approx(0.125)
+    (gpu,) = found.gpus
+    assert (gpu.busy, gpu.memory, gpu.power) == (0.5, 0.5, 0.5)
+
+
+def test_bytes_of_the_link_are_a_share_of_what_it_can_carry() -> None:
+    (gpu,) = samples.figures(trained(rx=31_504_000, tx=1000)).gpus
+    assert gpu.pcie == pytest.approx(0.5, abs=0.001)
+
+
+def test_bits_of_the_clock_are_told_apart() -> None:
+    (gpu,) = samples.figures(trained(throttle=0x4)).gpus
+    assert (gpu.capped, gpu.hot) == (1.0, 0.0)
+    (gpu,) = samples.figures(trained(throttle=0x40)).gpus
+    assert (gpu.capped, gpu.hot) == (0.0, 1.0)
+    (gpu,) = samples.figures(trained(throttle=0x1)).gpus
+    assert (gpu.capped, gpu.hot) == (0.0, 0.0)
+
+
+def test_the_start_is_left_out_until_the_gpu_works() -> None:
+    lines: list[dict[str, Any]] = [HOST, gpus(1)]
+    for at in range(20):
+        lines.append(tick(at, process(7, ticks=at)))
+        lines.append(busy(at, {"busy": 90 if at >= 12 else 0}))
+    found = samples.figures(lines)
+    assert found.judged_s == 7
+    assert found.gpus[0].busy == pytest.approx(0.9)
+
+
+def test_of_several_gpus_those_count_that_the_script_uses() -> None:
+    ours = [busy(at, {"busy": 0, "pids": []}, {"busy": 80, "pids": [7]}) for at in range(5)]
+    lines = [HOST, gpus(2), *ours, *(tick(at, process(7)) for at in range(5))]
+    found = samples.figures(lines)
+    assert (found.gpus_by, [one.index for one in found.gpus]) == ("processes", [1])
+
+
+def test_in_a_container_the_gpu_whose_memory_grew_is_ours() -> None:
+    lines: list[dict[str, Any]] = [HOST, gpus(2)]
+    for at in range(5):
+        lines.append(busy(at, {"memory": 1 << 30, "pids": [999]}, {"memory": (at + 1) << 30}))
+        lines.append(tick(at, process(7)))
+    found = samples.figures(lines)
+    assert (found.gpus_by, [one.index for one in found.gpus]) == ("memory", [1])
+
+
+def test_where_nothing_tells_them_apart_all_are_shown_and_that_is_said() -> None:
+    lines: list[dict[str, Any]] = [HOST, gpus(2)]
+    for at in range(5):
+        lines.append(busy(at, {"busy": 0, "memory": 1}, {"busy": 95, "memory": 1}))
+        lines.append(tick(at, process(7)))
+    found = samples.figures(lines)
+    assert found.gpus_by == "all"
+    judged = starved.judge(found)
+    assert judged.by == "not starved"
+    assert any("could not be told" in one for one in judged.notes)
+
+
+def test_lines_that_were_cut_off_are_left_out() -> None:
+    whole = [json.dumps(one).encode() for one in trained()]
+    cut = [*whole, whole[3][:40], b"", b"\xff", b"[]", b"3"]
+    assert samples.figures(samples.parsed(cut)) == samples.figures(samples.parsed(whole))
+
+
+@given(st.data())
+def test_any_part_of_the_lines_gives_figures_and_a_judgement(data: st.DataObject) -> None:
+    lines = trained()
+    kept = data.draw(st.lists(st.sampled_from(lines), max_size=30))
+    judged = starved.judge(samples.figures(sorted(kept, key=lambda one: one["t"])))
+    assert judged.by in starved.Cause.__args__  # type: ignore[attr-defined]
+
+
+# --- the judgement at its thresholds ------------------------------------------------------------
+
+
+def figures(gpu: dict[str, Any] | None, **more: Any) -> Figures:
+    usual: dict[str, Any] = {"seconds": 20.0, "judged_s": 15.0, "ticks": 40, "cpus": 8}
+    if gpu is None:
+        return Figures(**usual, no_gpu_figures="NVML is not here", **more)
+    return Figures(**usual, gpus=(GpuFigures(index=0, **gpu),), gpus_by="only one", **more)
+
+
+WAITING, WORKING = {"busy": 0.84}, {"busy": 0.85}
+
+
+@pytest.mark.parametrize(
+    ("found", "by"),
+    [
+        (figures(WORKING), "not starved"),
+        (figures(WORKING, workers=4, workers_cpu=1.0, waiting=1.0), "not starved"),
+        (figures({**WORKING, "memory": 0.95}), "memory nearly full"),
+        (figures({**WORKING, "memory": 0.949}), "not starved"),
+        (figures({**WORKING, "capped": 0.5}), "power or thermal cap"),
+        (figures({**WORKING, "capped": 0.49}), "not starved"),
+        (figures({**WORKING, "hot": 0.25}), "power or thermal cap"),
+        (figures(WAITING), "not known"),
+        (figures(WAITING, workers=4, workers_cpu=0.8), "data loading"),
+        (figures(WAITING, workers=4, workers_cpu=0.5, workers_wait=0.3), "data loading"),
+        (figures(WAITING, workers=4, workers_cpu=0.79), "not known"),
+        (figures(WAITING, workers=0, workers_cpu=None, main_thread=0.85), starved.ONE_THREAD),
+        (figures(WAITING, main_thread=0.5, main_thread_wait=0.4), starved.ONE_THREAD),
+        (figures(WAITING, main_thread=0.84), "not known"),
+        (figures(WAITING, waiting=0.25, workers=4, workers_cpu=1.0), "disk reads"),
+        (figures(WAITING, waiting=0.24), "not known"),
+        (figures({**WAITING, "pcie": 0.5}, main_thread=1.0), "PCIe transfers"),
+        (figures({**WAITING, "pcie": 0.49}), "not known"),
+        (figures({**WAITING, "hot": 0.3}), "power or thermal cap"),
+        (figures({**WAITING, "capped": 1.0}), "not known"),
+        (figures(None, workers=4, workers_cpu=1.0), "not known"),
+        (figures({}), "not known"),
+    ],
+)
+def test_what_starves_the_gpu(found: Figures, by: str) -> None:
+    assert starved.judge(found).by == by
+
+
+def test_the_gpu_that_waits_most_decides_of_several() -> None:
+    two = (GpuFigures(index=0, busy=0.95), GpuFigures(index=1, busy=0.4))
+    found = msgspec.structs.replace(figures(WAITING), gpus=two, main_thread=1.0)
+    assert starved.judge(found).by == starved.ONE_THREAD
+
+
+def test_without_a_gpu_the_processes_only_point() -> None:
+    judged = starved.judge(figures(None, workers=4, workers_cpu=1.0))
+    assert (judged.by, judged.likely) == ("not known", "data loading")
+    assert any("GPU figures are not known: NVML is not here" in one for one in judged.notes)
+
+
+def test_too_few_samples_are_no_judgement() -> None:
+    short = msgspec.structs.replace(figures(WORKING), judged_s=1.4)
+    assert starved.judge(short).by == "not known"
+
+
+def test_settings_fit_what_is_there() -> None:
+    def first(found: Figures) -> str:
+        return starved.judge(found).settings[0].text
+
+    assert first(figures(WAITING, workers=4, workers_cpu=1.0)).startswith("more num_workers")
+    assert not first(figures(WAITING, workers=8, workers_cpu=1.0)).startswith("more num_workers")
+    assert first(figures(WAITING, workers=0, main_thread=1.0)).startswith("load the data in work")
+    assert first(figures(WAITING, workers=2, main_thread=1.0)).startswith("a larger batch")
+
+
+def test_each_recipe_is_there() -> None:
+    named = {name for rows in starved._RECIPES.values() for _, name in rows if name}
+    folder = REPOSITORY / "recipes" / "train"
+    assert not {one for one in named if not (folder / f"{one}.py").exists()}
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_the_report_keeps_to_the_width_and_to_plain_letters(width: int) -> None:
+    for found in (figures(WORKING), figures(None, main_thread=1.0), figures(WAITING, waiting=0.5)):
+        told = bench_script.Told(figures=found, starved=starved.judge(found), code=0)
+        lines = list(bench_script.lines(told, width))
+        assert not [one for one in lines if len(one) > width and "recipes/" not in one]
+        assert all(one.isascii() for one in lines)
+
+
+KEYS = {
+    "figures": "seconds judged_s ticks cpus gpus gpus_by no_gpu_figures processes cores main_cores"
+    " main_thread main_thread_wait workers workers_cpu workers_wait waiting read_mb_s asked_mb_s"
+    " major_faults_s switches_s rss_bytes shm sampler_s",
+    "starved": "by why evidence settings likely notes",
+}
+"""The contract of `bench --json -- COMMAND`, schema 1: fields may be added, none change or go."""
+
+
+def test_the_document_has_its_keys() -> None:
+    found = figures(WAITING)
+    told = bench_script.Told(figures=found, starved=starved.judge(found))
+    document = json.loads(bench_script.dumps(told))
+    assert document["schema"] == 1
+    assert {"figures", "starved", "code", "stopped"} <= set(document)
+    for name, keys in KEYS.items():
+        assert set(keys.split()) <= set(document[name])
