@@ -9,7 +9,7 @@ import msgspec
 from cudadoctor.demand import Demand
 from cudadoctor.facts import Machine
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.refusals import block, cudnn_refuses, on_ptx, reason, served
+from cudadoctor.refusals import NO_GPU, block, cudnn_refuses, on_ptx, reason, served
 
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
@@ -46,7 +46,7 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     if waiting is not None:
         yield waiting
     if demand.gpus == "none":
-        yield _without_gpu(case)
+        yield _without_gpu(build, case)
     elif build.cuda is not None:
         yield _code(build, case)
         yield _driver(build, case)
@@ -79,10 +79,12 @@ def without_cudnn(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> st
     return f"Its cuDNN refuses capability {lost}: {off}."
 
 
-def _without_gpu(case: Case) -> str:
+def _without_gpu(build: TorchBuild, case: Case) -> str:
     if case.whole is not None and case.whole.gpus == "some":
         return "The wish names the CPU build: no GPU is used, and none counts."
-    return "No NVIDIA GPU is there, so no CUDA is needed."
+    if build.cuda is not None:
+        return "No NVIDIA GPU is there; this build runs on the CPU too."
+    return NO_GPU
 
 
 def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:

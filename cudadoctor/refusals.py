@@ -19,6 +19,9 @@ Block = Literal[
 the PTX that this GPU would need. cudnn: torch has code for the GPU, its own cuDNN has not."""
 
 
+NO_GPU = "No NVIDIA GPU is there, so no CUDA is needed."
+
+
 def block(
     build: TorchBuild,
     demand: Demand,
@@ -178,7 +181,7 @@ def reason(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> str | Non
         "python": f"It has no wheel for Python {demand.python}, only for {_listed(build.pythons)}.",
         "glibc": f"It needs glibc {build.glibc}; this system has {demand.glibc}.",
         "tegra": f"It is made for servers: {demand.tegra}.",
-        "no-gpu": "No NVIDIA GPU is there, so no CUDA is needed.",
+        "no-gpu": NO_GPU,
         "cpu": "It has no code for GPUs.",
         "contested": "Sources disagree on whether it has code for this GPU.",
     }

@@ -8,6 +8,7 @@ import pytest
 from packaging.version import Version
 from remedy_fixtures import KB, machine
 
+from cudadoctor.builds import best_build
 from cudadoctor.diagnose import diagnose
 from cudadoctor.facts import Machine, Torch
 from cudadoctor.plan import Plan, Wishes, plan
@@ -149,3 +150,13 @@ def test_a_build_for_another_makers_gpu_is_not_replaced() -> None:
     (step,) = [one for one in steps if one.id == "install-torch"]
     assert step.commands == ()
     assert "ROCm" in step.title
+
+
+def test_what_is_said_without_a_gpu_does_not_contradict_the_wish() -> None:
+    m = machine(gpus=[], pci=[], torch=NONE, packages=[])
+    found = best_build(m, KB, keep="2.6.0+cu124")
+    assert found.build is not None
+    assert found.build.variant == "cu124"
+    assert "No NVIDIA GPU is there; this build runs on the CPU too." in found.why
+    assert not any("no CUDA is needed" in one for one in found.why)
+    assert not any(": No NVIDIA" in one.reason for one in found.why_not)
