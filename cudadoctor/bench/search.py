@@ -97,9 +97,11 @@ class Search:
     def next(self, spent_s: float) -> Heat | None:
         """The next heat, where this much of the slice is spent; None where all is done."""
         left_s = self.slice_s - spent_s
-        if self._phase == "first":
+        if self.ended:
+            self._phase, self._pending = "over", None
+        elif self._phase == "first":
             self._pending = Heat(reference=config(self.workload), twin=True, limit_s=left_s)
-        elif left_s <= 0.0 or self.ended:
+        elif left_s <= 0.0:
             self._phase, self._pending = "over", None
         else:
             self._pending = self._heat(spent_s, left_s)

@@ -11,6 +11,7 @@ import os
 import queue
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -139,6 +140,7 @@ class _Child:
         self._mail = stable._mail
         self._tail = b""
         self._process: subprocess.Popen[bytes] | None = None
+        self._readers: list[threading.Thread] = []
         try:
             self._process = subprocess.Popen(
                 (stable.python, "-c", BOOT, str(INSIDE), how),
@@ -152,7 +154,9 @@ class _Child:
             self.error = f"{stable.python}: {error.strerror or error}"
             self._mail.put((self, None))
             return
-        if aside(self._read) is None or aside(self._listen) is None:
+        begun = (aside(self._read), aside(self._listen))
+        self._readers = [one for one in begun if one is not None]
+        if len(self._readers) < 2:
             self.error = "the system allows no more threads"
             kill(self._process)
             self._mail.put((self, None))
@@ -165,8 +169,14 @@ class _Child:
             self._process.stdin.flush()
 
     def end(self) -> None:
-        if self._process is not None:
-            kill(self._process)
+        if self._process is None:
+            return
+        kill(self._process)
+        for reader in self._readers:
+            reader.join(0.5)  # one that a stuck process holds open is left behind
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
 
     def last_words(self) -> str:
         """Why it ended, as well as that is known."""
@@ -191,6 +201,7 @@ class _Child:
                         self._mail.put((self, line))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
+        self._process.stdout.close()
         self._mail.put((self, None))
 
     def _listen(self) -> None:
@@ -200,6 +211,7 @@ class _Child:
         with contextlib.suppress(OSError, ValueError):
             while data := os.read(self._process.stderr.fileno(), 1 << 16):
                 self._tail = (self._tail + data)[-TAIL:]
+        self._process.stderr.close()
 
 
 def _line(text: bytes) -> Line | None:

@@ -1,0 +1,72 @@
+"""The document of the bench: what goes in comes out, and strangers are refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cudadoctor.bench import results
+from cudadoctor.bench.results import (
+    BenchResult,
+    Bottleneck,
+    Gain,
+    Measured,
+    WorkloadResult,
+    config,
+)
+
+
+def some() -> BenchResult:
+    baseline = Measured(
+        config=config("cnn"), rounds=(0.2, 0.1, 0.3), samples_a_step=8, losses=(1.0, None)
+    )
+    gain = Gain(technique="sdpa", verdict="failed", why="out of memory")
+    workload = WorkloadResult(
+        name="cnn",
+        samples_unit="images",
+        baseline=baseline,
+        bottleneck=Bottleneck(kind="compute", why="told"),
+        alone=(gain,),
+    )
+    return BenchResult(
+        cudadoctor="0.1.0",
+        date="2026-11-21T10:00:00+00:00",
+        device="cpu",
+        torch="2.13.0+cpu",
+        python="3.11.7",
+        cpu="a CPU",
+        minutes=1.0,
+        workloads=(workload,),
+    )
+
+
+def test_a_result_survives_its_document() -> None:
+    assert results.loads(results.dumps(some())) == some()
+
+
+def test_the_schema_stands_first() -> None:
+    assert next(iter(json.loads(results.dumps(some())))) == "schema"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", b"\xff\xfe", "null"])
+def test_what_is_no_result_is_refused(text: str | bytes) -> None:
+    with pytest.raises(results.Unreadable, match="no result of cudadoctor bench"):
+        results.loads(text)
+
+
+def test_a_newer_schema_is_refused() -> None:
+    text = results.dumps(some()).replace('"schema": 1', '"schema": 2')
+    with pytest.raises(results.Unreadable, match="schema 2"):
+        results.loads(text)
+
+
+def test_a_step_is_the_median_of_its_rounds() -> None:
+    baseline = some().workloads[0].baseline
+    assert baseline.step_s == 0.2
+    assert baseline.samples_s == pytest.approx(40.0)
+    assert list(baseline.spread_s or ()) == pytest.approx([0.15, 0.25])
+
+
+def test_techniques_of_a_configuration_have_one_order() -> None:
+    assert config("cnn", "b", "a", "b") == config("cnn", "a", "b")

@@ -1,0 +1,281 @@
+"""The bench as its user runs it, on a real torch with the smallest workloads.
+
+No GPU here: the settings of a GPU and its share of memory are not exercised.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cudadoctor.bench import results
+from cudadoctor.bench.heats import Heats, Track
+from cudadoctor.bench.results import BenchResult, config
+from cudadoctor.bench.search import Heat, Raced
+from cudadoctor.bench.stable import Stable
+from cudadoctor.bench.techniques import settings_of
+
+TEXT = {"length": 32, "width": 32, "heads": 2, "layers": 1, "vocabulary": 100, "batch": 4}
+SHAPES: dict[str, dict[str, Any]] = {
+    "cnn": {"image": 16, "width": 8, "blocks": [1, 1], "classes": 4, "batch": 8, "samples": 64},
+    "encoder": {**TEXT, "samples": 64},
+    "decoder": {**TEXT, "samples": 64},
+}
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    state = {"XDG_STATE_HOME": str(tmp_path / "state"), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **state, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+
+
+def track(workload: str, **more: Any) -> Track:
+    return Track(device="cpu", shape=SHAPES[workload], round_s=0.01, warm_s=0.2, **more)
+
+
+def race(
+    python: str, tmp_path: Path, heat: Heat, *, forks: bool = True, limit_s: float = 90, **more: Any
+) -> Raced:
+    stable = Stable(python, environment(tmp_path), forks=forks)
+    try:
+        assert stable.hear(stable.start(what="look"), 90.0) is not None, "torch is imported first"
+        heats = Heats(
+            stable,
+            track(heat.reference.workload, **more),
+            lambda one: settings_of(one.techniques),
+            time.monotonic() + limit_s,
+        )
+        return heats.run(heat, lambda _: None)
+    finally:
+        stable.end()
+
+
+def command(python: str, *words: str) -> list[str]:
+    return [sys.executable, "-m", "cudadoctor", "bench", "--python", python, *words]
+
+
+def ran(
+    python: str, tmp_path: Path, *words: str, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    found = subprocess.run(
+        command(python, "--scale", "tiny", *words),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env=environment(tmp_path),
+        check=False,
+    )
+    assert found.returncode == code, found.stderr
+    return found
+
+
+def result_of(python: str, tmp_path: Path, *words: str, code: int = 0) -> BenchResult:
+    return results.loads(ran(python, tmp_path, "--json", *words, code=code).stdout)
+
+
+# --- settings, each in a process of its own ------------------------------------------------------
+
+ON_A_CPU = {
+    "cnn": ("amp-bf16", "channels-last", "cached-data", "larger-batch", "fused-optimizer"),
+    "encoder": ("sdpa", "shorter-sequences", "matmul-precision", "foreach-optimizer"),
+    "decoder": ("gradient-accumulation", "activation-checkpointing", "loader-workers"),
+}
+
+
+@pytest.mark.parametrize("workload", sorted(ON_A_CPU))
+def test_techniques_train_and_keep_the_loss(workload: str, python_cpu: str, tmp_path: Path) -> None:
+    from cudadoctor.bench import judging, techniques
+
+    some = tuple(config(workload, name) for name in ON_A_CPU[workload])
+    found = race(python_cpu, tmp_path, Heat(reference=config(workload), candidates=some))
+    assert found.reference.error is None
+    for one in found.candidates:
+        name = one.config.techniques[0]
+        gain = judging.gain(
+            name,
+            found.reference,
+            one,
+            noise=1.1,
+            tolerance=techniques.tolerance_of((name,)),
+            losses=techniques.losses_of((name,)),
+        )
+        assert gain.verdict in ("faster", "slower", "same"), gain.why
+        assert len(one.rounds) == len(found.reference.rounds)
+        assert one.losses
+
+
+def test_every_loader_yields_the_same_batches(python_cpu: str, tmp_path: Path) -> None:
+    some = tuple(config("cnn", name) for name in ("loader-workers", "cached-data"))
+    found = race(python_cpu, tmp_path, Heat(reference=config("cnn"), candidates=some))
+    assert [one.losses for one in found.candidates] == [found.reference.losses] * 2
+
+
+def test_the_larger_batch_is_counted_in_samples(python_cpu: str, tmp_path: Path) -> None:
+    heat = Heat(reference=config("decoder"), candidates=(config("decoder", "larger-batch"),))
+    found = race(python_cpu, tmp_path, heat)
+    factor = found.candidates[0].settings["batch_factor"]
+    assert int(factor) > 1
+    assert found.candidates[0].samples_a_step == 4 * int(factor)
+
+
+def test_without_a_fork_every_process_imports_torch(python_cpu: str, tmp_path: Path) -> None:
+    heat = Heat(reference=config("decoder"), candidates=(config("decoder", "sdpa"),))
+    found = race(python_cpu, tmp_path, heat, forks=False)
+    assert [found.reference.error, found.candidates[0].error] == [None, None]
+    assert len(found.candidates[0].rounds) == 10
+
+
+def test_the_twin_tells_where_the_time_goes(python_cpu: str, tmp_path: Path) -> None:
+    found = race(python_cpu, tmp_path, Heat(reference=config("cnn"), twin=True))
+    assert found.twin is not None
+    assert found.twin.losses == found.reference.losses
+    assert found.bottleneck is not None
+    assert found.bottleneck.figures["tflops"] > 0
+    assert found.reference.device_s is None
+
+
+# --- what goes wrong is a result -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("error", "RuntimeError: a planted error"),
+        ("oom", "out of memory (MemoryError: CUDA out of memory (planted))"),
+        ("crash", "killed by SIGSEGV, in _planted (training.py)"),
+        ("hang", "no answer within 2 s"),
+    ],
+)
+def test_one_that_breaks_ends_nothing(
+    fault: str, said: str, python_cpu: str, tmp_path: Path
+) -> None:
+    some = (config("decoder", "sdpa"), config("decoder", "foreach-optimizer"))
+    found = race(
+        python_cpu,
+        tmp_path,
+        Heat(reference=config("decoder"), candidates=some),
+        faults={"sdpa": fault},
+        start_s=2.0 if fault == "hang" else 60.0,
+    )
+    assert (found.candidates[0].error or "").startswith(said)
+    assert found.candidates[1].error is None
+    assert found.reference.rounds
+
+
+def test_a_missing_compiler_is_told(python_cpu: str, tmp_path: Path) -> None:
+    import shutil
+
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    for name in ("sh", "uname"):
+        if (path := shutil.which(name)) is not None:
+            (bare / name).symlink_to(path)
+    env = {**environment(tmp_path), "PATH": str(bare)}
+    words = ("--scale", "tiny", "--json", "--workload", "decoder", "--only", "compile")
+    found = subprocess.run(
+        command(python_cpu, *words, "--minutes", "0.4"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=env,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    (gain,) = results.loads(found.stdout).workloads[0].alone
+    assert (gain.verdict, gain.why) == (
+        "not-here",
+        "torch.compile needs a C++ compiler, and none is on PATH",
+    )
+
+
+# --- the command -----------------------------------------------------------------------------
+
+
+def test_a_whole_search_keeps_its_time_and_claims_no_gpu(python_cpu: str, tmp_path: Path) -> None:
+    began = time.monotonic()
+    words = ("--minutes", "0.5", "--workload", "decoder", "--only", "sdpa", "--only", "nothing")
+    found = result_of(python_cpu, tmp_path, *words, "--only", "tf32")
+    assert time.monotonic() - began < 40.0
+    assert (found.device, found.gpu, found.cuda, found.driver) == ("cpu", None, None, None)
+    (workload,) = found.workloads
+    assert workload.baseline.rounds
+    verdicts = {one.technique: one.verdict for one in workload.alone}
+    assert verdicts["tf32"] == "not-here"
+    assert verdicts["nothing"] == "same"
+
+
+def test_what_slows_is_never_called_a_gain(python_cpu: str, tmp_path: Path) -> None:
+    words = ("--minutes", "0.4", "--workload", "decoder", "--only", "sdpa")
+    found = result_of(python_cpu, tmp_path, *words, "--plant", "sdpa:slow")
+    assert found.workloads[0].alone[0].verdict == "slower"
+    assert found.workloads[0].best == ()
+
+
+def test_ctrl_c_prints_what_is_known(python_cpu: str, tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        command(python_cpu, "--scale", "tiny", "--json", "--minutes", "5", "--workload", "decoder"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path),
+    )
+    assert child.stderr is not None
+    for line in child.stderr:
+        if "sdpa" in line:
+            break
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=30)
+    assert child.returncode == 130
+    found = results.loads(out)
+    assert not found.complete
+    assert found.workloads[0].baseline.rounds
+    assert found.workloads[0].ended == "interrupted"
+
+
+def test_the_terminal_says_cpu(python_cpu: str, tmp_path: Path) -> None:
+    chart = tmp_path / "chart.svg"
+    words = ("--minutes", "0.2", "--workload", "decoder", "--only", "sdpa")
+    found = ran(python_cpu, tmp_path, *words, "--chart", str(chart))
+    assert "no GPU was used" in found.stdout
+    assert "sdpa" in found.stdout
+    assert chart.read_text(encoding="utf-8").startswith("<")
+    assert not (tmp_path / "state").exists(), "tiny figures are nobody's advice"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--only", "sdpaa"), "did you mean sdpa"),
+        (("--json", "--markdown"), "exclude each other"),
+        (("--chart", "x.gif"), ".svg or .png"),
+        (("--device", "gpu"), "is no device"),
+        (("--minutes", "0"), "not in the range"),
+    ],
+)
+def test_wrong_use_is_one_sentence(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    found = ran(sys.executable, tmp_path, *words, code=2)
+    assert said in found.stderr
+    assert found.stdout == ""
+
+
+def test_no_torch_is_one_sentence(tmp_path: Path) -> None:
+    found = ran(sys.executable, tmp_path, code=1)
+    assert "nothing can be measured: torch is not installed" in found.stderr
+
+
+def test_a_gpu_that_is_not_there_is_no_cpu_run(python_cpu: str, tmp_path: Path) -> None:
+    found = ran(python_cpu, tmp_path, "--device", "cuda", "--minutes", "0.2", code=1)
+    assert "torch sees no GPU" in found.stderr
+    assert found.stdout == ""
+
+
+def test_json_begins_with_its_schema(python_cpu: str, tmp_path: Path) -> None:
+    words = ("--minutes", "0.3", "--workload", "cnn", "--only", "channels-last", "--json")
+    assert next(iter(json.loads(ran(python_cpu, tmp_path, *words).stdout))) == "schema"
