@@ -178,7 +178,7 @@ def _top(result: BenchResult) -> float:
 
 def _shown(one: WorkloadResult) -> list[Gain]:
     together = [one.best_gain] if len(one.best) > 1 and one.best_gain is not None else []
-    return [*one.alone, *together]
+    return [*words.tried(one), *together]
 
 
 def _workload(
@@ -196,7 +196,12 @@ def _workload(
     line = left + scale
     shapes.append(Stroke(line, start + 4, line, y + 8, "rule", dashed=True))
     shapes.append(Words(line, y + 20, "1x", "quiet", SMALL, "middle"))
-    return y + 20
+    y += 20
+    for text in words.not_here(one):
+        for part in wrapped(f"not here, {text}", room, SMALL, 3):
+            y += 16
+            shapes.append(Words(MARGIN, y, part, "quiet", SMALL))
+    return y
 
 
 def _row(

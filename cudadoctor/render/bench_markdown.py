@@ -41,9 +41,11 @@ def _workload(one: WorkloadResult, hints: Hints) -> Iterator[str]:
     yield f"- **best: {escaped(words.best(one))}**"
     for text in words.settings(one):
         yield f"- setting: {code(text)}"
+    for text in words.not_here(one):
+        yield f"- not here: {escaped(text)}"
     if one.ended:
         yield f"- ended: {escaped(one.ended)}"
-    if one.alone:
+    if words.tried(one):
         yield ""
         yield from _table(one, hints)
     yield from _recipes(one, hints)
@@ -52,7 +54,7 @@ def _workload(one: WorkloadResult, hints: Hints) -> Iterator[str]:
 def _table(one: WorkloadResult, hints: Hints) -> Iterator[str]:
     yield "| technique | times the baseline | interval | memory | verdict | recipe |"
     yield "| --- | ---: | --- | ---: | --- | --- |"
-    for gain in one.alone:
+    for gain in words.tried(one):
         yield _row(gain, hints)
     if len(one.best) > 1 and one.best_gain is not None:
         yield _row(one.best_gain, hints)

@@ -23,7 +23,6 @@ _STYLE = {
     "same": "dim",
     "loss-differs": "bold red",
     "failed": "red",
-    "not-here": "dim",
 }
 
 
@@ -78,12 +77,14 @@ def _workload(one: WorkloadResult, layout: Layout) -> Iterator[Line]:
     yield from _labelled("  time", words.bottleneck(one), width)
     if noise := words.noise(one):
         yield from _labelled("  noise", noise, width)
-    if one.alone:
+    if words.tried(one):
         yield Line(())
         yield from _bars(one, layout)
         yield Line(())
     yield from _labelled("  best", words.best(one), width, "bold")
     yield from _recipes(one, layout)
+    for text in words.not_here(one):
+        yield from _labelled("  not here", text, width, "dim")
     if one.ended:
         yield from _labelled("  ended", inert(one.ended), width)
 
@@ -100,7 +101,7 @@ def _recipes(one: WorkloadResult, layout: Layout) -> Iterator[Line]:
 
 def _bars(one: WorkloadResult, layout: Layout) -> Iterator[Line]:
     """A bar for each technique alone, and one for the best combination of several."""
-    rows = [(inert(gain.technique), gain) for gain in _in_order(one.alone)]
+    rows = [(inert(gain.technique), gain) for gain in words.tried(one)]
     if len(one.best) > 1 and one.best_gain is not None:
         rows.append(("best together", one.best_gain))
     measured = [gain for _, gain in rows if words.counts(gain)]
@@ -108,11 +109,6 @@ def _bars(one: WorkloadResult, layout: Layout) -> Iterator[Line]:
     column = min(MOST_NAME, max(len(name) for name, _ in rows)) + 2
     for name, gain in rows:
         yield from _bar_line(name, gain, top, column, layout)
-
-
-def _in_order(gains: tuple[Gain, ...]) -> list[Gain]:
-    """What was measured first, the largest gain first; then what was not, as it came."""
-    return sorted(gains, key=lambda one: -(one.ratio or 0.0) if words.counts(one) else 1.0)
 
 
 def _bar_line(name: str, gain: Gain, top: float, column: int, layout: Layout) -> Iterator[Line]:

@@ -150,11 +150,28 @@ def best_name(workload: WorkloadResult) -> str:
 
 def best(workload: WorkloadResult) -> str:
     """The best combination and what it is worth."""
+    if not workload.best and not any(counts(one) for one in workload.alone):
+        return "not known: no technique could be measured"
     if not workload.best:
         return "the baseline itself: no technique gained more than the noise"
     gain = workload.best_gain
     told = "not measured again" if gain is None else verdict(gain)
     return f"{best_name(workload)}: {told}"
+
+
+def tried(workload: WorkloadResult) -> list[Gain]:
+    """What was tried alone: what counts first, by its gain; then the rest, as it came."""
+    found = [one for one in workload.alone if one.verdict != "not-here"]
+    return sorted(found, key=lambda one: -(one.ratio or 0.0) if counts(one) else 1.0)
+
+
+def not_here(workload: WorkloadResult) -> list[str]:
+    """What was not tried, by its reason: "why: names"."""
+    reasons: dict[str, list[str]] = {}
+    for one in workload.alone:
+        if one.verdict == "not-here":
+            reasons.setdefault(inert(one.why), []).append(inert(one.technique))
+    return [f"{why}: {', '.join(names)}" for why, names in reasons.items()]
 
 
 def noise(workload: WorkloadResult) -> str:

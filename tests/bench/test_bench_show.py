@@ -61,7 +61,7 @@ def test_each_outcome_has_its_words() -> None:
         "no difference that can be told (0.98 to 1.02)",
         "loss differs: 4.9 after 20 steps, not 4.1",
         "failed: out of memory",
-        "not here: needs a GPU with capability 8.9 or newer",
+        "not here needs a GPU with capability 8.9 or newer: fp8",
         "goes to compute: 61 % of the fp32 peak of this GPU",
         "the baseline differs from itself by 0.8 %",
         "amp-bf16 + compile: 3.42x faster (3.38 to 3.46)",
@@ -109,6 +109,15 @@ def test_no_gain_is_the_baseline_itself() -> None:
     assert "the baseline itself: no technique gained more than the noise" in text
 
 
+def test_what_was_not_tried_is_told_by_its_reason() -> None:
+    why = "it is about CUDA, and this is a CPU"
+    alone = tuple(Gain(technique=name, verdict="not-here", why=why) for name in ("a", "b"))
+    one = msgspec.structs.replace(decoder(), alone=alone, best=(), best_gain=None)
+    text = shown(with_workload(one), 100)
+    assert f"not here  {why}: a, b" in text
+    assert "not known: no technique could be measured" in text
+
+
 def test_names_and_errors_from_outside_cannot_act() -> None:
     evil = "x\x1b[31m|<script>`@all`\n"
     failed = Gain(technique=evil, verdict="failed", why=evil)
@@ -123,7 +132,9 @@ def test_names_and_errors_from_outside_cannot_act() -> None:
 
 def test_the_markdown_is_a_table_a_row_a_technique() -> None:
     html = MarkdownIt("commonmark").enable("table").render(bench_markdown.report(gpu_result()))
-    assert html.count("<tr>") == 1 + len(decoder().alone) + 1
+    tried = [one for one in decoder().alone if one.verdict != "not-here"]
+    assert html.count("<tr>") == 1 + len(tried) + 1
+    assert "not here: needs a GPU with capability 8.9 or newer: fp8" in html
 
 
 @pytest.mark.parametrize(
