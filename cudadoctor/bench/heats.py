@@ -182,17 +182,17 @@ class Heats:
         rivals = self._rivals(heat, end, say)
         before = len(reference.rounds)
         self._take_turns(reference, rivals, end, say)
-        found = self._profiled(rivals, reference) if heat.twin else None
+        found = self._profiled(rivals, reference) if heat.twins else None
         for rival in rivals:
             rival.stop()
-        twin = rivals.pop() if heat.twin and rivals else None
+        number = len(heat.candidates)
         main = self._left(reference, before, keep=not heat.reference.techniques)
         if found is not None and found.figures.get("device_s"):
             main = msgspec.structs.replace(main, device_s=found.figures["device_s"])
         return Raced(
             reference=main,
-            candidates=tuple(one.measured() for one in rivals),
-            twin=twin.measured() if twin is not None else None,
+            candidates=tuple(one.measured() for one in rivals[:number]),
+            twins=tuple(one.measured() for one in rivals[number:]),
             bottleneck=found,
             seconds=time.monotonic() - began,
         )
@@ -219,7 +219,7 @@ class Heats:
         return runner
 
     def _rivals(self, heat: Heat, end: float, say: Say) -> list[Runner]:
-        wanted = [*heat.candidates, *([heat.reference] if heat.twin else [])]
+        wanted = [*heat.candidates, *[heat.reference] * heat.twins]
         return [self._started(one, end, say) for one in wanted]
 
     def _take_turns(self, reference: Runner, rivals: list[Runner], end: float, say: Say) -> None:

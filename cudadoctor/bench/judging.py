@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
+from collections.abc import Sequence
 
 import msgspec
 
@@ -15,6 +17,8 @@ LEAST_ROUNDS = 6
 COVERED = 0.96
 LEAST_NOISE_GPU, LEAST_NOISE_CPU = 1.01, 1.02
 """What no measurement of ours tells apart, however calm the machine was."""
+SHIFTS = 2.0
+"""Two or three processes show less than their kind differ: so many times of it is assumed."""
 OVER = "the time was over"
 
 
@@ -53,16 +57,21 @@ def _place(number: int) -> int:
         place += 1
 
 
-def noise_of(same: Ratio | None, *, gpu: bool) -> float:
+def noise_of(equals: Sequence[Measured], *, gpu: bool) -> float:
     """How far apart two that are equal may seem, as a ratio above 1.
 
-    same: the baseline against itself in another process, in turns. Two processes differ for good
-    in where their memory lies, so that more rounds alone would not see it.
+    equals: the baseline in several processes that took turns. Processes differ for good, by where
+    their memory lies, and more rounds would not show it: the largest shift between two of them
+    counts twice. Where rounds scatter, half of the widest interval counts.
     """
     least = LEAST_NOISE_GPU if gpu else LEAST_NOISE_CPU
-    if same is None:
+    found = [paired(one, other) for one, other in itertools.combinations(equals, 2)]
+    ratios = [one for one in found if one is not None]
+    if not ratios:
         return least**2
-    return max(least, same.high, 1 / same.low)
+    shift = max(abs(math.log(one.mid)) for one in ratios)
+    width = max(math.log(max(one.high, 1 / one.low)) for one in ratios)
+    return max(least, math.exp(max(SHIFTS * shift, width / 2)))
 
 
 def gain(

@@ -20,20 +20,22 @@ from cudadoctor.bench.results import (
 )
 from cudadoctor.bench.techniques import Ground
 
-ALONE_UNTIL, COMBINED_UNTIL = 0.60, 0.85
+ALONE_UNTIL, COMBINED_UNTIL = 0.65, 0.87
 """Shares of a workload's time: then the combination is sought, and then it is proven."""
+TWINS = 2
 NO_TIME = judging.OVER
 NOT_REACHED = f"{NO_TIME} before it was tried"
 
 
 class Heat(msgspec.Struct, frozen=True, kw_only=True):
-    """Some that take turns. reference: what the others are compared with. twin: with the baseline
-    a second time. fresh: in a new process, also of the reference. limit_s: seconds it may take.
+    """Some that take turns. reference: what the others are compared with. twins: processes in
+    which the reference runs once more. fresh: in a new process, also of the reference. limit_s:
+    seconds it may take.
     """
 
     reference: Config
     candidates: tuple[Config, ...] = ()
-    twin: bool = False
+    twins: int = 0
     fresh: bool = False
     limit_s: float = 60.0
 
@@ -43,7 +45,7 @@ class Raced(msgspec.Struct, frozen=True, kw_only=True):
 
     reference: Measured
     candidates: tuple[Measured, ...] = ()
-    twin: Measured | None = None
+    twins: tuple[Measured, ...] = ()
     bottleneck: Bottleneck | None = None
     seconds: float = 0.0
 
@@ -69,7 +71,7 @@ class Search:
         self.slice_s = slice_s
         self.at_once = at_once
         self.shape = shape
-        self.noise = judging.noise_of(None, gpu=ground.gpu)
+        self.noise = judging.noise_of((), gpu=ground.gpu)
         self.baseline: Measured | None = None
         self.bottleneck = Bottleneck(kind="not known", why=NOT_REACHED)
         self.alone: dict[str, Gain] = {}
@@ -100,7 +102,7 @@ class Search:
         if self.ended:
             self._phase, self._pending = "over", None
         elif self._phase == "first":
-            self._pending = Heat(reference=config(self.workload), twin=True, limit_s=left_s)
+            self._pending = Heat(reference=config(self.workload), twins=TWINS, limit_s=left_s)
         elif left_s <= 0.0:
             self._phase, self._pending = "over", None
         else:
@@ -194,7 +196,7 @@ class Search:
         heat, self._pending = self._pending, None
         assert heat is not None, "an outcome without a heat"
         if not any(_takes_long(name) for one in heat.candidates for name in one.techniques):
-            number = len(heat.candidates) + heat.twin + 1
+            number = len(heat.candidates) + heat.twins + 1
             self._each_s = raced.seconds / number
         if self._phase == "first":
             self._took_first(raced)
@@ -210,8 +212,7 @@ class Search:
         if raced.reference.error is not None or not raced.reference.rounds:
             self.ended = f"the baseline: {raced.reference.error or 'nothing was measured'}"
             return
-        same = judging.paired(raced.reference, raced.twin) if raced.twin is not None else None
-        self.noise = judging.noise_of(same, gpu=self.ground.gpu)
+        self.noise = judging.noise_of((raced.reference, *raced.twins), gpu=self.ground.gpu)
         if raced.bottleneck is not None:
             self.bottleneck = raced.bottleneck
         kind = self.bottleneck.kind

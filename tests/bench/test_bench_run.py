@@ -133,9 +133,8 @@ def test_without_a_fork_every_process_imports_torch(python_cpu: str, tmp_path: P
 
 
 def test_the_twin_tells_where_the_time_goes(python_cpu: str, tmp_path: Path) -> None:
-    found = race(python_cpu, tmp_path, Heat(reference=config("cnn"), twin=True))
-    assert found.twin is not None
-    assert found.twin.losses == found.reference.losses
+    found = race(python_cpu, tmp_path, Heat(reference=config("cnn"), twins=1))
+    assert found.twins[0].losses == found.reference.losses
     assert found.bottleneck is not None
     assert found.bottleneck.figures["tflops"] > 0
     assert found.reference.device_s is None

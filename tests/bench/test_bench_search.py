@@ -44,8 +44,8 @@ def raced(heat: Heat, speed: Speed, kind: Kind = "compute", seconds: float = 4.0
     return Raced(
         reference=figures(heat.reference),
         candidates=tuple(map(figures, heat.candidates)),
-        twin=figures(heat.reference) if heat.twin else None,
-        bottleneck=Bottleneck(kind=kind, why="told") if heat.twin else None,
+        twins=(figures(heat.reference),) * heat.twins,
+        bottleneck=Bottleneck(kind=kind, why="told") if heat.twins else None,
         seconds=seconds,
     )
 
@@ -75,7 +75,7 @@ def searched(search: Search, speed: Speed, kind: Kind = "compute") -> list[Heat]
 
 def test_the_baseline_against_itself_comes_first() -> None:
     heats = searched(Search("decoder", CPU, 600.0), product())
-    assert heats[0].twin
+    assert heats[0].twins
     assert heats[0].candidates == ()
 
 
