@@ -176,7 +176,7 @@ def test_a_burning_thread_is_seen_and_without_a_gpu_nothing_is_claimed() -> None
     assert "recipes/train/" in text
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_are_told_from_the_process_that_trains(tmp_path: Path, method: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(WORKERS)
@@ -185,6 +185,17 @@ def test_workers_are_told_from_the_process_that_trains(tmp_path: Path, method: s
     assert document["starved"]["by"] == "data loading" or (
         document["starved"]["likely"] == "data loading"
     )
+
+
+def test_what_compiles_for_torch_is_no_worker(tmp_path: Path) -> None:
+    """Inductor's pool: a process of its own whose forks idle."""
+    pool = tmp_path / "compile_worker.py"
+    pool.write_text("import os, time\n[os.fork() for _ in range(2)]\ntime.sleep(4)")
+    code = "import subprocess, sys\npool = subprocess.Popen([sys.executable, sys.argv[2]])\n"
+    document = told(*python(code + BURN, "4", str(pool)))
+    assert document["figures"]["processes"] == 5
+    assert document["figures"]["workers"] == 0
+    assert document["figures"]["main_thread"] > 0.2
 
 
 def test_a_launcher_is_not_taken_for_the_training(tmp_path: Path) -> None:

@@ -198,6 +198,16 @@ def test_too_few_samples_are_no_judgement() -> None:
     assert starved.judge(short).by == "not known"
 
 
+def test_a_system_without_proc_is_told_and_its_gpu_still_judged() -> None:
+    host = HOST | {"proc": False}
+    alone = [host, gpus(1), *(busy(at, {"busy": 95}) for at in range(9))]
+    judged = starved.judge(samples.figures(alone))
+    assert judged.by == "not starved"
+    assert any("no /proc" in one for one in judged.notes)
+    nothing = starved.judge(samples.figures([host, {"kind": "no-gpus", "t": 0.1, "why": "none"}]))
+    assert "neither processes nor a GPU" in nothing.why
+
+
 def test_settings_fit_what_is_there() -> None:
     def first(found: Figures) -> str:
         return starved.judge(found).settings[0].text
@@ -224,7 +234,8 @@ def test_the_report_keeps_to_the_width_and_to_plain_letters(width: int) -> None:
 
 
 KEYS = {
-    "figures": "seconds judged_s ticks cpus gpus gpus_by no_gpu_figures processes cores main_cores"
+    "figures": "seconds judged_s ticks cpus gpus gpus_by no_gpu_figures no_process_figures"
+    " processes cores main_cores"
     " main_thread main_thread_wait workers workers_cpu workers_wait waiting read_mb_s asked_mb_s"
     " major_faults_s switches_s rss_bytes shm sampler_s",
     "starved": "by why evidence settings likely notes",

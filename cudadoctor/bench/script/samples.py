@@ -47,7 +47,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: how long was sampled; judged_s: without the start. gpus: those that the script used.
     gpus_by: how that was told: "processes", "memory" (its use grew), "only one" or "all".
-    no_gpu_figures: why nothing of a GPU is known, "" where it is.
+    no_gpu_figures: why nothing of a GPU is known, "" where it is; no_process_figures: likewise.
     main_cores: cores that the training processes used; main_thread: share of a core of the busiest
     thread, main_thread_wait: share of the time in which it could have run and had no core.
     workers: loader processes at once; workers_cpu, workers_wait: the mean of each, likewise.
@@ -63,6 +63,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuFigures, ...] = ()
     gpus_by: str = ""
     no_gpu_figures: str = ""
+    no_process_figures: str = ""
     processes: int | None = None
     cores: float | None = None
     main_cores: float | None = None
@@ -119,6 +120,7 @@ def figures(lines: list[Line]) -> Figures:
         gpus=tuple(_gpu(one, gpu_ticks) for one in fixed if one["index"] in used),
         gpus_by=told_by,
         no_gpu_figures=none,
+        no_process_figures="" if host.get("proc", True) else "this system has no /proc",
         shm=_shm(ticks),
         sampler_s=next((one["cpu_s"] for one in lines if one["kind"] == "end"), None),
     )
@@ -213,7 +215,11 @@ def _pcie(fixed: Line, busy: list[Line]) -> float | None:
 def _mains(ticks: list[Line], busy: list[Line]) -> set[int]:
     """The processes that train: those on a GPU, else those with workers, else the busiest."""
     last = _by_pid(ticks, "ticks")
-    own = {pid for pid, (process, _) in last.items() if not process["worker"]}
+    own = {
+        pid
+        for pid, (process, _) in last.items()
+        if not process["worker"] and not process.get("helper")
+    }
     on_gpu = {pid for one in busy for gpu in one["gpus"] for pid in gpu.get("pids") or ()}
     if own & on_gpu:
         return own & on_gpu

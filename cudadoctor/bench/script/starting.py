@@ -138,7 +138,7 @@ def stop(script: subprocess.Popen[bytes]) -> None:
 
 def send(script: subprocess.Popen[bytes], number: int) -> None:
     """To the script's group where it leads one, else to the script."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # Windows knows few signals
         if hasattr(os, "getpgid") and os.getpgid(script.pid) == script.pid:
             os.killpg(script.pid, number)
         else:

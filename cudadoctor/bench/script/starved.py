@@ -120,6 +120,8 @@ def judge(figures: Figures) -> Starved:
     notes = tuple(_notes(figures))
     if figures.ticks < LEAST_TICKS or figures.judged_s < LEAST_S:
         why = "the script ended before there were enough samples"
+        if figures.no_process_figures and figures.no_gpu_figures:
+            why = "neither processes nor a GPU could be sampled on this system"
         return Starved(by="not known", why=why, evidence=evidence, notes=notes)
     busy = _busy(figures)
     if busy is None:
@@ -259,6 +261,8 @@ def _per_cent(share: float | None) -> str:
 def _notes(figures: Figures) -> Iterator[str]:
     if figures.no_gpu_figures:
         yield f"GPU figures are not known: {figures.no_gpu_figures}"
+    if figures.no_process_figures:
+        yield f"what the processes did is not known: {figures.no_process_figures}"
     if figures.gpus_by == "all":
         yield "which GPUs the script used could not be told: all of them are shown"
     if any(one.busy is not None for one in figures.gpus):

@@ -24,6 +24,8 @@ SELDOM_S, RARELY_S = 1.0, 4.0
 MOST_PROCESSES, MOST_THREADS = 256, 256
 SHARE = 0.003
 """Of one core at most: where a sample costs more, there are fewer of them."""
+HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"compile_worker")
+"""Words of processes that neither train nor load: a server of forks, inductor's compilers."""
 BEGAN = time.monotonic()
 OVER = threading.Event()
 
@@ -96,6 +98,7 @@ class Tree:
         self.lines = {root: self.line(root)}
         self.workers: dict[int, bool] = {root: False}
         self.parents = {root: 0}
+        self.helpers: dict[int, int] = {}
         self.strangers: set[int] = set()
 
     def line(self, pid: int) -> bytes:
@@ -122,13 +125,20 @@ class Tree:
         self.strangers |= new.keys()
 
     def add(self, pid: int, parent: int) -> None:
-        """A worker is a fork of its parent, or what multiprocessing started in its place."""
+        """A worker is a fork of its parent, or what multiprocessing started in its place.
+
+        A server of forks is none, and its forks are workers of the process that started it.
+        """
         line = self.line(pid)
         forked = line == self.lines.get(parent) and bool(line)
-        spawned = b"multiprocessing" in line and b"resource_tracker" not in line
+        served = parent in self.helpers
+        helps = any(word in line for word in HELPERS)
+        compiles = helps and b"compile_worker" in line
+        if compiles or (helps and not (served and forked)):
+            self.helpers[pid] = self.helpers.get(parent, parent)
         self.lines[pid] = line
-        self.parents[pid] = parent
-        self.workers[pid] = forked or spawned
+        self.parents[pid] = self.helpers.get(parent, parent) if served else parent
+        self.workers[pid] = pid not in self.helpers and (forked or b"multiprocessing" in line)
 
     def sample(self, *, seldom: bool) -> list[dict[str, Any]]:
         found = []
@@ -148,6 +158,7 @@ class Tree:
             "pid": pid,
             "ppid": self.parents[pid],
             "worker": self.workers[pid],
+            "helper": pid in self.helpers,
             "state": fields[0].decode("ascii", "replace"),
             "major": int(fields[9]),
             "ticks": int(fields[11]) + int(fields[12]),
