@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from cudadoctor.plan import Refusal
-from cudadoctor.refusals import NO_GPU, block, reason
+from cudadoctor.refusals import block, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,9 +113,7 @@ def _against(one: TorchBuild, case: Case) -> str | None:
 
 
 def _with_release(text: str, one: TorchBuild) -> str:
-    """The sentence with the release in place of "It"; without GPUs the release says nothing."""
-    if text == NO_GPU:
-        return text
+    """The sentence with the release in place of "It"."""
     if text.startswith("It "):
         return f"torch {one.torch} {text.removeprefix('It ')}"
     if text.startswith("Its "):
