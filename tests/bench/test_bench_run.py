@@ -41,7 +41,13 @@ def track(workload: str, **more: Any) -> Track:
 
 
 def race(
-    python: str, tmp_path: Path, heat: Heat, *, forks: bool = True, limit_s: float = 90, **more: Any
+    python: str,
+    tmp_path: Path,
+    heat: Heat,
+    *,
+    forks: bool = True,
+    settings: dict[str, Any] | None = None,
+    **more: Any,
 ) -> Raced:
     stable = Stable(python, environment(tmp_path), forks=forks)
     try:
@@ -49,8 +55,8 @@ def race(
         heats = Heats(
             stable,
             track(heat.reference.workload, **more),
-            lambda one: settings_of(one.techniques),
-            time.monotonic() + limit_s,
+            lambda one: settings or settings_of(one.techniques),
+            time.monotonic() + 90.0,
         )
         return heats.run(heat, lambda _: None)
     finally:
@@ -115,6 +121,39 @@ def test_every_loader_yields_the_same_batches(python_cpu: str, tmp_path: Path) -
     some = tuple(config("cnn", name) for name in ("loader-workers", "cached-data"))
     found = race(python_cpu, tmp_path, Heat(reference=config("cnn"), candidates=some))
     assert [one.losses for one in found.candidates] == [found.reference.losses] * 2
+
+
+def test_batches_that_are_fetched_ahead_come_in_their_order(
+    python_cpu: str, tmp_path: Path
+) -> None:
+    """On a CPU nothing is copied; the order of things is that of a GPU."""
+    plain = race(python_cpu, tmp_path, Heat(reference=config("decoder"), twins=1))
+    ahead = race(
+        python_cpu,
+        tmp_path,
+        Heat(reference=config("decoder"), twins=1),
+        settings={"prefetch": True},
+    )
+    assert ahead.reference.losses == plain.reference.losses
+
+
+def test_a_loader_whose_workers_outlive_it_is_ended_at_once(
+    python_cpu: str, tmp_path: Path
+) -> None:
+    """Its workers hold its pipe open: that must not look like a process that cannot be killed."""
+    stable = Stable(python_cpu, environment(tmp_path))
+    try:
+        assert stable.hear(stable.start(what="look"), 90.0) is not None
+        order = {"workload": "cnn", "shape": SHAPES["cnn"], "settings": {"workers": 1}}
+        number = stable.start(what="train", **order)
+        assert (stable.hear(number, 60.0) or {})["kind"] == "ready"
+        began = time.monotonic()
+        stable.kill(number)
+        assert time.monotonic() - began < 4.0
+        other = stable.start(what="look")
+        assert (stable.hear(other, 30.0) or {})["kind"] == "look"
+    finally:
+        stable.end()
 
 
 def test_the_larger_batch_is_counted_in_samples(python_cpu: str, tmp_path: Path) -> None:

@@ -59,17 +59,19 @@ def sized(order: Order, tiers: List[str]) -> Dict[str, Any]:
 def _grown(order: Order, shape: Dict[str, Any]) -> bool:
     """Double the batch until a step is long enough; False where already the first is too long."""
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    first = shape["batch"]
     while True:
         try:
             seconds = _step_s(order, shape)
         except RuntimeError as problem:
-            if "out of memory" not in str(problem):
+            if not is_oom(problem):
                 raise
-            _forget()
-            return False
+            seconds = float("inf")
+        _forget()
         share = torch.cuda.max_memory_allocated() / float(total)
         if seconds > TOO_LONG_S or share > 2 * SHARE:
-            return False
+            shape["batch"] //= 2
+            return bool(shape["batch"] >= first)
         if seconds >= LONG_ENOUGH_S or share > SHARE or shape["batch"] >= 1024:
             return True
         shape["batch"] *= 2
@@ -119,7 +121,7 @@ def _tried(order: Order) -> Tuple[bool, float]:
         float(training.step(feed.next()))
         return True, time.perf_counter() - began
     except (RuntimeError, MemoryError) as problem:
-        if isinstance(problem, MemoryError) or "out of memory" in str(problem):
+        if is_oom(problem):
             # Nothing is freed here: the exception still holds the frames of the step.
             return False, 0.0
         raise
@@ -132,6 +134,12 @@ def _guess_bytes(order: Order) -> int:
         return int(order.batch * shape["image"] ** 2 * shape["width"] * 4 * 40)
     width = shape["width"] * 30 * shape["layers"] + shape["vocabulary"] * 3
     return int(order.batch * shape["length"] * width * 4)
+
+
+def is_oom(problem: BaseException) -> bool:
+    """Whether the memory of the device, or of the machine, did not suffice."""
+    said = str(problem)
+    return isinstance(problem, MemoryError) or "out of memory" in said or "ALLOC_FAILED" in said
 
 
 def _forget() -> None:

@@ -102,8 +102,8 @@ def drivers_bytes(pid: int) -> Optional[int]:
 
 
 def _device(index: int) -> Dict[str, Any]:
+    """What the driver says of it; nothing is begun on it, since others may be using it."""
     properties = torch.cuda.get_device_properties(index)
-    free, total = torch.cuda.mem_get_info(index)
     bus = getattr(properties, "pci_bus_id", None)
     where = ""
     if bus is not None:
@@ -113,8 +113,7 @@ def _device(index: int) -> Dict[str, Any]:
         "name": properties.name,
         "capability": "%d.%d" % (properties.major, properties.minor),
         "bus_id": where,
-        "free_bytes": int(free),
-        "total_bytes": int(total),
+        "total_bytes": int(properties.total_memory),
     }
 
 

@@ -34,7 +34,7 @@ def run(given: Dict[str, Any]) -> None:
 
 def is_oom(problem: BaseException) -> bool:
     """Whether the memory of the device, or of the machine, did not suffice."""
-    return isinstance(problem, MemoryError) or "out of memory" in str(problem)
+    return fitting.is_oom(problem)
 
 
 class Measurement:

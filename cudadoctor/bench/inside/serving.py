@@ -7,10 +7,14 @@ import os
 import select
 import signal
 import sys
+import time
 import warnings
 from typing import Any, Dict, List
 
 from . import wire
+
+REAP_S = 0.2
+"""How often it is looked whether a runner has ended."""
 
 
 class Runner:
@@ -52,8 +56,8 @@ class Stable:
         elif number in self.runners:
             _write(self.runners[number].to, order)
 
-    def pass_on(self, number: int) -> None:
-        """Whole lines of a runner go to whoever ordered it, with its number."""
+    def pass_on(self, number: int) -> bool:
+        """Whole lines of a runner go to whoever ordered it; False where its pipe has closed."""
         runner = self.runners[number]
         data = os.read(runner.back, 1 << 16)
         *lines, runner.rest = (runner.rest + data).split(b"\n")
@@ -62,11 +66,19 @@ class Stable:
                 wire.forward(line + b"\n")
             else:
                 runner.trace.append(line.decode("utf-8", "replace"))
-        if not data:
+        return bool(data)
+
+    def reap(self) -> None:
+        """Tell of those that have ended. Workers of a loader may keep their pipes open."""
+        for number, runner in list(self.runners.items()):
+            pid, status = os.waitpid(runner.pid, os.WNOHANG)
+            if not pid:
+                continue
+            while select.select([runner.back], [], [], 0)[0] and self.pass_on(number):
+                pass
             del self.runners[number]
             os.close(runner.to)
             os.close(runner.back)
-            _, status = os.waitpid(runner.pid, 0)
             wire.say("over", id=number, detail=_ending(status, runner.trace))
 
 
@@ -76,10 +88,11 @@ def serve() -> None:
     going = True
     while going:
         backs = {runner.back: number for number, runner in stable.runners.items()}
-        ready = select.select([wire.ears()] + list(backs), [], [])[0]
-        for descriptor in ready:
-            if descriptor in backs:
-                stable.pass_on(backs[descriptor])
+        ready = select.select([wire.ears()] + list(backs), [], [], REAP_S)[0]
+        closed = [one for one in ready if one in backs and not stable.pass_on(backs[one])]
+        if closed:
+            time.sleep(0.01)  # its process ends a moment after its pipe
+        stable.reap()
         if wire.ears() in ready:
             going = stable.orders()
     for runner in stable.runners.values():

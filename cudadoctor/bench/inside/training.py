@@ -116,7 +116,8 @@ class Recorded:
         self.training.optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        # The loader's thread that pins batches calls CUDA too; only this thread is recorded.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.loss = self.training.eager(self.batch)
 
 
