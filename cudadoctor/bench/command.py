@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudadoctor import __version__
@@ -33,7 +35,7 @@ CLOSING_S = 1.0
 
 
 def run(asked: Asked) -> int:
-    """0 where something was measured, 1 where nothing could be, 130 after Ctrl-C."""
+    """0 where something was measured, 1 where nothing could be, 130 after Ctrl-C (143 TERM)."""
     _refuse(asked)
     from cudadoctor import early
     from cudadoctor.examine import Look, NoInterpreter, examine
@@ -56,7 +58,7 @@ def run(asked: Asked) -> int:
             result = Bench(asked, machine, stable).measured()
     finally:
         stable.end()
-    return _ended(result, asked, interrupted=stable.stopped)
+    return _ended(result, asked, stable.stopped)
 
 
 def _refuse(asked: Asked) -> None:
@@ -71,6 +73,12 @@ def _refuse(asked: Asked) -> None:
             refuse(f"--only {name!r} is no technique{meant}")
     if asked.chart and not asked.chart.endswith((".svg", ".png")):
         refuse(f"--chart {asked.chart!r} names neither an SVG nor a PNG: end it in .svg or .png")
+    if asked.chart and asked.chart.endswith(".png") and find_spec("PIL") is None:
+        refuse("--chart: a PNG needs Pillow, which is not installed: name a file that ends in .svg")
+    for file in (asked.chart, asked.output):
+        # Told before the measuring, not after it.
+        if file and not Path(file).absolute().parent.is_dir():
+            refuse(f"cannot write to {file}: there is no such folder")
     if asked.chart and asked.chart.endswith(".png"):
         from cudadoctor.bench import charts
 
@@ -78,14 +86,14 @@ def _refuse(asked: Asked) -> None:
             refuse(why)
 
 
-def _ended(result: BenchResult | str, asked: Asked, *, interrupted: bool) -> int:
-    """Print what there is; the exit code."""
+def _ended(result: BenchResult | str, asked: Asked, stopped: int) -> int:
+    """Print what there is; the exit code. stopped: that of the signal which ended it, else 0."""
     if isinstance(result, str):
         sys.stderr.write(f"cudadoctor: nothing was measured: {result}\n")
-        return 130 if interrupted else 1
+        return stopped or 1
     measured = any(one.baseline.rounds for one in result.workloads)
     shown(result, asked, keep=measured)
-    return 130 if interrupted else 0 if measured else 1
+    return stopped or (0 if measured else 1)
 
 
 @contextmanager
@@ -99,7 +107,7 @@ def _interruptible(stable: Stable) -> Iterator[None]:
         if stable.stopped:
             stable.end()
             os._exit(128 + number)
-        stable.stop()
+        stable.stop(128 + number)
 
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     for one, old in before.items():
@@ -131,7 +139,7 @@ class Bench:
         try:
             if why := self._looked():
                 return why
-            names = self.asked.workloads or techniques.WORKLOADS
+            names = tuple(dict.fromkeys(self.asked.workloads)) or techniques.WORKLOADS
             for place, name in enumerate(names):
                 self._workload(name, len(names) - place)
         except Interrupted:

@@ -78,6 +78,7 @@ def ground_of(look: dict[str, Any], place: Place) -> Ground:
         compiler=bool(look.get("compiler")),
         triton=bool(look.get("triton")),
         cores=int(look.get("cores") or 1),
+        forks=bool(look.get("forks", True)),
         cpu_bf16=bool(look.get("cpu_bf16")),
     )
 

@@ -40,9 +40,9 @@ def config(workload: str, *techniques: str) -> Config:
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration measured.
 
-    rounds: median seconds a step, of each round; () where it failed. steps: steps of a round.
-    samples_a_step: of one step of the optimiser. peak_bytes: largest memory that torch had in use
-    on a GPU; on a CPU the largest resident size of the process, in which all of torch lies.
+    rounds: seconds a step of each round, over all its steps; () where it failed. steps: steps of a
+    round. samples_a_step: of one step of the optimiser. peak_bytes: largest memory that torch had
+    in use on a GPU; on a CPU by how much the process grew at most (workers of a loader apart).
     driver_bytes: what the driver says that the process held. compile_s: extra seconds of the first
     step, for what compiles, captures or tunes. losses: of the first steps, None where not finite.
     loader_wait_s: seconds of a step in which it waited for its batch. device_s: seconds of a step

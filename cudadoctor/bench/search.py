@@ -83,9 +83,9 @@ class Search:
         self._phase = "first"
         self._each_s = 0.0
         self._pending: Heat | None = None
-        self._round: list[Gain] = []
         self._left_over: list[str] = []
-        self._factor = 1
+        self._dropped: list[str] = []
+        self._added = False
         names = only or (*techniques.BY_NAME,)
         for name in names:
             why = techniques.why_not(techniques.technique(name), ground, workload)
@@ -148,11 +148,9 @@ class Search:
     def _begin_to_combine(self) -> None:
         """From the best one alone; what could not be told alone may count once that is in."""
         faster = self._with("faster")
-        if faster:
-            self.best = (faster[0],)
-            self._factor = _factor_of(self.alone[faster[0]])
-        self._candidates = faster[1:] + self._helping(self._with("same"))
-        self._left_over = [one for one in self._candidates if techniques.fits(one, self.best)]
+        self.best = tuple(faster[:1])
+        rest = faster[1:] + self._helping(self._with("same"))
+        self._left_over = [one for one in rest if techniques.fits(one, self.best)]
 
     def _with(self, verdict: str) -> list[str]:
         found = [one for one in self.alone.values() if one.verdict == verdict]
@@ -167,27 +165,24 @@ class Search:
         """Some additions to the best so far, which is what they take turns with."""
         if not self.best or limit_s < 1.5 * self._each_s:
             return None
-        if not self._left_over and not self._chose():
-            return None
+        if not self._left_over and self._added:
+            # What did not help before may help beside what came in since.
+            self._left_over, self._dropped, self._added = self._dropped, [], False
         names = self._together(self._left_over)
         if not names:
             return None
         some = tuple(config(self.workload, *self.best, name) for name in names)
         return Heat(reference=config(self.workload, *self.best), candidates=some, limit_s=limit_s)
 
-    def _chose(self) -> bool:
-        """Add what gained most in this turn; whether there is something to try beside it."""
-        gained = [one for one in self._round if one.verdict == "faster"]
-        self._round = []
-        if not gained:
-            return False
-        winner = max(gained, key=lambda one: one.ratio or 0.0)
-        added = winner.technique
-        self._factor = max(self._factor, _factor_of(winner))
-        self.best = tuple(sorted((*self.best, added)))
-        self._candidates = [one for one in self._candidates if one != added]
-        self._left_over = [one for one in self._candidates if techniques.fits(one, self.best)]
-        return bool(self._left_over)
+    def _add(self, gained: list[Gain], others: list[str]) -> None:
+        """Add what gained most; what gained less is tried beside it next, the others at the end."""
+        gained = sorted(gained, key=lambda one: -(one.ratio or 0.0))
+        winner = gained[0].technique
+        self.best = tuple(sorted((*self.best, winner)))
+        self._added = True
+        waiting = [one.technique for one in gained[1:]] + self._left_over
+        self._left_over = [one for one in waiting if techniques.fits(one, self.best)]
+        self._dropped = [one for one in self._dropped + others if techniques.fits(one, self.best)]
 
     # --- what came out -------------------------------------------------------------------------
 
@@ -227,15 +222,24 @@ class Search:
         self._pool(raced.reference)
 
     def _took_combined(self, heat: Heat, raced: Raced) -> None:
+        gained: list[Gain] = []
+        others: list[str] = []
         for wanted, candidate in zip(heat.candidates, raced.candidates, strict=True):
-            added = next(one for one in wanted.techniques if one not in self.best)
+            added = next(one for one in wanted.techniques if one not in heat.reference.techniques)
             found = self._gain(added, raced.reference, candidate, (added,))
-            self._round.append(found)
             self._left_over.remove(added)
+            if found.verdict == "faster":
+                gained.append(found)
+            elif found.verdict == "same":
+                others.append(added)
             shown = f"{wanted.name}, against {heat.reference.name}"
             self.combined.append(msgspec.structs.replace(found, technique=shown))
+        if gained:
+            self._add(gained, others)
+        else:
+            self._dropped += others
         if raced.reference.error is not None:
-            self._left_over = []
+            self._left_over, self._added = [], False
 
     def _took_confirmed(self, raced: Raced) -> None:
         self._phase = "over"

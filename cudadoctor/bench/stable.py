@@ -46,7 +46,7 @@ class Stable:
         self.python = python
         self.env = dict(env)
         self.forks = sys.platform.startswith("linux") if forks is None else forks
-        self.stopped = False
+        self.stopped = 0
         self.torch = ""
         self._number = 0
         self._mail: queue.SimpleQueue[tuple[_Child, Line | None]] = queue.SimpleQueue()
@@ -96,9 +96,9 @@ class Stable:
                 return
         self.end()
 
-    def stop(self) -> None:
+    def stop(self, code: int) -> None:
         """From a signal's handler: every waiting `hear` raises Interrupted soon."""
-        self.stopped = True
+        self.stopped = code
 
     def end(self) -> None:
         """End every child."""

@@ -18,7 +18,10 @@ NOTHING = "nothing"
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides where a technique can work. capability: of the GPU, None on a CPU."""
+    """What decides where a technique can work. capability: of the GPU, None on a CPU.
+
+    forks: a loader's workers can be forked, as on Linux. cpu_bf16: the CPU multiplies bf16 itself.
+    """
 
     gpu: bool
     capability: Version | None = None
@@ -26,6 +29,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     compiler: bool = False
     triton: bool = False
     cores: int = 1
+    forks: bool = True
     cpu_bf16: bool = False
 
 
@@ -224,7 +228,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         cost="Processes that need memory and shared memory of their own.",
         code=("DataLoader(dataset, num_workers=4, persistent_workers=True)",),
         helps=_DATA,
-        needs=("cores",),
+        needs=("forks", "cores"),
     ),
     Technique(
         name="cached-data",
@@ -303,6 +307,7 @@ _NEEDS = {
     "cpu": "it is torch's default on a GPU already",
     "cc8": "TF32 needs a GPU of compute capability 8.0 or newer",
     "compiles": "",
+    "forks": "the bench starts a loader's workers by fork, and this system has none",
     "cores": "the loader would have no core of its own: there is one core",
 }
 
@@ -327,7 +332,8 @@ def _met(need: str, ground: Ground) -> bool:
         return ground.gpu and ground.capability is not None and ground.capability >= Version("8.0")
     if need == "compiles":
         return not _no_compiler(ground)
-    return {"cuda": ground.gpu, "cpu": not ground.gpu, "cores": ground.cores > 1}[need]
+    met = {"cuda": ground.gpu, "cpu": not ground.gpu, "cores": ground.cores > 1}
+    return (met | {"forks": ground.forks})[need]
 
 
 def _no_compiler(ground: Ground) -> str:

@@ -133,6 +133,26 @@ def test_what_gains_only_beside_the_best_is_found() -> None:
     assert {"loader-workers", "amp-bf16"} <= set(search.result().best)
 
 
+def test_what_was_added_stays_where_the_time_ends() -> None:
+    search = Search("decoder", H200, 64.0, only=("amp-bf16", "sdpa", "fused-optimizer", "tf32"))
+    speed = product(amp_bf16=3.0, sdpa=1.2, fused_optimizer=1.1, tf32=1.5)
+    heats = searched(search, speed)
+    assert {"amp-bf16", "tf32"} <= set(search.result().best)
+    assert set(heats[-1].candidates[0].techniques) == set(search.result().best)
+
+
+def test_a_second_chance_comes_after_what_was_added() -> None:
+    """Of three that are tried together only one counts at first, and a second beside it."""
+
+    def speed(names: tuple[str, ...]) -> float:
+        graphs = 1.5 if {"amp-bf16", "fused-optimizer"} <= set(names) else 1.0
+        return graphs * (2.0 if "sdpa" in names else 1.0) * (1.3 if "amp-bf16" in names else 1.0)
+
+    search = Search("decoder", H200, 900.0)
+    searched(search, speed)
+    assert {"sdpa", "amp-bf16", "fused-optimizer"} <= set(search.result().best)
+
+
 def test_where_nothing_gains_the_best_is_the_baseline() -> None:
     search = Search("encoder", CPU, 600.0)
     heats = searched(search, product(compile=0.7))

@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any, Iterator, Tuple
+from typing import Any, Dict, Iterator, Tuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -81,8 +81,12 @@ def _loader(order: Order, dataset: Any, collate: Any, lengths: Any, workers: int
     settings = order.settings
     bucketed = settings.lengths == "bucketed"
     batches = data.Batches(lengths, order.batch, order.seed, bucketed)
-    more = {"persistent_workers": True, "prefetch_factor": AHEAD} if workers else {}
-    # Processes that are forked would inherit CUDA; they never touch it.
+    more: Dict[str, Any] = {}
+    if workers:
+        # Forked also where another way is Python's default: the others cannot find this module.
+        # They inherit a CUDA that is in use, and never touch it.
+        more = {"persistent_workers": True, "prefetch_factor": AHEAD}
+        more["multiprocessing_context"] = "fork"
     return DataLoader(
         dataset,
         batch_sampler=batches,

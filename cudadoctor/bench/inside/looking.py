@@ -24,7 +24,7 @@ def look() -> Dict[str, Any]:
         "devices": [],
         "compiler": compiler(),
         "cores": cores(),
-        "workers": True,
+        "forks": sys.platform.startswith("linux"),
         "cpu_bf16": _cpu_bf16(),
         "triton": _has("triton"),
     }
