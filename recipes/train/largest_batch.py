@@ -5,8 +5,7 @@ by halves. What a failed try held is let go before the next. Larger batches are 
 
 When it helps: one script for GPUs of different size; a GPU with memory left over.
 
-When it hurts: a larger batch is another training: learning rate and schedule belong to it. Once the
-GPU is busy it is no faster.
+When it hurts: a larger batch is another training, with another rate. A busy GPU gets no faster.
 
 How to see it: the sizes tried, below; torch.cuda.max_memory_allocated() of one step.
 
@@ -126,21 +125,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     found, tried = largest(step)
     print(f"tried {', '.join(map(str, tried))} in {time.perf_counter() - started:.2f} s")
     # A GPU's memory comes in blocks: there the next batch that must fail is a good deal larger.
-    exact = fits(step, found) and not fits(step, found + (1 if device == "cpu" else found // 4))
-    left, x = Held.used_bytes, torch.randn(3 * found + 1, WIDTH, device=device)
-    y = x[:, :10].argmax(1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    larger = found + (1 if device == "cpu" else found // 4)
+    if not fits(step, found) or fits(step, larger) or Held.used_bytes:
+        print(f"not proved: {found} is not the largest that fits; {Held.used_bytes} bytes are left")
+        return 1
+    x = torch.randn(3 * found + 1, WIDTH, device=device)
+    y, optimizer = x[:, :10].argmax(1), torch.optim.Adam(model.parameters(), lr=1e-3)
     parts = [step_in_parts(model, optimizer, x, y, found) for _ in range(asked.steps)]
-    impossible = not fits(lambda batch: step_in_parts(*network(device), x, y, batch), len(x))
+    too_many = not fits(lambda batch: step_in_parts(*network(device), x, y, batch), len(x))
     limit_memory(device, 0)
     model, optimizer = network(device)
     whole = [step_in_parts(model, optimizer, x, y, len(x)) for _ in range(asked.steps)]
     off, limit = float((torch.tensor(parts) - torch.tensor(whole)).abs().max()), TOLERANCE[device]
-    held = exact and impossible and left == 0 and off <= limit and whole[-1] < whole[0]
-    what = "fits, a larger one does not" if exact else "is not the largest that fits"
+    held = too_many and off <= limit and whole[-1] < whole[0]
     print(
-        f"{'proved' if held else 'not proved'}: a batch of {found} {what}; {left} bytes are left of"
-        f" {len(tried)} tries; {len(x)} in parts of it have the losses of all at once within"
+        f"{'proved' if held else 'not proved'}: {found} fit, {larger} do not; 0 bytes are left of"
+        f" {len(tried)} tries; {len(x)} in parts of {found} have the losses of all at once within"
         f" {off:.1e} (tolerance {limit:.0e}), which fell to {whole[-1]:.3f}"
     )
     return 0 if held else 1

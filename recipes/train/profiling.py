@@ -13,8 +13,8 @@ How to see it: the table below. In the trace of a GPU: gaps between kernels are 
 "cudaStreamSynchronize" is somebody who waits for a value, "Memcpy HtoD" is a copy.
 
 What goes wrong, and the way out:
-- Nothing is written, the table is empty: prof.step() is missing, or the loop ended before wait +
-  warmup + active steps. on_trace_ready is called at the last active step.
+- Nothing is written, "Profiler must be initialized before getting key averages": prof.step() is
+  missing, or the loop ended before wait + warmup + active steps.
 - One operator takes all the time, once: compilation, tuning or the first allocation was recorded.
   Use schedule(wait=, warmup=, active=).
 - The GPU's part is empty: "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": another profiler runs.
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plain = measured("plain", train(*network_and_batches(*shape)))
     with recording(asked.device, trace) as profiler:
         watched = measured("profiled", train(*network_and_batches(*shape), profiler))
-    top = costliest(profiler, asked.device)
+    top = costliest(profiler, asked.device) if trace.exists() else []
     for name, ms, calls in top:
         print(f"{ms:10.3f} ms {calls:4} calls  {name[:80]}")
     names = named(trace)

@@ -122,12 +122,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         line = f"{name:<15} {sizes[name]:>6} parameters, {correct[name]:.1%} correct"
         print(f"{line}, {statistics.median(ms):.2f} ms a step ({ms[0]:.2f} to {ms[-1]:.2f})")
     large, alone, taught = correct.values()
-    held = large - taught <= TOLERANCE and taught - alone >= GAIN
+    scores = teacher(judged[0])
+    at_best = float(soft_loss(scores, scores).abs())  # a student that says the same as the teacher
+    held = large - taught <= TOLERANCE and taught - alone >= GAIN and at_best < 1e-5
     print(
         f"{'proved' if held else 'not proved'}: {taught:.1%} correct with"
         f" {sizes['teacher'] / sizes['student taught']:.0f} times fewer parameters: at most"
         f" {TOLERANCE:.0%} behind the teacher's {large:.1%}, at least {GAIN:.0%} before the"
-        f" {alone:.1%} of the same student without it"
+        f" {alone:.1%} of the same student without it; what agrees has a loss of {at_best:.0e}"
     )
     return 0 if held else 1
 

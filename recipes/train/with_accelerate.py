@@ -1,8 +1,7 @@
 """Accelerate: the same loop on a CPU, one GPU or many, and a config file for this machine.
 
 What it does: prepare() moves model and data and divides the batches; accelerator.backward() scales
-the loss for accumulation and fp16. `accelerate launch` reads from a config file how many processes
-to start, and in which precision: this script writes the one that fits here. To use it:
+the loss. A config file says how many processes, and which precision: this writes the one for here:
     accelerate launch --config_file accelerate.yaml train.py
 
 When it helps: one script for several machines; DDP, FSDP and DeepSpeed by a file.
@@ -57,6 +56,7 @@ def config_for(capabilities: Sequence[tuple[int, int]]) -> dict[str, Any]:
         "gpu_ids": "all" if capabilities else None,
         "mixed_precision": "bf16" if oldest >= (8, 0) else precision,
         "use_cpu": not capabilities,
+        "debug": False,
     }
 
 

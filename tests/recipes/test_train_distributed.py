@@ -1,0 +1,111 @@
+"""Recipes for several processes: two on this CPU have the losses of one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import pytest
+from train_fixtures import (
+    LIMIT_S,
+    QUIET,
+    STRICT,
+    TRAIN,
+    Mistake,
+    Ran,
+    Recipe,
+    assert_holds,
+    assert_seen,
+    breaches,
+    help_of,
+    ran_with,
+)
+
+# Each process is a Python of its own: it takes what is an error from the environment.
+WARNINGS = {"PYTHONWARNINGS": ",".join(STRICT)}
+RECIPES = (
+    Recipe("ddp.py", says=("alone", "together", "2 processes with 32 samples each")),
+    Recipe("fsdp2.py", says=("this one with 6565 of 13130", "in bf16")),
+)
+SCRIPTS = [recipe.script for recipe in RECIPES]
+WRAPPED = 'DistributedDataParallel(network(device), [device] if kind == "cuda" else None)'
+OWN = "x = whole.chunk(world)[rank]"
+POLICY = "    policy = MixedPrecisionPolicy("
+MISTAKES = (
+    Mistake(
+        "ddp.py",
+        "every epoch has the same order",
+        (("        sampler.set_epoch(epoch)  #", "        pass  #"),),
+    ),
+    Mistake("ddp.py", "nobody averages the gradients", ((WRAPPED, "network(device)"),)),
+    Mistake(
+        "ddp.py",
+        "every process sees all of the data",
+        (("sampler=sampler, drop_last=True)", "shuffle=True, drop_last=True)"),),
+    ),
+    Mistake("fsdp2.py", "all learn from the same part", ((OWN, "x = whole.chunk(world)[0]"),)),
+    Mistake(
+        "fsdp2.py",
+        "the optimiser was made before the sharding",
+        (
+            ("optimizer = torch.optim", "optimizer = vars(model).get('made') or torch.optim"),
+            (POLICY, "    model.made = torch.optim.AdamW(model.parameters(), lr=3e-3)\n" + POLICY),
+        ),
+    ),
+    Mistake(
+        "fsdp2.py",
+        "nothing is sharded",
+        (
+            ("        fully_shard(block, mesh=mesh, mp_policy=policy)\n", "        pass\n"),
+            ("return fully_shard(model, mesh=mesh, mp_policy=policy) or model", "return model"),
+            ("weights.to_local().numel()", "weights.numel()"),
+        ),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def seen(python_cpu: str, tmp_path_factory: pytest.TempPathFactory) -> dict[Mistake, Ran]:
+    """What each script says with its mistake."""
+    return ran_with(python_cpu, tmp_path_factory.mktemp("mistakes"), MISTAKES)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: str(recipe.script))
+def test_a_recipe_proves_its_claim_on_a_cpu(python_cpu: str, recipe: Recipe) -> None:
+    assert_holds(python_cpu, recipe, WARNINGS)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: f"{m.script}: {m.name}")
+def test_a_mistake_is_not_proved(seen: dict[Mistake, Ran], mistake: Mistake) -> None:
+    assert_seen(seen[mistake])
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_recipe_keeps_to_the_conventions(script: str) -> None:
+    assert breaches(TRAIN / script) == []
+
+
+def test_every_recipe_says_its_options(python_cpu: str) -> None:
+    for script, (code, text) in help_of(python_cpu, SCRIPTS).items():
+        assert code == 0, script
+        assert "--device" in text, script
+        assert "--steps" in text, script
+
+
+def test_torchrun_starts_the_script_as_its_docstring_says(python_cpu: str) -> None:
+    script = TRAIN / "ddp.py"
+    text = script.read_text(encoding="utf-8")
+    assert "torchrun --standalone --nproc-per-node=gpu ddp.py" in text
+    assert re.search(r"torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=\S+ --rdzv-backend=", text)
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4")
+    child = subprocess.run(
+        [python_cpu, "-B", *words, str(script), "--steps", "2"],
+        env={**os.environ, **QUIET},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.splitlines()[-1].startswith("proved: 4 processes with 16 samples each")

@@ -1,0 +1,163 @@
+"""Recipes with Accelerate, pytorch-accelerated, DeepSpeed: proved where they are, else skipped.
+
+CUDADOCTOR_TEST_FRAMEWORKS names a Python with the last two; Accelerate is beside a CUDA build.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from train_fixtures import (
+    LIMIT_S,
+    STRICT,
+    TRAIN,
+    Mistake,
+    Recipe,
+    assert_holds,
+    assert_seen,
+    breaches,
+    help_of,
+    ran,
+    ran_with,
+)
+
+ABSENT = (
+    Recipe("with_accelerate.py", ends="skipped: accelerate is not installed here"),
+    Recipe("with_pytorch_accelerated.py", ends="skipped: it is not installed here"),
+    Recipe("with_deepspeed.py", ends="skipped: the config was checked", says=('"stage": 1',)),
+)
+SCRIPTS = [recipe.script for recipe in ABSENT]
+PRESENT = (
+    Recipe("with_pytorch_accelerated.py"),
+    Recipe("with_deepspeed.py", warnings=()),  # deepspeed warns of itself
+)
+MISTAKES = (
+    Mistake(
+        "with_accelerate.py",
+        "backward of the loss itself",
+        (("accelerator.backward(loss)  #", "loss.backward()  #"),),
+    ),
+    Mistake(
+        "with_accelerate.py",
+        "a step for every part",
+        (("with accelerator.accumulate(model):", "if True:"),),
+    ),
+    Mistake(
+        "with_accelerate.py",
+        "the file says something else than was decided",
+        (("ClusterConfig(**config)", "ClusterConfig(**{**config, 'num_processes': 8})"),),
+    ),
+)
+
+
+def framework(name: str) -> str:
+    """A Python with a framework, or the test is skipped."""
+    python = os.environ.get("CUDADOCTOR_TEST_FRAMEWORKS", "")
+    if not python or not Path(python).exists():
+        pytest.skip(
+            "CUDADOCTOR_TEST_FRAMEWORKS names no Python with pytorch-accelerated, deepspeed"
+        )
+    child = subprocess.run([python, "-c", f"import {name}"], capture_output=True, check=False)
+    if child.returncode:
+        pytest.skip(f"{python} has no {name}")
+    return python
+
+
+@pytest.mark.parametrize("recipe", ABSENT, ids=lambda recipe: str(recipe.script))
+def test_without_its_library_a_recipe_is_skipped(python_cpu: str, recipe: Recipe) -> None:
+    assert_holds(python_cpu, recipe)
+
+
+def test_accelerate_has_the_losses_of_the_loop_by_hand(python_cu130: str, tmp_path: Path) -> None:
+    file = tmp_path / "accelerate.yaml"
+    recipe = Recipe("with_accelerate.py", ("--config", str(file)), says=("mixed_precision: no",))
+    assert_holds(python_cu130, recipe, {"HF_HOME": str(tmp_path)})
+    assert "use_cpu: true" in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("recipe", PRESENT, ids=lambda recipe: str(recipe.script))
+def test_a_framework_has_the_losses_of_the_loop_by_hand(recipe: Recipe) -> None:
+    name = recipe.script.removeprefix("with_").removesuffix(".py")
+    assert_holds(framework(name), recipe)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: f"{m.script}: {m.name}")
+def test_a_mistake_is_not_proved(python_cu130: str, tmp_path: Path, mistake: Mistake) -> None:
+    assert_seen(ran_with(python_cu130, tmp_path, [mistake])[mistake])
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_recipe_keeps_to_the_conventions(script: str) -> None:
+    assert breaches(TRAIN / script) == []
+
+
+def test_every_recipe_says_its_options(python_cpu: str) -> None:
+    for script, (code, text) in help_of(python_cpu, SCRIPTS).items():
+        assert code == 0, script
+        assert "--device" in text, script
+        assert "--steps" in text, script
+
+
+def answered(python: str, question: str) -> str:
+    """What a recipe, imported as a module, says to an expression."""
+    child = subprocess.run(
+        [python, "-B", "-c", question],
+        cwd=TRAIN,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    return child.stdout.strip()
+
+
+def test_the_config_of_accelerate_is_of_the_oldest_gpu(python_cpu: str) -> None:
+    gpus = "[(), [(6, 1)], [(7, 5)], [(8, 0), (7, 5)], [(9, 0), (8, 0)]]"
+    asked = f"import json, with_accelerate as w; print(json.dumps([*map(w.config_for, {gpus})]))"
+    found = json.loads(answered(python_cpu, asked))
+    assert [one["mixed_precision"] for one in found] == ["no", "no", "fp16", "fp16", "bf16"]
+    assert [one["num_processes"] for one in found] == [1, 1, 1, 2, 2]
+    assert [one["distributed_type"] for one in found] == ["NO"] * 3 + ["MULTI_GPU"] * 2
+    assert [one["use_cpu"] for one in found] == [True, False, False, False, False]
+
+
+def test_deepspeed_would_take_every_config(python_cpu: str) -> None:
+    capabilities = [(0, 0), (6, 1), (7, 0), (7, 5), (8, 0), (12, 0)]
+    asked = (
+        "import itertools, json, with_deepspeed as w; found = []\n"
+        f"for world, capability in itertools.product((1, 2, 8), {capabilities}):\n"
+        "    c = w.config_for(world, capability, fits=False)\n"
+        "    found.append([capability, c, w.wrong_with(c, world), w.wrong_with(c, world + 1)])\n"
+        "print(json.dumps(found))"
+    )
+    found = json.loads(answered(python_cpu, asked))
+    assert len(found) == 18
+    for capability, config, problems, elsewhere in found:
+        assert problems == []
+        assert elsewhere == ["the batch is no product"]
+        assert config["zero_optimization"] == {"stage": 3}
+        assert config["bf16"]["enabled"] == (capability >= [8, 0])
+        assert config["fp16"]["enabled"] == ([7, 0] <= capability < [8, 0])
+
+
+def test_deepspeed_compiles_only_with_the_toolkit_of_torch(python_cpu: str) -> None:
+    pairs = {
+        ("release 13.0, V13.0.48", "13.0"): True,
+        ("release 13.0, V13.0.48", "13.2"): False,
+        ("release 12.4, V12.4.99", "12.8"): True,
+        ("release 11.8, V11.8.89", "12.8"): False,
+        ("Python 3.11.7", "12.8"): False,
+        ("release 12.4, V12.4.99", None): False,
+    }
+    asked = f"import with_deepspeed as w; print([w.can_build(*one)[0] for one in {[*pairs]}])"
+    assert answered(python_cpu, asked) == str([*pairs.values()])
+
+
+def test_a_cuda_build_says_whether_nvcc_is_its_own(python_cu130: str) -> None:
+    result = ran(python_cu130, TRAIN / "with_deepspeed.py", warnings=STRICT)
+    assert result.code == 0, result.errors
+    assert "CUDA 13.0" in result.lines[1]

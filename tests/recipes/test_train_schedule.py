@@ -1,0 +1,166 @@
+"""Recipes about how long, how fast and with how much at once: and what a step is made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from train_fixtures import (
+    STRICT,
+    TRAIN,
+    Mistake,
+    Ran,
+    Recipe,
+    assert_holds,
+    assert_seen,
+    breaches,
+    help_of,
+    ran,
+    ran_with,
+)
+
+RECIPES = (
+    Recipe("early_stopping.py", says=("to the end      80 epochs", "early stopping")),
+    Recipe("one_cycle.py", says=("constant 0.1", "one cycle")),
+    Recipe("largest_batch.py", says=("tried 1, 2, 4, 8,", "0 bytes are left")),
+    Recipe("profiling.py", says=("calls  aten::addmm", "10 of the 10 costliest")),
+)
+SCRIPTS = [recipe.script for recipe in RECIPES]
+RETRY = (
+    "        failed = True  # no more in here: the exception still holds every tensor of the step\n"
+)
+BISECTED = "        good, bad = (tried[-1], bad) if fits(step, tried[-1]) else (good, tried[-1])\n"
+INSIDE = """        try:
+            step(tried[-1])
+            good = tried[-1]
+        except RuntimeError:
+            middle = (good + tried[-1]) // 2
+            good, bad = (middle, tried[-1]) if fits(step, middle) else (good, middle)
+"""
+MISTAKES = (
+    Mistake(
+        "early_stopping.py",
+        "the best weights are not copied",
+        (("= copy.deepcopy(model.state_dict())", "= model.state_dict()"),),
+        ("--steps", "40"),
+    ),
+    Mistake(
+        "early_stopping.py",
+        "the last weights are kept",
+        (("        stopping.restore(model)  #", "        pass  #"),),
+        ("--steps", "40"),
+    ),
+    Mistake(
+        "early_stopping.py",
+        "it never ends",
+        (("return self.waited >= self.patience", "return False"),),
+        ("--steps", "40"),
+    ),
+    Mistake(
+        "one_cycle.py",
+        "one step of the schedule in an epoch",
+        (("if scheduler is not None:", "if scheduler is not None and _ % 100 == 99:"),),
+    ),
+    Mistake(
+        "one_cycle.py",
+        "the schedule is for twice as many steps",
+        (("total_steps=steps", "total_steps=2 * steps"),),
+    ),
+    Mistake(
+        "largest_batch.py",
+        "the exception is kept",
+        (
+            (RETRY, "        failed = True\n        SEEN.append(error)\n"),
+            ("WIDTH, MOST =", "SEEN = []\nWIDTH, MOST ="),
+        ),
+    ),
+    Mistake(
+        "largest_batch.py",
+        "the next size is tried before the exception is left",
+        ((BISECTED, INSIDE),),
+    ),
+    Mistake(
+        "largest_batch.py",
+        "the one that failed is returned",
+        (("    return good, tried", "    return bad, tried"),),
+    ),
+    Mistake(
+        "largest_batch.py",
+        "the search ends at powers of two",
+        (("    while bad - good > 1:", "    while False:"),),
+    ),
+    Mistake(
+        "largest_batch.py",
+        "the search trains the model",
+        (("trial = copy.deepcopy(model)", "trial = model"),),
+    ),
+    Mistake(
+        "largest_batch.py",
+        "the parts are not weighed",
+        (("(loss * (len(some_x) / len(x))).backward()", "loss.backward()"),),
+    ),
+    Mistake(
+        "profiling.py",
+        "the profiler is told of no step",
+        (("            profiler.step()  #", "            pass  #"),),
+    ),
+    Mistake(
+        "profiling.py",
+        "too few steps for the schedule",
+        (("wait=1, warmup=2", "wait=10, warmup=20"),),
+    ),
+    Mistake(
+        "profiling.py",
+        "the trace goes nowhere",
+        (("on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(trace)),", ""),),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def seen(python_cpu: str, tmp_path_factory: pytest.TempPathFactory) -> dict[Mistake, Ran]:
+    """What each script says with its mistake."""
+    return ran_with(python_cpu, tmp_path_factory.mktemp("mistakes"), MISTAKES)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: str(recipe.script))
+def test_a_recipe_proves_its_claim_on_a_cpu(
+    python_cpu: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    assert_holds(python_cpu, recipe, {"TMPDIR": str(tmp_path)})
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: f"{m.script}: {m.name}")
+def test_a_mistake_is_not_proved(seen: dict[Mistake, Ran], mistake: Mistake) -> None:
+    assert_seen(seen[mistake])
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_recipe_keeps_to_the_conventions(script: str) -> None:
+    assert breaches(TRAIN / script) == []
+
+
+def test_every_recipe_says_its_options(python_cpu: str) -> None:
+    for script, (code, text) in help_of(python_cpu, SCRIPTS).items():
+        assert code == 0, script
+        assert "--device" in text, script
+        assert "--steps" in text, script
+
+
+def test_a_trace_is_written_where_it_is_asked_for(python_cpu: str, tmp_path: Path) -> None:
+    trace = tmp_path / "mine.json"
+    result = ran(python_cpu, TRAIN / "profiling.py", ("--trace", str(trace)), warnings=STRICT)
+    assert result.code == 0, result.errors
+    names = {one.get("name") for one in json.loads(trace.read_text())["traceEvents"]}
+    assert {"forward", "backward", "optimizer", "aten::addmm"} <= names
+
+
+def test_an_error_that_is_not_of_memory_ends_the_search(python_cpu: str, tmp_path: Path) -> None:
+    script = (TRAIN / "largest_batch.py").read_text(encoding="utf-8")
+    copy = tmp_path / "largest_batch.py"
+    copy.write_text(script.replace("planted: out of memory", "planted: misaligned address"))
+    result = ran(python_cpu, copy)
+    assert result.code == 1
+    assert "planted: misaligned address" in result.errors
+    assert not [line for line in result.lines if "proved" in line]
