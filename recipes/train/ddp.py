@@ -2,10 +2,10 @@
 
 What it does: every process has the whole model and computes its part; backward() averages the
 gradients of all while it still computes, so that all make the same step. Started as
-    python ddp.py                                       itself, with two processes on a CPU
-    torchrun --standalone --nproc-per-node=gpu ddp.py   all GPUs of one machine
-    torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=job1 --rdzv-backend=c10d
-        --rdzv-endpoint=first-host:29500 ddp.py         on each of two machines
+    python ddp.py                                      # itself, with two processes on a CPU
+    torchrun --standalone --nproc-per-node=gpu ddp.py  # all GPUs of one machine
+    torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=job1 --rdzv-backend=c10d \\
+        --rdzv-endpoint=first-host:29500 ddp.py        # on each of two machines
 
 When it helps: the model fits into one GPU, and there are several. Why not DataParallel: one Python
 process drives all, copies the model in every step and gathers all on the first GPU.

@@ -3,10 +3,10 @@
 What it does: fully_shard() gives each process a part of every weight, gradient and moment. A
 block's weights are gathered before it computes and let go after it.
 Started as
-    python fsdp2.py                                       itself, with two processes on a CPU
-    torchrun --standalone --nproc-per-node=gpu fsdp2.py   all GPUs of one machine
-    torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=job1 --rdzv-backend=c10d
-        --rdzv-endpoint=first-host:29500 fsdp2.py         on each of two machines
+    python fsdp2.py                                      # itself, with two processes on a CPU
+    torchrun --standalone --nproc-per-node=gpu fsdp2.py  # all GPUs of one machine
+    torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=job1 --rdzv-backend=c10d \\
+        --rdzv-endpoint=first-host:29500 fsdp2.py        # on each of two machines
 
 When it helps: weights, gradients and moments (16 bytes a weight with Adam) do not fit into one GPU.
 
