@@ -66,8 +66,7 @@ the span in which it lies, and the memory, where it differs. "no difference" mea
 told from noise. An old GPU is one before Turing; Ada stands with Ampere. What has no name after its
 script is not tried by the bench: it changes what is learned, or needs several GPUs.
 """
-LAST = """Written by `python recipes/index.py` from the scripts and `benchmarks/results/`; a test compares
-every byte.
+LAST = """Written by `python recipes/index.py` from scripts and results; a test compares every byte.
 """
 
 

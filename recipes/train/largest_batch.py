@@ -17,7 +17,7 @@ What goes wrong, and the way out:
 - "1.50 GiB is reserved by PyTorch but unallocated": fragments, of many sizes in turn. Set
   PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the start; empty_cache() after a failure.
 - On Windows it becomes slow instead: "CUDA - Sysmem Fallback Policy" in NVIDIA's panel is on.
-- The weights have changed after the search: search with a copy. Samples differ: try the longest.
+- The weights have changed after the search: search with a copy, and with the longest samples.
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ def network(device: str) -> tuple[torch.nn.Module, Any]:
 
 def step_in_parts(model: Any, optimizer: Any, x: torch.Tensor, y: torch.Tensor, part: int) -> float:
     """One whole training step, in parts of this size; the loss of all."""
-    total = 0.0
+    total, device = 0.0, next(model.parameters()).device
     for some_x, some_y in zip(x.split(part), y.split(part), strict=True):
         with torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.tensor):
-            loss = torch.nn.functional.cross_entropy(model(some_x), some_y)
+            scores = model(some_x.to(device))  # only this part lies on the device
+            loss = torch.nn.functional.cross_entropy(scores, some_y.to(device))
         (loss * (len(some_x) / len(x))).backward()
         total += loss.item() * len(some_x) / len(x)
     optimizer.step()
@@ -112,13 +113,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=20)
     asked = parser.parse_args(argv)
-    device = asked.device
-    model, _ = network(device)
+    device, model = asked.device, network(asked.device)[0]
 
     def step(batch: int) -> None:
         trial = copy.deepcopy(model)
-        x, y = torch.zeros(batch, WIDTH, device=device), torch.zeros(batch, device=device)
-        step_in_parts(trial, torch.optim.Adam(trial.parameters()), x, y.long(), batch)
+        x, y = torch.zeros(batch, WIDTH), torch.zeros(batch, dtype=torch.int64)
+        step_in_parts(trial, torch.optim.Adam(trial.parameters()), x, y, batch)
 
     limit_memory(device, (8 if device == "cpu" else 256) << 20)
     started = time.perf_counter()
@@ -129,8 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not fits(step, found) or fits(step, larger) or Held.used_bytes:
         print(f"not proved: {found} is not the largest that fits; {Held.used_bytes} bytes are left")
         return 1
-    x = torch.randn(3 * found + 1, WIDTH, device=device)
-    y, optimizer = x[:, :10].argmax(1), torch.optim.Adam(model.parameters(), lr=1e-3)
+    x, optimizer = torch.randn(3 * found + 1, WIDTH), torch.optim.Adam(model.parameters(), lr=1e-3)
+    y = x[:, :10].argmax(1)
     parts = [step_in_parts(model, optimizer, x, y, found) for _ in range(asked.steps)]
     too_many = not fits(lambda batch: step_in_parts(*network(device), x, y, batch), len(x))
     limit_memory(device, 0)
