@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cudadoctor.render.shells import ShellName
     from cudadoctor.repair.chosen import Chosen
     from cudadoctor.repair.place import Place
-    from cudadoctor.repair.records import Begun, Opinion
+    from cudadoctor.repair.records import Begun, Opinion, Task
     from cudadoctor.repair.room import Download
     from cudadoctor.repair.words import Outcome
 
@@ -43,6 +43,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 def fix(asked: Asked, open_journal: Callable[[str], Journal] = Journal.of) -> int:
     """Apply, resume, undo or forget a repair. 0 cured or nothing to do, 1 not cured."""
+    _hold_streams()
     _refuse_what_needs_a_word(asked)
     following = Following(verbose=asked.verbose > 0)
     call = Call(asked=asked, following=following, open_journal=open_journal)
@@ -53,6 +54,19 @@ def fix(asked: Asked, open_journal: Callable[[str], Journal] = Journal.of) -> in
             ended = earlier.act(asked, open_journal, following, interrupts, _agreed_to(asked))
         return _shown(ended, asked, None, None)
     return _repair(call)
+
+
+def _hold_streams() -> None:
+    """Stand in for streams that were closed, or the journal would be opened in their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            stream = os.fdopen(number, mode, encoding="utf-8", closefd=False)
+            setattr(sys, name, stream)
 
 
 def _refuse_what_needs_a_word(asked: Asked) -> None:
@@ -70,22 +84,27 @@ def _repair(call: Call) -> int:
     from cudadoctor.repair import begin, chosen, earlier, place, refused
 
     asked = call.asked
-    _refuse_unfinished(earlier.with_journal(asked.python), call)
+    prefix = earlier.with_journal(asked.python)
+    _refuse_unfinished(prefix, call)
+    known = _repairs_in(prefix, call)
     judged, before = _looked(asked)
     steps = chosen.chosen(judged.plan)
-    prefix = judged.machine.python.prefix
-    project = prefix is not None and refused.holds_a_project(prefix)
+    home = judged.machine.python.prefix
+    project = home is not None and refused.holds_a_project(home)
     where = place.place_of(judged.machine, steps.steps, project=project)
     _tell(_plan_lines(judged, steps, where), asked)
     tasks = chosen.tasks_of(steps, judged.machine, _shell(asked, judged))
     if where is None or not any(task.commands or task.files for task in tasks):
         return _shown(_nothing_applied(judged, steps, asked), asked, judged, before)
     _refuse_place(judged, where, call)
+    if prefix is None or not os.path.samefile(prefix, _nearest(where.prefix)):
+        known = _repairs_in(where.prefix, call)
     if not _agreed_to(asked)("Apply", ""):
         return _shown(_unchanged("Nothing was changed.", 1), asked, judged, before)
     first = begin.begun(where, judged.machine, tasks, before, begin.options_of(asked))
     why, download = _in_the_way(where, judged, steps, call)
-    ended = _unchanged(why, 1) if why else _begin(first, where, download, call)
+    why = why or _led_elsewhere(tasks, call)
+    ended = _unchanged(why, 1) if why else _begin(first, where, download, known, call)
     return _shown(ended, asked, judged, before)
 
 
@@ -138,20 +157,49 @@ def _in_the_way(
     return (f"Nothing was changed: {why}." if why else None), download
 
 
-def _begin(first: Begun, where: Place, download: Download | None, call: Call) -> Outcome:
+def _led_elsewhere(tasks: tuple[Task, ...], call: Call) -> str | None:
+    from cudadoctor.repair import refused
+    from cudadoctor.repair.applied import not_heeded
+
+    if names := not_heeded(os.environ):
+        call.following.say(f"not heeded, to change this environment only: {', '.join(names)}")
+    sentence = refused.elsewhere_by_configuration(tasks, os.environ)
+    return f"Nothing was changed: {sentence}." if sentence else None
+
+
+def _nearest(folder: str) -> str:
+    return folder if os.path.isdir(folder) else os.curdir
+
+
+def _repairs_in(prefix: str | None, call: Call) -> tuple[str, ...]:
+    """The names of the repairs that are known."""
+    return tuple(one.id for one in call.open_journal(prefix).stories()) if prefix else ()
+
+
+def _begin(
+    first: Begun, where: Place, download: Download | None, known: tuple[str, ...], call: Call
+) -> Outcome:
     """Repair, where no other repair runs and the disk suffices."""
     from cudadoctor.repair import begin
+    from cudadoctor.repair.journal import FOLDER
+    from cudadoctor.repair.records import JournalError
     from cudadoctor.repair.restore import remove_made
     from cudadoctor.repair.transaction import Transaction
 
     try:
         with Interrupts() as interrupts, call.open_journal(where.prefix) as journal:
+            if tuple(one.id for one in journal.stories()) != known:
+                return _unchanged(
+                    "Nothing was changed: another cudadoctor repaired it meanwhile.", 1
+                )
             if sentence := begin.no_room(where, download, journal.folder):
                 remove_made(first.made)
                 return _unchanged(f"Nothing was changed: {sentence}.", 1)
             return Transaction(journal, first, call.following, interrupts, os.environ).run()
     except Busy:
         return _unchanged(f"Nothing was changed: another cudadoctor repairs {where.prefix}.", 1)
+    except JournalError as error:
+        return _unchanged(f"Nothing was changed: {where.prefix}/{FOLDER}: {error}.", 1)
     except OSError as error:
         return _unchanged(f"Nothing was changed: {where.prefix}: {error.strerror}.", 1)
 

@@ -116,16 +116,34 @@ class Command:
         return tuple(line for line in lines if line.strip())[-most:]
 
 
+ELSEWHERE = (
+    *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_REQUIREMENT", "PIP_EDITABLE"),
+    *("UV_SYSTEM_PYTHON", "UV_PYTHON", "UV_PROJECT", "UV_WORKING_DIRECTORY", "UV_DRY_RUN"),
+    *("PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE"),
+)
+"""Variables with which a package manager changes something else than the examined environment; of
+PYTHONPATH pip uninstalls what lies there, where it runs in no virtual environment."""
+_OFF = ("PIP_USER", "PIP_DRY_RUN", "PIP_REQUIRE_VIRTUALENV", "PIP_IGNORE_INSTALLED")
+"""The same as switches, which also a configuration file may turn on."""
+
+
+def not_heeded(own: Mapping[str, str]) -> tuple[str, ...]:
+    """The user's variables that a package manager is not told of."""
+    on = (
+        name for name in _OFF if own.get(name, "0").lower() not in ("", "0", "false", "no", "off")
+    )
+    return (*(name for name in ELSEWHERE if own.get(name)), *on)
+
+
 def environment(own: Mapping[str, str], variables: Mapping[str, str | None]) -> dict[str, str]:
     """The environment for a package manager: the user's own, with nothing that would ask or lead
     out of the examined environment. variables: of the steps (None: unset)."""
-    found = dict(own)
-    for name in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "UV_SYSTEM_PYTHON"):
-        found.pop(name, None)
+    found = {name: value for name, value in own.items() if name not in ELSEWHERE}
+    found |= dict.fromkeys(_OFF, "0")
     found |= {
         "PIP_NO_INPUT": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_USER": "0",
+        "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
         "UV_NO_PROGRESS": "1",
         "CONDA_ALWAYS_YES": "true",

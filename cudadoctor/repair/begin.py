@@ -53,6 +53,7 @@ def begun(
         doctor=__version__,
         examined=machine.python.executable or "",
         afterwards=place.python,
+        prefix=place.prefix,
         roots=place.roots,
         tasks=tasks,
         before=before,
@@ -83,6 +84,7 @@ def refusal(machine: Machine, place: Place, *, allow_shared: bool) -> str | None
     reasons = (
         None if allow_shared else refused.shared(machine, place),
         refused.owned_by_another(place),
+        refused.leads_out(place, machine.python.site_packages),
         refused.unwritable(place, machine.python.site_packages),
     )
     return next((one for one in reasons if one), None)

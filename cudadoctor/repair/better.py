@@ -39,6 +39,8 @@ def better(before: Opinion, after: Opinion, cured: tuple[str, ...]) -> tuple[boo
     lost = [one for one in failing if one in before.smoke_passed]
     if lost:
         return False, f"the training step fails now: {', '.join(lost)}"
+    if before.smoke_passed and not (after.smoke_passed or after.smoke_failed):
+        return False, "the training step ran before and does not run now"
     new = [one for one in after.told if one not in before.grave]
     if new:
         return False, f"there is a new finding: {', '.join(new)}"
@@ -49,7 +51,7 @@ def better(before: Opinion, after: Opinion, cured: tuple[str, ...]) -> tuple[boo
         return True, f"the verdict was {before.verdict} and is {after.verdict}"
     if not still and gone:
         return True, f"{', '.join(gone)} is cured"
-    if gone:
+    if gone and (set(gone) & set(cured) or not cured):
         return True, f"{', '.join(gone)} is cured, {', '.join(still)} is not"
     if still:
         return False, f"{', '.join(still)} is still there"

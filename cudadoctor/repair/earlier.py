@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
 from cudadoctor.repair import refused
+from cudadoctor.repair.aside import Aside, set_aside
+from cudadoctor.repair.belongs import in_its_place, was_moved
 from cudadoctor.repair.following import Following
 from cudadoctor.repair.journal import FOLDER, NAME, Busy, Journal
 from cudadoctor.repair.manifest import ManifestError, differing, packages_of
@@ -19,8 +22,9 @@ from cudadoctor.repair.records import (
     Story,
 )
 from cudadoctor.repair.restore import RestoreError
+from cudadoctor.repair.snapshot import MANIFEST
 from cudadoctor.repair.transaction import Transaction, edited, still_running
-from cudadoctor.repair.words import Outcome, lost
+from cudadoctor.repair.words import Outcome, command, kept_aside, lost
 from cudadoctor.wrong_use import refuse
 
 if TYPE_CHECKING:
@@ -53,11 +57,19 @@ def act(
             if story is None or (asked.resume and not story.unfinished):
                 why = f"Nothing to {word}: {_said(journal)}."
                 return Outcome(kind="nothing", code=0, why=why, journal=journal.path)
-            _refuse_root(story, prefix)
-            acting = Transaction(journal, story.begun, following, interrupts, os.environ)
+            begun = in_its_place(story.begun, prefix)
+            _refuse_root(begun, prefix)
+            acting = Transaction(journal, begun, following, interrupts, os.environ)
             if asked.undo:
                 return _undo(acting, story, ask)
-            return _resume(acting, story) if asked.resume else _forget(acting, story)
+            if asked.forget:
+                return _forget(acting, story)
+            if was_moved(story.begun, prefix) and story.stage in ("untouched", "changing"):
+                undo = command("--undo", begun.afterwards)
+                refuse(
+                    f"the repair was begun in {story.begun.prefix}: take it back here with {undo}"
+                )
+            return _resume(acting, story)
     except Busy:
         refuse(f"another cudadoctor is repairing {prefix}: wait for it")
     except JournalError as error:
@@ -129,8 +141,8 @@ def _said(journal: Journal) -> str:
     return ends.get(told[-1].stage, "the last repair is over")
 
 
-def _refuse_root(story: Story, prefix: str) -> None:
-    place = Place(prefix=prefix, roots=story.begun.roots, python=story.begun.afterwards)
+def _refuse_root(begun: Begun, prefix: str) -> None:
+    place = Place(prefix=prefix, roots=begun.roots, python=begun.afterwards)
     if sentence := refused.owned_by_another(place) or refused.unwritable(place, None):
         refuse(sentence)
 
@@ -157,10 +169,10 @@ def _in_use(acting: Transaction) -> str | None:
 
 
 def _can_be_brought_back(acting: Transaction) -> bool:
-    """Whether the record of what was there can still be read."""
+    """Whether the record of what was there is whole. Raises OSError where it cannot be read now."""
     try:
         acting.snapshot.entries()
-    except (OSError, ManifestError):
+    except (FileNotFoundError, NotADirectoryError, ManifestError):
         return False
     return True
 
@@ -169,7 +181,12 @@ def _gone(acting: Transaction) -> Outcome:
     """Somebody removed what was kept: the repair is closed, so that another may begin."""
     acting.journal.append(Forgotten(id=acting.begun.id))
     folder = acting.snapshot.folder
-    why = f"{folder} is gone or damaged, so nothing can be brought back: make the environment anew."
+    rest = f"{folder} is gone"
+    if os.path.isdir(folder):  # what is left of it may be of use to a person
+        away = os.path.join(acting.journal.folder, f"damaged-{acting.begun.id}")
+        os.rename(folder, away)
+        rest = f"the record is damaged (its files lie under {away})"
+    why = f"{rest}, so nothing can be brought back: make the environment anew."
     return Outcome(kind="stuck", code=1, why=why, journal=acting.journal.path)
 
 
@@ -183,8 +200,10 @@ def _would_be_lost(acting: Transaction) -> str | None:
 
 
 def _restored(acting: Transaction, *, undo: bool, code: int) -> Outcome:
+    aside = Aside()
     try:
         with acting.following.doing("bringing back what was there"):
+            aside = set_aside(acting.snapshot, _last_word_ns(acting))
             restored = acting.bring_back("asked for", undo=undo)
     except RestoreError as error:
         why = f"Not all could be brought back: {error}. Cure that, then run the same again."
@@ -194,9 +213,19 @@ def _restored(acting: Transaction, *, undo: bool, code: int) -> Outcome:
         kind="undone",
         code=code,
         why=f"All is as it was before the repair ({counts}).",
-        notes=edited(restored),
+        notes=(*edited(restored), *kept_aside(aside.paths, aside.folder)),
         journal=acting.journal.path,
     )
+
+
+def _last_word_ns(acting: Transaction) -> int:
+    """When the repair last said or did something, as the file system dates it."""
+    if acting.snapshot.left() is not None:
+        return 0
+    for path in (acting.log, os.path.join(acting.snapshot.folder, MANIFEST)):
+        with contextlib.suppress(OSError):
+            return os.stat(path).st_mtime_ns
+    return 0
 
 
 def _never_begun(acting: Transaction, code: int) -> Outcome:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from cudadoctor.repair.belongs import demand_own
 from cudadoctor.repair.records import JournalError, Record, Story, line_of, open_story, read
 from cudadoctor.repair.records import stories as told_by
 
@@ -61,6 +63,7 @@ class Journal:
         """Write a record and wait until it is on disk, before what it announces is done."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
         new = not self.exists
+        self._unshared()
         number = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
         try:
             os.ftruncate(number, _whole(number))
@@ -72,8 +75,16 @@ class Journal:
         if new:
             synced_folder(self.folder)
 
+    def _unshared(self) -> None:
+        """A copy of the environment made of hard links must not write into this one's journal."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(self.path).st_nlink > 1:
+                shutil.copy2(self.path, f"{self.path}.new")
+                os.replace(f"{self.path}.new", self.path)
+
     def __enter__(self) -> Journal:
         os.makedirs(self.folder, mode=0o755, exist_ok=True)
+        demand_own(self.folder)
         self._lock = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _locked(self._lock)

@@ -54,9 +54,29 @@ def loads(data: bytes) -> tuple[Entry, ...]:
         raise ManifestError("the record of what was there is not whole")
     decode = msgspec.json.Decoder(Entry).decode
     try:
-        return tuple(_meant(decode(line)) for line in lines)
+        entries = tuple(_meant(decode(line)) for line in lines)
+        _demand_sound(entries)
     except (msgspec.DecodeError, ValueError) as error:
         raise ManifestError(f"the record of what was there cannot be read: {error}") from error
+    return entries
+
+
+def _demand_sound(entries: Iterable[Entry]) -> None:
+    """No entry may lead out of its root: by its words, or through what is no folder of it."""
+    folders: set[tuple[int, str]] = set()
+    for one in entries:
+        parts = one.path.split("/")
+        above = one.path.rpartition("/")[0]
+        if one.root < 0 or {"", ".", ".."} & set(parts) or _is_windows_path(one.path):
+            raise ValueError(f"it leads elsewhere: {one.path!r}")
+        if above and (one.root, above) not in folders:
+            raise ValueError(f"it leads through what is no folder: {one.path!r}")
+        if one.kind == "folder":
+            folders.add((one.root, one.path))
+
+
+def _is_windows_path(path: str) -> bool:
+    return os.sep != "/" and any(sign in path for sign in "\\:")
 
 
 def copied_rather(path: str, size: int) -> bool:
@@ -104,14 +124,15 @@ def _unsafe(text: str) -> str:
 
 def differing(before: Iterable[Entry], now: Iterable[Entry]) -> Iterator[str]:
     """Paths that came, went or changed from one manifest to another, byte code left out."""
-    old = {(one.root, one.path): _face(one) for one in before if not _is_byte_code(one.path)}
-    new = {(one.root, one.path): _face(one) for one in now if not _is_byte_code(one.path)}
+    old = {(one.root, one.path): face(one) for one in before if not is_byte_code(one.path)}
+    new = {(one.root, one.path): face(one) for one in now if not is_byte_code(one.path)}
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             yield key[1]
 
 
-def _face(entry: Entry) -> tuple[object, ...]:
+def face(entry: Entry) -> tuple[object, ...]:
+    """What tells two states of one thing apart without reading it."""
     if entry.kind in ("folder", "special"):
         return ("folder",)
     if entry.kind == "symlink":
@@ -119,7 +140,8 @@ def _face(entry: Entry) -> tuple[object, ...]:
     return ("file", entry.size, entry.mtime_ns)
 
 
-def _is_byte_code(path: str) -> bool:
+def is_byte_code(path: str) -> bool:
+    """Whether Python makes it anew by itself."""
     return path.endswith((".pyc", "__pycache__")) or "/__pycache__/" in path
 
 

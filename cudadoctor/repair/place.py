@@ -20,7 +20,7 @@ _OF_AN_ENVIRONMENT = (
 """What package managers write at the top of a virtual environment."""
 _OF_CONDA_ELSEWHERE = ("envs", "pkgs", "conda-bld", ".cudadoctor")
 """What lies in conda's prefix and belongs to other environments."""
-_OF_A_PROJECT = ("pixi.toml", "pixi.lock", "pyproject.toml")
+OF_A_PROJECT = ("pixi.toml", "pixi.lock", "pyproject.toml")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def _environment(prefix: str) -> Root:
 def _project(prefix: str) -> tuple[Root, ...]:
     """pixi writes into the files of its project too."""
     project, mark, _ = prefix.replace("\\", "/").partition("/.pixi/envs/")
-    return (Root(path=project, only=_OF_A_PROJECT),) if mark else ()
+    return (Root(path=project, only=OF_A_PROJECT),) if mark else ()
 
 
 def _system(machine: Machine, prefix: str) -> tuple[Root, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Literal, TypeVar
 
 import msgspec
@@ -70,7 +71,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", omit_
 
 class Begun(_Record, frozen=True, kw_only=True, tag="begun"):
     """A repair starts. examined: the interpreter that was looked at; afterwards: the one to check
-    again. made: folders that did not exist and are made by it."""
+    again. made: folders that did not exist and are made by it. prefix: the environment's folder."""
 
     schema: int
     doctor: str
@@ -81,6 +82,7 @@ class Begun(_Record, frozen=True, kw_only=True, tag="begun"):
     before: Opinion
     options: Options = Options()
     made: tuple[str, ...] = ()
+    prefix: str = ""
 
 
 class SnapshotBegun(_Record, frozen=True, kw_only=True, tag="snapshot-begun"):
@@ -238,6 +240,8 @@ def _record(number: int, line: bytes) -> Record:
         if not isinstance(schema, int) or schema > SCHEMA:
             raise JournalError("the journal was written by a later cudadoctor: use that one")
         record: Record = msgspec.convert(found, Record)
+        if not re.fullmatch(r"[0-9a-z]{1,40}", record.id):  # it becomes the name of a folder
+            raise JournalError(f"line {number} of the journal names no repair")
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         if isinstance(error, JournalError):
             raise

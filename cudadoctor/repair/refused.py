@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cudadoctor.render import inert
+from cudadoctor.render.shells import shell_of
+from cudadoctor.repair.applied import environment
 from cudadoctor.repair.running import used_by
 from cudadoctor.repair.snapshot import walked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from cudadoctor.facts import Machine
     from cudadoctor.repair.place import Place
+    from cudadoctor.repair.records import Task
     from cudadoctor.repair.running import Use
 
 MOST_NAMED = 3
@@ -105,6 +110,72 @@ def unwritable(place: Place, site_packages: str | None) -> str | None:
             return (
                 f"{folder} cannot be written to by this user: run this as its owner, or make an"
                 " environment of your own"
+            )
+    return None
+
+
+def leads_out(place: Place, site_packages: str | None) -> str | None:
+    """Why what a link leads to is not touched: the record follows none, and pip does."""
+    if place.made:
+        return None
+    folders = [site_packages, *(f"{place.prefix}/{name}" for name in ("bin", "Scripts"))]
+    for folder in (one for one in folders if one and os.path.isdir(one)):
+        links = [folder]
+        with contextlib.suppress(OSError), os.scandir(folder) as found:
+            links += sorted(one.path for one in found if one.is_symlink() and one.is_dir())
+        for path in links:
+            real = os.path.realpath(path)
+            if not _is_recorded(place, real):
+                return (
+                    f"{path} leads to {real}, outside of the environment, where an undo could not"
+                    " bring anything back: repair that place itself, or make an environment of"
+                    " your own"
+                )
+    return None
+
+
+def _is_recorded(place: Place, real: str) -> bool:
+    for root in place.roots:
+        folder = os.path.realpath(root.path).rstrip(os.sep) + os.sep
+        rest = (real + os.sep).removeprefix(folder)
+        if real + os.sep == folder or (
+            rest != real + os.sep and root.has(rest.partition(os.sep)[0])
+        ):
+            return True
+    return False
+
+
+def elsewhere_by_configuration(
+    tasks: tuple[Task, ...], env: Mapping[str, str], limit_s: float = 20.0
+) -> str | None:
+    """Why pip would change something else: its configuration file says so, which no variable can
+    take back."""
+    for argv in dict.fromkeys(argv[:3] for task in tasks for argv in task.commands):
+        if argv[1:] != ("-m", "pip"):
+            continue
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            ran = subprocess.run(
+                (*argv, "config", "list"),
+                env=environment(env, {}),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=limit_s,
+            )
+            if sentence := led_elsewhere(ran.stdout.decode("utf-8", "replace"), argv[0]):
+                return sentence
+    return None
+
+
+def led_elsewhere(listed: str, python: str) -> str | None:
+    """The sentence about such a line of `pip config list`; pure."""
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        if re.fullmatch(r"(global|install|uninstall)\.(target|prefix|root|python)", name.strip()):
+            unset = shell_of("bash").shown((python, "-m", "pip", "config", "unset", name.strip()))
+            return (
+                f"pip's configuration says {inert(name.strip())}={inert(value)}, which leads out of"
+                f" this environment: remove it with {unset}"
             )
     return None
 

@@ -11,9 +11,12 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from cudadoctor.repair.journal import FOLDER
-from cudadoctor.repair.manifest import Entry
+from cudadoctor.repair.manifest import Entry, ManifestError
+from cudadoctor.repair.records import Root
 from cudadoctor.repair.snapshot import Snapshot, sha256_of, walked
 
+ASIDE = "set-aside-"
+"""Folders beside the journal with what the user had changed, which nothing removes."""
 _SUFFIX = ".cudadoctor-new"
 _WRITABLE = 0o700
 
@@ -37,6 +40,8 @@ def restore(snapshot: Snapshot) -> Restored:
     Raises RestoreError where that is not possible; ManifestError where the record is not whole.
     """
     entries = snapshot.entries()
+    if any(entry.root >= len(snapshot.roots) for entry in entries):
+        raise ManifestError("the record of what was there belongs to another repair")
     try:
         _make_roots(snapshot, entries)
         brought = sum(_brought(snapshot, entry) for entry in entries)
@@ -116,17 +121,29 @@ def _removed_new(snapshot: Snapshot, entries: Iterable[Entry]) -> int:
     known = {(entry.root, entry.path) for entry in entries}
     count = 0
     for number, root in enumerate(snapshot.roots):
-        new = [
-            path
-            for path, found in walked(root)
-            if (number, path) not in known and _ours_to_remove(found)
-        ]
-        for path in reversed(new):
+        for path in reversed(_new(number, root, known)):
             live = os.path.join(root.path, *path.split("/"))
             with _writable(os.path.dirname(live)):
                 _remove_one(live)
             count += 1
     return count
+
+
+def _new(number: int, root: Root, known: set[tuple[int, str]]) -> list[str]:
+    """What was not there, but for sockets and pipes and the folders that they lie in."""
+    held: set[str] = set()
+    found = []
+    for path, now in walked(root):
+        if (number, path) in known:
+            continue
+        if _ours_to_remove(now):
+            found.append(path)
+            continue
+        above = path.rpartition("/")[0]
+        while above:
+            held.add(above)
+            above = above.rpartition("/")[0]
+    return [path for path in found if path not in held]
 
 
 def _ours_to_remove(found: os.stat_result) -> bool:
@@ -177,9 +194,8 @@ def _proven(snapshot: Snapshot, entries: tuple[Entry, ...]) -> Iterator[str]:
             yield live
     known = {(entry.root, entry.path) for entry in entries}
     for number, root in enumerate(snapshot.roots):
-        for path, found in walked(root):
-            if (number, path) not in known and _ours_to_remove(found):
-                raise RestoreError(f"{path} has come back while it was being removed")
+        for path in _new(number, root, known):
+            raise RestoreError(f"{path} has come back while it was being removed")
 
 
 @contextlib.contextmanager
@@ -190,6 +206,11 @@ def _writable(folder: str) -> Iterator[None]:
         if mode & _WRITABLE != _WRITABLE:
             os.chmod(folder, mode | _WRITABLE)
     yield
+
+
+def made_writable(folder: str) -> contextlib.AbstractContextManager[None]:
+    """The folder, made writable by its owner."""
+    return _writable(folder)
 
 
 def _stat(path: str) -> os.stat_result | None:
@@ -204,6 +225,7 @@ def remove_made(folders: tuple[str, ...]) -> None:
     anybody's lies in them."""
     for number, path in enumerate(reversed(folders)):
         with contextlib.suppress(OSError):
-            if number == 0:
-                shutil.rmtree(os.path.join(path, FOLDER))
+            own = os.path.join(path, FOLDER)
+            if number == 0 and not any(name.startswith(ASIDE) for name in os.listdir(own)):
+                shutil.rmtree(own)
             os.rmdir(path)

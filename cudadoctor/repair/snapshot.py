@@ -101,7 +101,8 @@ class Snapshot:
             with contextlib.suppress(OSError):  # another file system, too many links, not ours
                 os.link(live, place)
                 return entry
-        return _as_copy(entry, copied(live, place))
+        digest = copied(live, place)
+        return _as_copy(described(entry.root, entry.path, os.lstat(place), place), digest)
 
     def _written(self, name: str, data: bytes) -> None:
         path = os.path.join(self.folder, name)

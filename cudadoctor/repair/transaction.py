@@ -252,10 +252,10 @@ class Transaction:
 
     def _sweep(self) -> None:
         """Remove what a kill left of snapshots that nobody needs any more."""
-        needed = {f"before-{one.id}" for one in self.journal.stories() if one.stage != "over"}
-        for name in os.listdir(self.journal.folder):
-            if name.startswith("before-") and name not in needed:
-                Snapshot(self.journal.folder, name.partition("-")[2], ()).remove()
+        told = self.journal.stories()
+        needed = {one.id for one in told if one.stage != "over"}
+        for one in {one.id for one in told} - needed:
+            Snapshot(self.journal.folder, one, ()).remove()
 
     def _forget_older(self) -> None:
         """Only the last repair can be undone: what was kept for earlier ones goes."""

@@ -177,9 +177,19 @@ def lost(packages: tuple[str, ...], paths: int) -> str:
     about = f" (packages: {inert(named)})" if packages else ""
     verb = "file has" if paths == 1 else "files have"
     return (
-        f"{paths} {verb} changed since the repair{about}; the undo brings back the state before it"
-        " and these changes are lost"
+        f"{paths} {verb} changed since the repair{about}; the undo brings back the state before it:"
+        " packages that came since go, files of your own are kept beside the journal"
     )
+
+
+def kept_aside(paths: tuple[str, ...], folder: str) -> tuple[str, ...]:
+    """A note on files that an undo has moved away."""
+    if not paths:
+        return ()
+    some = ", ".join(paths[:3]) + (" and more" if len(paths) > 3 else "")
+    number = "1 file" if len(paths) == 1 else f"{len(paths)} files"
+    verb = "lies" if len(paths) == 1 else "lie"
+    return (f"{number} of your own, changed since the repair, now {verb} under {folder}: {some}.",)
 
 
 def _row(label: str, text: str, width: int) -> Iterable[str]:
