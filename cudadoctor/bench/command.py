@@ -179,7 +179,7 @@ class Bench:
             known,
             slice_s,
             only=self.asked.only,
-            at_once=ground.AT_ONCE_GPU if known.gpu else ground.AT_ONCE_CPU,
+            memory_bytes=self.place.total_bytes,
             shape=_described(name, shape),
         )
         if "error" in shape:
@@ -218,7 +218,7 @@ class Bench:
         return Track(
             device=self.place.device,
             shape=shape,
-            round_s=0.03 if tiny else 0.4,
+            round_s=0.03 if tiny else 0.4 if self.place.device == "cpu" else 0.25,
             warm_s=0.5 if tiny else 3.0,
             share=ground.SHARE_OF_FREE,
             peaks=ground.peaks_of(self.place, knowledge.load(), name),

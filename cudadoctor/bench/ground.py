@@ -15,17 +15,20 @@ from cudadoctor.smoke.inside.choosing import choose
 from cudadoctor.smoke.manners import as_words
 from cudadoctor.versions import version_of
 
-AT_ONCE_CPU, AT_ONCE_GPU = 3, 2
 SHARE_OF_FREE = 0.9
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """The device. name: of the GPU, None on a CPU. error: why what was asked for cannot be had."""
+    """The device. name, total_bytes: of the GPU, None on a CPU.
+
+    error: why what was asked for cannot be had.
+    """
 
     device: str
     name: str | None = None
     capability: str | None = None
     bus_id: str = ""
+    total_bytes: int | None = None
     notes: tuple[str, ...] = ()
     error: str = ""
 
@@ -61,6 +64,7 @@ def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | No
         name=str(known["name"]),
         capability=str(known["capability"]),
         bus_id=str(known["bus_id"]),
+        total_bytes=int(known["total_bytes"]),
         notes=notes,
     )
 

@@ -86,8 +86,12 @@ class Runner:
         return True
 
     def _set_steps(self, step_s: float) -> None:
-        """Steps of the next round: what lasts as long as a round should."""
-        self.steps = max(1, min(MOST_STEPS, round(self.track.round_s / max(1e-6, step_s))))
+        """Steps of the next round: what lasts as long as a round should.
+
+        Workers of a loader hand over their batches together: at least one of each is counted.
+        """
+        least = max(1, int(self.ready.get("workers") or 0))
+        self.steps = max(least, min(MOST_STEPS, round(self.track.round_s / max(1e-6, step_s))))
 
     @property
     def patience_s(self) -> float:

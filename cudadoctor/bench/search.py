@@ -23,6 +23,10 @@ from cudadoctor.bench.techniques import Ground
 ALONE_UNTIL, COMBINED_UNTIL = 0.65, 0.87
 """Shares of a workload's time: then the combination is sought, and then it is proven."""
 TWINS = 2
+AT_ONCE = 3
+"""Candidates that take turns with one reference."""
+ROOM, LARGER = 0.8, 1.5
+"""Part of a GPU's memory for all of them; how much larger than the baseline they are taken for."""
 NO_TIME = judging.OVER
 NOT_REACHED = f"{NO_TIME} before it was tried"
 
@@ -53,7 +57,7 @@ class Raced(msgspec.Struct, frozen=True, kw_only=True):
 class Search:
     """The search for one workload. `next` gives a heat, `take` its outcome, `result` what is known.
 
-    slice_s: the time for it. at_once: how many candidates may run beside the reference.
+    slice_s: the time for it. memory_bytes: of the GPU, None on a CPU.
     """
 
     def __init__(
@@ -63,13 +67,14 @@ class Search:
         slice_s: float,
         *,
         only: tuple[str, ...] = (),
-        at_once: int = 3,
+        memory_bytes: int | None = None,
         shape: str = "",
     ) -> None:
         self.workload = workload
         self.ground = ground
         self.slice_s = slice_s
-        self.at_once = at_once
+        self.memory_bytes = memory_bytes
+        self.at_once = AT_ONCE
         self.shape = shape
         self.noise = judging.noise_of((), gpu=ground.gpu)
         self.baseline: Measured | None = None
@@ -207,6 +212,9 @@ class Search:
         if raced.reference.error is not None or not raced.reference.rounds:
             self.ended = f"the baseline: {raced.reference.error or 'nothing was measured'}"
             return
+        if self.memory_bytes and raced.reference.peak_bytes:
+            fit = int(ROOM * self.memory_bytes / (LARGER * raced.reference.peak_bytes))
+            self.at_once = max(1, min(AT_ONCE, fit - 1))
         self.noise = judging.noise_of((raced.reference, *raced.twins), gpu=self.ground.gpu)
         if raced.bottleneck is not None:
             self.bottleneck = raced.bottleneck

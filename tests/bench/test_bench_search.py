@@ -153,6 +153,21 @@ def test_a_second_chance_comes_after_what_was_added() -> None:
     assert {"sdpa", "amp-bf16", "fused-optimizer"} <= set(search.result().best)
 
 
+@pytest.mark.parametrize(("share", "at_once"), [(0.05, 3), (0.13, 3), (0.15, 2), (0.3, 1)])
+def test_only_so_many_run_at_once_as_the_gpu_can_hold(share: float, at_once: int) -> None:
+    import msgspec
+
+    search = Search("decoder", H200, 900.0, memory_bytes=1000)
+    heat = search.next(0.0)
+    assert heat is not None
+    first = raced(heat, product())
+    peak = msgspec.structs.replace(first.reference, peak_bytes=round(1000 * share))
+    search.take(msgspec.structs.replace(first, reference=peak))
+    following = search.next(4.0)
+    assert following is not None
+    assert len(following.candidates) == at_once
+
+
 def test_where_nothing_gains_the_best_is_the_baseline() -> None:
     search = Search("encoder", CPU, 600.0)
     heats = searched(search, product(compile=0.7))

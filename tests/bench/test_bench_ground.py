@@ -1,0 +1,90 @@
+"""Where it is measured: a GPU that nobody uses, what was asked for, or the CPU, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from cudadoctor import knowledge
+from cudadoctor.bench import ground
+from cudadoctor.facts import Gpu, GpuProcess
+
+
+def look(*names: str) -> dict[str, Any]:
+    devices = [
+        {
+            "index": index,
+            "name": name,
+            "capability": "9.0",
+            "bus_id": f"0000:{index + 1:02x}:00.0",
+            "total_bytes": 1 << 37,
+        }
+        for index, name in enumerate(names)
+    ]
+    return {
+        "available": bool(names),
+        "count": len(names),
+        "built": True,
+        "error": "",
+        "devices": devices,
+        "torch": "2.14.1+cu130",
+        "triton": True,
+        "compiler": "/usr/bin/g++",
+        "cores": 16,
+    }
+
+
+def gpu(index: int, *busy: str) -> Gpu:
+    processes = tuple(GpuProcess(pid=7, name=name) for name in busy)
+    return Gpu(index=index, bus_id=f"00000000:{index + 1:02X}:00.0", processes=processes)
+
+
+def test_a_gpu_that_others_use_is_left_alone_and_told() -> None:
+    found = ground.place_of(look("H200", "H200"), None, (gpu(0, "python"), gpu(1)))
+    assert found.device == "cuda:1"
+    assert found.notes == ("GPU 0 is left alone: other processes use it: python (7)",)
+
+
+def test_what_is_asked_for_is_used_whoever_else_uses_it() -> None:
+    found = ground.place_of(look("H200"), "cuda:0", (gpu(0, "python"),))
+    assert (found.device, found.name, found.error) == ("cuda:0", "H200", "")
+
+
+def test_where_all_gpus_are_in_use_the_cpu_is_measured_and_says_so() -> None:
+    found = ground.place_of(look("H200"), None, (gpu(0, "python"),))
+    assert (found.device, found.name) == ("cpu", None)
+    assert found.notes
+
+
+def test_without_a_gpu_it_is_the_cpu() -> None:
+    assert ground.place_of(look(), None, ()).device == "cpu"
+
+
+def test_a_gpu_that_is_not_there_is_an_error() -> None:
+    assert "there is no cuda:3" in ground.place_of(look("H200"), "cuda:3", None).error
+
+
+def test_what_can_be_tried_follows_from_the_device() -> None:
+    place = ground.place_of(look("NVIDIA H200"), None, None)
+    found = ground.ground_of(look("NVIDIA H200"), place)
+    assert (found.gpu, found.capability, found.torch) == (True, Version("9.0"), Version("2.14.1"))
+    assert (found.triton, found.compiler, found.cores) == (True, True, 16)
+
+
+def test_peaks_are_those_of_the_type_that_torch_computes_in() -> None:
+    place = ground.place_of(look("NVIDIA H200"), None, None)
+    kb = knowledge.load()
+    products = ground.peaks_of(place, kb, "decoder")
+    convolutions = ground.peaks_of(place, kb, "cnn")
+    assert products is not None
+    assert convolutions is not None
+    assert (products.flops, convolutions.flops) == (67e12, 494.7e12)
+    assert ground.peaks_of(ground.Place(device="cpu"), kb, "cnn") is None
+
+
+def test_a_name_that_stands_for_two_boards_has_no_peaks() -> None:
+    kb = knowledge.load()
+    assert kb.peaks("NVIDIA A100-SXM4") is None
+    assert kb.peaks("NVIDIA A100-SXM4-80GB") is not None
+    assert kb.peaks("Tesla V100-SXM2-16GB") is not None
