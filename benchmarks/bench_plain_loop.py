@@ -14,6 +14,7 @@ import json
 import sys
 import time
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -62,19 +63,23 @@ def main() -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    batches = iter(loader_of(data, workload, shape))
     mixed = technique == "amp-bf16"
     kind = device.partition(":")[0]
 
-    def step() -> None:
-        batch = [one.to(device) for one in next(batches)]
-        if last:
-            batch[0] = batch[0].to(memory_format=torch.channels_last)
-        optimizer.zero_grad()
-        with torch.autocast(kind, torch.bfloat16) if mixed else contextlib.nullcontext():
-            loss = models.loss_of(workload, model, batch)
-        loss.backward()
-        optimizer.step()
+    def steps() -> Iterator[None]:
+        """The loop of any training script: a batch stays alive until the next one is there."""
+        for host in loader_of(data, workload, shape):
+            batch = [one.to(device) for one in host]
+            if last:
+                batch[0] = batch[0].to(memory_format=torch.channels_last)
+            optimizer.zero_grad()
+            with torch.autocast(kind, torch.bfloat16) if mixed else contextlib.nullcontext():
+                loss = models.loss_of(workload, model, batch)
+            loss.backward()
+            optimizer.step()
+            yield
+
+    training = steps()
 
     def synchronised() -> float:
         if kind == "cuda":
@@ -82,13 +87,13 @@ def main() -> None:
         return time.monotonic()
 
     for _ in range(10):
-        step()
+        next(training)
     print("ready", flush=True)
     for line in sys.stdin:
-        step()
+        next(training)
         began = synchronised()
         for _ in range(int(line)):
-            step()
+            next(training)
         print((synchronised() - began) / int(line), flush=True)
 
 
