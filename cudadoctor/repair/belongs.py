@@ -20,10 +20,12 @@ def in_its_place(begun: Begun, prefix: str) -> Begun:
     Raises JournalError where it speaks of anything else.
     """
     recorded = os.path.normpath(begun.prefix or prefix)
+    if not os.path.isabs(recorded):
+        raise _strange(recorded)
     if begun.made and os.path.normpath(begun.made[-1]) != recorded:
         raise _strange(begun.made[-1])
     for path in begun.made:
-        if os.path.commonpath((os.path.abspath(path), recorded)) != os.path.normpath(path):
+        if not (os.path.isabs(path) and is_below(recorded, os.path.normpath(path))):
             raise _strange(path)
     for root in begun.roots:
         if not (is_below(root.path, recorded) or _is_pixis(root, recorded)):

@@ -21,7 +21,7 @@ from cudadoctor.repair.records import (
     RolledBack,
     Story,
 )
-from cudadoctor.repair.restore import RestoreError
+from cudadoctor.repair.restore import RestoreError, told_of
 from cudadoctor.repair.snapshot import MANIFEST
 from cudadoctor.repair.transaction import Transaction, edited, still_running
 from cudadoctor.repair.words import Outcome, command, kept_aside, lost
@@ -75,7 +75,7 @@ def act(
     except JournalError as error:
         refuse(f"{journal.path}: {error}")
     except OSError as error:
-        refuse(f"{journal.path} cannot be opened: {error.strerror}")
+        refuse(f"{error.filename or journal.path}: {error.strerror or error}")
 
 
 def with_journal(python: str | None) -> str | None:
@@ -150,8 +150,11 @@ def _refuse_root(begun: Begun, prefix: str) -> None:
 def _undo(acting: Transaction, story: Story, ask: Callable[[str, str], bool]) -> Outcome:
     if (pid := still_running(story)) is not None:
         return _not_yet(acting, pid)
-    if story.stage == "untouched":
+    silent = _changed_silently(acting) if story.stage == "untouched" else None
+    if story.stage == "untouched" and silent is None:
         return _never_begun(acting, 0)
+    if silent and not ask("Undo", silent):
+        return Outcome(kind="unchanged", code=1, why="Nothing was changed.")
     if not _can_be_brought_back(acting):
         return _gone(acting)
     kept = story.stage == "kept"
@@ -190,6 +193,19 @@ def _gone(acting: Transaction) -> Outcome:
     return Outcome(kind="stuck", code=1, why=why, journal=acting.journal.path)
 
 
+def _changed_silently(acting: Transaction) -> str | None:
+    """Where the journal tells of no change: whether there is one, as its end may have been lost."""
+    try:
+        entries = acting.snapshot.entries()
+    except (FileNotFoundError, NotADirectoryError, ManifestError):
+        return None
+    count = sum(1 for _ in differing(entries, acting.snapshot.present()))
+    some = "1 file differs" if count == 1 else f"{count} files differ"
+    return (
+        f"the journal tells of no change, and yet {some} from what was recorded" if count else None
+    )
+
+
 def _would_be_lost(acting: Transaction) -> str | None:
     left = acting.snapshot.left()
     if left is None:
@@ -205,8 +221,9 @@ def _restored(acting: Transaction, *, undo: bool, code: int) -> Outcome:
         with acting.following.doing("bringing back what was there"):
             aside = set_aside(acting.snapshot, _last_word_ns(acting))
             restored = acting.bring_back("asked for", undo=undo)
-    except RestoreError as error:
-        why = f"Not all could be brought back: {error}. Cure that, then run the same again."
+    except (RestoreError, OSError) as error:
+        said = told_of(error) if isinstance(error, OSError) else str(error)
+        why = f"Not all could be brought back: {said}. Cure that, then run the same again."
         return Outcome(kind="stuck", code=1, why=why, journal=acting.journal.path)
     counts = f"{restored.brought} files brought back, {restored.removed} removed"
     return Outcome(
@@ -253,6 +270,9 @@ def _resume(acting: Transaction, story: Story) -> Outcome:
         return _restored(acting, undo=story.undoing, code=0 if story.undoing else 1)
     if story.stage != "untouched" and not _can_be_brought_back(acting):
         return _gone(acting)
+    if story.stage == "untouched" and (sentence := _changed_silently(acting)):
+        undo = command("--undo", acting.begun.afterwards)
+        refuse(f"{sentence}: take it back with {undo} first")
     back = _never_begun(acting, 0) if story.stage == "untouched" else None
     back = back or _restored(acting, undo=False, code=0)
     if back.kind != "undone":

@@ -49,11 +49,12 @@ def restore(snapshot: Snapshot) -> Restored:
         _modes(snapshot, entries)
         edited = tuple(_proven(snapshot, entries))
     except OSError as error:
-        raise RestoreError(_words(error)) from error
+        raise RestoreError(told_of(error)) from error
     return Restored(brought=brought, removed=removed, edited=edited)
 
 
-def _words(error: OSError) -> str:
+def told_of(error: OSError) -> str:
+    """The file, and what is wrong with it."""
     return f"{error.filename or 'a file'}: {error.strerror or error}"
 
 

@@ -301,7 +301,7 @@ def edited(restored: Restored) -> tuple[str, ...]:
     if not restored.edited:
         return ()
     some = ", ".join(restored.edited[:5])
-    return (f"Some tool wrote into files in place, which keep its changes: {some}.",)
+    return (f"Something wrote into these files in place, and they keep what it wrote: {some}.",)
 
 
 def still_running(story: Story) -> int | None:

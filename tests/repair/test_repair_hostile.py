@@ -361,3 +361,44 @@ def test_a_stranger_that_went_away_does_not_excuse_what_was_to_be_cured() -> Non
     after = msgspec.structs.replace(before, grave=("a",), told=("a",))
     assert better(before, after, ("a",)) == (False, "a is still there")
     assert better(before, after, ("a", "b"))[0]
+
+
+# --- a journal or a record that lost its end ---------------------------------------------------
+
+
+@pytest.mark.parametrize("lines", [1, 2])
+def test_a_journal_that_lost_its_end_does_not_cost_the_state_before(
+    broken: Environment, lines: int
+) -> None:
+    """It tells of no change, and the environment is changed."""
+    before = broken.tree()
+    broken.killed_after(5)
+    told = broken.journal.read_bytes().splitlines(keepends=True)
+    broken.journal.write_bytes(b"".join(told[:lines]))
+    for word in ("--undo", "--resume"):
+        ran = broken.fix(word)
+        assert ran.returncode == 2, ran
+        assert "the journal tells of no change, and yet" in said(ran)
+    assert broken.fix("--undo", "--yes").returncode == 0
+    assert broken.tree() == before
+
+
+def test_of_a_damaged_record_the_kept_files_stay(broken: Environment) -> None:
+    broken.killed_after(5)
+    (kept,) = broken.journal.parent.glob("before-*")
+    with (kept / "manifest").open("r+b") as manifest:
+        manifest.truncate(1000)
+    ran = broken.fix("--undo")
+    assert ran.returncode == 1
+    assert "the record is damaged (its files lie under" in said(ran)
+    broken.fix("--yes")
+    assert list(broken.journal.parent.glob("damaged-*/0/lib/python*/site-packages/torchvision*"))
+
+
+def test_a_record_that_cannot_be_read_now_is_not_given_up(broken: Environment) -> None:
+    broken.killed_after(5)
+    (kept,) = broken.journal.parent.glob("before-*")
+    (kept / "manifest").rename(kept / "away")
+    (kept / "manifest").mkdir()
+    assert broken.fix("--undo").returncode == 2
+    assert "forgotten" not in broken.records()
