@@ -110,9 +110,10 @@ def compared(
     plain_s = statistics.median(map(statistics.median, theirs))
     off = statistics.median(pairs) - 1
     fastest = min(map(min, ours)) / min(map(min, theirs)) - 1
+    each = ", ".join(f"{one - 1:+.1%}" for one in pairs)
     print(
         f"{workload:8} {name:14} bench {1e3 * bench_s:9.3f} ms, plain {1e3 * plain_s:9.3f} ms,"
-        f" off {off:+.1%}, fastest rounds {fastest:+.1%} (processes: {', '.join(f'{one - 1:+.1%}' for one in pairs)})",
+        f" off {off:+.1%} (processes: {each}), fastest rounds {fastest:+.1%}",
         flush=True,
     )
     return {
