@@ -47,7 +47,9 @@ def better(before: Opinion, after: Opinion, cured: tuple[str, ...]) -> tuple[boo
     there = (*after.grave, *after.undecided)
     still = [one for one in cured if one in there and one in before.grave]
     gone = [one for one in before.grave if one not in there]
-    if _RANK[after.verdict] > max(_RANK[before.verdict], _RANK["undecided"]):
+    # From undecided to more may be a fact that was not told before: no merit of the repair.
+    by_chance = before.verdict == "undecided" and still and not set(gone) & set(cured)
+    if not by_chance and _RANK[after.verdict] > max(_RANK[before.verdict], _RANK["undecided"]):
         return True, f"the verdict was {before.verdict} and is {after.verdict}"
     if not still and gone:
         return True, f"{', '.join(gone)} is cured"

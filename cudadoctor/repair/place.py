@@ -99,7 +99,10 @@ def _system(machine: Machine, prefix: str) -> tuple[Root, ...]:
     scripts = Root(path=f"{prefix}/bin", only=None)
     if machine.platform.system == "Windows":
         return (Root(path=f"{prefix}/Lib"), Root(path=f"{prefix}/Scripts"))
-    return (Root(path=library, only=(packages,)), scripts) if library else (scripts,)
+    # Debian's Python is /usr, and what pip installs for it goes to /usr/local.
+    base = re.sub(r"/lib(64)?/.*", "", library)
+    beside = () if base in (library, prefix) else (Root(path=f"{base}/bin"),)
+    return (Root(path=library, only=(packages,)), scripts, *beside) if library else (scripts,)
 
 
 def folder_made(step: Step) -> str | None:

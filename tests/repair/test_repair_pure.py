@@ -380,3 +380,12 @@ def test_of_a_tools_last_lines_the_errors_are_told() -> None:
     tail = ("Collecting torch", "WARNING: x", "ERROR: no matching", "ERROR: none found", "done")
     assert telling(tail) == ("ERROR: no matching", "ERROR: none found")
     assert telling(("a", "b")) == ("a", "b")
+
+
+def test_what_pip_installs_beside_debians_python_is_recorded_too() -> None:
+    for library in ("/usr/local/lib/python3.10", "/usr/local/lib64/python3.10"):
+        python = {"kind": "system", "prefix": "/usr", "executable": "/usr/bin/python"}
+        site = {"site_packages": f"{library}/dist-packages"}
+        place = place_of(machine_like("rtx4090-linux", {"python": {**python, **site}}), ())
+        assert place is not None
+        assert [root.path for root in place.roots] == [library, "/usr/bin", "/usr/local/bin"]
