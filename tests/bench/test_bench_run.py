@@ -218,7 +218,7 @@ def test_a_missing_compiler_is_told(python_cpu: str, tmp_path: Path) -> None:
     env = {**environment(tmp_path), "PATH": str(bare)}
     words = ("--scale", "tiny", "--json", "--workload", "decoder", "--only", "compile")
     found = subprocess.run(
-        command(python_cpu, *words, "--minutes", "0.4"),
+        command(python_cpu, *words, "--minutes", "1.5"),
         capture_output=True,
         text=True,
         timeout=120,
@@ -238,9 +238,9 @@ def test_a_missing_compiler_is_told(python_cpu: str, tmp_path: Path) -> None:
 
 def test_a_whole_search_keeps_its_time_and_claims_no_gpu(python_cpu: str, tmp_path: Path) -> None:
     began = time.monotonic()
-    words = ("--minutes", "0.5", "--workload", "decoder", "--only", "sdpa", "--only", "nothing")
+    words = ("--minutes", "1.5", "--workload", "decoder", "--only", "sdpa", "--only", "nothing")
     found = result_of(python_cpu, tmp_path, *words, "--only", "tf32")
-    assert time.monotonic() - began < 40.0
+    assert time.monotonic() - began < 100.0
     assert (found.device, found.gpu, found.cuda, found.driver) == ("cpu", None, None, None)
     (workload,) = found.workloads
     assert workload.baseline.rounds
@@ -250,7 +250,7 @@ def test_a_whole_search_keeps_its_time_and_claims_no_gpu(python_cpu: str, tmp_pa
 
 
 def test_what_slows_is_never_called_a_gain(python_cpu: str, tmp_path: Path) -> None:
-    words = ("--minutes", "0.4", "--workload", "decoder", "--only", "sdpa")
+    words = ("--minutes", "1.5", "--workload", "decoder", "--only", "sdpa")
     found = result_of(python_cpu, tmp_path, *words, "--plant", "sdpa:slow")
     assert found.workloads[0].alone[0].verdict == "slower"
     assert found.workloads[0].best == ()
@@ -279,7 +279,7 @@ def test_ctrl_c_prints_what_is_known(python_cpu: str, tmp_path: Path) -> None:
 
 def test_the_terminal_says_cpu(python_cpu: str, tmp_path: Path) -> None:
     chart = tmp_path / "chart.svg"
-    words = ("--minutes", "0.2", "--workload", "decoder", "--only", "sdpa")
+    words = ("--minutes", "1.5", "--workload", "decoder", "--only", "sdpa")
     found = ran(python_cpu, tmp_path, *words, "--chart", str(chart))
     assert "no GPU was used" in found.stdout
     assert "sdpa" in found.stdout
@@ -309,11 +309,11 @@ def test_no_torch_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_is_not_there_is_no_cpu_run(python_cpu: str, tmp_path: Path) -> None:
-    found = ran(python_cpu, tmp_path, "--device", "cuda", "--minutes", "0.2", code=1)
+    found = ran(python_cpu, tmp_path, "--device", "cuda", "--minutes", "1.5", code=1)
     assert "torch sees no GPU" in found.stderr
     assert found.stdout == ""
 
 
 def test_json_begins_with_its_schema(python_cpu: str, tmp_path: Path) -> None:
-    words = ("--minutes", "0.3", "--workload", "cnn", "--only", "channels-last", "--json")
+    words = ("--minutes", "1.5", "--workload", "cnn", "--only", "channels-last", "--json")
     assert next(iter(json.loads(ran(python_cpu, tmp_path, *words).stdout))) == "schema"
