@@ -69,12 +69,11 @@ def sharded(model: Any, mesh: Any, dtype: torch.dtype | None) -> Any:
 def train(model: Any, rank: int, world: int, steps: int, device: str) -> torch.Tensor:
     """Train on this process's part of every batch; the mean loss of every step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)  # after the sharding
-    teacher = torch.randn(WIDTH, 10, generator=torch.Generator().manual_seed(1))
     losses, clock = list[torch.Tensor](), [time.perf_counter()]
     for step in range(steps):
         whole = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step % 8))
         x = whole.chunk(world)[rank]
-        scores, y = model(x.to(device)).float(), (x @ teacher).argmax(1).to(device)
+        scores, y = model(x.to(device)).float(), x[:, :10].argmax(1).to(device)
         loss = torch.nn.functional.cross_entropy(scores, y)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # of the whole gradient

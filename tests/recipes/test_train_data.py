@@ -119,7 +119,7 @@ MISTAKES = (
         (('        torch.set_rng_state(saved["random"])', "        pass"),),
     ),
 )
-PLACES = (
+PLACES: tuple[tuple[dict[str, str], str], ...] = (
     ({}, "no image that is known here"),
     ({"COLAB_RELEASE_TAG": "release-colab"}, "Google Colab, what stays: /content/drive/MyDrive"),
     ({"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, "Kaggle, what stays: /kaggle/working"),
