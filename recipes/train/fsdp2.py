@@ -107,6 +107,7 @@ def compare(kind: str, steps: int) -> int:
     in_bf16 = train(sharded(network(kind), mesh, torch.bfloat16), rank, world, steps, kind)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     saved = get_model_state_dict(model, options=options)  # by all processes
+    dist.barrier()  # nobody leaves while another still talks to it
     dist.destroy_process_group()
     if rank:
         return 0
