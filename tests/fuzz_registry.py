@@ -242,6 +242,43 @@ def _plain_document(data: bytes) -> object:
     return factfile.from_plain(plain)
 
 
+def _of_repairs() -> Iterator[tuple[str, Parser]]:
+    """What `fix`, `setup`, `--verify`, `--torch` and the bench read: one of them each."""
+    from cudadoctor import wish
+    from cudadoctor.bench import kept
+    from cudadoctor.bench.script import samples
+    from cudadoctor.repair import applied, aside, records, running
+    from cudadoctor.resolver import conda_reading, pip, reading, verdict
+    from cudadoctor.setup import pythons
+
+    texts: tuple[tuple[str, Callable[[str], object]], ...] = (
+        ("bench.kept.loads", lambda text: kept.loads(text.encode("utf-8", "replace"))),
+        (
+            "bench.script.samples.parsed",
+            lambda text: samples.parsed(text.encode("utf-8", "replace").splitlines()),
+        ),
+        ("probes.interpreter.parse_journal", interpreter.parse_journal),
+        ("repair.applied.parse_stat", applied.parse_stat),
+        ("repair.aside.parse_record", lambda text: tuple(aside.parse_record(text))),
+        ("repair.running.parse_maps", running.parse_maps),
+        ("resolver.conda_reading.read", lambda text: conda_reading.read(text, text)),
+        ("resolver.pip.version_in", pip.version_in),
+        ("resolver.reading.named_host", reading.named_host),
+        ("resolver.verdict.shortened", verdict.shortened),
+        ("setup.pythons.launched", pythons.launched),
+        ("wish.wish_of", wish.wish_of),
+    )
+    for name, parse in texts:
+        # Values of other kinds than facts are held to one thing: they come, whatever is read.
+        yield name, Parser((name,), _of_text(lambda text, parse=parse: repr(parse(text))))
+    yield (
+        "repair.records.read",
+        Parser(
+            ("repair.records.read",), lambda data: repr(records.read(data)), (records.JournalError,)
+        ),
+    )
+
+
 def _shebang(host: BabblingHost) -> object:
     return shims.interpreter_of(host, "/usr/bin/pip"), shims.behind_shim(host, "/r/shims/python")
 
@@ -356,6 +393,7 @@ def _texts() -> Iterator[tuple[str, Parser]]:
     for name, parse in simple:
         yield name, Parser((name,), _of_text(parse))
     spoken = language.language("es").spoken
+    yield from _of_repairs()
     yield "language.spoken", Parser(("language.spoken",), _of_text(spoken), slow=True)
     names = ("specifiers.cut", "specifiers.admits", "specifiers.marker_holds", "specifiers.normal")
     yield "specifiers", Parser(names, _of_text(_requirement))
@@ -487,6 +525,20 @@ def parsers() -> dict[str, Parser]:
 
 
 NOT_PARSERS = {
+    "bench.charts.fitted": "lays out our own text",
+    "bench.charts.width_of": "measures a text",
+    "bench.charts.wrapped": "lays out our own text",
+    "bench.results.loads": "reads our own document; its refusals are tested beside it",
+    "bench.showing.say": "prints our own text",
+    "knowledge.update.public.cuda_notes.handle_data": "is called by the reader that is tested",
+    "knowledge.update.public.cuda_notes.read": "hypothesis is in test_knowledge_readers.py",
+    "knowledge.update.public.release_matrix.read": "hypothesis is in test_knowledge_readers.py",
+    "repair.better.opinion": "reads our own document",
+    "repair.following.line": "shows a line of a tool",
+    "repair.manifest.loads": "its refusals are tested in tests/repair",
+    "repair.words.wrapped": "lays out our own text",
+    "wish.is_met": "begins with wish_of, which is registered",
+    "wish.wished": "begins with wish_of, which is registered",
     "commands.written": "writes our own text",
     "knowledge.companions.allows": "reads our own tables",
     "knowledge.tables.version": "reads our own tables",

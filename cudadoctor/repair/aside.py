@@ -107,12 +107,18 @@ def _packaged(
 
 def parse_record(text: str) -> Iterator[tuple[str, str, int | None]]:
     """Path, SHA-256 (hexadecimal, "" where there is none) and size of a RECORD; pure."""
-    for row in csv.reader(io.StringIO(text)):
+    for row in _rows(text):
         path, digest, size = (*row, "", "", "")[:3]
         kind, _, value = digest.partition("=")
         with contextlib.suppress(ValueError):
             plain = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
             yield path, plain if kind == "sha256" else "", int(size) if size.isdigit() else None
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    """The rows up to the first that is none: a RECORD is not longer than its damage lets it be."""
+    with contextlib.suppress(csv.Error):
+        yield from csv.reader(io.StringIO(text, newline=""))
 
 
 def _can_be_had_again(

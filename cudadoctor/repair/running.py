@@ -114,12 +114,9 @@ def _seen(pid: int) -> Seen | None:
 
 def parse_maps(text: str) -> tuple[str, ...]:
     """The files that a process has mapped, each once, those deleted since without the mark."""
-    found = dict.fromkeys(
-        line.split(maxsplit=5)[5].removesuffix(" (deleted)")
-        for line in text.splitlines()
-        if line.count(" /")
-    )
-    return tuple(found)
+    lines = (line.split(maxsplit=5) for line in text.splitlines() if " /" in line)
+    named = (words[5].removesuffix(" (deleted)") for words in lines if len(words) > 5)
+    return tuple(dict.fromkeys(named))
 
 
 def _read(pid: int, name: str) -> str:

@@ -67,6 +67,14 @@ def told(*words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
     return document
 
 
+def sampled(document: dict[str, Any]) -> dict[str, Any]:
+    """The document, where this machine lets a sampler of so little cost look often enough."""
+    ticks = document["figures"]["ticks"]
+    if ticks < 8:
+        pytest.skip(f"looking costs too much here: {ticks} samples")
+    return document
+
+
 def python(code: str, *words: str) -> tuple[str, ...]:
     return (sys.executable, "-c", textwrap.dedent(code), *words)
 
@@ -180,7 +188,7 @@ def test_a_burning_thread_is_seen_and_without_a_gpu_nothing_is_claimed() -> None
 def test_workers_are_told_from_the_process_that_trains(tmp_path: Path, method: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(WORKERS)
-    document = told(sys.executable, str(script), method)
+    document = sampled(told(sys.executable, str(script), method))
     assert document["figures"]["workers"] == 2
     assert document["starved"]["by"] == "data loading" or (
         document["starved"]["likely"] == "data loading"
@@ -192,7 +200,7 @@ def test_what_compiles_for_torch_is_no_worker(tmp_path: Path) -> None:
     pool = tmp_path / "compile_worker.py"
     pool.write_text("import os, time\n[os.fork() for _ in range(2)]\ntime.sleep(4)")
     code = "import subprocess, sys\npool = subprocess.Popen([sys.executable, sys.argv[2]])\n"
-    document = told(*python(code + BURN, "4", str(pool)))
+    document = sampled(told(*python(code + BURN, "4", str(pool))))
     assert document["figures"]["processes"] == 5
     assert document["figures"]["workers"] == 0
     assert document["figures"]["main_thread"] > 0.2
@@ -201,7 +209,7 @@ def test_what_compiles_for_torch_is_no_worker(tmp_path: Path) -> None:
 def test_a_launcher_is_not_taken_for_the_training(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(BURN)
-    document = told("sh", "-c", f"{sys.executable} {script} 4; true")
+    document = sampled(told("sh", "-c", f"{sys.executable} {script} 4; true"))
     assert document["figures"]["processes"] == 2
     assert document["figures"]["workers"] == 0
     share = document["figures"]["main_thread"]
@@ -219,7 +227,7 @@ def test_reads_from_a_disk_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "data"
     file.write_bytes(os.urandom(1 << 20) * 16)
     os.sync()
-    document = told(*python(READ, str(file)))
+    document = sampled(told(*python(READ, str(file))))
     asked = document["figures"]["asked_mb_s"]
     assert isinstance(asked, float) and asked > 1
 
@@ -234,7 +242,7 @@ GPU = "power_limit = 400000\npower = 100000\nmemory = 16000000000\nused = 400000
 
 
 def with_gpu(standins: StandIns, scenario: str, *words: str) -> dict[str, Any]:
-    return told(*words, env=standins.environment(scenario + GPU, standins.nvml()))
+    return sampled(told(*words, env=standins.environment(scenario + GPU, standins.nvml())))
 
 
 def test_a_waiting_gpu_and_busy_workers_are_data_loading(

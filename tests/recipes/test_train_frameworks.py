@@ -54,6 +54,15 @@ MISTAKES = (
 )
 
 
+@pytest.fixture(scope="module")
+def with_accelerate(python_cu130: str) -> str:
+    """The CUDA build's Python, where Accelerate is beside it."""
+    argv = [python_cu130, "-c", "import accelerate"]
+    if subprocess.run(argv, capture_output=True, check=False).returncode:
+        pytest.skip(f"{python_cu130} has no accelerate")
+    return python_cu130
+
+
 def framework(name: str) -> str:
     """A Python with a framework, or the test is skipped."""
     python = os.environ.get("CUDADOCTOR_TEST_FRAMEWORKS", "")
@@ -72,10 +81,12 @@ def test_without_its_library_a_recipe_is_skipped(python_cpu: str, recipe: Recipe
     assert_holds(python_cpu, recipe)
 
 
-def test_accelerate_has_the_losses_of_the_loop_by_hand(python_cu130: str, tmp_path: Path) -> None:
+def test_accelerate_has_the_losses_of_the_loop_by_hand(
+    with_accelerate: str, tmp_path: Path
+) -> None:
     file = tmp_path / "accelerate.yaml"
     recipe = Recipe("with_accelerate.py", ("--config", str(file)), says=("mixed_precision: no",))
-    assert_holds(python_cu130, recipe, {"HF_HOME": str(tmp_path)})
+    assert_holds(with_accelerate, recipe, {"HF_HOME": str(tmp_path)})
     assert "use_cpu: true" in file.read_text(encoding="utf-8")
 
 
@@ -86,8 +97,8 @@ def test_a_framework_has_the_losses_of_the_loop_by_hand(recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: f"{m.script}: {m.name}")
-def test_a_mistake_is_not_proved(python_cu130: str, tmp_path: Path, mistake: Mistake) -> None:
-    assert_seen(ran_with(python_cu130, tmp_path, [mistake])[mistake])
+def test_a_mistake_is_not_proved(with_accelerate: str, tmp_path: Path, mistake: Mistake) -> None:
+    assert_seen(ran_with(with_accelerate, tmp_path, [mistake])[mistake])
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
