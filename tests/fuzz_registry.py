@@ -242,6 +242,11 @@ def _plain_document(data: bytes) -> object:
     return factfile.from_plain(plain)
 
 
+def _shown(parse: Callable[[str], object]) -> Callable[[str], object]:
+    """Values of other kinds than facts are held to one thing: they come, whatever is read."""
+    return lambda text: repr(parse(text))
+
+
 def _of_repairs() -> Iterator[tuple[str, Parser]]:
     """What `fix`, `setup`, `--verify`, `--torch` and the bench read: one of them each."""
     from cudadoctor import wish
@@ -269,8 +274,7 @@ def _of_repairs() -> Iterator[tuple[str, Parser]]:
         ("wish.wish_of", wish.wish_of),
     )
     for name, parse in texts:
-        # Values of other kinds than facts are held to one thing: they come, whatever is read.
-        yield name, Parser((name,), _of_text(lambda text, parse=parse: repr(parse(text))))
+        yield name, Parser((name,), _of_text(_shown(parse)))
     yield (
         "repair.records.read",
         Parser(
