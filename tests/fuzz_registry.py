@@ -526,29 +526,3 @@ def _target(host: BabblingHost) -> object:
 def parsers() -> dict[str, Parser]:
     """All of them by name."""
     return dict((*_texts(), *_data(), *_hosts()))
-
-
-NOT_PARSERS = {
-    "bench.charts.fitted": "lays out our own text",
-    "bench.charts.width_of": "measures a text",
-    "bench.charts.wrapped": "lays out our own text",
-    "bench.results.loads": "reads our own document; its refusals are tested beside it",
-    "bench.showing.say": "prints our own text",
-    "knowledge.update.public.cuda_notes.handle_data": "is called by the reader that is tested",
-    "knowledge.update.public.cuda_notes.read": "hypothesis is in test_knowledge_readers.py",
-    "knowledge.update.public.release_matrix.read": "hypothesis is in test_knowledge_readers.py",
-    "repair.better.opinion": "reads our own document",
-    "repair.following.line": "shows a line of a tool",
-    "repair.manifest.loads": "its refusals are tested in tests/repair",
-    "repair.words.wrapped": "lays out our own text",
-    "wish.is_met": "begins with wish_of, which is registered",
-    "wish.wished": "begins with wish_of, which is registered",
-    "commands.written": "writes our own text",
-    "knowledge.companions.allows": "reads our own tables",
-    "knowledge.tables.version": "reads our own tables",
-    "probes.driver.read_driver": "joins probes that are registered one by one",
-    "recorded.is_text": "looks for control characters",
-    "recorded.written": "writes",
-    "recording.store": "writes",
-}
-"""Functions that look like parsers of outside text, and why they are none."""

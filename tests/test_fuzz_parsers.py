@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz_registry import NOT_PARSERS, Parser, parsers, run
+from fuzz_apart import NOT_PARSERS
+from fuzz_registry import Parser, parsers, run
 from fuzz_seeds import DAMAGES, MORE, binaries, stretched, texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
