@@ -242,47 +242,6 @@ def _plain_document(data: bytes) -> object:
     return factfile.from_plain(plain)
 
 
-def _shown(parse: Callable[[str], object]) -> Callable[[str], object]:
-    """Values of other kinds than facts are held to one thing: they come, whatever is read."""
-    return lambda text: repr(parse(text))
-
-
-def _of_repairs() -> Iterator[tuple[str, Parser]]:
-    """What `fix`, `setup`, `--verify`, `--torch` and the bench read: one of them each."""
-    from cudadoctor import wish
-    from cudadoctor.bench import kept
-    from cudadoctor.bench.script import samples
-    from cudadoctor.repair import applied, aside, records, running
-    from cudadoctor.resolver import conda_reading, pip, reading, verdict
-    from cudadoctor.setup import pythons
-
-    texts: tuple[tuple[str, Callable[[str], object]], ...] = (
-        ("bench.kept.loads", lambda text: kept.loads(text.encode("utf-8", "replace"))),
-        (
-            "bench.script.samples.parsed",
-            lambda text: samples.parsed(text.encode("utf-8", "replace").splitlines()),
-        ),
-        ("probes.interpreter.parse_journal", interpreter.parse_journal),
-        ("repair.applied.parse_stat", applied.parse_stat),
-        ("repair.aside.parse_record", lambda text: tuple(aside.parse_record(text))),
-        ("repair.running.parse_maps", running.parse_maps),
-        ("resolver.conda_reading.read", lambda text: conda_reading.read(text, text)),
-        ("resolver.pip.version_in", pip.version_in),
-        ("resolver.reading.named_host", reading.named_host),
-        ("resolver.verdict.shortened", verdict.shortened),
-        ("setup.pythons.launched", pythons.launched),
-        ("wish.wish_of", wish.wish_of),
-    )
-    for name, parse in texts:
-        yield name, Parser((name,), _of_text(_shown(parse)))
-    yield (
-        "repair.records.read",
-        Parser(
-            ("repair.records.read",), lambda data: repr(records.read(data)), (records.JournalError,)
-        ),
-    )
-
-
 def _shebang(host: BabblingHost) -> object:
     return shims.interpreter_of(host, "/usr/bin/pip"), shims.behind_shim(host, "/r/shims/python")
 
@@ -397,7 +356,6 @@ def _texts() -> Iterator[tuple[str, Parser]]:
     for name, parse in simple:
         yield name, Parser((name,), _of_text(parse))
     spoken = language.language("es").spoken
-    yield from _of_repairs()
     yield "language.spoken", Parser(("language.spoken",), _of_text(spoken), slow=True)
     names = ("specifiers.cut", "specifiers.admits", "specifiers.marker_holds", "specifiers.normal")
     yield "specifiers", Parser(names, _of_text(_requirement))
@@ -525,4 +483,6 @@ def _target(host: BabblingHost) -> object:
 @cache
 def parsers() -> dict[str, Parser]:
     """All of them by name."""
-    return dict((*_texts(), *_data(), *_hosts()))
+    from fuzz_repairs import of_repairs
+
+    return dict((*_texts(), *_data(), *_hosts(), *of_repairs()))
