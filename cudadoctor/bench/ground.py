@@ -12,7 +12,7 @@ from cudadoctor.bench.techniques import Ground
 from cudadoctor.facts import Gpu
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.smoke.inside.choosing import choose
-from cudadoctor.smoke.manners import as_words
+from cudadoctor.smoke.manners import as_words, short_bus_id
 from cudadoctor.versions import version_of
 
 SHARE_OF_FREE = 0.9
@@ -59,6 +59,13 @@ def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | No
         return Place(device="cpu", notes=notes)
     index = chosen.devices[0]
     known = next(one for one in look["devices"] if one["index"] == index)
+    if _exclusive(str(known["bus_id"]), gpus):
+        why = (
+            f"GPU {index} is in the compute mode exclusive: one process may use it at a time, and"
+            " the bench compares several; whoever administers it can allow that for the while with"
+            f" nvidia-smi -i {known['bus_id']} -c DEFAULT"
+        )
+        return Place(device=f"cuda:{index}", error=why)
     return Place(
         device=f"cuda:{index}",
         name=str(known["name"]),
@@ -66,6 +73,13 @@ def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | No
         bus_id=str(known["bus_id"]),
         total_bytes=int(known["total_bytes"]),
         notes=notes,
+    )
+
+
+def _exclusive(bus_id: str, gpus: tuple[Gpu, ...] | None) -> bool:
+    """Whether it is known that only one process at a time may use the GPU at this address."""
+    return bool(bus_id) and any(
+        short_bus_id(one.bus_id) == bus_id and one.compute_mode == "exclusive" for one in gpus or ()
     )
 
 

@@ -24,6 +24,7 @@ _QUESTION = (
 )
 _ANSWER = re.compile(r"(\d+\.\d+\.\d+) cpython 64 ([01]) 0 1\s*$")
 """Of what may be taken: a common Python of 64 bits that is no environment itself."""
+_LAUNCHED = re.compile(r"-\S+\s+(?:\*\s*)?([A-Za-z]:\\.*\.exe)")
 
 
 def tools(host: Host) -> Tools:
@@ -104,8 +105,8 @@ def _launched(host: Host) -> list[str]:
 
 def launched(text: str) -> list[str]:
     """The paths in what `py -0p` says."""
-    found = re.findall(r"(?m)^\s*-\S+\s+\*?\s*([A-Za-z]:\\.*?\.exe)\s*$", text)
-    return list(dict.fromkeys(found))
+    found = [_LAUNCHED.fullmatch(line.strip()) for line in text.splitlines()]
+    return list(dict.fromkeys(one[1] for one in found if one))
 
 
 def _program(host: Host, *names: str) -> str | None:

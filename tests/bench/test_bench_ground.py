@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from packaging.version import Version
 
 from cudadoctor import knowledge
@@ -63,6 +64,15 @@ def test_without_a_gpu_it_is_the_cpu() -> None:
 
 def test_a_gpu_that_is_not_there_is_an_error() -> None:
     assert "there is no cuda:3" in ground.place_of(look("H200"), "cuda:3", None).error
+
+
+def test_a_gpu_for_one_process_at_a_time_is_refused_in_a_sentence() -> None:
+    taken = msgspec.structs.replace(gpu(0), compute_mode="exclusive")
+    error = ground.place_of(look("H200"), "cuda:0", (taken,)).error
+    assert "compute mode exclusive" in error
+    assert "nvidia-smi -i 0000:01:00.0 -c DEFAULT" in error
+    other = msgspec.structs.replace(gpu(1), compute_mode="exclusive")
+    assert ground.place_of(look("H200"), "cuda:0", (gpu(0), other)).error == ""
 
 
 def test_what_can_be_tried_follows_from_the_device() -> None:

@@ -57,6 +57,12 @@ def keep_to_a_share(order: Order) -> None:
     torch.cuda.reset_peak_memory_stats(index)
 
 
+def forget_the_peak(order: Order) -> None:
+    """Batches that were tried are no part of what the training needs."""
+    if order.gpu:
+        torch.cuda.reset_peak_memory_stats()
+
+
 def resident_bytes() -> int:
     """Memory of this process that lies in RAM; 0 where it cannot be learnt."""
     try:

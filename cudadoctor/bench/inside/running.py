@@ -46,6 +46,7 @@ class Measurement:
         began = time.perf_counter()
         if order.settings.batch == 0:
             order.factor = fitting.largest(order)
+            looking.forget_the_peak(order)
         self.feed = Feed(order)
         self.training = Training(order)
         self.setup_s = time.perf_counter() - began

@@ -71,8 +71,8 @@ class Training:
             loss = models.loss_of(self.order.workload, self.model, batch)
         loss = loss if weight == 1.0 else loss * weight
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
-        # With CUDA graphs inside, the next step writes over what this one gave.
-        return loss.detach().clone()
+        # A compiled step with CUDA graphs inside writes over what the one before it gave.
+        return loss.detach().clone() if self.settings.compile else loss.detach()
 
     def _precision(self) -> Any:
         if not self.settings.amp:

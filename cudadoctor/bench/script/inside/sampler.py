@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 SELDOM_S, RARELY_S = 1.0, 4.0
 """How often is asked what changes slowly, or costs more to ask."""
 MOST_PROCESSES, MOST_THREADS = 256, 256
-SHARE = 0.003
-"""Of one core at most: where a sample costs more, there are fewer of them."""
+SHARE, CREDIT_S = 0.003, 0.02
+"""Of one core at most, beyond so many seconds: a short script is sampled as often as a long one,
+and where a sample costs more, a long one has fewer of them."""
 HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"compile_worker")
 """Words of processes that neither train nor load: a server of forks, inductor's compilers."""
 BEGAN = time.monotonic()
@@ -88,6 +89,19 @@ class Due:
             return False
         self.next = at + self.every_s
         return True
+
+
+class Pace:
+    """How long a thread rests after a sample: its period, or longer where its time is used up."""
+
+    def __init__(self, period: float) -> None:
+        self.period = period
+        self.began, self.before = time.monotonic(), time.thread_time()
+
+    def rest(self) -> None:
+        spent = time.thread_time() - self.before
+        owed = (spent - CREDIT_S) / SHARE - (time.monotonic() - self.began)
+        OVER.wait(max(self.period, owed))
 
 
 class Tree:
@@ -219,9 +233,8 @@ def watch(root: int, period: float) -> None:
     """Sample until the script has ended."""
     tree = Tree(root)
     tree.grow()  # the first look at all processes costs more than all that follow
-    seldom, rarely = Due(SELDOM_S), Due(RARELY_S)
+    pace, seldom, rarely = Pace(period), Due(SELDOM_S), Due(RARELY_S)
     while not OVER.is_set():
-        spent = time.thread_time()
         now = seldom.now()
         if now:
             tree.grow()
@@ -229,7 +242,7 @@ def watch(root: int, period: float) -> None:
         if root not in tree.workers:
             break
         say("procs", procs=processes, **(shm() if rarely.now() else {}))
-        OVER.wait(max(period, (time.thread_time() - spent) / SHARE))
+        pace.rest()
     OVER.set()
 
 
@@ -305,11 +318,11 @@ def watch_gpus(folder: str, period: float) -> None:
         return
     numbers = range(len(gpus.devices))
     say("gpus", gpus=[gpus.fixed(index) for index in numbers])
-    seldom, rarely = Due(SELDOM_S), Due(RARELY_S)
+    pace, seldom, rarely = Pace(period), Due(SELDOM_S), Due(RARELY_S)
     while not OVER.is_set():
-        spent, often, all_ = time.thread_time(), seldom.now(), rarely.now()
+        often, all_ = seldom.now(), rarely.now()
         say("busy", gpus=[gpus.sample(one, seldom=often, rarely=all_) for one in numbers])
-        OVER.wait(max(period, (time.thread_time() - spent) / SHARE))
+        pace.rest()
 
 
 def main(root: int, period: float, folder: str) -> None:
