@@ -99,6 +99,7 @@ def child(name: str, runs: int, folder: str) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["cudadoctor"], enable_loader_override=False):
+        import fuzz_parser
         import fuzz_registry
     import fuzz_seeds
 
@@ -107,7 +108,7 @@ def child(name: str, runs: int, folder: str) -> None:
 
     def one_input(data: bytes) -> None:
         try:
-            fuzz_registry.run(parser, data)
+            fuzz_parser.run(parser, data)
         except Exception as error:
             told.find(error, data)
         told.another()

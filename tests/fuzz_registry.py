@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 from fuzz_host import BabblingHost
 from fuzz_judged import judged, redacted, shown_of
+from fuzz_parser import Parser, any_text, of_text, text_of
+from fuzz_repairs import of_repairs
 from packaging.version import Version
 
 from cudadoctor import (
@@ -31,14 +32,12 @@ from cudadoctor import (
     versions,
     wrong_use,
 )
-from cudadoctor.assembled import assembled
 from cudadoctor.conceal import Concealer
 from cudadoctor.dialects import index as dialect_index
 from cudadoctor.dialects import pip as dialect_pip
-from cudadoctor.facts import Gpu, Identity, Machine, Section
+from cudadoctor.facts import Gpu, Identity, Machine
 from cudadoctor.host import Ran
 from cudadoctor.probes import (
-    Looked,
     Notes,
     archs,
     boxed,
@@ -79,78 +78,6 @@ RELEASE = Version("2.14.1+cu130")
 PYTHON = "/work/.venv/bin/python"
 
 
-class Parser(NamedTuple):
-    """One parser. covers: the functions that it runs, as module.function; or whole packages.
-
-    slow: it reads many texts of a host, or works on the text for long: it gets fewer inputs.
-    """
-
-    covers: tuple[str, ...]
-    parse: Callable[[bytes], object]
-    refusals: tuple[type[Exception], ...] = ()
-    slow: bool = False
-
-
-def run(parser: Parser, data: bytes) -> None:
-    """Parse it; raises what is no refusal, and AssertionError for facts that are none."""
-    try:
-        found = parser.parse(data)
-    except parser.refusals:
-        return
-    check(found)
-
-
-def check(value: object) -> None:
-    """Whether a document can hold these facts and gives them back."""
-    if isinstance(value, Looked):
-        value = assembled([value])
-    if isinstance(value, Machine):
-        written = factfile.dumps(value)
-        assert _told(factfile.dumps(factfile.loads(written))) == _told(written)
-    elif isinstance(value, Section):
-        plain = msgspec.json.decode(factfile.compact(value))
-        again = msgspec.convert(plain, type(value), dec_hook=_versions, str_keys=True)
-        assert _told(factfile.compact(again)) == _told(factfile.compact(value))
-    elif isinstance(value, msgspec.Struct):
-        check(msgspec.structs.astuple(value))
-    elif isinstance(value, dict):
-        check(tuple(value.values()))
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            check(one)
-    elif isinstance(value, int):
-        assert -(1 << 63) <= value < 1 << 63, "no JSON holds this number"
-    elif isinstance(value, (Version, versions.DriverVersion)):
-        assert type(value)(str(value)) == value
-
-
-def _told(document: str) -> object:
-    """What it says. Python 3.10 makes empty tuples that are not the one which is left out."""
-    return json.loads(document, object_hook=lambda row: {k: v for k, v in row.items() if v != []})
-
-
-def _versions(kind: type, value: object) -> Any:
-    return kind(value)
-
-
-def _text(data: bytes) -> str:
-    """As a program's output or a file is decoded."""
-    return data.decode("utf-8", "replace")
-
-
-def _any_text(data: bytes) -> str:
-    """As a variable or the name of a file is decoded, lone surrogates and all."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _of_text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
-    def both(data: bytes) -> object:
-        found = parse(_text(data))
-        return found if data.isascii() else (found, parse(_any_text(data)))
-
-    return both
-
-
 def _of_host(probe: Callable[[BabblingHost], object]) -> Callable[[bytes], object]:
     return lambda data: probe(BabblingHost(data))
 
@@ -166,7 +93,7 @@ def _noted(note: Callable[..., object], *more: Any, **named: Any) -> Callable[[b
 
 def _ran(data: bytes) -> Ran:
     """A child that ended in one of four ways, by the last byte."""
-    text, how = _text(data), data[-1] % 4 if data else 0
+    text, how = text_of(data), data[-1] % 4 if data else 0
     return (
         Ran(code=0, stdout=text),
         Ran(code=-11, stdout=text, stderr=text),
@@ -193,7 +120,7 @@ def _nvml(data: bytes) -> object:
 
 
 def _gpu(data: bytes) -> object:
-    lines = streamed.streamed(Ran(code=0, stdout=_text(data))).of("gpu")
+    lines = streamed.streamed(Ran(code=0, stdout=text_of(data))).of("gpu")
     return nvml_gpu.gpu_from(0, lines)
 
 
@@ -202,14 +129,14 @@ def _nobody(_: str) -> None: ...
 
 def _smoke(data: bytes) -> object:
     mode = "full" if len(data) % 2 else "import"
-    for line in _text(data).splitlines():
+    for line in text_of(data).splitlines():
         smoke.told_by(_nobody)(line)
     looked = reading.read(_ran(data), mode, PYTHON)
-    return looked, reading.stage_of("matmul", reading.parse(_text(data)), _ran(data))
+    return looked, reading.stage_of("matmul", reading.parse(text_of(data)), _ran(data))
 
 
 def _packages(data: bytes) -> object:
-    said = told.parse(_text(data))
+    said = told.parse(text_of(data))
     return (installed.copies_of(said, "/work"), installed.packages(said))
 
 
@@ -236,7 +163,7 @@ def _document(data: bytes) -> object:
 
 def _plain_document(data: bytes) -> object:
     try:
-        plain = json.loads(_text(data))
+        plain = json.loads(text_of(data))
     except (ValueError, RecursionError):
         return None
     return factfile.from_plain(plain)
@@ -268,8 +195,8 @@ def _argv(text: str) -> object:
 
 def _secret(data: bytes) -> object:
     """What a record hides: the names are those of the machine that the text itself is from."""
-    text = _any_text(data)
-    words = [*(one[:64] for one in _text(data).split()[:3]), "", "", ""]
+    text = any_text(data)
+    words = [*(one[:64] for one in text_of(data).split()[:3]), "", "", ""]
     identity = Identity(user=words[0] or None, home=f"/home/{words[1]}", host=words[2] or None)
     words_of = Concealer(Machine(identity=identity, gpus=(Gpu(index=0, uuid=words[0] or None),)))
     found = [words_of.output(text, source) for source in ("", "/etc/passwd", "pip.conf", "dmesg")]
@@ -354,20 +281,20 @@ def _texts() -> Iterator[tuple[str, Parser]]:
         ("wrong_use.device_is_sound", wrong_use.device_is_sound),
     )
     for name, parse in simple:
-        yield name, Parser((name,), _of_text(parse))
+        yield name, Parser((name,), of_text(parse))
     spoken = language.language("es").spoken
-    yield "language.spoken", Parser(("language.spoken",), _of_text(spoken), slow=True)
+    yield "language.spoken", Parser(("language.spoken",), of_text(spoken), slow=True)
     names = ("specifiers.cut", "specifiers.admits", "specifiers.marker_holds", "specifiers.normal")
-    yield "specifiers", Parser(names, _of_text(_requirement))
+    yield "specifiers", Parser(names, of_text(_requirement))
     names = ("smoke.mapped.libraries", "smoke.mapped.soname", "smoke.manners.short_bus_id")
-    yield "smoke.mapped", Parser(names, _of_text(_mapped))
+    yield "smoke.mapped", Parser(names, of_text(_mapped))
     names = ("versions.driver_of", "versions.version_of", "versions.whole")
-    yield "versions", Parser(names, _of_text(_number))
+    yield "versions", Parser(names, of_text(_number))
     names = ("versions.DriverVersion",)
-    yield "versions.DriverVersion", Parser(names, _of_text(versions.DriverVersion), (ValueError,))
+    yield "versions.DriverVersion", Parser(names, of_text(versions.DriverVersion), (ValueError,))
     yield (
         "wrong_use.seconds",
-        Parser(("wrong_use.seconds",), _of_text(wrong_use.seconds), (wrong_use.WrongUse,)),
+        Parser(("wrong_use.seconds",), of_text(wrong_use.seconds), (wrong_use.WrongUse,)),
     )
 
 
@@ -411,8 +338,8 @@ def _data() -> Iterator[tuple[str, Parser]]:
         ),
     )
     names = ("redact.text", "redact.valued", "redact.plain", "telltale")
-    yield "redact", Parser(names, lambda data: redacted(_any_text(data)), slow=True)
-    yield "judged", Parser(("rules", "render"), lambda data: judged(_any_text(data)), slow=True)
+    yield "redact", Parser(names, lambda data: redacted(any_text(data)), slow=True)
+    yield "judged", Parser(("rules", "render"), lambda data: judged(any_text(data)), slow=True)
     names = ("reports", "embedded.facts_in")
     yield "reports.reading", Parser(names, _report, (NotTextError,), slow=True)
     yield "reports.judged", Parser(("rules",), _judged_report, (NotTextError,), slow=True)
@@ -483,6 +410,4 @@ def _target(host: BabblingHost) -> object:
 @cache
 def parsers() -> dict[str, Parser]:
     """All of them by name."""
-    from fuzz_repairs import of_repairs
-
     return dict((*_texts(), *_data(), *_hosts(), *of_repairs()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fuzz_registry import Parser, _of_text
+from fuzz_parser import Parser, of_text
 
 from cudadoctor.probes import interpreter
 
@@ -41,7 +41,7 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
         ("wish.wish_of", wish.wish_of),
     )
     for name, parse in texts:
-        yield name, Parser((name,), _of_text(_shown(parse)))
+        yield name, Parser((name,), of_text(_shown(parse)))
     yield (
         "repair.records.read",
         Parser(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fuzz_host import BabblingHost
 from fuzz_judged import judged
-from fuzz_registry import check
+from fuzz_parser import check
 from packaging.version import Version
 from recorded_host import RecordedHost
 

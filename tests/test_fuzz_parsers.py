@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from fuzz_apart import NOT_PARSERS
-from fuzz_registry import Parser, parsers, run
+from fuzz_parser import Parser, run
+from fuzz_registry import parsers
 from fuzz_seeds import DAMAGES, MORE, binaries, stretched, texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -18,6 +18,7 @@ import pytest
 from standin_fixtures import StandIns
 
 from cudadoctor.bench.script import starting
+from cudadoctor.bench.script.samples import LEAST_TICKS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 
@@ -70,7 +71,7 @@ def told(*words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
 def sampled(document: dict[str, Any]) -> dict[str, Any]:
     """The document, where this machine lets a sampler of so little cost look often enough."""
     ticks = document["figures"]["ticks"]
-    if ticks < 8:
+    if ticks < LEAST_TICKS:
         pytest.skip(f"looking costs too much here: {ticks} samples")
     return document
 
