@@ -26,7 +26,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """One workload measured on one machine.
 
     gpus: names of the GPUs that were measured on, () for a CPU; cpu: its name, then only. driver:
-    None on a CPU. date: a day, ISO 8601.
+    None on a CPU. date: a day, ISO 8601. best: what was proven in fresh processes, else ().
     """
 
     workload: str
@@ -65,7 +65,7 @@ def _kept(result: BenchResult, one: WorkloadResult) -> Kept:
         driver=result.driver,
         cpu=result.cpu if result.gpu is None else None,
         gains=tuple(_gain(gain) for gain in one.alone if gain.verdict != "not-here"),
-        best=one.best,
+        best=one.best if one.unproven is None else (),
         best_gain=_gain(one.best_gain) if one.best_gain is not None else None,
     )
 

@@ -43,11 +43,12 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     rounds: seconds a step of each round, over all its steps; () where it failed. steps: steps of a
     round. samples_a_step: of one step of the optimiser. peak_bytes: largest memory that torch had
     in use on a GPU; on a CPU by how much the process grew at most (workers of a loader apart).
-    driver_bytes: what the driver says that the process held. compile_s: extra seconds of the first
-    step, for what compiles, captures or tunes. losses: of the first steps, None where not finite.
-    loader_wait_s: seconds of a step in which it waited for its batch. device_s: seconds of a step
-    in which the GPU worked, None on a CPU. error: why nothing was measured. settings: what was
-    chosen in running, such as the number of workers or the size of the batch.
+    driver_bytes: what the driver says that the process held. compile_s: by how many seconds it was
+    ready later than the baseline, of one technique alone that compiles, captures or tunes; None
+    where it found kernels that the same bench had compiled before. losses: of the first steps, None
+    where not finite. loader_wait_s: seconds of a step in which it waited for its batch. device_s:
+    seconds of a step in which the GPU worked, None on a CPU. error: why nothing was measured.
+    settings: what was chosen in running, such as the number of workers or the size of the batch.
     """
 
     config: Config
@@ -118,9 +119,11 @@ class WorkloadResult(msgspec.Struct, frozen=True, kw_only=True):
 
     samples_unit: what a sample is (images, sequences). noise: how far the baseline was from itself
     in the same rounds, as a ratio above 1 (1.02: 2 %). best: its techniques, () the baseline.
-    best_gain: of a last run in fresh rounds, None where there was none. combined: the other
-    combinations that were tried on the way. ended: why it was cut short, "" where it was not.
-    shape: what the workload is made of, in a sentence.
+    best_gain: of a last run in fresh processes, None where there was none. unproven: in its place
+    what the best gained where it was found; its technique says against what ("a + b, against a"),
+    its why says why it was not measured again. combined: the other combinations that were tried on
+    the way. ended: why it was cut short, "" where it was not. shape: what the workload is made of,
+    in a sentence.
     """
 
     name: str
@@ -134,6 +137,7 @@ class WorkloadResult(msgspec.Struct, frozen=True, kw_only=True):
     combined: tuple[Gain, ...] = ()
     ended: str = ""
     shape: str = ""
+    unproven: Gain | None = None
 
 
 class BenchResult(msgspec.Struct, frozen=True, kw_only=True):

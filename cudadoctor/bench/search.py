@@ -7,6 +7,8 @@ helps most as long as that is more than noise; and that combination in fresh pro
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 
 from cudadoctor.bench import judging, techniques
@@ -18,10 +20,16 @@ from cudadoctor.bench.results import (
     WorkloadResult,
     config,
 )
-from cudadoctor.bench.techniques import Ground
+from cudadoctor.bench.techniques import Ground, slowness
 
-ALONE_UNTIL, COMBINED_UNTIL = 0.65, 0.87
+ALONE_UNTIL, COMBINED_UNTIL = 0.7, 0.87
 """Shares of a workload's time: then the combination is sought, and then it is proven."""
+SLOW_GPU_S, SLOW_CPU_S = 45.0, 25.0
+"""What a process that compiles, or seeks its batch, is taken to need before one was seen."""
+ITS_ROUNDS = 0.4
+"""Part of a process's time that its rounds take: the baseline's process is there already."""
+PROOF = 1.3
+"""The time kept for the proof, over what the baseline and the best took before."""
 TWINS = 2
 AT_ONCE = 3
 """Candidates that take turns with one reference."""
@@ -83,10 +91,14 @@ class Search:
         self.combined: list[Gain] = []
         self.best: tuple[str, ...] = ()
         self.best_gain: Gain | None = None
+        self.found: Gain | None = None
         self.untried: list[str] = []
         self.ended = ""
         self._phase = "first"
-        self._each_s = 0.0
+        self._lost = ""
+        self._first_s = self._each_s = 0.0
+        self._slow_s: dict[str, float] = {}
+        self._took_s: dict[tuple[str, ...], float] = {}
         self._pending: Heat | None = None
         self._left_over: list[str] = []
         self._dropped: list[str] = []
@@ -116,16 +128,12 @@ class Search:
 
     def _heat(self, spent_s: float, left_s: float) -> Heat | None:
         if self._phase == "alone":
-            until_s = ALONE_UNTIL * self.slice_s
-            room = int((until_s - spent_s) / max(1e-3, self._each_s)) - 1
-            if self.untried and room > 0:
-                return self._alone(room, until_s - spent_s)
+            if (heat := self._turns(self.untried, spent_s)) is not None:
+                return heat
             self._phase = "combine"
             self._begin_to_combine()
         if self._phase == "combine":
-            until_s = COMBINED_UNTIL * self.slice_s
-            heat = self._combine(until_s - spent_s)
-            if heat is not None:
+            if (heat := self._combine(spent_s)) is not None:
                 return heat
             self._phase = "confirm"
         if self._phase == "confirm" and self.best:
@@ -136,26 +144,80 @@ class Search:
         self._phase = "over"
         return None
 
-    def _alone(self, room: int, limit_s: float) -> Heat:
-        names = self._together(self.untried)[:room]
-        some = tuple(config(self.workload, name) for name in names)
-        return Heat(reference=config(self.workload), candidates=some, limit_s=limit_s)
+    def _turns(self, names: list[str], spent_s: float) -> Heat | None:
+        """The next few beside the best so far, which they take turns with; None: no time for any.
 
-    def _together(self, names: list[str]) -> list[str]:
-        """The next few; what compiles or fills the memory takes its turns alone."""
-        slow = [name for name in names[: self.at_once] if _takes_long(name)]
-        if names and names[0] in slow:
-            return names[:1]
-        return [name for name in names[: self.at_once] if name not in slow]
+        What compiles or fills the memory takes its turns alone.
+        """
+        at_s = spent_s + (self._process_s(self.best) if self.best else ITS_ROUNDS * self._each_s)
+        takes_s = {name: self._process_s((*self.best, name)) for name in names}
+        fitting = [name for name in names if at_s + takes_s[name] <= self._until_s(name)]
+        if any(slowness(name) for name in (*self.best, *fitting[:1])):
+            some = fitting[:1]
+        else:
+            some = list(itertools.takewhile(lambda one: not slowness(one), fitting))
+            some = some[: self.at_once]
+        while some and at_s + sum(takes_s[one] for one in some) > min(map(self._until_s, some)):
+            some.pop()
+        if not some:
+            return None
+        return Heat(
+            reference=config(self.workload, *self.best),
+            candidates=tuple(config(self.workload, *self.best, name) for name in some),
+            limit_s=min(map(self._until_s, some)) - spent_s,
+        )
+
+    def _until_s(self, name: str) -> float:
+        """When the heat of a technique must have ended, so that it can be proven beside the best.
+
+        Alone it may end later: its own gain stands also where nothing is left for the proof.
+        """
+        if not self.best:
+            return ALONE_UNTIL * self.slice_s
+        proof_s = PROOF * (self._process_s((*self.best, name)) + self._each_s)
+        return min(COMBINED_UNTIL * self.slice_s, self.slice_s - proof_s)
+
+    # --- what it takes -------------------------------------------------------------------------
+
+    def _process_s(self, names: tuple[str, ...]) -> float:
+        """Seconds that a process with these techniques takes, by what such ones took."""
+        usual_s = SLOW_GPU_S if self.ground.gpu else SLOW_CPU_S
+        slow = [
+            slowness(name) * self._slow_s.get(techniques.technique(name).group, usual_s)
+            for name in names
+        ]
+        return max([self._each_s, self._took_s.get(tuple(sorted(names)), 0.0), *slow])
+
+    def _learn(self, heat: Heat, raced: Raced) -> None:
+        """What a process took: of the quick ones, of the slow ones by kind, and of each beside."""
+        beside = heat.reference.techniques
+        number = len(heat.candidates) + heat.twins
+        slow = [name for one in heat.candidates for name in one.techniques if slowness(name)]
+        if not slow:
+            self._first_s = self._first_s or raced.seconds / (number + 1)
+            self._each_s = max(self._first_s, raced.seconds / (number + 1))
+        if slow and not any(map(slowness, beside)):
+            took_s = raced.seconds - (1.0 if beside else ITS_ROUNDS) * self._process_s(beside)
+        else:
+            took_s = raced.seconds / (number + 1 if beside or heat.twins else number)
+        for candidate in raced.candidates:
+            names = candidate.config.techniques
+            self._took_s[names] = max(took_s, self._took_s.get(names, 0.0))
+            for name in slow if candidate.error is None else ():
+                self._slow_s[techniques.technique(name).group] = took_s / slowness(name)
 
     # --- the combination -----------------------------------------------------------------------
 
     def _begin_to_combine(self) -> None:
         """From the best one alone; what could not be told alone may count once that is in."""
         faster = self._with("faster")
-        self.best = tuple(faster[:1])
+        self.best, self.found = self._best_alone()
         rest = faster[1:] + self._helping(self._with("same"))
         self._left_over = [one for one in rest if techniques.fits(one, self.best)]
+
+    def _best_alone(self) -> tuple[tuple[str, ...], Gain | None]:
+        names = tuple(self._with("faster")[:1])
+        return names, self.alone[names[0]] if names else None
 
     def _with(self, verdict: str) -> list[str]:
         found = [one for one in self.alone.values() if one.verdict == verdict]
@@ -166,24 +228,25 @@ class Search:
         """Those that speed up something: what only saves memory has shown that it does not."""
         return [name for name in names if techniques.technique(name).helps]
 
-    def _combine(self, limit_s: float) -> Heat | None:
-        """Some additions to the best so far, which is what they take turns with."""
-        if not self.best or limit_s < 1.5 * self._each_s:
+    def _combine(self, spent_s: float) -> Heat | None:
+        """Some additions to the best so far; None where there are none, or no time for them."""
+        if not self.best:
             return None
-        if not self._left_over and self._added:
+        heat = self._turns(self._left_over, spent_s)
+        if heat is None and self._added:
             # What did not help before may help beside what came in since.
-            self._left_over, self._dropped, self._added = self._dropped, [], False
-        names = self._together(self._left_over)
-        if not names:
-            return None
-        some = tuple(config(self.workload, *self.best, name) for name in names)
-        return Heat(reference=config(self.workload, *self.best), candidates=some, limit_s=limit_s)
+            self._left_over += self._dropped
+            self._dropped, self._added = [], False
+            heat = self._turns(self._left_over, spent_s)
+        return heat
 
     def _add(self, gained: list[Gain], others: list[str]) -> None:
         """Add what gained most; what gained less is tried beside it next, the others at the end."""
         gained = sorted(gained, key=lambda one: -(one.ratio or 0.0))
-        winner = gained[0].technique
+        winner, before = gained[0].technique, " + ".join(self.best)
         self.best = tuple(sorted((*self.best, winner)))
+        shown = f"{' + '.join(self.best)}, against {before}"
+        self.found = msgspec.structs.replace(gained[0], technique=shown)
         self._added = True
         waiting = [one.technique for one in gained[1:]] + self._left_over
         self._left_over = [one for one in waiting if techniques.fits(one, self.best)]
@@ -195,9 +258,7 @@ class Search:
         """Learn from the heat that `next` gave."""
         heat, self._pending = self._pending, None
         assert heat is not None, "an outcome without a heat"
-        if not any(_takes_long(name) for one in heat.candidates for name in one.techniques):
-            number = len(heat.candidates) + heat.twins + 1
-            self._each_s = raced.seconds / number
+        self._learn(heat, raced)
         if self._phase == "first":
             self._took_first(raced)
         elif self._phase == "alone":
@@ -210,7 +271,9 @@ class Search:
     def _took_first(self, raced: Raced) -> None:
         self.baseline = raced.reference
         if raced.reference.error is not None or not raced.reference.rounds:
-            self.ended = f"the baseline: {raced.reference.error or 'nothing was measured'}"
+            twins = [one.error for one in raced.twins if one.error is not None]
+            why = raced.reference.error or next(iter(twins), "nothing was measured")
+            self.ended = f"the baseline: {why}"
             return
         if self.memory_bytes and raced.reference.peak_bytes:
             fit = int(ROOM * self.memory_bytes / (LARGER * raced.reference.peak_bytes))
@@ -232,6 +295,7 @@ class Search:
     def _took_combined(self, heat: Heat, raced: Raced) -> None:
         gained: list[Gain] = []
         others: list[str] = []
+        late = False
         for wanted, candidate in zip(heat.candidates, raced.candidates, strict=True):
             added = next(one for one in wanted.techniques if one not in heat.reference.techniques)
             found = self._gain(added, raced.reference, candidate, (added,))
@@ -240,8 +304,13 @@ class Search:
                 gained.append(found)
             elif found.verdict == "same":
                 others.append(added)
+            elif found.verdict == "not-here" and len(heat.candidates) > 1:
+                self._left_over.append(added)  # with fewer beside it there may be time
             shown = f"{wanted.name}, against {heat.reference.name}"
             self.combined.append(msgspec.structs.replace(found, technique=shown))
+            late |= found.verdict == "not-here"
+        if late:
+            self.at_once = max(1, self.at_once - 1)
         if gained:
             self._add(gained, others)
         else:
@@ -250,11 +319,13 @@ class Search:
             self._left_over, self._added = [], False
 
     def _took_confirmed(self, raced: Raced) -> None:
+        """What is denied is no best any more; what could not be measured again stays unproven."""
         self._phase = "over"
-        if not raced.candidates:
-            return
         names = self.best
         found = self._gain(" + ".join(names), raced.reference, raced.candidates[0], names)
+        if found.verdict == "not-here" or raced.reference.error is not None:
+            self._lost = raced.reference.error or found.why
+            return
         self.best_gain = found
         if found.verdict != "faster":
             self.best = ()
@@ -295,25 +366,26 @@ class Search:
         ]
         order = [*techniques.BY_NAME, techniques.NOTHING]
         alone = sorted([*self.alone.values(), *untried], key=lambda one: order.index(one.technique))
-        confirmed = self.best_gain is not None and self.best_gain.verdict == "faster"
+        decided = self.best or self.best_gain is not None
+        best, found = (self.best, self.found) if decided else self._best_alone()
+        unproven = None
+        if self.best_gain is None and found is not None:
+            why = f"not measured again: {self._lost or self.ended or NO_TIME}"
+            unproven = msgspec.structs.replace(found, why=why)
         return WorkloadResult(
             name=self.workload,
             samples_unit=techniques.UNITS[self.workload],
             baseline=self.baseline or Measured(config=config(self.workload), error=NO_TIME),
             bottleneck=self.bottleneck,
             alone=tuple(alone),
-            best=self.best if confirmed else (),
+            best=best,
             best_gain=self.best_gain,
+            unproven=unproven,
             noise=self.noise,
             combined=tuple(self.combined),
-            ended=self.ended or (NO_TIME if self.untried else ""),
+            ended=self.ended or (NO_TIME if self.untried or unproven else ""),
             shape=self.shape,
         )
-
-
-def _takes_long(name: str) -> bool:
-    one = techniques.technique(name)
-    return one.group in ("compile", "batch") and one.prepares
 
 
 def _factor_of(found: Gain) -> int:

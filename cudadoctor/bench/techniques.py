@@ -120,6 +120,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         helps=_BUSY,
         tolerance=0.05,
         group="matmul",
+        needs=("products",),
     ),
     Technique(
         name="compile",
@@ -307,6 +308,7 @@ CONTROL = Technique(name=NOTHING, changes={}, recipe="", cost="None.", helps=())
 _NEEDS = {
     "cuda": "it is about CUDA, and this is a CPU",
     "cpu": "it is torch's default on a GPU already",
+    "products": "on a GPU it allows TF32 and nothing else, as tf32 does",
     "cc8": "TF32 needs a GPU of compute capability 8.0 or newer",
     "compiles": "",
     "forks": "the bench starts a loader's workers by fork, and this system has none",
@@ -334,8 +336,9 @@ def _met(need: str, ground: Ground) -> bool:
         return ground.gpu and ground.capability is not None and ground.capability >= Version("8.0")
     if need == "compiles":
         return not _no_compiler(ground)
-    met = {"cuda": ground.gpu, "cpu": not ground.gpu, "cores": ground.cores > 1}
-    return (met | {"forks": ground.forks})[need]
+    if need in ("cpu", "products"):
+        return not ground.gpu
+    return {"cuda": ground.gpu, "cores": ground.cores > 1, "forks": ground.forks}[need]
 
 
 def _no_compiler(ground: Ground) -> str:
@@ -393,19 +396,44 @@ def losses_of(names: tuple[str, ...]) -> Losses:
     return "first" if "first" in kinds else "mean" if "mean" in kinds else "steps"
 
 
+def slowness(name: str) -> int:
+    """0 where a process with it starts like any other; else how long it takes, as a factor."""
+    changes = technique(name).changes
+    if changes.get("compile") == "max-autotune":
+        return 3
+    return 1 if "compile" in changes or changes.get("batch") == 0 else 0
+
+
 def ordered(names: tuple[str, ...], kind: Kind, ground: Ground) -> tuple[str, ...]:
-    """What can help there first; what compiles later, and what cannot help by what it is last."""
+    """What can help there first, then torch.compile, which brings much for its time.
+
+    Late what takes long or what another does better, and last what cannot help by what it is.
+    Where it is not known where the time goes, it is taken to go to computing.
+    """
+    likely: Kind = "compute" if kind == "not known" else kind
 
     def rank(name: str) -> tuple[int, int]:
         one = technique(name)
         place = [*BY_NAME, NOTHING].index(name)
         if _hopeless(one, ground):
+            return 5, place
+        if name == "compile-max-autotune":
             return 4, place
-        if one.group == "compile" and one.prepares:
-            return (3 if name == "compile-max-autotune" else 2), place
-        return (0 if kind in one.helps or name == NOTHING else 1), place
+        if _late(one, kind, ground):
+            return 3, place
+        if name == NOTHING or likely in one.helps:
+            return (1 if slowness(name) else 0), place
+        return (1 if name == "compile" else 2), place
 
     return tuple(sorted(names, key=rank))
+
+
+def _late(one: Technique, kind: Kind, ground: Ground) -> bool:
+    """What is begun only where there is time for it."""
+    if one.name == "amp-fp16":
+        return ground.capability is not None and ground.capability >= Version("8.0")
+    late = one.name in ("larger-batch", "compile-reduce-overhead", "cuda-graphs")
+    return late and kind != "host overhead"
 
 
 def _hopeless(one: Technique, ground: Ground) -> bool:

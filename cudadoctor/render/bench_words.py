@@ -152,11 +152,23 @@ def best(workload: WorkloadResult) -> str:
     """The best combination and what it is worth."""
     if not workload.best and not any(counts(one) for one in workload.alone):
         return "not known: no technique could be measured"
+    gain = workload.best_gain
+    if not workload.best and gain is not None:
+        again = f"{inert(gain.technique)}, measured again in new processes: {verdict(gain)}"
+        return f"the baseline itself: {again}"
     if not workload.best:
         return "the baseline itself: no technique gained more than the noise"
-    gain = workload.best_gain
-    told = "not measured again" if gain is None else verdict(gain)
+    told = _unproven(workload.unproven) if gain is None else verdict(gain)
     return f"{best_name(workload)}: {told}"
+
+
+def _unproven(gain: Gain | None) -> str:
+    """What the best was worth where it was found, and that nothing proved it since."""
+    if gain is None:
+        return "not measured again"
+    _, _, reference = gain.technique.partition(", against ")
+    against = f", against {inert(reference)}" if reference else ""
+    return f"{verdict(gain)}{against}, where it was found; {inert(gain.why)}"
 
 
 def tried(workload: WorkloadResult) -> list[Gain]:
@@ -183,7 +195,8 @@ def noise(workload: WorkloadResult) -> str:
 
 def settings(workload: WorkloadResult) -> list[str]:
     """What running it chose, such as the number of workers, as name = value."""
-    measured = workload.best_gain.measured if workload.best_gain else None
+    gain = workload.best_gain or workload.unproven
+    measured = gain.measured if gain else None
     chosen = measured.settings if measured else {}
     return [inert(f"{name} = {value}") for name, value in sorted(chosen.items())]
 

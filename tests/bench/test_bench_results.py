@@ -49,6 +49,24 @@ def test_the_schema_stands_first() -> None:
     assert next(iter(json.loads(results.dumps(some())))) == "schema"
 
 
+def test_a_document_from_before_there_was_an_unproven_best_is_read() -> None:
+    document = json.loads(results.dumps(some()))
+    del document["workloads"][0]["unproven"]
+    assert results.loads(json.dumps(document)) == some()
+
+
+def test_only_a_proven_best_is_kept_for_advice() -> None:
+    import msgspec
+
+    from cudadoctor.bench import kept
+
+    found = Gain(technique="sdpa", verdict="faster", why="not measured again", ratio=1.2)
+    for unproven, best in ((found, ()), (None, ("sdpa",))):
+        one = msgspec.structs.replace(some().workloads[0], best=("sdpa",), unproven=unproven)
+        (stored,) = kept.from_result(msgspec.structs.replace(some(), workloads=(one,)))
+        assert stored.best == best
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", b"\xff\xfe", "null"])
 def test_what_is_no_result_is_refused(text: str | bytes) -> None:
     with pytest.raises(results.Unreadable, match="no result of cudadoctor bench"):

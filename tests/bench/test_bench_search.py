@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
+import msgspec
 import pytest
 from packaging.version import Version
 
 from cudadoctor.bench import techniques
-from cudadoctor.bench.results import Bottleneck, Config, Kind, Measured
-from cudadoctor.bench.search import Heat, Raced, Search
+from cudadoctor.bench.results import Bottleneck, Config, Kind, Measured, WorkloadResult
+from cudadoctor.bench.search import NO_TIME, Heat, Raced, Search
 from cudadoctor.bench.techniques import Ground
 
 CPU = Ground(gpu=False, torch=Version("2.13"), compiler=True, cores=4, cpu_bf16=True)
@@ -155,8 +155,6 @@ def test_a_second_chance_comes_after_what_was_added() -> None:
 
 @pytest.mark.parametrize(("share", "at_once"), [(0.05, 3), (0.13, 3), (0.15, 2), (0.3, 1)])
 def test_only_so_many_run_at_once_as_the_gpu_can_hold(share: float, at_once: int) -> None:
-    import msgspec
-
     search = Search("decoder", H200, 900.0, memory_bytes=1000)
     heat = search.next(0.0)
     assert heat is not None
@@ -229,8 +227,6 @@ def test_only_what_was_asked_for_is_tried() -> None:
 
 
 def test_the_found_batch_is_not_sought_again() -> None:
-    import msgspec
-
     search = Search("decoder", H200, 600.0)
     spent, seen = 0.0, []
     while (heat := search.next(spent)) is not None:
@@ -250,50 +246,179 @@ def _larger(wanted: Config) -> bool:
     return "larger-batch" in wanted.techniques
 
 
-# --- the catalogue -----------------------------------------------------------------------------
+# --- time ----------------------------------------------------------------------------------------
 
 
-def why_not(name: str, ground: Ground, workload: str = "cnn") -> str:
-    return techniques.why_not(techniques.technique(name), ground, workload)
+class Clock:
+    """Runs the heats of a search on a GPU of its own, in seconds that nobody waits for."""
+
+    start_s, compile_s, turn_s, profile_s = 5.5, 30.0, 0.3, 4.0
+
+    def __init__(self, search: Search, speed: Speed, kind: Kind = "compute") -> None:
+        self.search = search
+        self.speed = speed
+        self.kind: Kind = kind
+        self.spent = 0.0
+        self.heats: list[Heat] = []
+        self.kept = False
+
+    def run(self) -> WorkloadResult:
+        while (heat := self.search.next(self.spent)) is not None:
+            self.heats.append(heat)
+            self.search.take(self._raced(heat))
+            assert len(self.heats) < 100
+        return self.search.result()
+
+    def _raced(self, heat: Heat) -> Raced:
+        plain = not heat.reference.techniques
+        there = plain and self.kept and not heat.fresh
+        self.kept = plain
+        started = [*heat.candidates, *[heat.reference] * (heat.twins + (not there))]
+        rounds_s = 10 * self.turn_s * (len(started) + there)
+        needed_s = sum(map(self._start_s, started)) + rounds_s + self.profile_s * bool(heat.twins)
+        seconds = min(needed_s, heat.limit_s)
+        self.spent += seconds
+        found = raced(heat, self.speed, self.kind, seconds)
+        if seconds == needed_s:
+            return found
+        return msgspec.structs.replace(found, candidates=tuple(map(cut_off, found.candidates)))
+
+    def _start_s(self, wanted: Config) -> float:
+        compiles = any("compile" in techniques.technique(one).changes for one in wanted.techniques)
+        return self.start_s + self.compile_s * compiles
+
+    @property
+    def alone(self) -> list[str]:
+        """What ran alone in time, in its order."""
+        names = [one.techniques for heat in self.heats for one in heat.candidates]
+        ran = {one.technique for one in self.search.alone.values() if one.verdict != "not-here"}
+        return [one[0] for one in dict.fromkeys(names) if len(one) == 1 and one[0] in ran]
 
 
-def test_on_a_cpu_nothing_of_cuda_is_tried() -> None:
-    tried = {one.name for one in techniques.TECHNIQUES if not why_not(one.name, CPU)}
-    assert not tried & {"amp-fp16", "cuda-graphs", "pinned-memory", "prefetch-to-device"}
-    assert {"amp-bf16", "compile", "channels-last", "loader-workers"} <= tried
+def cut_off(one: Measured) -> Measured:
+    return msgspec.structs.replace(one, rounds=(), error=f"{NO_TIME} while it started")
 
 
-def test_a_missing_compiler_is_a_reason() -> None:
-    import msgspec
-
-    bare = msgspec.structs.replace(CPU, compiler=False)
-    assert "C++ compiler" in why_not("compile", bare)
-    without = msgspec.structs.replace(H200, triton=False)
-    assert "triton" in why_not("compile", without)
+REAL = product(
+    amp_bf16=3.0, sdpa=1.2, shorter_sequences=1.3, compile=1.4, tf32=2.0, channels_last=1.1
+)
 
 
-@pytest.mark.parametrize(("capability", "tried"), [("7.5", False), ("8.0", True)])
-def test_tf32_begins_with_ampere(capability: str, tried: bool) -> None:
-    import msgspec
-
-    ground = msgspec.structs.replace(H200, capability=Version(capability))
-    assert (why_not("tf32", ground) == "") is tried
-
-
-def test_every_recipe_that_is_named_lies_in_the_folder() -> None:
-    folder = Path(techniques.__file__).parents[2] / "recipes" / "train"
-    missing = {one.recipe for one in techniques.TECHNIQUES if one.recipe} - {
-        path.name for path in folder.glob("*.py")
-    }
-    assert not missing
+@pytest.mark.parametrize("slice_s", [170.0, 180.0, 190.0])
+def test_three_minutes_on_a_gpu_reach_what_matters_and_its_proof(slice_s: float) -> None:
+    clock = Clock(Search("encoder", H200, slice_s), REAL)
+    found = clock.run()
+    assert {"amp-bf16", "sdpa", "shorter-sequences", "compile"} <= set(clock.alone)
+    assert found.best_gain is not None
+    assert found.best_gain.verdict == "faster"
+    assert {"amp-bf16"} < set(found.best)
+    assert clock.spent <= slice_s
 
 
-def test_checkpointing_says_that_it_costs_time() -> None:
-    assert "Time for memory" in techniques.technique("activation-checkpointing").cost
+@pytest.mark.parametrize("workload", techniques.WORKLOADS)
+@pytest.mark.parametrize("kind", ["compute", "host overhead", "data loading", "not known"])
+def test_compile_is_reached_on_every_workload(workload: str, kind: Kind) -> None:
+    clock = Clock(Search(workload, H200, 180.0), REAL, kind)
+    clock.run()
+    assert "compile" in clock.alone
 
 
-def test_groups_and_clashes_exclude_each_other() -> None:
-    assert not techniques.fits("amp-fp16", ("amp-bf16",))
-    assert not techniques.fits("cuda-graphs", ("amp-fp16",))
-    assert not techniques.fits("amp-fp16", ("cuda-graphs",))
-    assert techniques.fits("sdpa", ("amp-bf16", "compile"))
+@pytest.mark.parametrize("slice_s", range(45, 900, 15))
+@pytest.mark.parametrize("compiling", [1.0, 1.4, 5.0])
+def test_time_for_the_proof_is_kept(slice_s: int, compiling: float) -> None:
+    """Also where the best compiles, and its process takes long to start."""
+    speed = product(amp_bf16=3.0, sdpa=1.2, compile=compiling, tf32=2.0, larger_batch=1.5)
+    clock = Clock(Search("decoder", H200, float(slice_s)), speed)
+    found = clock.run()
+    assert (found.best_gain is not None) == any(one.verdict == "faster" for one in found.alone)
+    assert found.unproven is None
+    assert clock.spent <= slice_s
+
+
+def test_what_compiles_takes_its_turns_alone_also_beside_the_best() -> None:
+    clock = Clock(Search("decoder", H200, 900.0), product(compile=5.0, amp_bf16=3.0, sdpa=1.2))
+    found = clock.run()
+    compiling = [
+        heat for heat in clock.heats for one in heat.candidates if "compile" in one.techniques
+    ]
+    assert {len(heat.candidates) for heat in compiling} == {1}
+    assert {"compile", "amp-bf16", "sdpa"} <= set(found.best)
+
+
+def test_a_slow_one_without_room_lets_the_others_pass() -> None:
+    clock = Clock(Search("decoder", H200, 90.0), REAL)
+    clock.run()
+    assert "compile" not in clock.alone
+    assert {"amp-bf16", "sdpa"} <= set(clock.alone)
+
+
+def test_what_the_time_ended_is_tried_again_with_fewer_beside_it() -> None:
+    search = Search("decoder", H200, 900.0, only=("amp-bf16", "sdpa", "fused-optimizer", "tf32"))
+    speed = product(amp_bf16=3.0, sdpa=1.2, fused_optimizer=1.1)
+    spent, combined = 0.0, 0
+    while (heat := search.next(spent)) is not None:
+        found = raced(heat, speed)
+        combined += bool(heat.reference.techniques)
+        if heat.reference.techniques and combined == 1:
+            late = tuple(map(cut_off, found.candidates))
+            found = msgspec.structs.replace(found, candidates=late)
+        search.take(found)
+        spent += 4.0
+    assert {"amp-bf16", "sdpa", "fused-optimizer"} <= set(search.result().best)
+
+
+def proof_ended(search: Search, speed: Speed) -> WorkloadResult:
+    """As `searched`, but the time ends in the proof."""
+    spent = 0.0
+    while (heat := search.next(spent)) is not None:
+        found = raced(heat, speed)
+        if heat.fresh:
+            late = tuple(map(cut_off, found.candidates))
+            found = msgspec.structs.replace(found, candidates=late)
+        search.take(found)
+        spent += 4.0
+    return search.result()
+
+
+def test_a_best_that_could_not_be_measured_again_stays_unproven() -> None:
+    found = proof_ended(Search("decoder", H200, 900.0), product(amp_bf16=3.0, sdpa=1.2))
+    assert found.best == ("amp-bf16", "sdpa")
+    assert found.best_gain is None
+    assert found.unproven is not None
+    assert found.unproven.why == "not measured again: the time was over while it started"
+    assert found.unproven.technique == "amp-bf16 + sdpa, against amp-bf16"
+    assert found.unproven.ratio == pytest.approx(1.2, rel=0.01)
+    assert found.ended
+
+
+def test_one_technique_that_is_unproven_keeps_its_own_gain() -> None:
+    found = proof_ended(Search("decoder", H200, 900.0), product(sdpa=1.2))
+    assert found.best == ("sdpa",)
+    assert found.unproven is not None
+    assert found.unproven.technique == "sdpa"
+    assert found.unproven.ratio == pytest.approx(1.2, rel=0.01)
+
+
+def test_a_search_that_is_interrupted_tells_what_gained_most_by_then() -> None:
+    search = Search("decoder", H200, 900.0)
+    for spent in (0.0, 4.0):
+        heat = search.next(spent)
+        assert heat is not None
+        search.take(raced(heat, product(amp_bf16=3.0)))
+    search.ended = "interrupted"
+    found = search.result()
+    assert found.best == ("amp-bf16",)
+    assert found.unproven is not None
+    assert found.unproven.why == "not measured again: interrupted"
+
+
+def test_twins_that_failed_are_why_there_is_no_baseline() -> None:
+    search = Search("decoder", H200, 900.0)
+    heat = search.next(0.0)
+    assert heat is not None
+    found = raced(heat, product())
+    bare = msgspec.structs.replace(found.reference, rounds=())
+    twins = tuple(measured(heat.reference, 0.1, "out of memory") for _ in found.twins)
+    search.take(msgspec.structs.replace(found, reference=bare, twins=twins))
+    assert search.next(4.0) is None
+    assert search.result().ended == "the baseline: out of memory"

@@ -109,6 +109,40 @@ def test_no_gain_is_the_baseline_itself() -> None:
     assert "the baseline itself: no technique gained more than the noise" in text
 
 
+def test_a_best_that_was_not_proven_says_so_and_multiplies_nothing() -> None:
+    found = msgspec.structs.replace(
+        gain("amp-bf16 + compile, against amp-bf16", 1.31, 1.28, 1.34),
+        why="not measured again: the time was over",
+    )
+    one = msgspec.structs.replace(decoder(), best_gain=None, unproven=found)
+    told = (
+        "amp-bf16 + compile: 1.31x faster (1.28 to 1.34), against amp-bf16, where it was found;"
+        " not measured again: the time was over"
+    )
+    assert bench_words.best(one) == told
+    assert told in " ".join(shown(with_workload(one), 100).split())
+    assert "best together" not in shown(with_workload(one), 100)
+    ElementTree.fromstring(charts.svg(with_workload(one)))
+
+
+def test_one_technique_that_was_not_proven_needs_no_reference() -> None:
+    found = msgspec.structs.replace(
+        gain("amp-bf16", 2.1, 2.05, 2.15), why="not measured again: interrupted"
+    )
+    one = msgspec.structs.replace(decoder(), best=("amp-bf16",), best_gain=None, unproven=found)
+    told = "amp-bf16: 2.10x faster (2.05 to 2.15), where it was found"
+    assert bench_words.best(one) == f"{told}; not measured again: interrupted"
+
+
+def test_a_best_that_the_proof_denied_is_told() -> None:
+    denied = gain("amp-bf16 + compile", 1.0, 0.98, 1.02)
+    one = msgspec.structs.replace(decoder(), best=(), best_gain=denied)
+    assert bench_words.best(one) == (
+        "the baseline itself: amp-bf16 + compile, measured again in new processes:"
+        " no difference that can be told (0.98 to 1.02)"
+    )
+
+
 def test_what_was_not_tried_is_told_by_its_reason() -> None:
     why = "it is about CUDA, and this is a CPU"
     alone = tuple(Gain(technique=name, verdict="not-here", why=why) for name in ("a", "b"))
@@ -165,7 +199,7 @@ KEYS = {
     "": "schema cudadoctor date device torch python cpu minutes workloads gpu capability driver"
     " cuda cores seconds complete notes",
     "workloads": "name samples_unit baseline bottleneck alone best best_gain noise combined ended"
-    " shape",
+    " shape unproven",
     "baseline": "config rounds steps samples_a_step peak_bytes driver_bytes compile_s losses error"
     " loader_wait_s device_s settings",
     "config": "workload techniques",
