@@ -18,6 +18,10 @@ ROUNDS = 10
 LONGEST_START_S = 300.0
 ROUND_PATIENCE = 20.0
 STOP_S = 20.0
+ENDED_S = 3.0
+"""For a process that told its last figures to end, and to give its memory back."""
+RECOMPILE_S = 90.0
+"""Compiling again inside of a round is no hang."""
 PROFILE_S = 60.0
 MOST_STEPS = 200
 Say = Callable[[str], None]
@@ -90,15 +94,36 @@ class Runner:
 
         Workers of a loader hand over their batches together: at least one of each is counted.
         """
-        least = max(1, int(self.ready.get("workers") or 0))
+        least = max(1, self.workers)
         self.steps = max(least, min(MOST_STEPS, round(self.track.round_s / max(1e-6, step_s))))
 
     @property
     def patience_s(self) -> float:
         """How long a round may take: many times what its steps should."""
         step_s = float(self.ready.get("step_s") or 1.0)
-        lead_in = 3 * int(self.ready.get("workers") or 0) + 1
-        return 10.0 + ROUND_PATIENCE * step_s * (self.steps + lead_in)
+        lead_in = 3 * self.workers + 1
+        compiles = any(technique(one).group == "compile" for one in self.config.techniques)
+        more = RECOMPILE_S if compiles else 0.0
+        return 10.0 + more + ROUND_PATIENCE * step_s * (self.steps + lead_in)
+
+    @property
+    def turn_s(self) -> float:
+        """What the next round takes: its steps, those before it, and the workers' rest after it."""
+        if not self.rounds:
+            return 0.0
+        steps = self.steps + 1 + 2 * self.workers
+        return 1.2 * self.rounds[-1] * steps + (1.0 if self.workers else 0.0)
+
+    @property
+    def workers(self) -> int:
+        """Of its loader."""
+        return int(self.ready.get("workers") or 0)
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of its start that no step needs: building the model, loading libraries, more."""
+        ready = self.ready
+        return float(ready.get("extra_s") or 0.0) + float(ready.get("setup_s") or 0.0)
 
     def profile(self, limit_s: float) -> Line | None:
         """What its operations compute and move."""
@@ -113,6 +138,9 @@ class Runner:
         self.stable.send(self.number, "stop")
         self.memory = self._next("done", limit_s, "it did not end") or {}
         self.error = before
+        if self.memory:
+            # It holds its memory until it has ended, and the next one looks at what is free.
+            self.stable.hear(self.number, ENDED_S)
 
     def _next(self, kind: str, limit_s: float, over: str) -> Line | None:
         """Its next line of that kind; else it is told why there is none, and it is ended."""
@@ -134,12 +162,10 @@ class Runner:
         some = self.rounds if rounds is None else self.rounds[len(self.rounds) - rounds :]
         ready = self.ready
         waits = sorted(self.waits)
-        prepares = any(technique(one).prepares for one in self.config.techniques)
-        extra = float(ready.get("extra_s") or 0.0) + float(ready.get("setup_s") or 0.0)
         settings: dict[str, str | int | float | bool] = {}
         if ready:
             settings["batch_factor"] = int(ready["factor"])
-            settings["workers"] = int(ready["workers"])
+            settings["workers"] = self.workers
         return Measured(
             config=self.config,
             rounds=tuple(some) if self.error is None else (),
@@ -147,7 +173,6 @@ class Runner:
             samples_a_step=int(ready.get("samples") or 0),
             peak_bytes=self.memory.get("peak_bytes"),
             driver_bytes=self.memory.get("driver_bytes"),
-            compile_s=extra if prepares and ready else None,
             losses=tuple(ready.get("losses") or ()),
             error=self.error,
             loader_wait_s=waits[len(waits) // 2] if waits else None,
@@ -173,6 +198,7 @@ class Heats:
         self.settings = settings
         self.until = until
         self._kept: Runner | None = None
+        self._compiled = False
 
     def run(self, heat: Heat, say: Say) -> Raced:
         """Start, take turns, stop. What fails is a result with a reason."""
@@ -195,7 +221,7 @@ class Heats:
             main = msgspec.structs.replace(main, device_s=found.figures["device_s"])
         return Raced(
             reference=main,
-            candidates=tuple(one.measured() for one in rivals[:number]),
+            candidates=tuple(self._figures(one, reference) for one in rivals[:number]),
             twins=tuple(one.measured() for one in rivals[number:]),
             bottleneck=found,
             seconds=time.monotonic() - began,
@@ -211,6 +237,7 @@ class Heats:
         kept = self._kept
         if kept is not None and kept.config == heat.reference and kept.error is None:
             return kept
+        self.close()
         return self._started(heat.reference, end, say)
 
     def _started(self, wanted: Config, end: float, say: Say) -> Runner:
@@ -221,6 +248,19 @@ class Heats:
         over = f"no answer within {limit:.0f} s" if limit < left else _over("while it started")
         runner.warm(min(limit, left), over)
         return runner
+
+    def _figures(self, one: Runner, reference: Runner) -> Measured:
+        """Its figures, and what compiling took where that was the first in this bench."""
+        found, names = one.measured(), one.config.techniques
+        changes = self.settings(one.config)
+        warm, self._compiled = self._compiled, self._compiled or "compile" in changes
+        alone = len(names) == 1 and technique(names[0]).prepares
+        if not alone or not one.ready or {"batch", "cached"} & changes.keys():
+            return found
+        if warm and "compile" in changes:
+            return found
+        compile_s = max(0.0, one.start_s - reference.start_s)
+        return msgspec.structs.replace(found, compile_s=compile_s)
 
     def _rivals(self, heat: Heat, end: float, say: Say) -> list[Runner]:
         wanted = [*heat.candidates, *[heat.reference] * heat.twins]
@@ -253,14 +293,14 @@ class Heats:
                 one.error = _over(f"after {len(one.rounds)} of its rounds")
 
     def _profiled(self, rivals: list[Runner], reference: Runner) -> Bottleneck | None:
-        """Where the time goes: of the twin, whose figures are not needed any more."""
-        twin = rivals[-1]
-        if not twin.rounds or not reference.rounds:
+        """Where the time goes: of a twin, after its rounds."""
+        sound = [one for one in rivals if one.rounds and one.error is None]
+        if not sound or not reference.rounds:
             return None
+        twin = sound[-1]
         left = self.until - time.monotonic()
-        before, twin.error = twin.error, None
         line = twin.profile(min(PROFILE_S, left)) or {}
-        twin.error = before
+        twin.error = None  # its rounds stand, also where the profile failed
         measured = reference.measured()
         figures = bottleneck.Figures(
             step_s=measured.step_s or 1.0,
@@ -303,8 +343,7 @@ def _is_over(runner: Runner) -> bool:
 
 def _too_late(end: float, going: list[Runner]) -> bool:
     """Whether another round would not end in time."""
-    needed = sum(1.2 * one.rounds[-1] * (one.steps + 1) for one in going if one.rounds)
-    return time.monotonic() + needed > end
+    return time.monotonic() + sum(one.turn_s for one in going) > end
 
 
 def _failure(line: Line) -> str:

@@ -1,0 +1,172 @@
+"""Heats with runners that are told what to say: what is started, ended, waited for and reckoned."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cudadoctor.bench.heats import Heats, Runner, Track
+from cudadoctor.bench.results import Config, config
+from cudadoctor.bench.search import Heat, Raced
+from cudadoctor.bench.stable import Line, Stable
+from cudadoctor.bench.techniques import settings_of
+
+TRACK = Track(device="cuda:0", shape={}, round_s=0.001)
+BASE = config("decoder")
+READY = {"kind": "ready", "step_s": 0.001, "samples": 4, "factor": 1, "losses": [1.0]}
+ROUND = {"kind": "round", "seconds": 0.001, "wait_s": 0.0}
+
+
+class Scripted(Stable):
+    """Runners that answer at once. alive: those whose end was not heard yet.
+
+    ready: the first line of a runner, by its order. answer: of the others, by what is asked.
+    """
+
+    def __init__(
+        self,
+        ready: Callable[[Line], Line] = lambda _: {},
+        answer: Callable[[int, str], Line] = lambda _number, _do: {},
+    ) -> None:
+        super().__init__("python", {}, forks=True)
+        self.ready = ready
+        self.answer = answer
+        self.lines: dict[int, deque[Line]] = {}
+        self.alive: set[int] = set()
+        self.beside: list[set[int]] = []
+        self.asked: list[tuple[int, str]] = []
+        self.steps: list[int] = []
+
+    def start(self, **order: Any) -> int:
+        number = len(self.lines) + 1
+        self.lines[number] = deque([{**READY, "workers": 0, **self.ready(order)}])
+        self.beside.append(set(self.alive))
+        self.alive.add(number)
+        return number
+
+    def send(self, number: int, do: str, **more: Any) -> None:
+        self.asked.append((number, do))
+        self.steps += more.values()
+        usual = {**ROUND, "kind": {"stop": "done"}.get(do, do), "peak_bytes": 1}
+        self.lines[number].append({**usual, **self.answer(number, do)})
+        if do == "stop":
+            self.lines[number].append({"kind": "over", "detail": ""})
+
+    def hear(self, number: int, timeout_s: float) -> Line | None:
+        assert timeout_s >= 0.0
+        if not self.lines[number]:
+            return None
+        line = self.lines[number].popleft()
+        if line["kind"] in ("over", "failed"):
+            self.alive.discard(number)
+        return line
+
+    def kill(self, number: int) -> None:
+        self.alive.discard(number)
+
+
+def heats_of(stable: Stable) -> Heats:
+    def settings(one: Config) -> dict[str, Any]:
+        return settings_of(one.techniques)
+
+    return Heats(stable, TRACK, settings, time.monotonic() + 600.0)
+
+
+def run(heats: Heats, heat: Heat) -> Raced:
+    return heats.run(heat, lambda _: None)
+
+
+def test_the_baseline_is_kept_and_ended_before_another_reference_starts() -> None:
+    stable = Scripted()
+    heats = heats_of(stable)
+    run(heats, Heat(reference=BASE, twins=1))
+    assert stable.alive == {1}
+    best = config("decoder", "amp-bf16")
+    both = config("decoder", "amp-bf16", "sdpa")
+    run(heats, Heat(reference=best, candidates=(both,)))
+    assert stable.beside[2] == set(), "nothing of the heat before holds memory"
+    assert stable.alive == set()
+    heats.close()
+    assert stable.alive == set()
+
+
+def test_the_end_of_a_process_is_waited_for_after_its_last_figures() -> None:
+    stable = Scripted()
+    run(heats_of(stable), Heat(reference=BASE, candidates=(config("decoder", "sdpa"),)))
+    assert stable.alive == {1}, "the candidate has told its memory, and has ended"
+
+
+def starting(seconds: dict[str, float]) -> Callable[[Line], Line]:
+    def ready(order: Line) -> Line:
+        mode = str(order["settings"].get("compile", order["settings"].get("batch", "")))
+        return {"extra_s": seconds.get(mode, 0.5), "setup_s": 1.0}
+
+    return ready
+
+
+@pytest.mark.parametrize(
+    ("names", "seconds"),
+    [
+        (("compile",), 29.5),
+        (("compile-max-autotune",), 0.0),  # ready before the baseline
+        (("amp-bf16", "compile"), None),
+        (("larger-batch",), None),  # that is a search
+        (("sdpa",), None),
+    ],
+)
+def test_compiling_is_what_the_baseline_did_not_need(
+    names: tuple[str, ...], seconds: float | None
+) -> None:
+    heats = heats_of(Scripted(starting({"default": 30.0, "max-autotune": 0.1, "0": 9.0})))
+    found = run(heats, Heat(reference=BASE, candidates=(config("decoder", *names),)))
+    assert found.candidates[0].compile_s == seconds
+
+
+def test_only_the_first_that_compiles_tells_what_it_took() -> None:
+    heats = heats_of(Scripted(starting({"default": 30.0, "reduce-overhead": 12.0})))
+    for name, seconds in (("compile", 29.5), ("compile-reduce-overhead", None)):
+        found = run(heats, Heat(reference=BASE, candidates=(config("decoder", name),)))
+        assert found.candidates[0].compile_s == seconds
+
+
+def runner(workers: int, *names: str) -> Runner:
+    stable = Scripted(lambda _: {"workers": workers})
+    found = Runner(stable, TRACK, config("cnn", *names), {})
+    found.warm(1.0, "over")
+    assert found.turn("over", 1.0)
+    return found
+
+
+def test_a_round_counts_the_stock_of_the_workers_and_their_rest() -> None:
+    assert runner(0).turn_s == pytest.approx(1.2 * 0.001 * 2)
+    assert runner(4).turn_s == pytest.approx(1.2 * 0.001 * (4 + 1 + 8) + 1.0)
+
+
+def test_a_round_that_compiles_again_is_no_hang() -> None:
+    usual = runner(0, "channels-last").patience_s
+    assert runner(0, "compile").patience_s == pytest.approx(usual + 90.0)
+
+
+def test_a_twin_that_failed_does_not_hide_where_the_time_goes() -> None:
+    def answer(number: int, do: str) -> Line:
+        last = number == 3 and do == "round"
+        return {"kind": "failed", "error": "lost"} if last else {"operations": [[10**9, 1, 1]]}
+
+    stable = Scripted(answer=answer)
+    found = run(heats_of(stable), Heat(reference=BASE, twins=2))
+    assert found.twins[1].error == "lost"
+    assert found.bottleneck is not None
+    assert (2, "profile") in stable.asked
+
+
+def test_a_profile_that_fails_costs_no_round() -> None:
+    def answer(_: int, do: str) -> Line:
+        return {"kind": "failed", "error": "no profiler"} if do == "profile" else {}
+
+    found = run(heats_of(Scripted(answer=answer)), Heat(reference=BASE, twins=2))
+    assert [one.error for one in found.twins] == [None, None]
+    assert len(found.twins[1].rounds) == 10
