@@ -49,7 +49,10 @@ def judge(figures: Figures) -> Bottleneck:
     if waits >= WAITS and waits >= idle:
         return _found("data loading", f"{waits:.0%} of a step is waiting for its batch", told)
     if idle >= WAITS:
-        why = f"the GPU has nothing to do in {idle:.0%} of a step: the host is too slow for it"
+        why = (
+            f"the GPU has nothing to do in {idle:.0%} of a step: what holds it up is the host, or"
+            " copies that are waited for"
+        )
         return _found("host overhead", why, told)
     return _busy(figures, told)
 

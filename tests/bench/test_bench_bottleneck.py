@@ -27,6 +27,14 @@ def test_a_gpu_that_stands_still_waits_for_the_host() -> None:
     assert kind(device_s=0.0151, operations=(PRODUCT,)) == "compute"
 
 
+def test_copies_that_are_waited_for_are_not_blamed_on_the_host_alone() -> None:
+    """What is measured of the GPU leaves them out: the figures cannot tell them apart."""
+    assert (
+        "copies that are waited for"
+        in judge(Figures(step_s=0.02, wait_s=0.0, device_s=0.01, peaks=PEAKS)).why
+    )
+
+
 def test_the_larger_wait_decides() -> None:
     assert kind(wait_s=0.006, device_s=0.004) == "host overhead"
     assert kind(wait_s=0.009, device_s=0.004) == "data loading"
