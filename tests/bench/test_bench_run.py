@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,27 +42,30 @@ def track(workload: str, **more: Any) -> Track:
     return Track(device="cpu", shape=SHAPES[workload], round_s=0.01, warm_s=0.2, **more)
 
 
-def race(
-    python: str,
-    tmp_path: Path,
-    heat: Heat,
-    *,
-    forks: bool = True,
-    settings: dict[str, Any] | None = None,
-    **more: Any,
-) -> Raced:
-    stable = Stable(python, environment(tmp_path), forks=forks)
+@pytest.fixture(scope="module")
+def stable(python_cpu: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stable]:
+    """One torch, imported once; every heat forks its runners from it."""
+    found = Stable(python_cpu, environment(tmp_path_factory.mktemp("stable")), forks=True)
     try:
-        assert stable.hear(stable.start(what="look"), 90.0) is not None, "torch is imported first"
-        heats = Heats(
-            stable,
-            track(heat.reference.workload, **more),
-            lambda one: settings or settings_of(one.techniques),
-            time.monotonic() + 90.0,
-        )
+        assert found.hear(found.start(what="look"), 90.0) is not None, "torch is imported first"
+        yield found
+    finally:
+        found.end()
+
+
+def race(
+    stable: Stable, heat: Heat, *, settings: dict[str, Any] | None = None, **more: Any
+) -> Raced:
+    heats = Heats(
+        stable,
+        track(heat.reference.workload, **more),
+        lambda one: settings or settings_of(one.techniques),
+        time.monotonic() + 90.0,
+    )
+    try:
         return heats.run(heat, lambda _: None)
     finally:
-        stable.end()
+        heats.close()
 
 
 def command(python: str, *words: str) -> list[str]:
@@ -68,22 +73,19 @@ def command(python: str, *words: str) -> list[str]:
 
 
 def ran(
-    python: str, tmp_path: Path, *words: str, code: int = 0
+    python: str, tmp_path: Path, *words: str, code: int = 0, **more: str
 ) -> subprocess.CompletedProcess[str]:
+    """The command; more: variables of its environment."""
     found = subprocess.run(
         command(python, "--scale", "tiny", *words),
         capture_output=True,
         text=True,
         timeout=150,
-        env=environment(tmp_path),
+        env={**environment(tmp_path), **more},
         check=False,
     )
     assert found.returncode == code, found.stderr
     return found
-
-
-def result_of(python: str, tmp_path: Path, *words: str, code: int = 0) -> BenchResult:
-    return results.loads(ran(python, tmp_path, "--json", *words, code=code).stdout)
 
 
 # --- settings, each in a process of its own ------------------------------------------------------
@@ -96,11 +98,11 @@ ON_A_CPU = {
 
 
 @pytest.mark.parametrize("workload", sorted(ON_A_CPU))
-def test_techniques_train_and_keep_the_loss(workload: str, python_cpu: str, tmp_path: Path) -> None:
+def test_techniques_train_and_keep_the_loss(workload: str, stable: Stable) -> None:
     from cudadoctor.bench import judging, techniques
 
     some = tuple(config(workload, name) for name in ON_A_CPU[workload])
-    found = race(python_cpu, tmp_path, Heat(reference=config(workload), candidates=some))
+    found = race(stable, Heat(reference=config(workload), candidates=some))
     assert found.reference.error is None
     for one in found.candidates:
         name = one.config.techniques[0]
@@ -117,48 +119,34 @@ def test_techniques_train_and_keep_the_loss(workload: str, python_cpu: str, tmp_
         assert one.losses
 
 
-def test_every_loader_yields_the_same_batches(python_cpu: str, tmp_path: Path) -> None:
+def test_every_loader_yields_the_same_batches(stable: Stable) -> None:
     some = tuple(config("cnn", name) for name in ("loader-workers", "cached-data"))
-    found = race(python_cpu, tmp_path, Heat(reference=config("cnn"), candidates=some))
+    found = race(stable, Heat(reference=config("cnn"), candidates=some))
     assert [one.losses for one in found.candidates] == [found.reference.losses] * 2
 
 
-def test_batches_that_are_fetched_ahead_come_in_their_order(
-    python_cpu: str, tmp_path: Path
-) -> None:
+def test_batches_that_are_fetched_ahead_come_in_their_order(stable: Stable) -> None:
     """On a CPU nothing is copied; the order of things is that of a GPU."""
-    plain = race(python_cpu, tmp_path, Heat(reference=config("decoder"), twins=1))
-    ahead = race(
-        python_cpu,
-        tmp_path,
-        Heat(reference=config("decoder"), twins=1),
-        settings={"prefetch": True},
-    )
+    plain = race(stable, Heat(reference=config("decoder"), twins=1))
+    ahead = race(stable, Heat(reference=config("decoder"), twins=1), settings={"prefetch": True})
     assert ahead.reference.losses == plain.reference.losses
 
 
-def test_a_loader_whose_workers_outlive_it_is_ended_at_once(
-    python_cpu: str, tmp_path: Path
-) -> None:
+def test_a_loader_whose_workers_outlive_it_is_ended_at_once(stable: Stable) -> None:
     """Its workers hold its pipe open: that must not look like a process that cannot be killed."""
-    stable = Stable(python_cpu, environment(tmp_path))
-    try:
-        assert stable.hear(stable.start(what="look"), 90.0) is not None
-        order = {"workload": "cnn", "shape": SHAPES["cnn"], "settings": {"workers": 1}}
-        number = stable.start(what="train", **order)
-        assert (stable.hear(number, 60.0) or {})["kind"] == "ready"
-        began = time.monotonic()
-        stable.kill(number)
-        assert time.monotonic() - began < 4.0
-        other = stable.start(what="look")
-        assert (stable.hear(other, 30.0) or {})["kind"] == "look"
-    finally:
-        stable.end()
+    order = {"workload": "cnn", "shape": SHAPES["cnn"], "settings": {"workers": 1}}
+    number = stable.start(what="train", **order)
+    assert (stable.hear(number, 60.0) or {})["kind"] == "ready"
+    began = time.monotonic()
+    stable.kill(number)
+    assert time.monotonic() - began < 4.0
+    other = stable.start(what="look")
+    assert (stable.hear(other, 30.0) or {})["kind"] == "look"
 
 
-def test_the_larger_batch_is_counted_in_samples(python_cpu: str, tmp_path: Path) -> None:
+def test_the_larger_batch_is_counted_in_samples(stable: Stable) -> None:
     heat = Heat(reference=config("decoder"), candidates=(config("decoder", "larger-batch"),))
-    found = race(python_cpu, tmp_path, heat)
+    found = race(stable, heat)
     factor = found.candidates[0].settings["batch_factor"]
     assert int(factor) > 1
     assert found.candidates[0].samples_a_step == 4 * int(factor)
@@ -166,13 +154,17 @@ def test_the_larger_batch_is_counted_in_samples(python_cpu: str, tmp_path: Path)
 
 def test_without_a_fork_every_process_imports_torch(python_cpu: str, tmp_path: Path) -> None:
     heat = Heat(reference=config("decoder"), candidates=(config("decoder", "sdpa"),))
-    found = race(python_cpu, tmp_path, heat, forks=False)
+    alone = Stable(python_cpu, environment(tmp_path), forks=False)
+    try:
+        found = race(alone, heat)
+    finally:
+        alone.end()
     assert [found.reference.error, found.candidates[0].error] == [None, None]
     assert len(found.candidates[0].rounds) == 10
 
 
-def test_the_twin_tells_where_the_time_goes(python_cpu: str, tmp_path: Path) -> None:
-    found = race(python_cpu, tmp_path, Heat(reference=config("cnn"), twins=1))
+def test_the_twin_tells_where_the_time_goes(stable: Stable) -> None:
+    found = race(stable, Heat(reference=config("cnn"), twins=1))
     assert found.twins[0].losses == found.reference.losses
     assert found.bottleneck is not None
     assert found.bottleneck.figures["tflops"] > 0
@@ -182,65 +174,56 @@ def test_the_twin_tells_where_the_time_goes(python_cpu: str, tmp_path: Path) -> 
 # --- what goes wrong is a result -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("error", "RuntimeError: a planted error"),
-        ("oom", "out of memory (MemoryError: CUDA out of memory (planted))"),
-        ("crash", "killed by SIGSEGV, in _planted (training.py)"),
-        ("hang", "no answer within 2 s"),
-    ],
-)
-def test_one_that_breaks_ends_nothing(
-    fault: str, said: str, python_cpu: str, tmp_path: Path
-) -> None:
-    some = (config("decoder", "sdpa"), config("decoder", "foreach-optimizer"))
-    found = race(
-        python_cpu,
-        tmp_path,
-        Heat(reference=config("decoder"), candidates=some),
-        faults={"sdpa": fault},
-        start_s=2.0 if fault == "hang" else 60.0,
-    )
-    assert (found.candidates[0].error or "").startswith(said)
-    assert found.candidates[1].error is None
+BREAKS = {
+    "sdpa": ("error", "RuntimeError: a planted error"),
+    "fused-optimizer": ("oom", "out of memory (MemoryError: CUDA out of memory (planted))"),
+    "matmul-precision": ("crash", "killed by SIGSEGV, in _planted (training.py)"),
+    "amp-bf16": ("hang", "no answer within 6 s"),
+}
+
+
+def test_one_that_breaks_ends_nothing(stable: Stable) -> None:
+    some = tuple(config("decoder", name) for name in (*BREAKS, "foreach-optimizer"))
+    faults = {name: fault for name, (fault, _) in BREAKS.items()}
+    heat = Heat(reference=config("decoder"), candidates=some)
+    found = race(stable, heat, faults=faults, start_s=6.0)
+    for one, (_, said) in zip(found.candidates, BREAKS.values(), strict=False):
+        assert (one.error or "").startswith(said)
+    assert found.candidates[-1].error is None
     assert found.reference.rounds
 
 
-def test_a_missing_compiler_is_told(python_cpu: str, tmp_path: Path) -> None:
-    import shutil
+def test_what_sleeps_in_every_step_is_slower(stable: Stable) -> None:
+    """The planted sleep is several steps long, and its process does nothing else."""
+    from cudadoctor.bench import judging
 
-    bare = tmp_path / "bin"
-    bare.mkdir()
-    for name in ("sh", "uname"):
-        if (path := shutil.which(name)) is not None:
-            (bare / name).symlink_to(path)
-    env = {**environment(tmp_path), "PATH": str(bare)}
-    words = ("--scale", "tiny", "--json", "--workload", "decoder", "--only", "compile")
-    found = subprocess.run(
-        command(python_cpu, *words, "--minutes", "1.5"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=env,
-        check=False,
-    )
-    assert found.returncode == 0, found.stderr
-    (gain,) = results.loads(found.stdout).workloads[0].alone
-    assert (gain.verdict, gain.why) == (
-        "not-here",
-        "torch.compile needs a C++ compiler, and none is on PATH",
-    )
+    heat = Heat(reference=config("decoder"), candidates=(config("decoder", "sdpa"),))
+    found = race(stable, heat, faults={"sdpa": "slow"})
+    (one,) = found.candidates
+    gain = judging.gain("sdpa", found.reference, one, noise=1.1, tolerance=0.01, losses="steps")
+    assert gain.verdict == "slower", gain.why
 
 
 # --- the command -----------------------------------------------------------------------------
 
 
-def test_a_whole_search_keeps_its_time_and_claims_no_gpu(python_cpu: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(
+    python_cpu: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[BenchResult, str, float]:
+    """A whole search with one technique that is slowed: its result, its text, its seconds."""
+    words = ("--minutes", "1", "--workload", "decoder", "--plant", "sdpa:slow", "--json")
+    only = ("--only", "sdpa", "--only", "nothing", "--only", "tf32")
     began = time.monotonic()
-    words = ("--minutes", "1.5", "--workload", "decoder", "--only", "sdpa", "--only", "nothing")
-    found = result_of(python_cpu, tmp_path, *words, "--only", "tf32")
-    assert time.monotonic() - began < 100.0
+    found = ran(python_cpu, tmp_path_factory.mktemp("whole"), *words, *only)
+    return results.loads(found.stdout), found.stdout, time.monotonic() - began
+
+
+def test_a_whole_search_keeps_its_time_and_claims_no_gpu(
+    whole: tuple[BenchResult, str, float],
+) -> None:
+    found, _, seconds = whole
+    assert seconds < 70.0
     assert (found.device, found.gpu, found.cuda, found.driver) == ("cpu", None, None, None)
     (workload,) = found.workloads
     assert workload.baseline.rounds
@@ -249,11 +232,16 @@ def test_a_whole_search_keeps_its_time_and_claims_no_gpu(python_cpu: str, tmp_pa
     assert verdicts["nothing"] == "same"
 
 
-def test_what_slows_is_never_called_a_gain(python_cpu: str, tmp_path: Path) -> None:
-    words = ("--minutes", "1.5", "--workload", "decoder", "--only", "sdpa")
-    found = result_of(python_cpu, tmp_path, *words, "--plant", "sdpa:slow")
-    assert found.workloads[0].alone[0].verdict in ("slower", "same")
-    assert found.workloads[0].best == ()
+def test_what_slows_is_never_called_a_gain(whole: tuple[BenchResult, str, float]) -> None:
+    (workload,) = whole[0].workloads
+    (slowed,) = [one for one in workload.alone if one.technique == "sdpa"]
+    assert slowed.verdict != "faster"
+    assert slowed.ratio is not None and slowed.ratio < 1
+    assert (workload.best, workload.best_gain) == ((), None)
+
+
+def test_json_begins_with_its_schema(whole: tuple[BenchResult, str, float]) -> None:
+    assert next(iter(json.loads(whole[1]))) == "schema"
 
 
 def test_ctrl_c_prints_what_is_known(python_cpu: str, tmp_path: Path) -> None:
@@ -277,12 +265,19 @@ def test_ctrl_c_prints_what_is_known(python_cpu: str, tmp_path: Path) -> None:
     assert found.workloads[0].ended == "interrupted"
 
 
-def test_the_terminal_says_cpu(python_cpu: str, tmp_path: Path) -> None:
-    chart = tmp_path / "chart.svg"
-    words = ("--minutes", "1.5", "--workload", "decoder", "--only", "sdpa")
-    found = ran(python_cpu, tmp_path, *words, "--chart", str(chart))
+def test_the_terminal_says_cpu_and_what_is_missing(python_cpu: str, tmp_path: Path) -> None:
+    """Without a compiler on PATH torch.compile is not tried, and the rest is."""
+    bare, chart = tmp_path / "bin", tmp_path / "chart.svg"
+    bare.mkdir()
+    for name in ("sh", "uname"):
+        if (path := shutil.which(name)) is not None:
+            (bare / name).symlink_to(path)
+    words = ("--minutes", "1", "--workload", "cnn", "--only", "channels-last", "--only", "compile")
+    found = ran(python_cpu, tmp_path, *words, "--chart", str(chart), PATH=str(bare))
     assert "no GPU was used" in found.stdout
-    assert "sdpa" in found.stdout
+    assert "channels-last" in found.stdout
+    told = " ".join(found.stdout.split())
+    assert "not here torch.compile needs a C++ compiler, and none is on PATH: compile" in told
     assert chart.read_text(encoding="utf-8").startswith("<")
     assert not (tmp_path / "state").exists(), "tiny figures are nobody's advice"
 
@@ -312,8 +307,3 @@ def test_a_gpu_that_is_not_there_is_no_cpu_run(python_cpu: str, tmp_path: Path) 
     found = ran(python_cpu, tmp_path, "--device", "cuda", "--minutes", "1.5", code=1)
     assert "torch sees no GPU" in found.stderr
     assert found.stdout == ""
-
-
-def test_json_begins_with_its_schema(python_cpu: str, tmp_path: Path) -> None:
-    words = ("--minutes", "1.5", "--workload", "cnn", "--only", "channels-last", "--json")
-    assert next(iter(json.loads(ran(python_cpu, tmp_path, *words).stdout))) == "schema"
