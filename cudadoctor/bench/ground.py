@@ -16,6 +16,16 @@ from cudadoctor.smoke.manners import as_words, short_bus_id
 from cudadoctor.versions import version_of
 
 SHARE_OF_FREE = 0.9
+REACHED, REACHED_BY_A_COPY = 0.6, 0.7
+"""Part of a data sheet's figure that a large product, or a large copy, reaches on such a board."""
+NOT_COMPILED = "torch.compile compiles nothing, and its figures are of that"
+FALSIFIED = {
+    "CUDA_LAUNCH_BLOCKING=1": "every operation waits for the GPU, and the figures are of that",
+    "TORCHDYNAMO_DISABLE=1": NOT_COMPILED,
+    "TORCH_COMPILE_DISABLE=1": NOT_COMPILED,
+    "NVIDIA_TF32_OVERRIDE=0": "nothing is computed in TF32, whatever a technique asks for",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1": "the baseline computes its products in TF32 already",
+}
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +63,7 @@ def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | No
     if chosen.error:
         return Place(device=asked or "cpu", error=chosen.error)
     notes = tuple(f"GPU {index} is left alone: {reason}" for index, reason in chosen.skipped)
+    notes += _falsified(look, gpu=bool(chosen.devices))
     if not chosen.devices:
         if look.get("error"):
             notes += (f"torch sees no GPU: {look['error']}",)
@@ -76,6 +87,13 @@ def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | No
     )
 
 
+def _falsified(look: dict[str, Any], *, gpu: bool) -> tuple[str, ...]:
+    """What the environment makes of the figures."""
+    found = [(one, FALSIFIED.get(one, "")) for one in look.get("environment") or ()]
+    told = [(one, why) for one, why in found if why and (gpu or why == NOT_COMPILED)]
+    return tuple(f"{one} is set: {why}" for one, why in told)
+
+
 def _exclusive(bus_id: str, gpus: tuple[Gpu, ...] | None) -> bool:
     """Whether it is known that only one process at a time may use the GPU at this address."""
     return bool(bus_id) and any(
@@ -84,16 +102,18 @@ def _exclusive(bus_id: str, gpus: tuple[Gpu, ...] | None) -> bool:
 
 
 def ground_of(look: dict[str, Any], place: Place) -> Ground:
-    """What decides where a technique can work."""
+    """What decides where a technique can work. compiler: C for a GPU, C++ for a CPU."""
     try:
         torch = Version(Version(str(look["torch"])).public)
     except InvalidVersion:
         torch = Version("2.4")
+    gpu = place.device != "cpu"
+    compiler = look.get("c_compiler", look.get("compiler")) if gpu else look.get("compiler")
     return Ground(
-        gpu=place.device != "cpu",
+        gpu=gpu,
         capability=version_of(place.capability) if place.capability else None,
         torch=torch,
-        compiler=bool(look.get("compiler")),
+        compiler=bool(compiler),
         triton=bool(look.get("triton")),
         cores=int(look.get("cores") or 1),
         forks=bool(look.get("forks", True)),
@@ -106,7 +126,9 @@ def peaks_of(place: Place, knowledge: Knowledge, workload: str) -> Peaks | None:
 
     torch computes convolutions in TF32 where the GPU has it, and products in fp32.
     """
-    known = None if place.name is None else knowledge.peaks(place.name)
+    if place.name is None or " MIG " in place.name:
+        return None  # a slice has a part of what the card has
+    known = knowledge.peaks(place.name)
     if known is None:
         return None
     fp32 = known.fp32_tflops
@@ -114,3 +136,20 @@ def peaks_of(place: Place, knowledge: Knowledge, workload: str) -> Peaks | None:
     if tflops is None:
         return None
     return Peaks(tflops * 1e12, known.bandwidth_gb_s * 1e9, "by its data sheet")
+
+
+def believed(table: Peaks | None, measured: Peaks | None, workload: str) -> Peaks | None:
+    """The table's, but where what was measured is far below it: boards of one name may differ.
+
+    measured: a large product in fp32 and a large copy. It says nothing of the convolutions, for
+    which the table gives TF32.
+    """
+    if table is None or measured is None:
+        return table or measured
+    less_flops = workload != "cnn" and measured.flops < REACHED * table.flops
+    less_bytes = measured.bytes_s < REACHED_BY_A_COPY * table.bytes_s
+    if not less_flops and not less_bytes:
+        return table
+    flops = measured.flops if less_flops else table.flops
+    bytes_s = measured.bytes_s if less_bytes else table.bytes_s
+    return Peaks(flops, bytes_s, "as measured here, far below its data sheet")

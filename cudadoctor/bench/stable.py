@@ -52,6 +52,7 @@ class Stable:
         self._mail: queue.SimpleQueue[tuple[_Child, Line | None]] = queue.SimpleQueue()
         self._stash: dict[int, deque[Line]] = {}
         self._common: _Child | None = None
+        self._begun: dict[int, Line] = {}
         self._own: dict[int, _Child] = {}
 
     def start(self, **order: Any) -> int:
@@ -59,8 +60,7 @@ class Stable:
         self._number += 1
         number = self._number
         self._stash[number] = deque()
-        child = self._child(number)
-        child.send({"id": number, "do": "start", **order})
+        self._give({"id": number, "do": "start", **order})
         return number
 
     def send(self, number: int, do: str, **more: Any) -> None:
@@ -107,6 +107,22 @@ class Stable:
                 child.end()
         self._common, self._own = None, {}
 
+    def _give(self, order: Line) -> None:
+        """A start to the child that is to do it; kept until that child is known to be able to."""
+        child = self._child(order["id"])
+        if child is self._common and not child.ready:
+            self._begun[order["id"]] = order
+        child.send(order)
+
+    def _one_each(self) -> None:
+        """An import has begun CUDA: no fork could use it, so each runner gets a process."""
+        orders, self._begun = self._begun, {}
+        dismissed, self._common, self.forks = self._common, None, False
+        if dismissed is not None:
+            dismissed.end()
+        for order in orders.values():
+            self._give(order)
+
     def _child(self, number: int) -> _Child:
         if not self.forks:
             self._own[number] = _Child(self, "one", number)
@@ -119,6 +135,8 @@ class Stable:
         """Give a line to the runner it is of; the end of a process is the end of its runners."""
         if line is None:
             child.over = True
+            if child.dismissed:
+                return
             lost = [child.number] if child.number else list(self._stash)
             for number in lost:
                 if number in self._stash:
@@ -126,6 +144,10 @@ class Stable:
         elif line["kind"] in ("torch", "broken"):
             self.torch = str(line.get("version") or self.torch)
             child.error = str(line.get("error") or child.error)
+            child.ready, child.dismissed = True, bool(line.get("begun"))
+            if child.dismissed:
+                self._one_each()
+            self._begun.clear()
         elif line.get("id") in self._stash:
             self._stash[line["id"]].append(line)
 
@@ -136,6 +158,8 @@ class _Child:
     def __init__(self, stable: Stable, how: str, number: int) -> None:
         self.number = number
         self.over = False
+        self.ready = False
+        self.dismissed = False
         self.error = ""
         self._mail = stable._mail
         self._tail = b""

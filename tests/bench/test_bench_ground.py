@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from packaging.version import Version
 
 from cudadoctor import knowledge
 from cudadoctor.bench import ground
+from cudadoctor.bench.bottleneck import Peaks
 from cudadoctor.facts import Gpu, GpuProcess
 
 
@@ -98,3 +100,57 @@ def test_a_name_that_stands_for_two_boards_has_no_peaks() -> None:
     assert kb.peaks("NVIDIA A100-SXM4") is None
     assert kb.peaks("NVIDIA A100-SXM4-80GB") is not None
     assert kb.peaks("Tesla V100-SXM2-16GB") is not None
+
+
+def test_a_slice_of_a_card_is_not_judged_by_the_whole_card() -> None:
+    kb = knowledge.load()
+    for name in ("NVIDIA H200 MIG 1g.18gb", "NVIDIA A100-SXM4-80GB MIG 3g.40gb"):
+        place = ground.place_of(look(name), None, None)
+        assert ground.peaks_of(place, kb, "decoder") is None
+
+
+def test_what_is_measured_far_below_the_data_sheet_is_believed() -> None:
+    table = Peaks(13e12, 360e9, "by its data sheet")
+    same = Peaks(12e12, 330e9, "as measured here")
+    narrow = Peaks(9e12, 215e9, "as measured here")
+    assert ground.believed(table, same, "decoder") == table
+    found = ground.believed(table, narrow, "decoder")
+    assert found is not None
+    assert (found.flops, found.bytes_s) == (13e12, 215e9)
+    assert "far below" in found.source
+    assert ground.believed(None, same, "cnn") == same
+    assert ground.believed(table, None, "cnn") == table
+    assert ground.believed(None, None, "cnn") is None
+
+
+def test_a_measured_product_says_nothing_of_convolutions() -> None:
+    tf32 = Peaks(156e12, 1555e9, "by its data sheet")
+    assert ground.believed(tf32, Peaks(19e12, 1400e9, "as measured here"), "cnn") == tf32
+
+
+def test_a_variable_that_falsifies_is_told() -> None:
+    changed = {"environment": ["CUDA_LAUNCH_BLOCKING=1", "TORCHDYNAMO_DISABLE=1"]}
+    on_a_gpu = ground.place_of(look("NVIDIA H200") | changed, None, None)
+    assert on_a_gpu.notes == (
+        "CUDA_LAUNCH_BLOCKING=1 is set: every operation waits for the GPU, and the figures are of"
+        " that",
+        "TORCHDYNAMO_DISABLE=1 is set: torch.compile compiles nothing, and its figures are of that",
+    )
+    on_a_cpu = ground.place_of(look() | changed, None, None)
+    assert [one.split(" ")[0] for one in on_a_cpu.notes] == ["TORCHDYNAMO_DISABLE=1"]
+
+
+@pytest.mark.parametrize(
+    ("names", "compiler", "c_compiler", "compiles"),
+    [
+        (("NVIDIA H200",), "", "/usr/bin/gcc", True),
+        (("NVIDIA H200",), "/usr/bin/g++", "", False),
+        ((), "", "/usr/bin/gcc", False),
+        ((), "/usr/bin/g++", "", True),
+    ],
+)
+def test_a_gpu_needs_a_c_compiler_and_a_cpu_one_for_cpp(
+    names: tuple[str, ...], compiler: str, c_compiler: str, compiles: bool
+) -> None:
+    found = look(*names) | {"compiler": compiler, "c_compiler": c_compiler}
+    assert ground.ground_of(found, ground.place_of(found, None, None)).compiler is compiles

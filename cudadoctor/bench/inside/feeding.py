@@ -7,22 +7,21 @@ from typing import Any, Dict, Iterator, Tuple
 import torch
 from torch.utils.data import DataLoader
 
-from . import data
+from . import data, leaving, room
 from .order import Order
-
-AHEAD = 2
-"""Batches that each worker prepares in advance: the loader's own default."""
+from .room import AHEAD
 
 
 class Feed:
     """The loader of an order. wait_s: seconds spent waiting for batches so far.
 
     stock: batches that may lie ready after a pause, which a measured step must not live on.
+    why_no_workers: what keeps from starting those that were asked for, "" where nothing does.
     """
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self.workers = workers_of(order.settings.workers)
+        self.workers, self.why_no_workers = workers_of(order)
         self.wait_s = 0.0
         self.stock = AHEAD * self.workers
         self.made_s = 0.0
@@ -49,9 +48,26 @@ class Feed:
             yield batch
 
 
-def workers_of(asked: int) -> int:
-    """How many workers: as asked, or one a core but one, at most eight."""
-    return asked if asked >= 0 else max(1, min(8, cores() - 1))
+def workers_of(order: Order) -> Tuple[int, str]:
+    """How many workers, and why none: as asked, or one a core but one, at most eight.
+
+    Fewer where their batches would fill memory: that ends in a Bus error, or kills a neighbour.
+    """
+    asked = order.settings.workers
+    if asked < 0:
+        asked = max(1, min(8, cores() - 1))
+    return room.workers_that_fit(
+        asked, batch_bytes(order), room.shared_bytes(), room.available_bytes()
+    )
+
+
+def batch_bytes(order: Order) -> int:
+    """The size of a batch, as workers hand it over."""
+    shape, number = order.shape, 8
+    if order.workload == "cnn":
+        return int(order.batch * (3 * int(shape["image"]) ** 2 * 4 + number))
+    of_a_token = 2 * number if order.workload == "decoder" else number + 1
+    return int(order.batch * (int(shape["length"]) * of_a_token + number))
 
 
 def cores() -> int:
@@ -87,6 +103,7 @@ def _loader(order: Order, dataset: Any, collate: Any, lengths: Any, workers: int
         # They inherit a CUDA that is in use, and never touch it.
         more = {"persistent_workers": True, "prefetch_factor": AHEAD}
         more["multiprocessing_context"] = "fork"
+        more["worker_init_fn"] = leaving.end_with_the_parent
     return DataLoader(
         dataset,
         batch_sampler=batches,

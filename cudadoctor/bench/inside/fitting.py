@@ -6,8 +6,8 @@ from typing import Any, Dict, List, Tuple
 
 import torch
 
-from . import data, looking
-from .feeding import Feed
+from . import data, looking, room
+from .feeding import Feed, batch_bytes
 from .order import Order
 from .training import Training
 
@@ -32,6 +32,8 @@ SHAPES: Dict[str, Dict[str, Dict[str, Any]]] = {
     },
 }
 SAMPLES = {"large": 2048, "small": 2048, "cpu": 512, "tiny": 64}
+IMAGES_ALONE = 256
+"""At most, where every process makes its images anew: that takes seconds for thousands."""
 
 LONG_ENOUGH_S, TOO_LONG_S = 0.035, 0.1
 """A step on a GPU: from here on the batch is not doubled; beyond, the smaller model is taken."""
@@ -41,19 +43,30 @@ SHARE = 0.15
 MOST_TIMES_GPU, MOST_TIMES_CPU = 16, 4
 LONGEST_STEP_S = 2.0
 CPU_SHARE = 0.25
+PART = 0.5
+"""Of the memory that one may take: what is found runs beside another of its size later."""
+HOST_TIMES = 8
+"""Batches that must fit into the machine's own memory: loaders hold some, and copy them."""
 
 
 def sized(order: Order, tiers: List[str]) -> Dict[str, Any]:
     """The first of the tiers that this device steps through in time, with its batch."""
     for tier in tiers:
-        shape = dict(SHAPES[order.workload][tier], samples=SAMPLES[tier], tier=tier)
+        shape = _usual(order, tier)
         if tier == tiers[-1] and not order.gpu:
             return shape
         if order.gpu and _grown(order, shape):
             return shape
         if not order.gpu and _step_s(order, shape) < TOO_LONG_ON_A_CPU_S:
             return shape
-    return dict(SHAPES[order.workload][tiers[-1]], samples=SAMPLES[tiers[-1]], tier=tiers[-1])
+    return _usual(order, tiers[-1])
+
+
+def _usual(order: Order, tier: str) -> Dict[str, Any]:
+    samples = SAMPLES[tier]
+    if order.alone and order.workload == "cnn":
+        samples = min(samples, IMAGES_ALONE)
+    return dict(SHAPES[order.workload][tier], samples=samples, tier=tier)
 
 
 def _grown(order: Order, shape: Dict[str, Any]) -> bool:
@@ -96,6 +109,15 @@ def _step_s(order: Order, shape: Dict[str, Any]) -> float:
 
 def largest(order: Order) -> int:
     """How many times the usual batch fits, doubling; an out-of-memory ends the search safely."""
+    if not order.gpu:
+        return _doubled(order)
+    looking.keep_to_a_share(order, PART)
+    found = _doubled(order)
+    looking.keep_to_a_share(order)
+    return found
+
+
+def _doubled(order: Order) -> int:
     found, most = 1, MOST_TIMES_GPU if order.gpu else MOST_TIMES_CPU
     while found < most:
         order.factor = 2 * found
@@ -112,7 +134,10 @@ def largest(order: Order) -> int:
 
 def _tried(order: Order) -> Tuple[bool, float]:
     """Whether two steps pass, and how long the second took."""
-    if not order.gpu and looking.available_bytes() * CPU_SHARE < _guess_bytes(order):
+    free = room.available_bytes()
+    if order.gpu and 0 < free < HOST_TIMES * batch_bytes(order):
+        return False, 0.0
+    if not order.gpu and free * CPU_SHARE < _guess_bytes(order):
         return False, 0.0
     try:
         training, feed = Training(order), Feed(order)

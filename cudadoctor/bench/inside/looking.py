@@ -3,12 +3,21 @@
 import os
 import shutil
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 import torch
 
 from .feeding import cores
 from .order import Order
+
+FALSIFYING = (
+    "CUDA_LAUNCH_BLOCKING=1",
+    "TORCHDYNAMO_DISABLE=1",
+    "TORCH_COMPILE_DISABLE=1",
+    "NVIDIA_TF32_OVERRIDE=0",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",
+)
+"""Variables with the value that changes what is measured."""
 
 
 def look() -> Dict[str, Any]:
@@ -22,7 +31,9 @@ def look() -> Dict[str, Any]:
         "count": 0,
         "error": "",
         "devices": [],
-        "compiler": compiler(),
+        "compiler": _compiler("CXX", "g++", "clang++", "cl"),
+        "c_compiler": _compiler("CC", "gcc", "cc", "clang", "cl"),
+        "environment": falsifying(os.environ),
         "cores": cores(),
         "forks": sys.platform.startswith("linux"),
         "cpu_bf16": _cpu_bf16(),
@@ -38,22 +49,17 @@ def look() -> Dict[str, Any]:
     return found
 
 
-def compiler() -> str:
-    """The C++ compiler that torch.compile would call for a CPU; "" where there is none."""
-    named = os.environ.get("CXX")
-    for name in ([named] if named else []) + ["g++", "clang++", "cl"]:
-        path = shutil.which(name.split(" ")[0])
-        if path:
-            return path
-    return ""
+def falsifying(env: Mapping[str, str]) -> List[str]:
+    """Those that are set so, as NAME=VALUE."""
+    return [one for one in FALSIFYING if env.get(one.split("=")[0], "") == one.split("=")[1]]
 
 
-def keep_to_a_share(order: Order) -> None:
-    """Never more than a share of what is free now: others may be guests too."""
+def keep_to_a_share(order: Order, part: float = 1.0) -> None:
+    """Never more than a share of what is free now, or a part of it: others may be guests too."""
     index = int(order.device.partition(":")[2] or 0)
     torch.cuda.set_device(index)
     free, total = torch.cuda.mem_get_info(index)
-    torch.cuda.set_per_process_memory_fraction(max(0.01, order.share * free / total), index)
+    torch.cuda.set_per_process_memory_fraction(max(0.01, part * order.share * free / total), index)
     torch.cuda.reset_peak_memory_stats(index)
 
 
@@ -78,16 +84,6 @@ def peak_resident_bytes() -> int:
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(most) * (1 if sys.platform == "darwin" else 1024)
-
-
-def available_bytes() -> int:
-    """Memory of the machine that is free for a new program; 0 where it cannot be learnt."""
-    try:
-        with open("/proc/meminfo") as file:
-            rows = [line.split() for line in file]
-    except OSError:
-        return 0
-    return next((int(row[1]) * 1024 for row in rows if row[0] == "MemAvailable:"), 0)
 
 
 def drivers_bytes(pid: int) -> Optional[int]:
@@ -121,6 +117,16 @@ def _device(index: int) -> Dict[str, Any]:
         "bus_id": where,
         "total_bytes": int(properties.total_memory),
     }
+
+
+def _compiler(variable: str, *usual: str) -> str:
+    """What torch.compile calls: C++ for a CPU, C for a GPU by Triton; "" where there is none."""
+    named = os.environ.get(variable)
+    for name in ([named] if named else []) + list(usual):
+        path = shutil.which(name.split(" ")[0])
+        if path:
+            return path
+    return ""
 
 
 def _cpu_bf16() -> bool:

@@ -131,7 +131,7 @@ class Transformer(nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 def build(workload: str, shape: Dict[str, Any], settings: Settings) -> Any:
-    """The model of a workload, on the CPU, by the seed that was set."""
+    """The model of a workload, by the seed that was set."""
     if workload == "cnn":
         return ResNet(shape, settings.checkpointing)
     return Transformer(shape, settings, workload == "decoder")

@@ -35,7 +35,10 @@ class Settings:
 
 
 class Order:
-    """One training. shape: sizes of model and data. factor: how many times the usual batch."""
+    """One training. shape: sizes of model and data. factor: how many times the usual batch.
+
+    alone: it has a process of its own that was not forked, and makes its data itself.
+    """
 
     def __init__(self, given: Dict[str, Any]) -> None:
         self.id = int(given["id"])
@@ -48,6 +51,7 @@ class Order:
         self.warm_s = float(given.get("warm_s", 4.0))
         self.share = float(given.get("share", 0.9))
         self.pretend = bool(given.get("pretend", False))
+        self.alone = bool(given.get("alone", False))
         self.factor = max(1, self.settings.batch)
 
     @property

@@ -41,10 +41,17 @@ class Counter(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             flops = 0
             formula = self.registry.get(func._overloadpacket)
             if formula is not None:
-                flops = int(formula(*args, **dict(kwargs, out_val=out)))
+                flops = _flops(formula, args, kwargs, out)
             key = (flops, _bytes(args) + _bytes(kwargs.values()) + _bytes((out,)))
             self.totals[key] = self.totals.get(key, 0) + 1
         return out
+
+
+def _flops(formula: Any, args: Any, kwargs: Any, out: Any) -> int:
+    try:
+        return int(formula(*args, **dict(kwargs, out_val=out)))
+    except TypeError:  # before torch 2.3 it had another name
+        return int(formula(*args, **dict(kwargs, out=out)))
 
 
 def _operations(training: Any, batch: Any) -> List[List[int]]:

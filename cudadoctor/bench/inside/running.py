@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
-from . import fitting, looking, profiling, wire
+from . import fitting, leaving, looking, profiling, wire
 from .feeding import Feed
 from .order import Order
 from .training import Training
@@ -66,7 +66,10 @@ class Measurement:
                 found = profiling.profile(self.order, self.training, self.feed)
                 wire.say("profile", id=self.order.id, **found)
         if told is not None:
-            wire.say("done", id=self.order.id, **self._memory())
+            memory = self._memory()
+            # The next one may start at once, and needs the room.
+            leaving.end_children()
+            wire.say("done", id=self.order.id, **memory)
 
     def _warm_up(self) -> None:
         """Until three steps agree within a tenth, or for so long; the losses are of these steps."""
@@ -88,6 +91,9 @@ class Measurement:
             over = time.perf_counter() - first_ended > self.order.warm_s
             if len(losses) >= self.order.loss_steps and (steady or over):
                 break
+        if not self.training.replays:
+            # Convolutions and kernels that were tried took memory that no later step needs.
+            looking.forget_the_peak(self.order)
         usual = statistics.median(times[-3:])
         wire.say(
             "ready",
@@ -101,6 +107,7 @@ class Measurement:
             samples=self.order.batch,
             factor=self.order.factor,
             workers=self.feed.workers,
+            why_no_workers=self.feed.why_no_workers,
         )
 
     def _round(self, steps: int) -> None:

@@ -11,7 +11,7 @@ import time
 import warnings
 from typing import Any, Dict, List
 
-from . import wire
+from . import leaving, wire
 
 REAP_S = 0.2
 """How often it is looked whether a runner has ended."""
@@ -103,6 +103,7 @@ def alone() -> None:
     """One runner in a process of its own, where there is no fork: the first order is its start."""
     order = wire.heard()
     if order is not None:
+        order["alone"] = True
         _settle_in()
         _run(order)
 
@@ -154,8 +155,7 @@ def _settle_in() -> None:
         libc = ctypes.CDLL(None)
         limit_core, none = 4, (ctypes.c_ulong * 2)(0, 0)
         libc.setrlimit(limit_core, none)
-        set_at_parents_death, kill = 1, 9
-        libc.prctl(set_at_parents_death, kill)
+    leaving.end_with_the_parent()
 
 
 def _write(descriptor: int, order: Dict[str, Any]) -> None:

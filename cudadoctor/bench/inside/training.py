@@ -1,16 +1,19 @@
 """A training with its settings applied: model, optimiser, and what one step does."""
 
 import contextlib
+import inspect
 import os
 import signal
 import time
-from typing import Any, List
+from typing import Any, Dict, List
 
 import torch
 
 from . import models
 from .order import Order, Settings
 
+WITH_GRAPHS = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that record CUDA graphs."""
 GRAPH_WARM_UP = 3
 """Steps on a side stream before a recording: cuBLAS, autograd and the optimiser allocate lazily."""
 
@@ -26,7 +29,8 @@ class Training:
         self.settings = order.settings
         switch(order.settings)
         torch.manual_seed(order.seed)
-        model = models.build(order.workload, order.shape, order.settings)
+        with _birthplace(order):
+            model = models.build(order.workload, order.shape, order.settings)
         model = model.to(order.device)
         if order.settings.channels_last:
             model = model.to(memory_format=torch.channels_last)
@@ -35,7 +39,9 @@ class Training:
         self.model = _compiled(model, order.settings)
         self.scaler: Any = None
         if order.settings.amp == "float16":
-            self.scaler = torch.amp.GradScaler(order.device.split(":")[0])
+            # The usual first scale of 65536 overflows here and leaves out steps until it is halved
+            # often enough: each loss after that would be that of an earlier step.
+            self.scaler = torch.amp.GradScaler(order.device.split(":")[0], init_scale=2.0**10)
         self.graph = Recorded(self) if order.settings.graphs else None
 
     def step(self, batch: Any) -> Any:
@@ -43,9 +49,14 @@ class Training:
         _planted(self.settings.fault)
         if self.graph is not None:
             return self.graph.step(batch)
-        if self.settings.compile in ("reduce-overhead", "max-autotune") and self.order.gpu:
-            torch.compiler.cudagraph_mark_step_begin()
+        if self.settings.compile in WITH_GRAPHS and self.order.gpu:
+            _mark_step()
         return self.eager(batch)
+
+    @property
+    def replays(self) -> bool:
+        """Whether a recording is replayed, which uses memory and allocates none."""
+        return self.graph is not None or self.settings.compile in WITH_GRAPHS
 
     def eager(self, batch: Any) -> Any:
         """One step, operation by operation."""
@@ -116,9 +127,28 @@ class Recorded:
         self.training.optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        # The loader's thread that pins batches calls CUDA too; only this thread is recorded.
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self.graph, **_this_thread_alone()):
             self.loss = self.training.eager(self.batch)
+
+
+def _this_thread_alone() -> Dict[str, Any]:
+    """The loader's thread that pins batches calls CUDA too. Before torch 2.1 that is no option."""
+    known = inspect.signature(torch.cuda.graph.__init__).parameters
+    return {"capture_error_mode": "thread_local"} if "capture_error_mode" in known else {}
+
+
+def _mark_step() -> None:
+    """Tell the graphs inside a compiled model that a step begins; torch 2.0 asks for no mark."""
+    mark = getattr(getattr(torch, "compiler", None), "cudagraph_mark_step_begin", None)
+    if mark is not None:
+        mark()
+
+
+def _birthplace(order: Order) -> Any:
+    """A model for a GPU is made there, where torch 2.0 or newer can: it need not be copied."""
+    if order.gpu and hasattr(torch.device, "__enter__"):
+        return torch.device(order.device)
+    return contextlib.nullcontext()
 
 
 def switch(settings: Settings) -> None:

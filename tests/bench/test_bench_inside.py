@@ -1,0 +1,342 @@
+"""The pieces that run in the examined interpreter: room, ends, what is told, what old torch lacks.
+
+No GPU here: what only CUDA does is seen through what is asked of torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cudadoctor.bench.inside import room
+from cudadoctor.bench.inside.boot import BOOT
+from cudadoctor.bench.stable import INSIDE, Stable
+
+CNN = {"image": 16, "width": 8, "blocks": [1, 1], "classes": 4, "batch": 8, "samples": 64}
+TEXT = {"length": 32, "width": 32, "heads": 2, "layers": 1, "vocabulary": 100, "batch": 4}
+TEXT = {**TEXT, "samples": 64}
+MB = 1_000_000
+BEGIN = """\
+import sys, json
+home = type(sys)("cudadoctor_bench")
+home.__path__ = [sys.argv[1]]
+sys.modules["cudadoctor_bench"] = home
+from cudadoctor_bench import %s
+def order(workload, shape, **more):
+    return Order(dict({"id": 1, "workload": workload, "shape": shape}, **more))
+"""
+
+
+def inside(python: str, names: str, code: str, **env: str) -> Any:
+    """What a piece of code prints as JSON, in that interpreter, beside the bench's own scripts."""
+    whole = BEGIN % names + code
+    found = subprocess.run(
+        (python, "-c", whole, str(INSIDE)),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout)
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
+
+
+# --- workers of a loader, and the room for their batches ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "batch_bytes", "shared", "memory", "workers"),
+    [
+        (8, 19 * MB, 16_000 * MB, 64_000 * MB, 8),
+        (8, 19 * MB, 16 * MB, 64_000 * MB, 0),
+        (8, 19 * MB, 160 * MB, 64_000 * MB, 3),
+        (8, 1 * MB, 16 * MB, 64_000 * MB, 7),
+        (8, 500 * MB, None, 16_000 * MB, 3),
+        (8, 500 * MB, 16_000 * MB, 2_000 * MB, 0),
+        (8, 500 * MB, None, 0, 8),
+        (0, 500 * MB, 1 * MB, 1 * MB, 0),
+    ],
+)
+def test_workers_are_as_many_as_their_batches_have_room(
+    asked: int, batch_bytes: int, shared: int | None, memory: int, workers: int
+) -> None:
+    found, why = room.workers_that_fit(asked, batch_bytes, shared, memory)
+    assert found == workers
+    assert bool(why) is (asked > 0 and workers == 0)
+
+
+def test_no_workers_have_a_reason() -> None:
+    assert room.workers_that_fit(8, 19 * MB, 16 * MB, 64_000 * MB) == (
+        0,
+        "/dev/shm has no room for workers that prepare batches of 19.0 MB",
+    )
+    assert room.workers_that_fit(8, 500 * MB, None, 1_000 * MB)[1].startswith("memory has no room")
+
+
+def test_a_container_has_no_more_memory_than_its_limit(tmp_path: Path) -> None:
+    most, used = tmp_path / "memory.max", tmp_path / "memory.current"
+    group = ((str(most), str(used), "inactive_file"),)
+    assert room.allowed_bytes(group) is None
+    most.write_text("max\n")
+    used.write_text("3000\n")
+    assert room.allowed_bytes(group) is None
+    most.write_text("4000\n")
+    assert room.allowed_bytes(group) == 1000
+    (tmp_path / "memory.stat").write_text("anon 2500\ninactive_file 400\n")
+    assert room.allowed_bytes(group) == 1400
+
+
+def test_a_batch_is_as_large_as_it_is_told(python_cpu: str) -> None:
+    code = f"""
+found = []
+for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TEXT!r})):
+    batch = feeding.Feed(order(workload, shape)).next()
+    size = sum(one.numel() * one.element_size() for one in batch)
+    found.append([size, feeding.batch_bytes(order(workload, shape))])
+print(json.dumps(found))
+"""
+    found = inside(python_cpu, "feeding\nfrom cudadoctor_bench.order import Order", code)
+    for size, told in found:
+        assert size <= told <= 1.1 * size
+
+
+# --- how processes end ---------------------------------------------------------------------------
+
+
+def children(pid: int) -> set[int]:
+    """Of a process and of theirs."""
+    found: set[int] = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == pid:
+            found |= {int(folder.name)} | children(int(folder.name))
+    return found
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def with_workers(stable: Stable) -> tuple[int, set[int]]:
+    """A runner that is ready, and the processes of its loader."""
+    settings = {"workers": 2}
+    number = stable.start(what="train", workload="cnn", shape=CNN, settings=settings, warm_s=0.2)
+    line = stable.hear(number, 90.0) or {}
+    assert (line["kind"], line["workers"], line["why_no_workers"]) == ("ready", 2, "")
+    assert stable._common is not None
+    assert stable._common._process is not None
+    runners = [one for one in children(stable._common._process.pid) if children(one)]
+    return number, children(runners[0])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux")
+def test_workers_are_gone_before_a_runner_says_that_it_is_done(python_cpu: str) -> None:
+    stable = Stable(python_cpu, environment())
+    try:
+        number, workers = with_workers(stable)
+        assert len(workers) == 2
+        stable.send(number, "stop")
+        assert (stable.hear(number, 20.0) or {})["kind"] == "done"
+        assert not [one for one in workers if lives(one)]
+        assert (stable.hear(number, 20.0) or {}) == {"kind": "over", "id": number, "detail": ""}
+    finally:
+        stable.end()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux")
+def test_workers_end_with_a_runner_that_is_killed(python_cpu: str) -> None:
+    """Else they would look for it every five seconds, and hold the GPU's memory meanwhile."""
+    stable = Stable(python_cpu, environment())
+    try:
+        number, workers = with_workers(stable)
+        stable.kill(number)
+        until = time.monotonic() + 3.0
+        while any(map(lives, workers)) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not [one for one in workers if lives(one)]
+    finally:
+        stable.end()
+
+
+# --- before the forks ----------------------------------------------------------------------------
+
+STAND_IN = {
+    "__init__.py": "import os\n__version__ = os.environ['PYTORCH_NVML_BASED_CUDA_CHECK']\n",
+    "utils/__init__.py": "",
+    "utils/data.py": "",
+    "cuda.py": "import torch\ntorch.cuda = __import__('sys').modules[__name__]\n"
+    "def is_initialized(): return BEGUN\n",
+}
+
+
+def stand_in(tmp_path: Path, *, begun: bool) -> str:
+    """A torch that tells how the environment was when it was imported, as its version."""
+    for name, text in STAND_IN.items():
+        path = tmp_path / "torch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("BEGUN", str(begun)))
+    (tmp_path / "torch" / "_dynamo.py").write_text("import torch.cuda\n")
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("before", [None, "0"])
+def test_an_import_is_kept_from_beginning_cuda(before: str | None, tmp_path: Path) -> None:
+    env = {"PYTHONPATH": stand_in(tmp_path, begun=False)}
+    if before is not None:
+        env["PYTORCH_NVML_BASED_CUDA_CHECK"] = before
+    code = """
+import os
+error = entry._with_torch()
+import torch
+print(json.dumps([error, torch.__version__, os.environ.get(entry.BY_NVML)]))
+"""
+    assert inside(sys.executable, "entry", code, **env) == ["", "1", before]
+
+
+@pytest.mark.parametrize(("how", "begun"), [("fork", True), ("one", False)])
+def test_cuda_that_is_begun_all_the_same_is_told_before_any_fork(
+    how: str, begun: bool, tmp_path: Path
+) -> None:
+    found = subprocess.run(
+        (sys.executable, "-c", BOOT, str(INSIDE), how),
+        input=b'{"id": 1, "do": "start", "what": "look"}\n' if begun else b"",
+        capture_output=True,
+        timeout=30,
+        env=environment(PYTHONPATH=stand_in(tmp_path, begun=True)),
+        check=False,
+    )
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [(one["kind"], one["begun"]) for one in lines] == [("torch", begun)]
+
+
+def test_where_cuda_is_begun_each_runner_gets_a_process(python_cpu: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "if open('/proc/self/cmdline').read().endswith('fork\\0'):\n"
+        "    import torch\n"
+        "    torch.cuda.is_initialized = lambda: True\n"
+    )
+    stable = Stable(python_cpu, environment(PYTHONPATH=str(tmp_path)), forks=True)
+    try:
+        assert (stable.hear(stable.start(what="look"), 90.0) or {})["kind"] == "look"
+        assert stable.forks is False
+        order = {"what": "train", "workload": "decoder", "shape": TEXT, "warm_s": 0.1}
+        first, second = stable.start(**order), stable.start(**order)
+        for number in (first, second):
+            assert (stable.hear(number, 90.0) or {})["kind"] == "ready"
+            stable.send(number, "stop")
+            assert (stable.hear(number, 20.0) or {})["kind"] == "done"
+    finally:
+        stable.end()
+
+
+@pytest.mark.parametrize(("forks", "samples"), [(True, 512), (False, 256)])
+def test_who_makes_its_images_itself_makes_fewer(
+    forks: bool, samples: int, python_cpu: str
+) -> None:
+    stable = Stable(python_cpu, environment(), forks=forks)
+    try:
+        number = stable.start(what="size", workload="cnn", tiers=["cpu"])
+        assert (stable.hear(number, 90.0) or {})["shape"]["samples"] == samples
+    finally:
+        stable.end()
+
+
+# --- what is told of the machine -----------------------------------------------------------------
+
+
+def test_compilers_and_variables_that_falsify_are_told(python_cpu: str, tmp_path: Path) -> None:
+    (tmp_path / "cc").symlink_to("/bin/true")
+    env = {"PATH": str(tmp_path), "CUDA_LAUNCH_BLOCKING": "1", "NVIDIA_TF32_OVERRIDE": "1"}
+    found = inside(python_cpu, "looking", "\nprint(json.dumps(looking.look()))\n", **env)
+    assert (found["compiler"], found["c_compiler"]) == ("", str(tmp_path / "cc"))
+    assert found["environment"] == ["CUDA_LAUNCH_BLOCKING=1"]
+
+
+# --- what is asked of a GPU ----------------------------------------------------------------------
+
+TRAINING = "training\nfrom cudadoctor_bench.order import Order"
+
+
+def test_the_largest_batch_is_sought_in_half_of_the_room(python_cpu: str) -> None:
+    """No GPU: torch is told how much is free, and that nothing fits."""
+    code = f"""
+import torch
+asked = []
+def full(): raise RuntimeError("CUDA out of memory")
+torch.cuda._lazy_init = full
+torch.cuda.set_device = torch.cuda.reset_peak_memory_stats = lambda *_: None
+torch.cuda.mem_get_info = lambda _: (80, 100)
+torch.cuda.set_per_process_memory_fraction = lambda part, _: asked.append(round(part, 3))
+found = fitting.largest(order("encoder", {TEXT!r}, device="cuda:0"))
+print(json.dumps([found, asked]))
+"""
+    found = inside(python_cpu, "fitting\nfrom cudadoctor_bench.order import Order", code)
+    assert found == [1, [0.36, 0.72]]
+
+
+def test_every_model_can_be_made_on_its_device(python_cpu: str) -> None:
+    code = f"""
+import torch
+places = set()
+for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TEXT!r})):
+    with torch.device("meta"):
+        model = models.build(workload, shape, order(workload, shape).settings)
+    places |= {{str(one.device) for one in list(model.parameters()) + list(model.buffers())}}
+print(json.dumps(sorted(places)))
+"""
+    names = "models\nfrom cudadoctor_bench.order import Order"
+    assert inside(python_cpu, names, code) == ["meta"]
+
+
+def test_a_scale_that_overflows_nowhere_leaves_out_no_step(python_cpu: str) -> None:
+    code = f"""
+from cudadoctor_bench.feeding import Feed
+scales = []
+for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TEXT!r})):
+    one = order(workload, shape, settings={{"amp": "float16"}})
+    trained, feed = training.Training(one), Feed(one)
+    for _ in range(6):
+        trained.step(feed.next())
+    scales.append(trained.scaler.get_scale())
+print(json.dumps(scales))
+"""
+    assert inside(python_cpu, TRAINING, code) == [1024.0] * 3
+
+
+def test_what_replays_keeps_the_peak_of_its_recording(python_cpu: str) -> None:
+    code = f"""
+found = []
+for mode in ("", "default", "reduce-overhead", "max-autotune"):
+    one = order("decoder", {TEXT!r}, settings={{"compile": mode}})
+    found.append(training.Training(one).replays)
+print(json.dumps(found))
+"""
+    assert inside(python_cpu, TRAINING, code) == [False, False, True, True]
+
+
+def test_a_torch_without_the_mark_of_a_step_needs_none(python_cpu: str) -> None:
+    code = """
+import torch
+del torch.compiler
+training._mark_step()
+print(json.dumps(sorted(training._this_thread_alone())))
+"""
+    assert inside(python_cpu, TRAINING, code) == ["capture_error_mode"]
