@@ -405,7 +405,7 @@ def slowness(name: str) -> int:
 
 
 def ordered(names: tuple[str, ...], kind: Kind, ground: Ground) -> tuple[str, ...]:
-    """What can help there first, then torch.compile, which brings much for its time.
+    """What can help there first, then torch.compile, which brings much for its time on a GPU.
 
     Late what takes long or what another does better, and last what cannot help by what it is.
     Where it is not known where the time goes, it is taken to go to computing.
@@ -430,6 +430,8 @@ def ordered(names: tuple[str, ...], kind: Kind, ground: Ground) -> tuple[str, ..
 
 def _late(one: Technique, kind: Kind, ground: Ground) -> bool:
     """What is begun only where there is time for it."""
+    if one.name == "compile":
+        return not ground.gpu
     if one.name == "amp-fp16":
         return ground.capability is not None and ground.capability >= Version("8.0")
     late = one.name in ("larger-batch", "compile-reduce-overhead", "cuda-graphs")

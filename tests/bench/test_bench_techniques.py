@@ -99,3 +99,8 @@ def test_without_tensor_cores_for_bf16_half_precision_comes_early() -> None:
 def test_medium_precision_of_products_is_no_technique_of_a_gpu() -> None:
     assert "TF32" in why_not("matmul-precision", H200)
     assert why_not("matmul-precision", CPU) == ""
+
+
+def test_on_a_cpu_the_quick_ones_come_before_compile() -> None:
+    found = order("not known", CPU, "encoder")
+    assert found.index("loader-workers") < found.index("compile") < found.index("larger-batch")
