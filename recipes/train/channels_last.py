@@ -1,7 +1,7 @@
 """channels-last: images stored with the channels of a pixel side by side.
 
 What it does: the shape stays (batch, channels, height, width), only the order in memory changes, to
-the one in which tensor cores and oneDNN compute convolutions. Converted once, the model keeps it.
+the one that tensor cores use, and that oneDNN takes as it is. Converted once, the model keeps it.
 
 When it helps: convolutional networks under AMP on GPUs with tensor cores; many CPUs too.
 
@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 1e-4, "cuda": 2e-2}  # of the first loss; on CUDA, convolutions are in TF32
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in another order
 
 
 def train(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
@@ -69,7 +69,7 @@ def network(channels: int, device: str) -> torch.nn.Module:
 
 
 def images(steps: int, device: str) -> list[Batch]:
-    """Noise with one bright quarter; the label says which quarter's colour it is."""
+    """Noise of which one colour is brighter; the label says which colour, and how bright."""
     torch.manual_seed(0)
     batches: list[Batch] = []
     for _ in range(min(steps, 8)):
@@ -122,6 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--channels", type=int, default=16)
     asked = parser.parse_args(argv)
+    # For the proof alone: TF32 or another algorithm changes more than the order in memory does.
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = True, False
+    torch.set_float32_matmul_precision("highest")
     batches = images(asked.steps, asked.device)
     plain = measured("contiguous", train(network(asked.channels, asked.device), batches))
     model, moved = channels_last(network(asked.channels, asked.device), batches)

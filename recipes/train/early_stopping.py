@@ -14,12 +14,12 @@ How to see it: the validation loss per epoch, below; the epoch at which it is le
 What goes wrong, and the way out:
 - The last weights are used, not the best: put them back, also when the loop ends by itself.
 - The "best" weights are the last ones all the same: model.state_dict() holds the live tensors. Copy
-  them: copy.deepcopy(model.state_dict()), or torch.save.
+  them, as below, or torch.save.
 - Batch norm and dropout spoil the judging: model.eval() before it and model.train() after it.
 - It ends much too early: patience counts epochs, or evaluations, not batches; min_delta is larger
   than what an epoch gains; one noisy value. Raise patience.
-- It never ends: min_delta=0 takes rounding for progress; nan compares false, so that neither branch
-  is taken: stop at once where the loss is not finite.
+- It never ends: min_delta=0 takes rounding for progress; `elif loss > best` is false for nan, and
+  nothing is counted. Count in `else`, and stop at once where the loss is not finite.
 - The reported score is too good: the epoch was chosen on the validation set. Report a third set.
 - Under DDP some processes go on and hang: every one must decide alike: all_reduce the loss first.
 """
@@ -27,7 +27,6 @@ What goes wrong, and the way out:
 from __future__ import annotations
 
 import argparse
-import copy
 import math
 import statistics
 import time
@@ -53,7 +52,9 @@ class EarlyStopping:
             return True
         if loss < self.best - self.min_delta:
             self.best, self.waited = loss, 0
-            self.weights = copy.deepcopy(model.state_dict())  # a copy: training changes the tensors
+            # A copy, since training changes the tensors; on the CPU, where memory is not short.
+            state = model.state_dict().items()
+            self.weights = {name: tensor.to("cpu", copy=True) for name, tensor in state}
         else:
             self.waited += 1
         return self.waited >= self.patience

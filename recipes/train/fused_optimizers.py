@@ -6,6 +6,8 @@ the whole update in one pass over memory. CUDA defaults to foreach, a CPU to the
 
 When it helps: many parameters in many tensors (transformers), small batches: a step in which the
 optimiser is a good part. fused also exists on the CPU (Adam, AdamW, SGD; torch 2.4 and newer).
+Under a GradScaler fused divides by the scale and skips an overflow inside its kernel: the host need
+not wait to know of it.
 
 When it hurts: foreach holds temporary copies as large as the parameters, which a full GPU does not
 have (there: fused, or foreach=False). A few large tensors gain little.

@@ -22,8 +22,9 @@ What goes wrong, and the way out:
 - "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be
   clipped": with a scaler that is the overflow that it handles: it skips that step. Leave
   error_if_nonfinite at False.
-- Each process clips by another length: under FSDP2 and tensor parallelism clip_grad_norm_ returns a
-  DTensor: norm.full_tensor() for the log.
+- Each process clips by another length: FSDP1's shards are local to clip_grad_norm_. There:
+  model.clip_grad_norm_(). FSDP2 and tensor parallelism keep torch.nn.utils.clip_grad_norm_; what it
+  returns is a DTensor: norm.full_tensor() for the log.
 """
 
 from __future__ import annotations

@@ -97,21 +97,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=800)
     asked = parser.parse_args(argv)
     data, unseen = samples(20_000, 1, 1.0, asked.device), samples(4000, 2, 0.0, asked.device)
+    ways: dict[str, float | None] = {
+        f"constant {MAX_LR / divisor:.2g}": MAX_LR / divisor for divisor in (1, 3, 10, 30)
+    }
+    ways["one cycle"] = None
     losses: dict[str, float] = {}
-    for name, rate in (
-        *(
-            (f"constant {rate:.2g}", rate)
-            for rate in (MAX_LR, MAX_LR / 3, MAX_LR / 10, MAX_LR / 30)
-        ),
-        ("one cycle", None),
-    ):
+    for name, rate in ways.items():
         model = network(asked.device)
         rates, ms = train(model, data, asked.steps, rate)
         losses[name] = judged(model, unseen)
-        line = (
-            f"{name:<14} loss {losses[name]:.4f} on unseen points, {statistics.median(ms):.2f} ms"
-        )
-        print(f"{line} a step ({ms[0]:.2f} to {ms[-1]:.2f})")
+        line = f"{name:<14} loss {losses[name]:.4f} on unseen points"
+        print(f"{line}, {statistics.median(ms):.2f} ms a step ({ms[0]:.2f} to {ms[-1]:.2f})")
     cycle = losses.pop("one cycle")
     best = min(losses, key=lambda name: losses[name])
     turned = rates[0] < 0.1 * MAX_LR and max(rates) > 0.99 * MAX_LR and rates[-1] < 0.001 * MAX_LR

@@ -1,8 +1,8 @@
 """Non-blocking copies, and the next batch on its way to the device while this one computes.
 
-What it does: batches lie in pinned memory, so that a copy needs no host thread; copies are queued
-on a stream of their own, one batch ahead; an event makes the model's stream wait for exactly the
-copy that it needs.
+What it does: batches lie in pinned memory, so that the copy runs while Python goes on; copies are
+queued on a stream of their own, one batch ahead; an event makes the model's stream wait for exactly
+the copy that it needs.
 
 When it helps: large batches (images, video, audio) over PCIe, with a GPU that waits for them.
 

@@ -1,8 +1,8 @@
 """A smaller model, and distillation: a student learns from a teacher's probabilities.
 
 What it does: a large model, trained once, says for every sample how likely it takes each class; a
-small one learns these probabilities beside the labels. They say more than a label does, and know
-nothing of its errors.
+small one learns these probabilities beside the labels. They say more than a label does, and single
+wrong labels, which the teacher has not learned by heart, are averaged out of them.
 
 When it helps: the model must be small where it runs (phone, browser, many requests); labels are
 few or wrong in part, unlabelled samples are many; a trained teacher is there anyway.
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--samples", type=int, default=800, help="that the student may see")
     parser.add_argument("--width", type=int, default=16, help="hidden units of the student")
     asked = parser.parse_args(argv)

@@ -80,7 +80,7 @@ MISTAKES = (
     Mistake(
         "freezing.py",
         "the features of one batch for all",
-        (("features[id(x)]", "features[id(batches[0][0])]"),),
+        (("[(backbone(x), y) for x, y", "[(backbone(epoch[0][0]), y) for _, y"),),
     ),
 )
 

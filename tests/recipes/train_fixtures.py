@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +39,12 @@ print(json.dumps(said))
 """
 # Importing torch takes longer than most of these runs: one process imports it, each run is a fork.
 ALL_RUNS = """
-import json, os, runpy, sys, traceback
+import builtins, json, os, runpy, sys, traceback, warnings
 import torch, torch._dynamo
 
-def run(script, options):
+def run(script, options, flags):
+    for action, category in (flag.split("::") for flag in flags):
+        warnings.filterwarnings(action, category=getattr(builtins, category))
     sys.argv, sys.path[0] = [script, *options], os.path.dirname(script)
     try:
         runpy.run_path(script, run_name="__main__")
@@ -53,18 +55,20 @@ def run(script, options):
         return 70
     return 0
 
-for script, options, out, err in json.load(sys.stdin):
+for script, options, flags, out, err in json.load(sys.stdin):
     child = os.fork()
     if not child:
         for number, path in (1, out), (2, err):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), number)
-        code = run(script, options)
+        code = run(script, options, flags)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 # The tests share few cores with other tests: threads that wait for each other cost more.
+Asked = tuple[Path, tuple[str, ...], tuple[str, ...]]
+"""A script, its options, and which warnings are errors in it."""
 QUIET = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -132,16 +136,21 @@ def ran(
 
 
 def assert_holds(python: str, recipe: Recipe, variables: Mapping[str, str] | None = None) -> Ran:
-    """Run a recipe; it must end as its table says, with exit code 0 and nothing after it."""
+    """Run a recipe in a process of its own; it must end as its table says."""
     script = TRAIN / recipe.script
     result = ran(python, script, recipe.options, warnings=recipe.warnings, variables=variables)
+    assert_ends(result, recipe)
+    return result
+
+
+def assert_ends(result: Ran, recipe: Recipe) -> None:
+    """A recipe must end as its table says, with exit code 0 and nothing after it."""
     assert result.code == 0, f"{result.lines}\n{result.errors}"
     assert result.last.startswith(recipe.ends), result.lines
     ends = [line for line in result.lines if line.startswith(("proved: ", "not proved: "))]
     assert len(ends) == recipe.ends.startswith("proved"), result.lines
     for part in recipe.says:
         assert part in "\n".join(result.lines), part
-    return result
 
 
 def with_mistake(folder: Path, mistake: Mistake) -> Path:
@@ -160,25 +169,47 @@ def ran_with(python: str, folder: Path, mistakes: Sequence[Mistake]) -> dict[Mis
     places = [folder / str(number) for number in range(len(mistakes))]
     for place in places:
         place.mkdir()
-    asked = [
-        (str(with_mistake(place, made)), made.options, str(place / "out"), str(place / "err"))
-        for made, place in zip(mistakes, places, strict=True)
-    ]
+    pairs = zip(places, mistakes, strict=True)
+    asked = [(with_mistake(place, made), made.options, ()) for place, made in pairs]
+    return dict(zip(mistakes, ran_all(python, folder, asked), strict=True))
+
+
+def ran_as_they_are(python: str, folder: Path, recipes: Sequence[Recipe]) -> dict[Recipe, Ran]:
+    """Run each recipe."""
+    asked = [(TRAIN / one.script, one.options, one.warnings) for one in recipes]
+    return dict(zip(recipes, ran_all(python, folder, asked), strict=True))
+
+
+def ran_all(python: str, folder: Path, asked: Sequence[Asked]) -> Iterator[Ran]:
+    """Run scripts one after the other, each in a fork of one process; the folder is theirs."""
+    paths = [(str(folder / f"{n}.out"), str(folder / f"{n}.err")) for n in range(len(asked))]
+    runs = [(str(one), *how, *to) for (one, *how), to in zip(asked, paths, strict=True)]
+    kept = {"TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": str(folder)}
     child = subprocess.run(
         [python, "-c", ALL_RUNS],
-        input=json.dumps(asked),
-        env={**os.environ, **QUIET},
+        input=json.dumps(runs),
+        env={**os.environ, **QUIET, **kept},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
         check=True,
     )
-    results: dict[Mistake, Ran] = {}
-    for mistake, place, code in zip(mistakes, places, child.stdout.split(), strict=True):
-        out, err = (place / name for name in ("out", "err"))
-        lines = tuple(out.read_text(encoding="utf-8").splitlines())
-        results[mistake] = Ran(int(code), lines, err.read_text(encoding="utf-8"))
-    return results
+    for (out, err), code in zip(paths, child.stdout.split(), strict=True):
+        lines = tuple(Path(out).read_text(encoding="utf-8").splitlines())
+        yield Ran(int(code), lines, Path(err).read_text(encoding="utf-8"))
+
+
+def answered(python: str, question: str) -> str:
+    """What Python says beside the recipes, where it can import them."""
+    child = subprocess.run(
+        [python, "-B", "-c", question],
+        cwd=TRAIN,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    return child.stdout.strip()
 
 
 def assert_seen(result: Ran) -> None:
