@@ -181,7 +181,7 @@ class Runner:
 
 
 class Heats:
-    """Runs heats of one workload, and keeps the baseline's process from one to the next.
+    """Runs heats of one workload, and keeps the reference's process from one to the next.
 
     settings: what a configuration changes, from the search. until: when the whole time is over.
     """
@@ -216,7 +216,7 @@ class Heats:
         for rival in rivals:
             rival.stop()
         number = len(heat.candidates)
-        main = self._left(reference, before, keep=not heat.reference.techniques)
+        main = self._left(reference, before)
         if found is not None and found.figures.get("device_s"):
             main = msgspec.structs.replace(main, device_s=found.figures["device_s"])
         return Raced(
@@ -311,9 +311,9 @@ class Heats:
         )
         return bottleneck.judge(figures)
 
-    def _left(self, reference: Runner, before: int, *, keep: bool) -> Measured:
-        """The reference's figures of this heat; kept for the next where it is the baseline."""
-        if not keep or reference.error is not None:
+    def _left(self, reference: Runner, before: int) -> Measured:
+        """The reference's figures of this heat; it is kept, since the next is often the same."""
+        if reference.error is not None:
             reference.stop()
             self._kept = None
             return reference.measured(len(reference.rounds) - before)

@@ -27,7 +27,7 @@ ALONE_UNTIL, COMBINED_UNTIL = 0.7, 0.87
 SLOW_GPU_S, SLOW_CPU_S = 45.0, 25.0
 """What a process that compiles, or seeks its batch, is taken to need before one was seen."""
 ITS_ROUNDS = 0.4
-"""Part of a process's time that its rounds take: the baseline's process is there already."""
+"""Part of a process's time that its rounds take, where it has started in an earlier heat."""
 PROOF = 1.3
 """The time kept for the proof, over what the baseline and the best took before."""
 TWINS = 2
@@ -99,6 +99,7 @@ class Search:
         self._first_s = self._each_s = 0.0
         self._slow_s: dict[str, float] = {}
         self._took_s: dict[tuple[str, ...], float] = {}
+        self._running: tuple[str, ...] | None = None
         self._pending: Heat | None = None
         self._left_over: list[str] = []
         self._dropped: list[str] = []
@@ -149,7 +150,7 @@ class Search:
 
         What compiles or fills the memory takes its turns alone.
         """
-        at_s = spent_s + (self._process_s(self.best) if self.best else ITS_ROUNDS * self._each_s)
+        at_s = spent_s + self._reference_s(self.best)
         takes_s = {name: self._process_s((*self.best, name)) for name in names}
         fitting = [name for name in names if at_s + takes_s[name] <= self._until_s(name)]
         if any(slowness(name) for name in (*self.best, *fitting[:1])):
@@ -188,6 +189,11 @@ class Search:
         ]
         return max([self._each_s, self._took_s.get(tuple(sorted(names)), 0.0), *slow])
 
+    def _reference_s(self, names: tuple[str, ...]) -> float:
+        """Seconds of a heat's reference: that of the heat before is there already."""
+        there = names == self._running
+        return ITS_ROUNDS * self._each_s if there else self._process_s(names)
+
     def _learn(self, heat: Heat, raced: Raced) -> None:
         """What a process took: of the quick ones, of the slow ones by kind, and of each beside."""
         beside = heat.reference.techniques
@@ -197,14 +203,15 @@ class Search:
             self._first_s = self._first_s or raced.seconds / (number + 1)
             self._each_s = max(self._first_s, raced.seconds / (number + 1))
         if slow and not any(map(slowness, beside)):
-            took_s = raced.seconds - (1.0 if beside else ITS_ROUNDS) * self._process_s(beside)
+            took_s = raced.seconds - self._reference_s(beside)
         else:
-            took_s = raced.seconds / (number + 1 if beside or heat.twins else number)
+            took_s = raced.seconds / (number + (beside != self._running))
         for candidate in raced.candidates:
             names = candidate.config.techniques
             self._took_s[names] = max(took_s, self._took_s.get(names, 0.0))
             for name in slow if candidate.error is None else ():
                 self._slow_s[techniques.technique(name).group] = took_s / slowness(name)
+        self._running = beside if raced.reference.error is None else None
 
     # --- the combination -----------------------------------------------------------------------
 

@@ -260,7 +260,7 @@ class Clock:
         self.kind: Kind = kind
         self.spent = 0.0
         self.heats: list[Heat] = []
-        self.kept = False
+        self.kept: Config | None = None
 
     def run(self) -> WorkloadResult:
         while (heat := self.search.next(self.spent)) is not None:
@@ -270,9 +270,8 @@ class Clock:
         return self.search.result()
 
     def _raced(self, heat: Heat) -> Raced:
-        plain = not heat.reference.techniques
-        there = plain and self.kept and not heat.fresh
-        self.kept = plain
+        there = self.kept == heat.reference and not heat.fresh
+        self.kept = heat.reference
         started = [*heat.candidates, *[heat.reference] * (heat.twins + (not there))]
         rounds_s = 10 * self.turn_s * (len(started) + there)
         needed_s = sum(map(self._start_s, started)) + rounds_s + self.profile_s * bool(heat.twins)
