@@ -44,10 +44,11 @@ def fits(step: Callable[[int], object], batch: int) -> bool:
     """Whether steps with this batch end; whatever they held is free again afterwards."""
     try:
         step(batch)
-        return True
     except RuntimeError as error:  # OutOfMemoryError is one
         if not any(part in str(error) for part in MEMORY_ERRORS):
             raise
+    else:
+        return True
     # No more in `except`: there the exception still holds every tensor of the step.
     gc.collect()  # frames in cycles
     torch.cuda.empty_cache()  # does nothing without a GPU
@@ -89,11 +90,9 @@ def trial(model: torch.nn.Module, batch: int) -> None:
 
 
 class SmallMemory(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-    """For the proof: a CPU on which tensors may take so many bytes, and which fails as a GPU."""
+    """For the proof: a CPU on which tensors have few bytes, and then fail as on a GPU."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__()
-        self.limit_bytes, self.sizes = limit_bytes, WeakIdKeyDictionary()
+    limit_bytes, sizes = 1_875_000, WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, function: Any, _: Any, args: Any, kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
@@ -119,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=20)
     asked = parser.parse_args(argv)
     torch.set_float32_matmul_precision("highest")  # the tolerance; NVIDIA's images choose TF32
-    device, on_gpu, small = asked.device, asked.device == "cuda", SmallMemory(1_875_000)
+    device, on_gpu, small = asked.device, asked.device == "cuda", SmallMemory()
     used = torch.cuda.memory_allocated if on_gpu else lambda: sum(small.sizes.values())
     if on_gpu:
         torch.cuda.set_per_process_memory_fraction((256 << 20) / torch.cuda.mem_get_info()[1])

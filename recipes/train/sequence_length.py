@@ -100,12 +100,10 @@ def losses_of(model: Encoder, tokens: torch.Tensor, labels: torch.Tensor) -> tor
 
 def measured(name: str, steps: Iterator[tuple[float, int]]) -> int:
     """Run the training and print what a step cost; the number of tokens that it computed."""
-    tokens, clock = 0, list[float]()
-    for loss, count in steps:
-        tokens += count
-        clock.append(time.perf_counter())
+    done = [(loss, count, time.perf_counter()) for loss, count in steps]
+    tokens, clock = sum(count for _, count, _ in done), [moment for *_, moment in done]
     ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[len(clock) // 4 :]))
-    line = f"{name:<22} loss {loss:.4f}, {statistics.median(ms):.1f} ms a step"
+    line = f"{name:<22} loss {done[-1][0]:.4f}, {statistics.median(ms):.1f} ms a step"
     print(f"{line} ({ms[0]:.1f} to {ms[-1]:.1f}), {tokens} tokens")
     return tokens
 
