@@ -212,7 +212,7 @@ def whole(
     python_cpu: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[BenchResult, str, float]:
     """A whole search with one technique that is slowed: its result, its text, its seconds."""
-    words = ("--minutes", "1", "--workload", "decoder", "--plant", "sdpa:slow", "--json")
+    words = ("--minutes", "1.5", "--workload", "decoder", "--plant", "sdpa:slow", "--json")
     only = ("--only", "sdpa", "--only", "nothing", "--only", "tf32")
     began = time.monotonic()
     found = ran(python_cpu, tmp_path_factory.mktemp("whole"), *words, *only)
@@ -223,7 +223,7 @@ def test_a_whole_search_keeps_its_time_and_claims_no_gpu(
     whole: tuple[BenchResult, str, float],
 ) -> None:
     found, _, seconds = whole
-    assert seconds < 70.0
+    assert seconds < 100.0
     assert (found.device, found.gpu, found.cuda, found.driver) == ("cpu", None, None, None)
     (workload,) = found.workloads
     assert workload.baseline.rounds
@@ -272,7 +272,16 @@ def test_the_terminal_says_cpu_and_what_is_missing(python_cpu: str, tmp_path: Pa
     for name in ("sh", "uname"):
         if (path := shutil.which(name)) is not None:
             (bare / name).symlink_to(path)
-    words = ("--minutes", "1", "--workload", "cnn", "--only", "channels-last", "--only", "compile")
+    words = (
+        "--minutes",
+        "1.5",
+        "--workload",
+        "cnn",
+        "--only",
+        "channels-last",
+        "--only",
+        "compile",
+    )
     found = ran(python_cpu, tmp_path, *words, "--chart", str(chart), PATH=str(bare))
     assert "no GPU was used" in found.stdout
     assert "channels-last" in found.stdout
