@@ -44,16 +44,34 @@ GROUPS = {
     ),
     "Where it runs": ("notebook_images",),
 }
+NOT_TRIED = {
+    "freezing": "fewer weights learn",
+    "smaller_model": "another model",
+    "early_stopping": "fewer epochs",
+    "one_cycle": "another schedule",
+    "gradient_clipping": "for a training that holds, not for its time",
+    "profiling": "shows where the time goes",
+    "ddp": "several processes",
+    "fsdp2": "several processes",
+    "with_accelerate": "another library's loop",
+    "with_pytorch_accelerated": "another library's loop",
+    "with_deepspeed": "another library's loop",
+    "notebook_images": "about what is installed",
+}
+"""Scripts without a technique of the bench, and why there is none."""
 CLASSES = ("CPU", "old GPU", "T4/Turing", "Ampere", "Hopper", "Blackwell")
 """Columns: Volta is an old GPU, Ada stands with Ampere, what is newer than Blackwell with it."""
 UNKNOWN = "not measured"
+OUTSIDE = "not tried"
 TOP = """# Recipes
 
 What the doctor recommends, ready to copy:
 
-- [train/](train): one script for each way to train faster, or on less. Each runs by itself on a CPU
-  and on a GPU, trains the plain way and the other way, and ends with `proved: ` and its figures, or
-  with `not proved: ` and exit code 1. `--help` lists the options.
+- [train/](train): one script for each way to train faster, or on less, for Python 3.10 and newer.
+  Each trains the plain way and the other way, on a CPU or a GPU, and ends with `proved: ` and its
+  figures, or with `not proved: ` and exit code 1. What needs more than there is (a GPU for CUDA
+  graphs, a second one for DDP, a library) says `skipped: ` and why, with exit code 0. `--help` lists
+  the options.
 - [install/](install): environments with torch as files: requirements, conda, uv, pixi, Docker; for
 {variants}.
 - [triage/](triage): a GitHub action that answers issues about GPUs with the cause and the repair.
@@ -63,8 +81,8 @@ What the doctor recommends, ready to copy:
 `cudadoctor bench` measures the techniques on your machine; figures of other machines follow. A
 figure is samples a second over the baseline's of the same workload (1.50x: half as many again) with
 the span in which it lies, and the memory, where it differs. "no difference" means none that can be
-told from noise. An old GPU is one before Turing; Ada stands with Ampere. What has no name after its
-script is not tried by the bench: it changes what is learned, or needs several GPUs.
+told from noise. An old GPU is one before Turing; Ada stands with Ampere. What is "not tried" the
+bench leaves out, for the reason beside its name.
 """
 LAST = """Written by `python recipes/index.py` from scripts and results; a test compares every byte.
 """
@@ -121,9 +139,11 @@ def table(measured: Sequence[tuple[str, BenchResult]]) -> str:
     for script in (*(script for scripts in GROUPS.values() for script in scripts), ""):
         file = f"{script}.py" if script else ""
         title = f"[{script}](train/{file})" if script else "no script"
-        for name in [one.name for one in techniques.TECHNIQUES if one.recipe == file] or [""]:
+        for name in [one.name for one in techniques.TECHNIQUES if one.recipe == file]:
             cells = [cell(measured, column, name) for column in CLASSES]
-            lines.append(row([f"{title}: {name}" if name else title, *cells]))
+            lines.append(row([f"{title}: {name}", *cells]))
+        if script in NOT_TRIED:
+            lines.append(row([f"{title} ({NOT_TRIED[script]})", *[OUTSIDE] * len(CLASSES)]))
     lines.append(row(["the best together", *(best(measured, column) for column in CLASSES)]))
     return "\n".join(lines) + "\n"
 

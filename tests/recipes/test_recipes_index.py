@@ -96,6 +96,15 @@ def test_every_script_has_a_section_and_a_row() -> None:
         assert f"| [{script}](train/{script}.py)" in text, script
 
 
+def test_a_script_is_tried_by_the_bench_or_it_is_said_why_not() -> None:
+    tried = {one.recipe.removesuffix(".py") for one in techniques.TECHNIQUES}
+    scripts = {path.stem for path in TRAIN.glob("*.py")}
+    assert INDEX.NOT_TRIED.keys() == scripts - tried
+    found = rows(INDEX.readme(RECIPES, []))
+    for script, why in INDEX.NOT_TRIED.items():
+        assert found[f"[{script}](train/{script}.py) ({why})"] == ["not tried"] * 6
+
+
 def test_every_technique_of_the_bench_has_a_row() -> None:
     named = {one.name for one in techniques.TECHNIQUES}
     assert named <= rows(README.read_text(encoding="utf-8")).keys()
