@@ -340,3 +340,19 @@ training._mark_step()
 print(json.dumps(sorted(training._this_thread_alone())))
 """
     assert inside(python_cpu, TRAINING, code) == ["capture_error_mode"]
+
+
+def test_wide_models_take_small_steps(python_cpu: str) -> None:
+    """By the rate of narrow ones their losses jump, and bf16 seems to compute something else."""
+    code = """
+found = {}
+for tier, shape in fitting.SHAPES["encoder"].items():
+    model = torch.nn.Linear(2, 2)
+    one = training._optimizer(order("encoder", shape), model)
+    found[tier] = one.param_groups[0]["lr"]
+print(json.dumps(found))
+"""
+    names = "fitting, training\nfrom cudadoctor_bench.order import Order\nimport torch"
+    found = inside(python_cpu, names, code)
+    assert (found["cpu"], found["tiny"]) == (3e-4, 3e-4)
+    assert found["large"] < 2e-6 < found["small"] < 1e-4
