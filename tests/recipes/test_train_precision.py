@@ -11,9 +11,9 @@ from train_fixtures import (
     Ran,
     Recipe,
     assert_ends,
+    assert_says_its_options,
     assert_seen,
     breaches,
-    help_of,
     ran,
     ran_as_they_are,
     ran_with,
@@ -116,18 +116,17 @@ def test_a_recipe_keeps_to_the_conventions(script: str) -> None:
     assert breaches(TRAIN / script) == []
 
 
-def test_every_recipe_says_its_options(python_cpu: str) -> None:
-    for script, (code, text) in help_of(python_cpu, SCRIPTS).items():
-        assert code == 0, script
-        assert "--device" in text, script
-        assert "--steps" in text, script
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_recipe_says_its_options(held: dict[Recipe, Ran], script: str) -> None:
+    assert_says_its_options(held, script)
 
 
 def test_both_ways_to_set_the_precision_give_the_same_training(
     python_cu130: str, tmp_path: Path
 ) -> None:
     both = [Recipe("tf32.py", ("--steps", "20", *api)) for api in ((), ("--new-api",))]
-    old, new = ran_as_they_are(python_cu130, tmp_path, both).values()
+    results = ran_as_they_are(python_cu130, tmp_path, both)
+    old, new = (results[one] for one in both)
     assert old.last.startswith("proved: ")
     assert new.last == old.last
 

@@ -20,6 +20,7 @@ SECTIONS = (
     "What goes wrong, and the way out:",
 )
 LIMIT_S = 240
+HELP = ("--help",)
 STRICT = ("error::DeprecationWarning", "error::FutureWarning")
 LONGEST = 150  # lines; a script that is read in one go
 ALL_HELP = """
@@ -175,9 +176,19 @@ def ran_with(python: str, folder: Path, mistakes: Sequence[Mistake]) -> dict[Mis
 
 
 def ran_as_they_are(python: str, folder: Path, recipes: Sequence[Recipe]) -> dict[Recipe, Ran]:
-    """Run each recipe."""
-    asked = [(TRAIN / one.script, one.options, one.warnings) for one in recipes]
-    return dict(zip(recipes, ran_all(python, folder, asked), strict=True))
+    """Run each recipe, and each script once more for its --help."""
+    every = (*recipes, *(Recipe(script, HELP) for script in sorted({r.script for r in recipes})))
+    asked = [(TRAIN / one.script, one.options, one.warnings) for one in every]
+    return dict(zip(every, ran_all(python, folder, asked), strict=True))
+
+
+def assert_says_its_options(held: Mapping[Recipe, Ran], script: str) -> None:
+    """--help must end well, and list what every recipe takes."""
+    result = held[Recipe(script, HELP)]
+    text = "\n".join(result.lines)
+    assert result.code == 0, result.errors
+    assert "--device" in text
+    assert "--steps" in text
 
 
 def ran_all(python: str, folder: Path, asked: Sequence[Asked]) -> Iterator[Ran]:
