@@ -15,10 +15,12 @@ What goes wrong, and the way out:
   print, a pageable copy, a lazy initialisation. Warm up first, move the rest out of the graph.
 - "Attempting CUDA graph capture of step() for an instance of Adam but param_groups' capturable is
   False.": Adam(..., capturable=True). SGD needs nothing.
-- The loss never changes: copy_() into the recorded tensors, instead of passing new ones. Do not set
-  gradients to None between replays: they are part of the recording.
-- Only a part can be recorded: torch.cuda.make_graphed_callables(module, sample) records one
-  module's forward and backward. torch.compile(mode="reduce-overhead") records by itself.
+- The loss never changes: copy_() into the recorded tensors, instead of passing new ones.
+- A schedule changes nothing: the rate was recorded as a number. Give lr=torch.tensor(1e-3).
+- With autocast inside: torch.autocast(..., cache_enabled=False), or casts of old weights stay.
+- A whole step is recorded: do not set gradients to None between replays, they belong to it.
+- Only the model is recorded, by torch.cuda.make_graphed_callables(): set them to None in each step,
+  and accumulate none: every backward pass writes to the same buffers (pytorch#181723).
 """
 
 from __future__ import annotations
@@ -37,25 +39,9 @@ TOLERANCE = 1e-3  # of the eager loss
 WARM_UP = 3  # steps before a recording: cuBLAS, autograd and the optimiser allocate lazily
 
 
-def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train with one launch a kernel; yields the loss of every step."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for x, y in batches:
-        yield one_step(model, optimizer, x, y)
-
-
-def one_step(model: Any, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    loss = torch.nn.functional.cross_entropy(model(x), y)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=False)  # a recording needs gradients that stay where they are
-    return loss.detach()
-
-
 def train_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
     """Train by replaying one recorded step; yields the loss of every step."""
-    # capturable: the step count lives on the GPU, since a recording cannot count in Python.
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
+    optimizer = adam(model)
     x, y = (tensor.clone() for tensor in batches[0])  # the addresses that the graph reads
     before = [tensor.clone() for tensor in model.state_dict().values()]
     side = torch.cuda.Stream()
@@ -68,36 +54,52 @@ def train_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torc
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         loss = one_step(model, optimizer, x, y)  # recorded, not run
-    for batch in batches:
-        if refill((x, y), batch):
+    for new_x, new_y in batches:
+        if new_x.shape == x.shape:
+            x.copy_(new_x, non_blocking=True)
+            y.copy_(new_y, non_blocking=True)
             graph.replay()
             yield loss  # the same tensor every time: clone() it to keep it
         else:  # a smaller last batch: this one step in Python
-            yield one_step(model, optimizer, *batch)
+            yield one_step(model, optimizer, new_x, new_y)
 
 
-def train_half_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train with only the model recorded, which moves no weight; yields the loss of every step."""
-    recorded = torch.cuda.make_graphed_callables(model, (batches[0][0].clone(),))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for x, y in batches:  # all of the recorded shape
-        yield one_step(recorded, optimizer, x, y)
+def one_step(model: Any, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)  # the recording knows where the gradients are
+    return loss.detach()
 
 
 def rewind(model: torch.nn.Module, optimizer: Any, before: list[torch.Tensor]) -> None:
     """Undo the warm-up in place: the tensors stay where they are, since graphs know addresses."""
     for now, then in zip(model.state_dict().values(), before, strict=True):
         now.copy_(then)
-    for tensor in (t for state in optimizer.state.values() for t in state.values()):
-        tensor.zero_()
+    for state in optimizer.state.values():
+        for tensor in state.values():
+            tensor.zero_()
 
 
-def refill(recorded: Batch, batch: Batch) -> bool:
-    """Copy a batch to where the graph reads; False where its shape is another."""
-    fits = all(to.shape == new.shape for to, new in zip(recorded, batch, strict=True))
-    for to, new in zip(recorded, batch, strict=True) if fits else ():
-        to.copy_(new, non_blocking=True)
-    return fits
+def train_half_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
+    """Train with only the model recorded, forward and backward; all batches of one shape."""
+    recorded = torch.cuda.make_graphed_callables(model, (batches[0][0].clone(),))
+    return train_plain(recorded, batches)
+
+
+def train_plain(model: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
+    """Train with one launch a kernel; yields the loss of every step."""
+    optimizer = adam(model)
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()  # to None: a recorded model's buffers would be added to themselves
+        yield loss.detach()
+
+
+def adam(model: Any) -> Any:  # capturable: steps are counted on the GPU, not in Python
+    return torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
 
 
 def network_and_batches(steps: int, width: int, device: str) -> tuple[Any, list[Batch]]:
@@ -112,16 +114,14 @@ def network_and_batches(steps: int, width: int, device: str) -> tuple[Any, list[
 def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
     """Run the training and print what a step cost; item() waits until the device has finished."""
     torch.cuda.reset_peak_memory_stats()
-    losses: list[float] = []
-    clock = [time.perf_counter()]
+    losses, clock = list[float](), [time.perf_counter()]
     for loss in steps:
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
     ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<18} loss {losses[-1]:.4f}, {statistics.median(ms):.3f} ms a step"
-    line += f" ({ms[0]:.3f} to {ms[-1]:.3f})"
-    print(f"{line}, peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB")
+    line = f"{name:<16} loss {losses[-1]:.4f}, {statistics.median(ms):.3f} ms a step ({ms[0]:.3f}"
+    print(f"{line} to {ms[-1]:.3f}), peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB")
     return torch.tensor(losses)
 
 
@@ -135,11 +135,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if asked.device == "cpu":
         print("skipped: CUDA graphs record the work of a CUDA device, and this run has none")
         return 0
-    plain, *others = (
-        measured(way.__name__, way(*network_and_batches(asked.steps, asked.width, asked.device)))
-        for way in (train_plain, train_graphed, train_half_graphed)
-    )
-    off = max(float((losses - plain).abs().max() / plain[0]) for losses in others)
+    shape = (asked.steps, asked.width, asked.device)
+    plain = measured("launch by launch", train_plain(*network_and_batches(*shape)))
+    whole = measured("step recorded", train_graphed(*network_and_batches(*shape)))
+    half = measured("model recorded", train_half_graphed(*network_and_batches(*shape)))
+    off = max(float((losses - plain).abs().max() / plain[0]) for losses in (whole, half))
     held = off <= TOLERANCE and bool(plain[-1] < plain[0])
     figures = f"all losses within {off:.1e} of the first from eager (tolerance {TOLERANCE:.0e})"
     print(f"{'proved' if held else 'not proved'}: {figures}; {plain[0]:.3f} to {plain[-1]:.3f}")

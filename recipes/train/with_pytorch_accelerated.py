@@ -4,8 +4,9 @@ What it does: Trainer(model, loss, optimizer).train(data) moves, divides, accumu
 keeps a history of the losses; what differs is a method to override or a callback. To use several
 GPUs: accelerate launch train.py
 
-When it helps: the tenth training script with the same loop; early stopping, model averaging and
-resuming are callbacks; Accelerate's DDP, FSDP and precision come by its config file.
+When it helps: the tenth training script with the same loop; early stopping and model averaging are
+callbacks, resuming is trainer.load_checkpoint(); Accelerate's DDP, FSDP and precision come by its
+config file.
 
 When it hurts: a loop that is not this loop (two optimisers, a game of two networks); a project that
 wants to see each line of it.
@@ -16,7 +17,8 @@ What goes wrong, and the way out:
 - The losses differ from your own loop: its loader shuffles, takes workers and drops nothing.
   train_dataloader_kwargs={"shuffle": False, "num_workers": 0}; batch_size is for one device.
 - The learning rate never changes: train() wants create_scheduler_fn, a function of the optimiser,
-  not a scheduler. Trainer steps it after every step; TrainerWithTimmScheduler after every epoch.
+  not a scheduler. Trainer steps it after every step. TrainerWithTimmScheduler calls step_update()
+  after every step, but step() only after an epoch's evaluation: without eval_dataset never.
 - gradient_clip_value cuts each value, as clip_grad_value_ does; it is no norm.
 - A loss of several outputs, a dictionary for a batch: override calculate_train_batch_loss; it must
   return {"loss": ..., "model_outputs": ..., "batch_size": ...}.

@@ -25,42 +25,61 @@ from train_fixtures import (
 # Each process is a Python of its own: it takes what is an error from the environment.
 WARNINGS = {"PYTHONWARNINGS": ",".join(STRICT)}
 RECIPES = (
-    Recipe("ddp.py", says=("alone", "together", "2 processes with 32 samples each")),
-    Recipe("fsdp2.py", says=("this one with 6565 of 13130", "in bf16")),
+    Recipe("ddp.py", says=("alone", "together", "2 processes with 16 samples each")),
+    Recipe("fsdp2.py", says=("this one with 6565 of 13130", "in torch.bfloat16")),
 )
 SCRIPTS = [recipe.script for recipe in RECIPES]
-WRAPPED = 'DistributedDataParallel(network(device), [device] if kind == "cuda" else None)'
-OWN = "x = whole.chunk(world)[rank]"
-POLICY = "    policy = MixedPrecisionPolicy("
+FEW = ("--steps", "2")
+POLICY = "    policy = fsdp.MixedPrecisionPolicy("
 MISTAKES = (
     Mistake(
         "ddp.py",
         "every epoch has the same order",
         (("        sampler.set_epoch(epoch)  #", "        pass  #"),),
+        FEW,
     ),
-    Mistake("ddp.py", "nobody averages the gradients", ((WRAPPED, "network(device)"),)),
+    Mistake(
+        "ddp.py",
+        "nobody averages the gradients",
+        (("DistributedDataParallel(network(kind))", "network(kind)"),),
+        FEW,
+    ),
     Mistake(
         "ddp.py",
         "every process sees all of the data",
         (("sampler=sampler, drop_last=True)", "shuffle=True, drop_last=True)"),),
+        FEW,
     ),
-    Mistake("fsdp2.py", "all learn from the same part", ((OWN, "x = whole.chunk(world)[0]"),)),
+    Mistake(
+        "fsdp2.py",
+        "all learn from the same part",
+        (("x[EACH * rank : EACH * (rank + 1)]", "x[:EACH]"),),
+        FEW,
+    ),
+    Mistake(
+        "fsdp2.py",
+        "gradients are added up where they should be averaged",
+        (("loss.backward()", "(loss * (2 if len(x) == EACH else 1)).backward()"),),
+        FEW,
+    ),
     Mistake(
         "fsdp2.py",
         "the optimiser was made before the sharding",
         (
             ("optimizer = torch.optim", "optimizer = vars(model).get('made') or torch.optim"),
-            (POLICY, "    model.made = torch.optim.AdamW(model.parameters(), lr=3e-3)\n" + POLICY),
+            (POLICY, "    model.made = torch.optim.SGD(model.parameters(), lr=0.1)\n" + POLICY),
         ),
+        FEW,
     ),
     Mistake(
         "fsdp2.py",
         "nothing is sharded",
         (
-            ("        fully_shard(block, mesh=mesh, mp_policy=policy)\n", "        pass\n"),
-            ("return fully_shard(model, mesh=mesh, mp_policy=policy) or model", "return model"),
+            ("        fsdp.fully_shard(block, mesh=mesh, mp_policy=policy)\n", "        pass\n"),
+            ("    fsdp.fully_shard(model, mesh=mesh, mp_policy=policy)\n", ""),
             ("weights.to_local().numel()", "weights.numel()"),
         ),
+        FEW,
     ),
 )
 
@@ -98,7 +117,7 @@ def test_torchrun_starts_the_script_as_its_docstring_says(python_cpu: str) -> No
     text = script.read_text(encoding="utf-8")
     assert "torchrun --standalone --nproc-per-node=gpu ddp.py" in text
     assert re.search(r"torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=\S+ --rdzv-backend=", text)
-    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4")
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3")
     child = subprocess.run(
         [python_cpu, "-B", *words, str(script), "--steps", "2"],
         env={**os.environ, **QUIET},
@@ -108,4 +127,4 @@ def test_torchrun_starts_the_script_as_its_docstring_says(python_cpu: str) -> No
         check=False,
     )
     assert child.returncode == 0, child.stderr
-    assert child.stdout.splitlines()[-1].startswith("proved: 4 processes with 16 samples each")
+    assert child.stdout.splitlines()[-1].startswith("proved: 3 processes with 16 samples each")

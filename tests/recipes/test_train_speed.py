@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from train_fixtures import (
@@ -101,10 +103,13 @@ MISTAKES = (
     ),
 )
 RECORDED = Path(__file__).with_name("recorded_step.py")
+KEPT_GRADIENTS = ("optimizer.zero_grad()  #", "optimizer.zero_grad(set_to_none=False)  #")
 GRAPH_MISTAKES = (
-    ("to.copy_(new, non_blocking=True)", "to.clone()"),
+    KEPT_GRADIENTS,
+    ("x.copy_(new_x, non_blocking=True)", "x.clone()"),
+    ("y.copy_(new_y, non_blocking=True)", "y.clone()"),
     ("    rewind(model, optimizer, before)\n", ""),
-    ("        tensor.zero_()\n", "        pass\n"),
+    ("            tensor.zero_()\n", "            pass\n"),
     ("        now.copy_(then)\n", "        pass\n"),
 )
 
@@ -150,36 +155,82 @@ def test_without_a_compiler_the_reason_is_said(python_cpu: str, tmp_path: Path) 
     nothing = {"PATH": str(tmp_path), "CXX": "g++-that-is-not-there"}
     result = ran(python_cpu, TRAIN / "torch_compile.py", variables=nothing)
     assert result.code == 0
-    assert result.last.startswith("skipped: torch.compile needs a C++ compiler"), result.lines
+    assert result.last.startswith("skipped: torch.compile needs a compiler, and PATH has none"), (
+        result.lines
+    )
 
 
-def recorded(python: str, script: Path) -> tuple[list[float], list[float]]:
-    """The losses of a plain training and of one whose step was recorded, on a stand-in."""
+@pytest.fixture(scope="module")
+def recorded(
+    python_cpu: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str] | None, list[list[float]]]:
+    """The losses of a plain training, of a recorded step and of a recorded model, on a stand-in.
+
+    By the mistake in the script, None without one.
+    """
+    folders = [tmp_path_factory.mktemp("graphs") for _ in GRAPH_MISTAKES]
+    copies = [
+        with_mistake(folder, Mistake("cuda_graphs.py", "", (change,)))
+        for folder, change in zip(folders, GRAPH_MISTAKES, strict=True)
+    ]
     child = subprocess.run(
-        [python, str(RECORDED), str(script)],
+        [python_cpu, str(RECORDED), str(TRAIN / "cuda_graphs.py"), *map(str, copies)],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
         check=False,
     )
     assert child.returncode == 0, child.stderr
-    plain, graphed = json.loads(child.stdout)
-    return plain, graphed
+    return dict(zip((None, *GRAPH_MISTAKES), json.loads(child.stdout), strict=True))
 
 
-def test_a_recorded_step_trains_as_the_plain_one(python_cpu: str) -> None:
-    plain, graphed = recorded(python_cpu, TRAIN / "cuda_graphs.py")
+ON_A_GPU = """
+import os, sys, torch, torch_compile
+torch.cuda.get_device_capability = lambda: (6, 1)
+print(torch_compile.missing_compiler("cuda"))
+torch.cuda.get_device_capability = lambda: (7, 0)
+print(torch_compile.missing_compiler("cuda"))
+sys.path.append(sys.argv[1])
+print(torch_compile.missing_compiler("cuda"))
+os.environ["CC"] = sys.executable
+print(torch_compile.missing_compiler("cuda"))
+"""
+
+
+def test_on_a_gpu_triton_is_needed_and_a_new_gpu_and_a_c_compiler(
+    python_cpu: str, tmp_path: Path
+) -> None:
+    (tmp_path / "triton.py").touch()
+    child = subprocess.run(
+        [python_cpu, "-B", "-c", ON_A_GPU, str(tmp_path)],
+        cwd=TRAIN,
+        env={**os.environ, "PATH": str(tmp_path), "CC": "no-gcc"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert child.stdout.splitlines() == [
+        "torch.compile needs a GPU of capability 7.0 or newer, and this one is older",
+        "torch.compile needs Triton (on Windows: pip install triton-windows)",
+        "torch.compile needs a compiler, and PATH has none of no-gcc, clang, cl",
+        "None",
+    ]
+
+
+def test_a_recorded_step_trains_as_the_plain_one(recorded: Any) -> None:
+    plain, step, model = recorded[None]
     assert len(plain) == 13
-    assert graphed == pytest.approx(plain, abs=1e-5)
+    assert step == pytest.approx(plain, abs=1e-5)
+    assert model == pytest.approx(plain, abs=1e-5)
 
 
 @pytest.mark.parametrize("change", GRAPH_MISTAKES, ids=lambda change: str(change[0]).strip())
-def test_a_recorded_step_that_is_wrong_trains_otherwise(
-    python_cpu: str, tmp_path: Path, change: tuple[str, str]
-) -> None:
-    copy = with_mistake(tmp_path, Mistake("cuda_graphs.py", "", (change,)))
-    plain, graphed = recorded(python_cpu, copy)
-    assert graphed != pytest.approx(plain, abs=1e-5)
+def test_a_recording_that_is_wrong_trains_otherwise(recorded: Any, change: tuple[str, str]) -> None:
+    plain, step, model = recorded[change]
+    wrong, right = (model, step) if change == KEPT_GRADIENTS else (step, model)
+    assert wrong != pytest.approx(plain, abs=1e-5)
+    assert right == pytest.approx(plain, abs=1e-5)
 
 
 START = 'if __name__ == "__main__":  # spawned workers import this file, and must not train'
