@@ -14,6 +14,8 @@ from .order import Order, Settings
 
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that record CUDA graphs."""
+RATE_SGD, RATE_ADAMW = 0.004, 3e-4
+"""Without a warm-up, and small: where losses jump, they tell rounding from a fault no more."""
 GRAPH_WARM_UP = 3
 """Steps on a side stream before a recording: cuBLAS, autograd and the optimiser allocate lazily."""
 
@@ -160,7 +162,7 @@ def switch(settings: Settings) -> None:
 def _optimizer(order: Order, model: Any) -> Any:
     more = {order.settings.optimizer: True} if order.settings.optimizer else {}
     if order.workload == "cnn":
-        return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, **more)
+        return torch.optim.SGD(model.parameters(), lr=RATE_SGD, momentum=0.9, **more)
     if order.settings.graphs:
         # The count of steps lives on the GPU: a recording cannot count in Python.
         more["capturable"] = True
@@ -168,11 +170,8 @@ def _optimizer(order: Order, model: Any) -> Any:
 
 
 def _rate(shape: Dict[str, Any]) -> float:
-    """Of AdamW, which has no warm-up here: wide models would jump in their first steps.
-
-    Where losses jump, they tell rounding from a fault no more.
-    """
-    return float(3e-4 * min(1.0, (128.0 / int(shape["width"])) ** 3))
+    """Of AdamW: less for wide models, whose losses would jump in their first steps otherwise."""
+    return float(RATE_ADAMW * min(1.0, (128.0 / int(shape["width"])) ** 3))
 
 
 def _compiled(model: Any, settings: Settings) -> Any:
