@@ -112,6 +112,7 @@ def losses_of(script: str) -> list[list[float]]:
 
 
 def main(scripts: list[str]) -> None:
+    importlib.import_module("torch._dynamo")  # Adam imports it, and some versions look at Stream
     cuda = torch.cuda
     cuda.Stream, cuda.CUDAGraph, cuda.graph = Stream, Recorder, recording
     cuda.current_stream, cuda.stream = Stream, lambda _: contextlib.nullcontext()
