@@ -27,7 +27,6 @@ import contextlib
 import copy
 import functools
 import gc
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -62,7 +61,10 @@ def largest(step: Callable[[int], object]) -> int:
         good, bad = bad, bad * 2
     while bad - good > 1:
         middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(step, middle) else (good, middle)
+        if fits(step, middle):
+            good = middle
+        else:
+            bad = middle
     return good
 
 
@@ -120,23 +122,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_float32_matmul_precision("highest")  # the tolerance; NVIDIA's images choose TF32
     device, on_gpu, small = asked.device, asked.device == "cuda", SmallMemory()
     used = torch.cuda.memory_allocated if on_gpu else lambda: sum(small.sizes.values())
+    x, parts = torch.randn(1 << 18 if on_gpu else 500, WIDTH), list[float]()
+    y = x[:, :10].argmax(1)
     if on_gpu:
         torch.cuda.set_per_process_memory_fraction((256 << 20) / torch.cuda.mem_get_info()[1])
     with contextlib.nullcontext() if on_gpu else small:
-        model, started = network(device), time.perf_counter()
+        model = network(device)
         found = largest(step := functools.partial(trial, model))
-        print(f"searched for {time.perf_counter() - started:.2f} s")
         before, larger = used(), found + (found // 2 if on_gpu else 1)  # a GPU gives whole blocks
-        right, left = fits(step, found) and not fits(step, larger), used() - before
-    x, parts = torch.randn(2 * found + 1, WIDTH), list[float]()
-    y = x[:, :10].argmax(1)
-    with contextlib.nullcontext() if on_gpu else small:
-        right = fits(lambda n: parts.extend(train(model, x, y, n, asked.steps)), found) and right
+        right = fits(step, found) and not fits(step, larger)
+        left = used() - before
+        trains = fits(lambda part: parts.extend(train(model, x, y, part, asked.steps)), found)
     if on_gpu:
         torch.cuda.set_per_process_memory_fraction(1.0)
     whole = list(train(network(device), x, y, len(x), asked.steps))
     off = max((abs(a - b) for a, b in zip(parts, whole, strict=False)), default=float("nan"))
-    held = right and left == 0 and off <= TOLERANCE[device] and whole[-1] < whole[0]
+    held = right and trains and left == 0 and off <= TOLERANCE[device] and whole[-1] < whole[0]
     print(
         f"{'proved' if held else 'not proved'}: {found} fit, {larger} do not; {left} bytes are left"
         f"; {len(x)} in parts of {found} have the losses of all at once within {off:.1e} (tolerance"

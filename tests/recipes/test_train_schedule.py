@@ -29,7 +29,11 @@ RECIPES = (
 )
 SCRIPTS = [recipe.script for recipe in RECIPES]
 RAISED = "            raise\n"
-BISECTED = "        good, bad = (middle, bad) if fits(step, middle) else (good, middle)\n"
+BISECTED = """        if fits(step, middle):
+            good = middle
+        else:
+            bad = middle
+"""
 INSIDE = """        try:
             step(middle)
             good = middle
