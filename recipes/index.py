@@ -67,7 +67,7 @@ TOP = """# Recipes
 
 What the doctor recommends, ready to copy:
 
-- [train/](train): one script for each way to train faster, or on less, for Python 3.10 and newer.
+- [train/](train): one script for each way to train faster, or on less; Python 3.10, torch 2.4 on.
   Each trains the plain way and the other way, on a CPU or a GPU, and ends with `proved: ` and its
   figures, or with `not proved: ` and exit code 1. What needs more than there is (a GPU for CUDA
   graphs, a second one for DDP, a library) says `skipped: ` and why, with exit code 0. `--help` has
