@@ -60,7 +60,7 @@ def main() -> None:
     if last:
         model = model.to(memory_format=torch.channels_last)
     if workload == "cnn":
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.004, momentum=0.9)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     mixed = technique == "amp-bf16"

@@ -118,7 +118,11 @@ PLATFORMS: dict[str, Place] = {
         {"kind": "docker"},
         {"COLAB_RELEASE_TAG": "release-colab_20261115", "COLAB_GPU": ""},
     ),
-    "kaggle": Place(_UBUNTU.system, {"kind": "docker"}, {"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}),
+    "kaggle": Place(
+        _UBUNTU.system,
+        {"kind": "docker"},
+        {"KAGGLE_KERNEL_RUN_TYPE": "Interactive", "COLAB_RELEASE_TAG": "release"},
+    ),
 }
 
 

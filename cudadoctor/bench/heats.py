@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cudadoctor.bench import bottleneck, judging
+from cudadoctor.bench import bottleneck, ground, judging
 from cudadoctor.bench.results import Bottleneck, Config, Measured
 from cudadoctor.bench.search import Heat, Raced
 from cudadoctor.bench.stable import Line, Stable
@@ -166,6 +166,8 @@ class Runner:
         if ready:
             settings["batch_factor"] = int(ready["factor"])
             settings["workers"] = self.workers
+            if why := str(ready.get("why_no_workers") or ""):
+                settings[judging.NO_WORKERS] = why
         return Measured(
             config=self.config,
             rounds=tuple(some) if self.error is None else (),
@@ -307,7 +309,7 @@ class Heats:
             wait_s=measured.loader_wait_s or 0.0,
             device_s=line.get("device_s"),
             operations=tuple(tuple(one) for one in line.get("operations") or ()),
-            peaks=self.track.peaks or _peaks(line),
+            peaks=ground.believed(self.track.peaks, _peaks(line), twin.config.workload),
         )
         return bottleneck.judge(figures)
 

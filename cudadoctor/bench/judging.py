@@ -20,6 +20,8 @@ LEAST_NOISE_GPU, LEAST_NOISE_CPU = 1.01, 1.02
 SHIFTS = 2.0
 """Two or three processes show less than their kind differ: so many times of it is assumed."""
 OVER = "the time was over"
+NO_WORKERS = "why_no_workers"
+"""The setting that tells why a loader was not given the workers that were asked for."""
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -89,6 +91,8 @@ def gain(
         why = candidate.error or "nothing was measured"
         lost: Verdict = "not-here" if why.startswith(OVER) else "failed"
         return Gain(technique=name, verdict=lost, why=why, measured=candidate)
+    if without := str(candidate.settings.get(NO_WORKERS) or ""):
+        return Gain(technique=name, verdict="not-here", why=without, measured=candidate)
     verdict, why = _verdict(ratio, noise)
     if differs := _loss_differs(reference, candidate, tolerance, losses):
         verdict, why = "loss-differs", differs

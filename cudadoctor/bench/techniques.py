@@ -94,7 +94,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         ),
         helps=_BUSY,
         tolerance=0.05,
-        # The scaler finds its scale by leaving out first steps: from there all are one step late.
+        # A step that overflows is left out, and from there all losses are one step late.
         losses="mean",
         group="precision",
         clashes=("cuda-graphs",),
@@ -328,7 +328,7 @@ def why_not(one: Technique, ground: Ground, workload: str) -> str:
     for need in one.needs:
         if not _met(need, ground):
             return _no_compiler(ground) if need == "compiles" else _NEEDS[need]
-    return _too_old(one, ground)
+    return _too_old(one, ground, workload)
 
 
 def _met(need: str, ground: Ground) -> bool:
@@ -346,7 +346,8 @@ def _no_compiler(ground: Ground) -> str:
     if ground.torch < Version("2.0"):
         return f"torch {ground.torch} has no torch.compile"
     if not ground.compiler:
-        return "torch.compile needs a C++ compiler, and none is on PATH"
+        language = "C" if ground.gpu else "C++"
+        return f"torch.compile needs a {language} compiler, and none is on PATH"
     if not ground.gpu:
         return ""
     if not ground.triton:
@@ -356,11 +357,11 @@ def _no_compiler(ground: Ground) -> str:
     return ""
 
 
-def _too_old(one: Technique, ground: Ground) -> str:
-    """Why this torch lacks it."""
+def _too_old(one: Technique, ground: Ground, workload: str) -> str:
+    """Why this torch lacks it. The cnn trains with SGD, whose fused form came later."""
     since = {"sdpa": "2.0", "amp-fp16": "2.3", "activation-checkpointing": "1.11"}.get(one.name)
     if one.name == "fused-optimizer":
-        since = "2.0" if ground.gpu else "2.4"
+        since = ("2.3" if workload == "cnn" else "2.0") if ground.gpu else "2.4"
     if since is not None and ground.torch < Version(since):
         return f"it needs torch {since} or newer"
     return ""

@@ -59,9 +59,9 @@ def side_of(m: Machine) -> Side:
 def notebook_of(m: Machine) -> Literal["colab", "kaggle"] | None:
     """The service whose notebook this process belongs to: there the machine is only lent."""
     names = m.env or {}
-    if "COLAB_RELEASE_TAG" in names or "COLAB_GPU" in names:
-        return "colab"
-    return "kaggle" if "KAGGLE_KERNEL_RUN_TYPE" in names else None
+    if "KAGGLE_KERNEL_RUN_TYPE" in names:
+        return "kaggle"  # its images are made from Colab's and keep COLAB_RELEASE_TAG
+    return "colab" if "COLAB_RELEASE_TAG" in names or "COLAB_GPU" in names else None
 
 
 def keeper_of(m: Machine) -> Where:

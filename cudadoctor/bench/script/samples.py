@@ -264,7 +264,8 @@ def _total(ticks: list[Line], name: str) -> float | None:
 
 def _processes(ticks: list[Line], mains: set[int], host: Line) -> dict[str, Any]:
     hz, page = host.get("ticks") or 100, host.get("page") or 4096
-    worker_pids = {one["pid"] for tick in ticks for one in tick["procs"] if one["worker"]}
+    told = {one["pid"]: one["worker"] for tick in ticks for one in tick["procs"]}
+    worker_pids = {pid for pid, works in told.items() if works}  # as it was told last
     cpu = {pid: rate / hz for pid, rate in _rates(ticks, "ticks").items()}
     of_workers = [rate for pid, rate in cpu.items() if pid in worker_pids]
     delays = [rate / 1e9 for pid, rate in _rates(ticks, "delay").items() if pid in worker_pids]

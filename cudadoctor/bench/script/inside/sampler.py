@@ -112,6 +112,7 @@ class Tree:
         self.lines = {root: self.line(root)}
         self.workers: dict[int, bool] = {root: False}
         self.parents = {root: 0}
+        self.forked_by: dict[int, int] = {}
         self.helpers: dict[int, int] = {}
         self.strangers: set[int] = set()
 
@@ -143,11 +144,13 @@ class Tree:
 
         A server of forks is none, and its forks are workers of the process that started it.
         """
+        self.forked_by[pid] = parent
         line = self.line(pid)
         forked = line == self.lines.get(parent) and bool(line)
         served = parent in self.helpers
         helps = any(word in line for word in HELPERS)
         compiles = helps and b"compile_worker" in line
+        self.helpers.pop(pid, None)
         if compiles or (helps and not (served and forked)):
             self.helpers[pid] = self.helpers.get(parent, parent)
         self.lines[pid] = line
@@ -161,11 +164,19 @@ class Tree:
             if len(fields) < 22 or fields[0] in (b"Z", b"X"):
                 self.workers.pop(pid)
                 continue
-            if seldom and not self.workers[pid]:
-                # A launcher becomes another program with exec, and keeps its pid.
-                self.lines[pid] = self.line(pid)
+            if seldom:
+                self.look_again(pid)
             found.append(self.process(pid, fields, seldom=seldom))
         return found
+
+    def look_again(self, pid: int) -> None:
+        """A launcher, and what has just been forked, becomes another program and keeps its pid."""
+        line = self.line(pid)
+        if line and line != self.lines[pid]:
+            if pid == self.root:
+                self.lines[pid] = line
+            else:
+                self.add(pid, self.forked_by[pid])
 
     def process(self, pid: int, fields: list[bytes], *, seldom: bool) -> dict[str, Any]:
         one: dict[str, Any] = {
