@@ -44,7 +44,8 @@ def judge(figures: Figures) -> Bottleneck:
     idle = 0.0
     if figures.device_s is not None:
         idle = max(0.0, step_s - figures.wait_s - figures.device_s) / step_s
-        told |= {"host_share": idle, "device_share": min(1.0, figures.device_s / step_s)}
+        busy = min(1.0, figures.device_s / step_s)
+        told |= {"host_share": idle, "device_share": busy, "device_s": figures.device_s}
     told |= _achieved(figures)
     if waits >= WAITS and waits >= idle:
         return _found("data loading", f"{waits:.0%} of a step is waiting for its batch", told)

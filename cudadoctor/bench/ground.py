@@ -24,7 +24,8 @@ FALSIFIED = {
     "TORCHDYNAMO_DISABLE=1": NOT_COMPILED,
     "TORCH_COMPILE_DISABLE=1": NOT_COMPILED,
     "NVIDIA_TF32_OVERRIDE=0": "nothing is computed in TF32, whatever a technique asks for",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1": "the baseline computes its products in TF32 already",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1": "TF32 is the default here: your scripts have already what"
+    " tf32 gains below",
 }
 
 
@@ -76,6 +77,8 @@ def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | No
             " the bench compares several; whoever administers it can allow that for the while with"
             f" nvidia-smi -i {known['bus_id']} -c DEFAULT"
         )
+        if look["count"] > 1:
+            why += "; or take another with --device cuda:N"
         return Place(device=f"cuda:{index}", error=why)
     return Place(
         device=f"cuda:{index}",

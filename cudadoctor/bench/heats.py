@@ -19,7 +19,8 @@ LONGEST_START_S = 300.0
 ROUND_PATIENCE = 20.0
 STOP_S = 20.0
 ENDED_S = 3.0
-"""For a process that told its last figures to end, and to give its memory back."""
+"""For a process that said its last word to end: until then it holds its memory, and the next one
+looks at what is free."""
 RECOMPILE_S = 90.0
 """Compiling again inside of a round is no hang."""
 PROFILE_S = 60.0
@@ -130,6 +131,12 @@ class Runner:
         self.stable.send(self.number, "profile")
         return self._next("profile", limit_s, "the profile took too long")
 
+    def ask_memory(self) -> None:
+        """What it holds at most; its rounds stand, also where it does not tell."""
+        self.stable.send(self.number, "memory")
+        self.memory = self._next("memory", STOP_S, "it did not tell its memory") or {}
+        self.error = None
+
     def stop(self, limit_s: float = STOP_S) -> None:
         """Its memory, and its end."""
         if self.gone:
@@ -139,7 +146,6 @@ class Runner:
         self.memory = self._next("done", limit_s, "it did not end") or {}
         self.error = before
         if self.memory:
-            # It holds its memory until it has ended, and the next one looks at what is free.
             self.stable.hear(self.number, ENDED_S)
 
     def _next(self, kind: str, limit_s: float, over: str) -> Line | None:
@@ -153,6 +159,7 @@ class Runner:
             self.stable.kill(self.number)
         elif line["kind"] == "failed":
             self.error = _failure(line)
+            self.stable.hear(self.number, ENDED_S)
         else:
             self.error = str(line.get("detail") or "the process ended")
         return None
@@ -237,7 +244,7 @@ class Heats:
 
     def _reference(self, heat: Heat, end: float, say: Say) -> Runner:
         kept = self._kept
-        if kept is not None and kept.config == heat.reference and kept.error is None:
+        if kept is not None and kept.config == heat.reference and not kept.gone:
             return kept
         self.close()
         return self._started(heat.reference, end, say)
@@ -254,10 +261,12 @@ class Heats:
     def _figures(self, one: Runner, reference: Runner) -> Measured:
         """Its figures, and what compiling took where that was the first in this bench."""
         found, names = one.measured(), one.config.techniques
+        if not one.ready:
+            return found
         changes = self.settings(one.config)
         warm, self._compiled = self._compiled, self._compiled or "compile" in changes
         alone = len(names) == 1 and technique(names[0]).prepares
-        if not alone or not one.ready or {"batch", "cached"} & changes.keys():
+        if not alone or {"batch", "cached"} & changes.keys():
             return found
         if warm and "compile" in changes:
             return found
@@ -316,18 +325,17 @@ class Heats:
     def _left(self, reference: Runner, before: int) -> Measured:
         """The reference's figures of this heat; it is kept, since the next is often the same."""
         if reference.error is not None:
-            reference.stop()
             self._kept = None
             return reference.measured(len(reference.rounds) - before)
         self._kept = reference
         if not reference.memory:
-            reference.stable.send(reference.number, "memory")
-            line = reference._next("memory", STOP_S, "it did not tell its memory")
-            reference.memory = line or {}
+            reference.ask_memory()
         return reference.measured(len(reference.rounds) - before)
 
     def _without(self, heat: Heat, reference: Runner, began: float) -> Raced:
-        why = f"{_over('') if _is_over(reference) else ''}{heat.reference.name}: {reference.error}"
+        why = str(reference.error)
+        if not _is_over(reference):
+            why = f"{heat.reference.name}: {why}"
         return Raced(
             reference=reference.measured(),
             candidates=tuple(Measured(config=one, error=why) for one in heat.candidates),
@@ -336,7 +344,7 @@ class Heats:
 
 
 def _over(when: str) -> str:
-    return f"{judging.OVER} {when}".rstrip() if when else f"{judging.OVER}: "
+    return f"{judging.OVER} {when}"
 
 
 def _is_over(runner: Runner) -> bool:

@@ -15,8 +15,12 @@ from cudadoctor.bench.techniques import Losses
 LEAST_ROUNDS = 6
 """With fewer, even the whole range of the pairs covers the median too seldom."""
 COVERED = 0.96
-LEAST_NOISE_GPU, LEAST_NOISE_CPU = 1.01, 1.02
-"""What no measurement of ours tells apart, however calm the machine was."""
+LEAST_NOISE_GPU, LEAST_NOISE_CPU = 1.01, 1.10
+"""What no measurement of ours tells apart, however calm the machine was.
+
+On a CPU the same code in another process is up to a tenth slower for good, by where its memory lies
+and how often the C library gives it back (benchmarks/bench_agreement.py); three show it by chance.
+"""
 SHIFTS = 2.0
 """Two or three processes show less than their kind differ: so many times of it is assumed."""
 OVER = "the time was over"

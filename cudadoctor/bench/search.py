@@ -306,16 +306,17 @@ class Search:
         for wanted, candidate in zip(heat.candidates, raced.candidates, strict=True):
             added = next(one for one in wanted.techniques if one not in heat.reference.techniques)
             found = self._gain(added, raced.reference, candidate, (added,))
+            over = found.verdict == "not-here" and found.why.startswith(NO_TIME)
             self._left_over.remove(added)
             if found.verdict == "faster":
                 gained.append(found)
             elif found.verdict == "same":
                 others.append(added)
-            elif found.verdict == "not-here" and len(heat.candidates) > 1:
+            elif over and len(heat.candidates) > 1:
                 self._left_over.append(added)  # with fewer beside it there may be time
             shown = f"{wanted.name}, against {heat.reference.name}"
             self.combined.append(msgspec.structs.replace(found, technique=shown))
-            late |= found.verdict == "not-here"
+            late |= over
         if late:
             self.at_once = max(1, self.at_once - 1)
         if gained:
@@ -362,7 +363,7 @@ class Search:
         """The settings of a configuration; what was sought once is not sought again."""
         found = techniques.settings_of(wanted.techniques)
         known = self.alone.get("larger-batch")
-        if len(wanted.techniques) > 1 and "batch" in found and known is not None:
+        if "batch" in found and known is not None:
             found["batch"] = max(1, _factor_of(known))
         return found
 
@@ -390,7 +391,7 @@ class Search:
             unproven=unproven,
             noise=self.noise,
             combined=tuple(self.combined),
-            ended=self.ended or (NO_TIME if self.untried or unproven else ""),
+            ended=self.ended or self._lost or (NO_TIME if self.untried or unproven else ""),
             shape=self.shape,
         )
 

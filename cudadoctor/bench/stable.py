@@ -24,7 +24,6 @@ from cudadoctor.bench.inside.boot import BOOT
 from cudadoctor.children import aside, kill
 
 INSIDE = Path(__file__).parent / "inside"
-IMPORT_S = 180.0
 KILLED_S = 5.0
 HEARING_S = 0.2
 TAIL = 4000
@@ -84,6 +83,7 @@ class Stable:
 
     def kill(self, number: int) -> None:
         """End a runner. One that cannot be killed is left behind with all that forked it."""
+        self._begun.pop(number, None)
         self.send(number, "kill")
         own = self._own.get(number)
         if own is not None:
@@ -106,6 +106,7 @@ class Stable:
             if child is not None:
                 child.end()
         self._common, self._own = None, {}
+        self._begun.clear()
 
     def _give(self, order: Line) -> None:
         """A start to the child that is to do it; kept until that child is known to be able to."""

@@ -16,7 +16,7 @@ What goes wrong, and the way out:
 - "Attempting CUDA graph capture of step() for an instance of Adam but param_groups' capturable is
   False.": Adam(..., capturable=True). SGD needs nothing.
 - The loss never changes: copy_() into the recorded tensors, instead of passing new ones.
-- A schedule changes nothing: the rate was recorded as a number. Give lr=torch.tensor(1e-3).
+- A schedule changes nothing: the rate was recorded. lr=torch.tensor(1e-3, device="cuda") is filled.
 - With autocast inside: torch.autocast(..., cache_enabled=False), or casts of old weights stay.
 - A whole step is recorded: do not set gradients to None between replays, they belong to it.
 - Only the model is recorded, by torch.cuda.make_graphed_callables(): set them to None in each step,

@@ -13,7 +13,7 @@ What goes wrong, and the way out:
 - "CUDA out of memory. Tried to allocate" again with each smaller batch: the retry runs in `except`,
   where the exception holds the frames and these the tensors. Leave it first, keep nothing.
 - It fits in the search and fails in training: the search skipped backward or the second step, where
-  the moments that the first one made lie beside the activations. Or it left no margin for others.
+  the first one's moments lie beside the activations. Train with nine tenths of what it finds.
 - "1.50 GiB is reserved by PyTorch but unallocated": fragments, of many sizes in turn. Set
   PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the start; empty_cache() after a failure.
 - On Windows it becomes slow instead: "CUDA - Sysmem Fallback Policy" in NVIDIA's panel is on.

@@ -64,7 +64,7 @@ def steps_for(place: str, *, cuda_build: bool, gpu: bool, works: bool) -> list[s
     if works or (not gpu and not cuda_build):
         return [PINS, REST]  # nothing to repair
     if not gpu:
-        return [f"{place}: choose an accelerator in the settings", PINS, REST]
+        return [f"{place}: choose a machine with a GPU", PINS, REST]
     if cuda_build:  # driver, architecture, variables: another torch may not help
         return ["cudadoctor check", PINS, REST]
     return ["cudadoctor fix", "restart the kernel", PINS, REST]  # a CPU build beside a GPU
@@ -99,7 +99,7 @@ def train(device: str, checkpoint: Path, end: int) -> list[float]:
 
 SESSIONS = (  # made up: variables; what torch and the machine have; the place and the first step
     ("COLAB_RELEASE_TAG COLAB_GPU", "cuda gpu works", "Google Colab", PINS),
-    ("COLAB_RELEASE_TAG KAGGLE_KERNEL_RUN_TYPE", "cuda", "Kaggle", "Kaggle: choose an accelerator"),
+    ("COLAB_RELEASE_TAG KAGGLE_KERNEL_RUN_TYPE", "cuda", "Kaggle", "Kaggle: choose a machine"),
     ("NVIDIA_PYTORCH_VERSION RUNPOD_POD_ID", "cuda gpu", "RunPod", "cudadoctor check"),
     ("NVIDIA_PYTORCH_VERSION", "cuda gpu works", "an image of NVIDIA", PINS),
     ("DATABRICKS_RUNTIME_VERSION", "gpu", "Databricks", "cudadoctor fix"),

@@ -123,7 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         capability = torch.cuda.get_device_capability()
     config = config_for(int(os.environ["WORLD_SIZE"]), capability, asked.stage, asked.offload)
     path = asked.config or Path(tempfile.mkdtemp()) / "deepspeed.json"
-    path.write_text(json.dumps(config), encoding="utf-8")
+    path.with_suffix(f".{os.getpid()}").write_text(json.dumps(config), encoding="utf-8")
+    path.with_suffix(f".{os.getpid()}").replace(path)  # whole, whoever else writes it
     print(f"{path}: {json.dumps(config)}")
     try:
         import deepspeed

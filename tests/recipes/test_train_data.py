@@ -136,7 +136,7 @@ PLACES: tuple[tuple[dict[str, str], str], ...] = (
 )
 SITUATIONS = (
     ((True, True, True), "python -m pip list"),
-    ((True, False, False), "Kaggle: choose an accelerator"),
+    ((True, False, False), "Kaggle: choose a machine"),
     ((True, True, False), "cudadoctor check"),
     ((False, True, False), "cudadoctor fix"),
     ((False, False, False), "python -m pip list"),

@@ -85,14 +85,17 @@ MISTAKES = (
 )
 
 
-# What torchrun would start: two processes of each script, but forks of one that has torch.
+# What torchrun would start: two processes of each script, but forks of one that has torch. Between
+# its choice and its use somebody else may take the port: such a pair is ended and starts anew.
 PAIRS = """
-import json, os, runpy, socket, sys, traceback
+import json, os, runpy, signal, socket, sys, time, traceback
 import torch._dynamo, torch.distributed.checkpoint.state_dict, torch.distributed.run
+
+FRESH = os.O_TRUNC | os.O_APPEND
 
 def run(script, options, rank, port, out):
     for number in 1, 2:
-        os.dup2(os.open(f"{out}{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+        os.dup2(os.open(f"{out}{rank}", os.O_WRONLY | os.O_CREAT | FRESH, 0o600), number)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     sys.argv = [script, *options]
@@ -104,7 +107,7 @@ def run(script, options, rank, port, out):
         traceback.print_exc()
     return 70
 
-for script, options, out in json.load(sys.stdin):
+def started(script, options, out):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -115,8 +118,26 @@ for script, options, out in json.load(sys.stdin):
             code = run(script, options, rank, port, out)
             sys.stdout.flush()
             os._exit(code)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    print(codes[0], flush=True)
+    return children
+
+def ended(children):
+    codes, until = {}, time.monotonic() + 30
+    while len(codes) < len(children) and time.monotonic() < until:
+        time.sleep(0.02)
+        for child in set(children) - codes.keys():
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                codes[child] = os.waitstatus_to_exitcode(status)
+    for child in set(children) - codes.keys():
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return [codes.get(child) for child in children]
+
+for asked in json.load(sys.stdin):
+    codes = ended(started(*asked))
+    if None in codes:
+        codes = ended(started(*asked))
+    print(70 if None in codes else codes[0], flush=True)
 """
 
 

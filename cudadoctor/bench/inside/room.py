@@ -72,7 +72,8 @@ def allowed_bytes(groups: Iterable[Tuple[str, str, str]] = GROUPS) -> Optional[i
             left = int(_text(most)) - int(_text(used))
         except (OSError, ValueError):
             continue
-        return max(0, left + _cached_bytes(os.path.dirname(most), cached))
+        # 0 would say that it is not known.
+        return max(1, left + _cached_bytes(os.path.dirname(most), cached))
     return None
 
 

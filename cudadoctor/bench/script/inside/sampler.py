@@ -27,6 +27,8 @@ SHARE, CREDIT_S = 0.003, 0.02
 and where a sample costs more, a long one has fewer of them."""
 HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"compile_worker")
 """Words of processes that neither train nor load: a server of forks, inductor's compilers."""
+START_OF_CODE = 23
+"""Place in /proc/PID/stat, counted from the state: a fork has its parent's, another program not."""
 BEGAN = time.monotonic()
 OVER = threading.Event()
 
@@ -113,6 +115,7 @@ class Tree:
         self.workers: dict[int, bool] = {root: False}
         self.parents = {root: 0}
         self.forked_by: dict[int, int] = {}
+        self.code: dict[int, bytes] = {}
         self.helpers: dict[int, int] = {}
         self.strangers: set[int] = set()
 
@@ -126,27 +129,27 @@ class Tree:
         except OSError:
             return
         self.strangers &= here
-        new = {}
+        new: dict[int, tuple[int, bytes]] = {}
         for pid in here - self.strangers - self.workers.keys():
             fields = stat_fields(read(f"/proc/{pid}/stat"))
-            if len(fields) > 1:
-                new[pid] = int(fields[1])
+            if len(fields) > START_OF_CODE:
+                new[pid] = int(fields[1]), fields[START_OF_CODE]
         while True:
-            ours = [pid for pid, parent in new.items() if parent in self.workers]
+            ours = [pid for pid, (parent, _) in new.items() if parent in self.workers]
             if not ours or len(self.workers) > MOST_PROCESSES:
                 break
             for pid in ours:
-                self.add(pid, new.pop(pid))
+                self.add(pid, *new.pop(pid))
         self.strangers |= new.keys()
 
-    def add(self, pid: int, parent: int) -> None:
+    def add(self, pid: int, parent: int, code: bytes) -> None:
         """A worker is a fork of its parent, or what multiprocessing started in its place.
 
         A server of forks is none, and its forks are workers of the process that started it.
         """
-        self.forked_by[pid] = parent
+        self.forked_by[pid], self.code[pid] = parent, code
         line = self.line(pid)
-        forked = line == self.lines.get(parent) and bool(line)
+        forked = bool(line) and line in (self.lines.get(parent), self.line(parent))
         served = parent in self.helpers
         helps = any(word in line for word in HELPERS)
         compiles = helps and b"compile_worker" in line
@@ -165,18 +168,19 @@ class Tree:
                 self.workers.pop(pid)
                 continue
             if seldom:
-                self.look_again(pid)
+                self.look_again(pid, fields)
             found.append(self.process(pid, fields, seldom=seldom))
         return found
 
-    def look_again(self, pid: int) -> None:
-        """A launcher, and what has just been forked, becomes another program and keeps its pid."""
-        line = self.line(pid)
-        if line and line != self.lines[pid]:
-            if pid == self.root:
-                self.lines[pid] = line
-            else:
-                self.add(pid, self.forked_by[pid])
+    def look_again(self, pid: int, fields: list[bytes]) -> None:
+        """A launcher, and what has just been forked, becomes another program and keeps its pid.
+
+        Its code lies elsewhere then; a process that only gives itself another title stays.
+        """
+        if pid == self.root:
+            self.lines[pid] = self.line(pid)
+        elif len(fields) > START_OF_CODE and fields[START_OF_CODE] != self.code[pid]:
+            self.add(pid, self.forked_by[pid], fields[START_OF_CODE])
 
     def process(self, pid: int, fields: list[bytes], *, seldom: bool) -> dict[str, Any]:
         one: dict[str, Any] = {
