@@ -163,7 +163,8 @@ def cell(measured: Sequence[tuple[str, BenchResult]], column: str, name: str) ->
 
 def best(measured: Sequence[tuple[str, BenchResult]], column: str) -> str:
     told = [
-        f"{workload.name} {said(workload.best_gain)} [{number}]: {' + '.join(workload.best)}"
+        f"{workload.name} {said(workload.best_gain)} [{number}]:"
+        f" {' + '.join(workload.best) or workload.best_gain.technique + ', measured again'}"
         for number, workload in workloads(measured, column)
         if workload.best_gain is not None
     ]

@@ -155,7 +155,7 @@ def best(workload: WorkloadResult) -> str:
     gain = workload.best_gain
     if not workload.best and gain is not None:
         again = f"{inert(gain.technique)}, measured again in new processes: {verdict(gain)}"
-        return f"the baseline itself: {again}"
+        return f"none that held: {again}"
     if not workload.best:
         return "the baseline itself: no technique gained more than the noise"
     told = _unproven(workload.unproven) if gain is None else verdict(gain)
@@ -190,7 +190,7 @@ def noise(workload: WorkloadResult) -> str:
     """How far apart two runs of the same thing were: gains below it are not claimed."""
     if workload.noise is None:
         return ""
-    return f"the baseline differs from itself by {(workload.noise - 1) * 100:.1f} %"
+    return f"less than {(workload.noise - 1) * 100:.1f} % is not told from the baseline itself"
 
 
 def settings(workload: WorkloadResult) -> list[str]:
