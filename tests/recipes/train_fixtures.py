@@ -20,6 +20,8 @@ SECTIONS = (
     "What goes wrong, and the way out:",
 )
 LIMIT_S = 240
+ABORTED = "terminate called without an active exception"
+"""Seldom a process with Gloo ends so, after its last line: a thread of torch outlives its owner."""
 HELP = ("--help",)
 STRICT = ("error::DeprecationWarning", "error::FutureWarning")
 LONGEST = 150  # lines; a script that is read in one go
@@ -124,15 +126,18 @@ def ran(
 ) -> Ran:
     """Run a script as a child: one thread, no GPU, caches where the variables say."""
     flags = [word for warning in warnings for word in ("-W", warning)]
-    child = subprocess.run(
-        [python, *flags, str(script), *options],
-        env={**os.environ, **QUIET, **(variables or {})},
-        cwd=script.parent,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    for _ in range(2):
+        child = subprocess.run(
+            [python, *flags, str(script), *options],
+            env={**os.environ, **QUIET, **(variables or {})},
+            cwd=script.parent,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        if ABORTED not in child.stderr:
+            break
     return Ran(child.returncode, tuple(child.stdout.splitlines()), child.stderr)
 
 
