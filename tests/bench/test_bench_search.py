@@ -6,22 +6,12 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from packaging.version import Version
+from bench_grounds import CPU, H200
 
 from cudadoctor.bench import techniques
 from cudadoctor.bench.results import Bottleneck, Config, Kind, Measured, WorkloadResult
 from cudadoctor.bench.search import NO_TIME, Heat, Raced, Search
-from cudadoctor.bench.techniques import Ground
 
-CPU = Ground(gpu=False, torch=Version("2.13"), compiler=True, cores=4, cpu_bf16=True)
-H200 = Ground(
-    gpu=True,
-    capability=Version("9.0"),
-    torch=Version("2.14"),
-    compiler=True,
-    triton=True,
-    cores=16,
-)
 Speed = Callable[[tuple[str, ...]], float]
 
 

@@ -6,21 +6,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from bench_grounds import CPU, H200
 from packaging.version import Version
 
 from cudadoctor.bench import techniques
 from cudadoctor.bench.results import Kind
 from cudadoctor.bench.techniques import Ground
-
-CPU = Ground(gpu=False, torch=Version("2.13"), compiler=True, cores=4, cpu_bf16=True)
-H200 = Ground(
-    gpu=True,
-    capability=Version("9.0"),
-    torch=Version("2.14"),
-    compiler=True,
-    triton=True,
-    cores=16,
-)
 
 
 def why_not(name: str, ground: Ground, workload: str = "cnn") -> str:
