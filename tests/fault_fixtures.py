@@ -95,14 +95,14 @@ def standing(found: Diagnosis) -> list[str]:
 
 ROOTS: dict[str, frozenset[str]] = {
     "4": frozenset({"device-permission"}),
-    "8": frozenset({"gpu-unhealthy-hardware", "unknown"}),
-    "11": frozenset({"gpu-unhealthy-hardware", "unknown"}),
+    "8": frozenset({"gpu-unhealthy-hardware"}),
+    "11": frozenset({"gpu-unhealthy-hardware"}),
     "15": frozenset({"gpu-lost"}),
     "16": frozenset({"gpu-lost"}),
     "18": frozenset({"driver-library-mismatch"}),
-    "999": frozenset({"gpu-lost", "unknown"}),
+    "999": frozenset({"gpu-lost"}),
 }
-"""What a failure of an essential function with that code may be called; else "unknown" at most."""
+"""What a failure of an essential function with that code may be called beside "unknown"."""
 
 _ALWAYS_TOLD = {"4": ESSENTIAL[:2], "15": ESSENTIAL, "16": ESSENTIAL, "18": ESSENTIAL[:2]}
 """Codes that leave no doubt, and the functions where they come from."""
@@ -115,7 +115,7 @@ def wrong(fault: Fault, seen: Seen) -> str | None:
         return None if told == {"mig-misconfigured"} else f"{fault}: {told}"
     if not fault.essential:
         return f"{fault}: false alarm {told}" if told else None
-    fitting = ROOTS.get(fault.does, frozenset({"unknown"}))
+    fitting = ROOTS.get(fault.does, frozenset()) | {"unknown"}
     if told - fitting:
         return f"{fault}: {told} does not fit"
     if fault.function in _ALWAYS_TOLD.get(fault.does, ()) and seen.alone.primary not in fitting:
@@ -201,10 +201,12 @@ def _machine(looked: Looked, gpus: int, whole: bool, loaded: bool) -> Machine:
     if whole:
         counted = msgspec.structs.replace(base.driver.libcuda, count=gpus)
         sections["driver"] = msgspec.structs.replace(driver, libcuda=counted)
+        imported = msgspec.structs.replace(base.torch.imported, device_count=gpus)
+        sections["torch"] = msgspec.structs.replace(base.torch, imported=imported)
     else:
         sections["driver"] = _silent(driver, loaded)
         sections["torch"] = msgspec.structs.replace(base.torch, imported=None)
-    look = "full" if whole else "fast"
+    look = "no-smoke" if whole else "fast"
     return assembled([Looked(facts=sections), looked], look=look, date="2026-11-21")
 
 

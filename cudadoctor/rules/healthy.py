@@ -1,0 +1,396 @@
+"""What must be known before a machine is called healthy: a conjunction, in one place.
+
+Healthy is the presence of these facts, not the absence of findings. Each requirement asks for its
+facts with `need`: a missing one leaves the verdict undecided. What contradicts a requirement is a
+shortfall, which the rule `unknown` reports if no known cause explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from cudadoctor.rule import NotKnown, need
+from cudadoctor.rules.process import visible
+from cudadoctor.rules.signs import (
+    NO_LIBRARY,
+    NO_PERMISSION,
+    NOT_FOUND,
+    NOT_LOADED,
+    SUCCESS,
+    UNKNOWN,
+    answered,
+    code_path,
+    cpu_on_purpose,
+    cuda_works,
+    driver_code,
+    gpu_present,
+    live_gpus,
+    nvidia_pci,
+    silent_gpus,
+    torch_works,
+)
+
+if TYPE_CHECKING:
+    from cudadoctor.facts import Gpu, Machine, Smoke
+    from cudadoctor.knowledge import Knowledge
+
+_UNSUPPORTED = 3
+_JETSON_WITHOUT_NVML = frozenset({_UNSUPPORTED, NOT_FOUND, NOT_LOADED, NO_LIBRARY})
+"""How NVML refuses on a Jetson, whose driver is no nvidia.ko."""
+_GIVEN_AWAY = ("vfio-pci", "pci-stub")
+_JOB_GPUS = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "LSB_GPU_ALLOC", "PBS_GPUFILE")
+_NAMES_NONE = ("", "all", "void", "none")
+"""Values of NVIDIA_VISIBLE_DEVICES that promise no GPU: many images set `all`."""
+
+
+class Shortfall(NamedTuple):
+    """What contradicts a requirement, and the fact that shows it."""
+
+    what: str
+    fact: str
+
+
+Requirement = Callable[["Machine", "Knowledge"], "Shortfall | None"]
+
+
+def shortfalls(m: Machine, kb: Knowledge) -> tuple[tuple[Shortfall, ...], tuple[NotKnown, ...]]:
+    """What contradicts that this machine is healthy, and what is missing to say so."""
+    if m.look == "report":
+        # It need not show all that a host is asked for.
+        return _judged(SEEN_IN_REPORTS, m, kb)[0], _judged(REPORT, m, kb)[1]
+    return _judged((*ALWAYS, *(WITH_GPU if _wants_gpu(m) is not False else WITHOUT_GPU)), m, kb)
+
+
+def _judged(
+    requirements: tuple[Requirement, ...], m: Machine, kb: Knowledge
+) -> tuple[tuple[Shortfall, ...], tuple[NotKnown, ...]]:
+    found: list[Shortfall] = []
+    missing: list[NotKnown] = []
+    for requirement in requirements:
+        try:
+            shortfall = requirement(m, kb)
+        except NotKnown as gap:
+            missing.append(gap)
+            continue
+        if shortfall is not None:
+            found.append(shortfall)
+    return tuple(found), tuple(missing)
+
+
+def _wants_gpu(m: Machine) -> bool | None:
+    """Whether an NVIDIA GPU is there or promised to this process; None if nobody knows."""
+    env = m.env or {}
+    if any(env.get(name) for name in _JOB_GPUS):
+        return True
+    if m.container.kind and env.get("NVIDIA_VISIBLE_DEVICES", "") not in _NAMES_NONE:
+        return True
+    present = gpu_present(m)
+    if present and cpu_on_purpose(m) and not (m.gpus or m.platform.jetson or m.platform.wsl):
+        # A container shows its host's bus; a virtual machine may own the GPU.
+        devices = nvidia_pci(m)
+        boxed = m.container.kind and not _nodes(m)
+        if boxed or (devices and all(device.bound in _GIVEN_AWAY for device in devices)):
+            return False
+    return present
+
+
+# --- on every host ---------------------------------------------------------------------------
+
+
+def everything_answered(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """No child hung, and none was killed by a signal: what it would have said is missing.
+
+    The rule `driver_hangs` says when silence proves a sick driver or GPU.
+    """
+    imported = m.torch.imported
+    if imported is not None and imported.hung:
+        what = "torch does not come back from its import or first look"
+        return Shortfall(what, "torch.imported.hung")
+    for name, number in (
+        ("libcuda", m.driver.libcuda.signal),
+        ("torch", imported.signal if imported else None),
+    ):
+        if number:
+            fact = "torch.imported.signal" if name == "torch" else "driver.libcuda.signal"
+            return Shortfall(f"{name} crashes the process that asks it (signal {number})", fact)
+    nvml, libcuda, smi = m.driver.nvml, m.driver.libcuda, m.driver.smi
+    if nvml.signal:
+        need(None, "driver.nvml.signal", f"signal {nvml.signal} ended the process that asked NVML")
+    for fact, call in (("driver.nvml.hung", nvml.hung), ("driver.libcuda.hung", libcuda.hung)):
+        if call:
+            need(None, fact, f"{call} gave no answer")
+    if smi.hung:
+        need(None, "driver.smi.hung", "nvidia-smi gave no answer")
+    return None
+
+
+def torch_imports(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """With a look that imports torch, the import succeeded."""
+    imported = m.torch.imported
+    if imported is not None and imported.ok is False:
+        return Shortfall("torch cannot be imported", "torch.imported.error")
+    if m.torch.installed is not False and m.look in ("full", "no-smoke"):
+        imported = need(imported, "torch.imported")
+        need(imported.ok or imported.hung, "torch.imported.ok")
+    return None
+
+
+def training_step_passed(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """With a full look, stages ran and none of them failed."""
+    for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
+        if stage.status in ("failed", "timed-out"):
+            what = f"The stage {stage.name} of the training step failed"
+            return Shortfall(what, f"smoke.stages.{number}")
+    if m.smoke and m.smoke.ended:
+        return Shortfall("The training step ended early", "smoke.ended")
+    if m.look != "full" or m.torch.installed is False:
+        return None
+    if not _passed(need(m.smoke, "smoke")):
+        need(None, "smoke.stages", "no stage of the training step passed")
+    return None
+
+
+def _passed(smoke: Smoke) -> bool:
+    return any(stage.status == "passed" for stage in smoke.stages)
+
+
+def torch_is_known(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """Which torch it is, and for what it was built."""
+    if need(m.torch.installed, "torch.installed"):
+        need(m.torch.version, "torch.version")
+        need(m.torch.build, "torch.build")
+    return None
+
+
+# --- without a GPU ---------------------------------------------------------------------------
+
+
+def bus_was_read(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """WSL and macOS have no bus to read: there the driver's libraries and the system decide."""
+    if not (m.platform.wsl or m.platform.system == "Darwin"):
+        need(m.pci, "pci")
+    return None
+
+
+# --- with a GPU ------------------------------------------------------------------------------
+
+
+def driver_is_known(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """A Jetson's driver is known by its Linux for Tegra."""
+    if m.platform.jetson and m.platform.l4t is not None:
+        return None
+    need(m.driver.version, "driver.reported")
+    return None
+
+
+def every_gpu_is_named(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """What the bus, the device nodes and NVML's own count promise, the driver describes."""
+    nvml = m.driver.nvml
+    if nvml.loads is False or nvml.code == NO_LIBRARY:
+        return _counted_by_cuda(m)
+    code = need(nvml.code, "driver.nvml.code")
+    if code in _JETSON_WITHOUT_NVML and m.platform.jetson:
+        return _counted_by_cuda(m)
+    if code != SUCCESS:
+        if cuda_works(m):
+            need(None, "driver.nvml.code", _refusal(code))  # training works; the GPUs are unnamed
+        return Shortfall(_refusal(code), "driver.nvml.code")
+    gpus = need(m.gpus, "gpus")
+    if _cut_short(m):
+        return None  # `everything_answered` says so
+    for number, gpu in enumerate(gpus):
+        if not _answers(gpu) and not _fenced(gpu, m):
+            what = f"The driver does not describe GPU {gpu.index} (NVML: {gpu.code})"
+            return Shortfall(what, f"gpus.{number}.code")
+        if _answers(gpu):
+            need(gpu.name or gpu.uuid or gpu.bus_id, f"gpus.{number}.name")
+    if len(gpus) < need(nvml.count, "driver.nvml.count"):
+        return Shortfall(f"The driver names {len(gpus)} of {nvml.count} GPUs", "driver.nvml.count")
+    return _all_promised(m, len(gpus))
+
+
+def _cut_short(m: Machine) -> bool:
+    """Whether NVML's list of GPUs ended where its process did."""
+    return bool(m.driver.nvml.hung or m.driver.nvml.signal)
+
+
+def _refusal(code: int) -> str:
+    if code == NOT_FOUND:
+        return "The driver started no GPU"
+    return f"The driver refuses to answer (NVML: {code})"
+
+
+def _answers(gpu: Gpu) -> bool:
+    return gpu.code in (None, SUCCESS)
+
+
+def _fenced(gpu: Gpu, m: Machine) -> bool:
+    """A job or a container may be kept from the GPUs of others."""
+    boxed = m.container.kind or m.container.scheduler
+    return bool(boxed) and gpu.code in (NO_PERMISSION, UNKNOWN)
+
+
+def _all_promised(m: Machine, named: int) -> Shortfall | None:
+    """Whether as many GPUs are named as the bus and the device nodes show."""
+    bare = m.platform.system == "Linux" and not (m.platform.wsl or m.platform.jetson)
+    if bare and m.container.kind and named < len(need(_nodes(m), "driver.nodes") or ()):
+        what = "The container has more GPU device nodes than the driver names GPUs"
+        return Shortfall(what, "driver.nodes")
+    if bare and not m.container.kind:
+        need(m.pci, "pci")
+        silent = silent_gpus(m)
+        if len(silent) > (m.driver.excluded or 0):
+            what = f"The GPU at {silent[0].address} is on the PCI bus, but the driver does not"
+            return Shortfall(f"{what} report it", "pci")
+    return Shortfall("The driver names no GPU", "gpus") if not named else None
+
+
+def _nodes(m: Machine) -> tuple[str, ...] | None:
+    """The device nodes of GPUs that this process may open; None if they are not known."""
+    if m.driver.nodes is None:
+        return None
+    paths = (node.path for node in m.driver.nodes if node.errno in (None, 0))
+    return tuple(path for path in paths if path.removeprefix("/dev/nvidia").isdigit())
+
+
+def _counted_by_cuda(m: Machine) -> Shortfall | None:
+    """Without NVML, CUDA's own count is compared with what is promised."""
+    if (m.env or {}).get("CUDA_VISIBLE_DEVICES") is not None:
+        need(m.gpus, "gpus", "without NVML, nothing lists the GPUs that CUDA_VISIBLE_DEVICES hides")
+    return _all_promised(m, max(need(m.driver.libcuda.count, "driver.libcuda.count"), _live(m)))
+
+
+def _live(m: Machine) -> int:
+    return len(live_gpus(m))
+
+
+def cuda_starts(m: Machine, kb: Knowledge) -> Shortfall | None:
+    libcuda = m.driver.libcuda
+    if libcuda.loads is False:
+        return Shortfall("libcuda cannot be loaded", "driver.libcuda.why")
+    code = need(libcuda.code, "driver.libcuda.code")
+    return (
+        Shortfall(f"CUDA does not start (cuInit: {code})", "driver.libcuda.code") if code else None
+    )
+
+
+def cuda_counts_them_all(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """CUDA counts the GPUs that this process may see, no fewer and no more."""
+    libcuda = m.driver.libcuda
+    if libcuda.loads is False or libcuda.code not in (None, SUCCESS):
+        return None
+    count = need(libcuda.count, "driver.libcuda.count")
+    fewest, most = _may_be_seen(m)
+    if fewest <= count <= most:
+        return None
+    return Shortfall(f"CUDA counts {count} GPUs, the driver {most}", "driver.libcuda.count")
+
+
+def _may_be_seen(m: Machine) -> tuple[int, int]:
+    """The smallest and the largest number of devices that CUDA should count here.
+
+    A program sees one MIG instance at a time, or all of them with newer drivers.
+    """
+    if m.gpus is None or _cut_short(m) or (m.platform.jetson and not m.gpus):
+        return 1, max(1, m.driver.libcuda.count or 1)
+    left = visible(m)
+    live = live_gpus(m)
+    slices = [
+        len(need(gpu.mig_devices, f"gpus.{number}.mig_devices"))
+        for number, gpu in enumerate(m.gpus)
+        if gpu.mig and _answers(gpu)
+    ]
+    if slices:
+        return 1, max(1, sum(slices) + len(live) - len(slices))
+    need(m.env, "env")
+    expected = len(live) if left is None else len(left.indexes)
+    return max(1, expected), max(1, expected)
+
+
+def torch_serves_the_gpus(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """The architectures of the build were compared with those of the GPUs."""
+    if m.torch.installed is False or m.torch.build != "cuda":
+        return None
+    from cudadoctor.rules.devices import compiled, devices, way_to_run
+
+    need(m.torch.cuda, "torch.cuda")
+    present = devices(m, kb)
+    if not present:
+        need(None, "gpus.0.capability", "nothing shows what the GPUs can run")
+    archs = compiled(m, kb).archs
+    if torch_works(m) or any(way_to_run(archs, gpu.capability, m, kb) for gpu in present):
+        return None
+    return Shortfall(f"torch has no code for the {present[0].name}", "torch.archs")
+
+
+def torch_sees_the_gpus(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """With a look that imports torch, its count agrees with CUDA's."""
+    imported = m.torch.imported
+    if m.torch.build != "cuda" or imported is None or imported.ok is False or imported.hung:
+        return None
+    if m.look == "report" and not (gpu_present(m) or answered(m)):
+        return None
+    if not need(imported.cuda_available, "torch.imported.cuda_available"):
+        shown = "cuda_error" if imported.cuda_error else "cuda_available"
+        return Shortfall("torch does not see the GPU", f"torch.imported.{shown}")
+    count = need(imported.device_count, "torch.imported.device_count")
+    counted = m.driver.libcuda.count if m.look != "report" else None
+    if not count or (counted is not None and count != counted):
+        what = f"torch counts {count} GPUs, CUDA {counted}"
+        return Shortfall(what, "torch.imported.device_count")
+    return None
+
+
+# --- in a pasted report ----------------------------------------------------------------------
+
+
+def driver_answers(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """NVML only watches: if CUDA reaches a GPU, no training fails for its silence."""
+    if m.torch.build != "cuda" or not (gpu_present(m) or answered(m)):
+        return None
+    libcuda = m.driver.libcuda.code
+    if libcuda not in (None, SUCCESS):
+        return Shortfall(f"CUDA does not start (cuInit: {libcuda})", "driver.libcuda.code")
+    code = SUCCESS if cuda_works(m) else driver_code(m)
+    if code in (None, SUCCESS, NO_LIBRARY):
+        return None
+    return Shortfall(_refusal(code), code_path(m))
+
+
+def torch_used_a_gpu(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """A report need not show all of a machine, but torch at work on its GPU it must."""
+    if not torch_works(m):
+        need(None, "torch.imported.cuda_available", "the report does not show torch using the GPU")
+    return None
+
+
+def nobody_complains(m: Machine, kb: Knowledge) -> Shortfall | None:
+    if m.symptoms or any(install.failed for install in m.installs or ()):
+        need(None, "symptoms", "the report shows an error that nothing in it explains")
+    return None
+
+
+ALWAYS: tuple[Requirement, ...] = (
+    everything_answered,
+    torch_imports,
+    training_step_passed,
+    torch_is_known,
+)
+WITHOUT_GPU: tuple[Requirement, ...] = (bus_was_read,)
+WITH_GPU: tuple[Requirement, ...] = (
+    driver_is_known,
+    torch_sees_the_gpus,
+    cuda_starts,
+    every_gpu_is_named,
+    cuda_counts_them_all,
+    torch_serves_the_gpus,
+)
+SEEN_IN_REPORTS: tuple[Requirement, ...] = (
+    everything_answered,
+    torch_imports,
+    training_step_passed,
+    torch_sees_the_gpus,
+    driver_answers,
+)
+REPORT: tuple[Requirement, ...] = (torch_used_a_gpu, nobody_complains)
