@@ -128,11 +128,18 @@ def _shown(value: object) -> str:
 
 def _undecided(one: Rule, missing: NotKnown, machine: Machine) -> Undecided:
     gap = gap_of(machine, missing.fact)
-    why = missing.why or (gap.why if gap else f"{missing.fact} is not known")
     asked = gap is None or gap.asked
     return Undecided(
-        cause=one.cause, missing=missing.fact, why=why, matters=one.essential and asked
+        cause=one.cause,
+        missing=missing.fact,
+        why=_why(missing, machine),
+        matters=one.essential and asked,
     )
+
+
+def _why(missing: NotKnown, machine: Machine) -> str:
+    gap = gap_of(machine, missing.fact)
+    return missing.why or (gap.why if gap else f"{missing.fact} is not known")
 
 
 def _one_a_cause(undecided: Iterable[Undecided]) -> tuple[Undecided, ...]:
@@ -219,7 +226,15 @@ def _concluded(
         from cudadoctor.complaint import outweighed
 
         roots = [] if outweighed(roots, findings, machine) else roots
-    verdict = _verdict(roots, undecided, machine)
+    unearned = _unearned(machine, knowledge)
+    verdict = _verdict(roots, undecided, unearned, machine)
+    if verdict == "undecided" and not any(one.matters for one in undecided):
+        undecided += unearned[:1]
+    if verdict == "healthy" and machine.look == "report":
+        from cudadoctor.complaint import HARMLESS
+
+        # What a dump may be pasted for, nobody has complained of.
+        findings = tuple(finding for finding in findings if finding.cause not in HARMLESS)
     primary = roots[0].cause if roots else None
     candidates: tuple[Candidate, ...] = ()
     next_command: tuple[str, ...] | None = None
@@ -233,7 +248,7 @@ def _concluded(
         from cudadoctor.undecided import candidates_of, command_for
 
         candidates = candidates_of(findings, undecided)
-        next_command = command_for(undecided, machine.python.executable)
+        next_command = command_for(machine, undecided)
     return Diagnosis(
         verdict=verdict,
         primary=primary,
@@ -245,12 +260,36 @@ def _concluded(
     )
 
 
-def _verdict(roots: list[Finding], undecided: tuple[Undecided, ...], machine: Machine) -> Verdict:
+def _unearned(machine: Machine, knowledge: Knowledge) -> tuple[Undecided, ...]:
+    """What keeps this machine from being called healthy: see rules/healthy.py.
+
+    What contradicts is a finding of the rule `unknown`, unless the user ignores that.
+    """
+    from cudadoctor.rules.healthy import shortfalls
+
+    found, missing = shortfalls(machine, knowledge)
+    missing += tuple(NotKnown(one.fact, one.what) for one in found)
+    return tuple(
+        Undecided(cause="unknown", missing=gap.fact, why=_why(gap, machine), matters=True)
+        for gap in missing
+    )
+
+
+def _verdict(
+    roots: list[Finding],
+    undecided: tuple[Undecided, ...],
+    unearned: tuple[Undecided, ...],
+    machine: Machine,
+) -> Verdict:
     likely = [f for f in roots if f.confidence <= Confidence.LIKELY]
     if any(f.severity is Severity.ERROR for f in likely):
         return "broken"
-    if likely and machine.look == "report" and likely[0] is roots[0]:
-        return "warnings"  # a report tells of its complaint, and never of all that a rule asks
-    if any(one.matters for one in undecided) or any(f.severity is Severity.ERROR for f in roots):
+    # A report shows its complaint, and never all that the rules ask for.
+    reported = machine.look == "report"
+    if likely and reported and likely[0] is roots[0]:
+        return "warnings"
+    if unearned or any(f.severity is Severity.ERROR for f in roots):
+        return "undecided"
+    if not reported and any(one.matters for one in undecided):
         return "undecided"
     return "warnings" if roots else "healthy"

@@ -10,15 +10,23 @@ if TYPE_CHECKING:
     from cudadoctor.facts import Machine
     from cudadoctor.findings import Finding, Undecided
 
+_CUDA_COUNT = (
+    "import ctypes; c = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(-1); "
+    "print('cuInit', c.cuInit(0), 'cuDeviceGetCount', c.cuDeviceGetCount(ctypes.byref(n)), n.value)"
+)
 _COMMAND = {
     "driver": ("nvidia-smi",),
+    "driver.libcuda": ("python", "-c", _CUDA_COUNT),
+    "driver.nodes": ("ls", "-l", "/dev"),
     "gpus": ("nvidia-smi", "-q"),
     "pci": ("lspci", "-nn"),
     "torch": ("python", "-m", "torch.utils.collect_env"),
     "python": ("python", "-m", "pip", "--version"),
     "libraries": ("python", "-c", "import torch; print(open('/proc/self/maps').read())"),
     "smoke": ("cudadoctor", "check"),
+    "env": ("env",),
 }
+"""The command that shows a missing fact, by the beginning of the fact's path."""
 
 
 def candidates_of(
@@ -35,15 +43,28 @@ def candidates_of(
     return tuple(Candidate(cause=cause, score=score) for cause, score in ranked)
 
 
-def command_for(undecided: tuple[Undecided, ...], python: str | None) -> tuple[str, ...] | None:
-    """The command whose output would decide most, None where no missing fact has one.
+def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> tuple[str, ...] | None:
+    """The command whose output would decide most, None if no missing fact has one.
 
-    python: the examined interpreter, which is the one to ask.
+    What a fast look did not wait for, a look with all its time decides. Torch is asked in the
+    examined interpreter.
     """
+    python = machine.python.executable
     for one in undecided:
-        if one.matters and (command := _COMMAND.get(one.missing.split(".")[0])):
+        if not one.matters:
+            continue
+        if machine.look == "fast" and one.missing.startswith(("driver", "gpus")):
+            named = machine.python.chosen_by == "--python" and python
+            return ("cudadoctor", "check", *(("--python", python) if named and python else ()))
+        if command := _shows(one.missing):
             return tuple((python or word) if word == "python" else word for word in command)
     return None
+
+
+def _shows(fact: str) -> tuple[str, ...] | None:
+    parts = fact.split(".")
+    prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((_COMMAND[prefix] for prefix in prefixes if prefix in _COMMAND), None)
 
 
 _COLLECT = ("python", "-m", "torch.utils.collect_env")

@@ -149,6 +149,8 @@ def _first(shown: Report, say: Language) -> str:
 
 
 def _healthy(machine: Machine, say: Language) -> str:
+    if machine.look == "report":
+        return say("no environment fault in what was pasted")
     device = machine.smoke.device if machine.smoke else ""
     if device.startswith("cuda"):
         return say("nothing is wrong; the training step ran on {device}", device=device)

@@ -69,6 +69,28 @@ _INTEL = re.compile(
 )
 
 
+_SENTENCE = re.compile(r"(?:(?<!\S)[^\W\d_]{1,20}['’]?[^\W\d_]{0,3}[,.!?]? ){3,}[^\W\d_]{2,20}")
+_WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]{4,}")
+"""Chinese and Japanese, whose words stand without spaces."""
+_LABEL = re.compile(r"\W{0,4}[\w .()/+-]{1,50}[:=|]")
+"""How the lines of a program's dump begin, and sentences hardly ever."""
+_FAILURE = re.compile(
+    r"Traceback|\w(?:Error|Exception)\b|(?i:\b(?:error|fatal|failed|failure|aborted|killed|"
+    r"core dumped|segmentation fault|timed? ?out|warning)\b)"
+)
+
+
+def may_complain(doc: Document) -> bool:
+    """Whether somebody wrote something beside what programs dumped, or a program failed."""
+    return any(
+        _WITHOUT_SPACES.search(line.text)
+        or line.text.rstrip().endswith("?")
+        or _FAILURE.search(line.text)
+        or (_SENTENCE.search(line.text) and not _LABEL.match(line.text))
+        for line in doc.lines
+    )
+
+
 def read_prose(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
     """Everything that the author's own words tell."""
     part = Document(doc.lines[:_LINES]) if len(doc.lines) > _LINES else doc

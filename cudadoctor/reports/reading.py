@@ -61,6 +61,9 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
             name, kind = reader.__name__.replace("_", " "), type(error).__name__
             gaps.append(Gap(fact=reader.__name__, why=f"{name} failed: {kind}", asked=False))
     found = symptoms_of(doc, symptoms())
+    if prose.may_complain(doc):
+        why = "the report may complain of something that no reader understood"
+        gaps.append(Gap(fact="symptoms", why=why, asked=False))
     machine = machine_of(
         of_one_torch(said), look="report", date=doc.day or None, symptoms=found, gaps=tuple(gaps)
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from cudadoctor.facts import gap_of
 from cudadoctor.rule import NotKnown, need
 from cudadoctor.rules.process import visible
 from cudadoctor.rules.signs import (
@@ -26,6 +27,7 @@ from cudadoctor.rules.signs import (
     driver_code,
     gpu_present,
     live_gpus,
+    named_gpus,
     nvidia_pci,
     silent_gpus,
     torch_works,
@@ -360,14 +362,21 @@ def driver_answers(m: Machine, kb: Knowledge) -> Shortfall | None:
 
 def torch_used_a_gpu(m: Machine, kb: Knowledge) -> Shortfall | None:
     """A report need not show all of a machine, but torch at work on its GPU it must."""
-    if not torch_works(m):
-        need(None, "torch.imported.cuda_available", "the report does not show torch using the GPU")
+    imported = m.torch.imported
+    available = imported is not None and imported.cuda_available and named_gpus(m)
+    if not (available or torch_works(m)):
+        need(None, "torch.imported.cuda_available", "the report does not show torch using a GPU")
     return None
 
 
 def nobody_complains(m: Machine, kb: Knowledge) -> Shortfall | None:
-    if m.symptoms or any(install.failed for install in m.installs or ()):
+    """Neither an error text, nor words of the author's that no reader understood."""
+    from cudadoctor.rules.reported import complaints
+
+    if any(install.failed for install in m.installs or ()) or complaints(m, kb):
         need(None, "symptoms", "the report shows an error that nothing in it explains")
+    if gap_of(m, "symptoms"):
+        need(None, "symptoms")
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from cudadoctor.complaint import HARMLESS
 from cudadoctor.findings import Candidate, Confidence, Severity
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, SymptomRow, symptoms
 from cudadoctor.rule import Found, Judge, Rule
@@ -132,6 +133,18 @@ def candidates_in(
             scores.setdefault(meaning.cause, round(0.3 / (number + 1), 2))
     ranked = sorted(scores.items(), key=lambda pair: -pair[1])
     return tuple(Candidate(cause=cause, score=score) for cause, score in ranked)
+
+
+def complaints(m: Machine, kb: Knowledge) -> tuple[Symptom, ...]:
+    """The error texts that mean something here: dumps hold other words, too, that mean nothing."""
+    table = symptoms().by_key
+    return tuple(
+        symptom
+        for symptom in m.symptoms or ()
+        if (row := table.get(symptom.key))
+        and (meaning := meaning_of(row, m, kb))
+        and (meaning.cause not in HARMLESS or meaning.confidence != "possible")
+    )
 
 
 def commands_in(m: Machine, kb: Knowledge) -> tuple[tuple[str, tuple[str, ...]], ...]:

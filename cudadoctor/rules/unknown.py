@@ -50,10 +50,8 @@ def unknown(m: Machine, kb: Knowledge) -> Found | None:
     first error of the program's own log decide most of these. `cudadoctor facts` keeps what
     is known of this machine for a bug report.
     """
-    failures, missing = shortfalls(m, kb)
+    failures, _ = shortfalls(m, kb)
     if not failures:
-        if missing:
-            raise missing[0]
         return None
     # A report that hints at a cause is worth more than one that only shows a failure.
     sure = Confidence.POSSIBLE if m.look == "report" else Confidence.LIKELY
