@@ -235,7 +235,9 @@ def _concluded(
 
         # What a dump may be pasted for, nobody has complained of.
         findings = tuple(finding for finding in findings if finding.cause not in HARMLESS)
-    primary = roots[0].cause if roots else None
+    # A catch-all stands last, however sure it is.
+    named = [one.cause for one in roots if one.cause != "unknown"] or ["unknown"] * len(roots)
+    primary = named[0] if named else None
     candidates: tuple[Candidate, ...] = ()
     next_command: tuple[str, ...] | None = None
     if verdict == "undecided" and machine.look == "report":
@@ -281,6 +283,10 @@ def _verdict(
     unearned: tuple[Undecided, ...],
     machine: Machine,
 ) -> Verdict:
+    from cudadoctor.rules.healthy import is_doctors_own
+
+    if is_doctors_own(machine):
+        return "undecided"
     likely = [f for f in roots if f.confidence <= Confidence.LIKELY]
     if any(f.severity is Severity.ERROR for f in likely):
         return "broken"

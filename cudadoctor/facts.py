@@ -286,7 +286,8 @@ class Interpreter(Section, frozen=True, kw_only=True):
     can install a pip of its own. passed_over: what named an interpreter that is not there, as
     sentences. nowhere: the working folder was deleted. project: the folder of the project whose
     tool (project_tool: uv, pdm, poetry, pixi) writes this environment from a lock; both "" where
-    there is none. repair: "unfinished" where `fix` was cut off here, else "".
+    there is none. repair: "unfinished" where `fix` was cut off here, else "". own: it is the
+    environment that the doctor itself runs in.
     """
 
     executable: str | None = None
@@ -314,6 +315,7 @@ class Interpreter(Section, frozen=True, kw_only=True):
     project: str | None = None
     project_tool: str | None = None
     repair: Literal["", "unfinished"] | None = None
+    own: bool | None = None
 
 
 class Stage(Section, frozen=True, kw_only=True):

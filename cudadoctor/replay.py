@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class ReplayHost:
         self.folder = about.folder
         if about.own:
             self.own = about.own
+        self.own_prefix = re.sub(r"(?i)([/\\](bin|Scripts))?[/\\][^/\\]*$", "", about.own or "")
         self._env = about.env
         self._system = about.system
         self._said = {kind: _entries(self._folder, kind) for kind in recorded.KINDS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cudadoctor.findings import Candidate, Confidence
+from cudadoctor.rules.healthy import is_doctors_own
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
@@ -49,6 +50,8 @@ def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> tuple[str
     What a fast look did not wait for, a look with all its time decides. Torch is asked in the
     examined interpreter.
     """
+    if is_doctors_own(machine):
+        return ("cudadoctor", "check", "--python", "PATH")
     python = machine.python.executable
     for one in undecided:
         if not one.matters:

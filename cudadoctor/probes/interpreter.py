@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from collections.abc import Iterable
 
 from packaging.version import Version
@@ -85,9 +86,18 @@ def _note_python(notes: Notes, told: Told, python: PythonLine, chosen: str) -> N
         notes.gap("limits.env_free_bytes", f"{python.site_packages} has no file system to ask")
 
 
+def _is_own(host: Host, prefix: str | None) -> bool | None:
+    """Whether that environment is the one the doctor runs in; a replayed host names its own."""
+    own = getattr(host, "own_prefix", sys.prefix)
+    if not prefix or not own:
+        return None
+    return own == prefix or host.stat(own).real == host.stat(prefix).real != ""
+
+
 def _note_surroundings(notes: Notes, host: Host, told: Told, python: PythonLine) -> None:
     kind = kind_of(host, python)
     notes.fact("python.kind", kind, python.prefix)
+    notes.fact("python.own", _is_own(host, python.prefix), python.prefix)
     notes.fact("python.managers", managers(host, told, python, kind), "PATH")
     project = project_of(host, python.prefix, kind)
     if project is None:

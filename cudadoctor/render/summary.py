@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cudadoctor.findings import Confidence, Severity
+from cudadoctor.rules.healthy import is_doctors_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,6 +161,8 @@ def _healthy(machine: Machine, say: Language) -> str:
 
 
 def _undecided(shown: Report, say: Language, took: str) -> str:
+    if is_doctors_own(shown.machine):
+        return say("this is cudadoctor's own environment; which Python do you train with?") + took
     causes = [one.cause for one in shown.diagnosis.candidates][:4]
     text = say("the facts do not suffice") + took
     if causes:

@@ -19,6 +19,7 @@ from cudadoctor.rules.devices import (
     row_of,
     way_to_run,
 )
+from cudadoctor.rules.healthy import somebody_trains_here
 from cudadoctor.rules.loaded import applies, foreign, in_use
 from cudadoctor.rules.pins import library_pins, version_of
 from cudadoctor.rules.signs import gpu_present, live_gpus, said
@@ -57,6 +58,7 @@ def torch_missing(m: Machine, kb: Knowledge) -> Found | None:
     """
     if need(m.torch.installed, "torch.installed"):
         return None
+    somebody_trains_here(m, kb)
     return Found(
         evidence=("torch.installed", "python.executable"),
         values={"python": m.python.executable or "the examined Python"},
@@ -258,6 +260,8 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
         why = f"compute capability {worst.capability} is newer than the tables"
         raise NotKnown(f"{worst.path}.capability", why)
     others = [one for one in present if ways[one] == "native"]
+    # Newer than every published build: PTX is how such a GPU is meant to be served.
+    ahead = not unserved and kb.known_bad_arch(worst.capability)
     return Found(
         evidence=(worst.path, have.evidence),
         values={
@@ -268,10 +272,14 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
         },
         cites=have.sources or _sources(m, kb),
         confidence=Confidence.CERTAIN if said(m, *NO_IMAGE) else have.confidence,
-        severity=_severity(m, worst, bool(unserved), bool(others), newer=newer),
+        severity=Severity.INFO
+        if ahead
+        else _severity(m, worst, bool(unserved), bool(others), newer=newer),
         title=None if unserved else "{torch} runs on the {gpu} only through PTX",
         why=None if unserved else _PTX,
-        remedies=_served_otherwise(m, kb, unserved, others) or _other_way(m, kb, worst),
+        remedies=()
+        if ahead
+        else _served_otherwise(m, kb, unserved, others) or _other_way(m, kb, worst),
     )
 
 

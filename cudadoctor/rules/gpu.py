@@ -50,7 +50,6 @@ _NO_BAR = (
     "gpu-not-detected",
     title="No NVIDIA GPU is visible to this system",
     yields_to=(
-        "torch-missing",
         "torch-wrong-backend",
         "wsl-setup",
         "container-no-gpu",
@@ -86,6 +85,7 @@ def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("pci", "torch.build") if looked else ("driver.nvml.why", "torch.build"),
         why=_whose_matter(m),
+        yields_to=("torch-missing",) if _has_other_accelerator(m) else (),
         severity=Severity.INFO if fine else Severity.ERROR,
         confidence=Confidence.CERTAIN
         if looked or m.platform.system == "Darwin"
@@ -100,6 +100,11 @@ def _whose_matter(m: Machine) -> str | None:
     if m.torch.installed is False:
         return "A torch for the CPU is what this system can run."
     return None
+
+
+def _has_other_accelerator(m: Machine) -> bool:
+    """Whether a torch for Apple's, AMD's or Intel's GPU would serve, so that nobody misses one."""
+    return m.platform.system == "Darwin" or any(one.vendor == "amd" for one in m.pci or ())
 
 
 def _bring_a_gpu(m: Machine) -> tuple[Remedy, ...]:

@@ -34,9 +34,11 @@ from cudadoctor.rules.signs import (
 )
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Gpu, Machine, Smoke
+    from cudadoctor.facts import Gpu, Machine, PciGpu, Smoke
     from cudadoctor.knowledge import Knowledge
 
+_EPERM = 1
+"""What opening a device node says to a process that the device rules of its job keep out."""
 _UNSUPPORTED = 3
 _JETSON_WITHOUT_NVML = frozenset({_UNSUPPORTED, NOT_FOUND, NOT_LOADED, NO_LIBRARY})
 """How NVML refuses on a Jetson, whose driver is no nvidia.ko."""
@@ -127,6 +129,17 @@ def everything_answered(m: Machine, kb: Knowledge) -> Shortfall | None:
     return None
 
 
+def is_doctors_own(m: Machine) -> bool:
+    """Whether the doctor looks at its own environment, in which nobody trains."""
+    return bool(m.python.own) and m.torch.installed is False
+
+
+def somebody_trains_here(m: Machine, kb: Knowledge) -> Shortfall | None:
+    if is_doctors_own(m):
+        need(None, "torch.installed", "this is cudadoctor's own environment, which has no torch")
+    return None
+
+
 def torch_imports(m: Machine, kb: Knowledge) -> Shortfall | None:
     """With a look that imports torch, the import succeeded."""
     imported = m.torch.imported
@@ -171,7 +184,7 @@ def torch_is_known(m: Machine, kb: Knowledge) -> Shortfall | None:
 def bus_was_read(m: Machine, kb: Knowledge) -> Shortfall | None:
     """WSL and macOS have no bus to read: there the driver's libraries and the system decide."""
     if not (m.platform.wsl or m.platform.system == "Darwin"):
-        need(m.pci, "pci")
+        need(None if gap_of(m, "pci") else m.pci, "pci")
     return None
 
 
@@ -189,31 +202,54 @@ def driver_is_known(m: Machine, kb: Knowledge) -> Shortfall | None:
 def every_gpu_is_named(m: Machine, kb: Knowledge) -> Shortfall | None:
     """What the bus, the device nodes and NVML's own count promise, the driver describes."""
     nvml = m.driver.nvml
-    if nvml.loads is False or nvml.code == NO_LIBRARY:
-        return _counted_by_cuda(m)
-    code = need(nvml.code, "driver.nvml.code")
-    if code in _JETSON_WITHOUT_NVML and m.platform.jetson:
-        return _counted_by_cuda(m)
+    code = driver_code(m) if _has_no_nvml(m) else need(nvml.code, "driver.nvml.code")
+    if _does_without_nvml(m, code):
+        return _all_promised(m, need(m.driver.libcuda.count, "driver.libcuda.count"))
+    unloaded = "NVML cannot be loaded, so the driver names no GPU"
+    code = need(None if code == NO_LIBRARY else code, "gpus", unloaded)
     if code != SUCCESS:
         if cuda_works(m):
             need(None, "driver.nvml.code", _refusal(code))  # training works; the GPUs are unnamed
-        return Shortfall(_refusal(code), "driver.nvml.code")
-    gpus = need(m.gpus, "gpus")
-    if _cut_short(m):
-        return None  # `everything_answered` says so
+        return Shortfall(_refusal(code), code_path(m))
+    gpus = _whole_list(m)
     for number, gpu in enumerate(gpus):
         if not _answers(gpu) and not _fenced(gpu, m):
             what = f"The driver does not describe GPU {gpu.index} (NVML: {gpu.code})"
             return Shortfall(what, f"gpus.{number}.code")
         if _answers(gpu):
             need(gpu.name or gpu.uuid or gpu.bus_id, f"gpus.{number}.name")
-    if len(gpus) < need(nvml.count, "driver.nvml.count"):
+    if not _has_no_nvml(m) and len(gpus) < need(nvml.count, "driver.nvml.count"):
         return Shortfall(f"The driver names {len(gpus)} of {nvml.count} GPUs", "driver.nvml.count")
     return _all_promised(m, len(gpus))
 
 
+def _has_no_nvml(m: Machine) -> bool:
+    return m.driver.nvml.loads is False or m.driver.nvml.code == NO_LIBRARY
+
+
+def _does_without_nvml(m: Machine, code: int | None) -> bool:
+    """A Jetson may have none, and neither has a container that asked for compute alone."""
+    if m.platform.jetson:
+        return code is None or code in _JETSON_WITHOUT_NVML
+    asked = (m.env or {}).get("NVIDIA_DRIVER_CAPABILITIES", "utility")
+    return (
+        bool(m.container.kind)
+        and _has_no_nvml(m)
+        and not {"utility", "all"} & set(asked.split(","))
+    )
+
+
+def _whole_list(m: Machine) -> tuple[Gpu, ...]:
+    """NVML's GPUs, if its list did not end where its process did."""
+    gap = gap_of(m, "gpus")
+    if gap is not None and gap.asked:
+        need(None, "gpus")
+    if _cut_short(m):
+        need(None, "gpus", "the process that asked NVML did not come to its end")
+    return need(m.gpus, "gpus")
+
+
 def _cut_short(m: Machine) -> bool:
-    """Whether NVML's list of GPUs ended where its process did."""
     return bool(m.driver.nvml.hung or m.driver.nvml.signal)
 
 
@@ -235,17 +271,27 @@ def _fenced(gpu: Gpu, m: Machine) -> bool:
 
 def _all_promised(m: Machine, named: int) -> Shortfall | None:
     """Whether as many GPUs are named as the bus and the device nodes show."""
-    bare = m.platform.system == "Linux" and not (m.platform.wsl or m.platform.jetson)
-    if bare and m.container.kind and named < len(need(_nodes(m), "driver.nodes") or ()):
-        what = "The container has more GPU device nodes than the driver names GPUs"
-        return Shortfall(what, "driver.nodes")
-    if bare and not m.container.kind:
-        need(m.pci, "pci")
-        silent = silent_gpus(m)
-        if len(silent) > (m.driver.excluded or 0):
+    linux = m.platform.system in (None, "Linux")
+    if linux and not (m.platform.wsl or m.platform.jetson):
+        nodes = need(_nodes(m), "driver.nodes") if m.container.kind else ()
+        if named < len(nodes):
+            what = "The container has more GPU device nodes than the driver names GPUs"
+            return Shortfall(what, "driver.nodes")
+        silent = () if m.container.kind else _unreported(m)
+        if silent:
             what = f"The GPU at {silent[0].address} is on the PCI bus, but the driver does not"
             return Shortfall(f"{what} report it", "pci")
     return Shortfall("The driver names no GPU", "gpus") if not named else None
+
+
+def _unreported(m: Machine) -> tuple[PciGpu, ...]:
+    """GPUs on the bus that nobody keeps from this process, and the driver does not name."""
+    need(m.pci, "pci")
+    if gap_of(m, "pci"):
+        need(None, "pci")
+    fenced = sum(node.errno == _EPERM for node in m.driver.nodes or () if _is_gpu_node(node.path))
+    silent = silent_gpus(m)
+    return silent if len(silent) > (m.driver.excluded or 0) + fenced else ()
 
 
 def _nodes(m: Machine) -> tuple[str, ...] | None:
@@ -253,18 +299,11 @@ def _nodes(m: Machine) -> tuple[str, ...] | None:
     if m.driver.nodes is None:
         return None
     paths = (node.path for node in m.driver.nodes if node.errno in (None, 0))
-    return tuple(path for path in paths if path.removeprefix("/dev/nvidia").isdigit())
+    return tuple(path for path in paths if _is_gpu_node(path))
 
 
-def _counted_by_cuda(m: Machine) -> Shortfall | None:
-    """Without NVML, CUDA's own count is compared with what is promised."""
-    if (m.env or {}).get("CUDA_VISIBLE_DEVICES") is not None:
-        need(m.gpus, "gpus", "without NVML, nothing lists the GPUs that CUDA_VISIBLE_DEVICES hides")
-    return _all_promised(m, max(need(m.driver.libcuda.count, "driver.libcuda.count"), _live(m)))
-
-
-def _live(m: Machine) -> int:
-    return len(live_gpus(m))
+def _is_gpu_node(path: str) -> bool:
+    return path.removeprefix("/dev/nvidia").isdigit()
 
 
 def cuda_starts(m: Machine, kb: Knowledge) -> Shortfall | None:
@@ -294,13 +333,14 @@ def _may_be_seen(m: Machine) -> tuple[int, int]:
 
     A program sees one MIG instance at a time, or all of them with newer drivers.
     """
-    if m.gpus is None or _cut_short(m) or (m.platform.jetson and not m.gpus):
+    if _does_without_nvml(m, m.driver.nvml.code):
         return 1, max(1, m.driver.libcuda.count or 1)
+    listed = _whole_list(m)
     left = visible(m)
     live = live_gpus(m)
     slices = [
         len(need(gpu.mig_devices, f"gpus.{number}.mig_devices"))
-        for number, gpu in enumerate(m.gpus)
+        for number, gpu in enumerate(listed)
         if gpu.mig and _answers(gpu)
     ]
     if slices:
@@ -317,6 +357,7 @@ def torch_serves_the_gpus(m: Machine, kb: Knowledge) -> Shortfall | None:
     from cudadoctor.rules.devices import compiled, devices, way_to_run
 
     need(m.torch.cuda, "torch.cuda")
+    need(m.torch.archs, "torch.archs")
     present = devices(m, kb)
     if not present:
         need(None, "gpus.0.capability", "nothing shows what the GPUs can run")
@@ -381,6 +422,7 @@ def nobody_complains(m: Machine, kb: Knowledge) -> Shortfall | None:
 
 
 ALWAYS: tuple[Requirement, ...] = (
+    somebody_trains_here,
     everything_answered,
     torch_imports,
     training_step_passed,
