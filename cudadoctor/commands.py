@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import time
@@ -249,8 +250,9 @@ def _terminal(shown: Report, asked: Asked, source: Source, *, many: bool) -> str
         verbose=asked.verbose > 0,
         say=language(asked.lang),
     )
-    for line in terminal.not_checked(shown, layout):
-        sys.stderr.write(line + "\n")
+    with contextlib.suppress(OSError):  # a full disk behind stderr changes no verdict
+        for line in terminal.not_checked(shown, layout):
+            sys.stderr.write(line + "\n")
     heading = f"== {inert(source.name or '')}\n" if many else ""
     lines = terminal.report(shown, layout)
     if asked.advice:

@@ -201,6 +201,7 @@ def _machine(looked: Looked, gpus: int, whole: bool, loaded: bool) -> Machine:
     if whole:
         counted = msgspec.structs.replace(base.driver.libcuda, count=gpus)
         sections["driver"] = msgspec.structs.replace(driver, libcuda=counted)
+        assert base.torch.imported is not None
         imported = msgspec.structs.replace(base.torch.imported, device_count=gpus)
         sections["torch"] = msgspec.structs.replace(base.torch, imported=imported)
     else:

@@ -75,8 +75,8 @@ _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]{4,}")
 _LABEL = re.compile(r"\W{0,4}[\w .()/+-]{1,50}[:=|]")
 """How the lines of a program's dump begin, and sentences hardly ever."""
 _FAILURE = re.compile(
-    r"Traceback|\w(?:Error|Exception)\b|(?i:\b(?:error|fatal|failed|failure|aborted|killed|"
-    r"core dumped|segmentation fault|timed? ?out|warning)\b)"
+    r"Traceback|\w(?:Error|Exception|Warning)\b|^(?:Title|Subject): |(?i:\b(?:error|fatal|"
+    r"fail(?:s|ed|ure)?|aborted|killed|core dumped|segmentation fault|timed? ?out|warning|bug)\b)"
 )
 
 

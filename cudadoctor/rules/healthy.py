@@ -205,8 +205,9 @@ def every_gpu_is_named(m: Machine, kb: Knowledge) -> Shortfall | None:
     code = driver_code(m) if _has_no_nvml(m) else need(nvml.code, "driver.nvml.code")
     if _does_without_nvml(m, code):
         return _all_promised(m, need(m.driver.libcuda.count, "driver.libcuda.count"))
-    unloaded = "NVML cannot be loaded, so the driver names no GPU"
-    code = need(None if code == NO_LIBRARY else code, "gpus", unloaded)
+    if _has_no_nvml(m) and m.driver.smi.code is None:
+        need(None, "gpus", "NVML cannot be loaded, and nothing else names the GPUs")
+    code = need(code, "driver.smi.code")
     if code != SUCCESS:
         if cuda_works(m):
             need(None, "driver.nvml.code", _refusal(code))  # training works; the GPUs are unnamed

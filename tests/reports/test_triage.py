@@ -125,10 +125,33 @@ def test_wsl_without_nvidia_smi_is_asked_for_its_libraries() -> None:
     assert asked(text) == ("ls", "-l", "/dev/dxg", "/usr/lib/wsl/lib")
 
 
-def test_an_environment_in_which_nothing_is_wrong_is_asked_to_use_its_gpu() -> None:
-    command = asked(HEALTHY)
+def test_an_environment_in_which_nothing_is_wrong_is_healthy() -> None:
+    diagnosis = report_of(HEALTHY).diagnosis
+    assert (diagnosis.verdict, diagnosis.findings) == ("healthy", ())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Training is much slower than it was last week.",
+        "Does anybody know what to do?",
+        "RuntimeError: something odd happened",
+        "训练到一半就停止了",
+        "[Bug]: the loss differs",
+    ],
+)
+def test_a_complaint_that_nobody_understands_is_not_healthy(words: str) -> None:
+    diagnosis = report_of(f"{words}\n\n{HEALTHY}").diagnosis
+    assert diagnosis.verdict == "undecided"
+    command = asked(f"{words}\n\n{HEALTHY}")
     assert command is not None
     assert "torch.ones(8).cuda()" in command[-1]
+
+
+def test_a_report_that_does_not_show_torch_on_a_gpu_is_not_healthy() -> None:
+    assert (
+        report_of(HEALTHY.replace("available: True", "available:")).diagnosis.verdict != "healthy"
+    )
 
 
 def test_no_question_prints_all_variables() -> None:
