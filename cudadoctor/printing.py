@@ -34,8 +34,11 @@ def fix(asked: Asked) -> int:
     written(_rendered(judged, asked, wishes), asked.output)
     from cudadoctor.resolver import planned
 
-    some = bool(judged.plan.steps) and planned.holds(judged.plan)
-    return 0 if some or judged.diagnosis.verdict == "healthy" else 1
+    steps = judged.plan.steps
+    if not steps:
+        return 1 if judged.diagnosis.verdict in ("broken", "undecided") else 0
+    some = any(step.commands or step.variables for step in steps)
+    return 0 if some and planned.holds(judged.plan) else 1
 
 
 def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:

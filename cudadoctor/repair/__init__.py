@@ -226,8 +226,11 @@ def _agreed_to(asked: Asked) -> Callable[[str, str], bool]:
 def _nothing_applied(judged: Judged, steps: Chosen, asked: Asked) -> Outcome:
     from cudadoctor.repair.words import Outcome, what_remains
 
-    if judged.diagnosis.verdict == "healthy" or not (judged.plan.steps or judged.diagnosis.primary):
-        return Outcome(kind="nothing", code=0, why="Nothing to do.")
+    diagnosis = judged.diagnosis
+    if diagnosis.verdict == "healthy" or not (judged.plan.steps or diagnosis.primary):
+        if diagnosis.verdict != "undecided":
+            return Outcome(kind="nothing", code=0, why="Nothing to do.")
+        return _unchanged("Not enough is known for a repair: see cudadoctor check.", 1)
     _tell(what_remains(judged, steps, _width()), asked)
     return Outcome(kind="unchanged", code=1, why="Nothing was changed.")
 
