@@ -21,6 +21,7 @@ from cudadoctor.facts import Gpu, Libcuda, Machine, Nvml, PciGpu, Smi
 from cudadoctor.findings import Diagnosis, Severity
 from cudadoctor.probes import Looked
 from cudadoctor.probes.nvml import read_nvml
+from cudadoctor.probes.streamed import Patience
 
 CODES = (*range(1, 5), *range(6, 24), *range(25, 31), 999)
 """Every error code of NVML but 5 (already initialised, long gone) and 24, which have no meaning."""
@@ -169,7 +170,7 @@ def played(
 ) -> Seen:
     """The same for any scenario."""
     host = HostWith(standins.environment(scenario, folder or standins.nvml()))
-    looked = read_nvml(host, limit_s)
+    looked = read_nvml(host, Patience(start_s=limit_s, call_s=limit_s))
     kb = knowledge.load()
     judged = (diagnose(_machine(looked, gpus, whole, loaded), kb) for whole in (True, False))
     return Seen(looked, *judged)
