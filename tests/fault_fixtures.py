@@ -17,7 +17,7 @@ from standin_fixtures import SOURCES, HostWith, StandIns
 from cudadoctor import knowledge
 from cudadoctor.assembled import assembled
 from cudadoctor.diagnose import diagnose
-from cudadoctor.facts import Gpu, Libcuda, Machine, Nvml, PciGpu, Smi
+from cudadoctor.facts import Gpu, Libcuda, Machine, Nvml, PciGpu, Smi, gap_of, lookup
 from cudadoctor.findings import Diagnosis, Severity
 from cudadoctor.probes import Looked
 from cudadoctor.probes.nvml import read_nvml
@@ -94,6 +94,26 @@ def standing(found: Diagnosis) -> list[str]:
     return [f.cause for f in found.findings if not f.because_of and f.severity < Severity.INFO]
 
 
+def unexplained(looked: Looked) -> list[str]:
+    """The facts of NVML that are neither known nor unsupported, and have no gap that says why."""
+    machine = assembled([looked])
+    paths = [*_OF_THE_DRIVER]
+    for place, gpu in enumerate(machine.gpus or ()):
+        names = {*gpu.__struct_fields__} - {"code", "unsupported", *gpu.unsupported}
+        names -= set() if gpu.mig else {"mig_devices"}
+        paths += [f"gpus.{place}.{name}" for name in sorted(names)]
+    for place, _ in enumerate(machine.driver.pairs or ()):
+        paths += [f"driver.pairs.{place}.{name}" for name in ("p2p", "level")]
+    missing = [path for path in paths if lookup(machine, path) is None]
+    return [path for path in missing if gap_of(machine, path) is None]
+
+
+_OF_THE_DRIVER = (
+    *("gpus", "driver.reported", "driver.cuda", "driver.nvml.code", "driver.nvml.count"),
+    "driver.nvml.version",
+)
+
+
 ROOTS: dict[str, frozenset[str]] = {
     "4": frozenset({"device-permission"}),
     "8": frozenset({"gpu-unhealthy-hardware", "unknown"}),
@@ -111,6 +131,10 @@ _ALWAYS_TOLD = {"4": ESSENTIAL[:2], "15": ESSENTIAL, "16": ESSENTIAL, "18": ESSE
 
 def wrong(fault: Fault, seen: Seen) -> str | None:
     """What is wrong with this judgement, None where nothing is."""
+    if silent := unexplained(seen.looked):
+        return f"{fault}: not known, and nothing says why: {silent}"
+    if fault.essential is False and len(seen.gpus) != fault.gpus:
+        return f"{fault}: {len(seen.gpus)} GPUs are left"
     told = seen.false_alarms()
     if fault == NO_INSTANCE._replace(gpus=fault.gpus):
         return None if told == {"mig-misconfigured"} else f"{fault}: {told}"

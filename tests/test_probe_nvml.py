@@ -138,7 +138,12 @@ def test_an_old_driver_answers_through_its_older_functions(standins: StandIns) -
     assert gpu.memory_bytes == 85520809984
     assert gpu.memory_reserved_bytes is None
     assert (gpu.throttle, gpu.temperature_c) == (1, 38)
-    assert gpu.unsupported == ("pcie_generation_gpu_max", "fabric_state", "processes")
+    assert gpu.unsupported == (
+        "memory_reserved_bytes",
+        "pcie_generation_gpu_max",
+        "fabric_state",
+        "processes",
+    )
 
 
 def test_a_driver_without_versioned_names_is_asked_by_the_plain_ones(standins: StandIns) -> None:

@@ -79,7 +79,7 @@ def nvml_facts(first: Streamed, *again: Streamed) -> Looked:
     why = _why_not_more(whole[-1])
     if why:
         each = (f"gpus.{gpu.index}" for gpu in gpus or () if gpu.index not in stopped)
-        for path in ("driver.nvml.code", "driver.reported", "driver.cuda", "gpus", *each):
+        for path in (*_TOLD_BY_NVML, "gpus", *each):
             notes.gap(path, why)
     return notes.looked()
 
@@ -151,6 +151,10 @@ def _cuda(value: object) -> Version | None:
     return cuda_from_int(value) if isinstance(value, int) and 1000 <= value < 100_000 else None
 
 
+_TOLD_BY_NVML = (
+    *("driver.nvml.code", "driver.nvml.version", "driver.nvml.count", "driver.reported"),
+    *("driver.cuda", "driver.excluded", "driver.confidential"),
+)
 _ALWAYS_TOLD = ("version", "driver", "cuda")
 _OF_THE_DRIVER: dict[str, tuple[str, Callable[[object], object]]] = {
     "version": ("driver.nvml.version", lambda value: library_version(str(value or ""))),

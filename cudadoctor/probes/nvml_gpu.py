@@ -57,7 +57,7 @@ def gpu_from(
             gaps += [(name, refusal(code)) for name in FIELDS[asked][0]]
         else:
             _take(fields, gaps, asked, line.get("value"))
-    unsupported += fields.pop("unsupported", [])
+            unsupported += fields.pop("unsupported", [])
     fields["code"] = fields.get("code") or _lost_meanwhile(told)
     gpu = Gpu(index=index, unsupported=tuple(dict.fromkeys(unsupported)), **fields)
     return gpu, tuple((name, why) for name, why in gaps if name not in fields)
@@ -145,9 +145,9 @@ def _memory(value: Any) -> Fields:
         "memory_used_bytes": _whole(value["used"], 0, total),
     }
     reserved = value.get("reserved")
-    if type(reserved) is int and 0 <= reserved <= total:
-        fields["memory_reserved_bytes"] = reserved
-    return fields
+    if reserved is None:  # an older driver, which counts it as used
+        return fields | {"unsupported": ["memory_reserved_bytes"]}
+    return fields | {"memory_reserved_bytes": _whole(reserved, 0, total)}
 
 
 def _remap(value: Any) -> Fields:
@@ -197,7 +197,7 @@ FIELDS: dict[str, tuple[list[str], Callable[[Any], Fields]]] = {
     "uuid": _words("uuid"),
     "pci": (["bus_id", "device_id"], _pci),
     "capability": (["capability"], _capability),
-    "memory": (["memory_bytes", "memory_used_bytes"], _memory),
+    "memory": (["memory_bytes", "memory_used_bytes", "memory_reserved_bytes"], _memory),
     "mig": _now_and_pending("mig", "mig_pending"),
     "mig_devices": (["mig_devices"], _mig_devices),
     "compute_mode": _named("compute_mode", _COMPUTE_MODES),

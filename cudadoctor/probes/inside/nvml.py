@@ -135,6 +135,7 @@ def library_version(library: Any) -> None:
     """Needs no nvmlInit, so it is known also where that fails."""
     function = getattr(library, "nvmlSystemGetNVMLVersion", None)
     if function is None:
+        report((None, MISSING), "version", text)
         return
     say("calling", call="nvmlSystemGetNVMLVersion")
     buffer = ctypes.create_string_buffer(128)
