@@ -65,11 +65,11 @@ class Xid(Section, frozen=True, kw_only=True):
     text: str | None = None
 
 
-_STARTS = ("loading", "nvmlInit", "cuInit")
+_STARTS = ("loading", "nvmlSystemGetNVMLVersion", "nvmlInit", "cuDriverGetVersion", "cuInit")
 
 
 def is_start(call: str) -> bool:
-    """Whether a call loads a library or starts every GPU, which can take half a minute.
+    """Whether a call is one up to the init, which starts every GPU and can take half a minute.
 
     Any later call, of a driver that has started, comes back at once.
     """
