@@ -89,6 +89,8 @@ def test_silence_is_a_hang_only_after_the_time_that_no_healthy_driver_needs(call
         assert not unexplained(looked)
         assert ("30 s" in looked.gaps[0].why) == (found.hung is None)
         assert found.hung == hung
+        open_still = any(gap.fact == "driver.libcuda.hung" for gap in looked.gaps)
+        assert open_still == (hung is None)
 
 
 @pytest.mark.parametrize("call", ANSWERS)

@@ -113,6 +113,17 @@ def test_a_short_wait_is_a_gap_and_never_a_hang(standins: StandIns) -> None:
     seen = asked(standins, "nvmlInitWithFlags = hang", limit_s=1.0, sure=False)
     assert nvml(seen).hung is None
     assert "many GPUs can need 30 s" in gaps(seen)["driver.nvml.code"]
+    assert gaps(seen)["driver.nvml.hung"] == gaps(seen)["driver.nvml.code"]
+
+
+def test_a_gpu_that_is_slow_in_a_short_wait_leaves_open_whether_it_hangs(
+    standins: StandIns,
+) -> None:
+    seen = asked(standins, "gpu0.nvmlDeviceGetPowerUsage = hang", limit_s=1.5, sure=False)
+    assert (nvml(seen).hung, gpus(seen)[0].name) == (None, "NVIDIA H100 80GB HBM3")
+    assert (
+        "nvmlDeviceGetPowerUsage of GPU 0: no answer within 1.5 s" in gaps(seen)["driver.nvml.hung"]
+    )
 
 
 def test_a_hang_in_one_gpu_keeps_what_all_are(standins: StandIns) -> None:

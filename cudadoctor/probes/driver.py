@@ -136,7 +136,7 @@ def _merged(parts: list[Looked]) -> Looked:
         before = facts.get("gpus")
         facts.update(part.facts)
         origins.update(part.origins)
-        gaps += part.gaps
+        gaps = [*part.gaps, *gaps]
         if before and "gpus" in part.facts:
             facts["gpus"] = _both(part.facts["gpus"], before)
     return Looked(facts=facts, origins=origins, gaps=tuple(gaps))

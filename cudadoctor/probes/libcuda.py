@@ -42,6 +42,8 @@ def read_libcuda(host: Host, patience: Patience, progress: Progress = unheard) -
         why = _why_not(said, fact)
         if why:
             notes.gap(f"driver.libcuda.{fact}", why)
+    if said.unsure:
+        notes.gap("driver.libcuda.hung", said.stopped("libcuda"))
     if clean is not None and not clean.done:
         notes.gap("driver.libcuda.clean_code", clean.stopped("libcuda"))
     return notes.looked()

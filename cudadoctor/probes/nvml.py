@@ -37,7 +37,7 @@ def read_nvml(host: Host, patience: Patience, progress: Progress = unheard) -> L
     # The driver has started once: it gets no half minute for it again.
     sooner = msgspec.structs.replace(patience, start_s=patience.call_s)
     left_out: list[str] = []
-    while said[-1].gpu is not None and (left := until - time.monotonic()) > LEAST_S:
+    while said[-1].fatal_gpu and (left := until - time.monotonic()) > LEAST_S:
         left_out.append(str(said[-1].gpu))
         again = (*words, ",".join(left_out))
         said.append(asked(host, *again, patience=sooner, timeout_s=left, progress=progress))
@@ -76,6 +76,8 @@ def nvml_facts(first: Streamed, *again: Streamed) -> Looked:
     stopped = {said.gpu: said.stopped("NVML") for said in whole if said.gpu is not None}
     for index, why in stopped.items():
         notes.gap(f"gpus.{index}", why)
+    if first.unsure:
+        notes.gap("driver.nvml.hung", first.stopped("NVML"))
     why = _why_not_more(whole[-1])
     if why:
         each = (f"gpus.{gpu.index}" for gpu in gpus or () if gpu.index not in stopped)

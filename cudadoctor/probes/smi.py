@@ -51,7 +51,8 @@ def read_smi(host: Host, patience: Patience) -> Looked:
     if heard.silent:
         slow = f"; {SLOW}" if heard.silent_s and not hung else ""
         why = f"nvidia-smi: {heard.silent}{slow}"
-        for fact in ("driver.smi.code", "driver.reported", "driver.cuda", "gpus"):
+        unsure = () if hung else ("driver.smi.hung",)
+        for fact in ("driver.smi.code", *unsure, "driver.reported", "driver.cuda", "gpus"):
             notes.gap(fact, why)
     return notes.looked()
 

@@ -77,6 +77,16 @@ class Streamed(msgspec.Struct, frozen=True, kw_only=True):
         found = self.of(kind)
         return found[-1] if found else {}
 
+    @property
+    def unsure(self) -> bool:
+        """Whether it was cut off so that nobody knows if the driver hangs."""
+        return not (self.done or self.hung or self.signal)
+
+    @property
+    def fatal_gpu(self) -> bool:
+        """Whether a question about one GPU ended it: without that one it may go further."""
+        return self.gpu is not None and (self.hung or not self.timed_out)
+
     def stopped(self, process: str) -> str:
         """Where and why it did not come to its end, as a sentence. process: what it is for."""
         where = self.call or f"the process that asks {process}"

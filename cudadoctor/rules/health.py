@@ -199,7 +199,7 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:
     A reset of the GPU or a reboot ends it. Where it returns, a newer driver of the same branch,
     then the hardware.
     """
-    nvml, smi = m.driver.nvml, m.driver.smi
+    nvml = m.driver.nvml
     hung = {"driver.nvml.hung": nvml.hung, "driver.libcuda.hung": m.driver.libcuda.hung}
     calls = [(path, call) for path, call in hung.items() if call]
     if not calls or m.look in ("fast", "report"):
@@ -210,7 +210,8 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:
         return None
     gpu = nvml.hung_gpu if call == nvml.hung else None
     proof = m.driver.stuck or [xid for xid in m.driver.xids or () if xid.code in _DEVICE]
-    sure = later or proof or smi.hung or len(calls) > 1
+    torch = m.torch.imported is not None and m.torch.imported.hung
+    sure = later or proof or m.driver.smi.hung or torch or len(calls) > 1
     return Found(
         evidence=(where, "driver.stuck", "driver.xids") if proof else (where,),
         values={"call": call, "gpu": _shown(m, gpu)},

@@ -89,6 +89,10 @@ def _failure(m: Machine) -> tuple[str, str] | None:
         return "torch does not see the GPU", shown
     if m.driver.libcuda.code not in (None, SUCCESS):
         return f"CUDA does not start (cuInit: {m.driver.libcuda.code})", "driver.libcuda.code"
+    count_code = m.driver.libcuda.count_code
+    if count_code not in (None, SUCCESS):
+        failed = f"CUDA does not count the GPUs (cuDeviceGetCount: {count_code})"
+        return failed, "driver.libcuda.count_code"
     # NVML only watches: where CUDA reaches a GPU, no training fails for its silence.
     code = SUCCESS if cuda_works(m) else driver_code(m)
     if code == NOT_FOUND:
