@@ -93,7 +93,7 @@ class Fault(NamedTuple):
     def expected(self, told: dict[str, Any]) -> list[str]:
         """The verdicts that are true of what was told about it."""
         serious = ["undecided", "broken"]
-        if self.call == "cuInit" and self.does in GARBAGE:
+        if "Init" in self.call and self.does in GARBAGE:
             return ["healthy", *serious]  # it says nothing but its code, and that is success
         unheard = told["ended"] or any("no answer" in gap for gap in told["gaps"])
         if self.call in NEEDED or (self.does in ("crash", "hang") and unheard):

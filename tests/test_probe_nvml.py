@@ -17,6 +17,7 @@ from cudadoctor.probes.libcuda import file_version, read_libcuda
 from cudadoctor.probes.nvml import library_version, read_nvml
 from cudadoctor.probes.nvml_gpu import gpu_from
 from cudadoctor.probes.streamed import Patience
+from cudadoctor.recording import RecordingHost
 from cudadoctor.versions import DriverVersion
 
 LONG = 60.0
@@ -359,3 +360,48 @@ def test_excluded_gpus_and_confidential_computing_are_told(standins: StandIns) -
     facts = read_nvml(HostWith(standins.environment(said, standins.nvml())), FULL).facts
     assert (facts["driver.excluded"], facts["driver.confidential"]) == (2, True)
     assert facts["driver.confidential_ready"] is False
+
+
+@pytest.mark.parametrize("code", [3, 13, 25])
+def test_what_every_gpu_has_is_never_unsupported(standins: StandIns, code: int) -> None:
+    calls = ("Name", "UUID", "PciInfo_v3", "CudaComputeCapability")
+    seen = asked(standins, "\n".join(f"nvmlDeviceGet{call} = {code}" for call in calls))
+    fields = ("name", "uuid", "bus_id", "device_id", "capability")
+    assert gpus(seen)[0].unsupported == ()
+    assert gaps(seen) == {f"gpus.0.{one}": f"NVML refused it with code {code}" for one in fields}
+
+
+def test_a_gpu_without_memory_of_its_own_says_so_by_not_supported_alone(
+    standins: StandIns,
+) -> None:
+    both = "nvmlDeviceGetMemoryInfo = {0}\nnvmlDeviceGetMemoryInfo_v2 = {0}"
+    shared = asked(standins, both.format(3))
+    assert "memory_bytes" in gpus(shared)[0].unsupported
+    assert not shared.gaps
+    assert "gpus.0.memory_bytes" in gaps(asked(standins, both.format(13)))
+
+
+def test_a_hang_is_seen_through_a_recording_as_well(standins: StandIns) -> None:
+    env = standins.environment("gpu0.nvmlDeviceGetName = hang", standins.nvml())
+    seen = read_nvml(RecordingHost(HostWith(env)), Patience(call_s=1.5))
+    assert (nvml(seen).hung, nvml(seen).hung_gpu) == ("nvmlDeviceGetName", 0)
+
+
+def test_the_instances_of_a_gpu_are_not_known_where_one_is_refused(standins: StandIns) -> None:
+    seen = asked(standins, "mig = 1\nmig_devices = 2\nnvlinks = 0\ngpu1.nvmlDeviceGetUUID = 999")
+    assert gpus(seen)[0].mig_devices is not None
+    refused = asked(standins, "mig = 1\nmig_devices = 2\nnvmlDeviceGetMigDeviceHandleByIndex = 4")
+    assert gpus(refused)[0].mig_devices is None
+    assert "code 4" in gaps(refused)["gpus.0.mig_devices"]
+
+
+def test_links_after_one_that_is_refused_are_not_taken_for_missing(standins: StandIns) -> None:
+    seen = asked(standins, "nvmlDeviceGetNvLinkState = 23")
+    assert gpus(seen)[0].nvlink_down is None
+    assert "code 23" in gaps(seen)["gpus.0.nvlink_down"]
+
+
+def test_what_is_refused_between_two_gpus_has_its_reason(standins: StandIns) -> None:
+    seen = asked(standins, "count = 2\nnvmlDeviceGetP2PStatus = 23")
+    assert seen.facts["driver.pairs"][0].p2p is None
+    assert gaps(seen) == {"driver.pairs.0.p2p": "NVML refused it with code 23"}

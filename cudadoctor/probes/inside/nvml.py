@@ -24,6 +24,7 @@ MOST_GPUS = 256
 MOST_PROCESSES = 64
 MOST_LISTED = 1 << 16
 MOST_PAIRED = 16  # 120 pairs of GPUs; what lies between hundreds is no question of one machine
+NO_PERMISSION = 4
 NOT_FOUND = 6
 TOO_SMALL = 7
 MISSING = 13  # NVML's "function not found", also used where pynvml itself lacks the function
@@ -255,22 +256,24 @@ def process(ask: Ask, entry: Any) -> dict[str, Any]:
 def mig_devices(ask: Ask, device: Any) -> Answer:
     """There can be holes between the instances, so every index is asked.
 
-    "Not found" is a hole. With any other refusal the list is not whole, and a UUID that is not in
-    it could be there all the same.
+    "Not found" is a hole, and so is the instance of somebody else beside one of ours. With any
+    other refusal the list is not whole, and what is not in it could be there all the same.
     """
     most, code = ask("nvmlDeviceGetMaxMigDeviceCount", device)
     if code != 0:
         return None, code
     found: list[str] = []
+    fenced = False
     for index in range(min(most, 64)):
         part, code = ask("nvmlDeviceGetMigDeviceHandleByIndex", device, index)
-        if code == NOT_FOUND:
+        if code in (NO_PERMISSION, NOT_FOUND):
+            fenced = fenced or code == NO_PERMISSION
             continue
         uuid, code = ask("nvmlDeviceGetUUID", part) if code == 0 else (None, code)
         if code != 0:
             return None, code
         found.append(text(uuid))
-    return found, 0
+    return (None, NO_PERMISSION) if fenced and not found else (found, 0)
 
 
 def fabric(ask: Ask, device: Any) -> Answer:
