@@ -205,6 +205,7 @@ def all_injected(
 ) -> list[tuple[Fault, Seen]]:
     """Many, on two cores at once."""
     standins.nvml()
+    healthy_machine("h100x8-linux")  # msgspec prepares a class once, and not from two threads
     many = list(faults)
     with ThreadPoolExecutor(2) as pool:
         seen = pool.map(lambda one: injected(standins, one, limit_s), many)
