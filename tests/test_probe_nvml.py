@@ -405,3 +405,15 @@ def test_what_is_refused_between_two_gpus_has_its_reason(standins: StandIns) -> 
     seen = asked(standins, "count = 2\nnvmlDeviceGetP2PStatus = 23")
     assert seen.facts["driver.pairs"][0].p2p is None
     assert gaps(seen) == {"driver.pairs.0.p2p": "NVML refused it with code 23"}
+
+
+@pytest.mark.parametrize("scenario", ["", "gpu0.nvmlDeviceGetName = hang", "nvmlInit = crash"])
+def test_whoever_waits_is_told_of_each_call_and_of_its_end(
+    standins: StandIns, scenario: str
+) -> None:
+    told: list[tuple[str, bool]] = []
+    host = HostWith(standins.environment(scenario, standins.nvml()))
+    read_nvml(host, Patience(call_s=1.5), lambda *note: told.append(note))
+    assert ("the driver: nvmlInit", True) in told
+    begun = [what for what, going in told if going]
+    assert sorted(begun) == sorted(what for what, going in told if not going)

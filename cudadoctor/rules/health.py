@@ -214,7 +214,7 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:
     sure = later or proof or m.driver.smi.hung or torch or len(calls) > 1
     return Found(
         evidence=(where, "driver.stuck", "driver.xids") if proof else (where,),
-        values={"call": call, "gpu": _shown(m, gpu)},
+        values={"call": call} if gpu is None else {"call": call, "gpu": _shown(m, gpu)},
         title=None if gpu is None else "GPU {gpu} hangs: {call} gives no answer",
         why=_AFTER_THE_START if later else None,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
@@ -228,7 +228,7 @@ _AFTER_THE_START = (
 )
 
 
-def _shown(m: Machine, index: int | None) -> str:
+def _shown(m: Machine, index: int) -> str:
     """A GPU by its index, and by its place on the bus if that is known."""
     bus = next((gpu.bus_id for gpu in m.gpus or () if gpu.index == index), None)
     return f"{index} ({bus})" if bus else str(index)
