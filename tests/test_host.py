@@ -107,8 +107,8 @@ def test_no_child_outlives_a_closed_host() -> None:
 
 
 def test_each_line_gives_the_next_its_time() -> None:
-    late = "import time; time.sleep(2); print('x', flush=True)"
-    ran = LocalHost().run(sys.executable, "-c", late, timeout_s=60, on_line=lambda _: 1.5)
+    late = "import time; time.sleep(2); print('x', flush=True); time.sleep(1.5)"
+    ran = LocalHost().run(sys.executable, "-c", late, timeout_s=60, on_line=lambda _: 3.0)
     assert (ran.code, ran.stdout, ran.timed_out) == (0, "x\n", False)
 
 
