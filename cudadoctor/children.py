@@ -6,6 +6,7 @@ The other half of host.py, which starts them.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -23,12 +24,17 @@ NO_MORE = "EAGAIN"
 """How a system says that this user may start no more."""
 
 
+OnLine = Callable[[str], "float | None"]
+"""Told every line as it comes; gives back how long the next may take, None for no such limit."""
+
+
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
     """What running a program said.
 
     missing: there is no such program. why: it gave no full answer (time limit, flood, no
     permission). code: exit status, negative for a signal, None where it did not end in time.
-    stdout, stderr: what came, also where it did not end. seconds: how long it took.
+    stdout, stderr: what came, also where it did not end. seconds: how long it took. silent_s: of
+    one that ran out of time, how long it had printed nothing.
     """
 
     code: int | None = None
@@ -38,6 +44,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None = None
     timed_out: bool = False
     seconds: float = 0.0
+    silent_s: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -66,9 +73,11 @@ class _Pipe(threading.Thread):
     hand its number to the next file that is opened.
     """
 
-    def __init__(self, pipe: IO[bytes], on_line: Callable[[str], None] | None = None) -> None:
+    def __init__(self, pipe: IO[bytes], on_line: OnLine | None = None) -> None:
         super().__init__(daemon=True)
         self.size = 0
+        self.heard = time.monotonic()
+        self.limit_s: float | None = None
         self._number = os.dup(pipe.fileno())
         pipe.close()
         self._parts: list[bytes] = []
@@ -81,6 +90,7 @@ class _Pipe(threading.Thread):
             while self.size <= MOST_BYTES and (part := os.read(self._number, 1 << 16)):
                 self._parts.append(part)
                 self.size += len(part)
+                self.heard = time.monotonic()
                 if self._on_line is not None:
                     self._tell(part)
 
@@ -88,7 +98,12 @@ class _Pipe(threading.Thread):
         *lines, self._untold = (self._untold + part).split(b"\n")
         for line in lines:
             if self._on_line is not None:
-                self._on_line(line.decode("utf-8", "replace"))
+                self.limit_s = self._on_line(line.decode("utf-8", "replace"))
+
+    @property
+    def due(self) -> float:
+        """When the next line has to be there."""
+        return math.inf if self.limit_s is None else self.heard + self.limit_s
 
     @property
     def text(self) -> str:
@@ -104,9 +119,9 @@ def collected(
     started: float,
     timeout_s: float,
     stdin: str | None,
-    on_line: Callable[[str], None] | None = None,
+    on_line: OnLine | None = None,
 ) -> Ran:
-    """Read both pipes until they close, the deadline passes or a flood comes."""
+    """Read both pipes until they close, a deadline passes or a flood comes."""
     deadline = started + timeout_s
     assert child.stdout is not None
     assert child.stderr is not None
@@ -118,14 +133,16 @@ def collected(
     _feed(child, stdin)
     in_time = _finished(child, (out, err), deadline)
     flooded = out.size + err.size > MOST_BYTES
-    code = _ended(child, deadline) if in_time and not flooded else None
+    code = _ended(child, min(deadline, out.due)) if in_time and not flooded else None
+    silent_s = time.monotonic() - out.heard
+    limit_s = timeout_s if out.limit_s is None or deadline < out.due else out.limit_s
     if code is None:
         kill(child)
     why = None
     if flooded:
         why = f"more than {MOST_BYTES >> 20} MiB of output"
     elif code is None:
-        why = f"no answer within {timeout_s:g} s"
+        why = f"no answer within {limit_s:g} s"
     ran = Ran(
         code=code,
         stdout=out.text,
@@ -133,6 +150,7 @@ def collected(
         why=why,
         timed_out=code is None and not flooded,
         seconds=time.monotonic() - started,
+        silent_s=silent_s if code is None and not flooded else None,
     )
     out.close()
     err.close()
@@ -140,10 +158,10 @@ def collected(
 
 
 def _finished(child: subprocess.Popen[bytes], pipes: tuple[_Pipe, _Pipe], deadline: float) -> bool:
-    """Whether all was read that will come or that we take; False where the deadline passed."""
+    """Whether all was read that will come or that we take; False if a deadline passed."""
     for pipe in pipes:
         while pipe.is_alive():
-            left = deadline - time.monotonic()
+            left = min(deadline, *(one.due for one in pipes)) - time.monotonic()
             if left <= 0:
                 return False
             if any(one.size > MOST_BYTES for one in pipes):

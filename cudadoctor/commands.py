@@ -135,13 +135,13 @@ def facts(asked: Asked) -> int:
 def record(folder: str, asked: Asked) -> int:
     """Write the raw answers of this machine into a folder, redacted unless --full."""
     from cudadoctor import early, examine, recording, replay
-    from cudadoctor.progress import shown_on_stderr
+    from cudadoctor.progress import SHORTER, shown_on_stderr
 
     refuse_contradictions(asked)
     try:
         recording.prepare(folder)
         host = recording.RecordingHost(early.host())
-        with shown_on_stderr() as progress:
+        with shown_on_stderr(SHORTER) as progress:
             machine = examine.examine_host(host, _look(asked), progress)
         number = recording.write(folder, host, _look(asked), machine, full=asked.full)
     except (recording.RecordError, examine.NoInterpreter) as error:
@@ -169,10 +169,10 @@ def this_machine(asked: Asked) -> tuple[Machine, float]:
 def examined(asked: Asked, ranks: int | None = None) -> Machine:
     """This machine as the probes see it; no interpreter to examine is wrong use."""
     from cudadoctor import examine
-    from cudadoctor.progress import shown_on_stderr
+    from cudadoctor.progress import SHORTER, shown_on_stderr
 
     try:
-        with shown_on_stderr() as progress:
+        with shown_on_stderr(SHORTER) as progress:
             return examine.examine(_look(asked, ranks), progress, meanwhile=_load_the_core)
     except examine.NoInterpreter as error:
         refuse(str(error))

@@ -65,12 +65,24 @@ class Xid(Section, frozen=True, kw_only=True):
     text: str | None = None
 
 
+_STARTS = ("loading", "nvmlSystemGetNVMLVersion", "nvmlInit", "cuDriverGetVersion", "cuInit")
+
+
+def is_start(call: str) -> bool:
+    """Whether a call is one up to the init, which starts every GPU and can take half a minute.
+
+    Any later call, of a driver that has started, comes back at once.
+    """
+    return call.startswith(_STARTS)
+
+
 class Nvml(Section, frozen=True, kw_only=True):
     """What libnvidia-ml.so.1 (nvml.dll) answered in a child process.
 
     loads: False where the dynamic loader found no such library; why: its own words.
     code: NVML's code of the first call that decided (0 is success); call: its name.
-    hung: the call that did not return within the limit; signal: the signal that killed the child.
+    hung: the call that did not return, which no healthy driver needs so long for; hung_gpu: index
+    of the GPU that it was about. signal: the signal that killed the child.
     version: user-space driver version of the library (nvmlSystemGetNVMLVersion needs no init).
     """
 
@@ -82,17 +94,24 @@ class Nvml(Section, frozen=True, kw_only=True):
     message: str | None = None
     version: DriverVersion | None = None
     hung: str | None = None
+    hung_gpu: int | None = None
     signal: int | None = None
     count: int | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether its init succeeded: whoever was let on to count the GPUs has started."""
+        return self.code is not None and (self.code == 0 or "GetCount" in (self.call or ""))
 
 
 class Libcuda(Section, frozen=True, kw_only=True):
     """What libcuda.so.1 (nvcuda.dll) answered in a child process with the user's environment.
 
     code: result of cuInit (0 is success). version: cuDriverGetVersion as a CUDA version.
-    count: cuDeviceGetCount. path: the file that was mapped; file_version: from its real name.
-    clean_code: result of cuInit in a second child without LD_LIBRARY_PATH, LD_PRELOAD and
-    CUDA_VISIBLE_DEVICES; asked only where code is not 0. clean_path, clean_count: likewise.
+    count: cuDeviceGetCount; count_code: its result where that is not 0. path: the file that was
+    mapped; file_version: from its real name. clean_code: result of cuInit in a second child without
+    LD_LIBRARY_PATH, LD_PRELOAD and CUDA_VISIBLE_DEVICES; asked only where code is not 0.
+    clean_path, clean_count: likewise.
     """
 
     loads: bool | None = None
@@ -102,6 +121,7 @@ class Libcuda(Section, frozen=True, kw_only=True):
     code: int | None = None
     version: Version | None = None
     count: int | None = None
+    count_code: int | None = None
     hung: str | None = None
     signal: int | None = None
     clean_code: int | None = None

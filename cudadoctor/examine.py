@@ -89,7 +89,9 @@ def _side_by_side(
     seen: dict[str, Looked] = {}
     driver = _beside(
         lambda: _told(
-            "the driver", lambda: _note(seen, "driver", lambda: _driver(host, look)), progress
+            "the driver",
+            lambda: _note(seen, "driver", lambda: _driver(host, look, progress)),
+            progress,
         )
     )
     meanwhile()
@@ -148,10 +150,11 @@ _FILLED_BY = {
 """What is not known where a probe fails of itself."""
 
 
-def _driver(host: Host, look: Look) -> Looked:
+def _driver(host: Host, look: Look, progress: Progress) -> Looked:
     from cudadoctor.probes.driver import read_driver
 
-    return read_driver(host, fast=look.depth == "fast", timeout_s=look.timeout_s)
+    fast = look.depth == "fast"
+    return read_driver(host, fast, look.timeout_s, progress=progress)
 
 
 def _system_side(seen: dict[str, Looked], host: Host) -> None:

@@ -37,6 +37,7 @@ from cudadoctor.driver_facts import (
     Smi,
     SystemPackage,
     Xid,
+    is_start,
 )
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "Torch",
     "TorchCopy",
     "Xid",
+    "is_start",
 ]
 
 SCHEMA = 1

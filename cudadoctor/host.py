@@ -11,12 +11,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
 
-from cudadoctor.children import Ran, aside, collected, kill
+from cudadoctor.children import OnLine, Ran, aside, collected, kill
 
 __all__ = [
     "INSIDE",
@@ -24,6 +24,7 @@ __all__ = [
     "Host",
     "Listing",
     "LocalHost",
+    "OnLine",
     "Ran",
     "Space",
     "Stat",
@@ -158,8 +159,12 @@ class Host(Protocol):
         python: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
-        """Run a script of probes/inside in an interpreter (the doctor's own by default)."""
+        """Run a script of probes/inside in an interpreter (the doctor's own by default).
+
+        on_line: where the host really waits, it says how long it waits for each next line.
+        """
         ...
 
 
@@ -270,7 +275,7 @@ class LocalHost:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         stdin: str | None = None,
-        on_line: Callable[[str], None] | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
         """Run a program without a shell. on_line: told every line of its output as it comes."""
         if self._closed:
@@ -322,9 +327,10 @@ class LocalHost:
         python: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
-        words = self._words_of(script, python)
-        return self.run(*words, *args, timeout_s=timeout_s, env=env, cwd=cwd)
+        words = (*self._words_of(script, python), *args)
+        return self.run(*words, timeout_s=timeout_s, env=env, cwd=cwd, on_line=on_line)
 
     @staticmethod
     def _words_of(script: str, python: str | None) -> tuple[str, ...]:

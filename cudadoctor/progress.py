@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 FIRST_S = 1.0
 SAID_S = 10.0
+SHORTER = "--timeout sets a shorter limit"
+"""The hint of a command that has this option."""
 Progress = Callable[[str, bool], None]
 """Called as progress(what, going): something was started or has ended."""
 
@@ -23,7 +25,8 @@ Progress = Callable[[str, bool], None]
 class _Waiting:
     """The things under way, and the thread that tells of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, hint: str) -> None:
+        self.hint = f"; {hint}" if hint else ""
         self.live = sys.stderr.isatty()
         self.under_way: dict[str, float] = {}
         self.said: set[str] = set()
@@ -42,14 +45,18 @@ class _Waiting:
         while not self.over.wait(0.25):
             slow = self._slow()
             if self.live and slow:
-                self._spin(", ".join(f"{what} ({took:.0f} s)" for what, took in slow.items()))
+                text = ", ".join(f"{what} ({took:.0f} s)" for what, took in slow.items())
+                self._spin(text + (self.hint if max(slow.values()) > SAID_S else ""))
             elif not self.live:
                 self._once({what for what, took in slow.items() if took > SAID_S})
 
     def _slow(self) -> dict[str, float]:
+        """What takes long, without a whole of which a part is named: `the driver: cuInit`."""
         now = time.monotonic()
         with self.lock:
-            return {what: now - at for what, at in self.under_way.items() if now - at > FIRST_S}
+            slow = {what: now - at for what, at in self.under_way.items() if now - at > FIRST_S}
+        wholes = {_whole(what) for what in slow if what != _whole(what)}
+        return {what: took for what, took in slow.items() if what not in wholes}
 
     def _spin(self, text: str) -> None:
         """One line that moves, on a terminal; rich is loaded once there is a wait."""
@@ -64,20 +71,28 @@ class _Waiting:
             self.status.update(shown)
 
     def _once(self, slow: set[str]) -> None:
-        for what in slow - self.said:
-            with suppress(OSError):  # a full disk behind stderr
-                sys.stderr.write(f"waiting for {what} since {SAID_S:.0f} s\n")
-            self.said.add(what)
+        for what in sorted(slow):
+            if _whole(what) not in self.said:
+                with suppress(OSError):  # a full disk behind stderr
+                    sys.stderr.write(f"waiting for {what} since {SAID_S:.0f} s{self.hint}\n")
+                self.said.add(_whole(what))
 
     def clear(self) -> None:
         if self.status is not None:
             self.status.stop()
 
 
+def _whole(what: str) -> str:
+    return what.partition(":")[0]
+
+
 @contextmanager
-def shown_on_stderr() -> Iterator[Progress]:
-    """Tell on stderr what takes longer than a second, until the block ends."""
-    waiting = _Waiting()
+def shown_on_stderr(hint: str = "") -> Iterator[Progress]:
+    """Tell on stderr what takes longer than a second, until the block ends.
+
+    hint: how to wait for less, said after ten seconds.
+    """
+    waiting = _Waiting(hint)
     teller = aside(waiting.tell)
     try:
         yield waiting.note

@@ -145,7 +145,9 @@ def encoded(answer: Any, store: Store) -> Any:
             for name in ("stdout", "stderr")
             if (text := getattr(answer, name))
         }
-        return told | streams | {"seconds": round(answer.seconds, 3)}
+        times = {"seconds": answer.seconds, "silent_s": answer.silent_s}
+        rounded = {name: round(one, 3) for name, one in times.items() if one is not None}
+        return told | streams | rounded
     if isinstance(answer, Listing):
         ended = {"missing": True} if answer.missing else {"why": answer.why} if answer.why else {}
         return ended or {"names": list(answer.names)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from cudadoctor import __version__, recorded
 from cudadoctor.conceal import Concealer
 from cudadoctor.examine import Look
 from cudadoctor.facts import Machine
-from cudadoctor.host import Answer, Host, Listing, LocalHost, Ran, Space, Stat
+from cudadoctor.host import Answer, Host, Listing, LocalHost, OnLine, Ran, Space, Stat
 from cudadoctor.recorded import Question, ToldStat
 
 _Said = TypeVar("_Said")
@@ -108,7 +108,7 @@ class RecordingHost:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         stdin: str | None = None,
-        on_line: Callable[[str], None] | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
         """Run a program without a shell. on_line: told every line, where the host can do that."""
         question = recorded.program(argv, self.door.env, env, cwd, stdin)
@@ -128,9 +128,18 @@ class RecordingHost:
         python: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
         question = recorded.script((script, *args), python, self.door.env, env, cwd)
-        ran = self.door.inside(script, *args, timeout_s=timeout_s, python=python, env=env, cwd=cwd)
+        ran = self.door.inside(
+            script,
+            *args,
+            timeout_s=timeout_s,
+            python=python,
+            env=env,
+            cwd=cwd,
+            on_line=on_line,
+        )
         return self._noted("inside", question, ran)
 
     def _noted(self, kind: str, question: Question, answer: _Said) -> _Said:

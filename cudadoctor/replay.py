@@ -14,7 +14,7 @@ import msgspec
 from cudadoctor import recorded
 from cudadoctor.examine import Look, NoInterpreter, examine_host
 from cudadoctor.facts import Machine
-from cudadoctor.host import Answer, Listing, Ran, Space, Stat
+from cudadoctor.host import Answer, Listing, OnLine, Ran, Space, Stat
 from cudadoctor.recorded import Question
 
 SILENT = "the recording has no answer to this"
@@ -116,6 +116,7 @@ class ReplayHost:
         python: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        on_line: OnLine | None = None,  # noqa: ARG002
     ) -> Ran:
         question = recorded.script((script, *args), python, self._env, env, cwd)
         said: Ran = self._answer("inside", question, Ran(why=SILENT))

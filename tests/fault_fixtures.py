@@ -17,10 +17,11 @@ from standin_fixtures import SOURCES, HostWith, StandIns
 from cudadoctor import knowledge
 from cudadoctor.assembled import assembled
 from cudadoctor.diagnose import diagnose
-from cudadoctor.facts import Gpu, Libcuda, Machine, Nvml, PciGpu, Smi
+from cudadoctor.facts import Gpu, Libcuda, Machine, Nvml, PciGpu, Smi, gap_of, lookup
 from cudadoctor.findings import Diagnosis, Severity
 from cudadoctor.probes import Looked
 from cudadoctor.probes.nvml import read_nvml
+from cudadoctor.probes.streamed import Patience
 
 CODES = (*range(1, 5), *range(6, 24), *range(25, 31), 999)
 """Every error code of NVML but 5 (already initialised, long gone) and 24, which have no meaning."""
@@ -93,6 +94,26 @@ def standing(found: Diagnosis) -> list[str]:
     return [f.cause for f in found.findings if not f.because_of and f.severity < Severity.INFO]
 
 
+def unexplained(looked: Looked) -> list[str]:
+    """The facts of NVML that are neither known nor unsupported, and have no gap that says why."""
+    machine = assembled([looked])
+    paths = [*_OF_THE_DRIVER]
+    for place, gpu in enumerate(machine.gpus or ()):
+        names = {*gpu.__struct_fields__} - {"code", "unsupported", *gpu.unsupported}
+        names -= set() if gpu.mig else {"mig_devices"}
+        paths += [f"gpus.{place}.{name}" for name in sorted(names)]
+    for place, _ in enumerate(machine.driver.pairs or ()):
+        paths += [f"driver.pairs.{place}.{name}" for name in ("p2p", "level")]
+    missing = [path for path in paths if lookup(machine, path) is None]
+    return [path for path in missing if gap_of(machine, path) is None]
+
+
+_OF_THE_DRIVER = (
+    *("gpus", "driver.reported", "driver.cuda", "driver.nvml.code", "driver.nvml.count"),
+    "driver.nvml.version",
+)
+
+
 ROOTS: dict[str, frozenset[str]] = {
     "4": frozenset({"device-permission"}),
     "8": frozenset({"gpu-unhealthy-hardware"}),
@@ -110,9 +131,15 @@ _ALWAYS_TOLD = {"4": ESSENTIAL[:2], "15": ESSENTIAL, "16": ESSENTIAL, "18": ESSE
 
 def wrong(fault: Fault, seen: Seen) -> str | None:
     """What is wrong with this judgement, None where nothing is."""
+    if silent := unexplained(seen.looked):
+        return f"{fault}: not known, and nothing says why: {silent}"
+    if fault.essential is False and len(seen.gpus) != fault.gpus:
+        return f"{fault}: {len(seen.gpus)} GPUs are left"
     told = seen.false_alarms()
     if fault == NO_INSTANCE._replace(gpus=fault.gpus):
         return None if told == {"mig-misconfigured"} else f"{fault}: {told}"
+    if fault.does in ("15", "16") and fault.function.startswith("nvmlDeviceGet"):
+        told -= {"gpu-lost"}
     if not fault.essential:
         return f"{fault}: false alarm {told}" if told else None
     fitting = ROOTS.get(fault.does, frozenset()) | {"unknown"}
@@ -169,7 +196,7 @@ def played(
 ) -> Seen:
     """The same for any scenario."""
     host = HostWith(standins.environment(scenario, folder or standins.nvml()))
-    looked = read_nvml(host, limit_s)
+    looked = read_nvml(host, Patience(start_s=limit_s, call_s=limit_s))
     kb = knowledge.load()
     judged = (diagnose(_machine(looked, gpus, whole, loaded), kb) for whole in (True, False))
     return Seen(looked, *judged)
@@ -180,6 +207,7 @@ def all_injected(
 ) -> list[tuple[Fault, Seen]]:
     """Many, on two cores at once."""
     standins.nvml()
+    healthy_machine("h100x8-linux")  # msgspec prepares a class once, and not from two threads
     many = list(faults)
     with ThreadPoolExecutor(2) as pool:
         seen = pool.map(lambda one: injected(standins, one, limit_s), many)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 
-from cudadoctor.host import Answer, Listing, Ran, Space, Stat
+from cudadoctor.host import Answer, Listing, OnLine, Ran, Space, Stat
 
 CUT = b"\x1d"
 _VARIABLES = (
@@ -102,5 +102,6 @@ class BabblingHost:
         python: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
         return Ran(code=0, stdout=self._text(script), stderr=self._text("2>" + script))

@@ -116,7 +116,7 @@ def _elf(data: bytes) -> object:
 
 def _nvml(data: bytes) -> object:
     said = streamed.streamed(_ran(data))
-    return nvml.nvml_facts(said, 5.0), libcuda.libcuda_from(said, said)
+    return nvml.nvml_facts(said), libcuda.libcuda_from(said, said)
 
 
 def _gpu(data: bytes) -> object:
@@ -360,7 +360,10 @@ def _hosts() -> Iterator[tuple[str, Parser]]:
         ("indexes.read_index", _of_host(lambda host: indexes.read_index(host, "/work", True))),
         ("interpreter.read_target", _of_host(_target)),
         ("kernel.read_kernel", _of_host(lambda host: kernel.read_kernel(host, fast=False))),
-        ("libcuda.read_libcuda", _of_host(lambda host: libcuda.read_libcuda(host, 5.0))),
+        (
+            "libcuda.read_libcuda",
+            _of_host(lambda host: libcuda.read_libcuda(host, streamed.Patience())),
+        ),
         (
             "libraries.read_libraries",
             _of_host(
@@ -369,12 +372,12 @@ def _hosts() -> Iterator[tuple[str, Parser]]:
         ),
         ("limits.read_limits", _of_host(lambda host: limits.read_limits(host, "/work"))),
         ("modules.module_files", _of_host(lambda host: modules.module_files(host, ask=True))),
-        ("nvml.read_nvml", _of_host(lambda host: nvml.read_nvml(host, 5.0))),
+        ("nvml.read_nvml", _of_host(lambda host: nvml.read_nvml(host, streamed.Patience()))),
         ("packages.note_packages", _noted(packages.note_packages, fast=False)),
         ("pci.read_pci", _of_host(pci.read_pci)),
         ("platform.read_platform", _of_host(platform.read_platform)),
         ("shims.interpreter_of", _of_host(_shebang)),
-        ("smi.read_smi", _of_host(lambda host: smi.read_smi(host, 60.0))),
+        ("smi.read_smi", _of_host(lambda host: smi.read_smi(host, streamed.Patience()))),
         ("record.compare", _of_host(_package_of_torch)),
         (
             "toolkit.read_toolkits",

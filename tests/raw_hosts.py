@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 from raw_texts import dpkg, limits, loader_cache, modules
 from recorded_host import NOTHING, RecordedHost, cut_short, lines
 from standin_fixtures import StandIns
@@ -23,7 +24,7 @@ from cudadoctor.diagnose import diagnose
 from cudadoctor.examine import Look, examine_host
 from cudadoctor.facts import Machine
 from cudadoctor.findings import Diagnosis
-from cudadoctor.host import Answer, Listing, LocalHost, Ran, Space, Stat
+from cudadoctor.host import Answer, Listing, LocalHost, OnLine, Ran, Space, Stat
 
 KERNEL = "6.8.0-87-generic"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
@@ -163,6 +164,7 @@ class RawHost:
         python: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
         if script == "nodes.py":
             known = ({"kind": "node", "path": p, "errno": self.errnos.get(p, 0)} for p in args)
@@ -170,7 +172,7 @@ class RawHost:
         if script == "look.py":
             return self._look(python or sys.executable)
         environment = self.env if env is None else env
-        return self._through_libraries(script, args, timeout_s, environment)
+        return self._through_libraries(script, args, timeout_s, environment, on_line)
 
     def _look(self, python: str) -> Ran:
         """The real script in the real interpreter; once a run, for it takes a while."""
@@ -180,12 +182,17 @@ class RawHost:
         return _looked[python]
 
     def _through_libraries(
-        self, script: str, args: tuple[str, ...], timeout_s: float, env: Mapping[str, str]
+        self,
+        script: str,
+        args: tuple[str, ...],
+        timeout_s: float,
+        env: Mapping[str, str],
+        on_line: OnLine | None,
     ) -> Ran:
         """The real script, with a library of C in the place of the driver's."""
         clean = not _UNCLEAN.intersection(env)
         if self.hangs:
-            return cut_short({"kind": "calling", "call": "nvmlInitWithFlags"})
+            return cut_short({"kind": "calling", "call": "nvmlInitWithFlags"}, silent_s=timeout_s)
         if script == "nvml.py":
             scenario, name, shown = self.nvml, "libnvidia-ml.so.1", self.nvml_path
             folder = self.standins.nvml()
@@ -198,10 +205,10 @@ class RawHost:
             return lines({"kind": "not-loaded", "why": f"{name}: {NO_FILE}"})
         system = f"driver = {self.driver}\nversion = 13.{self.driver}\ncuda = {self.cuda_level}\n"
         extra = self.standins.environment(f"{scenario}\n{system}{self.gpus}", folder)
-        ran = self.real.inside(script, *args, timeout_s=timeout_s, env=extra)
+        ran = self.real.inside(script, *args, timeout_s=timeout_s, env=extra, on_line=on_line)
         real = next(str(one) for one in folder.iterdir() if not one.is_symlink())
         text = ran.stdout.replace(real, shown)
-        return Ran(code=ran.code, stdout=text, why=ran.why, timed_out=ran.timed_out)
+        return msgspec.structs.replace(ran, stdout=text)
 
     @property
     def nvml_path(self) -> str:

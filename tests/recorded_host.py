@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 
-from cudadoctor.host import Answer, Listing, Ran, Space, Stat
+from cudadoctor.host import Answer, Listing, OnLine, Ran, Space, Stat
 
 Said = Ran | str | Sequence[Mapping[str, object]] | Callable[..., Ran]
 """How a program answers: in full; with its stdout; with JSON lines; or by its arguments."""
@@ -135,6 +135,7 @@ class RecordedHost:
         python: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
         self.asked.append((script, *args))
         return self._answer((script, *args), self.scripts.get(script), args)
@@ -185,9 +186,12 @@ def lines(*said: Mapping[str, object]) -> Ran:
     return Ran(code=0, stdout="".join(json.dumps(line) + "\n" for line in whole))
 
 
-def cut_short(*said: Mapping[str, object], signal: int | None = None) -> Ran:
+def cut_short(
+    *said: Mapping[str, object], signal: int | None = None, silent_s: float = 60.0
+) -> Ran:
     """The same for a script that hung after these lines, or died by a signal."""
     text = "".join(json.dumps(line) + "\n" for line in said)
     if signal is not None:
         return Ran(code=-signal, stdout=text)
-    return Ran(stdout=text, why="no answer within 60 s", timed_out=True)
+    why = f"no answer within {silent_s:g} s"
+    return Ran(stdout=text, why=why, timed_out=True, silent_s=silent_s)

@@ -21,6 +21,7 @@ from fault_fixtures import (
     played,
     product,
     standing,
+    unexplained,
     wrong,
 )
 from standin_fixtures import HostWith, StandIns
@@ -89,7 +90,8 @@ def test_a_question_that_fails_is_a_gap_and_no_fault(standins: StandIns) -> None
     assert {one.does for one in chosen} == {str(code) for code in CODES}
     for fault, seen in all_right(standins, chosen):
         assert len(seen.gpus) == fault.gpus
-        assert not [gpu for gpu in seen.gpus if gpu.code]
+        gone = fault.does in ("15", "16")
+        assert not [gpu for gpu in seen.gpus if gpu.code and not gone]
 
 
 def test_a_driver_not_loaded_is_called_so(standins: StandIns) -> None:
@@ -103,6 +105,7 @@ def test_garbage_is_refused_or_harmless(standins: StandIns, kind: str) -> None:
     for fault, seen in all_injected(standins, faulty((kind,))):
         assert seen.nvml.signal is None, fault
         assert seen.nvml.hung is None, fault
+        assert not unexplained(seen.looked), fault
         words = [str(getattr(gpu, "name", "")) for gpu in seen.gpus]
         assert all(word.isprintable() for word in words), fault
 
@@ -121,6 +124,7 @@ def test_a_crash_in_any_function_keeps_what_was_told_before(standins: StandIns) 
             continue
         assert seen.nvml.signal == 11, fault
         assert str(seen.nvml.call).partition("_v")[0] in fault.function, fault
+        assert not unexplained(seen.looked), fault
         if fault.function not in IDENTITY:
             assert seen.gpus[0].name, fault
         assert set(standing(seen.whole)) <= {"unknown"}, fault
@@ -130,8 +134,37 @@ def test_a_crash_in_any_function_keeps_what_was_told_before(standins: StandIns) 
 def test_a_hang_in_any_function_is_named(standins: StandIns, function: str) -> None:
     [(fault, seen)] = all_injected(standins, [Fault(function, "hang", 2)], limit_s=1.5)
     assert str(seen.nvml.hung) in function, fault
+    assert not unexplained(seen.looked), fault
     assert seen.false_alarms() <= {"gpu-unhealthy-hardware"}
     assert seen.alone.primary is None, "a fast look draws no conclusion from silence"
+
+
+def of_a_gpu() -> list[str]:
+    return [one for one in functions() if one.startswith("nvmlDevice") and "Count" not in one]
+
+
+@pytest.mark.parametrize("does", [*GARBAGE, "crash", "2", "3", "13", "16", "17", "25", "28", "999"])
+def test_a_fault_of_one_gpu_takes_nothing_from_the_other(standins: StandIns, does: str) -> None:
+    healthy = played(standins, "count = 2\nprocesses = 1", 2).gpus[0]
+    for function in of_a_gpu()[len(does) % 3 :: 3]:
+        seen = played(standins, f"count = 2\nprocesses = 1\ngpu1.{function} = {does}", 2)
+        assert len(seen.gpus) == 2, function
+        assert seen.gpus[0] == healthy, function
+        assert not unexplained(seen.looked), function
+        failed = function in ESSENTIAL and does.isdecimal()
+        codes = {int(does)} if failed else {None, 16} if does == "16" else {None}
+        assert seen.gpus[1].code in codes, function
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetName", "nvmlDeviceGetHandleByIndex_v2"])
+def test_what_the_others_are_is_asked_without_a_gpu_that_hangs(
+    standins: StandIns, function: str
+) -> None:
+    said = f"count = 4\ngpu1.{function} = hang\ngpu2.{function} = hang"
+    seen = played(standins, said, 4, limit_s=1.5)
+    assert (seen.nvml.hung, seen.nvml.hung_gpu) == (function.partition("_")[0], 1)
+    assert [bool(gpu.power_w) for gpu in seen.gpus] == [True, False, False, True]
+    assert not unexplained(seen.looked)
 
 
 # --- a GPU that goes away while it is asked ------------------------------------------------

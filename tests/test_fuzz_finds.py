@@ -225,7 +225,7 @@ def test_answers_of_nvml_that_have_no_sense_become_no_facts() -> None:
         {"kind": "gpu", "index": 0, "field": "handle", "code": [9]},
         {"kind": "gpu", "index": 0, "field": "memory", "value": {"total": 1 << 30, "used": 0}},
     )
-    check(nvml.nvml_facts(Streamed(lines=lines, done=True), 5.0))
+    check(nvml.nvml_facts(Streamed(lines=lines, done=True)))
     assert nvml_pairs.pair_from({"first": False, "second": True}) is None
 
 

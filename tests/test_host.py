@@ -104,3 +104,23 @@ def test_no_child_outlives_a_closed_host() -> None:
     thread.join(30)
     assert not thread.is_alive()
     assert answers
+
+
+def test_each_line_gives_the_next_its_time() -> None:
+    late = "import time; time.sleep(2); print('x', flush=True); time.sleep(1.5)"
+    ran = LocalHost().run(sys.executable, "-c", late, timeout_s=60, on_line=lambda _: 3.0)
+    assert (ran.code, ran.stdout, ran.timed_out) == (0, "x\n", False)
+
+
+def test_silence_after_a_line_ends_the_wait_long_before_the_limit_of_all() -> None:
+    stuck = "import time; print('x', flush=True); time.sleep(600)"
+    ran = LocalHost().run(sys.executable, "-c", stuck, timeout_s=300, on_line=lambda _: 0.5)
+    assert (ran.why, ran.timed_out, ran.stdout) == ("no answer within 0.5 s", True, "x\n")
+    assert ran.silent_s is not None
+    assert 0.5 <= ran.silent_s <= ran.seconds
+
+
+def test_a_line_without_a_limit_of_its_own_leaves_that_of_all() -> None:
+    stuck = "import time; print('x', flush=True); time.sleep(600)"
+    ran = LocalHost().run(sys.executable, "-c", stuck, timeout_s=1, on_line=lambda _: None)
+    assert (ran.why, ran.timed_out) == ("no answer within 1 s", True)

@@ -15,11 +15,12 @@ from standin_fixtures import HostWith, StandIns
 from cudadoctor.facts import Nvml, Smi
 from cudadoctor.host import Answer, Ran, Stat
 from cudadoctor.probes import Looked
-from cudadoctor.probes.driver import FAST, FULL, Patience, read_driver
+from cudadoctor.probes.driver import FAST, FULL, read_driver
 from cudadoctor.probes.libfiles import DriverFiles
+from cudadoctor.probes.streamed import Patience
 
-SHORT = Patience(nvml_s=2.0, smi_s=1.5, beside_s=0.3, total_s=10.0, conclusive=True)
-SILENT = Ran(why="no answer within 4 s", timed_out=True)
+SHORT = Patience(start_s=1.5, call_s=1.5, smi_s=2.0, beside_s=0.3, total_s=10.0, nvml_s=9.0)
+SILENT = cut_short(silent_s=4.0)
 TABLE = """\
 | NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: 12.4  |
 |   0  NVIDIA L4                 Off |   00000000:01:00.0 Off |                    0 |
@@ -124,7 +125,7 @@ def test_no_child_only_where_the_loader_cannot_find_it(
 
 
 def test_silence_within_a_short_wait_is_a_gap_that_says_why() -> None:
-    silent = cut_short(NVML_LINES[0], {"kind": "calling", "call": "nvmlInit"})
+    silent = cut_short(NVML_LINES[0], {"kind": "calling", "call": "nvmlInit"}, silent_s=4.0)
     seen = driver(recorded(silent, **SMI, otherwise=SILENT))
     assert nvml(seen).hung is None
     assert seen.facts["driver.smi"].hung is None
@@ -135,13 +136,13 @@ def test_silence_within_a_short_wait_is_a_gap_that_says_why() -> None:
 
 def test_silence_after_a_long_wait_is_a_hang() -> None:
     silent = cut_short(NVML_LINES[0], {"kind": "calling", "call": "nvmlInit"})
-    seen = driver(recorded(silent, **SMI, otherwise=SILENT), fast=False)
+    seen = driver(recorded(silent, **SMI, otherwise=cut_short()), fast=False)
     assert nvml(seen).hung == "nvmlInit"
     assert seen.facts["driver.smi"].hung is True
 
 
 def test_a_limit_of_the_users_own_proves_nothing() -> None:
-    silent = cut_short(NVML_LINES[0], {"kind": "calling", "call": "nvmlInit"})
+    silent = cut_short(NVML_LINES[0], {"kind": "calling", "call": "nvmlInit"}, silent_s=5.0)
     seen = read_driver(recorded(silent, otherwise=SILENT), False, timeout_s=5)
     assert nvml(seen).hung is None
 

@@ -12,9 +12,12 @@ from standin_fixtures import HostWith, StandIns
 from cudadoctor.facts import Gpu, Libcuda, Nvml
 from cudadoctor.host import Ran
 from cudadoctor.probes import Looked
+from cudadoctor.probes.driver import FULL
 from cudadoctor.probes.libcuda import file_version, read_libcuda
 from cudadoctor.probes.nvml import library_version, read_nvml
 from cudadoctor.probes.nvml_gpu import gpu_from
+from cudadoctor.probes.streamed import Patience
+from cudadoctor.recording import RecordingHost
 from cudadoctor.versions import DriverVersion
 
 LONG = 60.0
@@ -24,7 +27,9 @@ def asked(
     standins: StandIns, scenario: str, *flags: str, limit_s: float = LONG, sure: bool = True
 ) -> Looked:
     host = HostWith(standins.environment(scenario, standins.nvml(*flags)))
-    return read_nvml(host, limit_s, conclusive=sure)
+    return read_nvml(
+        host, Patience(start_s=limit_s, call_s=limit_s) if sure else Patience(nvml_s=limit_s)
+    )
 
 
 def nvml(seen: Looked) -> Nvml:
@@ -109,15 +114,29 @@ def test_a_short_wait_is_a_gap_and_never_a_hang(standins: StandIns) -> None:
     seen = asked(standins, "nvmlInitWithFlags = hang", limit_s=1.0, sure=False)
     assert nvml(seen).hung is None
     assert "many GPUs can need 30 s" in gaps(seen)["driver.nvml.code"]
+    assert gaps(seen)["driver.nvml.hung"] == gaps(seen)["driver.nvml.code"]
+
+
+def test_a_gpu_that_is_slow_in_a_short_wait_leaves_open_whether_it_hangs(
+    standins: StandIns,
+) -> None:
+    seen = asked(standins, "gpu0.nvmlDeviceGetPowerUsage = hang", limit_s=1.5, sure=False)
+    assert (nvml(seen).hung, gpus(seen)[0].name) == (None, "NVIDIA H100 80GB HBM3")
+    assert (
+        "nvmlDeviceGetPowerUsage of GPU 0: no answer within 1.5 s" in gaps(seen)["driver.nvml.hung"]
+    )
 
 
 def test_a_hang_in_one_gpu_keeps_what_all_are(standins: StandIns) -> None:
     seen = asked(standins, "count = 4\ngpu2.nvmlDeviceGetPowerUsage = hang", limit_s=2.5)
     assert nvml(seen).hung == "nvmlDeviceGetPowerUsage"
     assert all(gpu.capability == Version("9.0") for gpu in gpus(seen))
-    assert gpus(seen)[1].power_w == 70.0
-    assert gpus(seen)[3].power_w is None
-    assert "nvmlDeviceGetPowerUsage" in gaps(seen)["gpus.3"]
+    assert nvml(seen).hung_gpu == 2
+    assert [gpu.power_w for gpu in gpus(seen)] == [70.0, 70.0, None, 70.0]
+    assert gaps(seen) == {
+        "gpus.2": "nvmlDeviceGetPowerUsage of GPU 2: no answer within 2.5 s",
+        "driver.pairs": "NVML was not asked to its end",
+    }
 
 
 def test_a_crash_names_its_signal_and_call(standins: StandIns) -> None:
@@ -131,7 +150,12 @@ def test_an_old_driver_answers_through_its_older_functions(standins: StandIns) -
     assert gpu.memory_bytes == 85520809984
     assert gpu.memory_reserved_bytes is None
     assert (gpu.throttle, gpu.temperature_c) == (1, 38)
-    assert gpu.unsupported == ("pcie_generation_gpu_max", "fabric_state", "processes")
+    assert gpu.unsupported == (
+        "memory_reserved_bytes",
+        "pcie_generation_gpu_max",
+        "fabric_state",
+        "processes",
+    )
 
 
 def test_a_driver_without_versioned_names_is_asked_by_the_plain_ones(standins: StandIns) -> None:
@@ -194,7 +218,7 @@ def test_a_pending_change_of_mig_or_ecc_is_kept(standins: StandIns) -> None:
 
 
 def test_a_missing_library_gives_the_loaders_own_words(tmp_path: Path) -> None:
-    seen = read_nvml(HostWith({"PATH": "/usr/bin", "LD_LIBRARY_PATH": str(tmp_path)}), LONG)
+    seen = read_nvml(HostWith({"PATH": "/usr/bin", "LD_LIBRARY_PATH": str(tmp_path)}), FULL)
     if nvml(seen).loads:
         pytest.skip("this machine has a driver")
     assert "libnvidia-ml.so.1" in str(nvml(seen).why)
@@ -203,14 +227,14 @@ def test_a_missing_library_gives_the_loaders_own_words(tmp_path: Path) -> None:
 
 def test_a_library_that_is_no_library_does_not_load(tmp_path: Path) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_text("no library")
-    seen = read_nvml(HostWith({"LD_LIBRARY_PATH": str(tmp_path)}), LONG)
+    seen = read_nvml(HostWith({"LD_LIBRARY_PATH": str(tmp_path)}), FULL)
     assert nvml(seen).loads is False
     assert nvml(seen).why
 
 
 def test_noise_between_the_lines_is_left_out() -> None:
     text = '{"kind": "loaded", "path": "/x"}\nnoise\n{"kind": "calling", "call": "f"}\n{"broken'
-    seen = read_nvml(RecordedHost(inside={"nvml.py": Ran(code=-11, stdout=text)}), LONG)
+    seen = read_nvml(RecordedHost(inside={"nvml.py": Ran(code=-11, stdout=text)}), FULL)
     assert (nvml(seen).path, nvml(seen).signal, nvml(seen).call) == ("/x", 11, "f")
 
 
@@ -245,7 +269,7 @@ def test_no_library_version_is_made_up(text: str) -> None:
 
 def cuda(standins: StandIns, scenario: str, limit_s: float = LONG, **env: str) -> Libcuda:
     host = HostWith({**standins.environment(scenario, standins.cuda()), **env})
-    found = read_libcuda(host, limit_s).facts["driver.libcuda"]
+    found = read_libcuda(host, Patience(start_s=limit_s)).facts["driver.libcuda"]
     assert isinstance(found, Libcuda)
     return found
 
@@ -270,7 +294,7 @@ def test_a_second_look_leaves_the_users_variables_out(standins: StandIns) -> Non
             "LD_PRELOAD": str(standins.cuda() / "libcuda.so.1"),
         }
     )
-    found = read_libcuda(host, LONG).facts["driver.libcuda"]
+    found = read_libcuda(host, FULL).facts["driver.libcuda"]
     assert found.code == 804
     assert found.clean_path != found.path
 
@@ -290,7 +314,7 @@ def test_a_child_that_is_cut_short_keeps_its_lines() -> None:
     said = cut_short(
         {"kind": "loaded", "path": "/x/libcuda.so.1"}, {"kind": "calling", "call": "cuInit"}
     )
-    found = read_libcuda(RecordedHost(inside={"cuda.py": said}), LONG).facts["driver.libcuda"]
+    found = read_libcuda(RecordedHost(inside={"cuda.py": said}), FULL).facts["driver.libcuda"]
     assert (found.path, found.hung) == ("/x/libcuda.so.1", "cuInit")
 
 
@@ -304,7 +328,7 @@ def test_the_release_stands_in_the_real_name(path: str, version: str) -> None:
 
 def test_what_lies_between_every_two_gpus_is_told(standins: StandIns) -> None:
     said = "count = 3\np2p = 0\np2p_nvlink = 5\ntopology = 30\ngpu1.p2p = 1\n"
-    looked = read_nvml(HostWith(standins.environment(said, standins.nvml())), 60)
+    looked = read_nvml(HostWith(standins.environment(said, standins.nvml())), FULL)
     pairs = looked.facts["driver.pairs"]
     assert [(one.first, one.second, one.p2p) for one in pairs] == [
         (0, 1, "ok"),
@@ -316,16 +340,16 @@ def test_what_lies_between_every_two_gpus_is_told(standins: StandIns) -> None:
 
 
 def test_between_many_gpus_nothing_is_asked_and_that_is_said(standins: StandIns) -> None:
-    looked = read_nvml(HostWith(standins.environment("count = 17", standins.nvml())), 60)
+    looked = read_nvml(HostWith(standins.environment("count = 17", standins.nvml())), FULL)
     assert "driver.pairs" not in looked.facts
     assert [gap.why for gap in looked.gaps] == ["between 17 GPUs it is not asked"]
-    whole = read_nvml(HostWith(standins.environment("count = 16", standins.nvml())), 60)
+    whole = read_nvml(HostWith(standins.environment("count = 16", standins.nvml())), FULL)
     assert len(whole.facts["driver.pairs"]) == 120
 
 
 def test_a_hang_between_two_gpus_takes_nothing_from_what_was_told(standins: StandIns) -> None:
     said = "count = 2\nnvmlDeviceGetP2PStatus = hang\n"
-    looked = read_nvml(HostWith(standins.environment(said, standins.nvml())), 1.5)
+    looked = read_nvml(HostWith(standins.environment(said, standins.nvml())), Patience(call_s=1.5))
     assert looked.facts["driver.nvml"].hung == "nvmlDeviceGetP2PStatus"
     assert [gpu.name for gpu in looked.facts["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
     assert "driver.pairs" not in looked.facts
@@ -333,6 +357,63 @@ def test_a_hang_between_two_gpus_takes_nothing_from_what_was_told(standins: Stan
 
 def test_excluded_gpus_and_confidential_computing_are_told(standins: StandIns) -> None:
     said = "excluded = 2\nconfidential = 1\nconfidential_ready = 0\n"
-    facts = read_nvml(HostWith(standins.environment(said, standins.nvml())), 60).facts
+    facts = read_nvml(HostWith(standins.environment(said, standins.nvml())), FULL).facts
     assert (facts["driver.excluded"], facts["driver.confidential"]) == (2, True)
     assert facts["driver.confidential_ready"] is False
+
+
+@pytest.mark.parametrize("code", [3, 13, 25])
+def test_what_every_gpu_has_is_never_unsupported(standins: StandIns, code: int) -> None:
+    calls = ("Name", "UUID", "PciInfo_v3", "CudaComputeCapability")
+    seen = asked(standins, "\n".join(f"nvmlDeviceGet{call} = {code}" for call in calls))
+    fields = ("name", "uuid", "bus_id", "device_id", "capability")
+    assert gpus(seen)[0].unsupported == ()
+    assert gaps(seen) == {f"gpus.0.{one}": f"NVML refused it with code {code}" for one in fields}
+
+
+def test_a_gpu_without_memory_of_its_own_says_so_by_not_supported_alone(
+    standins: StandIns,
+) -> None:
+    both = "nvmlDeviceGetMemoryInfo = {0}\nnvmlDeviceGetMemoryInfo_v2 = {0}"
+    shared = asked(standins, both.format(3))
+    assert "memory_bytes" in gpus(shared)[0].unsupported
+    assert not shared.gaps
+    assert "gpus.0.memory_bytes" in gaps(asked(standins, both.format(13)))
+
+
+def test_a_hang_is_seen_through_a_recording_as_well(standins: StandIns) -> None:
+    env = standins.environment("gpu0.nvmlDeviceGetName = hang", standins.nvml())
+    seen = read_nvml(RecordingHost(HostWith(env)), Patience(call_s=1.5))
+    assert (nvml(seen).hung, nvml(seen).hung_gpu) == ("nvmlDeviceGetName", 0)
+
+
+def test_the_instances_of_a_gpu_are_not_known_where_one_is_refused(standins: StandIns) -> None:
+    seen = asked(standins, "mig = 1\nmig_devices = 2\nnvlinks = 0\ngpu1.nvmlDeviceGetUUID = 999")
+    assert gpus(seen)[0].mig_devices is not None
+    refused = asked(standins, "mig = 1\nmig_devices = 2\nnvmlDeviceGetMigDeviceHandleByIndex = 4")
+    assert gpus(refused)[0].mig_devices is None
+    assert "code 4" in gaps(refused)["gpus.0.mig_devices"]
+
+
+def test_links_after_one_that_is_refused_are_not_taken_for_missing(standins: StandIns) -> None:
+    seen = asked(standins, "nvmlDeviceGetNvLinkState = 23")
+    assert gpus(seen)[0].nvlink_down is None
+    assert "code 23" in gaps(seen)["gpus.0.nvlink_down"]
+
+
+def test_what_is_refused_between_two_gpus_has_its_reason(standins: StandIns) -> None:
+    seen = asked(standins, "count = 2\nnvmlDeviceGetP2PStatus = 23")
+    assert seen.facts["driver.pairs"][0].p2p is None
+    assert gaps(seen) == {"driver.pairs.0.p2p": "NVML refused it with code 23"}
+
+
+@pytest.mark.parametrize("scenario", ["", "gpu0.nvmlDeviceGetName = hang", "nvmlInit = crash"])
+def test_whoever_waits_is_told_of_each_call_and_of_its_end(
+    standins: StandIns, scenario: str
+) -> None:
+    told: list[tuple[str, bool]] = []
+    host = HostWith(standins.environment(scenario, standins.nvml()))
+    read_nvml(host, Patience(call_s=1.5), lambda *note: told.append(note))
+    assert ("the driver: nvmlInit", True) in told
+    begun = [what for what, going in told if going]
+    assert sorted(begun) == sorted(what for what, going in told if not going)

@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
-from cudadoctor.facts import Gap, Libcuda, Nvml, Smi
+from cudadoctor.facts import Gap, Libcuda, Nvml, Smi, is_start
 from cudadoctor.host import Host, aside
 from cudadoctor.probes import Looked
 from cudadoctor.probes.kernel import read_kernel
@@ -16,40 +14,16 @@ from cudadoctor.probes.libfiles import DriverFiles, is_real
 from cudadoctor.probes.packages import is_driver
 from cudadoctor.probes.platform import wsl_of
 from cudadoctor.probes.smi_place import find_smi
+from cudadoctor.probes.streamed import Patience, Progress, unheard
 
 _REFUSALS = frozenset({4, 15, 16, 17, 18})
 """NVML's codes for no permission, lost, reset required, blocked and version mismatch."""
 NOT_THERE = "cannot open shared object file: No such file or directory"
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait, in seconds.
-
-    beside_s: nvidia-smi is started beside an NVML that is silent for so long. total_s: for all
-    together. conclusive: the limits are so long that silence means a sick driver.
-    """
-
-    nvml_s: float
-    smi_s: float
-    beside_s: float
-    total_s: float
-    conclusive: bool
-
-    def capped(self, timeout_s: float | None) -> Patience:
-        """With the user's own limit for each probe; a shorter one proves nothing."""
-        if timeout_s is None or timeout_s >= self.nvml_s:
-            return self
-        return Patience(
-            nvml_s=timeout_s,
-            smi_s=min(self.smi_s, timeout_s),
-            beside_s=min(self.beside_s, timeout_s / 2),
-            total_s=min(self.total_s, timeout_s + 1),
-            conclusive=False,
-        )
-
-
-FAST = Patience(nvml_s=4.0, smi_s=3.4, beside_s=1.5, total_s=5.2, conclusive=False)
-FULL = Patience(nvml_s=60.0, smi_s=15.0, beside_s=1.5, total_s=70.0, conclusive=True)
+FAST = Patience(nvml_s=4.0, smi_s=3.4, total_s=5.2)
+"""Shorter than any silence that would prove something: what has not answered is a gap."""
+FULL = Patience()
 
 
 class _Task:
@@ -77,27 +51,35 @@ class _Task:
 
 
 def read_driver(
-    host: Host, fast: bool, timeout_s: float | None = None, patience: Patience | None = None
+    host: Host,
+    fast: bool,
+    timeout_s: float | None = None,
+    patience: Patience | None = None,
+    progress: Progress = unheard,
 ) -> Looked:
     """All facts under `driver`, and `gpus`. timeout_s: caps each wait."""
     patience = (patience or (FAST if fast else FULL)).capped(timeout_s)
     started = time.monotonic()
     until = started + patience.total_s
     files = DriverFiles(host)
-    kernel = _Task(lambda: read_kernel(host, fast=fast, limit_s=patience.nvml_s))
-    cuda = _Task(lambda: _cuda(host, files, patience))
-    nvml = _Task(lambda: _nvml(host, files, patience))
+    limit_s = min(patience.nvml_s, patience.start_s)
+    kernel = _Task(lambda: read_kernel(host, fast=fast, limit_s=limit_s))
+    cuda = _Task(lambda: _cuda(host, files, patience, progress))
+    nvml = _Task(lambda: _nvml(host, files, patience, progress))
     first = nvml.wait(started + patience.beside_s)
     smi = None
     if first is None or needs_smi(first):
         smi = _Task(lambda: _smi(host, patience))
-    answered = nvml.wait(until) or _late("driver.nvml")
+    answered = nvml.wait(until) or _late("driver.nvml", "gpus")
     parts = [
         kernel.wait(until) or _late("driver.kernel"),
         cuda.wait(until) or _late("driver.libcuda"),
     ]
     if smi is not None and needs_smi(answered):
-        parts.append(smi.wait(until) or _late("driver.smi"))
+        # Beside a driver that started and then hung, it would only hang in its turn.
+        hung = answered.facts.get("driver.nvml", Nvml()).hung
+        enough = until if not hung or is_start(hung) else time.monotonic() + patience.beside_s
+        parts.append(smi.wait(min(until, enough)) or _late("driver.smi"))
     else:
         path = find_smi(host)
         parts.append(Looked(facts={"driver.smi": Smi(found=path is not None, path=path)}))
@@ -108,26 +90,26 @@ def needs_smi(nvml: Looked) -> bool:
     """Whether NVML left open what nvidia-smi may still tell."""
     said = nvml.facts.get("driver.nvml", Nvml())
     whole = said.code == 0 and said.signal is None and said.hung is None
-    return not (whole and "gpus" in nvml.facts and "driver.reported" in nvml.facts)
+    gpus = nvml.facts.get("gpus")
+    named = gpus is not None and all(gpu.name or gpu.code for gpu in gpus)
+    return not (whole and named and "driver.reported" in nvml.facts)
 
 
-def _nvml(host: Host, files: DriverFiles, patience: Patience) -> Looked:
+def _nvml(host: Host, files: DriverFiles, patience: Patience, progress: Progress) -> Looked:
     if files.may_load("libnvidia-ml.so.1"):
         from cudadoctor.probes.nvml import read_nvml
 
-        return read_nvml(host, patience.nvml_s, conclusive=patience.conclusive)
+        return read_nvml(host, patience, progress)
     why = f"libnvidia-ml.so.1: {NOT_THERE}"
     gap = Gap(fact="gpus", why=f"NVML cannot be loaded: {why}")
     return Looked(facts={"driver.nvml": Nvml(loads=False, why=why)}, gaps=(gap,))
 
 
-def _cuda(host: Host, files: DriverFiles, patience: Patience) -> Looked:
+def _cuda(host: Host, files: DriverFiles, patience: Patience, progress: Progress) -> Looked:
     if files.may_load("libcuda.so.1"):
         from cudadoctor.probes.libcuda import read_libcuda
 
-        # Two children at most, one after the other: together they stay within the limit of all.
-        total = 0.95 * patience.total_s
-        return read_libcuda(host, patience.nvml_s, conclusive=patience.conclusive, total_s=total)
+        return read_libcuda(host, patience, progress)
     absent = Libcuda(loads=False, why=f"libcuda.so.1: {NOT_THERE}")
     return Looked(facts={"driver.libcuda": absent})
 
@@ -138,11 +120,11 @@ def _smi(host: Host, patience: Patience) -> Looked:
     # Its parsers are loaded where there is something to parse: not on a machine without a GPU.
     from cudadoctor.probes.smi import read_smi
 
-    return read_smi(host, patience.smi_s, conclusive=patience.conclusive)
+    return read_smi(host, patience)
 
 
-def _late(path: str) -> Looked:
-    return Looked(gaps=(Gap(fact=path, why="no answer in time"),))
+def _late(*paths: str) -> Looked:
+    return Looked(gaps=tuple(Gap(fact=path, why="no answer in time") for path in paths))
 
 
 def _merged(parts: list[Looked]) -> Looked:
@@ -154,7 +136,7 @@ def _merged(parts: list[Looked]) -> Looked:
         before = facts.get("gpus")
         facts.update(part.facts)
         origins.update(part.origins)
-        gaps += part.gaps
+        gaps = [*part.gaps, *gaps]
         if before and "gpus" in part.facts:
             facts["gpus"] = _both(part.facts["gpus"], before)
     return Looked(facts=facts, origins=origins, gaps=tuple(gaps))
@@ -205,7 +187,7 @@ def _answers(facts: dict[str, Any]) -> bool:
     smi = facts.get("driver.smi", Smi())
     counted = cuda.code == 0 and (cuda.count or 0) > 0
     # 15, 16 and 18 are words of the kernel module too: a GPU lost, a reset due, a mismatch.
-    spoke = nvml.code in (0, 15, 16, 18)
+    spoke = nvml.started or nvml.code in (15, 16, 18)
     return spoke or counted or (smi.code == 0 and "driver.reported" in facts)
 
 

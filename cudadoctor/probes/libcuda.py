@@ -10,7 +10,7 @@ from packaging.version import Version
 from cudadoctor.facts import Libcuda
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
-from cudadoctor.probes.streamed import Streamed, streamed
+from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
 from cudadoctor.versions import DriverVersion, cuda_from_int, driver_of
 
 UNCLEAN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
@@ -19,35 +19,37 @@ UNCLEAN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
 _FILE_VERSION = re.compile(r"\.so\.(\d{3}\.\d{1,4}(?:\.\d{1,4})?)$")
 
 
-def read_libcuda(
-    host: Host, timeout_s: float, *, conclusive: bool = True, total_s: float | None = None
-) -> Looked:
+def read_libcuda(host: Host, patience: Patience, progress: Progress = unheard) -> Looked:
     """Ask libcuda to start and to count GPUs; where that fails, ask again in a clean environment.
 
-    conclusive: the limit is so long that silence means a sick driver; else it is only a gap.
-    total_s: for both looks together.
+    Both children together stay within the limit of all.
     """
     notes = Notes()
-    until = time.monotonic() + (total_s or 2 * timeout_s)
-    said = streamed(host.inside("cuda.py", timeout_s=timeout_s))
+    until = time.monotonic() + 0.95 * patience.total_s
+    limit_s = patience.nvml_s
+    said = asked(host, "cuda.py", patience=patience, timeout_s=limit_s, progress=progress)
     values = _values(said)
     clean = None
     spoiled = any(host.env.get(name) is not None for name in UNCLEAN)
-    if not (values.get("code") == 0 and values.get("count")) and not said.hung and spoiled:
+    if not (values.get("code") == 0 and values.get("count")) and not said.timed_out and spoiled:
         env = {name: value for name, value in host.env.items() if name not in UNCLEAN}
-        left = min(timeout_s, max(0.1, until - time.monotonic()))
-        clean = streamed(host.inside("cuda.py", timeout_s=left, env=env))
-    elif not said.hung and not spoiled and values.get("code") is not None:
+        left = min(limit_s, max(0.1, until - time.monotonic()))
+        clean = asked(host, "cuda.py", patience=patience, timeout_s=left, env=env)
+    elif not said.timed_out and not spoiled and values.get("code") is not None:
         clean = said  # the environment was clean already
-    notes.fact("driver.libcuda", libcuda_from(said, clean, conclusive), "libcuda")
-    why = _why_not(said, timeout_s)
-    if why:
-        notes.gap("driver.libcuda.code", why)
-        notes.gap("driver.libcuda.count", why)
+    notes.fact("driver.libcuda", libcuda_from(said, clean), "libcuda")
+    for fact in ("code", "count", "version"):
+        why = _why_not(said, fact)
+        if why:
+            notes.gap(f"driver.libcuda.{fact}", why)
+    if said.unsure:
+        notes.gap("driver.libcuda.hung", said.stopped("libcuda"))
+    if clean is not None and not clean.done:
+        notes.gap("driver.libcuda.clean_code", clean.stopped("libcuda"))
     return notes.looked()
 
 
-def libcuda_from(said: Streamed, clean: Streamed | None, conclusive: bool = True) -> Libcuda:
+def libcuda_from(said: Streamed, clean: Streamed | None) -> Libcuda:
     """The facts in what the first child and the clean one printed."""
     values = _values(said)
     path = _path(said)
@@ -62,7 +64,8 @@ def libcuda_from(said: Streamed, clean: Streamed | None, conclusive: bool = True
         code=values.get("code"),
         version=_cuda(values.get("version")),
         count=_count(values.get("count")),
-        hung=(said.call or "starting the process") if said.hung and conclusive else None,
+        count_code=values.get("count-code"),
+        hung=said.call if said.hung else None,
         signal=said.signal,
         clean_code=cleaned.get("code"),
         clean_path=_path(clean) if clean is not None and failed else None,
@@ -94,11 +97,22 @@ def _count(value: int | None) -> int | None:
     return value if value is not None and 0 <= value <= 256 else None
 
 
-def _why_not(said: Streamed, timeout_s: float) -> str | None:
+_CALLS = {"code": "cuInit", "count": "cuDeviceGetCount", "version": "cuDriverGetVersion"}
+
+
+def _why_not(said: Streamed, fact: str) -> str | None:
+    """Why libcuda did not tell this; None where it did."""
+    values, call = _values(said), _CALLS[fact]
+    value = values.get(fact)
+    if value is not None:
+        known = {"code": value, "count": _count(value), "version": _cuda(value)}[fact]
+        return f"{call} answered {value}, which cannot be" if known is None else None
     if said.last("not-loaded"):
         return f"libcuda cannot be loaded: {said.last('not-loaded').get('why')}"
-    if said.hung:
-        return f"{said.call or 'libcuda'}: no answer within {timeout_s:g} s"
+    refused = values.get(f"{fact}-code")
+    if refused is not None:
+        return f"{call} failed with {refused}"
     if not said.done:
-        return f"{said.call or 'the process that asks libcuda'}: {said.why}"
-    return None
+        return said.stopped("libcuda")
+    code = values.get("code")
+    return f"cuInit failed with {code}" if fact == "count" and code else f"libcuda has no {call}"

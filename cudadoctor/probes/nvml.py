@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from collections.abc import Callable
+from typing import Any
 
+import msgspec
 from packaging.version import Version
 
 from cudadoctor.facts import Gpu, Nvml
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
-from cudadoctor.probes.nvml_gpu import gpu_from
+from cudadoctor.probes.nvml_gpu import UNSUPPORTED, gpu_from, refusal
 from cudadoctor.probes.nvml_pairs import note_pairs
-from cudadoctor.probes.streamed import Streamed, streamed
+from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
 from cudadoctor.versions import DriverVersion, cuda_from_int, driver_of
 
 SOURCE = "NVML"
 MOST_GPUS = 256
-ABSENT = "libnvidia-ml.so.1: no such library in the folders that the loader searches"
-SLOW = "without persistence mode many GPUs can need 30 s"
+LEAST_S = 0.3
+"""A child that has less time need not be started."""
 
 
-def read_nvml(host: Host, timeout_s: float, *, conclusive: bool = True) -> Looked:
-    """Ask NVML for everything it knows, in a child that is abandoned after the limit.
+def read_nvml(host: Host, patience: Patience, progress: Progress = unheard) -> Looked:
+    """Ask NVML for everything it knows, in a child that is abandoned where it hangs.
 
-    conclusive: the limit is so long that silence means a sick driver; else it is only a gap.
+    What the others are is asked again without a GPU that the child did not survive.
     """
+    until = time.monotonic() + patience.nvml_s
     # Without the module the child still says whether the library loads, and which release it is.
-    said = streamed(host.inside("nvml.py", module_folder() or "", timeout_s=timeout_s))
-    return nvml_facts(said, timeout_s, conclusive=conclusive)
+    words = ["nvml.py", module_folder() or ""]
+    said = [asked(host, *words, patience=patience, timeout_s=patience.nvml_s, progress=progress)]
+    # The driver has started once: it gets no half minute for it again.
+    sooner = msgspec.structs.replace(patience, start_s=patience.call_s)
+    left_out: list[str] = []
+    while said[-1].fatal_gpu and (left := until - time.monotonic()) > LEAST_S:
+        left_out.append(str(said[-1].gpu))
+        again = (*words, ",".join(left_out))
+        said.append(asked(host, *again, patience=sooner, timeout_s=left, progress=progress))
+    return nvml_facts(*said)
 
 
 def module_folder() -> str | None:
@@ -45,24 +58,35 @@ def module_folder() -> str | None:
     return os.path.dirname(folder) if name == "__init__.py" else folder
 
 
-def nvml_facts(said: Streamed, timeout_s: float, *, conclusive: bool = True) -> Looked:
-    """The facts in what the child printed, whole or cut short."""
+def nvml_facts(first: Streamed, *again: Streamed) -> Looked:
+    """The facts in what the child printed, whole or cut short.
+
+    again: what later ones printed, each without the GPU that ended the one before.
+    """
     notes = Notes()
-    notes.fact("driver.nvml", _nvml(said, conclusive), "libnvidia-ml")
-    system = {str(line.get("name")): line.get("value") for line in said.of("system")}
+    notes.fact("driver.nvml", _nvml(first), "libnvidia-ml")
+    whole = (first, *again)
+    system: dict[str, dict[str, Any]] = {}
+    for line in (line for said in whole for line in said.of("system")):
+        system.setdefault(str(line.get("name")), line)
     _note_driver(notes, system)
-    gpus = _gpus(notes, said)
+    gpus = _gpus(notes, whole, system.get("count", {}).get("value"))
     notes.fact("gpus", gpus, SOURCE)
-    note_pairs(notes, said, gpus)
-    why = _why_not_more(said, timeout_s, conclusive)
+    note_pairs(notes, first, gpus)
+    stopped = {said.gpu: said.stopped("NVML") for said in whole if said.gpu is not None}
+    for index, why in stopped.items():
+        notes.gap(f"gpus.{index}", why)
+    if first.unsure:
+        notes.gap("driver.nvml.hung", first.stopped("NVML"))
+    why = _why_not_more(whole[-1])
     if why:
-        each = (f"gpus.{gpu.index}" for gpu in gpus or ())
-        for path in ("driver.nvml.code", "driver.reported", "driver.cuda", "gpus", *each):
+        each = (f"gpus.{gpu.index}" for gpu in gpus or () if gpu.index not in stopped)
+        for path in (*_TOLD_BY_NVML, "gpus", *each):
             notes.gap(path, why)
     return notes.looked()
 
 
-def _nvml(said: Streamed, conclusive: bool) -> Nvml:
+def _nvml(said: Streamed) -> Nvml:
     loaded, unloaded = said.last("loaded"), said.last("not-loaded")
     decided = said.last("no-count") or said.last("init")
     system = {str(line.get("name")): line.get("value") for line in said.of("system")}
@@ -76,7 +100,8 @@ def _nvml(said: Streamed, conclusive: bool) -> Nvml:
         call=said.call if said.signal else _text(decided.get("call")),
         message=str(message) if message else None,
         version=library_version(str(system.get("version") or "")),
-        hung=_asked_call(said) if said.hung and conclusive else None,
+        hung=said.call if said.hung else None,
+        hung_gpu=said.gpu if said.hung else None,
         signal=said.signal,
         count=_count(system.get("count")),
     )
@@ -84,10 +109,6 @@ def _nvml(said: Streamed, conclusive: bool) -> Nvml:
 
 def _text(value: object) -> str | None:
     return str(value) if value else None
-
-
-def _asked_call(said: Streamed) -> str:
-    return said.call or "starting the process that asks NVML"
 
 
 def library_version(text: str) -> DriverVersion | None:
@@ -100,71 +121,82 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and 0 <= value <= MOST_GPUS else None
 
 
-def _note_driver(notes: Notes, system: dict[str, object]) -> None:
-    driver = system.get("driver")
-    if isinstance(driver, str):
-        try:
-            notes.fact("driver.reported", DriverVersion(driver.strip()), SOURCE)
-        except ValueError:
-            notes.gap("driver.reported", f"NVML named the driver {driver[:40]!r}")
-    cuda = _cuda(system.get("cuda"))
-    if cuda is None and system.get("cuda") is not None:
-        notes.gap("driver.cuda", f"NVML named the CUDA version {system['cuda']!r}"[:120])
-    notes.fact("driver.cuda", cuda, SOURCE)
-    _note_settings(notes, system)
-    count = system.get("count")
+def _note_driver(notes: Notes, system: dict[str, dict[str, Any]]) -> None:
+    """What it says of the driver as a whole, and why it does not where it should."""
+    for name, (path, convert) in _OF_THE_DRIVER.items():
+        line = system.get(name, {})
+        code, value = line.get("code"), line.get("value")
+        known = convert(value)
+        if known is None and value is not None:
+            notes.gap(path, f"NVML answered {value!r}"[:80] + ", which cannot be")
+        elif code is not None and (code not in UNSUPPORTED or name in _ALWAYS_TOLD):
+            notes.gap(path, refusal(code))
+        elif not path.startswith("driver.nvml."):
+            notes.fact(path, known, SOURCE)
+    count = system.get("count", {}).get("value")
     if count is not None and _count(count) is None:
-        notes.gap("driver.nvml.count", f"NVML counts {count} GPUs, which cannot be")
         notes.gap("gpus", f"NVML counts {count} GPUs, which cannot be")
 
 
-def _note_settings(notes: Notes, system: dict[str, object]) -> None:
-    """What a setting of the module or of the processor does to the GPUs; unsupported is no gap."""
-    notes.fact("driver.excluded", _count(system.get("excluded")), SOURCE)
-    for name in ("confidential", "confidential_ready"):
-        value = system.get(name)
-        if isinstance(value, int) and 0 <= value <= 1:
-            notes.fact(f"driver.{name}", value == 1, SOURCE)
+def _reported(value: object) -> DriverVersion | None:
+    try:
+        return DriverVersion(value.strip()) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _switch(value: object) -> bool | None:
+    return value == 1 if type(value) is int and 0 <= value <= 1 else None
 
 
 def _cuda(value: object) -> Version | None:
     return cuda_from_int(value) if isinstance(value, int) and 1000 <= value < 100_000 else None
 
 
-def _gpus(notes: Notes, said: Streamed) -> tuple[Gpu, ...] | None:
-    """The GPUs whose handle was asked; () only where NVML counted none."""
-    answers: dict[int, list[dict[str, object]]] = {}
-    for line in said.of("gpu"):
-        index = line.get("index")
-        if type(index) is int and 0 <= index < MOST_GPUS:
-            answers.setdefault(index, []).append(line)
-    count = next((x.get("value") for x in said.of("system") if x.get("name") == "count"), None)
-    if not answers:
-        return () if count == 0 else None
-    if _count(count) is None:
+_TOLD_BY_NVML = (
+    *("driver.nvml.code", "driver.nvml.version", "driver.nvml.count", "driver.reported"),
+    *("driver.cuda", "driver.excluded", "driver.confidential"),
+)
+_ALWAYS_TOLD = ("version", "driver", "cuda")
+_OF_THE_DRIVER: dict[str, tuple[str, Callable[[object], object]]] = {
+    "version": ("driver.nvml.version", lambda value: library_version(str(value or ""))),
+    "count": ("driver.nvml.count", _count),
+    "driver": ("driver.reported", _reported),
+    "cuda": ("driver.cuda", _cuda),
+    "excluded": ("driver.excluded", _count),
+    "confidential": ("driver.confidential", _switch),
+    "confidential_ready": ("driver.confidential_ready", _switch),
+}
+"""What the child asks of the driver as a whole -> the fact, and the value if it can be."""
+
+
+def _gpus(notes: Notes, whole: tuple[Streamed, ...], count: object) -> tuple[Gpu, ...] | None:
+    """All GPUs that NVML counts, also those that nobody came to ask about."""
+    counted = _count(count)
+    if counted is None:
         return None
+    answers: dict[int, list[dict[str, Any]]] = {index: [] for index in range(counted)}
+    for line in (line for said in whole for line in said.of("gpu")):
+        index = line.get("index")
+        if type(index) is int and index in answers:
+            answers[index].append(line)
     gpus = []
-    for index, lines in sorted(answers.items()):
+    for index, lines in answers.items():
         gpu, gaps = gpu_from(index, lines)
         gpus.append(gpu)
         for field, why in gaps:
-            notes.gap(f"gpus.{index}.{field}", why)
+            notes.gap(f"gpus.{index}.{field}" if field else f"gpus.{index}", why)
     return tuple(gpus)
 
 
-def _why_not_more(said: Streamed, timeout_s: float, conclusive: bool) -> str:
+def _why_not_more(said: Streamed) -> str:
     """What kept NVML from telling everything; "" where nothing did."""
     unloaded, broken = said.last("not-loaded"), said.last("no-module")
     if unloaded:
         return f"NVML cannot be loaded: {unloaded.get('why')}"
     if broken:
         return f"pynvml cannot be imported: {broken.get('why')}"
-    if said.done:
-        return _refused(said)
-    if said.hung:
-        slow = "" if conclusive else f"; {SLOW}"
-        return f"{_asked_call(said)}: no answer within {timeout_s:g} s{slow}"
-    return f"{said.call or 'the process that asks NVML'}: {said.why}"
+    return _refused(said) if said.done else said.stopped("NVML")
 
 
 def _refused(said: Streamed) -> str:

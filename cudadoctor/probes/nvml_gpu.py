@@ -11,6 +11,15 @@ from cudadoctor.facts import Gpu, GpuProcess
 
 UNSUPPORTED = (3, 13, 25)
 """Not supported, function not found, struct version not known: an older driver or another GPU."""
+EVERY_GPU_HAS: dict[str, tuple[int, ...]] = {
+    "name": (),
+    "uuid": (),
+    "pci": (),
+    "capability": (),
+    "memory": (3,),
+}
+"""Answers that no GPU lacks, with the refusals that are an answer all the same: a GPU that shares
+the memory of the processor has none of its own."""
 GONE = (15, 16)
 """Lost, and waiting for a reset: said of the GPU, not of the question."""
 
@@ -28,7 +37,7 @@ class _ImpossibleError(ValueError):
 def gpu_from(
     index: int, lines: Iterable[dict[str, object]]
 ) -> tuple[Gpu, tuple[tuple[str, str], ...]]:
-    """The GPU, and (field, why) for each field that should be known and is not."""
+    """The GPU, and (field, why) for each field that should be known and is not; "" for all."""
     fields: Fields = {}
     unsupported: list[str] = []
     gaps: list[tuple[str, str]] = []
@@ -37,18 +46,21 @@ def gpu_from(
         asked, code = str(line.get("field")), _code(line.get("code", 0))
         if asked == "handle":
             fields["code"] = code if code else None
+            if code:
+                words = f" ({line['words']})" if line.get("words") else ""
+                gaps.append(("", f"nvmlDeviceGetHandleByIndex: {refusal(code)}{words}"))
         elif asked not in FIELDS:
             continue
-        elif code in UNSUPPORTED:
+        elif code in EVERY_GPU_HAS.get(asked, UNSUPPORTED):
             unsupported += FIELDS[asked][0]
         elif code:
-            gaps += [(name, _refusal(code)) for name in FIELDS[asked][0]]
+            gaps += [(name, refusal(code)) for name in FIELDS[asked][0]]
         else:
             _take(fields, gaps, asked, line.get("value"))
-    unsupported += fields.pop("unsupported", [])
-    fields["code"] = fields.get("code") or _lost_meanwhile(told)
+            unsupported += fields.pop("unsupported", [])
+    fields["code"] = fields.get("code") or _gone(told)
     gpu = Gpu(index=index, unsupported=tuple(dict.fromkeys(unsupported)), **fields)
-    return gpu, tuple(gaps)
+    return gpu, tuple((name, why) for name, why in gaps if name not in fields)
 
 
 def _code(value: object) -> int:
@@ -56,18 +68,13 @@ def _code(value: object) -> int:
     return value if type(value) is int else -1
 
 
-def _refusal(code: object) -> str:
+def refusal(code: object) -> str:
     return "NVML's answer could not be read" if code == -1 else f"NVML refused it with code {code}"
 
 
-def _lost_meanwhile(told: list[dict[str, object]]) -> int | None:
-    """The code of a GPU that answered first and then nothing any more: it is gone since.
-
-    One refused question between two answers is a whim of the driver, and so is the last one alone.
-    """
-    last = {_code(line.get("code", 0)) for line in told[-2:]}
-    code = _code(told[-1].get("code", 0)) if len(told) > 1 else 0
-    return code if code in GONE and last == {code} else None
+def _gone(told: list[dict[str, object]]) -> int | None:
+    """The code of a GPU that any answer calls lost or waiting for a reset."""
+    return next((code for line in told if (code := _code(line.get("code", 0))) in GONE), None)
 
 
 def _take(fields: Fields, gaps: list[tuple[str, str]], asked: str, value: object) -> None:
@@ -133,9 +140,9 @@ def _memory(value: Any) -> Fields:
         "memory_used_bytes": _whole(value["used"], 0, total),
     }
     reserved = value.get("reserved")
-    if type(reserved) is int and 0 <= reserved <= total:
-        fields["memory_reserved_bytes"] = reserved
-    return fields
+    if reserved is None:  # an older driver, which counts it as used
+        return fields | {"unsupported": ["memory_reserved_bytes"]}
+    return fields | {"memory_reserved_bytes": _whole(reserved, 0, total)}
 
 
 def _remap(value: Any) -> Fields:
@@ -185,7 +192,7 @@ FIELDS: dict[str, tuple[list[str], Callable[[Any], Fields]]] = {
     "uuid": _words("uuid"),
     "pci": (["bus_id", "device_id"], _pci),
     "capability": (["capability"], _capability),
-    "memory": (["memory_bytes", "memory_used_bytes"], _memory),
+    "memory": (["memory_bytes", "memory_used_bytes", "memory_reserved_bytes"], _memory),
     "mig": _now_and_pending("mig", "mig_pending"),
     "mig_devices": (["mig_devices"], _mig_devices),
     "compute_mode": _named("compute_mode", _COMPUTE_MODES),

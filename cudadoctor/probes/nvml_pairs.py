@@ -6,11 +6,13 @@ from typing import Any
 
 from cudadoctor.facts import Gpu, GpuPair
 from cudadoctor.probes import Notes
+from cudadoctor.probes.nvml_gpu import UNSUPPORTED, refusal
 from cudadoctor.probes.streamed import Streamed
 
 SOURCE = "NVML"
 MOST_GPUS = 256
 P2P = ("ok", "chipset", "gpu", "topology", "disabled", "unsupported", "unknown")
+_FACTS = {"read": "p2p", "write": "p2p", "nvlink": "nvlink", "level": "level"}
 LEVELS: dict[int, Any] = {
     0: "internal",
     10: "switch",
@@ -32,8 +34,12 @@ def note_pairs(notes: Notes, said: Streamed, gpus: tuple[Gpu, ...] | None) -> No
     elif not said.last("all-pairs"):
         notes.gap("driver.pairs", "NVML was not asked to its end") if live else None
     else:
-        found = (pair_from(line) for line in said.of("pair"))
-        notes.fact("driver.pairs", tuple(one for one in found if one is not None), SOURCE)
+        pairs = [(pair, line) for line in said.of("pair") if (pair := pair_from(line)) is not None]
+        notes.fact("driver.pairs", tuple(pair for pair, _ in pairs), SOURCE)
+        for place, (_, line) in enumerate(pairs):
+            for name, code in dict(line.get("refused") or {}).items():
+                if code not in UNSUPPORTED and name in _FACTS:
+                    notes.gap(f"driver.pairs.{place}.{_FACTS[name]}", refusal(code))
 
 
 def pair_from(line: dict[str, Any]) -> GpuPair | None:

@@ -11,6 +11,7 @@ from cudadoctor.facts import Gpu, Smi
 from cudadoctor.host import Host, Ran
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.smi_place import find_smi
+from cudadoctor.probes.streamed import SLOW, Patience
 from cudadoctor.reports.smi import (
     FULL_QUERY,
     SMALL_QUERY,
@@ -34,25 +35,24 @@ class _Heard(msgspec.Struct, kw_only=True):
     code: int | None = None
     words: str | None = None
     silent: str | None = None
-    timed_out: bool = False
+    silent_s: float = 0.0
 
 
-def read_smi(host: Host, timeout_s: float, *, conclusive: bool = True) -> Looked:
-    """Ask nvidia-smi for what NVML did not tell; the limit is for all its calls together.
-
-    conclusive: the limit is so long that silence means a sick driver; else it is only a gap.
-    """
+def read_smi(host: Host, patience: Patience) -> Looked:
+    """Ask nvidia-smi for what NVML did not tell; its limit is for all its calls together."""
     notes = Notes()
     path = find_smi(host)
     if path is None:
         notes.fact("driver.smi", Smi(found=False), "PATH")
         return notes.looked()
-    heard = _asked(host, path, time.monotonic() + timeout_s)
-    _note(notes, path, heard, conclusive)
+    heard = _asked(host, path, time.monotonic() + patience.smi_s)
+    hung = heard.silent_s >= patience.start_s
+    _note(notes, path, heard, hung)
     if heard.silent:
-        slow = "" if conclusive else "; without persistence mode many GPUs can need 30 s"
+        slow = f"; {SLOW}" if heard.silent_s and not hung else ""
         why = f"nvidia-smi: {heard.silent}{slow}"
-        for fact in ("driver.smi.code", "driver.reported", "driver.cuda", "gpus"):
+        unsure = () if hung else ("driver.smi.hung",)
+        for fact in ("driver.smi.code", *unsure, "driver.reported", "driver.cuda", "gpus"):
             notes.gap(fact, why)
     return notes.looked()
 
@@ -83,7 +83,7 @@ def _take(heard: _Heard, host: Host, deadline: float, *argv: str) -> Ran | None:
     if ran.why or ran.missing or ran.signal:
         # Ended from outside, it has said nothing: neither that the driver works nor that it fails.
         heard.silent = ran.why or (f"ended by signal {ran.signal}" if ran.signal else NO_START)
-        heard.timed_out = ran.timed_out
+        heard.silent_s = ran.silent_s or 0.0
     elif ran.code is not None:
         worked = ran.code == 0 and said.code is None
         heard.worked = heard.worked or worked
@@ -139,14 +139,13 @@ def _has_word(line: str) -> bool:
     )
 
 
-def _note(notes: Notes, path: str, heard: _Heard, conclusive: bool) -> None:
-    hung = heard.timed_out if conclusive else False if heard.code is not None else None
+def _note(notes: Notes, path: str, heard: _Heard, hung: bool) -> None:
     smi = Smi(
         found=True,
         path=path,
         code=heard.code,
         message=None if heard.worked else heard.words,
-        hung=hung,
+        hung=True if hung else None if heard.silent_s else False,
     )
     notes.fact("driver.smi", smi, path)
     notes.fact("driver.reported", heard.said.driver, SOURCE)

@@ -2,63 +2,168 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import msgspec
 
-from cudadoctor.host import Ran
+from cudadoctor.facts import is_start
+from cudadoctor.host import Host, OnLine, Ran
+
+SLOW = "without persistence mode many GPUs can need 30 s"
+Progress = Callable[[str, bool], None]
+
+
+def unheard(_: str, __: bool) -> None:
+    """Nobody is told of what is waited for."""
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait for the driver, in seconds.
+
+    start_s, call_s: the time after which silence means a sick driver: of the load and the init,
+    which may start every GPU, and of each call after them. The others stop the wait and prove
+    nothing. nvml_s: for the child that asks NVML, and the one that asks libcuda. smi_s: for
+    nvidia-smi, which is started beside an NVML that is silent for beside_s. total_s: for all.
+    """
+
+    start_s: float = 60.0
+    call_s: float = 10.0
+    nvml_s: float = 72.0
+    smi_s: float = 62.0
+    beside_s: float = 1.5
+    total_s: float = 74.0
+
+    def capped(self, timeout_s: float | None) -> Patience:
+        """With the user's own limit for each probe."""
+        if timeout_s is None:
+            return self
+        return msgspec.structs.replace(
+            self,
+            nvml_s=min(self.nvml_s, timeout_s),
+            smi_s=min(self.smi_s, timeout_s),
+            beside_s=min(self.beside_s, timeout_s / 2),
+            total_s=min(self.total_s, timeout_s + 1),
+        )
+
+    def of(self, call: str) -> float:
+        """How long silence about this call is no proof."""
+        return self.start_s if is_start(call) else self.call_s
 
 
 class Streamed(msgspec.Struct, frozen=True, kw_only=True):
     """What a child said, and how it ended.
 
-    call: the last call that it announced and did not come back from. done: it came to its end.
-    hung: no answer within the limit. signal: what killed it. why: any other bad end.
+    call: the last call that it announced and did not come back from; gpu: which GPU that was about.
+    done: it came to its end. timed_out: it was given up. hung: so long after its call that the
+    driver is sick. signal: what killed it. why: any bad end, in words.
     """
 
-    lines: tuple[dict[str, object], ...] = ()
+    lines: tuple[dict[str, Any], ...] = ()
     call: str | None = None
+    gpu: int | None = None
     done: bool = False
+    timed_out: bool = False
     hung: bool = False
     signal: int | None = None
     why: str | None = None
 
-    def of(self, kind: str) -> tuple[dict[str, object], ...]:
+    def of(self, kind: str) -> tuple[dict[str, Any], ...]:
         """The lines of one kind, in order."""
         return tuple(line for line in self.lines if line["kind"] == kind)
 
-    def last(self, kind: str) -> dict[str, object]:
+    def last(self, kind: str) -> dict[str, Any]:
         """The last line of a kind, empty where there is none."""
         found = self.of(kind)
         return found[-1] if found else {}
 
+    @property
+    def unsure(self) -> bool:
+        """Whether it was cut off so that nobody knows if the driver hangs."""
+        return not (self.done or self.hung or self.signal)
 
-def streamed(ran: Ran) -> Streamed:
+    @property
+    def fatal_gpu(self) -> bool:
+        """Whether a question about one GPU ended it: without that one it may go further."""
+        return self.gpu is not None and (self.hung or not self.timed_out)
+
+    def stopped(self, process: str) -> str:
+        """Where and why it did not come to its end, as a sentence. process: what it is for."""
+        where = self.call or f"the process that asks {process}"
+        of_gpu = "" if self.gpu is None else f" of GPU {self.gpu}"
+        slow = f"; {SLOW}" if self.timed_out and not self.hung else ""
+        return f"{where}{of_gpu}: {self.why}{slow}"
+
+
+def asked(
+    host: Host,
+    script: str,
+    *args: str,
+    patience: Patience,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    progress: Progress = unheard,
+) -> Streamed:
+    """Run a script that announces each call to the driver. timeout_s: for all of it."""
+    under_way: list[str] = []
+    on_line = _waiting(patience, under_way, progress)
+    try:
+        ran = host.inside(script, *args, timeout_s=timeout_s, env=env, on_line=on_line)
+    finally:
+        for what in under_way:
+            progress(what, False)
+    return streamed(ran, patience)
+
+
+def _waiting(patience: Patience, under_way: list[str], progress: Progress) -> OnLine:
+    """Tells what is waited for, and gives each call its time."""
+
+    def on_line(text: str) -> float:
+        for what in under_way:
+            progress(what, False)
+        line = _line(text) or {}
+        call = _call(line)
+        under_way[:] = [f"the driver: {call}"] if call else []
+        for what in under_way:
+            progress(what, True)
+        return patience.of(call) if call else patience.start_s
+
+    return on_line
+
+
+def streamed(ran: Ran, patience: Patience = Patience()) -> Streamed:  # noqa: B008 - immutable
     """The lines of a child that ran; whatever is no line of ours is left out."""
-    lines = _lines(ran.stdout)
-    done = bool(lines) and lines[-1]["kind"] == "done"
+    lines = tuple(line for raw in ran.stdout.splitlines() if (line := _line(raw)) is not None)
     last = lines[-1] if lines else {}
-    call = last.get("call") if last.get("kind") == "calling" else None
+    done = last.get("kind") == "done"
+    call, gpu = _call(last), last.get("gpu")
+    timed_out = ran.timed_out and not done
+    silent_s = ran.silent_s or 0.0
     return Streamed(
-        lines=tuple(lines),
-        call=str(call) if call else None,
+        lines=lines,
+        call=call,
+        gpu=gpu if call and type(gpu) is int else None,
         done=done,
-        hung=ran.timed_out and not done,
+        timed_out=timed_out,
+        hung=timed_out and call is not None and silent_s >= patience.of(call),
         signal=None if done else ran.signal,
         why=None if done else _bad_end(ran),
     )
 
 
-def _lines(text: str) -> list[dict[str, object]]:
-    found = []
-    for raw in text.splitlines():
-        if not raw.startswith("{"):
-            continue
-        try:
-            line = msgspec.json.decode(raw)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            continue
-        if isinstance(line, dict) and isinstance(line.get("kind"), str):
-            found.append(line)
-    return found
+def _call(line: Mapping[str, Any]) -> str | None:
+    """The call that a line announces."""
+    return str(line.get("call") or "") or None if line.get("kind") == "calling" else None
+
+
+def _line(raw: str) -> dict[str, Any] | None:
+    if not raw.startswith("{"):
+        return None
+    try:
+        line = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("kind"), str) else None
 
 
 def _bad_end(ran: Ran) -> str | None:

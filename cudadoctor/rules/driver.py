@@ -218,7 +218,7 @@ def driver_library_mismatch(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(*known, code_path(m)) if kernel or library else (code_path(m),),
         values={"kernel": kernel or "(not known)", "library": library or "(not known)"},
-        title=None if kernel and library else "The NVIDIA driver's library and module differ",
+        title=None if differ else "The NVIDIA driver's library and module differ",
         confidence=Confidence.CERTAIN if code == MISMATCH else Confidence.LIKELY,
         remedies=_one_version_again(m),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from cudadoctor.facts import is_start
 from cudadoctor.findings import Confidence, Remedy, Severity
 from cudadoctor.remedies import by_hand, reboot, reset_gpu
 from cudadoctor.remedies.place import keeper_of
@@ -189,26 +190,48 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:
     """A call into the driver did not return within a minute, which no healthy GPU needs.
 
     Without persistence mode the first call starts every GPU and can take half a minute on a machine
-    with eight, so slowness alone is no fault, and `check --fast` draws no conclusion from it. A GPU
-    that stopped answering its firmware (Xid 119, 120), a reset under way or a process stuck in the
-    kernel (state D) make calls that never return; such a process cannot be killed either.
+    with eight, so slowness alone is no fault, and `check --fast` draws no conclusion from it. A
+    driver that has started has no such excuse: a later call has ten seconds, and where it is about
+    one GPU, that GPU is named. A GPU that stopped answering its firmware (Xid 119, 120), a reset
+    under way or a process stuck in the kernel (state D) make calls that never return; such a
+    process cannot be killed either.
 
     A reset of the GPU or a reboot ends it. Where it returns, a newer driver of the same branch,
     then the hardware.
     """
-    call = m.driver.nvml.hung or m.driver.libcuda.hung
-    if not call or m.look in ("fast", "report") or (live_gpus(m) and not m.driver.libcuda.hung):
+    nvml = m.driver.nvml
+    hung = {"driver.nvml.hung": nvml.hung, "driver.libcuda.hung": m.driver.libcuda.hung}
+    calls = [(path, call) for path, call in hung.items() if call]
+    if not calls or m.look in ("fast", "report"):
         return None
+    later = [(path, call) for path, call in calls if not is_start(call)]
+    where, call = (later or calls)[0]
+    if not later and live_gpus(m) and not m.driver.libcuda.hung:
+        return None
+    gpu = nvml.hung_gpu if call == nvml.hung else None
     proof = m.driver.stuck or [xid for xid in m.driver.xids or () if xid.code in _DEVICE]
-    voices = (m.driver.nvml.hung, m.driver.libcuda.hung, m.driver.smi.hung)
-    where = "driver.nvml.hung" if m.driver.nvml.hung else "driver.libcuda.hung"
-    sure = bool(proof) or sum(map(bool, voices)) > 1
+    torch = m.torch.imported is not None and m.torch.imported.hung
+    sure = later or proof or m.driver.smi.hung or torch or len(calls) > 1
     return Found(
         evidence=(where, "driver.stuck", "driver.xids") if proof else (where,),
-        values={"call": call},
+        values={"call": call} if gpu is None else {"call": call, "gpu": _shown(m, gpu)},
+        title=None if gpu is None else "GPU {gpu} hangs: {call} gives no answer",
+        why=_AFTER_THE_START if later else None,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
         remedies=reboot(m),
     )
+
+
+_AFTER_THE_START = (
+    "The driver had started, and then a call into it did not return within ten seconds; no healthy "
+    "GPU needs that long."
+)
+
+
+def _shown(m: Machine, index: int) -> str:
+    """A GPU by its index, and by its place on the bus if that is known."""
+    bus = next((gpu.bus_id for gpu in m.gpus or () if gpu.index == index), None)
+    return f"{index} ({bus})" if bus else str(index)
 
 
 @rule(

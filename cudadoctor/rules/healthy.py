@@ -126,6 +126,9 @@ def everything_answered(m: Machine, kb: Knowledge) -> Shortfall | None:
             need(None, fact, f"{call} gave no answer")
     if smi.hung:
         need(None, "driver.smi.hung", "nvidia-smi gave no answer")
+    for fact in ("driver.nvml.hung", "driver.libcuda.hung", "driver.smi.hung"):
+        if (gap := gap_of(m, fact)) and gap.fact == fact:
+            need(None, fact)  # silence too short to prove anything
     return None
 
 
@@ -322,6 +325,9 @@ def cuda_counts_them_all(m: Machine, kb: Knowledge) -> Shortfall | None:
     libcuda = m.driver.libcuda
     if libcuda.loads is False or libcuda.code not in (None, SUCCESS):
         return None
+    if libcuda.count_code:
+        what = f"CUDA does not count the GPUs (cuDeviceGetCount: {libcuda.count_code})"
+        return Shortfall(what, "driver.libcuda.count_code")
     count = need(libcuda.count, "driver.libcuda.count")
     fewest, most = _may_be_seen(m)
     if fewest <= count <= most:

@@ -64,8 +64,11 @@ def main() -> None:
         return
     number = ctypes.c_int(0)
     # Needs no cuInit, and is wanted most where cuInit fails.
-    if ask(library, "cuDriverGetVersion", ctypes.byref(number)) == 0:
+    code = ask(library, "cuDriverGetVersion", ctypes.byref(number))
+    if code == 0:
         say("value", name="version", value=number.value)
+    elif code is not None:
+        say("value", name="version-code", value=code)
     code = ask(library, "cuInit", 0)
     if code is not None:
         say("value", name="code", value=code)

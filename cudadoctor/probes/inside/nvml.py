@@ -1,7 +1,8 @@
 """What NVML says, asked in a process that can be abandoned.
 
 Prints one JSON line for each thing learnt, and one before each call: where the process hangs or
-dies, its last line names the call. argv[1] is the folder that holds the module pynvml.
+dies, its last line names the call. argv[1] is the folder that holds the module pynvml, argv[2]
+names GPUs that are left out (2,3), since they made an earlier process hang or die.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ MOST_GPUS = 256
 MOST_PROCESSES = 64
 MOST_LISTED = 1 << 16
 MOST_PAIRED = 16  # 120 pairs of GPUs; what lies between hundreds is no question of one machine
+NO_PERMISSION = 4
 NOT_FOUND = 6
 TOO_SMALL = 7
 MISSING = 13  # NVML's "function not found", also used where pynvml itself lacks the function
-GONE = (15, 16)  # the GPU is lost, or waits for a reset
 OWN_ERROR = -1  # no code of NVML: the answer could not even be read
 NEXT_WAY = (3, MISSING, 25, OWN_ERROR)
 
@@ -46,12 +47,18 @@ class Ask:
     def __init__(self, library: Any, module: Any) -> None:
         self.library = library
         self.module = module
+        self.gpu: int | None = None
+
+    def announce(self, name: str) -> None:
+        """Names the call, and the GPU if it is about one."""
+        about = {} if self.gpu is None or "System" in name else {"gpu": self.gpu}
+        say("calling", call=name, **about)
 
     def __call__(self, name: str, *args: Any) -> Answer:
         function = getattr(self.module, name, None)
         if function is None:
             return None, MISSING
-        say("calling", call=name)
+        self.announce(name)
         try:
             return function(*args), 0
         except Exception as error:
@@ -77,7 +84,7 @@ class Ask:
         function = getattr(self.library, name, None)
         if function is None:
             return MISSING
-        say("calling", call=name)
+        self.announce(name)
         code: int = function(*args)
         return code
 
@@ -129,12 +136,12 @@ def library_version(library: Any) -> None:
     """Needs no nvmlInit, so it is known also where that fails."""
     function = getattr(library, "nvmlSystemGetNVMLVersion", None)
     if function is None:
+        report((None, MISSING), "version", text)
         return
     say("calling", call="nvmlSystemGetNVMLVersion")
     buffer = ctypes.create_string_buffer(128)
     code = function(buffer, 96)
-    if code == 0:
-        say("system", name="version", value=text(buffer.value))
+    report((buffer.value, code), "version", text)
 
 
 def text(value: Any) -> str:
@@ -178,6 +185,7 @@ def report(answer: Answer, name: str, convert: Callable[[Any], Any]) -> None:
 
 
 def handle(ask: Ask, index: int) -> Any:
+    ask.gpu = index
     value, code = ask("nvmlDeviceGetHandleByIndex", index)
     if code == MISSING:
         pointer = ask.module.c_nvmlDevice_t()
@@ -248,21 +256,24 @@ def process(ask: Ask, entry: Any) -> dict[str, Any]:
 def mig_devices(ask: Ask, device: Any) -> Answer:
     """There can be holes between the instances, so every index is asked.
 
-    "Not found" is a hole; any other refusal is no sign that there are none.
+    "Not found" is a hole, and so is the instance of somebody else beside one of ours. With any
+    other refusal the list is not whole, and what is not in it could be there all the same.
     """
     most, code = ask("nvmlDeviceGetMaxMigDeviceCount", device)
     if code != 0:
         return None, code
     found: list[str] = []
-    refused = 0
+    fenced = False
     for index in range(min(most, 64)):
         part, code = ask("nvmlDeviceGetMigDeviceHandleByIndex", device, index)
-        if code == 0:
-            uuid, code = ask("nvmlDeviceGetUUID", part)
-            found.append(text(uuid) if code == 0 else "")
-        elif code != NOT_FOUND:
-            refused = refused or code
-    return (None, refused) if refused and not found else (found, 0)
+        if code in (NO_PERMISSION, NOT_FOUND):
+            fenced = fenced or code == NO_PERMISSION
+            continue
+        uuid, code = ask("nvmlDeviceGetUUID", part) if code == 0 else (None, code)
+        if code != 0:
+            return None, code
+        found.append(text(uuid))
+    return (None, NO_PERMISSION) if fenced and not found else (found, 0)
 
 
 def fabric(ask: Ask, device: Any) -> Answer:
@@ -287,10 +298,10 @@ def nvlinks(ask: Ask, device: Any) -> Answer:
     states: list[Any] = []
     for link in range(18):
         state, code = ask("nvmlDeviceGetNvLinkState", device, link)
-        if code in GONE:
-            return None, code
+        if code in (2, 3):
+            return (states, 0) if states else (None, 3)
         if code != 0:
-            return (states, 0) if states else (None, 3 if code == 2 else code)
+            return None, code
         states.append(state)
     return states, 0
 
@@ -320,7 +331,8 @@ def pairs(ask: Ask, devices: list[tuple[int, Any]]) -> None:
                 told["nvlink"] = ask("nvmlDeviceGetP2PStatus", device, other, 2)
             told["level"] = ask("nvmlDeviceGetTopologyCommonAncestor", device, other)
             known = {name: value for name, (value, code) in told.items() if code == 0}
-            say("pair", first=first, second=second, **known)
+            refused = {name: code for name, (_, code) in told.items() if code != 0}
+            say("pair", first=first, second=second, refused=refused, **known)
     say("all-pairs")
 
 
@@ -383,6 +395,7 @@ def tell(
 ) -> dict[str, Any]:
     """Answer all questions about one GPU; what it answered is given back."""
     known = {}
+    ask.gpu = index
     for field, asked in questions:
         value, code = asked(ask, device)
         if code == 0:
@@ -393,7 +406,7 @@ def tell(
     return known
 
 
-def main(folder: str) -> None:
+def main(folder: str, without: str) -> None:
     library = load()
     if library is None:
         return
@@ -411,7 +424,10 @@ def main(folder: str) -> None:
     count = system(ask)
     # All identities first: a GPU that hangs later must not hide what the others are.
     told = []
+    left_out = without.split(",")
     for index in range(min(count or 0, MOST_GPUS)):
+        if str(index) in left_out:
+            continue
         device = handle(ask, index)
         if device is not None:
             told.append((index, device, tell(ask, index, device, IDENTITY)))
@@ -420,13 +436,15 @@ def main(folder: str) -> None:
         if (known.get("mig") or [0])[0] == 1:
             questions = (*STATE, ("mig_devices", mig_devices))
         tell(ask, index, device, questions)
+    ask.gpu = None
     if count is not None:
         settings(ask)
-    pairs(ask, [(index, device) for index, device, _ in told])
+    if not without:
+        pairs(ask, [(index, device) for index, device, _ in told])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "")
+    main(*[*sys.argv[1:], "", ""][:2])
     say("done")
     # Neither nvmlShutdown nor a destructor of the library: both can hang after a dead GPU.
     os._exit(0)
