@@ -43,16 +43,20 @@ def folders(path: str, *, windows: bool = os.name == "nt") -> tuple[str, ...]:
     return tuple(one for one in path.split(";" if windows else ":") if isabs(one))
 
 
+def examined(env: Mapping[str, str], cwd: str) -> dict[str, str]:
+    """The same for a child that looks at what the user's own programs would find."""
+    told = {OWN + name: env[name] for name in _TOLD if env.get(name)} | {OWN + "PWD": here()}
+    return environment(env, cwd) | told | {"PYTHONSAFEPATH": "1"}
+
+
 def environment(env: Mapping[str, str], cwd: str) -> dict[str, str]:
     """The environment of a child that starts in `cwd`, without what leads into the user's folder.
 
-    What is the user's own and lies elsewhere stays: it is part of what is examined.
+    What is the user's own and lies elsewhere stays: it is part of what is examined. PYTHONSAFEPATH
+    is not for package managers: many a setup.py imports what lies beside it.
     """
     user = here()
     changed = {name: value for name, value in env.items() if not name.startswith(OWN)}
-    changed |= {OWN + name: env[name] for name in _TOLD if env.get(name)}
-    changed[OWN + "PWD"] = user
-    changed["PYTHONSAFEPATH"] = "1"
     changed["PATH"] = os.pathsep.join(folders(env.get("PATH") or os.defpath))
     if "PYTHONPATH" in env:
         changed["PYTHONPATH"] = os.pathsep.join(elsewhere(env["PYTHONPATH"], user))

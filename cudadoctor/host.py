@@ -188,7 +188,9 @@ class LocalHost:
     @property
     def place(self) -> str:
         """Where children start: nothing of the user's lies there."""
-        return self.scratch or apart.nowhere()
+        if self.scratch and os.path.isdir(self.scratch):
+            return self.scratch
+        return apart.nowhere()
 
     @property
     def uid(self) -> int | None:
@@ -348,7 +350,7 @@ class LocalHost:
 
     def quiet(self, env: Mapping[str, str], cwd: str) -> dict[str, str]:
         """The environment with every cache in the scratch folder: a check writes nothing."""
-        changed = apart.environment(env, cwd)
+        changed = apart.examined(env, cwd)
         changed["PYTHONDONTWRITEBYTECODE"] = "1"
         if self.scratch:
             for name in _CACHES:

@@ -30,7 +30,7 @@ def _ours() -> set[str]:
     """Our own folder, and those of this Python: one may stand in them."""
     library = os.path.dirname(os.__file__)
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    installed = getattr(site, "getsitepackages", list)()
+    installed: list[str] = getattr(site, "getsitepackages", list)()
     own = {home, library, os.path.join(library, "lib-dynload"), *installed}
     return own | {one for one in (getattr(site, "USER_SITE", None),) if one}
 

@@ -264,13 +264,13 @@ def test_a_venv_that_is_named_is_taken_whoever_may_write_to_it(empty: Path) -> N
 class Somebody(LocalHost):
     """This machine for another user, whose accounts are in other files."""
 
-    uid: int | None = 1000  # type: ignore[assignment]
+    uid: int | None = 1000
     owners: ClassVar[dict[str, tuple[int, int]]] = {}
     accounts: ClassVar[dict[str, str]] = {
         "/etc/passwd": "root:x:0:0::/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n",
         "/etc/group": "root:x:0:\nada:x:1000:\nlab:x:2000:ada,bob\n",
     }
-    env: dict[str, str] = {}  # type: ignore[assignment]  # noqa: RUF012
+    env: dict[str, str] = {}  # noqa: RUF012
 
     def stat(self, path: str) -> Stat:
         found = super().stat(path)

@@ -19,6 +19,7 @@ ShellName = Literal["bash", "fish", "powershell"]
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A name that every shell takes for a variable."""
 _NEEDED = "set it to the path of the interpreter that is to be repaired"
+_EMPTY = "In an empty folder: Python would run a pip.py of the one that you are in."
 # PowerShell takes typographic quotes for plain ones.
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 
@@ -29,7 +30,11 @@ class Shell(Protocol):
     elevate: str
 
     def start(self, body: str) -> tuple[str, ...]:
-        """Lines that come first: stop at the first failure, and what the body's lines need."""
+        """Lines that come first: stop at the first failure, and what the body's lines need.
+
+        A body with commands starts in an empty folder: `python -m pip` runs a pip.py of the
+        current one.
+        """
 
     def command(self, argv: tuple[str, ...]) -> str:
         """A command; the script ends where it fails."""
@@ -65,6 +70,10 @@ class Posix:
         lines = ["set -eu"]
         if '"$PYTHON"' in body:
             lines.append(f': "${{PYTHON:?{_NEEDED}}}"')
+            lines.append('case $PYTHON in /*) ;; */*) PYTHON="$PWD/$PYTHON" ;; esac')
+        if body.strip():
+            lines += [comment(_EMPTY), 'empty="$(mktemp -d)"']
+            lines += ["""trap 'cd /; rmdir "$empty"' EXIT""", 'cd "$empty"']
         return (*lines, *self.newlines(body))
 
     def newlines(self, body: str) -> tuple[str, ...]:
@@ -119,9 +128,18 @@ class Fish:
     elevate = "sudo "
 
     def start(self, body: str) -> tuple[str, ...]:
-        if "$PYTHON" not in body:
-            return ()
-        return (f"set -q PYTHON; or begin; echo 'PYTHON: {_NEEDED}' >&2; exit 2; end",)
+        lines = []
+        if "$PYTHON" in body:
+            lines.append(f"set -q PYTHON; or begin; echo 'PYTHON: {_NEEDED}' >&2; exit 2; end")
+            lines.append(
+                "string match -q '*/*' -- $PYTHON; and not string match -q '/*' -- $PYTHON"
+            )
+            lines.append("and set PYTHON $PWD/$PYTHON")
+        if body.strip():
+            lines += [comment(_EMPTY), "set empty (mktemp -d); or exit $status"]
+            lines += ["function leave --on-event fish_exit; cd /; rmdir $empty; end"]
+            lines += ["cd $empty; or exit $status"]
+        return tuple(lines)
 
     def command(self, argv: tuple[str, ...]) -> str:
         return f"{self.shown(argv)}; or exit $status"
@@ -163,9 +181,14 @@ class PowerShell:
 
     def start(self, body: str) -> tuple[str, ...]:
         stop = "$ErrorActionPreference = 'Stop'"
-        if "$env:PYTHON" not in body:
-            return (stop,)
-        return (stop, f"if (-not $env:PYTHON) {{ throw 'PYTHON: {_NEEDED}' }}")
+        lines = [stop]
+        if "$env:PYTHON" in body:
+            lines.append(f"if (-not $env:PYTHON) {{ throw 'PYTHON: {_NEEDED}' }}")
+            lines.append("if (Test-Path $env:PYTHON) { $env:PYTHON = Convert-Path $env:PYTHON }")
+        if body.strip():
+            lines += [comment(_EMPTY), "$empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)"]
+            lines += ["Set-Location (New-Item -ItemType Directory $empty)"]
+        return tuple(lines)
 
     def command(self, argv: tuple[str, ...]) -> str:
         return f"{self.shown(argv)}; if ($LASTEXITCODE) {{ exit $LASTEXITCODE }}"
