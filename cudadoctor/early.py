@@ -24,6 +24,8 @@ def host() -> LocalHost:
     """The one door to this machine, with a scratch folder that `end` removes."""
     if not _OPEN:
         _OPEN.append(LocalHost(_folder()))
+        if scratch := _OPEN[0].scratch:
+            sweep(os.path.dirname(scratch))
     return _OPEN[0]
 
 
@@ -39,8 +41,6 @@ def begin(argv: Sequence[str]) -> None:
     except target.UsageError:
         return  # told in its turn
     door.begin("look.py", chosen.executable)
-    if door.scratch:
-        sweep(os.path.dirname(door.scratch))
 
 
 def end() -> None:

@@ -192,7 +192,8 @@ def test_a_real_training_step_runs_nothing_of_the_folder(
 
 @pytest.mark.parametrize("tool", ["pip", "uv"])
 def test_setup_runs_nothing_of_the_folder(here: Path, launcher: Path, tool: str) -> None:
-    ran = doctor(launcher, here, "setup", "../new", "--yes", "--with", tool, **WAYS["path"])
+    path = f"{WAYS['path']['PATH']}:{Path(sys.executable).parent}"
+    ran = doctor(launcher, here, "setup", "../new", "--yes", "--with", tool, PATH=path)
     if ran.returncode == 2:
         pytest.skip(ran.stderr)
     assert_nothing_ran(here, ran)
