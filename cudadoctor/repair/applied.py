@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from cudadoctor import apart
+from cudadoctor.telltale import bare
 
 SILENCE_S = 1800.0
 """A command that says nothing for so long is ended: a build of an extension can take that long."""
@@ -120,7 +121,7 @@ class Command:
             file.seek(max(self._from, os.path.getsize(self.log) - TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
         # A carriage return starts a progress bar anew: what came last is what counts.
-        lines = [line.rstrip().rpartition("\r")[2] for line in text.split("\n")]
+        lines = [bare(line.rstrip().rpartition("\r")[2]) for line in text.split("\n")]
         return tuple(line for line in lines if line.strip())[-most:]
 
 

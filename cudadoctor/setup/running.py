@@ -22,6 +22,7 @@ from cudadoctor import apart, early
 from cudadoctor.progress import Progress
 from cudadoctor.render import inert
 from cudadoctor.setup.making import Ended, Workplace
+from cudadoctor.telltale import bare
 
 KEPT_LINES = 200
 SHOWN_COLUMNS = 70
@@ -150,7 +151,7 @@ class _Teller(threading.Thread):
         with contextlib.suppress(OSError, ValueError):
             for raw in self._pipe:
                 # A bar draws itself anew after a carriage return: the last state counts.
-                line = raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2]
+                line = bare(raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2])
                 if not line.strip():
                     continue
                 self._lines.append(line)
