@@ -105,6 +105,22 @@ def test_without_pip_uv_serves() -> None:
     assert install[-2:] == ("--index", CU126)
 
 
+def test_uv_reads_the_settings_of_the_project_that_named_the_index() -> None:
+    uv = {"pip": False, "managers": [{"name": "uv", "path": "/usr/bin/uv"}]}
+    index = {"url": "https://mirror.example/simple", "origin": "/home/ada/w/pyproject.toml"}
+    inside = machine(python=uv | {"index": index, "prefix": "/home/ada/w/.venv"})
+    for argv in commands(inside, TO_CU126):
+        assert argv[:4] == ("/usr/bin/uv", "--directory", "/home/ada/w", "pip")
+    for prefix, origin in (
+        ("/home/ada/venv", "/home/ada/w/uv.toml"),
+        ("/home/ada/w2/.venv", "/home/ada/w/uv.toml"),
+        ("/home/ada/w/.venv", "UV_INDEX"),
+        ("~/w/.venv", "~/w/uv.toml"),
+    ):
+        other = uv | {"index": index | {"origin": origin}, "prefix": prefix}
+        assert all(argv[1] == "pip" for argv in commands(machine(python=other), TO_CU126))
+
+
 def test_without_pip_and_uv_pip_is_made_first() -> None:
     first = commands(machine(python={"pip": False, "managers": []}), DEFAULT)[0]
     assert first == (PYTHON, "-m", "ensurepip", "--upgrade")
