@@ -247,6 +247,16 @@ def test_a_venv_that_everybody_can_write_to_is_passed_over_and_said_so(
     assert f"--python {empty}/.venv" in sentence
 
 
+def test_a_variable_that_depends_on_the_current_folder_is_trusted_no_more_than_that(
+    empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment(empty).parent.chmod(0o777)
+    monkeypatch.setenv("VIRTUAL_ENV", ".venv")
+    assert pick("/own/bin/python").by == "own"
+    monkeypatch.setenv("VIRTUAL_ENV", f"{empty}/.venv")
+    assert pick("/own/bin/python").by == "VIRTUAL_ENV"
+
+
 def test_a_folder_that_is_no_environment_is_passed_over(empty: Path) -> None:
     environment(empty)
     (empty / ".venv" / "pyvenv.cfg").unlink()

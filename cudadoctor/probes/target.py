@@ -52,7 +52,9 @@ def choose(host: Host, python: str | None = None, own: str = sys.executable) -> 
     passed_over: list[str] = []
     for by, folder in _active(host):
         found = in_folder(host, folder)
-        why = distrusted(host, folder, found) if found and by == BESIDE else None
+        # A variable that names no whole path names a folder of the current one, whichever that is.
+        whole = apart.folders(host.env.get(by, ""), windows=host.system == "Windows")
+        why = distrusted(host, folder, found) if found and not whole else None
         if found and why is None:
             return Chosen(executable=found, by=by, passed_over=tuple(passed_over))
         if why:
