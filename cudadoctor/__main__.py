@@ -1,6 +1,10 @@
 """Start of the program: run the command line, and never end in a traceback."""
 
-from __future__ import annotations
+# ruff: noqa: E402 - the path is settled before anything else is looked for on it
+
+from cudadoctor import own_path
+
+own_path.settle()
 
 import contextlib
 import errno
@@ -11,8 +15,6 @@ import signal
 import sys
 import threading
 from types import FrameType
-
-from cudadoctor import own_path
 
 FAILED = 4
 ENDED_BY = 128
@@ -27,7 +29,6 @@ _UNWRITABLE = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT)
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    own_path.settle()
     # Nothing here makes garbage that matters in so short a life; collecting it costs a tenth.
     gc.disable()
     # Threads that wait for children are heard at once, not after 5 ms of the others' work.

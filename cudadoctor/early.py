@@ -5,6 +5,8 @@ What is guessed wrong here costs a child that nobody listens to, and nothing els
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 from collections.abc import Sequence
 
@@ -13,12 +15,17 @@ from cudadoctor.host import LocalHost
 _LOOKING = frozenset({"check", "fix", "facts", "smoke"})
 _NOT_HERE = ("--from", "--help", "-h")
 _OPEN: list[LocalHost] = []
+_LOCKS: list[int] = []
+"""Handles on our folder: while one is open, no other start takes it for a dead run's."""
+MOST_NAMES = 1024
 
 
 def host() -> LocalHost:
     """The one door to this machine, with a scratch folder that `end` removes."""
     if not _OPEN:
         _OPEN.append(LocalHost(_folder()))
+        if scratch := _OPEN[0].scratch:
+            sweep(os.path.dirname(scratch))
     return _OPEN[0]
 
 
@@ -43,6 +50,8 @@ def end() -> None:
         door.close()
         if door.scratch:
             _remove(door.scratch)
+    while _LOCKS:
+        os.close(_LOCKS.pop())
 
 
 def _named(argv: Sequence[str]) -> str | None:
@@ -60,12 +69,71 @@ def _folder() -> str | None:
         try:
             if parent:
                 # Of a working folder that is gone not even the name can be had.
-                path = os.path.join(os.path.abspath(parent), f"cudadoctor-{os.urandom(8).hex()}")
-                os.mkdir(path, 0o700)
-                return path
+                return _made(os.path.abspath(parent))
         except OSError:
             continue
     return None
+
+
+_OURS = "cudadoctor-"
+
+
+def _made(parent: str) -> str:
+    """A new folder that we hold; another name if another start has swept it before that."""
+    for last in (False, False, True):
+        path = os.path.join(parent, f"{_OURS}{os.urandom(8).hex()}")
+        os.mkdir(path, 0o700)
+        if (lock := _held(path)) is not None:
+            _LOCKS.append(lock)
+            break
+        if last or os.name != "posix":
+            break  # a file system without locks: nobody sweeps there either
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+    return path
+
+
+def sweep(parent: str) -> None:
+    """Remove the folders of runs that were killed: ours by name and owner, held by nobody."""
+    if os.name != "posix":  # there is no lock that ends with its process
+        return
+    try:
+        with os.scandir(parent) as entries:
+            for entry in itertools.islice(entries, MOST_NAMES):
+                digits = entry.name[len(_OURS) :] if entry.name.startswith(_OURS) else ""
+                if len(digits) == 16 and not digits.strip("0123456789abcdef"):
+                    _sweep(entry.path)
+    except OSError:
+        return
+
+
+def _sweep(path: str) -> None:
+    lock = _held(path)
+    if lock is None:
+        return
+    try:
+        if os.fstat(lock).st_uid == os.geteuid():
+            _remove(path)
+    finally:
+        os.close(lock)
+
+
+def _held(path: str) -> int | None:
+    """A lock on a real folder that ends with its holder; None if another has it, or nobody can."""
+    if os.name != "posix":
+        return None
+    import fcntl
+
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
 
 
 def _remove(path: str) -> None:

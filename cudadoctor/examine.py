@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from cudadoctor import early
+from cudadoctor import apart, early
 from cudadoctor.assembled import assembled
 from cudadoctor.children import aside
 from cudadoctor.facts import Gap, Library, Machine
-from cudadoctor.host import Host
+from cudadoctor.host import Host, absolute
 from cudadoctor.probes import Looked
 from cudadoctor.progress import Progress
 
@@ -246,7 +247,23 @@ def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looke
     finally:
         for done in stages:
             progress(done, False)
-    return _with_versions(host, looked, before)
+    return _with_versions(host, _of_here(host, looked, before) or looked, before)
+
+
+def _of_here(host: Host, looked: Looked, before: Machine) -> Looked | None:
+    """A torch that lies in the current folder is found by name, and not by an import elsewhere."""
+    imported = looked.facts.get("torch.imported")
+    error = (imported.error if imported else None) or ""
+    entry, users = os.path.split(before.torch.path or "")[0], absolute(host, ".")
+    path = host.env.get("PYTHONPATH", "")
+    named = {absolute(host, one) for one in path.split(os.pathsep)} if path else set()
+    if "No module named 'torch'" not in error or entry not in {users, *named}:
+        return None
+    if entry in apart.elsewhere(path, users):
+        return None
+    why = f"torch lies in {entry}, and nothing of the current folder is run: start cudadoctor"
+    why += f" in another folder, with PYTHONPATH={entry}"
+    return Looked(gaps=tuple(Gap(fact=fact, why=why) for fact in ("torch.imported", "smoke")))
 
 
 def _with_versions(host: Host, looked: Looked, before: Machine) -> Looked:

@@ -285,8 +285,9 @@ class Interpreter(Section, frozen=True, kw_only=True):
     pip_python, path_python: the interpreters that `pip` and `python3` or `python` on PATH belong
     to; "" where there is none. path: folders that its programs import from, in order, the working
     folder first. abi: tag of its compiled modules (cpython-311-x86_64-linux-gnu). ensurepip: it
-    can install a pip of its own. passed_over: what named an interpreter that is not there, as
-    sentences. nowhere: the working folder was deleted. project: the folder of the project whose
+    can install a pip of its own. passed_over: what named an interpreter that is not there or not
+    trusted, as sentences. nowhere: the working folder was deleted. shadows: files of the working
+    folder with the names of modules that torch imports. project: the folder of the project whose
     tool (project_tool: uv, pdm, poetry, pixi) writes this environment from a lock; both "" where
     there is none. repair: "unfinished" where `fix` was cut off here, else "". own: it is the
     environment that the doctor itself runs in.
@@ -314,6 +315,7 @@ class Interpreter(Section, frozen=True, kw_only=True):
     abi: str | None = None
     ensurepip: bool | None = None
     nowhere: bool | None = None
+    shadows: tuple[str, ...] | None = None
     project: str | None = None
     project_tool: str | None = None
     repair: Literal["", "unfinished"] | None = None

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import msgspec
 
+from cudadoctor import apart
 from cudadoctor.children import OnLine, Ran, aside, collected, kill
 
 __all__ = [
@@ -133,7 +134,7 @@ class Host(Protocol):
     def glob(self, pattern: str) -> tuple[str, ...]: ...
 
     def which(self, name: str) -> str | None:
-        """The program of that name on PATH."""
+        """The program of that name on PATH; what lies in the current folder is none."""
         ...
 
     def space(self, path: str) -> Space | None:
@@ -148,7 +149,10 @@ class Host(Protocol):
         cwd: str | None = None,
         stdin: str | None = None,
     ) -> Ran:
-        """Run a program without a shell. env replaces the whole environment."""
+        """Run a program without a shell, in a folder of our own unless cwd names another.
+
+        env replaces the whole environment.
+        """
         ...
 
     def inside(
@@ -185,6 +189,18 @@ class LocalHost:
         self._children: set[subprocess.Popen[bytes]] = set()
         self._begun: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
         self._closed = False
+
+    @property
+    def place(self) -> str:
+        """Where children start: nothing of the user's lies there."""
+        if self.scratch and os.path.isdir(self.scratch):
+            return self.scratch
+        return apart.nowhere()
+
+    @property
+    def uid(self) -> int | None:
+        """The user's number, None on Windows."""
+        return os.geteuid() if hasattr(os, "geteuid") else None
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -243,16 +259,14 @@ class LocalHost:
             return ()
 
     def which(self, name: str) -> str | None:
-        if sys.platform == "win32":
-            import shutil
-
-            return shutil.which(name)
-        # shutil brings every archive format with it: 3 ms of a fast check.
-        for folder in (self.env.get("PATH") or os.defpath).split(os.pathsep):
-            path = os.path.join(folder, name)
-            with contextlib.suppress(ValueError):  # a null byte in PATH
-                if os.access(path, os.X_OK) and not os.path.isdir(path):
-                    return path
+        # shutil brings every archive format with it (3 ms), and on Windows the current folder.
+        endings = os.environ.get("PATHEXT", "").split(";") if sys.platform == "win32" else ()
+        for folder in apart.folders(self.env.get("PATH") or os.defpath):
+            for ending in ("", *endings):
+                path = os.path.join(folder, name + ending)
+                with contextlib.suppress(ValueError):  # a null byte in PATH
+                    if os.access(path, os.X_OK) and not os.path.isdir(path):
+                        return path
         return None
 
     def space(self, path: str) -> Space | None:
@@ -303,12 +317,13 @@ class LocalHost:
     def _started(
         self, argv: tuple[str, ...], env: Mapping[str, str] | None, cwd: str | None, *, piped: bool
     ) -> subprocess.Popen[bytes]:
+        cwd = cwd or self.place
         child = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE if piped else _nothing(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=self.quiet(self.env if env is None else env),
+            env=self.quiet(self.env if env is None else env, cwd),
             cwd=cwd,
             start_new_session=True,
         )
@@ -339,9 +354,9 @@ class LocalHost:
         flags = ("-I", "-B", "-S") if python is None else ("-I", "-B")
         return (python or sys.executable, *flags, os.path.join(INSIDE, script))
 
-    def quiet(self, env: Mapping[str, str]) -> dict[str, str]:
+    def quiet(self, env: Mapping[str, str], cwd: str) -> dict[str, str]:
         """The environment with every cache in the scratch folder: a check writes nothing."""
-        changed = dict(env)
+        changed = apart.examined(env, cwd)
         changed["PYTHONDONTWRITEBYTECODE"] = "1"
         if self.scratch:
             for name in _CACHES:

@@ -66,6 +66,7 @@ class RecordingHost:
     def __init__(self, door: Host) -> None:
         self.door = door
         self.scratch = getattr(door, "scratch", None)
+        self.uid = getattr(door, "uid", None)
         self.noted: dict[tuple[str, str], Entry] = {}
         self._env = AskedFor(door.env)
 
@@ -236,6 +237,7 @@ def _write_about(
         "date": machine.date,
         "system": host.system,
         "folder": getattr(host.door, "folder", "") or _working_folder(),
+        "uid": host.uid,
         "own": machine.python.executable if machine.python.chosen_by == "own" else None,
         "look": msgspec.to_builtins(look),
     }

@@ -114,7 +114,7 @@ class Redactor:
             return value if compiled(_NO_HOST).fullmatch(value.lower()) else self._host(value)
         if held == "user":
             return self._user(value)
-        value = self.text(value)
+        value = self.text(telltale.without_definitions(key, value))
         # Versions look like addresses, so only variables are searched for those.
         return value if "VERSION" in key else self._without(telltale.BARE_ADDRESS, value)
 

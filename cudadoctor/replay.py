@@ -38,6 +38,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     date: str | None = None
     own: str | None = None
+    uid: int | None = None
 
 
 class ReplayHost:
@@ -45,7 +46,7 @@ class ReplayHost:
 
     strict: a question without an answer raises NoAnswer; else the answer is that it is not known.
     unanswered: those questions, since a probe may turn an error into a gap.
-    folder, own: the working folder and the doctor's interpreter of the recorded host.
+    folder, own, uid: the recorded host's working folder, doctor's interpreter and user.
     """
 
     def __init__(self, folder: str, *, strict: bool = True) -> None:
@@ -56,6 +57,7 @@ class ReplayHost:
         self.date = about.date
         self.look = about.look
         self.folder = about.folder
+        self.uid = about.uid
         if about.own:
             self.own = about.own
         self.own_prefix = re.sub(r"(?i)([/\\](bin|Scripts))?[/\\][^/\\]*$", "", about.own or "")

@@ -6,6 +6,7 @@ Names of people and hosts are no pattern: named.py learns them.
 from __future__ import annotations
 
 import re
+import shlex
 from functools import cache
 
 import msgspec
@@ -67,6 +68,13 @@ CREDENTIALS = Sign(
     | [^/\s"'<>]{1,2000}@ )""",
     other="<credentials>@",
 )
+
+
+def bare(text: str) -> str:
+    """A text without the users and passwords of its URLs."""
+    return compiled(CREDENTIALS.pattern).sub("", text) if "://" in text else text
+
+
 TOKEN = Sign(
     kind="token",
     words=(
@@ -225,6 +233,28 @@ _HOST_NAME = (
     r"|SLURM_LAUNCH_NODE_IPADDR|SLURM_SUBMIT_HOST|SLURM_TOPOLOGY_ADDR|LSB_HOSTS|PBS_O_HOST)"
 )
 _USER_NAME = r"(USER|LOGNAME|USERNAME|SUDO_USER|SLURM_JOB_(USER|ACCOUNT)|PBS_O_LOGNAME|CONDA_USER)"
+
+
+_COMMAND_NAME = r"CC|CXX|CPP|CUDACXX|CUDAHOSTCXX|NVCC|NVCC_CCBIN|\w*FLAGS"
+_DEFINED = r"(?s)((?:-D|/D|--define-macro=)?['\"]?\w+=)(?!\d{0,7}$).+"
+"""-DNAME=value of a compiler, or NAME=value before it: a number is no secret."""
+
+
+def _hidden(word: str) -> str:
+    found = compiled(_DEFINED).fullmatch(word)
+    return found[1] + SECRET if found else word
+
+
+def without_definitions(variable: str, value: str) -> str:
+    """The value of a variable without what it defines, if it holds words for a compiler."""
+    if "=" not in value or not compiled(_COMMAND_NAME).fullmatch(variable):
+        return value
+    try:
+        words = shlex.split(value, posix="\\" not in value)
+    except ValueError:  # a quote without its other half
+        return SECRET
+    hidden = [_hidden(word) for word in words]
+    return value if hidden == words else " ".join(hidden)
 
 
 SECRET_KEYS = frozenset(

@@ -11,13 +11,9 @@ if TYPE_CHECKING:
     from cudadoctor.facts import Machine
     from cudadoctor.findings import Finding, Undecided
 
-_CUDA_COUNT = (
-    "import ctypes; c = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(-1); "
-    "print('cuInit', c.cuInit(0), 'cuDeviceGetCount', c.cuDeviceGetCount(ctypes.byref(n)), n.value)"
-)
 _COMMAND = {
     "driver": ("nvidia-smi",),
-    "driver.libcuda": ("python", "-c", _CUDA_COUNT),
+    "driver.libcuda": ("python", "-c", "import torch; print(torch.cuda.device_count())"),
     "driver.nodes": ("ls", "-l", "/dev"),
     "gpus": ("nvidia-smi", "-q"),
     "pci": ("lspci", "-nn"),

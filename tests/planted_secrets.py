@@ -118,6 +118,13 @@ VARIABLES = {
     "PIP_INDEX_URL": planted("https://u5er:pa55@pypi.example.org/simple", "u5er", "pa55"),
     "UV_INDEX": planted("corp=https://u6er:pa66@uv.example.org/simple", "u6er", "pa66"),
     "HTTPS_PROXY": planted("http://u7er:pa77@proxy.example.org:3128", "u7er", "pa77"),
+    "CXX": planted(
+        'ccache g++ -DPW=cxxplanted1 -D KEY="two planted2" -O2', "cxxplanted1", "planted2"
+    ),
+    "CC": planted("PW=ccplanted3 gcc", "ccplanted3"),
+    "CUDAHOSTCXX": planted("'-DPW=planted4 and planted5' g++", "planted4", "planted5"),
+    "NVCC_PREPEND_FLAGS": planted("-DPW=planted6' -arch=sm_89", "planted6"),
+    "NVCC_APPEND_FLAGS": planted("--define-macro=PW=planted7 -std=c++17", "planted7"),
     "MASTER_ADDR": planted("surtr1.dc.example.edu", "surtr1"),
     "SLURM_JOB_NODELIST": planted("surtr[2-9]", "surtr[2-9]"),
     "SLURM_JOB_USER": planted("ullr", "ullr"),

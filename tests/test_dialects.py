@@ -18,6 +18,7 @@ from cudadoctor.dialects.index import host_of
 from cudadoctor.facts import Machine
 from cudadoctor.findings import PackageChange
 from cudadoctor.language import language
+from cudadoctor.plan import Dialect
 
 MACHINES = Path(__file__).parent / "machines"
 CU126 = "https://download.pytorch.org/whl/cu126"
@@ -102,6 +103,22 @@ def test_without_pip_uv_serves() -> None:
     assert uninstall[:5] == (*head, "uninstall", "--python", PYTHON)
     assert install[:5] == (*head, "install", "--python", PYTHON)
     assert install[-2:] == ("--index", CU126)
+
+
+def test_uv_reads_the_settings_of_the_project_that_named_the_index() -> None:
+    uv = {"pip": False, "managers": [{"name": "uv", "path": "/usr/bin/uv"}]}
+    index = {"url": "https://mirror.example/simple", "origin": "/home/ada/w/pyproject.toml"}
+    inside = machine(python=uv | {"index": index, "prefix": "/home/ada/w/.venv"})
+    for argv in commands(inside, TO_CU126):
+        assert argv[:4] == ("/usr/bin/uv", "--directory", "/home/ada/w", "pip")
+    for prefix, origin in (
+        ("/home/ada/venv", "/home/ada/w/uv.toml"),
+        ("/home/ada/w2/.venv", "/home/ada/w/uv.toml"),
+        ("/home/ada/w/.venv", "UV_INDEX"),
+        ("~/w/.venv", "~/w/uv.toml"),
+    ):
+        other = uv | {"index": index | {"origin": origin}, "prefix": prefix}
+        assert all(argv[1] == "pip" for argv in commands(machine(python=other), TO_CU126))
 
 
 def test_without_pip_and_uv_pip_is_made_first() -> None:
@@ -427,6 +444,32 @@ def test_an_image_for_linux_never_takes_the_default_index_of_windows() -> None:
     assert "--index-url https://download.pytorch.org/whl/cpu" in text
     same = dialects.write(machine("rtx4090-windows"), KB, DEFAULT, "docker").edits[0].what
     assert same.splitlines()[-1] == "RUN pip install --no-cache-dir torch==2.14.1"
+
+
+COPY = "https://ada:s3cret@mirror.example:8443/whl/cu118"
+PIP_CONF, UV_TOML = "/home/ada/.config/pip/pip.conf", "/home/ada/.config/uv/uv.toml"
+
+
+@pytest.mark.parametrize("url", [MIRROR, COPY, COPY.replace("cu118", "cu126")])
+@pytest.mark.parametrize("origin", [PIP_CONF, UV_TOML, "PIP_INDEX_URL", "UV_INDEX"])
+@pytest.mark.parametrize("tool", ["pip", "uv", "docker"])
+def test_no_plan_shows_the_password_of_an_index(url: str, origin: str, tool: Dialect) -> None:
+    uv = [{"name": "uv", "path": "/usr/bin/uv"}]
+    m = machine(python={"managers": uv, "index": {"url": url, "origin": origin}})
+    for change in (DEFAULT, TO_CU126):
+        assert "s3cret" not in repr(dialects.write(m, KB, change, tool))
+
+
+def test_a_copy_of_torchs_index_with_a_password_stays_a_setting_of_its_tool() -> None:
+    m = machine(python={"index": {"url": COPY, "origin": PIP_CONF}})
+    turned = "https://mirror.example:8443/whl/cu126"
+    assert commands(m, TO_CU126)[-1][-2:] == ("--extra-index-url", turned)
+    same = machine(python={"index": {"url": COPY.replace("cu118", "cu126"), "origin": PIP_CONF}})
+    assert "index" not in repr(commands(same, TO_CU126)[-1])
+    strange = machine(python={"index": {"url": COPY, "origin": UV_TOML}})
+    written = dialects.write(strange, KB, TO_CU126)
+    assert written.commands[-1][-2:] == ("--index-url", turned)
+    assert "~/.netrc" in (written.note or "")
 
 
 def test_a_password_of_a_mirror_is_in_no_image() -> None:

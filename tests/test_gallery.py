@@ -135,4 +135,6 @@ def _commands(case: str) -> set[str]:
     from cudadoctor.render import pasted
 
     one = _judged(case)
-    return {line for step in one.plan.steps for line in pasted.lines(step, one.machine)}
+    asked = one.diagnosis.next_command
+    lines = {line for step in one.plan.steps for line in pasted.lines(step, one.machine)}
+    return lines | ({f"run       {pasted.command(asked, one.machine)}"} if asked else set())

@@ -11,6 +11,7 @@ from typing import Any
 import interpreter_fixtures as envs
 import pytest
 
+from cudadoctor.apart import OWN
 from cudadoctor.host import INSIDE
 from cudadoctor.probes.told import parse
 
@@ -18,11 +19,11 @@ LOOK = f"{INSIDE}/look.py"
 
 
 def run(python: str, cwd: Path, **env: str) -> list[dict[str, Any]]:
-    """Its lines, all of them JSON objects that begin with their kind."""
+    """Its lines, all of them JSON objects that begin with their kind; cwd: the user's folder."""
     argv = [python, "-I", LOOK]
-    ran = subprocess.run(
-        argv, cwd=cwd, env={"PYTHONDONTWRITEBYTECODE": "1", **env}, capture_output=True, check=True
-    )
+    users = {OWN + name: one for name, one in env.items()} | {OWN + "PWD": str(cwd)}
+    variables = {"PYTHONDONTWRITEBYTECODE": "1", **env, **users}
+    ran = subprocess.run(argv, cwd=cwd, env=variables, capture_output=True, check=True)
     assert ran.stderr == b""
     lines = [json.loads(one) for one in ran.stdout.decode("ascii").splitlines() if one]
     assert all(next(iter(one)) == "kind" for one in lines)
@@ -56,7 +57,7 @@ def test_nothing_of_the_working_folder_or_pythonpath_is_run(tmp_path: Path) -> N
         (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
     venv = envs.make_venv(tmp_path / "venv")
     lines = run(str(venv / "bin" / "python"), tmp_path, PYTHONPATH=str(tmp_path))
-    assert [one["origin"] for one in lines if one["kind"] == "copy"] == ["PYTHONPATH"]
+    assert [one["origin"] for one in lines if one["kind"] == "copy"] == ["cwd"]
 
 
 def test_no_byte_code_is_left_behind(tmp_path: Path) -> None:
@@ -80,10 +81,14 @@ def test_names_that_are_no_text_are_told_in_ascii(tmp_path: Path) -> None:
 
 
 def test_a_working_folder_that_is_gone_is_no_entry(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    argv = ["sh", "-c", f"rmdir {gone}; exec {sys.executable} -I {LOOK}"]
-    ran = subprocess.run(argv, cwd=gone, capture_output=True, check=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-I", LOOK],
+        cwd=tmp_path,
+        env={OWN + "PWD": "", OWN + "PYTHONPATH": "src:."},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
     told = parse(ran.stdout)
     assert told.complete
     assert "cwd" not in {origin for _, origin in told.path}

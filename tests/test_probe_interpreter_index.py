@@ -28,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name.startswith(("PIP_", "UV_", "XDG_")):
             monkeypatch.delenv(name)
     folder = tmp_path / "home"
-    (folder / "work").mkdir(parents=True)
+    (folder / "work" / ".venv").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "etc"))
     monkeypatch.chdir(folder / "work")
@@ -101,7 +101,7 @@ def test_uv_reads_the_project_before_the_user(home: Path, monkeypatch: pytest.Mo
     write(
         home / ".config/uv/uv.toml", 'index-url = "https://user/"\nextra-index-url = ["https://e/"]'
     )
-    assert read_uv(Bare()).url == "https://user/"
+    assert read_uv(Bare(), str(home / "work" / ".venv")).url == "https://user/"
     project = write(
         home / "pyproject.toml",
         """[project]
@@ -117,23 +117,32 @@ explicit = true
 url = "https://more/"
 """,
     )
-    told = read_uv(Bare())
+    told = read_uv(Bare(), str(home / "work" / ".venv"))
     assert told.url == "https://project/"
     assert told.origin == str(project)
     assert told.extra == ("https://e/", "https://more/")
     monkeypatch.setenv("UV_INDEX_URL", "https://old/")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://new/")
     monkeypatch.setenv("UV_INDEX", "torch=https://a/ https://b/?x=1")
-    told = read_uv(Bare())
+    told = read_uv(Bare(), str(home / "work" / ".venv"))
     assert told.url == "https://new/"
     assert told.extra == ("https://a/", "https://b/?x=1")
+
+
+def test_the_folder_one_stands_in_names_no_index_for_an_environment_elsewhere(
+    home: Path, tmp_path: Path
+) -> None:
+    write(home / "work" / "uv.toml", "index-url = 'https://planted/'\n")
+    (tmp_path / "venvs" / "x").mkdir(parents=True)
+    assert read_uv(Bare(), str(tmp_path / "venvs" / "x")) == Index()
+    assert read_uv(Bare(), str(home / "work" / ".venv")).url == "https://planted/"
 
 
 def test_a_project_without_settings_for_uv_and_a_broken_file_are_passed_over(home: Path) -> None:
     write(home / "work" / "pyproject.toml", "[project]\nname = 'x'\n")
     write(home / "work" / "uv.toml", "this is = no toml = at all")
     write(home / "uv.toml", "[pip]\nindex-url = 'https://pip-table/'\n")
-    assert read_uv(Bare()).url == "https://pip-table/"
+    assert read_uv(Bare(), str(home / "work" / ".venv")).url == "https://pip-table/"
 
 
 def test_the_tool_that_serves_the_environment_comes_first(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from cudadoctor.host import LocalHost
+from cudadoctor.host import Answer, LocalHost, Stat
 from cudadoctor.probes.shims import interpreter_of
 from cudadoctor.probes.target import Chosen, UsageError, choose
 
@@ -18,6 +19,15 @@ def program(path: Path, text: str = "#!/bin/sh\nexit 3\n", mode: int = 0o755) ->
     path.write_text(text)
     path.chmod(mode)
     return path
+
+
+def environment(folder: Path) -> Path:
+    """The Python of a .venv in that folder."""
+    python = program(folder / ".venv" / "bin" / "python")
+    (folder / ".venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    for path in (folder / ".venv", folder / ".venv" / "bin"):
+        path.chmod(0o755)
+    return python
 
 
 @pytest.fixture
@@ -43,7 +53,7 @@ def test_the_order_is_virtual_env_conda_dot_venv_path_own(
     on_path = program(tmp_path / "bin" / "python3")
     monkeypatch.setenv("PATH", str(on_path.parent))
     assert pick() == Chosen(executable=str(on_path), by="PATH")
-    local = program(empty / ".venv" / "bin" / "python")
+    local = environment(empty)
     assert pick() == Chosen(executable=str(local), by="./.venv")
     conda = program(tmp_path / "conda" / "bin" / "python")
     monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "conda"))
@@ -218,3 +228,167 @@ def test_a_script_by_env_belongs_to_the_name_on_path(
     assert interpreter_of(LocalHost(), str(script)) == str(python)
     monkeypatch.setenv("PATH", os.devnull)
     assert interpreter_of(LocalHost(), str(script)) is None
+
+
+# --- a .venv that nobody has activated --------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["", "pyvenv.cfg", "bin", "bin/python"])
+def test_a_venv_that_everybody_can_write_to_is_passed_over_and_said_so(
+    empty: Path, part: str
+) -> None:
+    environment(empty)
+    path = empty / ".venv" / part
+    path.chmod(path.stat().st_mode | 0o002)
+    chosen = pick("/own/bin/python")
+    assert chosen.executable == "/own/bin/python"
+    (sentence,) = chosen.passed_over
+    assert f"everybody can write to {path}" in sentence
+    assert f"--python {empty}/.venv" in sentence
+
+
+def test_a_variable_that_depends_on_the_current_folder_is_trusted_no_more_than_that(
+    empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment(empty).parent.chmod(0o777)
+    monkeypatch.setenv("VIRTUAL_ENV", ".venv")
+    assert pick("/own/bin/python").by == "own"
+    monkeypatch.setenv("VIRTUAL_ENV", f"{empty}/.venv")
+    assert pick("/own/bin/python").by == "VIRTUAL_ENV"
+
+
+def test_a_folder_that_is_no_environment_is_passed_over(empty: Path) -> None:
+    environment(empty)
+    (empty / ".venv" / "pyvenv.cfg").unlink()
+    chosen = pick("/own/bin/python")
+    assert chosen.by == "own"
+    assert "no pyvenv.cfg" in chosen.passed_over[0]
+
+
+def test_a_venv_that_is_named_is_taken_whoever_may_write_to_it(empty: Path) -> None:
+    python = environment(empty)
+    (empty / ".venv").chmod(0o777)
+    assert choose(LocalHost(), ".venv").executable == str(python)
+
+
+class Somebody(LocalHost):
+    """This machine for another user, whose accounts are in other files."""
+
+    uid: int | None = 1000
+    owners: ClassVar[dict[str, tuple[int, int]]] = {}
+    accounts: ClassVar[dict[str, str]] = {
+        "/etc/passwd": "root:x:0:0::/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n",
+        "/etc/group": "root:x:0:\nada:x:1000:\nlab:x:2000:ada,bob\n",
+    }
+    env: dict[str, str] = {}  # noqa: RUF012
+
+    def stat(self, path: str) -> Stat:
+        found = super().stat(path)
+        found.uid, found.gid = self.owners.get(path, self.owners.get("", (1000, 1000)))
+        return found
+
+    def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
+        if path in self.accounts:
+            return Answer(data=self.accounts[path].encode())
+        return super().read(path, limit, offset)
+
+
+def somebody(uid: int, owners: dict[str, tuple[int, int]], **env: str) -> Somebody:
+    host = Somebody()
+    host.uid, host.owners, host.env = uid, owners, env  # type: ignore[misc]
+    return host
+
+
+@pytest.mark.parametrize(
+    ("uid", "owner", "env", "taken"),
+    [
+        (1000, 1000, {}, True),
+        (1000, 0, {}, True),
+        (1000, 1001, {}, False),
+        (0, 1001, {}, False),
+        (0, 1001, {"SUDO_UID": "1001"}, True),
+        (1000, 1001, {"SUDO_UID": "1001"}, False),
+    ],
+)
+def test_a_venv_is_the_users_or_roots_or_that_of_who_called_sudo(
+    empty: Path, uid: int, owner: int, env: dict[str, str], taken: bool
+) -> None:
+    environment(empty)
+    host = somebody(uid, {"": (owner, owner), str(empty): (0, 0)}, **env)
+    assert (choose(host, own="/own").by == "./.venv") is taken
+
+
+def test_root_takes_the_venv_of_the_owner_of_the_folder(empty: Path) -> None:
+    environment(empty)
+    host = somebody(0, {"": (1001, 1001), str(empty): (1001, 1001)})
+    assert choose(host, own="/own").by == "./.venv"
+
+
+@pytest.mark.parametrize("part", ["", "pyvenv.cfg", "bin", "bin/python"])
+def test_no_part_of_a_venv_may_be_another_users(empty: Path, part: str) -> None:
+    environment(empty)
+    path = str(empty / ".venv" / part).rstrip("/")
+    chosen = choose(somebody(1000, {path: (1001, 1001)}), own="/own")
+    assert chosen.by == "own"
+    assert "belongs to another user (1001)" in chosen.passed_over[0]
+
+
+def test_the_python_that_a_venv_was_made_from_may_be_anybodys(empty: Path, tmp_path: Path) -> None:
+    python = environment(empty)
+    python.unlink()
+    real = program(tmp_path / "opt" / "python3")
+    python.symlink_to(real)
+    assert choose(somebody(1000, {str(python): (1001, 1001)}), own="/own").by == "./.venv"
+    real.chmod(0o757)
+    assert choose(somebody(1000, {}), own="/own").by == "own"
+
+
+@pytest.mark.parametrize(
+    ("group", "taken"), [(1000, True), (2000, False), (0, True), (3000, False)]
+)
+def test_a_group_may_write_to_it_where_it_is_the_owners_alone(
+    empty: Path, group: int, taken: bool
+) -> None:
+    environment(empty)
+    (empty / ".venv").chmod(0o775)
+    host = somebody(1000, {str(empty / ".venv"): (1000, group)})
+    assert (choose(host, own="/own").by == "./.venv") is taken
+
+
+def test_a_group_with_another_user_by_the_accounts_is_not_private(empty: Path) -> None:
+    environment(empty)
+    (empty / ".venv").chmod(0o775)
+    host = somebody(1000, {})
+    host.accounts = host.accounts | {  # type: ignore[misc]
+        "/etc/passwd": "ada:x:1000:1000::/:/bin/sh\nbob:x:1001:1000::/:/bin/sh\n"
+    }
+    assert choose(host, own="/own").by == "own"
+
+
+# --- what lies in the current folder ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [".", "", ".:", "bin", "./bin:."])
+def test_no_program_of_the_current_folder_is_found_on_path(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    for name in ("python3", "python", "nvcc", "bin/python3", "bin/nvcc"):
+        program(empty / name)
+    monkeypatch.setenv("PATH", path)
+    chosen = pick("/own/bin/python")
+    assert chosen.executable == "/own/bin/python"
+    assert LocalHost().which("nvcc") is None
+    if path:
+        assert f"{empty}/python3 in the current folder" in chosen.passed_over[0]
+
+
+@pytest.mark.parametrize("version", ["../../here/evil", "/absolute", "..", "3.9/../../../here"])
+def test_a_python_version_file_leads_to_no_program_outside_of_pyenv(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    program(empty / "evil" / "bin" / "python3")
+    shim = program(tmp_path / "pyenv" / "shims" / "python3")
+    (tmp_path / "pyenv" / "versions").mkdir()
+    (empty / ".python-version").write_text(version.replace("/absolute", f"{empty}/evil") + "\n")
+    monkeypatch.setenv("PATH", str(shim.parent))
+    assert pick().executable == str(shim)

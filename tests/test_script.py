@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -194,8 +196,10 @@ def test_only_harmless_steps_of_the_user_are_commands() -> None:
     lines = written(ours, root).splitlines()
     assert "/venv/bin/python -m pip install torch==2.14.1" in lines
     assert "#      sudo apt-get install nvidia-driver-580-open" in lines
-    assert [line for line in lines if line and not line.startswith("#")][1:] == [
-        "/venv/bin/python -m pip install torch==2.14.1"
+    started = shell_of("bash").start("", apart=True)
+    assert [line for line in lines if line and not line.startswith("#")] == [
+        *(line for line in started if line and not line.startswith("#")),
+        "/venv/bin/python -m pip install torch==2.14.1",
     ]
 
 
@@ -345,3 +349,83 @@ def test_a_program_with_an_equals_sign_is_no_assignment(tmp_path: Path, shell: s
     done = run(text, tmp_path, shell)
     assert done.returncode != 0
     assert not list(tmp_path.iterdir())
+
+
+# --- the folder in which a script is started --------------------------------------------------
+
+
+def in_shell(name: str, text: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a folder, from a file; skipped where the shell is not installed."""
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    file = folder.parent / "script.ps1"
+    file.write_text(text)
+    argv = [name, "-NoProfile", str(file)] if name == "pwsh" else [name, str(file)]
+    variables = {**os.environ, "TMPDIR": str(folder.parent), **env}
+    return subprocess.run(
+        argv, cwd=folder, env=variables, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+NAMES: dict[str, ShellName] = {"fish": "fish", "pwsh": "powershell"}
+PROGRAMS = pytest.mark.parametrize("program", ["sh", "bash", "dash", "zsh", "fish", "pwsh"])
+
+
+@PROGRAMS
+@pytest.mark.parametrize("path", [None, ".", ""])
+def test_a_script_runs_no_module_and_no_program_of_the_folder_it_is_started_in(
+    tmp_path: Path, program: str, path: str | None
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("planted.py", "sitecustomize.py", "site.py"):
+        (here / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    env = {"PATH": f".:{os.environ['PATH']}"} | ({} if path is None else {"PYTHONPATH": path})
+    stub(here, "planted").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    shell = NAMES.get(program, "bash")
+    for argv in ((sys.executable, "-m", "planted"), ("planted",)):
+        ran = in_shell(program, written(step(commands=(argv,)), shell=shell), here, **env)
+        assert ran.returncode != 0, ran
+        assert not (tmp_path / "ran").exists()
+
+
+@PROGRAMS
+def test_a_script_leaves_no_folder_and_keeps_its_exit_code(tmp_path: Path, program: str) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    shell = NAMES.get(program, "bash")
+    leave = (sys.executable, "-c", "import os; print(os.listdir()); raise SystemExit(7)")
+    ran = in_shell(program, written(step(commands=(leave,)), shell=shell), here)
+    assert (ran.returncode, ran.stdout.strip()) == (7, "[]")
+    if program != "pwsh":
+        assert sorted(one.name for one in tmp_path.iterdir()) == ["here", "script.ps1"]
+
+
+@PROGRAMS
+def test_a_new_environment_beside_the_reader_is_made_there(tmp_path: Path, program: str) -> None:
+    here = tmp_path / "he re"
+    here.mkdir()
+    make = (sys.executable, "-c", "import os, sys; os.mkdir(sys.argv[1])", ".venv-torch")
+    ran = in_shell(program, written(step(commands=(make,)), shell=NAMES.get(program, "bash")), here)
+    assert ran.returncode == 0, ran
+    assert [one.name for one in here.iterdir()] == [".venv-torch"]
+
+
+@PROGRAMS
+def test_a_python_named_from_where_the_script_is_started_is_found(
+    tmp_path: Path, program: str
+) -> None:
+    here = tmp_path / "here"
+    said = tmp_path / "said"
+    stub(here / "bin")
+    text = written(step(commands=(("$PYTHON", "-m", "pip"),)), shell=NAMES.get(program, "bash"))
+    for python in ("bin/python", str(here / "bin" / "python")):
+        ran = in_shell(program, text, here, PYTHON=python, SAID=str(said))
+        assert ran.returncode == 0, ran
+    assert said.read_text() == "-m\0pip\0" * 2
+
+
+def test_a_script_that_only_sets_variables_stays_where_it_is() -> None:
+    text = written(step(commands=(), variables={"CUDA_HOME": "/usr/local/cuda"}))
+    assert "cd " not in text
+    assert "mktemp" not in text

@@ -59,9 +59,7 @@ def healthy(python_cu130: str, homely: dict[str, Path], told: list[str]) -> Look
     env = {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(homely["home"])}
     env["TMPDIR"] = str(homely["tmp"])
     host = LocalHost(scratch=str(homely["scratch"]))
-    return run_smoke(
-        host, python_cu130, mode="full", env=env, cwd=str(homely["cwd"]), on_line=told.append
-    )
+    return run_smoke(host, python_cu130, mode="full", env=env, on_line=told.append)
 
 
 def test_every_stage_passes_on_a_healthy_cpu(healthy: Looked) -> None:
@@ -245,11 +243,16 @@ LOCAL = {
 }
 
 
+def first(folder: Path) -> dict[str, str]:
+    """An environment in which a folder comes first on the path."""
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
 @pytest.mark.parametrize("kind", LOCAL)
-def test_a_torch_py_in_the_working_folder_is_what_python_imports(tmp_path: Path, kind: str) -> None:
+def test_a_torch_py_on_pythonpath_is_what_python_imports(tmp_path: Path, kind: str) -> None:
     text, error = LOCAL[kind]
     (tmp_path / "torch.py").write_text(text)
-    looked = run_smoke(LocalHost(), sys.executable, mode="full", cwd=str(tmp_path))
+    looked = run_smoke(LocalHost(), sys.executable, mode="full", env=first(tmp_path))
     assert (imported_of(looked).ok, (imported_of(looked).error or "")[: len(error)]) == (
         False,
         error,
@@ -259,14 +262,14 @@ def test_a_torch_py_in_the_working_folder_is_what_python_imports(tmp_path: Path,
 
 def test_a_file_that_is_no_torch_is_named_as_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("print('hello'); x = 1\n")
-    imported = imported_of(run_smoke(LocalHost(), sys.executable, mode="full", cwd=str(tmp_path)))
+    imported = imported_of(run_smoke(LocalHost(), sys.executable, mode="full", env=first(tmp_path)))
     assert imported.ok is False
     assert str(tmp_path / "torch.py") in (imported.error or "")
 
 
 def test_an_import_that_never_ends_is_known_to_hang(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import time; time.sleep(600)")
-    looked = run_smoke(LocalHost(), sys.executable, mode="full", cwd=str(tmp_path), timeout_s=1.0)
+    looked = run_smoke(LocalHost(), sys.executable, mode="full", env=first(tmp_path), timeout_s=1.0)
     assert imported_of(looked).hung is True
     assert {gap.fact for gap in looked.gaps} == {"torch.imported.cuda_available", "smoke"}
 
@@ -274,7 +277,9 @@ def test_an_import_that_never_ends_is_known_to_hang(tmp_path: Path) -> None:
 def test_a_json_py_of_the_user_does_not_silence_the_child(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise RuntimeError('the json.py of the user')")
     (tmp_path / "torch.py").write_text("import json")
-    imported = imported_of(run_smoke(LocalHost(), sys.executable, mode="import", cwd=str(tmp_path)))
+    imported = imported_of(
+        run_smoke(LocalHost(), sys.executable, mode="import", env=first(tmp_path))
+    )
     assert imported.error == "RuntimeError: the json.py of the user"
 
 

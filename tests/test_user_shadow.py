@@ -8,15 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import interpreter_fixtures as envs
 import pytest
 
+from cudadoctor import checkup
+from cudadoctor.examine import Look, examine_host
 from cudadoctor.facts import Imported
 from cudadoctor.host import LocalHost
 from cudadoctor.smoke import run_smoke
 
 
 def _imported(folder: Path, torch: str, **files: str) -> Imported:
-    """What an import of that torch says in a folder with those files."""
+    """What an import of that torch says where those files come first on PYTHONPATH."""
     package = folder / "packages" / "torch"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(torch)
@@ -24,8 +27,8 @@ def _imported(folder: Path, torch: str, **files: str) -> Imported:
     here.mkdir(exist_ok=True)
     for name, text in files.items():
         (here / f"{name}.py").write_text(text)
-    env = {**os.environ, "PYTHONPATH": str(package.parent)}
-    ran = run_smoke(LocalHost(), sys.executable, mode="import", env=env, cwd=str(here))
+    env = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{package.parent}"}
+    ran = run_smoke(LocalHost(), sys.executable, mode="import", env=env)
     imported: Imported = ran.facts["torch.imported"]
     return imported
 
@@ -77,6 +80,82 @@ def test_a_file_that_is_no_python_and_a_folder_are_named(tmp_path: Path) -> None
     (folder / "__init__.py").write_text("")
     imported = _imported(tmp_path / "b", "from colorsys import rgb_to_hls")
     assert imported.shadows == (str(folder),)
+
+
+# --- the current folder: told from names, and nothing there is run -------------------------------
+
+
+def _judged(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> dict[str, str]:
+    """The findings, with their titles, where those files lie in the current folder."""
+    python = envs.make_venv(folder / "venv")
+    envs.plant_torch(envs.site(python))
+    here = folder / "here"
+    for name in names:
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(f"open({str(folder / 'ran')!r}, 'w')\n")
+    here.mkdir(exist_ok=True)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    look = Look(python=str(python), depth="no-smoke")
+    machine = examine_host(LocalHost(), look, lambda *_: None)
+    assert not (folder / "ran").exists()
+    return {one.cause: one.title for one in checkup.judge(machine).diagnosis.findings}
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("random.py", "random"),
+        ("numpy.py", "numpy"),
+        ("json/__init__.py", "json"),
+        ("queue.abi3.so", "queue"),
+        ("typing_extensions.pyc", "typing_extensions"),
+    ],
+)
+def test_a_file_of_the_current_folder_is_told_from_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
+) -> None:
+    found = _judged(tmp_path, monkeypatch, name)
+    path = tmp_path / "here" / name.partition("/")[0]
+    assert found["module-shadowed"] == f"{path} is imported in place of the real {module}"
+
+
+@pytest.mark.parametrize("name", ["torch.py", "torch/__init__.py", "torch.abi3.so"])
+def test_a_torch_of_the_current_folder_is_told_from_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    found = _judged(tmp_path, monkeypatch, name)
+    path = tmp_path / "here" / name.partition("/")[0]
+    assert found["torch-duplicate"] == f"{path} is imported in place of torch"
+
+
+@pytest.mark.parametrize(
+    "name",
+    # No module of torch's; a folder that is no package; no module at all; imported before it.
+    ["train.py", "this.py", "random/notes.txt", "random.txt", "random.py.bak", "os.py", "sys.py"],
+)
+def test_a_file_that_torch_would_not_import_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert not {"module-shadowed", "torch-duplicate"} & _judged(tmp_path, monkeypatch, name).keys()
+
+
+def test_where_the_user_keeps_the_folder_off_the_path_nothing_is_shadowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    found = _judged(tmp_path, monkeypatch, "random.py", "torch.py")
+    assert not {"module-shadowed", "torch-duplicate"} & found.keys()
+
+
+@pytest.mark.parametrize("path", [".", "lib", "{here}", ":/elsewhere"])
+def test_a_pythonpath_that_leads_here_is_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("PYTHONPATH", path.format(here=tmp_path / "here"))
+    found = _judged(tmp_path, monkeypatch, "random.py", "lib/random.py")
+    assert "module-shadowed" in found
 
 
 @pytest.mark.parametrize("module", ["json", "subprocess", "msgspec", "click"])

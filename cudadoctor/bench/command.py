@@ -52,7 +52,7 @@ def run(asked: Asked) -> int:
         sys.stderr.write(f"cudadoctor: nothing can be measured: {why} ({python})\n")
         return 1
     host = early.host()
-    stable = Stable(python, host.quiet(host.env))
+    stable = Stable(python, host.quiet(host.env, host.place), host.place)
     try:
         with _interruptible(stable):
             result = Bench(asked, machine, stable).measured()

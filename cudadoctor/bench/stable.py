@@ -38,12 +38,20 @@ class Stable:
     """Runners in the examined interpreter.
 
     forks: whether one process may fork them all; else each imports torch anew. env: the whole
-    environment of the children.
+    environment of the children. cwd: where they start.
     """
 
-    def __init__(self, python: str, env: Mapping[str, str], *, forks: bool | None = None) -> None:
+    def __init__(
+        self,
+        python: str,
+        env: Mapping[str, str],
+        cwd: str | None = None,
+        *,
+        forks: bool | None = None,
+    ) -> None:
         self.python = python
         self.env = dict(env)
+        self.cwd = cwd
         self.forks = sys.platform.startswith("linux") if forks is None else forks
         self.stopped = 0
         self.torch = ""
@@ -173,6 +181,7 @@ class _Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=stable.env,
+                cwd=stable.cwd,
                 start_new_session=True,
             )
         except OSError as error:

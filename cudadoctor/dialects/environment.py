@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _OWN_ENVIRONMENTS = frozenset({"venv", "uv", "conda", "conda-base", "pipx", "poetry"})
 
 
+BESIDE = ".venv-"
+"""How the name of a new environment begins that is made where the reader stands."""
+
+
 def is_closed(m: Machine) -> bool:
     """Whether the examined interpreter refuses packages: the system's own, by PEP 668."""
     return bool(m.python.externally_managed) and m.python.kind not in _OWN_ENVIRONMENTS
@@ -96,5 +100,5 @@ def folder_for(m: Machine, name: str) -> str:
     """Where a new environment of that name is made."""
     home = m.identity.home
     if not home or m.redacted:
-        return f".venv-{name}"
+        return f"{BESIDE}{name}"
     return parent(m, home, ".venvs", name)

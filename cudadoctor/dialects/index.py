@@ -10,6 +10,7 @@ import msgspec
 
 from cudadoctor.builds import platform_of
 from cudadoctor.facts import Index
+from cudadoctor.telltale import bare
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
@@ -45,7 +46,7 @@ def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
 
     A mirror of the user's stays in use; an index for another torch variant is never obeyed.
     """
-    found = _found(m, change, tool)
+    found = _without_password(_found(m, change, tool), m.python.index or Index(), tool)
     if found.tag is not None:
         found = msgspec.structs.replace(found, of=_tagged_on(platform_of(m)))
     if m.python.index is None or not m.python.index.no_index:
@@ -177,7 +178,27 @@ def _variant_of(url: str) -> str | None:
 
 
 def _has_credentials(url: str) -> bool:
-    return "@" in url.partition("://")[2].partition("/")[0]
+    return bare(url) != url
+
+
+def _without_password(found: Source, configured: Index, tool: str) -> Source:
+    """The same without a password, which no command may show.
+
+    A tool that reads the setting itself takes it from there, also for another path of that host.
+    """
+    if found.index is None or not _has_credentials(found.index):
+        return found
+    index = bare(found.index)
+    if tool != "docker" and _read_by(tool, configured):
+        if found.index == configured.url:
+            return msgspec.structs.replace(found, index=None)
+        if tool == "pip":  # --index-url would take the place of the setting, password and all
+            return msgspec.structs.replace(found, index=None, extra=index)
+        return msgspec.structs.replace(found, index=index)
+    note = f"The password for {host_of(index)} is not written out: put it into ~/.netrc, which pip "
+    note += "and uv read."
+    note = f"{note} {found.note}" if found.note else note
+    return msgspec.structs.replace(found, index=index, note=note)
 
 
 def _stays(mirror: str, configured: Index, tool: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from cudadoctor.dialects.address import interpreter, manager
@@ -20,14 +21,28 @@ def write(m: Machine, change: PackageChange) -> Written:
     python = interpreter(m)
     installed = install(m, change, uv, python)
     removed = sound(change.remove)
-    uninstall = ((uv, "pip", "uninstall", "--python", python, *removed),) if removed else ()
+    pip = (uv, *in_project(m), "pip")
+    uninstall = ((*pip, "uninstall", "--python", python, *removed),) if removed else ()
     return Written(tool="uv", commands=(*uninstall, *installed.commands), note=installed.note)
+
+
+def in_project(m: Machine) -> Command:
+    """The option for the project whose settings name the index: uv reads those of its folder."""
+    origin = (m.python.index.origin if m.python.index else None) or ""
+    found = re.fullmatch(r"([^~<].*)[/\\](?:uv|pyproject)\.toml", origin)
+    if (
+        m.redacted
+        or found is None
+        or not re.match(re.escape(found[1]) + r"[/\\]", m.python.prefix or "")
+    ):
+        return ()
+    return ("--directory", found[1])
 
 
 def install(m: Machine, change: PackageChange, uv: str, python: str) -> Written:
     """The installing half of the change, into any interpreter's environment."""
     source = source_for(m, change, "uv")
-    start: Command = (uv, "pip", "install", "--python", python)
+    start: Command = (uv, *in_project(m), "pip", "install", "--python", python)
     commands: list[Command] = []
     for wanted, more in (
         (pinned(sound(change.install), source), uv_options(source)),

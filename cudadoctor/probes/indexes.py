@@ -1,7 +1,7 @@
 """Where pip and uv of this user look for packages: their files and variables, read as they do."""
 
 # Paths are texts here: links stay unresolved, as the user wrote them.
-# ruff: noqa: PTH111, PTH118
+# ruff: noqa: PTH111, PTH118, PTH120
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cudadoctor.facts import Index
-from cudadoctor.host import Host, absolute
+from cudadoctor.host import Host
 from cudadoctor.probes.shims import upwards
 
 _SETTING = re.compile(r"([A-Za-z][\w \t-]*)[=:]\s*(.*)")
@@ -22,7 +22,7 @@ _TRUE = {"1", "true", "yes", "on", "y", "t"}
 
 def read_index(host: Host, prefix: str, uv_first: bool) -> Index:
     """The settings of the tool that serves the environment, else of the other one."""
-    pip, uv = read_pip(host, prefix), read_uv(host)
+    pip, uv = read_pip(host, prefix), read_uv(host, prefix)
     first, second = (uv, pip) if uv_first else (pip, uv)
     return first if first != Index() or second == Index() else second
 
@@ -60,10 +60,14 @@ def ini_section(text: str, section: str) -> dict[str, str]:
     return values
 
 
-def read_uv(host: Host) -> Index:
-    """uv's settings: the environment, then the project's file, the user's and the system's."""
+def read_uv(host: Host, prefix: str) -> Index:
+    """uv's settings: the environment, then the project's file, the user's and the system's.
+
+    The project is the one that the environment lies in: a uv.toml of the folder that somebody
+    happens to stand in names no index for another environment.
+    """
     found: dict[str, tuple[str, str]] = {}
-    for path in reversed(tuple(_uv_files(host))):
+    for path in reversed(tuple(_uv_files(host, prefix))):
         _take_uv(found, _uv_table(host, path), path)
     for key, names in _UV_VARIABLES:
         for name in names:
@@ -133,7 +137,7 @@ def _pip_files(host: Host, prefix: str) -> Iterator[str]:
         yield given
 
 
-def _uv_files(host: Host) -> Iterator[str]:
+def _uv_files(host: Host, prefix: str) -> Iterator[str]:
     """uv's files, the one that wins first."""
     env = host.env
     if env.get("UV_NO_CONFIG"):
@@ -141,7 +145,7 @@ def _uv_files(host: Host) -> Iterator[str]:
     if given := env.get("UV_CONFIG_FILE"):
         yield given
         return
-    if project := _project_file(host):
+    if project := _project_file(host, prefix):
         yield project
     home = env.get("APPDATA") if host.system == "Windows" else env.get("XDG_CONFIG_HOME")
     yield os.path.join(home or os.path.join(_home(host), ".config"), "uv", "uv.toml")
@@ -149,12 +153,14 @@ def _uv_files(host: Host) -> Iterator[str]:
         yield from ("/etc/xdg/uv/uv.toml", "/etc/uv/uv.toml")
 
 
-def _project_file(host: Host) -> str | None:
-    """The nearest file upwards in which a project has settings for uv."""
-    for folder in upwards(absolute(host, ".")):
+def _project_file(host: Host, prefix: str) -> str | None:
+    """The nearest file above the environment, of its owner's, with a project's settings for uv."""
+    owner = host.stat(prefix).uid
+    for folder in upwards(os.path.dirname(prefix)):
         for name in ("uv.toml", "pyproject.toml"):
             path = os.path.join(folder, name)
-            if host.stat(path).exists and _uv_table(host, path) is not None:
+            found = host.stat(path)
+            if found.exists and found.uid == owner and _uv_table(host, path) is not None:
                 return path
     return None
 

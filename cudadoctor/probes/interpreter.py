@@ -77,6 +77,7 @@ def _note_python(notes: Notes, told: Told, python: PythonLine, chosen: str) -> N
     notes.fact("python.pip", told.pip, source)
     notes.fact("python.path", tuple(folder for folder, _ in told.path) or None, source)
     notes.fact("python.nowhere", told.nowhere, "the working folder")
+    notes.fact("python.shadows", told.shadows, "names in the working folder")
     # PEP 668 speaks of the base installation only; a venv of it is free.
     managed = python.externally_managed and python.prefix == python.base_prefix
     notes.fact("python.externally_managed", managed, source)

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from cudadoctor import apart
 from cudadoctor.host import Host, absolute
 
 _EXEC_LINE = re.compile(r"""^'''exec' (?:"([^"]+)"|(\S+)) """, re.MULTILINE)
@@ -101,9 +102,14 @@ def upwards(folder: str) -> Iterator[str]:
 
 
 def _installed(host: Host, root: str, version: str) -> Iterator[str]:
-    """The folders of that version; `3.11` means the newest 3.11 that is there."""
+    """The folders of that version; `3.11` means the newest 3.11 that is there.
+
+    A .python-version of the current folder may be anybody's: one that leads out of pyenv is none.
+    """
     versions = os.path.join(root, "versions")
     version = version.removeprefix("python-")
+    if version in (".", "..") or re.search(r"[/\\]", version):
+        return
     exact = os.path.join(versions, version)
     if host.stat(exact).is_dir:
         yield exact
@@ -119,9 +125,9 @@ def _number(name: str) -> tuple[int, ...]:
 
 def _beyond(host: Host, name: str, shims: str) -> str | None:
     """The program of that name on PATH outside the shims, and outside any plugin's."""
-    for folder in host.env.get("PATH", "").split(os.pathsep):
+    for folder in apart.folders(host.env.get("PATH", "")):
         path = os.path.join(folder, name)
-        if folder and folder.rstrip("/") != shims.rstrip("/"):
+        if folder.rstrip("/") != shims.rstrip("/"):
             stat = host.stat(path)
             if stat.exists and not stat.is_dir and stat.mode & 0o111:
                 return path

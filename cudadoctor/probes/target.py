@@ -1,7 +1,7 @@
 """Which interpreter is examined: the one of the user, found without running anything of it."""
 
 # Paths are texts here: links stay unresolved, as the user wrote them.
-# ruff: noqa: PTH100, PTH118, PTH119
+# ruff: noqa: PTH100, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from collections.abc import Iterator
 
 import msgspec
 
+from cudadoctor import apart
 from cudadoctor.host import Host, absolute
 from cudadoctor.probes.shims import behind_shim
 
 _PYTHON_NAME = re.compile(r"(?i)(python|pypy|graalpy)[\w.-]*$")
 _VERSION = re.compile(r"\d+\.\d+t?$")
 _INSIDE = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe", "python", "python3")
+
+
+BESIDE = "./.venv"
 
 
 class UsageError(ValueError):
@@ -29,7 +33,8 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
     executable: absolute, links not resolved (behind the link of a venv lies another environment).
     by: --python, VIRTUAL_ENV, CONDA_PREFIX, ./.venv, PATH or own.
-    passed_over: places that named an interpreter which is not there, as sentences.
+    passed_over: places that named an interpreter which is not there, or which others may have put
+    there, as sentences.
     """
 
     executable: str
@@ -47,10 +52,16 @@ def choose(host: Host, python: str | None = None, own: str = sys.executable) -> 
     passed_over: list[str] = []
     for by, folder in _active(host):
         found = in_folder(host, folder)
-        if found:
+        # A variable that names no whole path names a folder of the current one, whichever that is.
+        whole = apart.folders(host.env.get(by, ""), windows=host.system == "Windows")
+        why = distrusted(host, folder, found) if found and not whole else None
+        if found and why is None:
             return Chosen(executable=found, by=by, passed_over=tuple(passed_over))
-        if by != "./.venv":
+        if why:
+            passed_over.append(f"{by} was not used, because {why}; to use it: --python {folder}")
+        elif by != BESIDE:
             passed_over.append(f"{by} is {folder}, where there is no Python")
+    passed_over += _beside_on_path(host)
     on_path = next(on_path_all(host), None)
     if on_path:
         return Chosen(executable=on_path, by="PATH", passed_over=tuple(passed_over))
@@ -90,8 +101,8 @@ def in_folder(host: Host, folder: str) -> str | None:
 def on_path_all(host: Host, names: tuple[str, ...] = ("python3", "python")) -> Iterator[str]:
     """Every program of these names on PATH, pyenv's shims resolved, the first name first."""
     for name in names:
-        for folder in host.env.get("PATH", "").split(os.pathsep):
-            path = os.path.join(folder or ".", name + (".exe" if host.system == "Windows" else ""))
+        for folder in apart.folders(host.env.get("PATH", "")):
+            path = os.path.join(folder, name + (".exe" if host.system == "Windows" else ""))
             stat = host.stat(path)
             # Windows offers its shop under these names: files without content.
             shop = stat.size == 0 and "WindowsApps" in path
@@ -103,7 +114,71 @@ def _active(host: Host) -> Iterator[tuple[str, str]]:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if folder := host.env.get(variable):
             yield variable, absolute(host, folder)
-    yield "./.venv", absolute(host, ".venv")
+    yield BESIDE, absolute(host, ".venv")
+
+
+def _beside_on_path(host: Host) -> list[str]:
+    """A Python of the current folder that a PATH with "." or an empty entry would find."""
+    path = host.env.get("PATH", "")
+    if not path or len(apart.folders(path)) == len(path.split(os.pathsep)):
+        return []
+    found = absolute(host, "python3")
+    if not host.stat(found).exists or host.stat(found).is_dir:
+        return []
+    return [f"PATH leads to {found} in the current folder, which is not run; name it with --python"]
+
+
+def distrusted(host: Host, folder: str, python: str) -> str | None:
+    """Why a .venv that nobody has activated is not run; None if it is the user's own.
+
+    Whoever can write into the current folder, or into the environment, would run programs here.
+    """
+    settings = os.path.join(folder, "pyvenv.cfg")
+    if host.stat(settings).exists is False:
+        return "it is not a virtual environment (it has no pyvenv.cfg)"
+    if host.system == "Windows":
+        return None
+    trusted = _trusted_users(host)
+    for path in (folder, settings, os.path.dirname(python), python):
+        stat = host.stat(path)
+        link = path == python and stat.is_link  # to the Python that it was made from
+        if stat.mode & 0o002:
+            return f"everybody can write to {path}"
+        if trusted is None or link:
+            continue
+        if stat.uid not in trusted:
+            return f"{path} belongs to another user ({stat.uid})"
+        if stat.mode & 0o020 and not _is_private(host, stat.gid, stat.uid):
+            return f"a group of users ({stat.gid}) can write to {path}"
+    return None
+
+
+def _trusted_users(host: Host) -> frozenset[int] | None:
+    """The numbers of those who may have made it; None if it is not known who runs this."""
+    user: int | None = getattr(host, "uid", None)
+    if user is None:
+        return None
+    found = {0, user}
+    if user == 0:  # with sudo, or in a container that has the folder from outside
+        found.add(host.stat(absolute(host, ".")).uid)
+        sudo = host.env.get("SUDO_UID", "")
+        found |= {int(sudo)} if sudo.isdecimal() else set()
+    return frozenset(found)
+
+
+def _is_private(host: Host, group: int, owner: int) -> bool:
+    """Whether nobody but the owner, or root, is in a group, as far as this system's files say."""
+    if group == 0:
+        return True
+    users = [line.split(":") for line in host.read("/etc/passwd").text.splitlines()]
+    names = {one[0] for one in users if len(one) > 3 and one[2] == str(owner)}
+    members = {one[0] for one in users if len(one) > 3 and one[3] == str(group)}
+    for line in host.read("/etc/group").text.splitlines():
+        fields = line.split(":")
+        if len(fields) > 3 and fields[2] == str(group):
+            members |= {one for one in fields[3].split(",") if one}
+    # The users of a directory service stand in no file: theirs has the number of the user.
+    return members <= names and (bool(members) or group == owner)
 
 
 def _looks_like_name(python: str) -> bool:

@@ -99,6 +99,12 @@ class PipLine(Line, frozen=True, kw_only=True, tag="pip"):
     entry: str
 
 
+class ShadowsLine(Line, frozen=True, kw_only=True, tag="shadows"):
+    """Files of the working folder with the names of modules that torch imports."""
+
+    files: tuple[str, ...]
+
+
 class EndLine(Line, frozen=True, kw_only=True, tag="end"):
     """Nothing was cut off."""
 
@@ -111,6 +117,7 @@ _ANY = Union[  # noqa: UP007
     LeftoversLine,
     CondaLine,
     PipLine,
+    ShadowsLine,
     EndLine,
 ]
 
@@ -126,6 +133,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     leftovers: tuple[str, ...] = ()
     conda: CondaLine | None = None
     pip: bool = False
+    shadows: tuple[str, ...] | None = None
     complete: bool = False
 
 
@@ -149,5 +157,6 @@ def parse(stdout: str) -> Told:
         leftovers=tuple(n for one in lines if isinstance(one, LeftoversLine) for n in one.names),
         conda=next((one for one in lines if isinstance(one, CondaLine)), None),
         pip=any(isinstance(one, PipLine) for one in lines),
+        shadows=next((one.files for one in lines if isinstance(one, ShadowsLine)), None),
         complete=any(isinstance(one, EndLine) for one in lines),
     )

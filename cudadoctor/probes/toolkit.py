@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from packaging.version import Version
 
+from cudadoctor import apart
 from cudadoctor.facts import Distribution, Toolkit
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
@@ -217,9 +218,9 @@ def _existing(host: Host, path: str) -> str | None:
 def _programs(env: Mapping[str, str], host: Host) -> Iterator[str]:
     """Every nvcc on PATH, in its order; only what may be executed counts."""
     windows = host.system == "Windows"
-    folders = env.get("PATH", "").split(";" if windows else ":")
+    folders = apart.folders(env.get("PATH", ""), windows=windows)
     for folder in dict.fromkeys(folders[:4096]):
-        path = f"{folder.rstrip('/') or '.'}/{'nvcc.exe' if windows else 'nvcc'}"
+        path = f"{folder.rstrip('/')}/{'nvcc.exe' if windows else 'nvcc'}"
         found = host.stat(path)
         if found.exists and not found.is_dir and (windows or found.mode & 0o111):
             yield path

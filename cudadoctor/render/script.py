@@ -10,10 +10,11 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from cudadoctor.dialects.address import PLACEHOLDER, parent, within
+from cudadoctor.dialects.environment import BESIDE
 from cudadoctor.findings import Edit, Severity
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.activation import kept_by_conda
-from cudadoctor.render.shells import Shell, ShellName, comment, shell_of
+from cudadoctor.render.shells import HERE, Shell, ShellName, comment, shell_of
 from cudadoctor.render.summary import cost_of, manual_of
 
 if TYPE_CHECKING:
@@ -44,13 +45,15 @@ def script(
         lines += ["", *_text(_without_steps(diagnosis, machine))]
         return "\n".join(lines) + "\n"
     body: list[str] = []
+    apart = False
     for number, steps in enumerate(_groups(plan), 1):
         first = steps[0]
+        apart = apart or (is_runnable(first) and bool(first.commands))
         here = first.where == "here"
         kept = kept_by_conda(machine, first.variables, shell) if here else ()
         body += ["", *_group(number, steps, words, kept)]
     commands = "\n".join(line for line in body if not line.startswith("#"))
-    lines += [*words.start(commands), *body, "", *_afterwards(plan, machine, words)]
+    lines += [*words.start(commands, apart=apart), *body, "", *_afterwards(plan, machine, words)]
     return "\n".join(lines) + "\n"
 
 
@@ -104,13 +107,18 @@ def _group(number: int, steps: list[Step], words: Shell, kept: tuple[Edit, ...])
     yield from _about(chosen, kept)
     if is_runnable(chosen):
         yield from (words.variable(name, value) for name, value in chosen.variables.items())
-        yield from (words.command(argv) for argv in chosen.commands)
+        yield from (words.command(_from_elsewhere(argv)) for argv in chosen.commands)
     else:
         yield from _as_comments(chosen, words)
     for other in others:
         yield from _text(f"or: {other.title} [{cost_of(other)}]")
         yield from _about(other)
         yield from _as_comments(other, words)
+
+
+def _from_elsewhere(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a command that runs in another folder than the script was started in."""
+    return tuple(f"{HERE}{word}" if word.startswith(BESIDE) else word for word in argv)
 
 
 def _about(step: Step, kept: tuple[Edit, ...] = ()) -> Iterator[str]:

@@ -19,6 +19,9 @@ ShellName = Literal["bash", "fish", "powershell"]
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A name that every shell takes for a variable."""
 _NEEDED = "set it to the path of the interpreter that is to be repaired"
+HERE = "$HERE/"
+"""Stands before a path from the folder in which the script is started."""
+_EMPTY = "In an empty folder: Python would run a pip.py of the one that you are in."
 # PowerShell takes typographic quotes for plain ones.
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 
@@ -28,8 +31,11 @@ class Shell(Protocol):
 
     elevate: str
 
-    def start(self, body: str) -> tuple[str, ...]:
-        """Lines that come first: stop at the first failure, and what the body's lines need."""
+    def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
+        """Lines that come first: stop at the first failure, and what the body's lines need.
+
+        apart: go to an empty folder, since `python -m pip` runs a pip.py of the current one.
+        """
 
     def command(self, argv: tuple[str, ...]) -> str:
         """A command; the script ends where it fails."""
@@ -61,10 +67,15 @@ class Posix:
     def __init__(self, newline: str = "newline") -> None:
         self._newline = newline
 
-    def start(self, body: str) -> tuple[str, ...]:
+    def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
         lines = ["set -eu"]
         if '"$PYTHON"' in body:
             lines.append(f': "${{PYTHON:?{_NEEDED}}}"')
+        if apart and '"$PYTHON"' in body:
+            lines.append('case $PYTHON in /*) ;; */*) PYTHON="$PWD/$PYTHON" ;; esac')
+        if apart:
+            lines += ["", comment(_EMPTY), 'HERE="$PWD"; empty="$(mktemp -d)"']
+            lines.append("""trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty\"""")
         return (*lines, *self.newlines(body))
 
     def newlines(self, body: str) -> tuple[str, ...]:
@@ -97,6 +108,8 @@ class Posix:
         """The word as one word of the shell, on one line."""
         if word == PLACEHOLDER:
             return '"$PYTHON"'
+        if word.startswith(HERE):
+            return f'"$HERE"/{self.quoted(word.removeprefix(HERE))}'
         pieces = _runs(word)
         return (
             "".join(
@@ -118,10 +131,17 @@ class Fish:
 
     elevate = "sudo "
 
-    def start(self, body: str) -> tuple[str, ...]:
-        if "$PYTHON" not in body:
-            return ()
-        return (f"set -q PYTHON; or begin; echo 'PYTHON: {_NEEDED}' >&2; exit 2; end",)
+    def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
+        lines = []
+        if "$PYTHON" in body:
+            lines.append(f"set -q PYTHON; or begin; echo 'PYTHON: {_NEEDED}' >&2; exit 2; end")
+        if apart and "$PYTHON" in body:
+            lines.append("switch $PYTHON; case '/*'; case '*/*'; set PYTHON $PWD/$PYTHON; end")
+        if apart:
+            lines += ["", comment(_EMPTY), "set HERE $PWD; set empty (mktemp -d); or exit $status"]
+            lines.append("function leave --on-event fish_exit; cd /; rmdir $empty; end")
+            lines.append("cd $empty; or exit $status")
+        return tuple(lines)
 
     def command(self, argv: tuple[str, ...]) -> str:
         return f"{self.shown(argv)}; or exit $status"
@@ -141,6 +161,8 @@ class Fish:
         """The word as one word of fish: in single quotes only \\ and ' are special."""
         if word == PLACEHOLDER:
             return "$PYTHON"
+        if word.startswith(HERE):
+            return f"$HERE/{self.quoted(word.removeprefix(HERE))}"
         if re.fullmatch(r"[A-Za-z0-9_./:=+,@-]+", word):
             return word
         return "".join(self._piece(plain, text) for plain, text in _runs(word)) or "''"
@@ -161,11 +183,18 @@ class PowerShell:
 
     elevate = ""
 
-    def start(self, body: str) -> tuple[str, ...]:
+    def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
         stop = "$ErrorActionPreference = 'Stop'"
-        if "$env:PYTHON" not in body:
-            return (stop,)
-        return (stop, f"if (-not $env:PYTHON) {{ throw 'PYTHON: {_NEEDED}' }}")
+        lines = [stop]
+        if "$env:PYTHON" in body:
+            lines.append(f"if (-not $env:PYTHON) {{ throw 'PYTHON: {_NEEDED}' }}")
+        if apart and "$env:PYTHON" in body:
+            lines.append("if (Test-Path $env:PYTHON) { $env:PYTHON = Convert-Path $env:PYTHON }")
+        if apart:
+            lines += ["", comment(_EMPTY), "$HERE = (Get-Location).Path"]
+            lines.append("$empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)")
+            lines.append("$null = New-Item -ItemType Directory $empty; Set-Location $empty")
+        return tuple(lines)
 
     def command(self, argv: tuple[str, ...]) -> str:
         return f"{self.shown(argv)}; if ($LASTEXITCODE) {{ exit $LASTEXITCODE }}"
@@ -184,6 +213,8 @@ class PowerShell:
         """The word as a single-quoted string, or as a sum of strings and character codes."""
         if word == PLACEHOLDER:
             return "$env:PYTHON"
+        if word.startswith(HERE):
+            return f"($HERE + '/' + {self.quoted(word.removeprefix(HERE))})"
         pieces = [self._piece(plain, text) for plain, text in _runs(word)]
         if len(pieces) == 1 and _runs(word)[0][0]:
             return pieces[0]

@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from cudadoctor import apart
+from cudadoctor.telltale import bare
+
 SILENCE_S = 1800.0
 """A command that says nothing for so long is ended: a build of an extension can take that long."""
 POLL_S = 0.05
@@ -47,13 +50,18 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Command:
-    """A command that has been started and waits; `go` lets it run. log: where its words go."""
+    """A command that has been started and waits; `go` lets it run.
+
+    log: where its words go. It runs in that folder, which is the doctor's own: `python -m pip` in
+    the user's would run a pip.py that lies there.
+    """
 
     def __init__(self, argv: tuple[str, ...], env: Mapping[str, str], log: str) -> None:
         self.argv = argv
         self.log = log
         self._from = os.path.getsize(log) if os.path.exists(log) else 0
         waits = os.name == "posix"
+        cwd = os.path.dirname(os.path.abspath(log))
         words = (sys.executable, "-I", "-S", "-B", "-c", _WAITING, str(os.getpid()), *argv)
         with open(log, "ab") as file:
             self.child = subprocess.Popen(
@@ -61,7 +69,8 @@ class Command:
                 stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=dict(env),
+                env=apart.environment(env, cwd),
+                cwd=cwd,
                 start_new_session=waits,
             )
 
@@ -112,7 +121,7 @@ class Command:
             file.seek(max(self._from, os.path.getsize(self.log) - TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
         # A carriage return starts a progress bar anew: what came last is what counts.
-        lines = [line.rstrip().rpartition("\r")[2] for line in text.split("\n")]
+        lines = [bare(line.rstrip().rpartition("\r")[2]) for line in text.split("\n")]
         return tuple(line for line in lines if line.strip())[-most:]
 
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from cudadoctor.repair.records import Begun, Options
 
 _START = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from cudadoctor.__main__ import main; main()"
+    "import sys; sys.path[:] = sys.argv.pop(1).split('\\n');"
+    " from cudadoctor.__main__ import main; main()"
 )
+"""Isolated, and with the path that this process has settled: it starts in the user's folder."""
 
 
 class NoAnswer(Exception):  # noqa: N818 - told in one sentence
@@ -34,7 +36,9 @@ def check(
     Raises NoAnswer where there is none, also because `stopped` said so.
     """
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    argv = [sys.executable, "-c", _START, home, "check", *words(begun.options, begun.afterwards)]
+    path = "\n".join((home, *sys.path))
+    look = words(begun.options, begun.afterwards)
+    argv = [sys.executable, "-I", "-B", "-c", _START, path, "check", *look]
     variables = {name: value for task in begun.tasks for name, value in task.variables.items()}
     answer = os.path.join(folder, "check.json")
     with open(answer, "wb") as out, open(os.path.join(folder, "log.txt"), "ab") as log:

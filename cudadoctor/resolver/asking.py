@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from cudadoctor.dialects.address import manager
+from cudadoctor.dialects.uv import in_project
 from cudadoctor.resolver import pip, uv
 from cudadoctor.resolver.question import environment
 from cudadoctor.resolver.verdict import Answer
@@ -143,6 +144,7 @@ def _run_uv(at: Setting, tool: Tool, target: Target, asked: Question) -> Answer:
     words = uv.argv(tool.program, target, asked, own=sys.executable, here=at.here)
     if words is None:
         return Answer(kind="unfit", text=f"{tool.name} has no words for this interpreter")
+    words = (words[0], *in_project(at.machine), *words[1:]) if at.here else words
     lines = "".join(f"{one}\n" for one in asked.first)
     env = _environment(at, tool, asked)
     if target.macos and not target.executable:

@@ -231,28 +231,34 @@ def _shadows(m: Machine) -> tuple[str, ...]:
     return (m.torch.imported.shadows if m.torch.imported else None) or ()
 
 
+_BY_NAME = ("python.shadows",)
+
+
 @rule(
     "module-shadowed",
-    title="{path} is imported in place of Python's own {name}",
+    title="{path} is imported in place of the real {name}",
     yields_to=("torch-duplicate",),
 )
 def module_shadowed(m: Machine, kb: Knowledge) -> Found | None:
-    """torch imports {name} of Python's library, gets the file {path} instead, and fails.
+    """torch imports {name}, and a program that starts in this folder gets the file {path} instead.
 
     Python looks into the folder where a program starts, and into PYTHONPATH, before its own
-    library: a random.py, queue.py or types.py there hides the module of that name from every
+    library: a random.py, queue.py or numpy.py there hides the module of that name from every
     package. The words are "cannot import name ... from", "partially initialized module" or
-    "module ... has no attribute". Told by the traceback, or by the name in the error.
+    "module ... has no attribute". In the current folder the name of the file tells, and nothing
+    there is run; elsewhere on PYTHONPATH the traceback, or the name in the error.
 
     Cured by another name for that file. Installing torch again changes nothing. torch-duplicate
     is where the file is named torch.
     """
-    files = _shadows(m)
-    if not files:
+    traced = _shadows(m)
+    files = traced or m.python.shadows or ()
+    if not files or m.torch.installed is False:
         return None
     text = "Any name will do that no module of Python has. Or start programs in another folder."
     return Found(
-        evidence=("torch.imported.shadows", "torch.imported.error"),
+        evidence=("torch.imported.shadows", "torch.imported.error") if traced else _BY_NAME,
+        confidence=Confidence.CERTAIN if traced else Confidence.LIKELY,
         values={"path": files[0], "name": re.split(r"[/\\]", files[0])[-1].partition(".")[0]},
         remedies=by_hand("rename-file", f"Rename {files[0]}", text),
     )

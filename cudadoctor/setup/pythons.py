@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from cudadoctor import apart
 from cudadoctor.host import Host
 from cudadoctor.setup.choosing import Base, Tools
 from cudadoctor.versions import version_of
@@ -64,9 +65,9 @@ def _places(host: Host) -> Iterator[tuple[str, str]]:
     windows = host.system == "Windows"
     if windows:
         yield from ((path, "py") for path in _launched(host))
-    for folder in (*host.env.get("PATH", "").split(os.pathsep), "/usr/bin", "/usr/local/bin"):
+    for folder in (*apart.folders(host.env.get("PATH", "")), "/usr/bin", "/usr/local/bin"):
         # A shim answers for whatever is set where it is called: behind it are pyenv's own folders.
-        if not folder or folder.rstrip("/\\").endswith("shims"):
+        if folder.rstrip("/\\").endswith("shims"):
             continue
         for name in _NAMES:
             path = os.path.join(folder, name + (".exe" if windows else ""))

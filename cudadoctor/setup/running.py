@@ -18,9 +18,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import IO
 
+from cudadoctor import apart, early
 from cudadoctor.progress import Progress
 from cudadoctor.render import inert
 from cudadoctor.setup.making import Ended, Workplace
+from cudadoctor.telltale import bare
 
 KEPT_LINES = 200
 SHOWN_COLUMNS = 70
@@ -109,6 +111,9 @@ class Runner:
 
     def _started(self, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
         handle, place = self.workplace.lock, self.workplace
+        scratch = str(place.scratch) if place.scratch.is_dir() else None
+        # Never in the folder that the user stands in: a venv.py may lie there.
+        cwd = scratch or early.host().place
         # The lock stays held while this child lives, also where the doctor is killed.
         inherited = (handle,) if handle is not None and sys.platform != "win32" else ()
         return subprocess.Popen(
@@ -116,8 +121,8 @@ class Runner:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=clean(os.environ, str(place.scratch) if place.scratch.is_dir() else None),
-            cwd=place.path if place.path.is_dir() else None,
+            env=apart.environment(clean(os.environ, scratch), cwd),
+            cwd=cwd,
             start_new_session=True,
             pass_fds=inherited,
         )
@@ -146,7 +151,7 @@ class _Teller(threading.Thread):
         with contextlib.suppress(OSError, ValueError):
             for raw in self._pipe:
                 # A bar draws itself anew after a carriage return: the last state counts.
-                line = raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2]
+                line = bare(raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2])
                 if not line.strip():
                     continue
                 self._lines.append(line)

@@ -1,7 +1,8 @@
 """The training step: torch imported once in the examined interpreter, then proven in stages.
 
-The child is started with `python -c` in the user's own folder and environment, so that it sees
-what a program of the user would see. It writes to the scratch folder only.
+The child is started with `python -c` in the user's own environment, and in a folder of the
+doctor's: a torch.py or a numpy.py beside the user is told from its name, and never run. It writes
+to the scratch folder only.
 
 The tests have no GPU: what only a GPU runs (its share of memory, NCCL, formats by generation) is
 not exercised by them; the order of things is, with a CPU in its place.
@@ -37,7 +38,6 @@ def run_smoke(
     env: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
     on_line: Progress | None = None,
-    cwd: str | None = None,
     stage_limit_s: float | None = None,
     plant: str | None = None,
     pretend: int = 0,
@@ -66,9 +66,9 @@ def run_smoke(
         own = {**(host.env if env is None else env), **_caches(folder)}
         if on_line is not None and isinstance(host, LocalHost):
             tell = told_by(on_line)
-            ran = host.run(*argv, timeout_s=timeout_s, env=own, cwd=cwd, on_line=tell)
+            ran = host.run(*argv, timeout_s=timeout_s, env=own, on_line=tell)
         else:
-            ran = host.run(*argv, timeout_s=timeout_s, env=own, cwd=cwd)
+            ran = host.run(*argv, timeout_s=timeout_s, env=own)
     return read(ran, mode, python)
 
 

@@ -5,6 +5,11 @@
 #   CUDA 13 calls functions that drivers before 580.65.06 lack, so torch sees no GPU.
 #
 
+# In an empty folder: Python would run a pip.py of the one that you are in.
+set HERE $PWD; set empty (mktemp -d); or exit $status
+function leave --on-event fish_exit; cd /; rmdir $empty; end
+cd $empty; or exit $status
+
 # 1. Install the cu126 build of torch 2.14.1 [changes this environment]
 #    cures: driver-too-old
 #    The size of the download is not known (the cu130 wheel: 555 MB); the CUDA libraries come on

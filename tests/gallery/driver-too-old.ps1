@@ -6,6 +6,11 @@
 #
 $ErrorActionPreference = 'Stop'
 
+# In an empty folder: Python would run a pip.py of the one that you are in.
+$HERE = (Get-Location).Path
+$empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)
+$null = New-Item -ItemType Directory $empty; Set-Location $empty
+
 # 1. Install the cu126 build of torch 2.14.1 [changes this environment]
 #    cures: driver-too-old
 #    The size of the download is not known (the cu130 wheel: 555 MB); the CUDA libraries come on

@@ -7,6 +7,11 @@
 #   kernels end in "no kernel image".
 #
 
+# In an empty folder: Python would run a pip.py of the one that you are in.
+set HERE $PWD; set empty (mktemp -d); or exit $status
+function leave --on-event fish_exit; cd /; rmdir $empty; end
+cd $empty; or exit $status
+
 # 1. Install the cu126 build of torch 2.14.1 [changes this environment]
 #    cures: torch-arch-unsupported-old
 #    The size of the download is not known (the cu130 wheel: 555 MB); the CUDA libraries come on

@@ -9,6 +9,10 @@
 #
 set -eu
 
+# In an empty folder: Python would run a pip.py of the one that you are in.
+HERE="$PWD"; empty="$(mktemp -d)"
+trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
+
 # 1. Install the cu126 build of torch 2.14.1 [changes this environment]
 #    cures: torch-arch-unsupported-old
 #    The size of the download is not known (the cu130 wheel: 555 MB); the CUDA libraries come on

@@ -3,4 +3,5 @@
 # examined: /home/ada/venv/bin/python
 #
 
-# The facts do not suffice for a repair. The next command to run is: nvidia-smi
+# The facts do not suffice for a repair. The next command to run is: /home/ada/venv/bin/python
+# -c 'import torch; print(torch.cuda.device_count())'

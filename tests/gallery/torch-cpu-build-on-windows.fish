@@ -6,6 +6,11 @@
 #   This build has no CUDA code at all: torch.cuda.is_available() is False with any driver.
 #
 
+# In an empty folder: Python would run a pip.py of the one that you are in.
+set HERE $PWD; set empty (mktemp -d); or exit $status
+function leave --on-event fish_exit; cd /; rmdir $empty; end
+cd $empty; or exit $status
+
 # 1. Install the cu130 build of torch 2.14.1 [changes this environment]
 #    cures: torch-cpu-build
 #    The size of the download is not known.

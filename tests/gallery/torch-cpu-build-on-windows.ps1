@@ -7,6 +7,11 @@
 #
 $ErrorActionPreference = 'Stop'
 
+# In an empty folder: Python would run a pip.py of the one that you are in.
+$HERE = (Get-Location).Path
+$empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)
+$null = New-Item -ItemType Directory $empty; Set-Location $empty
+
 # 1. Install the cu130 build of torch 2.14.1 [changes this environment]
 #    cures: torch-cpu-build
 #    The size of the download is not known.

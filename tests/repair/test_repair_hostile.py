@@ -267,6 +267,39 @@ def test_a_record_tells_digests_as_they_are_counted() -> None:
     )
 
 
+# --- the folder that the user stands in ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [{}, {"PATH": f".:{os.environ['PATH']}", "PYTHONPATH": "."}])
+def test_a_repair_runs_nothing_of_the_folder_it_is_started_in(
+    broken: Environment, tmp_path: Path, way: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("pip", "ensurepip", "setuptools", "planted", "wheel", "click", "ctypes_"):
+        (here / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    for name in ("python", "python3", "uv", "sh"):
+        (here / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+        (here / name).chmod(0o755)
+    monkeypatch.chdir(here)
+    for word in ("--yes", "--undo"):
+        ran = broken.fix(word, **way)
+        assert ran.returncode == 0, ran
+    assert not (tmp_path / "ran").exists()
+    assert broken.imports() == STRANGE
+
+
+def test_a_second_look_names_the_files_of_the_folder_as_the_first_did(
+    broken: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "random.py").write_text("x = 1\n")
+    monkeypatch.chdir(tmp_path)
+    ran = broken.fix("--yes", "--json")
+    told = json.loads(ran.stdout)
+    assert "module-shadowed" in json.dumps(told)
+    assert broken.imports() == FITTING
+
+
 # --- what would lead a package manager away ----------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from types import FrameType
 
 import msgspec
 
+from cudadoctor import apart
 from cudadoctor.probes.nvml import module_folder
 
 SAMPLER = Path(__file__).parent / "inside" / "sampler.py"
@@ -83,6 +84,7 @@ class Sampler:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            cwd=apart.nowhere(),
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -3,7 +3,7 @@
 Runs on every Python from 3.4 on, isolated (-I), with built-in modules only: even re and json would
 double its time. Everything installed is read as files; nothing of it is imported. The path that
 the user's own programs get (working folder, PYTHONPATH, user site) is rebuilt here as data, since
--I takes those out.
+-I takes those out, and this runs in another folder than they do.
 """
 
 # ruff: noqa: SIM905
@@ -53,6 +53,22 @@ NAMES = frozenset(
     "megatron-core nemo-toolkit fairscale minkowskiengine gpustat nvitop tiny-cuda-nn".split()
 )
 NEEDS = ("torch", "pytorch", "nvidia-", "cuda-", "triton")
+# What torch imports, with its first optimizer, by 2.13 and 2.14: of Python's own, then of others.
+TORCH_IMPORTS = frozenset(
+    "argparse array ast asyncio atexit base64 binascii bisect bz2 cProfile calendar cmath "
+    "collections colorsys concurrent contextlib contextvars copy copyreg csv ctypes dataclasses "
+    "datetime decimal difflib dis email enum errno fcntl fnmatch fractions functools getpass "
+    "gettext glob grp gzip hashlib heapq hmac http importlib inspect ipaddress itertools json "
+    "keyword linecache locale logging lzma math mmap multiprocessing ntpath numbers opcode "
+    "operator pathlib pickle pickletools pkgutil platform pprint profile pstats pwd queue quopri "
+    "random re reprlib runpy secrets select selectors shlex shutil signal socket ssl statistics "
+    "string struct subprocess sysconfig tarfile tempfile termios textwrap threading timeit token "
+    "tokenize traceback types typing unicodedata unittest urllib uuid warnings weakref zipfile "
+    "zlib "
+    "mpmath numpy sympy torchgen typing_extensions".split()
+)
+# Python's own start has imported these already: a file of that name comes too late.
+STARTED = frozenset(sys.modules)
 # Small text files in which a package says for which torch and CUDA it was built.
 TELLTALES = {
     "torchvision": ("torchvision/version.py",),
@@ -261,24 +277,33 @@ def added_by_pth(folder):  # type: (str) -> list[str]
     return added
 
 
+def users_own(name):  # type: (str) -> str
+    """A variable as the user has it: the doctor changes it for its children, and keeps the old."""
+    return os.environ.get("CUDADOCTOR_OWN_" + name) or ""
+
+
 def working_folder():  # type: () -> str
-    """Where programs start, "" where it was deleted."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
+    """Where the user's programs start, "" where it was deleted."""
+    return users_own("PWD")
 
 
 def rebuilt_path(user_site):  # type: (str) -> list[tuple[str, str]]
-    """(folder, where it comes from): cwd, PYTHONPATH, user, own."""
+    """(folder, where it comes from): cwd, PYTHONPATH, user, own.
+
+    A PYTHONPATH that leads into the working folder is of the working folder.
+    """
     here = working_folder()
     entries = []
-    if here and not os.environ.get("PYTHONSAFEPATH") and not embedded():
+    if here and not users_own("PYTHONSAFEPATH") and not embedded():
         entries.append((here, "cwd"))
-    given = os.environ.get("PYTHONPATH") or ""
+    given = users_own("PYTHONPATH")
     for one in given.split(os.pathsep) if given and not embedded() else ():
-        if one or here:
-            entries.append((os.path.abspath(one) if one or here else one, "PYTHONPATH"))
+        if here or os.path.isabs(one):
+            folder = os.path.normpath(join(here, one))
+            apart = os.path.isabs(one) and os.path.realpath(one) != os.path.realpath(
+                here or one + "/"
+            )
+            entries.append((folder, "PYTHONPATH" if apart else "cwd"))
     own = [(one, "own") for one in sys.path if one]
     if user_site:
         added = [(one, "user") for one in [user_site] + added_by_pth(user_site)]
@@ -418,14 +443,40 @@ def shape_of(entry, names):  # type: (str, list[str]) -> str
             return "package"
         if os.path.isdir(join(folder, "lib")) and os.path.exists(join(folder, "version.py")):
             return "remains"
-    if "torch.py" in names or "torch.pyc" in names:
-        return "module"
-    return ""
+    return "module" if module_file(names, "torch") else ""
 
 
-def say_copy(entry, origin, shape, dists):
-    # type: (str, str, str, list[tuple[str, str]]) -> None
-    folder = join(entry, "torch.py" if shape == "module" else "torch")
+def module_file(names, stem):  # type: (list[str], str) -> str
+    """The file that is the module of that name in a folder, "" without one."""
+    try:
+        from _imp import extension_suffixes
+
+        endings = extension_suffixes()
+    except ImportError:
+        endings = []
+    found = [stem + one for one in endings + [".py", ".pyc"] if stem + one in names]
+    return found[0] if found else ""
+
+
+def say_shadows(path):  # type: (list[tuple[str, str]]) -> None
+    """Files of the working folder that torch would import in place of what it needs, by name."""
+    found = []
+    for entry, origin in path:
+        if origin != "cwd":
+            continue
+        names = names_in(entry) or []
+        stems = {one.partition(".")[0] for one in names} & TORCH_IMPORTS
+        for stem in sorted(stems - STARTED - set(sys.builtin_module_names)):
+            package = os.path.exists(join(entry, stem, "__init__.py"))
+            name = stem if package else module_file(names, stem)
+            if name:
+                found.append(join(entry, name))
+    say("shadows", files=found)
+
+
+def say_copy(entry, origin, names, shape, dists):
+    # type: (str, str, list[str], str, list[tuple[str, str]]) -> None
+    folder = join(entry, module_file(names, "torch") if shape == "module" else "torch")
     say(
         "copy",
         path=folder,
@@ -463,7 +514,7 @@ def say_installed(path):  # type: (list[tuple[str, str]]) -> None
             say("pip", entry=entry)
         shape = shape_of(entry, names)
         if shape or dists:
-            say_copy(entry, origin, shape, dists)
+            say_copy(entry, origin, names, shape, dists)
 
 
 def main():  # type: () -> None
@@ -474,6 +525,7 @@ def main():  # type: () -> None
     path = rebuilt_path(user_site)
     say("path", entries=[list(one) for one in path], nowhere=not working_folder())
     say_conda()
+    say_shadows(path)
     say_installed(path)
     say("end")
 

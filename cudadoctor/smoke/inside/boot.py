@@ -1,8 +1,9 @@
-"""The few lines that `python -c` runs: a package by its folder, without touching sys.path."""
+"""The few lines that `python -c` runs: a package by its folder, never the current one."""
 
-# Only sys is imported here: a json.py beside the user's program must hit torch, not this.
+# Only sys is imported before that: with -c, Python looks into the current folder first.
 BOOT = """\
 import sys
+sys.path[:] = [one for one in sys.path if one]
 home = type(sys)("cudadoctor_smoke")
 home.__path__ = [sys.argv[1]]
 sys.modules["cudadoctor_smoke"] = home

@@ -36,7 +36,6 @@ def _imported() -> bool:
     """Import torch once, and say how that went."""
     began = time.monotonic()
     wire.say("start", stage="import")
-    _stand_somewhere()
     # A fifth faster: nothing that an import makes is garbage.
     gc.disable()
     error = ""
@@ -61,18 +60,6 @@ def _imported() -> bool:
         gc.freeze()
     gc.enable()
     return not error
-
-
-def _stand_somewhere() -> None:
-    """Leave a working folder that was deleted: libraries of torch fail to load from there.
-
-    That says nothing of torch, and a program in such a folder finds no file beside it either.
-    """
-    try:
-        os.getcwd()
-    except OSError:
-        os.chdir(os.path.abspath(os.sep))
-        sys.path[:] = [entry for entry in sys.path if entry]
 
 
 def _shadows(problem: BaseException, error: str) -> "List[str]":
