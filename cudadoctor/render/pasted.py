@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cudadoctor.dialects.address import PLACEHOLDER
 from cudadoctor.render.shells import shell_of
+from cudadoctor.trust import PLACEHOLDER, ours
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
     from cudadoctor.plan import Step
+    from cudadoctor.trust import Command
 
 # What neither PowerShell nor cmd takes for more than a letter.
 _PLAIN = re.compile(r"[A-Za-z0-9_./\\:=+-]+")
@@ -28,23 +29,28 @@ def lines(step: Step, machine: Machine) -> list[str]:
     return set_first + [root + shell.shown(argv) for argv in commands]
 
 
-def command(argv: tuple[str, ...], machine: Machine) -> str:
+def command(argv: Command, machine: Machine) -> str:
     """One command that needs no root."""
     windows = machine.platform.system == "Windows"
     return _on_windows(argv) if windows else shell_of("bash").shown(argv)
 
 
-def _named(argv: tuple[str, ...], machine: Machine) -> tuple[str, ...]:
-    """The interpreter of a report by the name under which its author calls it: nobody set $PYTHON.
+def asks_for_python(step: Step, machine: Machine) -> bool:
+    """Whether the lines of a step hold the variable that the reader has to set."""
+    return machine.look != "report" and any(PLACEHOLDER in argv for argv in step.commands)
 
-    A script keeps the variable, and asks for it.
+
+def _named(argv: Command, machine: Machine) -> Command:
+    """The interpreter of a report by the name under which its author calls it.
+
+    Elsewhere the variable stays, as in a script.
     """
-    if machine.look != "report" or machine.python.executable not in (None, PLACEHOLDER):
+    if machine.look != "report":
         return argv
-    return tuple("python" if word == PLACEHOLDER else word for word in argv)
+    return tuple(ours("python") if word == PLACEHOLDER else word for word in argv)
 
 
-def _on_windows(argv: tuple[str, ...]) -> str:
+def _on_windows(argv: Command) -> str:
     """Without quotes where none are needed, so that it runs in cmd too."""
     if all(_PLAIN.fullmatch(word) for word in argv):
         return " ".join(argv)

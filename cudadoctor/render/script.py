@@ -9,12 +9,13 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from cudadoctor.dialects.address import PLACEHOLDER, parent, within
+from cudadoctor.dialects.address import interpreter, parent, within
 from cudadoctor.findings import Edit, Severity
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.activation import kept_by_conda
 from cudadoctor.render.shells import Shell, ShellName, comment, shell_of
 from cudadoctor.render.summary import cost_of, manual_of
+from cudadoctor.trust import acting, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,7 @@ def script(
     """The whole script. version: the doctor's; knowledge: the date of its tables."""
     words = shell_of(shell)
     lines = [*_header(machine, diagnosis, version, knowledge)]
+    machine = acting(machine)
     if shell == "bash":
         lines.insert(0, "#!/bin/sh")
     if not plan.steps:
@@ -135,15 +137,15 @@ def _as_comments(step: Step, words: Shell) -> Iterator[str]:
 
 
 def _afterwards(plan: Plan, machine: Machine, words: Shell) -> Iterator[str]:
-    python = _made_anew(plan, machine) or machine.python.executable or PLACEHOLDER
+    python = _made_anew(plan, machine) or interpreter(machine)
     if any(step.tool == "docker" for step in plan.steps):
         yield comment("Then see whether it helped, in a container of that image:")
-        yield comment(words.shown(("cudadoctor", "check")), 3)
+        yield comment(words.shown(typed("cudadoctor", "check")), 3)
         return
     if any(step.tool == "pixi" for step in plan.steps) and "/.pixi/envs/" not in python:
         python = within(machine, parent(machine, ".pixi", "envs", "default"), conda=True)
     yield comment("Then see whether it helped:")
-    yield comment(words.shown(("cudadoctor", "check", "--python", python)), 3)
+    yield comment(words.shown(typed("cudadoctor", "check", "--python", python)), 3)
 
 
 def _made_anew(plan: Plan, machine: Machine) -> str | None:

@@ -11,14 +11,14 @@ import re
 import shlex
 from typing import Literal, Protocol
 
-from cudadoctor.dialects.address import PLACEHOLDER
 from cudadoctor.render import inert
+from cudadoctor.trust import PLACEHOLDER, Command
 
 ShellName = Literal["bash", "fish", "powershell"]
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A name that every shell takes for a variable."""
-_NEEDED = "set it to the path of the interpreter that is to be repaired"
+_NEEDED = "PYTHON is the interpreter to repair: set it first if that is not {usual}."
 # PowerShell takes typographic quotes for plain ones.
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 
@@ -31,10 +31,10 @@ class Shell(Protocol):
     def start(self, body: str) -> tuple[str, ...]:
         """Lines that come first: stop at the first failure, and what the body's lines need."""
 
-    def command(self, argv: tuple[str, ...]) -> str:
+    def command(self, argv: Command) -> str:
         """A command; the script ends where it fails."""
 
-    def shown(self, argv: tuple[str, ...]) -> str:
+    def shown(self, argv: Command) -> str:
         """The same, to be shown in a comment."""
 
     def variable(self, name: str, value: str | None) -> str:
@@ -64,7 +64,7 @@ class Posix:
     def start(self, body: str) -> tuple[str, ...]:
         lines = ["set -eu"]
         if '"$PYTHON"' in body:
-            lines.append(f': "${{PYTHON:?{_NEEDED}}}"')
+            lines += [comment(_NEEDED.format(usual="python3")), 'PYTHON="${PYTHON:-python3}"']
         return (*lines, *self.newlines(body))
 
     def newlines(self, body: str) -> tuple[str, ...]:
@@ -75,13 +75,13 @@ class Posix:
         # A command substitution loses its last newlines, hence the x.
         return (f"{name}=\"$(printf '\\nx')\"", f'{name}="${{{name}%x}}"')
 
-    def command(self, argv: tuple[str, ...]) -> str:
+    def command(self, argv: Command) -> str:
         first, *others = argv or ("",)
         # A first word with = in it would set a variable; zsh looks for the program in =word.
         started = f"'{first}'" if self.quoted(first) == first and "=" in first else ""
         return " ".join((started or self.quoted(first), *map(self._argument, others)))
 
-    def shown(self, argv: tuple[str, ...]) -> str:
+    def shown(self, argv: Command) -> str:
         return self.command(argv)
 
     def _argument(self, word: str) -> str:
@@ -121,12 +121,13 @@ class Fish:
     def start(self, body: str) -> tuple[str, ...]:
         if "$PYTHON" not in body:
             return ()
-        return (f"set -q PYTHON; or begin; echo 'PYTHON: {_NEEDED}' >&2; exit 2; end",)
+        usual = "set -q PYTHON; or set PYTHON python3"
+        return (comment(_NEEDED.format(usual="python3")), usual)
 
-    def command(self, argv: tuple[str, ...]) -> str:
+    def command(self, argv: Command) -> str:
         return f"{self.shown(argv)}; or exit $status"
 
-    def shown(self, argv: tuple[str, ...]) -> str:
+    def shown(self, argv: Command) -> str:
         first, *others = argv or ("",)
         # A first word with = in it would set a variable.
         started = f"'{first}'" if self.quoted(first) == first and "=" in first else ""
@@ -163,14 +164,15 @@ class PowerShell:
 
     def start(self, body: str) -> tuple[str, ...]:
         stop = "$ErrorActionPreference = 'Stop'"
-        if "$env:PYTHON" not in body:
+        if "$PYTHON" not in body:
             return (stop,)
-        return (stop, f"if (-not $env:PYTHON) {{ throw 'PYTHON: {_NEEDED}' }}")
+        usual = "if (-not $PYTHON) { $PYTHON = if ($env:PYTHON) { $env:PYTHON } else { 'python' } }"
+        return (stop, comment(_NEEDED.format(usual="python")), usual)
 
-    def command(self, argv: tuple[str, ...]) -> str:
+    def command(self, argv: Command) -> str:
         return f"{self.shown(argv)}; if ($LASTEXITCODE) {{ exit $LASTEXITCODE }}"
 
-    def shown(self, argv: tuple[str, ...]) -> str:
+    def shown(self, argv: Command) -> str:
         return "& " + " ".join(self.quoted(word) for word in argv)
 
     def variable(self, name: str, value: str | None) -> str:
@@ -183,7 +185,7 @@ class PowerShell:
     def quoted(self, word: str) -> str:
         """The word as a single-quoted string, or as a sum of strings and character codes."""
         if word == PLACEHOLDER:
-            return "$env:PYTHON"
+            return "$PYTHON"
         pieces = [self._piece(plain, text) for plain, text in _runs(word)]
         if len(pieces) == 1 and _runs(word)[0][0]:
             return pieces[0]
