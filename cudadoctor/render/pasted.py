@@ -19,25 +19,31 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./\\:=+-]+")
 
 def lines(step: Step, machine: Machine) -> list[str]:
     """A line for each variable and each command."""
-    windows = machine.platform.system == "Windows"
-    shell = shell_of("powershell" if windows else "bash")
+    shell = shell_of("powershell" if _is_windows(machine) else "bash")
     root = shell.elevate if step.needs_root else ""
-    set_first = [shell.variable(name, value) for name, value in step.variables.items()]
-    commands = [_named(argv, machine) for argv in step.commands]
-    if windows:
-        return set_first + [_on_windows(argv) for argv in commands]
-    return set_first + [root + shell.shown(argv) for argv in commands]
+    found = [shell.variable(name, value) for name, value in step.variables.items()]
+    return found + _pasted(step.commands, machine, root)
+
+
+def asked(argv: Command, machine: Machine) -> list[str]:
+    """The same for one command that needs no root."""
+    return _pasted((argv,), machine)
 
 
 def command(argv: Command, machine: Machine) -> str:
-    """One command that needs no root."""
-    windows = machine.platform.system == "Windows"
-    return _on_windows(argv) if windows else shell_of("bash").shown(argv)
+    """That command alone, on one line."""
+    return _on_windows(argv) if _is_windows(machine) else shell_of("bash").shown(argv)
 
 
-def asks_for_python(step: Step, machine: Machine) -> bool:
-    """Whether the lines of a step hold the variable that the reader has to set."""
-    return machine.look != "report" and any(PLACEHOLDER in argv for argv in step.commands)
+def _pasted(commands: tuple[Command, ...], machine: Machine, root: str = "") -> list[str]:
+    named = [_named(argv, machine) for argv in commands]
+    shell = shell_of("powershell" if _is_windows(machine) else "bash")
+    first = shell.python() if any(PLACEHOLDER in argv for argv in named) else ()
+    return [*first, *(root + command(argv, machine) for argv in named)]
+
+
+def _is_windows(machine: Machine) -> bool:
+    return machine.platform.system == "Windows"
 
 
 def _named(argv: Command, machine: Machine) -> Command:

@@ -31,6 +31,9 @@ class Shell(Protocol):
     def start(self, body: str) -> tuple[str, ...]:
         """Lines that come first: stop at the first failure, and what the body's lines need."""
 
+    def python(self) -> tuple[str, ...]:
+        """Lines that set the variable of the interpreter, unless the reader has."""
+
     def command(self, argv: Command) -> str:
         """A command; the script ends where it fails."""
 
@@ -64,8 +67,11 @@ class Posix:
     def start(self, body: str) -> tuple[str, ...]:
         lines = ["set -eu"]
         if '"$PYTHON"' in body:
-            lines += [comment(_NEEDED.format(usual="python3")), 'PYTHON="${PYTHON:-python3}"']
+            lines += self.python()
         return (*lines, *self.newlines(body))
+
+    def python(self) -> tuple[str, ...]:
+        return (comment(_NEEDED.format(usual="python3")), 'PYTHON="${PYTHON:-python3}"')
 
     def newlines(self, body: str) -> tuple[str, ...]:
         """What a body needs that holds newlines within its words."""
@@ -121,6 +127,9 @@ class Fish:
     def start(self, body: str) -> tuple[str, ...]:
         if "$PYTHON" not in body:
             return ()
+        return self.python()
+
+    def python(self) -> tuple[str, ...]:
         usual = "set -q PYTHON; or set PYTHON python3"
         return (comment(_NEEDED.format(usual="python3")), usual)
 
@@ -166,8 +175,11 @@ class PowerShell:
         stop = "$ErrorActionPreference = 'Stop'"
         if "$PYTHON" not in body:
             return (stop,)
+        return (stop, *self.python())
+
+    def python(self) -> tuple[str, ...]:
         usual = "if (-not $PYTHON) { $PYTHON = if ($env:PYTHON) { $env:PYTHON } else { 'python' } }"
-        return (stop, comment(_NEEDED.format(usual="python")), usual)
+        return (comment(_NEEDED.format(usual="python")), usual)
 
     def command(self, argv: Command) -> str:
         return f"{self.shown(argv)}; if ($LASTEXITCODE) {{ exit $LASTEXITCODE }}"
