@@ -77,7 +77,11 @@ _CONDA = frozenset(
     {"pytorch", "pytorch-gpu", "pytorch-cpu", "pytorch-cuda", "cudatoolkit", "cuda-version"}
     | {"cudnn", "mkl", "python", "opencv", "faiss"}
 )
-_OTHERS = frozenset({"numpy", "pynvml", "nvidia-ml-py", "triton-windows", "typing-extensions"})
+_OTHERS = frozenset(
+    {"numpy", "pynvml", "nvidia-ml-py", "triton-windows", "typing-extensions", "filelock", "fsspec"}
+    | {"jinja2", "mpmath", "networkx", "setuptools", "sympy"}
+)
+"""What remedies name, and what every torch requires beside NVIDIA's wheels."""
 
 _UUID = r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _LIBRARIES = (
