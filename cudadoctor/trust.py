@@ -39,7 +39,7 @@ NOT_TAKEN = (
 
 _OWN_INDEX = (
     "The package index of that machine ({host}) is not taken from a document; if the packages "
-    "must come from there, name it in the command yourself."
+    "must come from there, add it to the command yourself."
 )
 
 Word = NewType("Word", str)

@@ -363,8 +363,9 @@ def _words(line: str, shell: ShellName) -> list[str]:
     bare = line.removeprefix("sudo ").removeprefix("& ")
     bare = bare.removesuffix("; or exit $status")
     bare = bare.removesuffix("; if ($LASTEXITCODE) { exit $LASTEXITCODE }")
+    bare = bare.replace("\\\\", "\\") if shell == "fish" else bare
     lexer = shlex.shlex(bare, posix=True, punctuation_chars=";|&<>()")
-    lexer.escape = "" if shell == "powershell" else lexer.escape
+    lexer.escape = "" if shell != "bash" else lexer.escape
     lexer.whitespace_split = True
     lexer.commenters = ""
     words = list(lexer)

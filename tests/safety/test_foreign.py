@@ -14,7 +14,7 @@ import pytest
 from imports_read import modules
 from scenario_reader import HERE
 
-from cudadoctor import checkup, factfile, replay, saved
+from cudadoctor import checkup, factfile, recorded, replay, saved
 from cudadoctor.dialects.index import is_at
 from cudadoctor.facts import Machine
 from cudadoctor.plan import Wishes
@@ -242,6 +242,37 @@ def test_a_wrong_type_is_a_gap_or_refused_and_never_our_failure(wrong: Any) -> N
             factfile.from_document(json.loads(json.dumps(plain)))
         except factfile.FactsError as error:
             assert str(error)
+
+
+ANSWERS: dict[str, list[Any]] = {
+    "read": [{"text": 5}, {"file": 5}, {"why": {}}, [], None],
+    "stat": [{"exists": "yes"}, {"size": "1"}, {"mode": "x"}, None],
+    "listing": [{"names": [1]}, {"names": "ab"}, []],
+    "run": [{"code": "0"}, {"stdout": "text"}, {"stdout": {"text": []}}, {"seconds": "1"}],
+    "inside": [{"stdout": {"base64": 5}}],
+    "space": [{"total_bytes": "1", "free_bytes": 1}, {"total_bytes": 1}, []],
+    "glob": [[1], "ab", {}],
+    "which": [5, [], {}],
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_of_a_recording_that_none_ever_gave_is_no_answer(
+    kind: str, tmp_path: Path
+) -> None:
+    for plain in ANSWERS[kind]:
+        with pytest.raises(ValueError, match=r"Expected|missing"):
+            recorded.decoded(kind, plain, tmp_path)
+
+
+def test_a_recording_shows_no_file_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2")
+    (tmp_path / "texts" / "1.txt").symlink_to(secret)
+    for name in ("1.txt", "../secret", str(secret), "texts"):
+        with pytest.raises(OSError, match="not a file of this folder"):
+            recorded.decoded("read", {"file": name}, tmp_path)
 
 
 # --- the type --------------------------------------------------------------------------------
