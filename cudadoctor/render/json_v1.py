@@ -31,7 +31,7 @@ def report(shown: Report) -> dict[str, Any]:
             {"cause": one.cause, "missing": one.missing, "why": one.why}
             for one in diagnosis.undecided
         ],
-        "examined": acting(machine).python.executable,
+        "examined": machine.python.executable and acting(machine).python.executable,
         "candidates": [{"cause": one.cause, "score": one.score} for one in diagnosis.candidates],
         "next_command": list(diagnosis.next_command) if diagnosis.next_command else None,
         "plan": plan(shown.plan),

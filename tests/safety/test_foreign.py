@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,19 @@ import pytest
 from imports_read import modules
 from scenario_reader import HERE
 
-from cudadoctor import checkup, factfile, recorded, replay, saved
+from cudadoctor import checkup, factfile, knowledge, recorded, replay, saved
 from cudadoctor.dialects.index import is_at
 from cudadoctor.facts import Machine
 from cudadoctor.plan import Wishes
 from cudadoctor.render import markdown
 from cudadoctor.render.script import script
+from cudadoctor.reports.reading import read_report
 from cudadoctor.trust import NOT_TAKEN, PLACEHOLDER, Exit, Foreign, acting, foreign
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 FIELDS = forged.fields()
 SHARDS = 8
@@ -82,9 +89,9 @@ def test_without_the_boundary_the_payloads_would_act(monkeypatch: pytest.MonkeyP
 def test_a_sound_document_keeps_its_commands() -> None:
     """The grammar takes all that the remedies say; two cures need what no document may choose."""
     lost = set()
-    for base in forged.bases():
+    for turn, base in enumerate(forged.bases()):
         machine = factfile.from_document(base)
-        for manager in forged.DIALECTS:
+        for manager in {None, forged.DIALECTS[turn % len(forged.DIALECTS)]}:
             own = checkup.judge(machine, Wishes(manager=manager)).plan
             read = checkup.judge(foreign(machine), Wishes(manager=manager)).plan
             for one, other in zip(own.steps, read.steps, strict=True):
@@ -177,6 +184,36 @@ def test_a_step_that_needs_a_word_of_the_document_is_left_to_be_done_by_hand() -
     step = next(one for one in judged.plan.steps if one.id == "trim-ld-library-path")
     assert (step.commands, step.variables) == ((), {})
     assert NOT_TAKEN in (step.note or "")
+
+
+SWAPS = (
+    ("download.pytorch.org", "evil.example"),
+    ("pytorch.org", "pytorch.org.evil.example"),
+    ("nvidia-", "nvidia-evil-"),
+    ("==", "==1.0+evil."),
+    (" install ", " install evil-package "),
+    ("/usr", "/usr/evil"),
+    ("torch", "torchevil"),
+)
+
+
+def test_pasted_reports_choose_nothing_either() -> None:
+    rows = tomllib.loads((HERE / "reports" / "install_texts.toml").read_text(encoding="utf-8"))
+    texts = sorted(set(strings(rows)))[::6]
+    for turn, text in enumerate(texts):
+        for old, new in SWAPS:
+            machine = foreign(read_report(text.replace(old, new).encode(), knowledge.load()))
+            found = forged.faults_of(machine, turn)
+            # The commands that ask for more are rows of the tables, with words of their own.
+            assert not [one for one in found if one.kind in ("mark", "host", "package")]
+
+
+def strings(plain: Any) -> Iterator[str]:
+    if isinstance(plain, str) and len(plain) > 40:
+        yield plain
+    elif isinstance(plain, (dict, list)):
+        for one in plain.values() if isinstance(plain, dict) else plain:
+            yield from strings(one)
 
 
 # --- hosts, types, limits --------------------------------------------------------------------
