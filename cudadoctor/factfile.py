@@ -16,6 +16,8 @@ TOO_LONG = f"A facts document may be {MOST_BYTES >> 20} MiB long at most"
 MOST_VALUES = 200_000
 MOST_IN_ONE = 20_000
 """Entries of one list or table: the rules look through some of them for each of the others."""
+MOST_REPORTED = 200
+"""Symptoms and installs: each is weighed against all others. A report that is read has fewer."""
 MOST_DEPTH = 40
 _TOO_MANY = f"A list in a facts document may have {MOST_IN_ONE} entries at most"
 _TOO_DEEP = f"A facts document may be nested {MOST_DEPTH} deep at most"
@@ -109,6 +111,9 @@ def from_document(data: Any) -> Machine:
     _measure(data)
     if isinstance(data.get("facts"), dict) and "verdict" in data:
         data = data["facts"]
+    for name in ("symptoms", "installs"):
+        if isinstance(data.get(name), list) and len(data[name]) > MOST_REPORTED:
+            raise FactsError(f"A facts document may have {MOST_REPORTED} {name} at most")
     if "schema" not in data:
         raise FactsError("This is no facts document: it has no schema number")
     unknown: list[str] = []

@@ -249,6 +249,7 @@ MANY = json.dumps({"schema": 1, "pci": [{}] * (factfile.MOST_IN_ONE + 1)})
 WIDE = json.dumps({"schema": 1, "env": [[0] * 15_000] * 20})
 LARGE = json.dumps({"schema": 1, "env": {"A": "x" * factfile.MOST_BYTES}})
 SENTENCES = {
+    "symptoms": (json.dumps({"schema": 1, "symptoms": [{}] * 201}), "200 symptoms at most"),
     "deep": (DEEP, "nested 40 deep at most"),
     "many": (MANY, "20000 entries at most"),
     "wide": (WIDE, "200000 values at most"),
