@@ -14,9 +14,7 @@ from cudadoctor.findings import Diagnosis, Edit, Finding
 from cudadoctor.plan import Plan, Step, Wishes, plan
 from cudadoctor.redact import Redactor
 from cudadoctor.render import Report
-
-PLACEHOLDER = "$PYTHON"
-"""Stands for the examined interpreter in the plan of a redacted document."""
+from cudadoctor.trust import PLACEHOLDER, Command, Foreign, Word, foreign, ours
 
 _EXIT = {"healthy": 0, "warnings": 0, "broken": 1, "undecided": 3}
 
@@ -30,36 +28,12 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(machine: Machine, wishes: Wishes | None = None, ignore: tuple[str, ...] = ()) -> Judged:
-    """Diagnose a machine and plan its repair."""
+    """Diagnose a machine and plan its repair. A redacted one is nobody's own: it was read."""
     tables = knowledge.load()
+    machine = foreign(machine) if machine.redacted else machine
     diagnosis = diagnose(machine, tables, ignore=ignore)
     steps = plan(machine, tables, diagnosis, wishes or Wishes())
-    judged = Judged(machine=machine, diagnosis=diagnosis, plan=steps)
-    return _by_placeholder(judged) if machine.redacted else judged
-
-
-def _by_placeholder(judged: Judged) -> Judged:
-    """The paths of a redacted document exist nowhere: `$PYTHON` is the interpreter's.
-
-    Judged with the path first, since other facts are compared with it.
-    """
-    change = msgspec.structs.replace
-    machine, diagnosis = judged.machine, judged.diagnosis
-    path = machine.python.executable
-
-    def named(argv: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(PLACEHOLDER if word == path else word for word in argv)
-
-    command = diagnosis.next_command
-    steps = tuple(
-        change(step, commands=tuple(named(argv) for argv in step.commands))
-        for step in judged.plan.steps
-    )
-    return Judged(
-        machine=change(machine, python=change(machine.python, executable=PLACEHOLDER)),
-        diagnosis=change(diagnosis, next_command=command and named(command)),
-        plan=change(judged.plan, steps=steps),
-    )
+    return Judged(machine=machine, diagnosis=diagnosis, plan=steps)
 
 
 def report(judged: Judged, *, full: bool = False, seconds: float | None = None) -> Report:
@@ -91,33 +65,49 @@ def exit_code(diagnosis: Diagnosis, *, strict: bool) -> int:
 
 
 def shareable(shown: Report) -> Report:
-    """The report with its plan redacted too, for others to read: `$PYTHON` is the interpreter."""
+    """The report with its plan redacted too, for others to read: `$PYTHON` is the interpreter.
+
+    The commands of a foreign machine hold nothing of it as they are.
+    """
     own = {
-        shown.machine.python.executable: PLACEHOLDER,
-        shown.machine.identity.user: "<user>",
+        shown.machine.python.executable: ours(PLACEHOLDER),
+        shown.machine.identity.user: ours("<user>"),
     }
-    steps = tuple(_shareable(step, own, shown.shade) for step in shown.plan.steps)
-    return msgspec.structs.replace(shown, plan=msgspec.structs.replace(shown.plan, steps=steps))
 
-
-def _shareable(step: Step, own: dict[str | None, str], shade: Callable[[str], str]) -> Step:
-    def word(one: str, first: bool) -> str:
-        told = own.get(one) or shade(one)
+    def word(one: Word, first: bool = False) -> Word:
+        if isinstance(shown.machine, Foreign):
+            return one
+        told = own.get(one) or ours(shown.shade(one))
         # A program whose place is hidden is called by its name.
         hidden = first and one not in own and told != one
-        return re.split(r"[/\\]", told)[-1] if hidden else told
+        return ours(re.split(r"[/\\]", told)[-1]) if hidden else told
 
+    def words(argv: Command) -> Command:
+        return tuple(word(one, number == 0) for number, one in enumerate(argv))
+
+    steps = tuple(_shareable(step, words, word, shown.shade) for step in shown.plan.steps)
+    asked = shown.diagnosis.next_command
+    return msgspec.structs.replace(
+        shown,
+        plan=msgspec.structs.replace(shown.plan, steps=steps),
+        diagnosis=msgspec.structs.replace(shown.diagnosis, next_command=asked and words(asked)),
+    )
+
+
+def _shareable(
+    step: Step,
+    words: Callable[[Command], Command],
+    word: Callable[[Word], Word],
+    shade: Callable[[str], str],
+) -> Step:
     return msgspec.structs.replace(
         step,
         title=shade(step.title),
-        commands=tuple(
-            tuple(word(one, number == 0) for number, one in enumerate(argv))
-            for argv in step.commands
-        ),
+        commands=tuple(map(words, step.commands)),
         manual=step.manual and shade(step.manual),
         note=step.note and shade(step.note),
         resolution=step.resolution and shade(step.resolution),
-        variables={name: value and shade(value) for name, value in step.variables.items()},
+        variables={name: value and word(value) for name, value in step.variables.items()},
         edits=tuple(Edit(file=shade(one.file), what=shade(one.what)) for one in step.edits),
     )
 

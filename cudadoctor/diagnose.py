@@ -18,6 +18,7 @@ from cudadoctor.findings import (
     Verdict,
 )
 from cudadoctor.rule import Found, NotKnown, Rule
+from cudadoctor.trust import acting, typed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -239,18 +240,18 @@ def _concluded(
     named = [one.cause for one in roots if one.cause != "unknown"] or ["unknown"] * len(roots)
     primary = named[0] if named else None
     candidates: tuple[Candidate, ...] = ()
-    next_command: tuple[str, ...] | None = None
+    asked: tuple[str, ...] | None = None
     if verdict == "undecided" and machine.look == "report":
         from cudadoctor.rules.reported import candidates_in, commands_in
         from cudadoctor.undecided import command_after
 
         candidates = candidates_in(machine, knowledge, findings)
-        next_command = command_after(machine, candidates, commands_in(machine, knowledge))
+        asked = command_after(machine, candidates, commands_in(machine, knowledge))
     elif verdict == "undecided":
         from cudadoctor.undecided import candidates_of, command_for
 
         candidates = candidates_of(findings, undecided)
-        next_command = command_for(machine, undecided)
+        asked = command_for(acting(machine), undecided)
     return Diagnosis(
         verdict=verdict,
         primary=primary,
@@ -258,7 +259,7 @@ def _concluded(
         passed=passed,
         undecided=undecided,
         candidates=candidates,
-        next_command=next_command,
+        next_command=typed(*asked) if asked else None,
     )
 
 

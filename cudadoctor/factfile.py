@@ -11,6 +11,20 @@ from packaging.version import InvalidVersion, Version
 from cudadoctor.facts import SCHEMA, Gap, Machine
 from cudadoctor.versions import DriverVersion
 
+MOST_BYTES = 32 << 20
+TOO_LONG = f"A facts document may be {MOST_BYTES >> 20} MiB long at most"
+MOST_VALUES = 200_000
+MOST_IN_ONE = 20_000
+"""Entries of one list or table: the rules look through some of them for each of the others."""
+MOST_REPORTED = 200
+"""Symptoms and installs: each is weighed against all others. A report that is read has fewer."""
+MOST_DEPTH = 40
+_TOO_MANY = f"A list in a facts document may have {MOST_IN_ONE} entries at most"
+_TOO_DEEP = f"A facts document may be nested {MOST_DEPTH} deep at most"
+_LONGEST_VERSION = 200
+_LARGEST = 1 << 63
+"""What no JSON reader that keeps to 64 bits can hold."""
+
 
 class FactsError(ValueError):
     """A document that cannot be read as facts, in one sentence."""
@@ -79,9 +93,13 @@ def loads(text: str | bytes) -> Machine:
 
     Keys that this version does not know become gaps. Raises FactsError for anything else.
     """
+    if len(text) > MOST_BYTES:
+        raise FactsError(TOO_LONG)
     try:
         data = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except RecursionError as error:
+        raise FactsError(_TOO_DEEP) from error
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise FactsError(f"This is no facts document: {error}") from error
     return from_document(data)
 
@@ -90,8 +108,12 @@ def from_document(data: Any) -> Machine:
     """The same from the document's plain data: facts, or a check that holds them."""
     if not isinstance(data, dict):
         raise FactsError("This is no facts document: it is not a JSON object")
+    _measure(data)
     if isinstance(data.get("facts"), dict) and "verdict" in data:
         data = data["facts"]
+    for name in ("symptoms", "installs"):
+        if isinstance(data.get(name), list) and len(data[name]) > MOST_REPORTED:
+            raise FactsError(f"A facts document may have {MOST_REPORTED} {name} at most")
     if "schema" not in data:
         raise FactsError("This is no facts document: it has no schema number")
     unknown: list[str] = []
@@ -107,6 +129,27 @@ def from_document(data: Any) -> Machine:
     return msgspec.structs.replace(machine, gaps=machine.gaps + gaps)
 
 
+def _measure(data: Any) -> None:
+    """Raises FactsError for a document that no machine can be behind: too much, too deep."""
+    values, level, depth = 0, [data], 0
+    while level:
+        depth += 1
+        if depth > MOST_DEPTH:
+            raise FactsError(_TOO_DEEP)
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, (dict, list)):
+                if len(one) > MOST_IN_ONE:
+                    raise FactsError(_TOO_MANY)
+                below += one.values() if isinstance(one, dict) else one
+            elif isinstance(one, (int, float)) and not -_LARGEST <= one < _LARGEST:
+                raise FactsError("This facts document holds a number that is out of range")
+        values += len(below)
+        if values > MOST_VALUES:
+            raise FactsError(f"A facts document may hold {MOST_VALUES} values at most")
+        level = below
+
+
 def _plain(value: object) -> str:
     if isinstance(value, (Version, DriverVersion)):
         return str(value)
@@ -114,9 +157,11 @@ def _plain(value: object) -> str:
 
 
 def _typed(kind: type, value: object) -> Any:
-    if kind in (Version, DriverVersion) and isinstance(value, str):
-        return kind(value)
-    raise NotImplementedError(f"no {kind.__name__} from {value!r}")
+    if kind not in (Version, DriverVersion):
+        raise NotImplementedError(f"no {kind.__name__} from {value!r}")
+    if not isinstance(value, str) or len(value) > _LONGEST_VERSION:
+        raise ValueError("Expected a version as text")
+    return kind(value)
 
 
 def _known(kind: Any, data: Any, path: str, unknown: list[str]) -> Any:

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from cudadoctor.trust import Command
+
 
 class Severity(IntEnum):
     """What a finding means to somebody who wants to train."""
@@ -167,7 +169,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     passed: tuple[str, ...]
     undecided: tuple[Undecided, ...]
     candidates: tuple[Candidate, ...] = ()
-    next_command: tuple[str, ...] | None = None
+    next_command: Command | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

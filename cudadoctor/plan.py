@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from cudadoctor.findings import Edit, PackageChange, Refusal, Risk, Severity, Where
+from cudadoctor.trust import NOT_TAKEN, Command, Exit, Word, acting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,9 +46,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     risk: Risk
     needs_root: bool
     reboot: bool
-    commands: tuple[tuple[str, ...], ...]
+    commands: tuple[Command, ...]
     manual: str | None
-    variables: dict[str, str | None]
+    variables: dict[str, Word | None]
     edits: tuple[Edit, ...]
     cures: tuple[str, ...]
     tool: str | None
@@ -90,12 +91,13 @@ def plan(
     from cudadoctor.remedies.merging import merged
 
     wishes = wishes or Wishes()
+    way_out, machine = Exit(machine, knowledge), acting(machine)
     roots = [one for one in diagnosis.findings if _is_root(one)]
     choice = _choice(machine, knowledge, roots, wishes)
     prescribed = _prescribed(machine, knowledge, roots, choice, wishes)
     planned = merged(prescribed, knowledge, choice.build if choice else None)
     return Plan(
-        steps=tuple(_step(one, machine, knowledge, wishes) for one in planned),
+        steps=tuple(_step(one, machine, knowledge, wishes, way_out) for one in planned),
         build=build_choice(machine, choice) if choice else None,
     )
 
@@ -174,23 +176,30 @@ def build_choice(machine: Machine, choice: Choice) -> BuildChoice | None:
     )
 
 
-def _step(one: Planned, machine: Machine, knowledge: Knowledge, wishes: Wishes) -> Step:
+def _step(
+    one: Planned, machine: Machine, knowledge: Knowledge, wishes: Wishes, way_out: Exit
+) -> Step:
     remedy = one.remedy
-    commands, edits, tool = remedy.commands, remedy.edits, remedy.tool
+    wanted, edits, tool = remedy.commands, remedy.edits, remedy.tool
     manual, notes = remedy.manual, [remedy.note]
-    if remedy.packages is not None:
+    change = remedy.packages and way_out.change(remedy.packages)
+    if change is not None:
         from cudadoctor import dialects
 
-        written = dialects.write(machine, knowledge, remedy.packages, wishes.manager)
-        commands, edits = commands + written.commands, edits + written.edits
+        written = dialects.write(machine, knowledge, change, wishes.manager)
+        wanted, edits = wanted + written.commands, edits + written.edits
         tool, manual = written.tool, manual or written.manual
         if written.wheels:
-            notes.append(remedy.packages.size)
-        notes.append(written.note)
+            notes.append(change.size)
+        notes += (written.note, way_out.own_index if change.install or change.then else None)
     if remedy.variables and remedy.where == "here":
         from cudadoctor.render import activation
 
         notes.append(activation.note(machine, remedy.variables, wishes.shell))
+    commands, variables = way_out.commands(wanted), way_out.variables(remedy.variables)
+    if commands is None or variables is None or (remedy.packages and change is None):
+        commands, variables, edits, change = (), {}, (), None
+        notes.append(NOT_TAKEN)
     return Step(
         id=remedy.id,
         title=remedy.title,
@@ -201,10 +210,10 @@ def _step(one: Planned, machine: Machine, knowledge: Knowledge, wishes: Wishes) 
         reboot=remedy.reboot,
         commands=commands,
         manual=manual,
-        variables=remedy.variables,
+        variables=variables,
         edits=edits,
         cures=one.cures,
         tool=tool,
         note=" ".join(note for note in notes if note) or None,
-        packages=remedy.packages,
+        packages=change,
     )

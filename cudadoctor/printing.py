@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cudadoctor.commands import this_machine, told, written
+from cudadoctor.trust import acting
 from cudadoctor.wrong_use import refuse
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge import TorchBuild
     from cudadoctor.plan import Wishes
     from cudadoctor.resolver import Verdict
+    from cudadoctor.trust import Foreign
 
 
 def fix(asked: Asked) -> int:
@@ -26,7 +28,7 @@ def fix(asked: Asked) -> int:
 
     machine = told(found, asked)
     if asked.kind is not None:
-        return _project_file(machine, asked, asked.kind)
+        return _project_file(acting(machine), asked, asked.kind)
     wishes = wishes_of(asked, machine)
     judged = checkup.judge(machine, wishes, ignore=asked.ignore)
     if asked.verify:
@@ -57,7 +59,7 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
         left_s = max(0.0, end - time.monotonic())
         return verify(
             change,
-            judged.machine,
+            acting(judged.machine),
             kb,
             limit_s=left_s,
             here=here,
@@ -146,7 +148,7 @@ def _rendered(judged: Judged, asked: Asked, wishes: Wishes) -> str:
     )
 
 
-def saved_one(asked: Asked) -> Machine:
+def saved_one(asked: Asked) -> Foreign:
     """The one machine behind --from."""
     from cudadoctor import saved
 

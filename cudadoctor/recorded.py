@@ -12,7 +12,9 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional, TypedDict
+
+import msgspec
 
 from cudadoctor.host import Answer, Listing, Ran, Space, Stat
 from cudadoctor.smoke.inside.boot import BOOT
@@ -21,6 +23,8 @@ ABOUT = "recording.json"
 TEXTS = "texts"
 FORMAT = 1
 LONGEST = 2000
+MOST_BYTES = 64 << 20
+"""Of one file of a recording."""
 KINDS = ("read", "listing", "stat", "glob", "which", "space", "run", "inside")
 STAT = ("exists", "is_dir", "mode", "uid", "gid", "size", "why")
 
@@ -120,11 +124,20 @@ def content(plain: Mapping[str, Any], folder: Path) -> bytes:
     """The content that `written` wrote."""
     if "file" in plain:
         name = Path(plain["file"]).name
-        data = (folder / TEXTS / name).read_bytes()
+        data = whole(folder / TEXTS / name)
         return base64.decodebytes(data) if name.endswith(".b64") else data
     if "base64" in plain:
         return base64.b64decode(plain["base64"])
     return str(plain.get("text", "")).encode("utf-8", "surrogatepass")
+
+
+def whole(path: Path) -> bytes:
+    """All of a file of a recording. Raises OSError for what lies elsewhere or is far too large."""
+    if path.is_symlink() or not path.is_file():
+        raise OSError("it is not a file of this folder")
+    if path.stat().st_size > MOST_BYTES:
+        raise OSError(f"it is larger than {MOST_BYTES >> 20} MiB")
+    return path.read_bytes()
 
 
 def encoded(answer: Any, store: Store) -> Any:
@@ -156,8 +169,64 @@ def encoded(answer: Any, store: Store) -> Any:
     return list(answer) if isinstance(answer, tuple) else answer
 
 
+class _Content(TypedDict, total=False):
+    text: str
+    base64: str
+    file: str
+
+
+class _Read(_Content, total=False):
+    missing: bool
+    why: str
+
+
+class _Listing(TypedDict, total=False):
+    names: list[str]
+    missing: bool
+    why: str
+
+
+class _Stat(TypedDict, total=False):
+    exists: Optional[bool]  # noqa: UP045 - msgspec reads it on Python 3.10
+    is_dir: bool
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    why: str
+    real: str
+    link: bool
+
+
+class _Ran(TypedDict, total=False):
+    code: int
+    missing: bool
+    why: str
+    timed_out: bool
+    seconds: float
+    stdout: _Content
+    stderr: _Content
+
+
+_SHAPES: dict[str, Any] = {
+    "read": _Read,
+    "stat": _Stat,
+    "listing": _Listing,
+    "run": _Ran,
+    "inside": _Ran,
+    "space": Space | None,
+    "glob": list[str],
+    "which": str | None,
+}
+"""What `encoded` makes of each kind of answer. A recording comes from anybody."""
+
+
 def decoded(kind: str, plain: Any, folder: Path) -> Any:
-    """The answer to a question of that kind that `encoded` made plain."""
+    """The answer to a question of that kind that `encoded` made plain.
+
+    Raises ValueError for what it never makes.
+    """
+    plain = msgspec.convert(plain, _SHAPES[kind])
     if kind == "read":
         ended = {name: plain[name] for name in ("missing", "why") if name in plain}
         return Answer(**ended) if ended else Answer(data=content(plain, folder))
@@ -174,5 +243,5 @@ def decoded(kind: str, plain: Any, folder: Path) -> Any:
         }
         return Ran(**(plain | streams))
     if kind == "space":
-        return Space(**plain) if plain else None
+        return plain
     return tuple(plain) if kind == "glob" else plain

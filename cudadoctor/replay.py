@@ -158,7 +158,7 @@ def lacking(folder: str) -> tuple[str, ...]:
 
 def _about(folder: Path) -> About:
     try:
-        plain = json.loads((folder / recorded.ABOUT).read_text(encoding="utf-8"))
+        plain = json.loads(recorded.whole(folder / recorded.ABOUT))
         about = msgspec.convert(plain, About)
     except (OSError, ValueError, RecursionError) as error:
         raise ReplayError(f"{folder} is no recording: {error}") from error
@@ -171,10 +171,9 @@ def _entries(folder: Path, kind: str) -> dict[str, Any]:
     """By question, what was said."""
     found: dict[str, Any] = {}
     try:
-        with (folder / f"{kind}.jsonl").open(encoding="utf-8") as file:
-            for line in file:
-                entry = json.loads(line)
-                found.setdefault(recorded.key_of(entry["asked"]), entry["said"])
+        for line in recorded.whole(folder / f"{kind}.jsonl").splitlines():
+            entry = json.loads(line)
+            found.setdefault(recorded.key_of(entry["asked"]), entry["said"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ReplayError(f"{folder}/{kind}.jsonl cannot be read: {error}") from error
     return found

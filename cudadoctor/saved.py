@@ -13,8 +13,9 @@ import msgspec
 
 from cudadoctor import factfile
 from cudadoctor.facts import Gap, Machine
+from cudadoctor.trust import Foreign, foreign
 
-MOST_BYTES = 32 << 20
+MOST_BYTES = factfile.MOST_BYTES
 _END_BYTES = 4 << 20
 """Of what is larger, this much of the beginning and of the end is read."""
 RECORDING = "recording.json"
@@ -34,7 +35,7 @@ class Saved(msgspec.Struct, frozen=True):
     """A machine behind --from, or why there is none. name: the file it came from."""
 
     name: str
-    machine: Machine | None = None
+    machine: Foreign | None = None
     error: str | None = None
 
 
@@ -53,7 +54,7 @@ def machines(names: tuple[str, ...]) -> Iterator[Saved]:
     for name in names:
         for path in _files(name):
             try:
-                yield Saved(path, _machine(path))
+                yield Saved(path, foreign(_machine(path)))
             except SavedError as error:
                 if not many:
                     raise
@@ -92,6 +93,8 @@ def _machine(name: str) -> Machine:
     data, whole = _bytes(name)
     if not _FACTS.match(data.removeprefix(_MARK)):
         return _embedded(data) or _reported(name, data, whole=whole)
+    if not whole:
+        raise SavedError(f"--from {name}: {factfile.TOO_LONG}")
     try:
         return factfile.loads(data.removeprefix(_MARK))
     except factfile.FactsError as error:

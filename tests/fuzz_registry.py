@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import forged
 from fuzz_host import BabblingHost
 from fuzz_judged import judged, redacted, shown_of
 from fuzz_parser import Parser, any_text, of_text, text_of
@@ -73,6 +74,7 @@ from cudadoctor.reports import smi as smi_text
 from cudadoctor.reports.document import NotTextError
 from cudadoctor.rules.visible import read_visible
 from cudadoctor.smoke import manners, mapped, reading
+from cudadoctor.trust import foreign
 
 RELEASE = Version("2.14.1+cu130")
 PYTHON = "/work/.venv/bin/python"
@@ -159,6 +161,21 @@ def _document(data: bytes) -> object:
     machine = factfile.loads(data)
     assert isinstance(machine, Machine)
     return machine
+
+
+def _forged(data: bytes) -> object:
+    """Every page of a document: the text itself, else one that holds the text in some field."""
+    number = len(data) + sum(data[:40])
+    if data.lstrip()[:1] == b"{":
+        machine = factfile.loads(data)
+    else:
+        path, _ = forged.fields()[number % len(forged.fields())]
+        base = forged.bases()[number % len(forged.bases())]
+        plain = forged.planted(base, path, any_text(data)[:4096], number % 6)
+        machine = factfile.from_document(plain)
+    read = foreign(machine)
+    assert forged.faults_of(read, number) == []
+    return read
 
 
 def _plain_document(data: bytes) -> object:
@@ -326,6 +343,10 @@ def _data() -> Iterator[tuple[str, Parser]]:
         "probes.installed.built_for",
     )
     yield "probes.installed", Parser(names, _packages)
+    yield (
+        "documents",
+        Parser(("trust", "inert_words"), _forged, (factfile.FactsError,), slow=True),
+    )
     yield "factfile.loads", Parser(("factfile.loads",), _document, (factfile.FactsError,))
     yield (
         "factfile.from_plain",

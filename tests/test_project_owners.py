@@ -20,6 +20,7 @@ from cudadoctor.plan import Dialect
 from cudadoctor.probes.projects import NONE, project_of
 from cudadoctor.render import terminal
 from cudadoctor.render.shells import shell_of
+from cudadoctor.trust import typed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -136,7 +137,7 @@ def test_a_folder_from_outside_acts_in_no_script(tmp_path: Path) -> None:
     evil = f"{tmp_path}/a b'$(touch injected)\ntouch injected\n"
     m = project("uv", project=evil, prefix=f"{evil}/.venv")
     (command,) = dialects.write(m, KB, TO_CU126).commands
-    line = shell_of("bash").command(command)
+    line = shell_of("bash").command(typed(*command))
     assert "\n" not in line
     start = "\n".join(shell_of("bash").start(line))
     ran = subprocess.run(

@@ -16,6 +16,7 @@ from cudadoctor.findings import Confidence, Diagnosis, Edit, Finding, Risk, Seve
 from cudadoctor.plan import Plan, Step
 from cudadoctor.render.script import script
 from cudadoctor.render.shells import Fish, PowerShell, ShellName, comment, shell_of
+from cudadoctor.trust import typed
 
 HOSTILE = (
     "with space",
@@ -238,12 +239,18 @@ def test_the_placeholder_is_the_readers_variable(
     monkeypatch.setenv("SAID", str(tmp_path / "said"))
     monkeypatch.delenv("PYTHON", raising=False)
     text = written(step(commands=(("$PYTHON", "-m", "pip"),)), python="$PYTHON")
-    refused = run(text, tmp_path)
-    assert refused.returncode != 0
-    assert b"set it to the path" in refused.stderr
-    monkeypatch.setenv("PYTHON", str(stub(tmp_path / "sp ace")))
+    assert "# PYTHON is the interpreter to repair: set it first if that is not python3." in text
+    own, usual = str(stub(tmp_path / "sp ace")), tmp_path / "bin"
+    usual.mkdir()
+    (usual / "python3").symlink_to(own)
+    path = os.environ["PATH"]
+    monkeypatch.setenv("PATH", f"{usual}{os.pathsep}{path}")
     assert run(text, tmp_path).returncode == 0
     assert (tmp_path / "said").read_bytes() == b"-m\0pip\0"
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setenv("PYTHON", own)
+    assert run(text, tmp_path).returncode == 0
+    assert (tmp_path / "said").read_bytes() == b"-m\0pip\0" * 2
 
 
 def test_the_check_afterwards_looks_at_the_new_environment() -> None:
@@ -279,7 +286,7 @@ def test_the_header_says_what_is_wrong_and_how_old_the_knowledge_is() -> None:
 
 
 def test_fish_ends_at_the_first_failure_and_escapes_quotes_and_backslashes() -> None:
-    assert Fish().command(("it's", "a\\b")) == "'it\\'s' 'a\\\\b'; or exit $status"
+    assert Fish().command(typed("it's", "a\\b")) == "'it\\'s' 'a\\\\b'; or exit $status"
     assert Fish().quoted("x\ny\u202e") == "'x'\\X0a'y'\\Xe2\\X80\\Xae"
     assert Fish().quoted("$(touch x)") == "'$(touch x)'"
     assert Fish().quoted("") == "''"
@@ -289,7 +296,7 @@ def test_fish_ends_at_the_first_failure_and_escapes_quotes_and_backslashes() -> 
 
 def test_powershell_doubles_every_quote_it_knows_and_checks_the_exit_code() -> None:
     shell = PowerShell()
-    assert shell.command(("C:\\a b\\python.exe", "-m")) == (
+    assert shell.command(typed("C:\\a b\\python.exe", "-m")) == (
         "& 'C:\\a b\\python.exe' '-m'; if ($LASTEXITCODE) { exit $LASTEXITCODE }"
     )
     assert shell.quoted("a'b\u2019c\u2018d\u201ae\u201bf") == (

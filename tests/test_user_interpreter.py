@@ -16,6 +16,7 @@ from cudadoctor.facts import Machine
 from cudadoctor.host import LocalHost
 from cudadoctor.probes.target import UsageError, choose
 from cudadoctor.render import pasted
+from cudadoctor.trust import typed
 
 _UNLOOKED = ("smoke", "torch", "libraries", "packages", "python.bits", "python.implementation")
 
@@ -54,7 +55,7 @@ def test_the_next_command_asks_the_examined_python() -> None:
 
 def test_a_next_command_of_a_redacted_document_can_be_pasted() -> None:
     machine = _python("3.6.0")
-    shown = pasted.command(("$PYTHON", "-m", "torch.utils.collect_env"), machine)
+    shown = pasted.command(typed("$PYTHON", "-m", "torch.utils.collect_env"), machine)
     assert shown == '"$PYTHON" -m torch.utils.collect_env'
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cudadoctor.trust import PLACEHOLDER
+
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
-
-PLACEHOLDER = "$PYTHON"
-"""Stands for an interpreter whose path is not known: the reader sets the variable."""
 
 
 def interpreter(m: Machine) -> str:

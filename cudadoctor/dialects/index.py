@@ -123,6 +123,22 @@ def host_of(url: str) -> str:
         return "the configured index"
 
 
+def is_at(url: str, domain: str) -> bool:
+    """Whether the host of a URL is that domain or within it, label by label."""
+    labels, wanted = host_of(url).lower().rstrip(".").split("."), domain.split(".")
+    return labels[-len(wanted) :] == wanted
+
+
+def own_host(m: Machine) -> str | None:
+    """The host of an index of the user's own in place of PyPI or of torch's; None for none."""
+    url = m.python.index.url if m.python.index else None
+    if url is None or _is_official(url) or host_of(url) in _PYPI_HOSTS:
+        return None
+    from cudadoctor.inert_words import is_host
+
+    return host if is_host(host := host_of(url)) else None
+
+
 def _through(mirror: str, configured: Index, change: PackageChange, tool: str) -> Source:
     if change.index is None:
         kept = _stays(mirror, configured, tool)
@@ -169,7 +185,7 @@ def is_foreign(index: str | None) -> bool:
 
 
 def _is_official(url: str) -> bool:
-    return host_of(url).endswith("pytorch.org")
+    return is_at(url, "pytorch.org")
 
 
 def _variant_of(url: str) -> str | None:

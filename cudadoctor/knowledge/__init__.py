@@ -170,6 +170,11 @@ class Knowledge:
         """Every release in the tables, newest first."""
         return self._torch.releases()
 
+    @cached_property
+    def projects(self) -> frozenset[str]:
+        """The name of every distribution in the tables."""
+        return self._torch.pinned | self._companions.names | self._libraries.names
+
     def default_pins(self, torch: Version, platform: str) -> tuple[str, ...] | None:
         """What the wheel of the default index requires (nvidia-*, triton), None not known."""
         return self._torch.pins(torch.base_version, platform)

@@ -105,6 +105,11 @@ class Companions:
             if row.torch and allows(row.torch, version(base))
         )
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Every package that has a row of its own."""
+        return frozenset(row.package for row in self._table.releases)
+
     def requirement(self, package: str, release: str) -> str | None:
         """The specifier on torch, "" where it declares none, None where that is not known."""
         name, asked = normal(package), version_of(release)

@@ -78,6 +78,11 @@ class Libraries:
         rows = (row.packages for row in self._table.wheels if row.toolkit == toolkit)
         return next(rows, None)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Every nvidia-* wheel of the tables."""
+        return frozenset(name for row in self._table.wheels for name in row.packages)
+
     def toolkits_of(self, distribution: str, release: str) -> tuple[str, ...]:
         """The toolkit releases that a version of an nvidia-* wheel belongs to."""
         return tuple(

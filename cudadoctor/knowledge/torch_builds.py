@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 
 from packaging.version import Version
@@ -11,6 +12,8 @@ from cudadoctor.knowledge.tables import Row, table, version
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 TORCH_INDEX = "https://download.pytorch.org/whl"
+
+_NAME = re.compile(r"[a-z0-9.-]+")
 
 
 class ReleaseRow(Row, frozen=True):
@@ -64,7 +67,6 @@ class TorchBuilds:
         self._table = table("torch", TorchTable)
         self._releases = {row.torch: row for row in self._table.releases}
         self._known: dict[tuple[str, str], tuple[TorchBuild, ...]] = {}
-        self._pins: dict[tuple[str, str], tuple[str, ...]] | None = None
 
     @property
     def collected(self) -> str:
@@ -101,10 +103,18 @@ class TorchBuilds:
 
     def pins(self, torch: str, platform: str) -> tuple[str, ...] | None:
         """What the wheel of the default index requires; None where there is no row."""
-        if self._pins is None:
-            rows = table("pins", PinTable).pins
-            self._pins = {(row.torch, row.platform): row.requires for row in rows}
         return self._pins.get((torch, platform))
+
+    @property
+    def pinned(self) -> frozenset[str]:
+        """The names of all that a wheel of torch requires."""
+        named = (_NAME.match(line) for lines in self._pins.values() for line in lines)
+        return frozenset(found[0] for found in named if found)
+
+    @cached_property
+    def _pins(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        rows = table("pins", PinTable).pins
+        return {(row.torch, row.platform): row.requires for row in rows}
 
     def _build(self, row: BuildRow) -> TorchBuild:
         release = self._releases[row.torch]

@@ -4,6 +4,8 @@ Each returns alternatives, the least invasive first, and () where there is none.
 depends on the platform: no driver ever goes into WSL, a container or a Jetson, and what only an
 administrator may do is addressed to one.
 
+They see the machine as it may act (`cudadoctor.trust`): of a foreign one nothing that was read.
+
 Each function is imported when it is first called: a healthy machine needs none of them, and
 `check --fast` counts its imports.
 """
@@ -86,8 +88,11 @@ def _later(home: str, name: str) -> Callable[..., tuple[Remedy, ...]]:
     def call(*args: Any, **options: Any) -> tuple[Remedy, ...]:
         from importlib import import_module
 
+        from cudadoctor.trust import Foreign, acting
+
         found = getattr(import_module(f"cudadoctor.remedies.{home}"), name)
-        ways: tuple[Remedy, ...] = found(*args, **options)
+        given = (acting(one) if isinstance(one, Foreign) else one for one in args)
+        ways: tuple[Remedy, ...] = found(*given, **options)
         return ways
 
     return call

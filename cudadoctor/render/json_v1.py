@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cudadoctor.trust import acting
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -29,7 +31,7 @@ def report(shown: Report) -> dict[str, Any]:
             {"cause": one.cause, "missing": one.missing, "why": one.why}
             for one in diagnosis.undecided
         ],
-        "examined": machine.python.executable,
+        "examined": machine.python.executable and acting(machine).python.executable,
         "candidates": [{"cause": one.cause, "score": one.score} for one in diagnosis.candidates],
         "next_command": list(diagnosis.next_command) if diagnosis.next_command else None,
         "plan": plan(shown.plan),

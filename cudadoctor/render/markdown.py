@@ -139,7 +139,7 @@ def _asked(shown: Report, say: Language) -> Iterator[str]:
     if command := shown.diagnosis.next_command:
         yield say("The output of this command would decide it:")
         yield ""
-        yield from _fenced([shown.shade(pasted.command(command, shown.machine))], "sh", indent="")
+        yield from _fenced(pasted.asked(command, shown.machine), "sh", indent="")
 
 
 def _finding(finding: Finding, shown: Report, say: Language) -> Iterator[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cudadoctor.dialects.address import PLACEHOLDER
 from cudadoctor.render.shells import shell_of
+from cudadoctor.trust import PLACEHOLDER, ours
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
     from cudadoctor.plan import Step
+    from cudadoctor.trust import Command
 
 # What neither PowerShell nor cmd takes for more than a letter.
 _PLAIN = re.compile(r"[A-Za-z0-9_./\\:=+-]+")
@@ -18,33 +19,44 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./\\:=+-]+")
 
 def lines(step: Step, machine: Machine) -> list[str]:
     """A line for each variable and each command."""
-    windows = machine.platform.system == "Windows"
-    shell = shell_of("powershell" if windows else "bash")
+    shell = shell_of("powershell" if _is_windows(machine) else "bash")
     root = shell.elevate if step.needs_root else ""
-    set_first = [shell.variable(name, value) for name, value in step.variables.items()]
-    commands = [_named(argv, machine) for argv in step.commands]
-    if windows:
-        return set_first + [_on_windows(argv) for argv in commands]
-    return set_first + [root + shell.shown(argv) for argv in commands]
+    found = [shell.variable(name, value) for name, value in step.variables.items()]
+    return found + _pasted(step.commands, machine, root)
 
 
-def command(argv: tuple[str, ...], machine: Machine) -> str:
-    """One command that needs no root."""
-    windows = machine.platform.system == "Windows"
-    return _on_windows(argv) if windows else shell_of("bash").shown(argv)
+def asked(argv: Command, machine: Machine) -> list[str]:
+    """The same for one command that needs no root."""
+    return _pasted((argv,), machine)
 
 
-def _named(argv: tuple[str, ...], machine: Machine) -> tuple[str, ...]:
-    """The interpreter of a report by the name under which its author calls it: nobody set $PYTHON.
+def command(argv: Command, machine: Machine) -> str:
+    """That command alone, on one line."""
+    return _on_windows(argv) if _is_windows(machine) else shell_of("bash").shown(argv)
 
-    A script keeps the variable, and asks for it.
+
+def _pasted(commands: tuple[Command, ...], machine: Machine, root: str = "") -> list[str]:
+    named = [_named(argv, machine) for argv in commands]
+    shell = shell_of("powershell" if _is_windows(machine) else "bash")
+    first = shell.python() if any(PLACEHOLDER in argv for argv in named) else ()
+    return [*first, *(root + command(argv, machine) for argv in named)]
+
+
+def _is_windows(machine: Machine) -> bool:
+    return machine.platform.system == "Windows"
+
+
+def _named(argv: Command, machine: Machine) -> Command:
+    """The interpreter of a report by the name under which its author calls it.
+
+    Elsewhere the variable stays, as in a script.
     """
-    if machine.look != "report" or machine.python.executable not in (None, PLACEHOLDER):
+    if machine.look != "report":
         return argv
-    return tuple("python" if word == PLACEHOLDER else word for word in argv)
+    return tuple(ours("python") if word == PLACEHOLDER else word for word in argv)
 
 
-def _on_windows(argv: tuple[str, ...]) -> str:
+def _on_windows(argv: Command) -> str:
     """Without quotes where none are needed, so that it runs in cmd too."""
     if all(_PLAIN.fullmatch(word) for word in argv):
         return " ".join(argv)

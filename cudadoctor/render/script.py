@@ -9,13 +9,14 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from cudadoctor.dialects.address import PLACEHOLDER, parent, within
+from cudadoctor.dialects.address import interpreter, parent, within
 from cudadoctor.dialects.environment import BESIDE
 from cudadoctor.findings import Edit, Severity
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.activation import kept_by_conda
 from cudadoctor.render.shells import HERE, Shell, ShellName, comment, shell_of
 from cudadoctor.render.summary import cost_of, manual_of
+from cudadoctor.trust import Command, acting, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +40,7 @@ def script(
     """The whole script. version: the doctor's; knowledge: the date of its tables."""
     words = shell_of(shell)
     lines = [*_header(machine, diagnosis, version, knowledge)]
+    machine = acting(machine)
     if shell == "bash":
         lines.insert(0, "#!/bin/sh")
     if not plan.steps:
@@ -116,9 +118,9 @@ def _group(number: int, steps: list[Step], words: Shell, kept: tuple[Edit, ...])
         yield from _as_comments(other, words)
 
 
-def _from_elsewhere(argv: tuple[str, ...]) -> tuple[str, ...]:
+def _from_elsewhere(argv: Command) -> Command:
     """The words of a command that runs in another folder than the script was started in."""
-    return tuple(f"{HERE}{word}" if word.startswith(BESIDE) else word for word in argv)
+    return typed(*(f"{HERE}{word}" if word.startswith(BESIDE) else word for word in argv))
 
 
 def _about(step: Step, kept: tuple[Edit, ...] = ()) -> Iterator[str]:
@@ -143,15 +145,15 @@ def _as_comments(step: Step, words: Shell) -> Iterator[str]:
 
 
 def _afterwards(plan: Plan, machine: Machine, words: Shell) -> Iterator[str]:
-    python = _made_anew(plan, machine) or machine.python.executable or PLACEHOLDER
+    python = _made_anew(plan, machine) or interpreter(machine)
     if any(step.tool == "docker" for step in plan.steps):
         yield comment("Then see whether it helped, in a container of that image:")
-        yield comment(words.shown(("cudadoctor", "check")), 3)
+        yield comment(words.shown(typed("cudadoctor", "check")), 3)
         return
     if any(step.tool == "pixi" for step in plan.steps) and "/.pixi/envs/" not in python:
         python = within(machine, parent(machine, ".pixi", "envs", "default"), conda=True)
     yield comment("Then see whether it helped:")
-    yield comment(words.shown(("cudadoctor", "check", "--python", python)), 3)
+    yield comment(words.shown(typed("cudadoctor", "check", "--python", python)), 3)
 
 
 def _made_anew(plan: Plan, machine: Machine) -> str | None:

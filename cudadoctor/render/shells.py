@@ -11,14 +11,14 @@ import re
 import shlex
 from typing import Literal, Protocol
 
-from cudadoctor.dialects.address import PLACEHOLDER
 from cudadoctor.render import inert
+from cudadoctor.trust import PLACEHOLDER, Command
 
 ShellName = Literal["bash", "fish", "powershell"]
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A name that every shell takes for a variable."""
-_NEEDED = "set it to the path of the interpreter that is to be repaired"
+_NEEDED = "PYTHON is the interpreter to repair: set it first if that is not {usual}."
 HERE = "$HERE/"
 """Stands before a path from the folder in which the script is started."""
 _EMPTY = "In an empty folder: Python would run a pip.py of the one that you are in."
@@ -37,10 +37,13 @@ class Shell(Protocol):
         apart: go to an empty folder, since `python -m pip` runs a pip.py of the current one.
         """
 
-    def command(self, argv: tuple[str, ...]) -> str:
+    def python(self) -> tuple[str, ...]:
+        """Lines that set the variable of the interpreter, unless the reader has."""
+
+    def command(self, argv: Command) -> str:
         """A command; the script ends where it fails."""
 
-    def shown(self, argv: tuple[str, ...]) -> str:
+    def shown(self, argv: Command) -> str:
         """The same, to be shown in a comment."""
 
     def variable(self, name: str, value: str | None) -> str:
@@ -70,13 +73,16 @@ class Posix:
     def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
         lines = ["set -eu"]
         if '"$PYTHON"' in body:
-            lines.append(f': "${{PYTHON:?{_NEEDED}}}"')
+            lines += self.python()
         if apart and '"$PYTHON"' in body:
             lines.append('case $PYTHON in /*) ;; */*) PYTHON="$PWD/$PYTHON" ;; esac')
         if apart:
             lines += ["", comment(_EMPTY), 'HERE="$PWD"; empty="$(mktemp -d)"']
             lines.append("""trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty\"""")
         return (*lines, *self.newlines(body))
+
+    def python(self) -> tuple[str, ...]:
+        return (comment(_NEEDED.format(usual="python3")), 'PYTHON="${PYTHON:-python3}"')
 
     def newlines(self, body: str) -> tuple[str, ...]:
         """What a body needs that holds newlines within its words."""
@@ -86,13 +92,13 @@ class Posix:
         # A command substitution loses its last newlines, hence the x.
         return (f"{name}=\"$(printf '\\nx')\"", f'{name}="${{{name}%x}}"')
 
-    def command(self, argv: tuple[str, ...]) -> str:
+    def command(self, argv: Command) -> str:
         first, *others = argv or ("",)
         # A first word with = in it would set a variable; zsh looks for the program in =word.
         started = f"'{first}'" if self.quoted(first) == first and "=" in first else ""
         return " ".join((started or self.quoted(first), *map(self._argument, others)))
 
-    def shown(self, argv: tuple[str, ...]) -> str:
+    def shown(self, argv: Command) -> str:
         return self.command(argv)
 
     def _argument(self, word: str) -> str:
@@ -132,9 +138,7 @@ class Fish:
     elevate = "sudo "
 
     def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
-        lines = []
-        if "$PYTHON" in body:
-            lines.append(f"set -q PYTHON; or begin; echo 'PYTHON: {_NEEDED}' >&2; exit 2; end")
+        lines = [*self.python()] if "$PYTHON" in body else []
         if apart and "$PYTHON" in body:
             lines.append("switch $PYTHON; case '/*'; case '*/*'; set PYTHON $PWD/$PYTHON; end")
         if apart:
@@ -143,10 +147,14 @@ class Fish:
             lines.append("cd $empty; or exit $status")
         return tuple(lines)
 
-    def command(self, argv: tuple[str, ...]) -> str:
+    def python(self) -> tuple[str, ...]:
+        usual = "set -q PYTHON; or set PYTHON python3"
+        return (comment(_NEEDED.format(usual="python3")), usual)
+
+    def command(self, argv: Command) -> str:
         return f"{self.shown(argv)}; or exit $status"
 
-    def shown(self, argv: tuple[str, ...]) -> str:
+    def shown(self, argv: Command) -> str:
         first, *others = argv or ("",)
         # A first word with = in it would set a variable.
         started = f"'{first}'" if self.quoted(first) == first and "=" in first else ""
@@ -185,21 +193,23 @@ class PowerShell:
 
     def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
         stop = "$ErrorActionPreference = 'Stop'"
-        lines = [stop]
-        if "$env:PYTHON" in body:
-            lines.append(f"if (-not $env:PYTHON) {{ throw 'PYTHON: {_NEEDED}' }}")
-        if apart and "$env:PYTHON" in body:
-            lines.append("if (Test-Path $env:PYTHON) { $env:PYTHON = Convert-Path $env:PYTHON }")
+        lines = [stop, *(self.python() if "$PYTHON" in body else ())]
+        if apart and "$PYTHON" in body:
+            lines.append("if (Test-Path $PYTHON) { $PYTHON = Convert-Path $PYTHON }")
         if apart:
             lines += ["", comment(_EMPTY), "$HERE = (Get-Location).Path"]
             lines.append("$empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)")
             lines.append("$null = New-Item -ItemType Directory $empty; Set-Location $empty")
         return tuple(lines)
 
-    def command(self, argv: tuple[str, ...]) -> str:
+    def python(self) -> tuple[str, ...]:
+        usual = "if (-not $PYTHON) { $PYTHON = if ($env:PYTHON) { $env:PYTHON } else { 'python' } }"
+        return (comment(_NEEDED.format(usual="python")), usual)
+
+    def command(self, argv: Command) -> str:
         return f"{self.shown(argv)}; if ($LASTEXITCODE) {{ exit $LASTEXITCODE }}"
 
-    def shown(self, argv: tuple[str, ...]) -> str:
+    def shown(self, argv: Command) -> str:
         return "& " + " ".join(self.quoted(word) for word in argv)
 
     def variable(self, name: str, value: str | None) -> str:
@@ -212,7 +222,7 @@ class PowerShell:
     def quoted(self, word: str) -> str:
         """The word as a single-quoted string, or as a sum of strings and character codes."""
         if word == PLACEHOLDER:
-            return "$env:PYTHON"
+            return "$PYTHON"
         if word.startswith(HERE):
             return f"($HERE + '/' + {self.quoted(word.removeprefix(HERE))})"
         pieces = [self._piece(plain, text) for plain, text in _runs(word)]

@@ -120,5 +120,5 @@ def _task(step: Step) -> Task:
         title=step.title,
         commands=step.commands,
         cures=step.cures,
-        variables=step.variables,
+        variables=dict(step.variables),
     )

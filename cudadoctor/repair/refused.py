@@ -15,6 +15,7 @@ from cudadoctor.render.shells import shell_of
 from cudadoctor.repair.applied import environment
 from cudadoctor.repair.running import used_by
 from cudadoctor.repair.snapshot import walked
+from cudadoctor.trust import typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -176,7 +177,8 @@ def led_elsewhere(listed: str, python: str) -> str | None:
     for line in listed.splitlines():
         name, _, value = line.partition("=")
         if re.fullmatch(r"(global|install|uninstall)\.(target|prefix|root|python)", name.strip()):
-            unset = shell_of("bash").shown((python, "-m", "pip", "config", "unset", name.strip()))
+            argv = typed(python, "-m", "pip", "config", "unset", name.strip())
+            unset = shell_of("bash").shown(argv)
             return (
                 f"pip's configuration says {inert(name.strip())}={inert(value)}, which leads out of"
                 f" this environment: remove it with {unset}"

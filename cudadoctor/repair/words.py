@@ -13,6 +13,7 @@ from cudadoctor.render.shells import shell_of
 from cudadoctor.render.summary import cost_of, manual_of
 from cudadoctor.repair.room import shown as as_size
 from cudadoctor.repair.room import unpacked
+from cudadoctor.trust import typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -168,7 +169,7 @@ def document(
 
 def command(word: str, python: str) -> str:
     """How an undo or a resumption of that environment is called; it can be pasted."""
-    return shell_of("bash").shown(("cudadoctor", "fix", word, "--python", python))
+    return shell_of("bash").shown(typed("cudadoctor", "fix", word, "--python", python))
 
 
 def lost(packages: tuple[str, ...], paths: int) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from packaging.version import Version
 
+from cudadoctor.dialects.index import is_at
 from cudadoctor.resolver.question import without_index
 from cudadoctor.resolver.reading import bare_url, host_in, is_source, named_host
 from cudadoctor.resolver.verdict import SWITCHED_OFF, Answer, File
@@ -125,7 +126,7 @@ def _is_absence(url: str, why: str) -> bool:
     if "404 Client Error" in why:
         return True
     package = url.rstrip("/").rpartition("/")[2]
-    of_torch = host_in(url).endswith(".pytorch.org") and package not in _ON_TORCHS_INDEX
+    of_torch = is_at(url, "pytorch.org") and package not in _ON_TORCHS_INDEX
     return of_torch and "403 Client Error" in why
 
 

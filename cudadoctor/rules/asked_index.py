@@ -62,7 +62,7 @@ class Wanted(NamedTuple):
 
 _VARIANT = re.compile(r"(?:^|[/_.=-])(cu\d{2,3}|cpu)(?:$|[/_.-])")
 _ROOT = re.compile(
-    r"download\.pytorch\.org/whl/?(?:torch_stable\.html|torch/?)?$|torch_stable\.html$"
+    r"(?:^|//)download\.pytorch\.org/whl/?(?:torch_stable\.html|torch/?)?$|torch_stable\.html$"
 )
 _PYPI = re.compile(r"pypi|/simple/?$|pythonhosted|mirrors?\.|douban|tuna", re.I)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from cudadoctor.builds import best_build
+from cudadoctor.dialects.address import interpreter
 from cudadoctor.findings import Confidence, Severity
 from cudadoctor.remedies import (
     by_hand,
@@ -21,6 +22,7 @@ from cudadoctor.rule import Found, need, rule
 from cudadoctor.rules.damaged_wheels import absent_wheels, libraries_again
 from cudadoctor.rules.pins import version_of
 from cudadoctor.rules.signs import said
+from cudadoctor.trust import acting
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine, TorchCopy
@@ -349,7 +351,7 @@ def wrong_interpreter(m: Machine, kb: Knowledge) -> Found | None:
     if m.python.chosen_by in ("--python", "own"):
         return None  # It was named by its path: what PATH holds is beside the point.
     missed = m.look == "report" and m.torch.installed is False
-    text = f"Install with `{python} -m pip install`."
+    text = f"Install with `{interpreter(acting(m))} -m pip install`."
     return Found(
         evidence=("python.executable", "python.pip_python"),
         values={"pip": pip, "python": python},

@@ -11,6 +11,7 @@ from cudadoctor.language import Language
 from cudadoctor.render import inert, not_taken, pasted, summary
 from cudadoctor.render.shells import shell_of
 from cudadoctor.render.terminal import Line
+from cudadoctor.trust import typed
 
 if TYPE_CHECKING:
     from cudadoctor.dialects.written import Command
@@ -108,7 +109,7 @@ def _run(recipe: Recipe, machine: Machine, width: int) -> Iterator[Line]:
 
 def shown(command: Command, machine: Machine) -> str:
     """The command as it is pasted into the shell of this machine."""
-    return inert(pasted.command(command, machine))
+    return inert(pasted.command(typed(*command), machine))
 
 
 def size(room: Room) -> str:
@@ -138,18 +139,18 @@ def activation(recipe: Recipe, folder: str, machine: Machine) -> dict[str, str]:
     """For each shell (or tool) the line that makes the environment its own."""
     windows = machine.platform.system == "Windows"
     if recipe.tool == "conda":
-        return {"conda": shell_of("bash").shown(("conda", "activate", folder))}
+        return {"conda": shell_of("bash").shown(typed("conda", "activate", folder))}
     if recipe.tool == "pixi":
         manifest = parent(machine, folder, "pixi.toml")
-        return {"pixi": shell_of("bash").shown(("pixi", "shell", "--manifest-path", manifest))}
+        return {"pixi": shell_of("bash").shown(typed("pixi", "shell", "--manifest-path", manifest))}
     if _RISKY & set(folder.replace("\\", "/") if windows else folder):
         return {}
     inside = recipe.python.rpartition("\\" if windows else "/")[0]
     if windows:
-        return {"powershell": shell_of("powershell").shown((f"{inside}\\Activate.ps1",))}
+        return {"powershell": shell_of("powershell").shown(typed(f"{inside}\\Activate.ps1"))}
     return {
-        "bash": shell_of("bash").shown(("source", f"{inside}/activate")),
-        "fish": shell_of("fish").shown(("source", f"{inside}/activate.fish")),
+        "bash": shell_of("bash").shown(typed("source", f"{inside}/activate")),
+        "fish": shell_of("fish").shown(typed("source", f"{inside}/activate.fish")),
     }
 
 
@@ -159,7 +160,7 @@ def use(recipe: Recipe, folder: str, machine: Machine, width: int) -> Iterator[L
     for name, text in found.items():
         yield Line(((f"{name:<{MARGIN}}", "dim"), (inert(text), "green")))
     if recipe.tool == "uv":
-        text = pasted.command(("uv", "run", "--project", folder, "python"), machine)
+        text = pasted.command(typed("uv", "run", "--project", folder, "python"), machine)
         yield Line((("uv        ", "dim"), (inert(text), "green")))
     if not found:
         why = "activation scripts of older Pythons run parts of this name as code"

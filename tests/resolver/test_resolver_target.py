@@ -21,6 +21,7 @@ from cudadoctor.resolver.image import inside
 from cudadoctor.resolver.question import environment, is_plain, question_of
 from cudadoctor.resolver.target import Target, target_of
 from cudadoctor.resolver.verdict import File
+from cudadoctor.trust import typed
 
 
 def changed(m: Machine, section: str, **values: object) -> Machine:
@@ -236,7 +237,7 @@ def step(name: str, group: str, change: PackageChange | None) -> Step:
         risk="environment",  # type: ignore[arg-type]
         needs_root=False,
         reboot=False,
-        commands=(("pip", "install", name),),
+        commands=(typed("pip", "install", name),),
         manual=None,
         variables={},
         edits=(),

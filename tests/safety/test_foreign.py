@@ -1,0 +1,329 @@
+"""What was read chooses no program, no index and no package, in whichever form it is written."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import forged
+import pytest
+from imports_read import modules
+from scenario_reader import HERE
+
+from cudadoctor import checkup, factfile, knowledge, recorded, replay, saved
+from cudadoctor.dialects.index import is_at
+from cudadoctor.facts import Machine
+from cudadoctor.plan import Wishes
+from cudadoctor.render import markdown
+from cudadoctor.render.script import script
+from cudadoctor.reports.reading import read_report
+from cudadoctor.trust import NOT_TAKEN, PLACEHOLDER, Exit, Foreign, acting, foreign
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FIELDS = forged.fields()
+SHARDS = 8
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_no_field_of_a_document_acts_on_any_page(shard: int) -> None:
+    """Each text and version of the facts, with another payload and on another machine each time."""
+    bases = forged.bases()
+    read = 0
+    for turn in range(shard, len(FIELDS) * 3, SHARDS):
+        path, kind = FIELDS[turn % len(FIELDS)]
+        payloads = forged.PAYLOADS_OF[kind]
+        base = bases[turn * 7 % len(bases)]
+        plain = forged.planted(base, path, payloads[turn % len(payloads)], turn % 6)
+        try:
+            machine = foreign(factfile.from_document(plain))
+        except factfile.FactsError:
+            continue
+        read += 1
+        assert forged.faults_of(machine, turn) == []
+    assert read > len(FIELDS) * 3 // SHARDS // 2
+
+
+def test_documents_with_many_payloads_and_wrong_types_act_nowhere() -> None:
+    for turn, plain in enumerate(forged.documents(120, seed=12)):
+        try:
+            machine = foreign(factfile.from_document(plain))
+        except factfile.FactsError as error:
+            assert "\n" not in str(error)
+            continue
+        assert forged.faults_of(machine, turn) == []
+
+
+def test_without_the_boundary_the_payloads_would_act(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measure itself: a foreign machine taken for an own one has faults of each kind."""
+    from cudadoctor import plan
+    from cudadoctor.render import script as scripts
+
+    class Open(Exit):
+        def __init__(self, machine: Machine, knowledge: Any) -> None:
+            super().__init__(acting(machine), knowledge)
+
+    monkeypatch.setattr("cudadoctor.trust.acting", lambda machine: machine)
+    monkeypatch.setattr(scripts, "acting", lambda machine: machine)
+    monkeypatch.setattr(plan, "Exit", Open)
+    monkeypatch.setattr(plan, "acting", lambda machine: machine)
+    index = {"url": "https://evil.example/simple"}
+    changes = {"executable": "/evil/python", "index": index, "pip": True}
+    kinds = set()
+    for base in forged.bases()[::6]:
+        plain = base | {"python": base.get("python", {}) | changes, "redacted": False}
+        if isinstance(base.get("packages"), list):
+            plain["packages"] = [one | {"version": "1+evil"} for one in base["packages"]]
+        kinds |= {one.kind for one in forged.faults_of(foreign(factfile.from_document(plain)), 1)}
+    assert kinds >= {"host", "program", "mark"}
+
+
+def test_a_sound_document_keeps_its_commands() -> None:
+    """The grammar takes all that the remedies say; two cures need what no document may choose."""
+    lost = set()
+    for turn, base in enumerate(forged.bases()):
+        machine = factfile.from_document(base)
+        for manager in {None, forged.DIALECTS[turn % len(forged.DIALECTS)]}:
+            own = checkup.judge(machine, Wishes(manager=manager)).plan
+            read = checkup.judge(foreign(machine), Wishes(manager=manager)).plan
+            for one, other in zip(own.steps, read.steps, strict=True):
+                assert one.id == other.id
+                if bool(one.commands or one.variables) != bool(other.commands or other.variables):
+                    lost.add(one.id)
+    assert lost == {"device-groups", "trim-ld-library-path"}
+
+
+# --- every way in ----------------------------------------------------------------------------
+
+
+def document(**python: Any) -> dict[str, Any]:
+    """A machine without torch: its plan installs it."""
+    base = json.loads((HERE / "machines" / "rtx4090-linux.json").read_text())
+    base["torch"], base["packages"] = {"installed": False}, []
+    base["python"] |= python
+    return dict(base)
+
+
+EVIL = {
+    "executable": "\\\\evil\\share\\python.exe",
+    "index": {"url": "https://evil.example/simple", "origin": "/etc/pip.conf"},
+    "managers": [{"name": "uv", "path": "/dev/shm/evil/uv"}],
+}
+
+
+def test_every_way_in_gives_a_foreign_machine(tmp_path: Path) -> None:
+    facts = json.dumps(document())
+    texts = {
+        "facts.json": facts,
+        "check.json": json.dumps({"verdict": "healthy", "facts": json.loads(facts)}),
+        "thread.md": f"Help!\n\n```json\n{facts}\n```\n",
+        "quoted.md": "> " + json.dumps(document(), indent=1).replace("\n", "\n> "),
+        "report.txt": "RuntimeError: CUDA error: no kernel image is available\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    found = list(saved.machines((str(tmp_path),)))
+    assert {type(one.machine) for one in found} == {Foreign}
+    assert [one.name.rpartition("/")[2] for one in found] == sorted(texts)
+
+
+def test_a_recording_is_foreign_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "recording.json").write_text("{}")
+    own = factfile.from_document(document(**EVIL))
+    monkeypatch.setattr(replay, "replay", lambda *_, **__: own)
+    machine = next(saved.machines((str(tmp_path),))).machine
+    assert isinstance(machine, Foreign)
+    assert forged.faults_of(machine, 1) == []
+
+
+def test_nothing_takes_the_mark_back() -> None:
+    import msgspec
+
+    machine = foreign(factfile.from_document(document(**EVIL)))
+    assert isinstance(msgspec.structs.replace(machine, date="2026-01-01"), Foreign)
+    assert foreign(machine) is machine
+    assert not isinstance(acting(machine), Foreign)
+    assert acting(acting(machine)) == acting(machine)
+    own = factfile.from_document(document())
+    assert acting(own) is own
+
+
+def test_facts_stay_facts() -> None:
+    """A path is judged and shown as it was read; it is no word of a command."""
+    machine = foreign(factfile.from_document(document(**EVIL)))
+    judged = checkup.judge(machine)
+    assert judged.machine.python.executable == EVIL["executable"]
+    assert acting(machine).python.executable == PLACEHOLDER
+    (step, *_) = judged.plan.steps
+    assert {argv[0] for argv in step.commands} == {PLACEHOLDER}
+
+
+def test_the_index_of_a_company_is_named_in_a_comment_only() -> None:
+    machine = foreign(factfile.from_document(document(**EVIL)))
+    judged = checkup.judge(machine)
+    text = script(judged.plan, machine, judged.diagnosis, version="0", knowledge="0")
+    lines = [line for line in text.split("\n") if "evil.example" in line]
+    assert lines
+    assert all(line.startswith("#") for line in lines)
+    shown = markdown.report(checkup.report(judged))
+    assert "not taken from a document" in shown
+
+
+def test_a_step_that_needs_a_word_of_the_document_is_left_to_be_done_by_hand() -> None:
+    paths = ((one.get("env") or {}).get("LD_LIBRARY_PATH", "") for one in forged.bases())
+    base = next(b for b, path in zip(forged.bases(), paths, strict=True) if "/opt/lib" in path)
+    judged = checkup.judge(foreign(factfile.from_document(base)))
+    step = next(one for one in judged.plan.steps if one.id == "trim-ld-library-path")
+    assert (step.commands, step.variables) == ((), {})
+    assert NOT_TAKEN in (step.note or "")
+
+
+SWAPS = (
+    ("download.pytorch.org", "evil.example"),
+    ("pytorch.org", "pytorch.org.evil.example"),
+    ("nvidia-", "nvidia-evil-"),
+    ("==", "==1.0+evil."),
+    (" install ", " install evil-package "),
+    ("/usr", "/usr/evil"),
+    ("torch", "torchevil"),
+)
+
+
+def test_pasted_reports_choose_nothing_either() -> None:
+    rows = tomllib.loads((HERE / "reports" / "install_texts.toml").read_text(encoding="utf-8"))
+    texts = sorted(set(strings(rows)))[::6]
+    for turn, text in enumerate(texts):
+        for old, new in SWAPS:
+            machine = foreign(read_report(text.replace(old, new).encode(), knowledge.load()))
+            found = forged.faults_of(machine, turn)
+            # The commands that ask for more are rows of the tables, with words of their own.
+            assert not [one for one in found if one.kind in ("mark", "host", "package")]
+
+
+def strings(plain: Any) -> Iterator[str]:
+    if isinstance(plain, str) and len(plain) > 40:
+        yield plain
+    elif isinstance(plain, (dict, list)):
+        for one in plain.values() if isinstance(plain, dict) else plain:
+            yield from strings(one)
+
+
+# --- hosts, types, limits --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "official"),
+    [
+        ("https://download.pytorch.org/whl/cu126", True),
+        ("https://pytorch.org/x", True),
+        ("https://DOWNLOAD.PyTorch.org./whl", True),
+        ("https://evilpytorch.org/whl/cu126", False),
+        ("https://download.pytorch.org.evil.com/whl/cu126", False),
+        ("https://download.pytorch.org@evil.com/whl", False),
+        ("https://evil.com/pytorch.org", False),
+        ("https://[evil/pytorch.org", False),
+        ("", False),
+    ],
+)
+def test_hosts_are_compared_label_by_label(url: str, official: bool) -> None:
+    assert is_at(url, "pytorch.org") is official
+
+
+def cudadoctor(*words: str, stdin: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "cudadoctor", *words, "--from", "-"]
+    return subprocess.run(
+        argv, input=stdin, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+DEEP = '{"schema": 1, "env": ' + "[" * 60 + "]" * 60 + "}"
+MANY = json.dumps({"schema": 1, "pci": [{}] * (factfile.MOST_IN_ONE + 1)})
+WIDE = json.dumps({"schema": 1, "env": [[0] * 15_000] * 20})
+LARGE = json.dumps({"schema": 1, "env": {"A": "x" * factfile.MOST_BYTES}})
+SENTENCES = {
+    "symptoms": (json.dumps({"schema": 1, "symptoms": [{}] * 201}), "200 symptoms at most"),
+    "deep": (DEEP, "nested 40 deep at most"),
+    "many": (MANY, "20000 entries at most"),
+    "wide": (WIDE, "200000 values at most"),
+    "large": (LARGE, "32 MiB long at most"),
+    "number": ('{"schema": 1, "date": 1' + "0" * 30 + "}", "out of range"),
+    "version": ('{"schema": 1, "torch": {"version": {"reported": {}}}}', "version as text"),
+    "driver": ('{"schema": 1, "driver": {"kernel": [535]}}', "version as text"),
+    "long": (json.dumps({"schema": 1, "torch": {"version": "1" * 4000}}), "version as text"),
+}
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_a_document_beyond_its_limits_is_refused_in_one_sentence(case: str) -> None:
+    text, words = SENTENCES[case]
+    for command in (("check",), ("fix", "--print")):
+        ran = cudadoctor(*command, stdin=text)
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert words in ran.stderr
+        assert ran.stderr.count("\n") == 1
+        assert len(ran.stderr) < 300
+
+
+@pytest.mark.parametrize("wrong", forged.WRONG, ids=ascii)
+def test_a_wrong_type_is_a_gap_or_refused_and_never_our_failure(wrong: Any) -> None:
+    for path, _ in FIELDS[:: len(FIELDS) // 12]:
+        plain = forged.planted(forged.bases()[0], path, wrong)
+        try:
+            factfile.from_document(json.loads(json.dumps(plain)))
+        except factfile.FactsError as error:
+            assert str(error)
+
+
+ANSWERS: dict[str, list[Any]] = {
+    "read": [{"text": 5}, {"file": 5}, {"why": {}}, [], None],
+    "stat": [{"exists": "yes"}, {"size": "1"}, {"mode": "x"}, None],
+    "listing": [{"names": [1]}, {"names": "ab"}, []],
+    "run": [{"code": "0"}, {"stdout": "text"}, {"stdout": {"text": []}}, {"seconds": "1"}],
+    "inside": [{"stdout": {"base64": 5}}],
+    "space": [{"total_bytes": "1", "free_bytes": 1}, {"total_bytes": 1}, []],
+    "glob": [[1], "ab", {}],
+    "which": [5, [], {}],
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_of_a_recording_that_none_ever_gave_is_no_answer(
+    kind: str, tmp_path: Path
+) -> None:
+    for plain in ANSWERS[kind]:
+        with pytest.raises(ValueError, match=r"Expected|missing"):
+            recorded.decoded(kind, plain, tmp_path)
+
+
+def test_a_recording_shows_no_file_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2")
+    (tmp_path / "texts" / "1.txt").symlink_to(secret)
+    for name in ("1.txt", "../secret", str(secret), "texts"):
+        with pytest.raises(OSError, match="not a file of this folder"):
+            recorded.decoded("read", {"file": name}, tmp_path)
+
+
+# --- the type --------------------------------------------------------------------------------
+
+
+def test_only_the_boundary_makes_words() -> None:
+    """mypy keeps texts out of commands; nobody else may call what makes a text a word."""
+    for name, module in modules().items():
+        calls = (node for node in ast.walk(ast.parse(module.path.read_text())))
+        named = {node.id for node in calls if isinstance(node, ast.Name)}
+        assert "Word" not in named or name in ("trust", "plan", "checkup"), name
+    package = Path(checkup.__file__).parent
+    for path in (*(package / "rules").rglob("*.py"), *(package / "remedies").rglob("*.py")):
+        text = path.read_text()
+        assert "ours(" not in text, path
+        assert "typed(" not in text, path
