@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cudadoctor.dialects.address import interpreter, manager
 from cudadoctor.dialects.index import pinned, source_for, uv_options
-from cudadoctor.dialects.pip import links, sound, split_compiled
+from cudadoctor.dialects.pip import links, rehearsed, sound, split_compiled
 from cudadoctor.dialects.written import Command, Written
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ def write(m: Machine, change: PackageChange) -> Written:
     installed = install(m, change, uv, python)
     removed = sound(change.remove)
     uninstall = ((uv, "pip", "uninstall", "--python", python, *removed),) if removed else ()
-    return Written(tool="uv", commands=(*uninstall, *installed.commands), note=installed.note)
+    asked = (rehearsed(installed.commands[0], "--reinstall"),) if change.ask else ()
+    commands = (*asked, *uninstall, *installed.commands)
+    return Written(tool="uv", commands=commands, note=installed.note)
 
 
 def install(m: Machine, change: PackageChange, uv: str, python: str) -> Written:

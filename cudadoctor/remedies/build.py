@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
 from packaging.version import Version
 
 from cudadoctor.builds import best_build, platform_of, python_of
-from cudadoctor.demand import SERVER_BUILDS_FROM_L4T
+from cudadoctor.demand import SERVER_BUILDS_FROM_L4T, wall_of
 from cudadoctor.findings import PackageChange, Remedy, Risk
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.remedies.caveats import EXTENSIONS, caveats, size_of
@@ -204,14 +205,29 @@ def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
         variant=found.variant,
         cuda=found.cuda,
     )
+    made_for = f"The wheels are made for the Python of JetPack {found.jetpack}, "
+    made_for += f"which is {found.python}."
+    remedy = Remedy(
+        id="jetson-torch",
+        title=f"Install the build of torch for JetPack {found.jetpack}",
+        risk=Risk.ENVIRONMENT,
+        packages=change,
+        note=made_for,
+    )
+    if python_of(m) in (None, found.python) and wall_of(m) is None:
+        return (remedy,)
+    from cudadoctor.dialects import environment
+
+    made = environment.new_environment(m, found.python, msgspec.structs.replace(change, remove=()))
     return (
-        Remedy(
-            id="jetson-torch",
-            title=f"Install the build of torch for JetPack {found.jetpack}",
-            risk=Risk.ENVIRONMENT,
-            packages=change,
-            note=f"The wheels are made for the Python of JetPack {found.jetpack}, "
-            f"which is {found.python}.",
+        msgspec.structs.replace(
+            remedy,
+            title=f"{remedy.title} in a new environment with Python {found.python}",
+            packages=None,
+            commands=made.commands,
+            manual=made.manual,
+            tool=made.tool,
+            note=f"{made_for} {made.note}",
         ),
     )
 
@@ -283,7 +299,7 @@ def _release_for(name: str, m: Machine, kb: Knowledge) -> str | None:
     version = m.torch.version
     if version is None:
         return None
-    build = _row(m, kb)
+    build = installed_row(m, kb)
     if build is not None and name in ("torchvision", "torchaudio"):
         return matching(name, build, kb)
     fitting = kb.companion(name, Version(version.public))
@@ -292,16 +308,16 @@ def _release_for(name: str, m: Machine, kb: Knowledge) -> str | None:
     return next((one for one in fitting if cuda is None or cuda in (made[one] or (cuda,))), None)
 
 
-def _row(m: Machine, kb: Knowledge) -> TorchBuild | None:
+def installed_row(m: Machine, kb: Knowledge) -> TorchBuild | None:
     """The row of the installed build in the tables."""
     platform, version = platform_of(m), m.torch.version
-    variant = _variant(m)
+    variant = installed_variant(m)
     if platform is None or version is None or variant is None:
         return None
     return kb.build_of(Version(version.public), variant, platform)
 
 
-def _variant(m: Machine) -> str | None:
+def installed_variant(m: Machine) -> str | None:
     """The variant that is installed, None for a build of somebody else's."""
     local = m.torch.version.local if m.torch.version else None
     if local is None and m.torch.text and "+" in m.torch.text:
@@ -315,10 +331,10 @@ def _variant(m: Machine) -> str | None:
 
 def _origin(m: Machine, kb: Knowledge) -> tuple[str, str | None] | None:
     """Variant and index of the installed build; index None for the default one."""
-    variant = _variant(m)
+    variant = installed_variant(m)
     if variant is None or m.torch.build not in ("cuda", "cpu"):
         return None
-    row = _row(m, kb)
+    row = installed_row(m, kb)
     if row is not None:
         return variant, None if row.default else row.index
     return variant, f"{INDEX}/{variant}"
