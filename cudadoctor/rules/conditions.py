@@ -328,6 +328,7 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "no-gpu": lambda m, _: gpu_present(m) is False,
     "several-gpus": lambda m, _: len(live_gpus(m)) > 1,
     "data-center-gpu": lambda m, kb: _data_center(m, kb) is True,
+    "uvm-loaded": lambda m, _: "nvidia_uvm" in (m.driver.modules or ()),
     "no-fabric": lambda m, kb: has_fabric(m, kb) is False,
     "consumer-gpu": lambda m, kb: _data_center(m, kb) is False,
     "no-tensor-cores": _without_tensor_cores,
