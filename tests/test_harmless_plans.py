@@ -120,6 +120,25 @@ def is_the_same(m: Machine, change: PackageChange) -> bool:
     return installed_variant(m) == change.variant and not rebuilt
 
 
+def does_nothing(m: Machine, change: PackageChange, step: Step) -> bool:
+    """Whether pip finds the torch, or all that it is asked for, installed and leaves it so."""
+    asked = [one for argv in step.commands for one in argv if "==" in one]
+    wanted = dict(one.split("==") for one in asked if "*" not in one)
+    if step.tool not in ("pip", "uv") or "venv" in step.commands[0]:
+        return False
+    stay = [name for name, version in wanted.items() if name not in change.remove]
+    kept = [name for name in stay if _present(m, name) == wanted[name].split("+")[0]]
+    bare = m.torch.copies and m.torch.copies[0].kind in ("folder", "local")
+    return bool(kept) and not bare and ("torch" in kept or len(kept) == len(wanted))
+
+
+def _present(m: Machine, name: str) -> str | None:
+    if name == "torch" and m.torch.version is not None and m.torch.installed:
+        return m.torch.version.public
+    package = m.package(name)
+    return package.version.split("+")[0] if package else None
+
+
 def complaints(m: Machine, diagnosis: Diagnosis, wishes: Wishes) -> Iterator[str]:
     for step in plan(m, KB, diagnosis, wishes).steps:
         change = step.packages
@@ -127,6 +146,8 @@ def complaints(m: Machine, diagnosis: Diagnosis, wishes: Wishes) -> Iterator[str
             yield f"{step.id} removes torch without a proof: {step.commands}"
         if step.id == "install-torch" and change and is_the_same(m, change):
             yield f"{step.id} installs what is there: {step.commands}"
+        if change and step.commands and does_nothing(m, change, step):
+            yield f"{step.id} is satisfied with what is there: {step.commands}"
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

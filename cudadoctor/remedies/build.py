@@ -159,6 +159,7 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, .
     change = PackageChange(
         install=ours or pins,
         then=tuple(pin for pin in pins if pin not in ours) if ours else (),
+        remove=tuple(name for name, version in found.items() if _is_that(m, name, version)),
         index=index if ours else None,
         variant=variant,
         cuda=str(m.torch.cuda) if m.torch.cuda else None,
@@ -176,6 +177,12 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, .
             note=note,
         ),
     )
+
+
+def _is_that(m: Machine, name: str, version: str | None) -> bool:
+    """Whether that release is installed: of another variant, it satisfies pip and is kept."""
+    present = m.package(name)
+    return present is not None and present.version.partition("+")[0] == version
 
 
 def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
@@ -346,10 +353,15 @@ def _pinned(m: Machine, names: list[str]) -> tuple[str, ...]:
 
 
 def _installed(m: Machine, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the names that are installed; where the list is not known, torch if it is there."""
-    if m.packages is None:
-        return tuple(name for name in names if name == "torch" and m.torch.installed)
-    return tuple(name for name in names if m.package(name))
+    """Those of the names that are installed; torch also where the list lacks it.
+
+    A torch without metadata is unknown to pip, which cannot uninstall it.
+    """
+    bare = (
+        m.torch.copies and m.torch.copies[0].kind in ("folder", "local") and m.packages is not None
+    )
+    torch = bool(m.torch.installed and not bare)
+    return tuple(name for name in names if m.package(name) or (name == "torch" and torch))
 
 
 def _needs_jetson_wheel(m: Machine) -> bool:
