@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cudadoctor.plan import Plan, Step
 
 WIDTH = 96
+_SHELL = "No script can change the shell that starts it, so type this there too:"
 
 
 def script(
@@ -103,6 +104,8 @@ def _group(number: int, steps: list[Step], words: Shell, kept: tuple[Edit, ...])
     yield from _text(f"{number}. {chosen.title} [{cost_of(chosen)}]")
     yield from _about(chosen, kept)
     if is_runnable(chosen):
+        if chosen.variables:
+            yield from _text(_SHELL, 3)
         yield from (words.variable(name, value) for name, value in chosen.variables.items())
         yield from (words.command(argv) for argv in chosen.commands)
     else:
