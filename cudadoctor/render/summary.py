@@ -184,9 +184,11 @@ def _driver(machine: Machine, say: Language) -> str:
     if driver.version is None:
         if driver.installed is False:
             return say("none is installed here")
-        return say("not known")
-    text = str(driver.version)
-    if driver.flavour:
+        idle = driver.installed and driver.loaded is False and not machine.platform.wsl
+        text = say("installed, not loaded") if idle else say("not known")
+    else:
+        text = str(driver.version)
+    if driver.version and driver.flavour:
         text += f" ({say(driver.flavour)})"
     if driver.cuda:
         text += say(", runs CUDA up to {cuda}", cuda=driver.cuda)
