@@ -14,7 +14,7 @@ from cudadoctor.findings import Edit, Severity
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.activation import kept_by_conda
 from cudadoctor.render.shells import Shell, ShellName, comment, shell_of
-from cudadoctor.render.summary import cost_of, manual_of
+from cudadoctor.render.summary import cost_of, makes_anew, manual_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,8 +152,7 @@ def _afterwards(plan: Plan, machine: Machine, words: Shell) -> Iterator[str]:
 def _made_anew(plan: Plan, machine: Machine) -> str | None:
     """The interpreter of a new environment that the script makes, None where it makes none."""
     for step in plan.steps:
-        first = step.commands[0] if step.commands else ()
-        if is_runnable(step) and ("venv" in first[:3] or "create" in first[:2]):
+        if is_runnable(step) and makes_anew(step):
             last = step.commands[-1]
             if "-p" in last:
                 return within(machine, last[last.index("-p") + 1], conda=True)

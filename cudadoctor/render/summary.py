@@ -102,11 +102,19 @@ def cost_of(step: Step) -> str:
         return "needs root"
     if not (step.commands or step.variables):
         return "by hand"
+    if makes_anew(step):
+        return "makes a new environment"
     return {
         "process": "this shell only",
         "environment": "changes this environment",
         "system": "changes this system",
     }[step.risk.value]
+
+
+def makes_anew(step: Step) -> bool:
+    """Whether a step makes an environment of its own and leaves the examined one as it is."""
+    first = step.commands[0] if step.commands else ()
+    return "venv" in first[:3] or "create" in first[:2]
 
 
 def manual_of(step: Step) -> str | None:
