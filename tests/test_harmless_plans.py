@@ -15,7 +15,7 @@ from cudadoctor import knowledge
 from cudadoctor.builds import platform_of, python_of
 from cudadoctor.diagnose import diagnose
 from cudadoctor.facts import Machine
-from cudadoctor.findings import Diagnosis, PackageChange
+from cudadoctor.findings import Diagnosis, PackageChange, Severity
 from cudadoctor.plan import Dialect, Step, Wishes, plan
 from cudadoctor.remedies.build import installed_row, installed_variant
 
@@ -54,6 +54,7 @@ PLATFORMS: dict[str, Facts] = {
     },
     "l4t-unknown": {"machine": "aarch64", "jetson": True, "l4t": None},
 }
+MUSL = PLATFORMS["musl"]
 ON_EVERY_PLATFORM = ("3.9", "3.11", "3.14t")
 WITH_EVERY_PYTHON = ("x86_64", "aarch64", "l4t-36.4")
 MANAGERS: tuple[Dialect, ...] = ("pip", "uv", "conda", "pixi", "docker")
@@ -112,7 +113,7 @@ def proven(m: Machine, change: PackageChange) -> bool:
 
 def is_the_same(m: Machine, change: PackageChange) -> bool:
     pin, version = pin_of(change), m.torch.version
-    if version is None or pin != f"torch=={version.public}":
+    if m.torch.installed is False or version is None or pin != f"torch=={version.public}":
         return False
     build = KB.build_of(Version(version.public), change.variant or "", platform_of(m) or "")
     sure = build.archs if build is not None and not build.archs_uncertain else None
@@ -228,3 +229,25 @@ def test_the_code_that_was_read_from_a_build_counts_and_not_what_was_announced()
     change = steps["install-torch"].packages
     assert change is not None
     assert change.variant != "cu132"
+
+
+def test_every_cause_keeps_a_way_out() -> None:
+    """What would harm or change nothing is replaced, or was no way out: none loses its last."""
+    lost = []
+    for name, machine in sick():
+        for platform, facts in PLATFORMS.items():
+            m = moved(machine, facts, {})
+            diagnosis = diagnose(m, KB)
+            cured = {one for step in plan(m, KB, diagnosis).steps for one in step.cures}
+            lost += [
+                f"{name} on {platform}: {one.cause}"
+                for one in diagnosis.findings
+                if one.remedies and not one.because_of and one.severity < Severity.INFO
+                if one.cause not in cured
+            ]
+    assert not lost, lost[:5]
+
+
+def test_gpus_of_two_ages_on_musl_are_judged_without_a_crash() -> None:
+    m = moved(scenario("torch-arch-unsupported-old--old-card-beside-a-new-one"), MUSL, {})
+    assert not any(removes_torch(step) for step in steps_of(m).values())

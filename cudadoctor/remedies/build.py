@@ -190,7 +190,10 @@ def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
     release = m.platform.l4t.major if m.platform.l4t else None
     if release is not None and release >= SERVER_BUILDS_FROM_L4T:
         build = best_build(m, kb).build if kb else None
-        return (remedy_for(build, m, kb),) if build and kb else ()
+        if build is None or kb is None:
+            return ()
+        if build.cuda is not None:
+            return (remedy_for(build, m, kb),)
     from cudadoctor import knowledge
 
     found = (kb or knowledge.load()).jetson_build(release) if release is not None else None

@@ -79,7 +79,9 @@ def installable(change: PackageChange, m: Machine, kb: Knowledge) -> bool | None
 def _is_there(change: PackageChange, m: Machine, kb: Knowledge) -> bool:
     """Whether exactly this torch is installed; one with other code than the tables' is another."""
     build, version = _build_of(change, m, kb), m.torch.version
-    if build is None or version is None or version.public != build.torch.public:
+    if m.torch.installed is False or build is None or version is None:
+        return False
+    if version.public != build.torch.public:
         return False
     if installed_variant(m) != build.variant:
         return False
