@@ -64,13 +64,20 @@ class Library(Section, frozen=True, kw_only=True):
     version: str | None = None
 
 
+class SearchFolder(Section, frozen=True, kw_only=True):
+    """A folder of LD_LIBRARY_PATH as it is spelled there, and as it is with all links followed."""
+
+    entry: str
+    real: str
+
+
 class Libraries(Section, frozen=True, kw_only=True):
     """Which libraries torch gets.
 
     own: directories that belong to the examined torch and its own wheels.
     predicted: by the loader's rules, without running anything. mapped: in a real process.
     copies: every copy found anywhere of cuDNN, cuBLAS, NCCL, nvJitLink ... with its version.
-    missing: sonames that nothing provides.
+    missing: sonames that nothing provides. search: what LD_LIBRARY_PATH names, as far as it exists.
     """
 
     own: tuple[str, ...] | None = None
@@ -78,3 +85,4 @@ class Libraries(Section, frozen=True, kw_only=True):
     mapped: tuple[Library, ...] | None = None
     copies: tuple[Library, ...] | None = None
     missing: tuple[str, ...] | None = None
+    search: tuple[SearchFolder, ...] | None = None

@@ -93,7 +93,7 @@ def best_build(machine: Machine, knowledge: Knowledge, *, keep: str | None = Non
     demand = demand_of(machine, knowledge)
     if demand.gpus == "unknown":
         return Choice(build=None, why=("Which NVIDIA GPU this is, if any, is not known.",))
-    builds = knowledge.builds_on(demand.platform)
+    builds = tuple(_as_read(one, machine) for one in knowledge.builds_on(demand.platform))
     if not builds:
         text = f"No build of torch is known for {demand.platform}."
         near = "The nearest way is Linux on the same processor." if "arm64" in text else None
@@ -244,6 +244,13 @@ def is_installed(build: TorchBuild, machine: Machine) -> bool:
     if torch.version is None or torch.version.release != build.torch.release:
         return False
     return torch.build in (None, "cuda") and torch.cuda == build.cuda
+
+
+def _as_read(build: TorchBuild, machine: Machine) -> TorchBuild:
+    """The build with the code that was read from it, where the tables are not sure of it."""
+    if not build.archs_uncertain or not machine.torch.archs or not is_installed(build, machine):
+        return build
+    return msgspec.structs.replace(build, archs=machine.torch.archs, archs_uncertain=False)
 
 
 def _chosen(build: TorchBuild, case: Case) -> Choice:

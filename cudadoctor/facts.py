@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from cudadoctor.build_facts import Build, Compiler, Libraries, Library, Toolkit
+from cudadoctor.build_facts import Build, Compiler, Libraries, Library, SearchFolder, Toolkit
 from cudadoctor.driver_facts import (
     Driver,
     Fabric,
@@ -68,6 +68,7 @@ __all__ = [
     "Nvml",
     "PciGpu",
     "Platform",
+    "SearchFolder",
     "Section",
     "Smi",
     "Smoke",

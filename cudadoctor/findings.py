@@ -63,7 +63,8 @@ class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
     then: requirements to install afterwards from the user's own default index.
     variant: CUDA variant (cu126) or cpu; cuda: its CUDA version as text, for conda.
     find_links: a page with more wheels for `then`, None for none. size: a sentence on what the
-    wheels take to download, which says nothing of a channel's packages.
+    wheels take to download, which says nothing of a channel's packages. ask: no table proves that
+    the wheels exist for this interpreter, so the resolver has its say before anything goes.
     """
 
     install: tuple[str, ...]
@@ -75,6 +76,7 @@ class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
     download_bytes: int | None = None
     find_links: str | None = None
     size: str | None = None
+    ask: bool = False
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,13 +10,14 @@ from cudadoctor.findings import Edit, PackageChange, Refusal, Risk, Severity, Wh
 from cudadoctor.trust import NOT_TAKEN, Command, Exit, Word, acting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from cudadoctor.builds import Choice
     from cudadoctor.facts import Machine
     from cudadoctor.findings import Diagnosis, Finding, Remedy
     from cudadoctor.knowledge import Knowledge
     from cudadoctor.remedies.merging import Planned
+
+    Prescribed = list[tuple[str, tuple[Remedy, ...]]]
+    """Causes with their remedies; "" where something was asked for that cures no cause."""
 
 __all__ = ["BuildChoice", "Dialect", "Plan", "Refusal", "Step", "Wishes", "plan"]
 
@@ -89,12 +90,14 @@ def plan(
     Package changes that belong together are one step, so that none undoes another.
     """
     from cudadoctor.remedies.merging import merged
+    from cudadoctor.remedies.proven import harmless
 
     wishes = wishes or Wishes()
     way_out, machine = Exit(machine, knowledge), acting(machine)
     roots = [one for one in diagnosis.findings if _is_root(one)]
-    choice = _choice(machine, knowledge, roots, wishes)
-    prescribed = _prescribed(machine, knowledge, roots, choice, wishes)
+    given = [(one.cause, harmless(one.remedies, machine, knowledge)) for one in roots]
+    choice = _choice(machine, knowledge, given, wishes)
+    prescribed = _prescribed(machine, knowledge, given, choice, wishes)
     planned = merged(prescribed, knowledge, choice.build if choice else None)
     return Plan(
         steps=tuple(_step(one, machine, knowledge, wishes, way_out) for one in planned),
@@ -107,12 +110,12 @@ def _is_root(finding: Finding) -> bool:
 
 
 def _choice(
-    machine: Machine, knowledge: Knowledge, roots: Iterable[Finding], wishes: Wishes
+    machine: Machine, knowledge: Knowledge, given: Prescribed, wishes: Wishes
 ) -> Choice | None:
     """The solver's answer, where any way out installs torch or a wish is not met yet."""
     from cudadoctor.builds import best_build
 
-    cures = any(remedy.id == "install-torch" for one in roots for remedy in one.remedies)
+    cures = any(remedy.id == "install-torch" for _, ways in given for remedy in ways)
     if not cures and not _is_open(machine, wishes):
         return None
     return best_build(machine, knowledge, keep=wishes.torch)
@@ -130,17 +133,18 @@ def _is_open(machine: Machine, wishes: Wishes) -> bool:
 def _prescribed(
     machine: Machine,
     knowledge: Knowledge,
-    roots: Iterable[Finding],
+    given: Prescribed,
     choice: Choice | None,
     wishes: Wishes,
-) -> list[tuple[str, tuple[Remedy, ...]]]:
-    """Cause and remedies, with the torch that the user asked for; "" where it cures no cause."""
-    given = [(one.cause, one.remedies) for one in roots]
+) -> Prescribed:
+    """The same with the torch that the user asked for."""
     if wishes.torch is None or choice is None:
         return given
+    from cudadoctor.remedies.proven import harmless
     from cudadoctor.remedies.wished import wished_torch
 
-    wanted = wished_torch(machine, knowledge, choice, wishes.torch)
+    asked = wished_torch(machine, knowledge, choice, wishes.torch)
+    wanted = harmless(asked, machine, knowledge)
     found = [(cause, _in_place_of_torch(remedies, wanted)) for cause, remedies in given]
     if not any(one.id == "install-torch" for _, remedies in given for one in remedies):
         found.append(("", wanted))

@@ -289,9 +289,11 @@ def test_what_conda_installed_is_changed_by_conda() -> None:
 
 
 def test_wheels_that_pip_put_into_a_conda_environment_go_first() -> None:
-    uninstall, install = commands(conda(), TO_CU126)
+    asked, uninstall, install = commands(conda(), TO_CU126)
+    assert asked[1:3] == ("install", "--dry-run")
     assert uninstall[1:5] == ("-m", "pip", "uninstall", "-y")
     assert install[1] == "install"
+    assert asked[3:] == install[3:], "conda was asked for something else"
 
 
 def test_mamba_goes_before_conda() -> None:

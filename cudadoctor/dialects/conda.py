@@ -52,6 +52,9 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     where = _where(m)
     commands: list[Command] = []
     wheels = wheels_to_remove(m, change)
+    if wheels and specs:
+        # conda does not see what pip installed: its answer holds for the time after it went.
+        commands.append((conda, "install", "--dry-run", *where, *channels, *specs))
     if wheels:
         commands += pip.write(m, wheels).commands
     gone = tuple(conda_name(name) for name in pip.sound(change.remove))

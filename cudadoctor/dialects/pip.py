@@ -45,8 +45,15 @@ def write(m: Machine, change: PackageChange) -> Written:
     installed = install(m, change, python)
     removed = sound(change.remove)
     uninstall = ((python, "-m", "pip", "uninstall", "-y", *removed),) if removed else ()
-    commands = (*ensured, *uninstall, *installed.commands)
+    asked = (rehearsed(installed.commands[0], "--ignore-installed"),) if change.ask else ()
+    commands = (*ensured, *asked, *uninstall, *installed.commands)
     return Written(tool="pip", commands=commands, manual=manual, note=installed.note)
+
+
+def rehearsed(command: Command, *more: str) -> Command:
+    """The same installation, only resolved: it fails before anything is removed."""
+    verb = command.index("install") + 1
+    return (*command[:verb], "--dry-run", *more, *command[verb:])
 
 
 def install(m: Machine, change: PackageChange, python: str) -> Written:

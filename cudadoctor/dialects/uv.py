@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cudadoctor.dialects.address import interpreter, manager
 from cudadoctor.dialects.index import pinned, source_for, uv_options
-from cudadoctor.dialects.pip import links, sound, split_compiled
+from cudadoctor.dialects.pip import links, rehearsed, sound, split_compiled
 from cudadoctor.dialects.written import Command, Written
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ def write(m: Machine, change: PackageChange) -> Written:
     removed = sound(change.remove)
     pip = (uv, *in_project(m), "pip")
     uninstall = ((*pip, "uninstall", "--python", python, *removed),) if removed else ()
-    return Written(tool="uv", commands=(*uninstall, *installed.commands), note=installed.note)
+    asked = (rehearsed(installed.commands[0], "--reinstall"),) if change.ask else ()
+    commands = (*asked, *uninstall, *installed.commands)
+    return Written(tool="uv", commands=commands, note=installed.note)
 
 
 def in_project(m: Machine) -> Command:

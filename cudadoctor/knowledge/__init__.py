@@ -14,6 +14,7 @@ from packaging.version import Version
 from cudadoctor.knowledge.model import (
     PLATFORMS,
     Architecture,
+    Board,
     Compat,
     DriverFault,
     Floor,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PLATFORMS",
     "Architecture",
+    "Board",
     "Compat",
     "DriverFault",
     "Floor",
@@ -351,6 +353,10 @@ class Knowledge:
     def compiles_at_run_time(self) -> tuple[str, ...]:
         """Packages that call nvcc while a program runs, not only while they are installed."""
         return self._habits.compiles
+
+    def board(self, gpu: str) -> Board | None:
+        """How GPUs of that name are wired, None where no row has it."""
+        return self._habits.board(gpu)
 
     def jetson_build(self, l4t: int) -> JetsonBuild | None:
         """Where NVIDIA's builds of torch for that Linux for Tegra release lie; None not known."""

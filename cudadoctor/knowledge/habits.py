@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 
 import msgspec
 
-from cudadoctor.knowledge.model import DriverFault, JetsonBuild, PygWheel
+from cudadoctor.knowledge.model import Board, DriverFault, JetsonBuild, PygWheel
 from cudadoctor.knowledge.tables import Row, table
 from cudadoctor.versions import DriverVersion
 
@@ -31,6 +32,7 @@ class PracticeTable(Row, frozen=True):
     jetson: tuple[JetsonBuild, ...]
     pyg: tuple[PygWheel, ...]
     no_wheel: tuple[NoWheelRow, ...]
+    boards: tuple[Board, ...]
 
 
 class Habits:
@@ -54,6 +56,11 @@ class Habits:
     def jetson(self, l4t: int) -> JetsonBuild | None:
         """The builds for the JetPack of that Linux for Tegra release."""
         return next((row for row in self._practice.jetson if row.l4t == l4t), None)
+
+    def board(self, gpu: str) -> Board | None:
+        """How GPUs of that name are wired: the first row that has a word of it."""
+        rows = self._practice.boards
+        return next((row for row in rows if re.search(row.names, gpu, re.IGNORECASE)), None)
 
     def lacks_wheel(self, package: str, release: str, python: str, platform: str) -> bool:
         """Whether that release is known to have no wheel for this Python there."""

@@ -181,6 +181,19 @@ class JetsonBuild(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[str, ...]
 
 
+class Board(msgspec.Struct, frozen=True, kw_only=True):
+    """How GPUs whose names hold a pattern are wired. pcie: they have a PCIe link of their own.
+
+    nvswitch: "bus" where they come on boards whose NVSwitches stand on the PCI bus, "hidden" where
+    these do not, "none" where they come without. A board may be equipped with fewer.
+    """
+
+    names: str
+    nvswitch: Literal["bus", "hidden", "none"]
+    pcie: bool
+    sources: tuple[str, ...]
+
+
 class PygWheel(msgspec.Struct, frozen=True, kw_only=True):
     """A compiled part of torch-geometric that was seen on PyG's page for one torch and variant."""
 

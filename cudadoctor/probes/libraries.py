@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from cudadoctor.elf import Broken, Elf, read_elf
-from cudadoctor.facts import Library
+from cudadoctor.facts import Library, SearchFolder
 from cudadoctor.host import Host
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.copies import Owners, find_copies
@@ -41,6 +41,7 @@ def read_libraries(  # noqa: PLR0917
     owners = Owners(host, torch_dir, site_packages, prefix, env)
     notes.fact("libraries.own", owners.own, "folders of the examined environment")
     search = Search(host, _executable(host, python, prefix, torch_dir), env)
+    notes.fact("libraries.search", _searched(host, search), "LD_LIBRARY_PATH")
     if search.too_many:
         notes.gap("env.LD_LIBRARY_PATH", f"only its first {MOST_FOLDERS} folders were looked at")
     if "musl" in search.interpreter:
@@ -51,6 +52,16 @@ def read_libraries(  # noqa: PLR0917
         _predict(notes, search, torch_dir, site_packages, owners)
     notes.fact("libraries.copies", find_copies(search, owners), "folders and the loader's cache")
     return notes.looked()
+
+
+def _searched(host: Host, search: Search) -> tuple[SearchFolder, ...]:
+    """The folders that the user named for the loader, with their links followed."""
+    reals = ((folder, host.stat(folder).real) for folder in search.named)
+    return tuple(
+        SearchFolder(entry=printable(folder), real=printable(real))
+        for folder, real in reals
+        if real
+    )
 
 
 def _predict(

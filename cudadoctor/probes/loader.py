@@ -108,7 +108,8 @@ def _text(data: bytes, at: int) -> str:
 class Search:
     """Where one machine's loader looks for libraries, for one executable and environment.
 
-    path: the folders of LD_LIBRARY_PATH that hold anything. too_many: not all were looked at.
+    named: the folders of LD_LIBRARY_PATH; path: those that hold anything. too_many: not all were
+    looked at.
     """
 
     def __init__(self, host: Host, executable: Mapped, env: Mapping[str, str]) -> None:
@@ -123,9 +124,9 @@ class Search:
         self._cache: dict[str, list[str]] | None = None
         self.interpreter = self._interpreter()
         self.lib, self.default = _system_folders(self.interpreter)
-        named = self.split(env.get("LD_LIBRARY_PATH", ""), executable, ":;")
-        self.too_many = len(named) >= MOST_FOLDERS
-        self.path = tuple(folder for folder in named if self.names(folder) != frozenset())
+        self.named = self.split(env.get("LD_LIBRARY_PATH", ""), executable, ":;")
+        self.too_many = len(self.named) >= MOST_FOLDERS
+        self.path = tuple(folder for folder in self.named if self.names(folder) != frozenset())
 
     def find(self, name: str, asking: Mapped) -> Hit | None:
         """The file that the loader takes for a name that is not loaded yet."""

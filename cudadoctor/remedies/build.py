@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
 from packaging.version import Version
 
 from cudadoctor.builds import best_build, platform_of, python_of
-from cudadoctor.demand import SERVER_BUILDS_FROM_L4T
+from cudadoctor.demand import SERVER_BUILDS_FROM_L4T, wall_of
 from cudadoctor.findings import PackageChange, Remedy, Risk
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.remedies.caveats import EXTENSIONS, caveats, size_of
@@ -158,6 +159,7 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, .
     change = PackageChange(
         install=ours or pins,
         then=tuple(pin for pin in pins if pin not in ours) if ours else (),
+        remove=tuple(name for name, version in found.items() if _is_that(m, name, version)),
         index=index if ours else None,
         variant=variant,
         cuda=str(m.torch.cuda) if m.torch.cuda else None,
@@ -177,12 +179,21 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, .
     )
 
 
+def _is_that(m: Machine, name: str, version: str | None) -> bool:
+    """Whether that release is installed: of another variant, it satisfies pip and is kept."""
+    present = m.package(name)
+    return present is not None and present.version.partition("+")[0] == version
+
+
 def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
     """NVIDIA's own build for this JetPack, or from JetPack 7 on the general one."""
     release = m.platform.l4t.major if m.platform.l4t else None
     if release is not None and release >= SERVER_BUILDS_FROM_L4T:
         build = best_build(m, kb).build if kb else None
-        return (remedy_for(build, m, kb),) if build and kb else ()
+        if build is None or kb is None:
+            return ()
+        if build.cuda is not None:
+            return (remedy_for(build, m, kb),)
     from cudadoctor import knowledge
 
     found = (kb or knowledge.load()).jetson_build(release) if release is not None else None
@@ -204,14 +215,29 @@ def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
         variant=found.variant,
         cuda=found.cuda,
     )
+    made_for = f"The wheels are made for the Python of JetPack {found.jetpack}, "
+    made_for += f"which is {found.python}."
+    remedy = Remedy(
+        id="jetson-torch",
+        title=f"Install the build of torch for JetPack {found.jetpack}",
+        risk=Risk.ENVIRONMENT,
+        packages=change,
+        note=made_for,
+    )
+    if python_of(m) in (None, found.python) and wall_of(m) is None:
+        return (remedy,)
+    from cudadoctor.dialects import environment
+
+    made = environment.new_environment(m, found.python, msgspec.structs.replace(change, remove=()))
     return (
-        Remedy(
-            id="jetson-torch",
-            title=f"Install the build of torch for JetPack {found.jetpack}",
-            risk=Risk.ENVIRONMENT,
-            packages=change,
-            note=f"The wheels are made for the Python of JetPack {found.jetpack}, "
-            f"which is {found.python}.",
+        msgspec.structs.replace(
+            remedy,
+            title=f"{remedy.title} in a new environment with Python {found.python}",
+            packages=None,
+            commands=made.commands,
+            manual=made.manual,
+            tool=made.tool,
+            note=f"{made_for} {made.note}",
         ),
     )
 
@@ -283,7 +309,7 @@ def _release_for(name: str, m: Machine, kb: Knowledge) -> str | None:
     version = m.torch.version
     if version is None:
         return None
-    build = _row(m, kb)
+    build = installed_row(m, kb)
     if build is not None and name in ("torchvision", "torchaudio"):
         return matching(name, build, kb)
     fitting = kb.companion(name, Version(version.public))
@@ -292,16 +318,16 @@ def _release_for(name: str, m: Machine, kb: Knowledge) -> str | None:
     return next((one for one in fitting if cuda is None or cuda in (made[one] or (cuda,))), None)
 
 
-def _row(m: Machine, kb: Knowledge) -> TorchBuild | None:
+def installed_row(m: Machine, kb: Knowledge) -> TorchBuild | None:
     """The row of the installed build in the tables."""
     platform, version = platform_of(m), m.torch.version
-    variant = _variant(m)
+    variant = installed_variant(m)
     if platform is None or version is None or variant is None:
         return None
     return kb.build_of(Version(version.public), variant, platform)
 
 
-def _variant(m: Machine) -> str | None:
+def installed_variant(m: Machine) -> str | None:
     """The variant that is installed, None for a build of somebody else's."""
     local = m.torch.version.local if m.torch.version else None
     if local is None and m.torch.text and "+" in m.torch.text:
@@ -315,10 +341,10 @@ def _variant(m: Machine) -> str | None:
 
 def _origin(m: Machine, kb: Knowledge) -> tuple[str, str | None] | None:
     """Variant and index of the installed build; index None for the default one."""
-    variant = _variant(m)
+    variant = installed_variant(m)
     if variant is None or m.torch.build not in ("cuda", "cpu"):
         return None
-    row = _row(m, kb)
+    row = installed_row(m, kb)
     if row is not None:
         return variant, None if row.default else row.index
     return variant, f"{INDEX}/{variant}"
@@ -330,10 +356,15 @@ def _pinned(m: Machine, names: list[str]) -> tuple[str, ...]:
 
 
 def _installed(m: Machine, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the names that are installed; where the list is not known, torch if it is there."""
-    if m.packages is None:
-        return tuple(name for name in names if name == "torch" and m.torch.installed)
-    return tuple(name for name in names if m.package(name))
+    """Those of the names that are installed; torch also where the list lacks it.
+
+    A torch without metadata is unknown to pip, which cannot uninstall it.
+    """
+    bare = (
+        m.torch.copies and m.torch.copies[0].kind in ("folder", "local") and m.packages is not None
+    )
+    torch = bool(m.torch.installed and not bare)
+    return tuple(name for name in names if m.package(name) or (name == "torch" and torch))
 
 
 def _needs_jetson_wheel(m: Machine) -> bool:

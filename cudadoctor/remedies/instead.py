@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cudadoctor.demand import wall_of
 from cudadoctor.findings import Remedy, Risk
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _as_remedies(way: WayOut, m: Machine, kb: Knowledge, keep: str | None) -> tu
     from cudadoctor.remedies.interpreter import install_python
     from cudadoctor.remedies.left_out import for_some_gpus
 
-    if way.kind == "one-gpu":
+    if way.kind == "one-gpu" and wall_of(m) is None:
         return for_some_gpus(way, m, kb)
     if way.kind == "driver" and way.branch is not None:
         newer = upgrade_driver(m, kb, way.branch)
@@ -52,7 +53,7 @@ def _as_remedies(way: WayOut, m: Machine, kb: Knowledge, keep: str | None) -> tu
         return (_from_conda_forge(way, m, kb),)
     if way.kind == "platform" and m.platform.libc != "musl" and way.build is not None:
         return install_python(m, kb, way.build.pythons, keep)
-    if way.kind in ("glibc", "platform"):
+    if way.kind in ("glibc", "platform", "one-gpu"):
         title = "Run torch on a system that has builds"
         return (Remedy(id="other-platform", title=title, where="admin", manual=way.text),)
     return _on_the_cpu(way, m, kb) if way.kind == "cpu" else ()

@@ -62,12 +62,15 @@ def reboot(m: Machine) -> tuple[Remedy, ...]:
 
 
 def reload_uvm(m: Machine) -> tuple[Remedy, ...]:
-    """Load nvidia_uvm anew, or make its device nodes."""
+    """Make the device nodes of nvidia_uvm, which loads it; anew where they open and CUDA fails."""
     if side_of(m) in ("wsl", "jetson", "macos", "windows"):
         return ()
     commands: tuple[tuple[str, ...], ...] = (("nvidia-modprobe", "-u", "-c", "0"),)
-    if "nvidia_uvm" in (m.driver.modules or ()):
-        commands = (("modprobe", "-r", "nvidia_uvm"), ("modprobe", "nvidia_uvm"), *commands)
+    opens = any(one.path == "/dev/nvidia-uvm" and not one.errno for one in m.driver.nodes or ())
+    if not opens or "nvidia_uvm" not in (m.driver.modules or ()):
+        title = "Load the nvidia_uvm module and make its device nodes"
+        return (_root("reload-uvm", title, m, commands),)
+    commands = (("modprobe", "-r", "nvidia_uvm"), ("modprobe", "nvidia_uvm"), *commands)
     note = "End all CUDA programs first; where the module is in use, `fuser -v /dev/nvidia-uvm` "
     note += "names the process that holds it."
     return (_root("reload-uvm", "Load the nvidia_uvm module anew", m, commands, note=note),)

@@ -15,7 +15,7 @@ from cudadoctor.findings import Edit, Severity
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.activation import kept_by_conda
 from cudadoctor.render.shells import HERE, Shell, ShellName, comment, shell_of
-from cudadoctor.render.summary import cost_of, manual_of
+from cudadoctor.render.summary import cost_of, makes_anew, manual_of
 from cudadoctor.trust import Command, acting, typed
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cudadoctor.plan import Plan, Step
 
 WIDTH = 96
+_SHELL = "No script can change the shell that starts it, so type this there too:"
 
 
 def script(
@@ -108,6 +109,8 @@ def _group(number: int, steps: list[Step], words: Shell, kept: tuple[Edit, ...])
     yield from _text(f"{number}. {chosen.title} [{cost_of(chosen)}]")
     yield from _about(chosen, kept)
     if is_runnable(chosen):
+        if chosen.variables:
+            yield from _text(_SHELL, 3)
         yield from (words.variable(name, value) for name, value in chosen.variables.items())
         yield from (words.command(_from_elsewhere(argv)) for argv in chosen.commands)
     else:
@@ -159,8 +162,7 @@ def _afterwards(plan: Plan, machine: Machine, words: Shell) -> Iterator[str]:
 def _made_anew(plan: Plan, machine: Machine) -> str | None:
     """The interpreter of a new environment that the script makes, None where it makes none."""
     for step in plan.steps:
-        first = step.commands[0] if step.commands else ()
-        if is_runnable(step) and ("venv" in first[:3] or "create" in first[:2]):
+        if is_runnable(step) and makes_anew(step):
             last = step.commands[-1]
             if "-p" in last:
                 return within(machine, last[last.index("-p") + 1], conda=True)

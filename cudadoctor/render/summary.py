@@ -103,11 +103,19 @@ def cost_of(step: Step) -> str:
         return "needs root"
     if not (step.commands or step.variables):
         return "by hand"
+    if makes_anew(step):
+        return "makes a new environment"
     return {
         "process": "this shell only",
         "environment": "changes this environment",
         "system": "changes this system",
     }[step.risk.value]
+
+
+def makes_anew(step: Step) -> bool:
+    """Whether a step makes an environment of its own and leaves the examined one as it is."""
+    first = step.commands[0] if step.commands else ()
+    return "venv" in first[:3] or "create" in first[:2]
 
 
 def manual_of(step: Step) -> str | None:
@@ -189,9 +197,11 @@ def _driver(machine: Machine, say: Language) -> str:
     if driver.version is None:
         if driver.installed is False:
             return say("none is installed here")
-        return say("not known")
-    text = str(driver.version)
-    if driver.flavour:
+        idle = driver.installed and driver.loaded is False and not machine.platform.wsl
+        text = say("installed, not loaded") if idle else say("not known")
+    else:
+        text = str(driver.version)
+    if driver.version and driver.flavour:
         text += f" ({say(driver.flavour)})"
     if driver.cuda:
         text += say(", runs CUDA up to {cuda}", cuda=driver.cuda)

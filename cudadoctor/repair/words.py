@@ -16,12 +16,11 @@ from cudadoctor.repair.room import unpacked
 from cudadoctor.trust import typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from cudadoctor.checkup import Judged
     from cudadoctor.facts import Machine
     from cudadoctor.plan import Step
-    from cudadoctor.render.shells import Shell
     from cudadoctor.repair.chosen import Chosen, Left
     from cudadoctor.repair.place import Place
     from cudadoctor.repair.records import Opinion
@@ -57,12 +56,18 @@ def plan(judged: Judged, chosen: Chosen, place: Place | None, width: int) -> Ite
     for number, step in enumerate((*chosen.steps, *chosen.shell), 1):
         yield ""
         yield from _step(number, step, machine, width)
-    yield from left(chosen.left, width)
+        if step in chosen.shell:
+            yield from wrapped(_SHELL, width, 3)
+    yield from left(chosen.left, machine, width)
     if chosen.steps:
         yield ""
         yield from wrapped(_PROMISE, width, 0)
 
 
+_SHELL = (
+    "No program can change the shell that started it, so type this there. The check after a repair"
+    " is made with it."
+)
 _PROMISE = (
     "What is there is recorded before anything changes. It comes back where a step fails or the"
     " check afterwards is not better, and later with cudadoctor fix --undo."
@@ -89,34 +94,27 @@ def _step(number: int, step: Step, machine: Machine, width: int) -> Iterator[str
         yield f"     {line}"
 
 
-def left(some: tuple[Left, ...], width: int) -> Iterator[str]:
-    """The steps that the user takes."""
+def left(some: tuple[Left, ...], machine: Machine, width: int) -> Iterator[str]:
+    """The steps that the user takes: why it is the user, and what to type or to do."""
     if not some:
         return
     yield ""
     yield "left for you (cudadoctor fix --print shows all of it):"
     for one in some:
         yield from wrapped(f"- {inert(one.step.title)} [{one.why}]", width, 0, 2)
-
-
-def for_the_shell(variables: Mapping[str, str | None], words: Shell, width: int) -> Iterator[str]:
-    """The variables that no program can set in the shell that started it."""
-    if not variables:
-        return
-    yield from wrapped(
-        "set in the second look only; a program cannot change the shell that started it, so put"
-        " these lines into its start file:",
-        width,
-        0,
-    )
-    for name, value in variables.items():
-        yield f"  {words.variable(name, value)}"
+        lines = pasted.lines(one.step, machine)
+        if one.step.manual and (one.step.edits or not lines):
+            yield from wrapped(one.step.manual, width, 2)
+        for line in lines:
+            yield f"     {line}"
 
 
 def what_remains(judged: Judged, chosen: Chosen, width: int) -> Iterator[str]:
     """Why nothing is applied where something is wrong."""
     diagnosis = judged.diagnosis
-    if chosen.left:
+    if chosen.shell:
+        sentence = "What cures this is typed in your shell, as shown above."
+    elif chosen.left:
         sentence = "Nothing of this can be done here without more rights than the doctor takes."
     elif diagnosis.verdict == "undecided":
         sentence = "The facts do not suffice for a repair."

@@ -144,10 +144,12 @@ def _served_by_some_build(m: Machine, kb: Knowledge) -> bool:
     except NotKnown:
         return True
     platform = platform_of(m)
-    rows = [row for row in kb.builds_on(platform) if row.cuda and row.archs] if platform else []
-    return not (capabilities and rows) or any(
+    if platform is None or not capabilities:
+        return True
+    return any(
         kb.serves(code, capability, row.torch, row.cuda)
-        for row in rows
+        for row in kb.builds_on(platform)
+        if row.cuda
         for code in row.archs or ()
         for capability in capabilities
     )

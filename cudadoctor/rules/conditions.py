@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from cudadoctor.facts import origin_of
 from cudadoctor.rule import NotKnown
-from cudadoctor.rules.signs import AUTHOR, gpu_present, live_gpus, named_gpus
+from cudadoctor.rules.signs import AUTHOR, gpu_present, has_fabric, live_gpus, named_gpus
 from cudadoctor.versions import DriverVersion
 
 if TYPE_CHECKING:
@@ -328,6 +328,8 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "no-gpu": lambda m, _: gpu_present(m) is False,
     "several-gpus": lambda m, _: len(live_gpus(m)) > 1,
     "data-center-gpu": lambda m, kb: _data_center(m, kb) is True,
+    "uvm-loaded": lambda m, _: "nvidia_uvm" in (m.driver.modules or ()),
+    "no-fabric": lambda m, kb: has_fabric(m, kb) is False,
     "consumer-gpu": lambda m, kb: _data_center(m, kb) is False,
     "no-tensor-cores": _without_tensor_cores,
     "nvidia-on-bus-unbound": lambda m, _: any(

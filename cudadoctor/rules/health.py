@@ -132,8 +132,8 @@ def gpu_ecc(m: Machine, kb: Knowledge) -> Found | None:
     errors since the driver was loaded. Errors of the GPU's whole life and finished remappings are
     history. A GPU without ECC has nothing to report, which is no fault.
 
-    Cured by a reset of the GPU while nothing uses it, or by a reboot. A failed remapping, or errors
-    that return, mean a replacement. Switching ECC off hides wrong results.
+    Cured by a reset of the GPU while nothing uses it, or by a reboot; only a failed remapping, or
+    errors that return, mean a replacement. Switching ECC off hides wrong results.
     """
     told = heard(m, *_ECC_WORDS)
     bad = [(gpu.index, what, grave) for gpu in live_gpus(m) for what, grave in _ecc(gpu)]
@@ -143,14 +143,21 @@ def gpu_ecc(m: Machine, kb: Knowledge) -> Found | None:
     grave = told is not None or any(one[2] for one in bad)
     what = bad[0][1] if bad else "A program ended with an uncorrectable ECC error"
     index = bad[0][0] if bad else -1
+    worn_out = any(gpu.index == index and gpu.remap_failed for gpu in live_gpus(m))
     return Found(
         evidence=(told,) if told else ("gpus",) if index >= 0 else ("driver.xids",),
         values={"which": index, "what": what},
         title=None if index >= 0 else "The memory of a GPU has uncorrectable errors",
         severity=Severity.ERROR if grave else Severity.WARNING,
         confidence=Confidence.CERTAIN if index >= 0 or told else Confidence.LIKELY,
-        remedies=(*reset_gpu(m, max(index, 0)), *reboot(m)),
+        remedies=_replace(m, index) if worn_out else (*reset_gpu(m, max(index, 0)), *reboot(m)),
     )
+
+
+def _replace(m: Machine, index: int) -> tuple[Remedy, ...]:
+    text = f"Leave GPU {index} out of your programs until then. The seller may ask for a proof: "
+    text += "NVIDIA's DCGM (`dcgmi diag -r 3`) or its field diagnostics give it."
+    return by_hand("replace-gpu", f"Have GPU {index} replaced", text, keeper_of(m))
 
 
 def _ecc(gpu: Gpu) -> list[tuple[str, bool]]:
@@ -238,7 +245,7 @@ def _shown(m: Machine, index: int) -> str:
     "gpu-unhealthy-hardware",
     title="The kernel log has a hardware fault of GPU {bus}: Xid {code}",
     severity=Severity.WARNING,
-    yields_to=("gpu-lost", "gpu-ecc"),
+    yields_to=("gpu-ecc",),
 )
 def xid_of_the_device(m: Machine, kb: Knowledge) -> Found | None:
     """The driver blames the GPU, its firmware or its links for this error, not a program.
@@ -247,16 +254,18 @@ def xid_of_the_device(m: Machine, kb: Knowledge) -> Found | None:
     nothing is said, and a clean log proves nothing.
 
     A reset of the GPU or a reboot, then a newer driver of the same branch; where it returns, the
-    hardware.
+    hardware. It follows from gpu-lost only where the driver no longer lists that GPU.
     """
     bad: list[Xid] = [xid for xid in m.driver.xids or () if xid.code in _DEVICE]
     if not bad:
         return None
+    bad = [xid for xid in bad if not _with_the_lost(xid, m)] or bad
     newest = min(bad, key=lambda xid: xid.age_s if xid.age_s is not None else 0.0)
     return Found(
         evidence=("driver.xids",),
         values={"bus": newest.bus_id, "code": newest.code},
         confidence=Confidence.LIKELY,
+        yields_to=_with_the_lost(newest, m),
         remedies=reboot(m),
     )
 
@@ -295,7 +304,7 @@ def gpu_not_started(m: Machine, kb: Knowledge) -> Found | None:
     "gpu-unhealthy-hardware",
     title="The driver asks for a recovery of GPU {bus}: {action}",
     severity=Severity.WARNING,
-    yields_to=("gpu-lost", "gpu-ecc"),
+    yields_to=("gpu-ecc",),
 )
 def recovery_wanted(m: Machine, kb: Knowledge) -> Found | None:
     """It has counted up what happened to this GPU and says so itself in the kernel log (Xid 154).
@@ -314,6 +323,7 @@ def recovery_wanted(m: Machine, kb: Knowledge) -> Found | None:
                 evidence=("driver.xids",),
                 values={"bus": xid.bus_id, "action": action},
                 confidence=Confidence.LIKELY,
+                yields_to=_with_the_lost(xid, m),
                 remedies=(*reset, *reboot(m)),
             )
     return None
@@ -323,6 +333,11 @@ def _wished(xid: Xid) -> str | None:
     """What the newest line of Xid 154 asks for, None where it asks for nothing."""
     found = _RECOVERY.search(xid.text or "") if xid.code == _RECOVERY_CHANGED else None
     return found[1].strip() if found and found[1].strip().lower() != "none" else None
+
+
+def _with_the_lost(xid: Xid, m: Machine) -> tuple[str, ...]:
+    """A GPU that the driver still lists has a fault of its own; another's went with the GPU."""
+    return () if any(_is(gpu, xid) for gpu in live_gpus(m)) else ("gpu-lost",)
 
 
 def _is(gpu: Gpu, xid: Xid) -> bool:

@@ -10,20 +10,23 @@ from cudadoctor.remedies import (
     device_groups,
     grant_gpu,
     reload_uvm,
-    set_variables,
     unset_variables,
 )
+from cudadoctor.remedies.search_path import off_search_path
 from cudadoctor.rule import Found, need, rule
 from cudadoctor.rules.signs import (
     MISMATCH,
     NO_PERMISSION,
     SUCCESS,
+    UNKNOWN,
+    UNKNOWN_WORDS,
     answered,
     code_path,
     cuda_works,
     driver_code,
     heard,
     live_gpus,
+    uvm_missing,
 )
 
 if TYPE_CHECKING:
@@ -32,13 +35,12 @@ if TYPE_CHECKING:
 
 _EACCES = 13
 _OTHER_NODES = ("caps", "uvm-tools", "modeset", "nvswitch", "nvlink")
-_STUB, _DRIVER_MISMATCH, _NO_COMPAT, _UNKNOWN = 34, 803, 804, 999
+_STUB, _DRIVER_MISMATCH, _NO_COMPAT = 34, 803, 804
 _STUB_WORDS = ("CUDA driver is a stub library",)
 _COMPAT_WORDS = (
     "forward compatibility was attempted on non supported",
     "system has unsupported display driver / cuda driver combination",
 )
-_UNKNOWN_WORDS = ("CUDA unknown error", "Error 999: unknown error")
 
 
 @rule("libcuda-stub", title="The libcuda in use is not the driver's: {path}")
@@ -85,16 +87,9 @@ def _stale(m: Machine) -> bool:
 
 def off_the_path(m: Machine, path: str) -> tuple[Remedy, ...]:
     """Keep one library out of this program: by LD_LIBRARY_PATH where that leads to it."""
-    env = m.env or {}
-    directory = path.rpartition("/")[0]
-    entries = [one for one in env.get("LD_LIBRARY_PATH", "").split(":") if one]
-    rest = [one for one in entries if one.rstrip("/") != directory]
-    if directory and len(rest) < len(entries):
-        if not rest:
-            return unset_variables(m, "LD_LIBRARY_PATH")
-        title = f"Take {directory} out of LD_LIBRARY_PATH"
-        return set_variables(m, "trim-ld-library-path", title, {"LD_LIBRARY_PATH": ":".join(rest)})
-    if path and path in env.get("LD_PRELOAD", ""):
+    if named := off_search_path(m, path.rpartition("/")[0]):
+        return named
+    if path and path in (m.env or {}).get("LD_PRELOAD", ""):
         return unset_variables(m, "LD_PRELOAD")
     text = (
         f"Find out what owns {path or 'that libcuda.so.1'} (`dpkg -S`, `rpm -qf`, `conda list`), "
@@ -148,35 +143,37 @@ def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:
 
 @rule(
     "uvm-not-loaded",
-    title="CUDA fails to start, though the driver works: nvidia_uvm is missing or broken",
+    title="CUDA fails to start, though the driver works: nvidia_uvm is missing",
     yields_to=("gpu-lost", "container-gpu-lost", "device-permission", "container-no-gpu"),
 )
 def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
     """nvidia-smi needs only the nvidia module; CUDA needs nvidia_uvm too, and cuInit answers 999.
 
-    Either the module is not loaded and nobody may make its device node, or it is loaded and stopped
-    working when the machine was suspended. torch then says "CUDA unknown error" and blames
-    CUDA_VISIBLE_DEVICES, which is hardly ever the reason. Right after boot a missing node is
-    normal: the first CUDA program makes it, so only a failing cuInit counts.
+    The module is not loaded, or its device node is missing or does not open. torch then says "CUDA
+    unknown error" and blames CUDA_VISIBLE_DEVICES, which is hardly ever the reason. Right after
+    boot a missing node is normal: the first CUDA program makes it, so only a failing cuInit counts.
 
-    Cured by loading the module anew. To keep it working over a suspend, the driver has the option
-    NVreg_PreserveVideoMemoryAllocations=1 and the services nvidia-suspend and nvidia-resume.
+    Cured by loading the module. Where it is loaded, its node opens and CUDA fails all the same,
+    mostly after a suspend, this is not said: there loading it anew helps, and for good the option
+    NVreg_PreserveVideoMemoryAllocations=1 with the services nvidia-suspend and nvidia-resume.
     """
     libcuda = m.driver.libcuda
     if m.platform.wsl or m.platform.jetson or m.platform.system in ("Windows", "Darwin"):
         return None
     if cuda_works(m) or libcuda.loads is False or libcuda.code == SUCCESS:
         return None
-    told = heard(m, *_UNKNOWN_WORDS)
+    told = heard(m, *UNKNOWN_WORDS)
     if not live_gpus(m):
         return None
-    code = _UNKNOWN if told else need(libcuda.code, "driver.libcuda.code")
-    if code != _UNKNOWN or libcuda.clean_code == SUCCESS:
+    code = UNKNOWN if told else need(libcuda.code, "driver.libcuda.code")
+    if code != UNKNOWN or libcuda.clean_code == SUCCESS:
         return None
-    unloaded = m.driver.modules is not None and "nvidia_uvm" not in m.driver.modules
+    missing = uvm_missing(m)
+    if missing is False:
+        return None
     return Found(
-        evidence=(told or "driver.libcuda.code", "driver.modules"),
-        confidence=Confidence.CERTAIN if unloaded else Confidence.LIKELY,
+        evidence=(told or "driver.libcuda.code", "driver.modules", "driver.nodes"),
+        confidence=Confidence.CERTAIN if missing else Confidence.LIKELY,
         remedies=grant_gpu(m) if m.container.kind else reload_uvm(m),
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cudadoctor.findings import Confidence, Severity
 from cudadoctor.remedies import by_hand, reinstall_torch, unset_variables
+from cudadoctor.remedies.search_path import off_search_path
 from cudadoctor.rule import need
 from cudadoctor.rules.pins import version_of
 from cudadoctor.rules.signs import cuda_works
@@ -136,8 +137,9 @@ def way_out(m: Machine, kb: Knowledge, library: Library) -> tuple[Remedy, ...]:
     folder = library.path.rpartition("/")[0]
     if library.how == "LD_PRELOAD" or library.path in env.get("LD_PRELOAD", "").split(":"):
         return unset_variables(m, "LD_PRELOAD")
-    named = [one.rstrip("/") for one in env.get("LD_LIBRARY_PATH", "").split(":") if one]
-    if library.how == "LD_LIBRARY_PATH" or folder in named or _predicted_so(m, library):
+    if named := off_search_path(m, folder):
+        return named
+    if library.how == "LD_LIBRARY_PATH" or _predicted_so(m, library):
         return unset_variables(m, "LD_LIBRARY_PATH")
     if library.owner == "conda":
         text = f"The conda package that owns {library.path} and torch's wheels do not belong into "

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand
+from cudadoctor.remedies import by_hand, grant_gpu, set_variables
+from cudadoctor.remedies.place import keeper_of
 from cudadoctor.rule import Found, rule
-from cudadoctor.rules.signs import cuda_works, heard, live_gpus
+from cudadoctor.rules.signs import (
+    NOT_READY,
+    NOT_READY_WORDS,
+    cuda_works,
+    has_fabric,
+    heard,
+    live_gpus,
+)
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Gpu, Machine
+    from cudadoctor.findings import Remedy, Where
     from cudadoctor.knowledge import Knowledge
 
 _BUSY = ("devices are busy or unavailable", "device(s) is/are busy or unavailable")
-_NOT_READY = ("system not yet initialized",)
-_SYSTEM_NOT_READY = 802
 
 
 @rule(
@@ -28,21 +37,20 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
 
     The daemon nvidia-fabricmanager must run, in exactly the driver's version. On Hopper and newer
     each GPU also tells its fabric state. In a container or a virtual machine the host runs the
-    daemon. Without any NVSwitch the same error comes from confidential computing that is not set
-    ready, or from a machine that has only now booted.
+    daemon. Without any NVSwitch the same error has other reasons, and this is not said:
+    confidential computing that is not set ready, a MIG change under way, a vGPU without its
+    licence, or a machine that has only now booted.
 
     Cured by installing the fabric manager of the driver's version and starting it. Restarting it
     while jobs run breaks them.
     """
-    told = heard(m, *_NOT_READY)
+    told = heard(m, *NOT_READY_WORDS)
     libcuda = m.driver.libcuda
-    if cuda_works(m) or (libcuda.code != _SYSTEM_NOT_READY and told is None):
+    if cuda_works(m) or (libcuda.code != NOT_READY and told is None):
         return None
-    fabric = m.driver.fabric
-    names = " ".join(gpu.name or "" for gpu in m.gpus or ())
-    board = (m.platform.product or "").upper().startswith(("DGX", "HGX"))
-    likely = board or "SXM" in names or any(g.fabric_state for g in m.gpus or ())
-    likely = likely or not _consumer(m, kb)
+    fabric, joined = m.driver.fabric, has_fabric(m, kb)
+    if joined is False:
+        return None
     sure = bool(fabric.nvswitches) and (fabric.manager != "active" or _fabric_differs(m))
     text = (
         f"Install nvidia-fabricmanager of exactly version {m.driver.version or 'of the driver'}, "
@@ -54,18 +62,17 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
         confidence=Confidence.CERTAIN
         if sure
         else Confidence.LIKELY
-        if likely or fabric.nvswitches != 0
+        if joined
         else Confidence.POSSIBLE,
         remedies=by_hand(
-            "fabric-manager", "Start the fabric manager of this driver", text, "admin"
+            "fabric-manager", "Start the fabric manager of this driver", text, _who(m)
         ),
     )
 
 
-def _consumer(m: Machine, kb: Knowledge) -> bool:
-    """Whether all GPUs are known not to be made for data centres, which alone have a fabric."""
-    models = [kb.gpu_by_name(gpu.name) for gpu in m.gpus or () if gpu.name]
-    return bool(models) and all(model is not None and not model.data_center for model in models)
+def _who(m: Machine) -> Where:
+    keeper = keeper_of(m)
+    return keeper if keeper != "here" else "admin"
 
 
 def _fabric_differs(m: Machine) -> bool:
@@ -110,8 +117,8 @@ def mig_misconfigured(m: Machine, kb: Knowledge) -> Found | None:
     a UUID kept in CUDA_VISIBLE_DEVICES can be stale. A process sees one MIG instance at a time, and
     NCCL does not work between instances of one GPU.
 
-    Cured by making instances (nvidia-smi mig -cgi ... -C) or by leaving MIG mode while the GPU is
-    idle; both need root.
+    Cured by naming an instance that exists, by making instances (nvidia-smi mig -cgi ... -C), or by
+    leaving MIG mode while the GPU is idle; the last two need root.
     """
     if cuda_works(m) or not any(gpu.mig for gpu in live_gpus(m)):
         return None
@@ -124,13 +131,35 @@ def mig_misconfigured(m: Machine, kb: Knowledge) -> Found | None:
     text += (
         "or `nvidia-smi -i INDEX -mig 0` while the GPU is idle. `nvidia-smi -L` lists the UUIDs."
     )
+    made = by_hand("mig-instances", "Make MIG instances or leave MIG mode", text, "admin")
+    living = _living(m) if stale else ()
     return Found(
-        title=None if empty else "CUDA_VISIBLE_DEVICES names a MIG instance that does not exist",
-        evidence=("gpus.0.mig_devices",) if empty else ("env.CUDA_VISIBLE_DEVICES", "gpus"),
+        title="CUDA_VISIBLE_DEVICES names a MIG instance that does not exist"
+        if living or not empty
+        else None,
+        evidence=("env.CUDA_VISIBLE_DEVICES", "gpus")
+        if living or not empty
+        else ("gpus.0.mig_devices",),
         values={"indexes": [gpu.index for gpu in empty]},
         severity=Severity.ERROR if stale or len(empty) == len(live_gpus(m)) else Severity.WARNING,
-        remedies=by_hand("mig-instances", "Make MIG instances or leave MIG mode", text, "admin"),
+        remedies=_name_a_living(m, living) if living else made,
     )
+
+
+def _living(m: Machine) -> tuple[str, ...]:
+    return tuple(uuid for gpu in live_gpus(m) for uuid in gpu.mig_devices or ())
+
+
+def _name_a_living(m: Machine, living: tuple[str, ...]) -> tuple[Remedy, ...]:
+    """The variable with an instance that is there; a job's own list is the scheduler's to make."""
+    if m.container.scheduler or m.container.kind == "kubernetes":
+        return grant_gpu(m)
+    title = "Name a MIG instance that exists"
+    (named,) = set_variables(m, "mig-uuid", title, {"CUDA_VISIBLE_DEVICES": living[0]})
+    if len(living) == 1:
+        return (named,)
+    others = f"A process uses one instance. The others here: {', '.join(living[1:])}."
+    return (msgspec.structs.replace(named, note=others),)
 
 
 def _named(asked: str, m: Machine) -> bool:

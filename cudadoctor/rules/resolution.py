@@ -76,9 +76,18 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Found | None:
     text += "that is made for this one."
     by_words = by_hand("other-python", "Use a Python that this release is made for", text)
     known = m.platform.system is not None and m.python.kind is not None
-    ways = install_python(m, kb, versions) if known and versions else ()
+    name, _, release = str(one.values.get("wanted") or "").partition("==")
+    wish = release if name == "torch" and release else None
+    ways = install_python(m, kb, versions, wish) if known and versions else ()
+    ways = ways if wish is None or any(_installs(one, wish) for one in ways) else ()
     why = _WHY.get(one.kind) or ("" if pythons else plain)
     return _found(one, m, why, ways or by_words)
+
+
+def _installs(remedy: Remedy, release: str) -> bool:
+    """Whether it brings that very release, and no other one, into the new environment."""
+    pins = (f"torch=={release}", f"torch=={release.partition('+')[0]}")
+    return any(word in pins for argv in remedy.commands for word in argv)
 
 
 @rule(

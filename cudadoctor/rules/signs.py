@@ -14,10 +14,15 @@ from cudadoctor.rule import need
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Gpu, Machine, PciGpu
+    from cudadoctor.knowledge import Knowledge
 
 SUCCESS, NO_PERMISSION, NOT_FOUND, NOT_LOADED = 0, 4, 6, 9
 NO_LIBRARY, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN = 12, 15, 16, 17, 18, 999
 """NVML's codes, which are also nvidia-smi's exit status (255 stands for 999)."""
+_NO_SUCH_FILE = 2
+UNKNOWN_WORDS = ("CUDA unknown error", "Error 999: unknown error")
+NOT_READY, NOT_READY_WORDS = 802, ("system not yet initialized",)
+"""CUDA's code and words for a system whose daemons are not ready."""
 
 SPOKEN: tuple[tuple[str, int], ...] = (
     ("driver/library version mismatch", MISMATCH),
@@ -153,6 +158,41 @@ def wait_for_table(m: Machine) -> None:
 def started(m: Machine) -> bool:
     """Whether at least one GPU was started by the driver."""
     return bool(named_gpus(m)) or cuda_works(m)
+
+
+def uvm_missing(m: Machine) -> bool | None:
+    """Whether nvidia_uvm is not loaded, or its device node does not open; None not known."""
+    loaded = None if m.driver.modules is None else "nvidia_uvm" in m.driver.modules
+    nodes = {one.path: one.errno for one in m.driver.nodes or ()}
+    errno = None if m.driver.nodes is None else nodes.get("/dev/nvidia-uvm", _NO_SUCH_FILE)
+    if loaded is False or errno:
+        return True
+    return False if loaded or errno == 0 else None
+
+
+def has_fabric(m: Machine, kb: Knowledge) -> bool | None:
+    """Whether NVSwitches join the GPUs; None where that is not known.
+
+    A switch on the bus or a fabric state proves it. None on the bus disproves it, except for boards
+    whose switches are not there, and in a virtual machine, whose host keeps them; where the bus was
+    not read, the names of the GPUs count.
+    """
+    switches = m.driver.fabric.nvswitches
+    if switches or any(gpu.fabric_state for gpu in m.gpus or ()):
+        return True
+    kinds = {_nvswitch(gpu.name, kb) for gpu in m.gpus or ()}
+    if "hidden" in kinds:
+        return True
+    if (switches == 0 and not m.platform.virtual) or kinds == {"none"}:
+        return False
+    return True if "bus" in kinds else None
+
+
+def _nvswitch(name: str | None, kb: Knowledge) -> str | None:
+    model, board = kb.gpu_by_name(name or ""), kb.board(name or "")
+    if model is not None and not model.data_center:
+        return "none"
+    return board.nvswitch if board else None
 
 
 def nvidia_pci(m: Machine) -> tuple[PciGpu, ...]:

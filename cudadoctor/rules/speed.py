@@ -21,6 +21,7 @@ _SOFT_HEAT, _HARD_HEAT, _POWER_BRAKE = 0x20, 0x40, 0x80
 _BITS_TOLD = 0x1000
 """NVML's clock event bits all lie below this; a larger number is no set of them."""
 _WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
+_NO_GENERATION = 10
 _BUSY_PERCENT, _FAST_STATE = 50, 2
 _LOW_POWER = 0.75
 _FIRST_WITH_TENSOR_CORES, _FIRST_WITH_TF32 = (7, 0), (8, 0)
@@ -180,19 +181,21 @@ def pcie_degraded(m: Machine, kb: Knowledge) -> Found | None:
 
     A link keeps its width when it idles, so a narrow one is narrow for good: a card that does not
     sit well, dirt, a riser, or lanes that the board shares with another slot. Laptops, boards with
-    several GPUs and virtual machines do so by design: there it is information. The generation falls
-    when the GPU idles, so it counts only under load.
+    several GPUs and virtual machines do so by design: there it is information, unless one lane
+    alone carries a GPU at work. The generation falls when the GPU idles, so it counts only under
+    load. A GPU in one package with its processor (GB10, Grace Hopper, Jetson) has no link to judge.
 
     Seat the card again, take out the riser, use the slot next to the processor, and look at the
-    board's table of shared lanes.
+    board's table of shared lanes and at the slot's bifurcation in the firmware.
     """
-    narrow = _which(m, _is_narrow)
+    narrow = _which(m, lambda gpu: _is_narrow(gpu) and has_link(gpu, m, kb))
     if not narrow:
         return None
     first = narrow[0][1]
     meant = all(_by_design(gpu, m, kb) for _, gpu in narrow)
     text = "Seat the card again and without a riser, in the slot that has all lanes; the board's "
-    text += "manual says which slots share theirs."
+    text += "manual says which slots share theirs. In the firmware (BIOS), the bifurcation of that "
+    text += "slot must not be split (x16, not x4x4x4x4)."
     return Found(
         evidence=_paths(narrow, "pcie_width", "pcie_width_max"),
         values={
@@ -216,7 +219,15 @@ def _is_narrow(gpu: Gpu) -> bool:
     return now < most
 
 
+def has_link(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
+    """Whether it has a PCIe link of its own: one in a package with the processor has none."""
+    board = kb.board(gpu.name or "")
+    return not m.platform.jetson and (board is None or board.pcie)
+
+
 def _by_design(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
+    if gpu.pcie_width == 1 and _is_busy(gpu):
+        return False
     if _in_laptop(gpu) or m.platform.virtual or gpu.virtualization in ("vgpu", "passthrough"):
         return True
     half = 2 * (gpu.pcie_width or 0) >= (gpu.pcie_width_max or 0)
@@ -237,7 +248,7 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
     down to save power. Where the slot itself allows less than the GPU could do, that is information
     and no fault.
     """
-    slow = _which(m, _slow_and_busy)
+    slow = _which(m, lambda gpu: _slow_and_busy(gpu) and has_link(gpu, m, kb))
     if slow:
         first = slow[0][1]
         text = "Look at the generation that the firmware sets for that slot, then at the riser and "
@@ -252,21 +263,27 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
             confidence=Confidence.LIKELY,
             remedies=_reseat(m, text),
         )
-    return _older_slot(m)
+    return _older_slot(m, kb)
 
 
 def _slow_and_busy(gpu: Gpu) -> bool:
     now, most = gpu.pcie_generation, gpu.pcie_generation_max
+    return bool(now and most) and (now or 0) < (most or 0) and _is_busy(gpu)
+
+
+def _is_busy(gpu: Gpu) -> bool:
     busy, state = gpu.utilization, gpu.performance_state
-    if not now or not most or busy is None or state is None:
+    if busy is None or state is None:
         return False
-    return now < most and _BUSY_PERCENT <= busy <= 100 and state <= _FAST_STATE
+    return _BUSY_PERCENT <= busy <= 100 and state <= _FAST_STATE
 
 
-def _older_slot(m: Machine) -> Found | None:
-    older = _which(
-        m, lambda g: 0 < (g.pcie_generation_max or 0) < (g.pcie_generation_gpu_max or 0) < 10
-    )
+def _in_older_slot(gpu: Gpu) -> bool:
+    return 0 < (gpu.pcie_generation_max or 0) < (gpu.pcie_generation_gpu_max or 0) < _NO_GENERATION
+
+
+def _older_slot(m: Machine, kb: Knowledge) -> Found | None:
+    older = _which(m, lambda gpu: _in_older_slot(gpu) and has_link(gpu, m, kb))
     if not older:
         return None
     first = older[0][1]

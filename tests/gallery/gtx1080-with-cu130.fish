@@ -16,6 +16,7 @@ cd $empty; or exit $status
 #    cures: torch-arch-unsupported-old
 #    The size of the download is not known (the cu130 wheel: 555 MB); the CUDA libraries come on
 #    top.
+/home/ada/venv/bin/python -m pip uninstall -y torch; or exit $status
 /home/ada/venv/bin/python -m pip install torch==2.14.1 --index-url https://download.pytorch.org/whl/cu126; or exit $status
 
 # Then see whether it helped:

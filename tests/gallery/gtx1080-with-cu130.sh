@@ -17,6 +17,7 @@ trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
 #    cures: torch-arch-unsupported-old
 #    The size of the download is not known (the cu130 wheel: 555 MB); the CUDA libraries come on
 #    top.
+/home/ada/venv/bin/python -m pip uninstall -y torch
 /home/ada/venv/bin/python -m pip install torch==2.14.1 --index-url https://download.pytorch.org/whl/cu126
 
 # Then see whether it helped:

@@ -12,6 +12,7 @@
 #    cures: visible-devices-hides-gpu
 #    Lasts for this shell; to keep it, remove the line that sets it from the shell's start-up
 #    file or the job script.
+#    No script can change the shell that starts it, so type this there too:
 set -e CUDA_VISIBLE_DEVICES
 
 # 2. Allow more open files [by hand]

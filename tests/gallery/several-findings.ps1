@@ -13,6 +13,7 @@ $ErrorActionPreference = 'Stop'
 #    cures: visible-devices-hides-gpu
 #    Lasts for this shell; to keep it, remove the line that sets it from the shell's start-up
 #    file or the job script.
+#    No script can change the shell that starts it, so type this there too:
 Remove-Item Env:CUDA_VISIBLE_DEVICES -ErrorAction SilentlyContinue
 
 # 2. Allow more open files [by hand]

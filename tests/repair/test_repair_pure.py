@@ -8,6 +8,9 @@ import msgspec
 import pytest
 from scenario_reader import healthy_machine, machine_like
 
+from cudadoctor import knowledge
+from cudadoctor.checkup import Judged
+from cudadoctor.diagnose import diagnose
 from cudadoctor.facts import Machine
 from cudadoctor.findings import Edit, PackageChange, Risk
 from cudadoctor.plan import Plan, Step
@@ -21,8 +24,11 @@ from cudadoctor.repair.records import (
     Root,
 )
 from cudadoctor.repair.second_look import words
-from cudadoctor.repair.words import telling
+from cudadoctor.repair.words import plan as plan_words
+from cudadoctor.repair.words import telling, what_remains
 from cudadoctor.resolver import File, Verdict
+
+KB = knowledge.load()
 
 
 def step(id: str, group: str | None = None, **changes: Any) -> Step:  # noqa: A002
@@ -101,6 +107,41 @@ def test_a_conda_environment_keeps_variables_in_files_and_others_cannot() -> Non
     ]
     (told,) = tasks_of(found, healthy_machine("rtx4090-linux"), "bash")
     assert (told.files, told.variables) == ((), {"CUDA_HOME": "/usr/local/cuda"})
+
+
+# --- what is told ------------------------------------------------------------------------------
+
+
+def judged(*steps: Step) -> Judged:
+    machine = healthy_machine("rtx4090-linux")
+    diagnosis = diagnose(machine_like("rtx4090-linux", {"gpus": {"0": {"code": 15}}}), KB)
+    return Judged(machine=machine, diagnosis=diagnosis, plan=Plan(steps=steps))
+
+
+def test_a_variable_of_the_shell_is_told_with_its_line_and_why_it_is_left() -> None:
+    one = judged(step("v", commands=(), variables={"LD_PRELOAD": None}, risk=Risk.PROCESS))
+    shown = "\n".join(plan_words(one, chosen(one.plan), None, 80))
+    assert "     unset LD_PRELOAD" in shown
+    assert "No program can change the shell that started it" in shown
+    remains = " ".join(what_remains(one, chosen(one.plan), 80))
+    assert "No step is known" not in remains
+    assert "typed in your shell" in remains
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"needs_root": True, "commands": (("modprobe", "nvidia"),)}, "     sudo modprobe nvidia"),
+        ({"where": "host", "commands": (("modprobe", "x"),)}, "     modprobe x"),
+        ({"commands": (), "manual": "Take out the riser."}, "  Take out the riser."),
+    ],
+)
+def test_what_is_left_to_the_user_is_told_with_the_line_to_type(
+    changes: dict[str, Any], line: str
+) -> None:
+    one = judged(step("one", **changes))
+    shown = list(plan_words(one, chosen(one.plan), None, 80))
+    assert line in shown
 
 
 # --- where -------------------------------------------------------------------------------------

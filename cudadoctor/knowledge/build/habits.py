@@ -16,13 +16,14 @@ def driver_faults(read: Facts) -> dict[str, Any]:
 
 
 def practice(read: Facts) -> dict[str, Any]:
-    """Who calls nvcc while a program runs, where a board's builds and PyG's wheels lie."""
+    """Who calls nvcc while a program runs, where a board's builds and PyG's wheels lie, boards."""
     facts = read("practice")
     return {
         "compiles": [_row(read, "practice", row) for row in facts["compiles"]],
         "jetson": [_row(read, "practice", row) for row in facts["jetson"]],
         "pyg": [_row(read, "practice", row) for row in facts["pyg"]],
         "no_wheel": [_row(read, "practice", row) for row in facts["no_wheel"]],
+        "boards": [_row(read, "practice", row) for row in facts["boards"]],
     }
 
 
