@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from scenario_reader import healthy_machine
 
 from cudadoctor import knowledge
 from cudadoctor.diagnose import diagnose
-from cudadoctor.facts import Machine
+from cudadoctor.facts import Gap, Machine
 from cudadoctor.findings import Confidence, Diagnosis, Severity
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.rule import Found, Rule, need
@@ -71,6 +72,20 @@ def test_a_circle_of_explanations_keeps_its_first_as_the_root(length: int) -> No
 def test_an_unknown_that_matters_makes_the_verdict_undecided() -> None:
     assert _told(_rule("gpu-lost", missing=True)).verdict == "undecided"
     assert _told(_rule("ulimit", severity=Severity.WARNING, missing=True)).verdict == "healthy"
+
+
+@pytest.mark.parametrize(("asked", "verdict"), [(True, "undecided"), (False, "healthy")])
+@pytest.mark.parametrize("fact", ["driver", "driver.kernel"])
+def test_what_an_option_left_out_is_not_checked_and_decides_nothing(
+    fact: str, asked: bool, verdict: str
+) -> None:
+    gap = Gap(fact=fact, why="--fast leaves it out", asked=asked)
+    machine = msgspec.structs.replace(MACHINE, gaps=(gap,))
+    told = diagnose(machine, knowledge.load(), [_rule("gpu-lost", missing=True)])
+    assert told.verdict == verdict
+    assert [(one.missing, one.why, one.matters) for one in told.undecided] == [
+        ("driver.kernel", "--fast leaves it out", asked)
+    ]
 
 
 def test_several_rules_of_a_cause_are_open_once_and_what_matters_is_kept() -> None:

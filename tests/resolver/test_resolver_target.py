@@ -21,6 +21,7 @@ from cudadoctor.resolver.image import inside
 from cudadoctor.resolver.question import environment, is_plain, question_of
 from cudadoctor.resolver.target import Target, target_of
 from cudadoctor.resolver.verdict import File
+from cudadoctor.specifiers import marker_holds
 
 
 def changed(m: Machine, section: str, **values: object) -> Machine:
@@ -49,7 +50,10 @@ def test_the_tags_are_those_that_pip_would_reckon_with() -> None:
     ("platform", "tag", "uv"),
     [
         ({"glibc": Version("2.41")}, "manylinux_2_41_x86_64", "x86_64-manylinux_2_40"),
+        ({"glibc": Version("2.28")}, "manylinux_2_28_x86_64", "x86_64-manylinux_2_28"),
         ({"glibc": Version("2.27")}, "manylinux_2_27_x86_64", "x86_64-manylinux_2_17"),
+        ({"glibc": None}, "manylinux_2_28_x86_64", "x86_64-manylinux_2_28"),
+        ({"glibc": Version("3.1")}, "manylinux_2_28_x86_64", "x86_64-manylinux_2_28"),
         ({"glibc": Version("2.12")}, "manylinux_2_12_x86_64", None),
         ({"machine": "aarch64"}, "manylinux_2_39_aarch64", "aarch64-manylinux_2_39"),
         ({"libc": "musl"}, "musllinux_1_2_x86_64", "x86_64-unknown-linux-musl"),
@@ -89,7 +93,12 @@ def test_an_interpreter_of_a_redacted_document_is_not_run() -> None:
 def test_markers_are_those_of_the_target() -> None:
     windows = target(machine("rtx4090-windows")).markers
     assert (windows["sys_platform"], windows["platform_machine"]) == ("win32", "AMD64")
-    assert target(machine()).markers["python_version"] == "3.12"
+    linux = changed(machine(), "python", version=Version("3.12.4"))
+    markers = target(linux).markers
+    assert (markers["python_version"], markers["python_full_version"]) == ("3.12", "3.12.4")
+    assert markers["implementation_version"] == "3.12.4"
+    assert marker_holds('python_full_version >= "3.12.4" and python_version <= "3.12"', markers)
+    assert not marker_holds('python_full_version < "3.12.4"', markers)
 
 
 def test_settings_of_pip_reach_uv_by_variables_that_no_list_of_processes_shows() -> None:
