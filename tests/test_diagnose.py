@@ -94,6 +94,11 @@ def test_several_rules_of_a_cause_are_open_once_and_what_matters_is_kept() -> No
     assert [(one.cause, one.matters) for one in told.undecided] == [("gpu-lost", True)]
 
 
+def test_a_cause_that_one_rule_finds_is_not_open_for_another() -> None:
+    told = _told(_rule("gpu-lost"), _rule("gpu-lost", missing=True), _rule("gpu-ecc", missing=True))
+    assert [one.cause for one in told.undecided] == ["gpu-ecc"]
+
+
 def test_a_possible_error_alone_is_undecided_with_a_candidate() -> None:
     told = _told(_rule("gpu-lost", confidence=Confidence.POSSIBLE))
     assert told.verdict == "undecided"

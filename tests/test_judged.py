@@ -8,18 +8,21 @@ and its ways out, so that no change of these goes unread.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 import pytest
-from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
+from scenario_reader import HERE, healthy_machine, machine_like, read_scenario, scenario_paths
 
 from cudadoctor import knowledge
 from cudadoctor.diagnose import diagnose
 from cudadoctor.facts import Machine
-from cudadoctor.findings import Diagnosis, Finding, Remedy
+from cudadoctor.findings import Diagnosis, Evidence, Finding, Remedy
 from cudadoctor.reports.reading import read_report
 
 if sys.version_info >= (3, 11):
@@ -28,6 +31,10 @@ else:
     import tomli as tomllib
 
 JUDGED = HERE / "judged"
+_NAMES = re.compile(r"`[^`]+`|[\w./+]*[\w+][-=][\w+][\w./+=-]*")
+"""In a step by hand: commands, and what looks like the name of a package or an option."""
+SHORT = 40
+"""A longer value is a text or a table of its own."""
 REWRITE = bool(os.environ.get("REWRITE_JUDGED"))
 
 
@@ -44,21 +51,36 @@ def _tables(name: str) -> list[tuple[str, str]]:
 
 def _hosts() -> dict[str, Callable[[], Machine]]:
     machines = sorted(path.stem for path in (HERE / "machines").glob("*.json"))
-    return {name: (lambda name=name: healthy_machine(name)) for name in machines} | {
-        path.stem: (lambda path=path: read_scenario(path).machine) for path in scenario_paths()
-    }
+    found: dict[str, Callable[[], Machine]] = {}
+    found |= {name: partial(healthy_machine, name) for name in machines}
+    found |= {path.stem: partial(_of_scenario, path) for path in scenario_paths()}
+    return found
+
+
+def _of_scenario(path: Path) -> Machine:
+    return read_scenario(path).machine
 
 
 def _reports() -> dict[str, Callable[[], Machine]]:
     files = ("driver_reports", "install_texts", "told/program", "told/torch", "told/libraries")
-    return {
-        name: (lambda text=text: read_report(text, knowledge.load()))
-        for file in files
-        for name, text in _tables(file)
-    }
+    return {name: partial(_of_report, text) for file in files for name, text in _tables(file)}
 
 
-CASES = {"hosts": _hosts(), "reports": _reports()}
+def _of_report(text: str) -> Machine:
+    return read_report(text, knowledge.load())
+
+
+def _edges() -> dict[str, Callable[[], Machine]]:
+    """Machines at the edge of a rule: a scenario in a few words each."""
+    rows = tomllib.loads((JUDGED / "edges.toml").read_text(encoding="utf-8"))["edge"]
+    return {row["name"]: partial(_of_edge, row) for row in rows}
+
+
+def _of_edge(row: dict[str, Any]) -> Machine:
+    return machine_like(row["like"], row.get("machine", {}), tuple(row.get("unknown", ())))
+
+
+CASES = {"hosts": _hosts(), "reports": _reports(), "edges": _edges()}
 
 
 def judged(kind: str, name: str) -> str:
@@ -68,20 +90,20 @@ def judged(kind: str, name: str) -> str:
 
 def _lines(told: Diagnosis, machine: Machine) -> Iterator[str]:
     yield f"{told.verdict} {told.primary or ''}".rstrip()
-    for one in told.findings:
-        yield from _finding(one)
+    for finding in told.findings:
+        yield from _finding(finding)
     if machine.look != "report":
         for one in told.undecided:
             yield f"  {'open' if one.matters else 'not checked'}: {one.cause} ({one.missing})"
-    for one in told.candidates[:5]:
-        yield f"  perhaps: {one.cause} {one.score:.2f}"
+    for guess in told.candidates[:5]:
+        yield f"  perhaps: {guess.cause} {guess.score:.2f}"
     if told.next_command:
         yield f"  next: {' '.join(told.next_command)}"
 
 
 def _finding(one: Finding) -> Iterator[str]:
     yield f"  {one.severity.label} {one.confidence.label}: {one.cause}"
-    yield f"    evidence: {', '.join(shown.fact for shown in one.evidence)}"
+    yield f"    evidence: {', '.join(map(_shown, one.evidence))}"
     if one.because_of:
         yield f"    because of: {', '.join(one.because_of)}"
     if one.cites:
@@ -92,11 +114,21 @@ def _finding(one: Finding) -> Iterator[str]:
         yield f"    way out: {_way(way)}"
 
 
+def _shown(one: Evidence) -> str:
+    return f"{one.fact} = {one.value}" if len(one.value) <= SHORT else one.fact
+
+
 def _way(way: Remedy) -> str:
     more = ", ".join(
         (way.where, way.risk.value, *(["root"] * way.needs_root), *(["reboot"] * way.reboot))
     )
-    return f"{way.id} ({more})"
+    words = [" ".join(command[:2]) for command in way.commands]
+    words += [f"{name}={value}" for name, value in way.variables.items()]
+    if change := way.packages:  # without its releases, which new tables change
+        words += [re.split("[=<>]", one)[0] for one in change.install]
+        words += [f"from {change.index.rpartition('/')[2]}"] if change.index else []
+    words += _NAMES.findall(way.manual or "")
+    return f"{way.id} ({more})" + (f": {', '.join(words)}" if words else "")
 
 
 @cache
