@@ -59,7 +59,7 @@ TESTS = (
 _ELSEWHERE = frozenset({"broken", "sound"})
 """Fixtures of tests that judge in another process."""
 SLOWEST_TEST_S = 4.0
-TESTS_S = 20.0
+TESTS_S = 12.0
 """A mutant's tests together: what is slower is left out, the shallowest tests first."""
 ANSWER_S = 60.0
 EQUIVALENT = HERE / "mutants_equivalent.toml"
@@ -572,17 +572,17 @@ class Runner:
         print(f"{reach} of {len(items)} tests reach the targets ({seconds - started:.0f} s)")
         print(f"{len(sample)} places are changed", flush=True)
         gc.collect()
+        caches = list(remembered())  # what is frozen is not listed any more
         gc.freeze()
-        self.figures = self._all(sample, tests)
+        self.figures = self._all(sample, tests, caches)
         return True
 
-    def _all(self, sample: list[Mutant], tests: Tests) -> dict[str, Any]:
+    def _all(self, sample: list[Mutant], tests: Tests, caches: list[Any]) -> dict[str, Any]:
         known = {
             (one["file"], one["was"], one["now"]): one["reason"]
             for one in tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("mutant", ())
         }
         survived, equivalent, killed = [], 0, 0
-        caches = list(remembered())
         limit_s = 1e9 if self.wanted.all_tests else TESTS_S
         for n, one in enumerate(sample):
             source = self.sources[one.place.file]
