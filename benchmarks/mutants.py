@@ -1,6 +1,7 @@
 """Do the tests see a fault? Places of the judging code are changed, one at a time.
 
-Run: python benchmarks/mutants.py [--places 500] [--seed 12] [--only FILE] [--all-tests]
+Run: python benchmarks/mutants.py [--places 500] [--seed 12] [--only FILE] [--survivors]
+     [--all-tests]
 Each mutant runs in a fork of one test session, on the tests that reach the changed place: those
 that go deepest into its function first, one of each way through it in turn. A mutant that nothing
 can tell from the original stands with its reason in mutants_equivalent.toml.
@@ -13,6 +14,7 @@ import ast
 import functools
 import gc
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -286,8 +288,12 @@ class Runner:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         sample = mutants(self.sources, self.wanted.seed, self.wanted.places)
+        before: dict[str, Any] = {}
         if self.wanted.only:
             sample = [one for one in sample if self.wanted.only in one.where]
+        elif self.wanted.survivors:
+            before = json.loads((measuring.RESULTS / "mutants.json").read_text(encoding="utf-8"))
+            sample = [one for one in sample if told(one) in before["survivors"]]
         items = [one for one in session.items if not _ELSEWHERE & set(_fixtures(one))]
         tests = Tests(items, self.sources)
         started = time.monotonic()
@@ -298,15 +304,19 @@ class Runner:
         gc.collect()
         caches = list(remembered())  # what is frozen is not listed any more
         gc.freeze()
-        self.figures = self._all(sample, tests, caches)
+        self.figures = _figures(self.wanted, before, *self._all(sample, tests, caches))
         return True
 
-    def _all(self, sample: list[Mutant], tests: Tests, caches: list[Any]) -> dict[str, Any]:
+    def _all(
+        self, sample: list[Mutant], tests: Tests, caches: list[Any]
+    ) -> tuple[int, int, list[Mutant]]:
+        """How many are killed, how many are known to be equivalent, and those that survive."""
         known = {
             (one["file"], one["was"], one["now"]): one["reason"]
             for one in tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("mutant", ())
         }
-        survived, equivalent, killed = [], 0, 0
+        survived: list[Mutant] = []
+        equivalent, killed = 0, 0
         limit_s = 1e9 if self.wanted.all_tests else TESTS_S
         for n, one in enumerate(sample):
             source = self.sources[one.place.file]
@@ -321,16 +331,32 @@ class Runner:
                 print(f"{one.where}  ({one.kind}; {len(items)} tests)\n{one.diff()}", flush=True)
             if n % 50 == 49:
                 print(f"... {n + 1}: {killed} killed, {len(survived)} survived", flush=True)
-        counted = killed + len(survived)
-        return {
-            "seed": self.wanted.seed,
-            "places": len(sample),
-            "killed": killed,
-            "survived": len(survived),
-            "equivalent": equivalent,
-            "score": round(killed / counted, 4) if counted else None,
-            "survivors": [f"{one.where}: {one.diff().strip()}" for one in survived],
-        }
+        return killed, equivalent, survived
+
+
+def told(one: Mutant) -> str:
+    return f"{one.where}: {one.diff().strip()}"
+
+
+def _figures(
+    wanted: argparse.Namespace,
+    before: dict[str, Any],
+    killed: int,
+    equivalent: int,
+    survived: list[Mutant],
+) -> dict[str, Any]:
+    """before: of the run whose survivors these were; what it killed stays killed."""
+    killed, equivalent = killed + before.get("killed", 0), equivalent + before.get("equivalent", 0)
+    counted = killed + len(survived)
+    return {
+        "seed": wanted.seed,
+        "places": counted + equivalent,
+        "killed": killed,
+        "survived": len(survived),
+        "equivalent": equivalent,
+        "score": round(killed / counted, 4) if counted else None,
+        "survivors": [told(one) for one in survived],
+    }
 
 
 def main() -> int:
@@ -338,6 +364,8 @@ def main() -> int:
     parser.add_argument("--places", type=int, default=500)
     parser.add_argument("--seed", type=int, default=12)
     parser.add_argument("--only", help="change only those of the sample whose FILE:LINE holds this")
+    words = "only those that survived the run whose result is kept; tests were only added since"
+    parser.add_argument("--survivors", action="store_true", help=words)
     parser.add_argument("--all-tests", action="store_true", help="no limit of time for a mutant")
     wanted = parser.parse_args()
     files = sorted({path for pattern in TARGETS for path in ROOT.glob(pattern)})
