@@ -1,7 +1,7 @@
 """Do the tests see a fault? Places of the judging code are changed, one at a time.
 
 Run: python benchmarks/mutants.py [--places 500] [--seed 12] [--only FILE] [--survivors]
-     [--all-tests]
+     [--tests FILE ...] [--all-tests]
 Each mutant runs in a fork of one test session, on the tests that reach the changed place: those
 that go deepest into its function first, one of each way through it in turn. A mutant that nothing
 can tell from the original stands with its reason in mutants_equivalent.toml.
@@ -366,11 +366,12 @@ def main() -> int:
     parser.add_argument("--only", help="change only those of the sample whose FILE:LINE holds this")
     words = "only those that survived the run whose result is kept; tests were only added since"
     parser.add_argument("--survivors", action="store_true", help=words)
+    parser.add_argument("--tests", nargs="+", default=TESTS, help="files below tests/, patterns")
     parser.add_argument("--all-tests", action="store_true", help="no limit of time for a mutant")
     wanted = parser.parse_args()
     files = sorted({path for pattern in TARGETS for path in ROOT.glob(pattern)})
     sources = {one.file: one for one in map(Source, files)}
-    modules = sorted({str(path) for one in TESTS for path in (ROOT / "tests").glob(one)})
+    modules = sorted({str(path) for one in wanted.tests for path in (ROOT / "tests").glob(one)})
     runner = Runner(wanted, sources)
     os.chdir(ROOT)
     options = ["-p", "no:cacheprovider", "-o", "timeout=0"]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import pytest
@@ -104,6 +105,7 @@ def _lines(told: Diagnosis, machine: Machine) -> Iterator[str]:
 def _finding(one: Finding) -> Iterator[str]:
     yield f"  {one.severity.label} {one.confidence.label}: {one.cause}"
     yield f"    evidence: {', '.join(map(_shown, one.evidence))}"
+    yield f"    words of: {', '.join(_placeholders(one)) or 'nothing'}"
     if one.because_of:
         yield f"    because of: {', '.join(one.because_of)}"
     if one.cites:
@@ -112,6 +114,12 @@ def _finding(one: Finding) -> Iterator[str]:
         yield f"    {name} = {value}"
     for way in one.remedies:
         yield f"    way out: {_way(way)}"
+
+
+def _placeholders(one: Finding) -> list[str]:
+    """What its sentences speak of: which of them were chosen, and nothing of their wording."""
+    fields = (field for text in one.templates for _, field, _, _ in Formatter().parse(text))
+    return list(dict.fromkeys(field for field in fields if field))
 
 
 def _shown(one: Evidence) -> str:
