@@ -218,3 +218,19 @@ def test_a_script_by_env_belongs_to_the_name_on_path(
     assert interpreter_of(LocalHost(), str(script)) == str(python)
     monkeypatch.setenv("PATH", os.devnull)
     assert interpreter_of(LocalHost(), str(script)) is None
+
+
+def test_the_folder_above_is_a_folder_and_no_name_on_path(empty: Path) -> None:
+    for folder in (".", ".."):
+        assert "no program of that name" not in refusal(folder)
+
+
+def test_the_shop_of_windows_under_the_name_of_python_is_no_python(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = program(tmp_path / "WindowsApps" / "python3", text="")
+    real = program(tmp_path / "bin" / "python3")
+    monkeypatch.setenv("PATH", f"{shop.parent}:{real.parent}")
+    assert pick().executable == str(real)
+    program(shop)
+    assert pick().executable == str(shop)
