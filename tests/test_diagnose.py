@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from scenario_reader import healthy_machine
 
 from cudadoctor import knowledge
 from cudadoctor.diagnose import diagnose
-from cudadoctor.facts import Machine
+from cudadoctor.facts import Gap, Machine
 from cudadoctor.findings import Confidence, Diagnosis, Severity
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.rule import Found, Rule, need
@@ -73,10 +74,29 @@ def test_an_unknown_that_matters_makes_the_verdict_undecided() -> None:
     assert _told(_rule("ulimit", severity=Severity.WARNING, missing=True)).verdict == "healthy"
 
 
+@pytest.mark.parametrize(("asked", "verdict"), [(True, "undecided"), (False, "healthy")])
+@pytest.mark.parametrize("fact", ["driver", "driver.kernel"])
+def test_what_an_option_left_out_is_not_checked_and_decides_nothing(
+    fact: str, asked: bool, verdict: str
+) -> None:
+    gap = Gap(fact=fact, why="--fast leaves it out", asked=asked)
+    machine = msgspec.structs.replace(MACHINE, gaps=(gap,))
+    told = diagnose(machine, knowledge.load(), [_rule("gpu-lost", missing=True)])
+    assert told.verdict == verdict
+    assert [(one.missing, one.why, one.matters) for one in told.undecided] == [
+        ("driver.kernel", "--fast leaves it out", asked)
+    ]
+
+
 def test_several_rules_of_a_cause_are_open_once_and_what_matters_is_kept() -> None:
     mild = _rule("gpu-lost", severity=Severity.WARNING, missing=True)
     told = _told(mild, _rule("gpu-lost", missing=True), _rule("gpu-lost", missing=True))
     assert [(one.cause, one.matters) for one in told.undecided] == [("gpu-lost", True)]
+
+
+def test_a_cause_that_one_rule_finds_is_not_open_for_another() -> None:
+    told = _told(_rule("gpu-lost"), _rule("gpu-lost", missing=True), _rule("gpu-ecc", missing=True))
+    assert [one.cause for one in told.undecided] == ["gpu-ecc"]
 
 
 def test_a_possible_error_alone_is_undecided_with_a_candidate() -> None:

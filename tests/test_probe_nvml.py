@@ -96,6 +96,27 @@ def test_a_dead_gpu_does_not_hide_the_healthy_ones(standins: StandIns) -> None:
     assert [gpu.name is None for gpu in gpus(seen)].count(True) == 1
 
 
+@pytest.mark.parametrize(
+    ("codes", "found"),
+    [
+        ((0, 15, 15), 15),
+        ((0, 16, 16), 16),
+        ((0, 15, 16), None),
+        ((0, 15, 0), None),
+        ((0, 0, 16), None),
+        ((0, 999, 999), None),
+        ((16, 16), 16),
+    ],
+)
+def test_a_gpu_that_gives_no_answer_any_more_is_gone_since(
+    codes: tuple[int, ...], found: int | None
+) -> None:
+    """The one code is of a lost GPU, the other of one that waits for a reset."""
+    fields = ("name", "power_w", "temperature_c")
+    lines = [{"field": field, "code": code} for field, code in zip(fields, codes, strict=False)]
+    assert gpu_from(0, lines)[0].code == found
+
+
 def test_a_count_that_fails_decides_in_place_of_the_init(standins: StandIns) -> None:
     seen = asked(standins, "nvmlDeviceGetCount_v2 = 999")
     assert (nvml(seen).code, nvml(seen).call) == (999, "nvmlDeviceGetCount_v2")

@@ -152,6 +152,8 @@ def test_the_list_gives_uuids_and_mig_instances() -> None:
         ("Failed to initialize NVML: Unknown Error\n", 999),
         ("Failed to initialize NVML: Insufficient Permissions\n", 4),
         ("Failed to initialize NVML: GPU access blocked by the operating system\n", 17),
+        ("Failed to initialize NVML: GPU is lost\n", 15),
+        ("Failed to initialize NVML: GPU requires reset\n", 16),
         ("Failed to initialize NVML: something new\n", None),
         ("No devices were found\n", 6),
     ],

@@ -392,3 +392,19 @@ def test_a_python_version_file_leads_to_no_program_outside_of_pyenv(
     (empty / ".python-version").write_text(version.replace("/absolute", f"{empty}/evil") + "\n")
     monkeypatch.setenv("PATH", str(shim.parent))
     assert pick().executable == str(shim)
+
+
+def test_the_folder_above_is_a_folder_and_no_name_on_path(empty: Path) -> None:
+    for folder in (".", ".."):
+        assert "no program of that name" not in refusal(folder)
+
+
+def test_the_shop_of_windows_under_the_name_of_python_is_no_python(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = program(tmp_path / "WindowsApps" / "python3", text="")
+    real = program(tmp_path / "bin" / "python3")
+    monkeypatch.setenv("PATH", f"{shop.parent}:{real.parent}")
+    assert pick().executable == str(real)
+    program(shop)
+    assert pick().executable == str(shop)

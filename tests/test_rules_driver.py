@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scenario_reader import machine_like
+from scenario_reader import machine_like, merged
 
 from cudadoctor import knowledge
 from cudadoctor.facts import Machine
-from cudadoctor.rule import Found
+from cudadoctor.rule import Found, NotKnown
 from cudadoctor.rules.container import shm_too_small
-from cudadoctor.rules.driver import driver_too_old
-from cudadoctor.rules.gpu import driver_unsupported_gpu, driver_wrong_flavour
+from cudadoctor.rules.driver import driver_not_installed, driver_not_loaded, driver_too_old
+from cudadoctor.rules.gpu import (
+    driver_unsupported_gpu,
+    driver_wrong_flavour,
+    gpu_not_detected,
+)
 from cudadoctor.rules.health import gpu_ecc, gpu_lost
 from cudadoctor.rules.modes import compute_mode, mig_misconfigured
 from cudadoctor.rules.process import memory_held_by_others, too_few_files
+from cudadoctor.rules.signs import gpu_present
 
 UNASKED = ("torch.imported", "smoke", "driver.libcuda.code", "driver.libcuda.count")
 MIB = 1 << 20
@@ -244,3 +249,51 @@ def test_a_gpu_that_waits_for_a_reset_is_reset_before_a_reboot() -> None:
     found = _found(gpu_lost, machine_like("h100x8-linux", {"gpus": {"2": {"code": 16}}}))
     assert found is not None
     assert [remedy.id for remedy in found.remedies][:2] == ["reset-gpu", "reboot"]
+
+
+UNLOADED = {
+    "driver": {"loaded": False, "nvml": {"loads": True, "code": 9, "count": None}},
+    "gpus": None,
+}
+QUIET = (*UNASKED, "driver.kernel", "driver.reported", "driver.smi", "driver.nvml.count")
+
+
+@pytest.mark.parametrize("bound", ["vfio-pci", "pci-stub"])
+def test_a_gpu_that_is_kept_for_a_virtual_machine_lacks_no_driver(bound: str) -> None:
+    machine = machine_like(
+        "rtx4090-linux", merged(UNLOADED, {"pci": {"0": {"bound": bound}}}), QUIET
+    )
+    found = _found(driver_not_loaded, machine)
+    assert found is not None
+    assert [remedy.id for remedy in found.remedies] == ["release-gpu"]
+    none = merged(UNLOADED, {"pci": {"0": {"bound": bound}}, "driver": {"installed": False}})
+    assert _found(driver_not_installed, machine_like("rtx4090-linux", none, QUIET)) is None
+    free = merged(none, {"pci": {"0": {"bound": ""}}})
+    assert _found(driver_not_installed, machine_like("rtx4090-linux", free, QUIET)) is not None
+
+
+def test_a_gpu_kept_for_a_virtual_machine_beside_a_free_one_excuses_no_driver() -> None:
+    free = {"pci": {"0": {"bound": "pci-stub"}, "1": {"bound": ""}}}
+    found = _found(driver_not_loaded, machine_like("h100x8-linux", merged(UNLOADED, free), QUIET))
+    assert found is not None
+    assert [remedy.id for remedy in found.remedies] != ["release-gpu"]
+
+
+def test_a_bus_that_was_not_read_does_not_say_that_there_is_no_gpu() -> None:
+    """Neither the GPU is missed nor its driver excused, where the module is not loaded."""
+    machine = machine_like("rtx4090-linux", UNLOADED, (*QUIET, "pci"))
+    assert _found(driver_not_loaded, machine) is not None
+    unheard = machine_like("rtx4090-linux", UNLOADED, (*QUIET, "pci", "driver.nvml"))
+    assert gpu_present(unheard) is None
+    with pytest.raises(NotKnown, match="pci"):
+        _found(gpu_not_detected, unheard)
+    assert gpu_present(machine_like("rtx4090-linux", {**UNLOADED, "pci": []}, QUIET)) is False
+
+
+@pytest.mark.parametrize(("code", "first"), [(15, "reboot"), (16, "reset-gpu")])
+def test_only_a_gpu_that_waits_for_a_reset_is_reset(code: int, first: str) -> None:
+    for name in ("h100x8-linux", "rtx4090-linux"):
+        found = _found(gpu_lost, machine_like(name, {"gpus": {"0": {"code": code}}}))
+        assert found is not None
+        assert found.remedies[0].id == first
+        assert found.confidence.label == "certain"

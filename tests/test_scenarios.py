@@ -18,7 +18,7 @@ from cudadoctor import knowledge
 from cudadoctor.diagnose import diagnose
 from cudadoctor.findings import Diagnosis, Severity
 from cudadoctor.plan import Wishes, plan
-from cudadoctor.rules import CATALOGUE, RULES
+from cudadoctor.rules import CATALOGUE, RULES, resolution
 
 PATHS = scenario_paths()
 MACHINES = sorted(path.stem for path in (HERE / "machines").glob("*.json"))
@@ -71,7 +71,7 @@ def test_every_cause_has_a_scenario_and_a_near_miss(cause: str) -> None:
     assert near, f"no near miss of {cause}"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", (*RULES, *resolution.RULES), ids=lambda rule: rule.name)
 def test_every_rule_is_documented_and_in_the_catalogue(rule: object) -> None:
     from cudadoctor.rule import Rule
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 from packaging.version import Version
 
@@ -76,6 +77,9 @@ def test_an_import_that_hangs_is_no_failed_import() -> None:
     imported = imported_of(ran)
     assert imported.hung is True
     assert imported.ok is None
+    (gap,) = read(ran, "import", "python").gaps
+    assert gap.fact == "torch.imported.cuda_available"
+    assert gap.why == "import torch: no answer within 5 s"
 
 
 @pytest.mark.parametrize("code", [-11, 139])
@@ -86,18 +90,40 @@ def test_an_import_that_is_killed_has_its_signal_also_through_a_shell(code: int)
 
 
 @pytest.mark.parametrize(
-    "ran",
+    ("ran", "why"),
     [
-        Ran(missing=True),
-        Ran(why="EACCES: Permission denied"),
-        Ran(code=0, stdout="hello\n"),
-        Ran(code=2, stderr="Unknown option: -c\n"),
+        (Ran(missing=True), "there is no such interpreter"),
+        (Ran(why="EACCES: Permission denied"), "EACCES: Permission denied"),
+        (
+            Ran(code=0, stdout="hello\n"),
+            "the interpreter ended with status 0: no words",
+        ),
+        (
+            Ran(code=2, stderr="Unknown option: -c\nusage: x\n\n"),
+            "the interpreter ended with status 2: usage: x",
+        ),
     ],
 )
-def test_a_program_that_is_no_python_is_a_gap(ran: Ran) -> None:
+def test_a_program_that_is_no_python_is_a_gap(ran: Ran, why: str) -> None:
     looked = read(ran, "full", "python")
     assert "torch.imported" not in looked.facts
     assert [gap.fact for gap in looked.gaps] == ["torch.imported", "smoke"]
+    assert looked.gaps[0].why == why
+
+
+@pytest.mark.parametrize(
+    ("ran", "error"),
+    [
+        (Ran(code=1, stderr="Fatal error\n\n"), "import torch: Fatal error"),
+        (Ran(code=1), "import torch: no words"),
+        (Ran(code=128, why="its output was too long"), "import torch: its output was too long"),
+        (Ran(code=160, stderr="Aborted\n"), "import torch: Aborted"),
+        (Ran(code=137), "import torch: killed by SIGKILL"),
+    ],
+)
+def test_why_an_import_did_not_come_back_is_said(ran: Ran, error: str) -> None:
+    imported = imported_of(msgspec.structs.replace(ran, stdout=lines(BEGUN)))
+    assert (imported.ok, imported.hung, imported.error) == (False, False, error)
 
 
 def test_ranks_with_unequal_gradients_fail_though_each_has_passed() -> None:

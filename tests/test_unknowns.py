@@ -13,6 +13,7 @@ from scenario_reader import HERE
 
 from cudadoctor import factfile, knowledge
 from cudadoctor.diagnose import diagnose
+from cudadoctor.facts import lookup
 from cudadoctor.findings import Confidence, Severity
 
 MACHINES = {
@@ -47,7 +48,12 @@ def _without(plain: Any, *gone: tuple[str, ...]) -> Any:
 
 
 def _alarms(plain: Any) -> list[str]:
-    told = diagnose(factfile.from_plain(plain), KB)
+    machine = factfile.from_plain(plain)
+    told = diagnose(machine, KB)
+    values = {one.missing: lookup(machine, one.missing) for one in told.undecided}
+    # No GPU in the driver's list says nothing where the driver itself is not known.
+    known = [fact for fact, value in values.items() if value not in (None, ())]
+    assert known == [], "said to be missing, and known"
     return [
         f.cause
         for f in told.findings

@@ -53,7 +53,7 @@ def better(before: Opinion, after: Opinion, cured: tuple[str, ...]) -> tuple[boo
         return True, f"the verdict was {before.verdict} and is {after.verdict}"
     if not still and gone:
         return True, f"{', '.join(gone)} is cured"
-    if gone and (set(gone) & set(cured) or not cured):
+    if set(gone) & set(cured):
         return True, f"{', '.join(gone)} is cured, {', '.join(still)} is not"
     if still:
         return False, f"{', '.join(still)} is still there"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -290,6 +293,19 @@ def test_a_process_with_any_name_is_read() -> None:
     assert applied.parse_stat("gone") is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when a process started")
+def test_a_stranger_under_the_number_of_a_process_that_is_gone_is_left_alone() -> None:
+    with subprocess.Popen(("sleep", "60"), start_new_session=True) as stranger:
+        seen = applied.process(stranger.pid)
+        assert seen is not None
+        assert applied.end_group(stranger.pid, seen.started - 1)
+        assert applied.end_group(stranger.pid, seen.started + 1)
+        assert not applied.left_behind(stranger.pid, None)
+        assert stranger.poll() is None
+        assert applied.end_group(stranger.pid, seen.started)
+        assert stranger.wait() == -signal.SIGKILL
+
+
 def test_children_of_the_doctor_do_not_stand_in_its_way() -> None:
     everyone = tuple(
         applied.Process(pid=pid, parent=parent, group=0, session=0, started=0, state="S")
@@ -359,12 +375,19 @@ def seen(verdict: str, *causes: str, failed: str = "", passed: str = "") -> Opin
         (seen("broken", "a", "w"), seen("warnings", "w"), True),
         (seen("broken", "a", "driver"), seen("broken", "driver"), True),
         (seen("broken", "a"), seen("undecided"), True),
+        (seen("broken", "a"), seen("warnings", "a"), True),
+        (seen("undecided", "a"), seen("undecided"), True),
+        (seen("undecided", "a"), seen("warnings", "a"), False),
+        (seen("undecided", "a"), seen("healthy"), True),
+        (seen("undecided"), seen("healthy"), True),
         (seen("broken", "a"), seen("broken", "a"), False),
         (seen("broken", "a"), seen("broken", "b"), False),
         (seen("broken", "a"), seen("warnings", "b"), False),
         (seen("warnings", "a"), seen("warnings", "a"), False),
         (seen("warnings", "a"), seen("broken", "a"), False),
         (seen("healthy"), seen("healthy"), False),
+        (seen("broken", "a", passed="import"), seen("healthy", passed="import"), True),
+        (seen("broken", "a", passed="import"), seen("healthy", failed="amp"), True),
         (seen("broken", "a", passed="import"), seen("healthy", failed="import"), False),
         (seen("broken", "a", failed="import"), seen("warnings", failed="import"), True),
     ],
@@ -407,6 +430,14 @@ def test_a_check_in_short_is_read_from_its_document() -> None:
     found = opinion(document)
     assert (found.grave, found.told, found.undecided) == (("a", "b"), ("a",), ("u",))
     assert (found.smoke_passed, found.smoke_failed) == (("import",), ("train",))
+
+
+@pytest.mark.parametrize("smoke", [{}, {"smoke": None}])
+def test_a_check_without_a_training_step_is_read_too(smoke: dict[str, Any]) -> None:
+    found = opinion(
+        {"verdict": "healthy", "primary": None, "findings": [], "undecided": [], **smoke}
+    )
+    assert (found.verdict, found.smoke_passed, found.smoke_failed) == ("healthy", (), ())
 
 
 def test_the_second_look_is_like_the_first() -> None:

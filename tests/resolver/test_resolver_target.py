@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 from index_fixtures import GLIBC, Shelf, Wheel, served
 from packaging import tags
+from packaging.markers import default_environment
 from packaging.version import Version
 from resolver_fixtures import asked, machine, wanted
 
@@ -21,6 +23,8 @@ from cudadoctor.resolver.image import inside
 from cudadoctor.resolver.question import environment, is_plain, question_of
 from cudadoctor.resolver.target import Target, target_of
 from cudadoctor.resolver.verdict import File
+from cudadoctor.rules.pins import _environment
+from cudadoctor.specifiers import marker_holds
 from cudadoctor.trust import typed
 
 
@@ -47,10 +51,13 @@ def test_the_tags_are_those_that_pip_would_reckon_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("platform", "tag", "uv"),
+    ("where", "tag", "uv"),
     [
         ({"glibc": Version("2.41")}, "manylinux_2_41_x86_64", "x86_64-manylinux_2_40"),
+        ({"glibc": Version("2.28")}, "manylinux_2_28_x86_64", "x86_64-manylinux_2_28"),
         ({"glibc": Version("2.27")}, "manylinux_2_27_x86_64", "x86_64-manylinux_2_17"),
+        ({"glibc": None}, "manylinux_2_28_x86_64", "x86_64-manylinux_2_28"),
+        ({"glibc": Version("3.1")}, "manylinux_2_28_x86_64", "x86_64-manylinux_2_28"),
         ({"glibc": Version("2.12")}, "manylinux_2_12_x86_64", None),
         ({"machine": "aarch64"}, "manylinux_2_39_aarch64", "aarch64-manylinux_2_39"),
         ({"libc": "musl"}, "musllinux_1_2_x86_64", "x86_64-unknown-linux-musl"),
@@ -59,9 +66,9 @@ def test_the_tags_are_those_that_pip_would_reckon_with() -> None:
     ],
 )
 def test_each_platform_has_its_own_words(
-    platform: dict[str, object], tag: str, uv: str | None
+    where: dict[str, object], tag: str, uv: str | None
 ) -> None:
-    found = target(changed(machine(), "platform", **platform))
+    found = target(changed(machine(), "platform", **where))
     assert (found.tags[0], found.uv) == (tag, uv)
 
 
@@ -79,6 +86,35 @@ def test_too_little_known_of_the_target_is_said(
     assert target_of(changed(machine(), section, **values), here=False) == why
 
 
+def test_a_python_of_which_the_maker_is_not_known_is_taken_for_cpython() -> None:
+    assert target(changed(machine(), "python", implementation=None)).abi == "cp312"
+
+
+def test_the_tags_on_musl_end_with_the_first_release_that_has_some() -> None:
+    found = target(changed(machine(), "platform", libc="musl")).tags
+    musl = [f"musllinux_1_{minor}_x86_64" for minor in (2, 1, 0)]
+    assert found == (*musl, "linux_x86_64")
+
+
+def test_the_variables_of_markers_are_those_that_packaging_finds_here() -> None:
+    here = default_environment()
+    python = {"version": Version(platform.python_version()), "implementation": "CPython"}
+    m = changed(
+        changed(machine(), "python", **python),
+        "platform",
+        system=platform.system(),
+        machine=platform.machine(),
+        kernel=platform.release(),
+    )
+    expected = {**here, "platform_version": ""}
+    assert target(m).markers == expected
+    assert _environment(m) == expected
+    windows = machine("rtx4090-windows")
+    assert target(windows).markers == _environment(windows)
+    unknown = changed(windows, "python", implementation=None)
+    assert _environment(unknown) == _environment(windows)
+
+
 def test_an_interpreter_of_a_redacted_document_is_not_run() -> None:
     redacted = msgspec.structs.replace(machine(), redacted=True)
     assert target(redacted).executable is None
@@ -90,7 +126,12 @@ def test_an_interpreter_of_a_redacted_document_is_not_run() -> None:
 def test_markers_are_those_of_the_target() -> None:
     windows = target(machine("rtx4090-windows")).markers
     assert (windows["sys_platform"], windows["platform_machine"]) == ("win32", "AMD64")
-    assert target(machine()).markers["python_version"] == "3.12"
+    linux = changed(machine(), "python", version=Version("3.12.4"))
+    markers = target(linux).markers
+    assert (markers["python_version"], markers["python_full_version"]) == ("3.12", "3.12.4")
+    assert markers["implementation_version"] == "3.12.4"
+    assert marker_holds('python_full_version >= "3.12.4" and python_version <= "3.12"', markers)
+    assert not marker_holds('python_full_version < "3.12.4"', markers)
 
 
 def test_settings_of_pip_reach_uv_by_variables_that_no_list_of_processes_shows() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -11,6 +14,7 @@ from packaging.version import Version
 from resolver_fixtures import asked, machine, wanted
 
 from cudadoctor.facts import Index
+from cudadoctor.repair import applied
 
 both = pytest.mark.parametrize("kind", ["uv", "pip"])
 
@@ -261,3 +265,20 @@ def test_settings_for_other_installations_do_not_stop_the_question(
     with served(SHELF) as url:
         assert asked(kind, wanted(url, *PINS)).resolves is True
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("own", [{}, {"PIP_NO_INPUT": "0"}])
+def test_a_repair_asks_nobody_for_a_password(own: dict[str, str]) -> None:
+    """The pip of a step waits for nobody, whatever the user has set."""
+    with served(Shelf(), "401") as url:
+        ran = subprocess.run(
+            (sys.executable, "-m", "pip", "install", "--dry-run", "--index-url", url, "torch"),
+            env=applied.environment({**os.environ, **own}, {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode != 0
+    assert "User for" not in ran.stdout
+    assert "No matching distribution found" in ran.stderr

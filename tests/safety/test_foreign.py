@@ -87,7 +87,7 @@ def test_without_the_boundary_the_payloads_would_act(monkeypatch: pytest.MonkeyP
 
 
 def test_a_sound_document_keeps_its_commands() -> None:
-    """The grammar takes all that the remedies say; two cures need what no document may choose."""
+    """The grammar takes all that the remedies say; few cures need what no document may choose."""
     lost = set()
     for turn, base in enumerate(forged.bases()):
         machine = factfile.from_document(base)
@@ -98,7 +98,7 @@ def test_a_sound_document_keeps_its_commands() -> None:
                 assert one.id == other.id
                 if bool(one.commands or one.variables) != bool(other.commands or other.variables):
                     lost.add(one.id)
-    assert lost == {"device-groups", "trim-ld-library-path"}
+    assert lost == {"device-groups", "mig-uuid", "trim-ld-library-path"}
 
 
 # --- every way in ----------------------------------------------------------------------------
@@ -178,12 +178,11 @@ def test_the_index_of_a_company_is_named_in_a_comment_only() -> None:
 
 
 def test_a_step_that_needs_a_word_of_the_document_is_left_to_be_done_by_hand() -> None:
-    paths = ((one.get("env") or {}).get("LD_LIBRARY_PATH", "") for one in forged.bases())
-    base = next(b for b, path in zip(forged.bases(), paths, strict=True) if "/opt/lib" in path)
-    judged = checkup.judge(foreign(factfile.from_document(base)))
-    step = next(one for one in judged.plan.steps if one.id == "trim-ld-library-path")
-    assert (step.commands, step.variables) == ((), {})
-    assert NOT_TAKEN in (step.note or "")
+    plans = (checkup.judge(foreign(factfile.from_document(base))).plan for base in forged.bases())
+    steps = [step for one in plans for step in one.steps if step.id == "trim-ld-library-path"]
+    left = [step for step in steps if not step.variables]
+    assert left
+    assert all(not step.commands and NOT_TAKEN in (step.note or "") for step in left)
 
 
 SWAPS = (
