@@ -229,6 +229,21 @@ SOUND: dict[str, tuple[str, dict[str, Any]]] = {
         "orin-jetson",
         {"driver": {"nvml": {"loads": False, "code": None}}, "gpus": []},
     ),
+    "an AMD GPU and its torch": (
+        "cpu-linux",
+        {
+            "pci": _AMD,
+            "packages": [],
+            "torch": {
+                "build": "rocm",
+                "version": "2.9.1+rocm6.4",
+                "text": "2.9.1+rocm6.4",
+                "hip": "6.4",
+                "imported": {"cuda_available": True, "device_count": 1},
+            },
+            "smoke": {"device": "cuda:0"},
+        },
+    ),
     "an AMD GPU and torch for the CPU": ("cpu-linux", {"pci": _AMD}),
 }
 

@@ -43,7 +43,12 @@ _SHM_WORDS = (
 @rule(
     "container-no-gpu",
     title="The host has an NVIDIA GPU, and this container was started without it",
-    yields_to=("container-gpu-lost", "scheduler-no-gpu", "container-driver-caps"),
+    yields_to=(
+        "container-gpu-lost",
+        "scheduler-no-gpu",
+        "container-driver-caps",
+        "platform-unsupported",
+    ),
 )
 def container_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
     """Device nodes or driver libraries are missing inside, so torch finds no driver.

@@ -323,7 +323,12 @@ def _by_cuda_level(m: Machine, kb: Knowledge) -> Found | None:
         evidence=(path, "torch.cuda") if cuda else (path,),
         values={"level": level, "cuda": cuda or "", "driver": "", "major": "", "floor": ""},
         cites=(floor.source,) if floor else (),
-        yields_to=_past_every_driver(m, kb, floor.driver.branch) if floor else (),
+        # In WSL, a Linux driver installed inside names the level of its own.
+        yields_to=("wsl-setup",)
+        if m.platform.wsl
+        else _past_every_driver(m, kb, floor.driver.branch)
+        if floor
+        else (),
         remedies=_for_an_old_driver(m, kb, floor.driver.branch if floor else None),
     )
 

@@ -63,7 +63,7 @@ def shortfalls(m: Machine, kb: Knowledge) -> tuple[tuple[Shortfall, ...], tuple[
     if m.look == "report":
         # It need not show all that a host is asked for.
         return _judged(SEEN_IN_REPORTS, m, kb)[0], _judged(REPORT, m, kb)[1]
-    return _judged((*ALWAYS, *(WITH_GPU if _wants_gpu(m) is not False else WITHOUT_GPU)), m, kb)
+    return _judged((*ALWAYS, *(WITH_GPU if _wants_gpu(m) else WITHOUT_GPU)), m, kb)
 
 
 def _judged(
@@ -186,6 +186,8 @@ def torch_is_known(m: Machine, kb: Knowledge) -> Shortfall | None:
 
 def bus_was_read(m: Machine, kb: Knowledge) -> Shortfall | None:
     """WSL and macOS have no bus to read: there the driver's libraries and the system decide."""
+    if gpu_present(m) is None:
+        need(None, "pci", "neither the PCI bus nor the driver shows if there is an NVIDIA GPU")
     if not (m.platform.wsl or m.platform.system == "Darwin"):
         need(None if gap_of(m, "pci") else m.pci, "pci")
     return None
@@ -222,6 +224,8 @@ def every_gpu_is_named(m: Machine, kb: Knowledge) -> Shortfall | None:
             return Shortfall(what, f"gpus.{number}.code")
         if _answers(gpu):
             need(gpu.name or gpu.uuid or gpu.bus_id, f"gpus.{number}.name")
+    if gpus and not live_gpus(m):
+        return Shortfall("The driver describes no GPU", "gpus.0.code")
     if not _has_no_nvml(m) and len(gpus) < need(nvml.count, "driver.nvml.count"):
         return Shortfall(f"The driver names {len(gpus)} of {nvml.count} GPUs", "driver.nvml.count")
     return _all_promised(m, len(gpus))

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _NAME = "CUDA_VISIBLE_DEVICES"
 _NAMED = ("GPU-", "MIG-", "<")
 """How a list of GPUs by their identifiers begins, also in a redacted document."""
+_MPS = "CUDA_MPS_PIPE_DIRECTORY"
+_MPS_FAILED = range(805, 811)
+"""The driver API's codes for an MPS daemon that is not there, not ready or full."""
 _FULL = 0.9
 """A GPU with a larger share of its memory taken has no room for a training step."""
 _NONE_SEEN = ("no cuda", "is_available", "invalid device ordinal", "not available")
@@ -339,6 +342,15 @@ def broken_by_environment(m: Machine, kb: Knowledge) -> Found | None:
     is said instead.
     """
     libcuda = m.driver.libcuda
+    if libcuda.code in _MPS_FAILED and _MPS in (m.env or {}):
+        return Found(
+            title="The CUDA MPS daemon that {name} names does not answer",
+            why="cuInit fails with {code}: CUDA programs wait for a daemon that is not running.",
+            evidence=("driver.libcuda.code", f"env.{_MPS}"),
+            values={"code": libcuda.code, "name": _MPS},
+            confidence=Confidence.LIKELY,
+            remedies=unset_variables(m, _MPS),
+        )
     if libcuda.code in (None, SUCCESS) or libcuda.clean_code != SUCCESS:
         return None
     names = [name for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", _NAME) if (m.env or {}).get(name)]

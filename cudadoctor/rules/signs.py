@@ -94,7 +94,7 @@ def only_smi_speaks(m: Machine) -> bool:
 
 def cuda_works(m: Machine) -> bool:
     """Whether CUDA reached a GPU in this environment: libcuda counted one, or torch used one."""
-    if torch_works(m):
+    if torch_works(m) and m.torch.build != "rocm":  # ROCm answers by the same functions
         return True
     return m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
 
@@ -232,6 +232,8 @@ def gpu_present(m: Machine) -> bool | None:
         return _wsl_gpu(m)
     if m.pci is not None or m.platform.system == "Darwin":
         return False
+    if m.platform.system == "Linux" and m.look != "report":
+        return None  # the bus was not read, and a GPU needs no driver to be there
     unseen = m.driver.loaded is not True and m.driver.nvml.loads is False
     return False if unseen and m.look != "report" else None
 
