@@ -260,6 +260,8 @@ class Gpu(Section, frozen=True, kw_only=True):
 
     index: position in PCI bus order, from 0; not the position in CUDA_VISIBLE_DEVICES.
     code: NVML's code where its handle failed (15 is "GPU is lost"); then little else is known.
+    failed: NVML's code (10 timeout, 14 corrupted infoROM, 999) of a vital question that failed
+    though the handle works.
     capability: compute capability, None where an old driver did not tell (knowledge may).
     throttle: clock event bits of NVML. compute_mode: default, exclusive, prohibited.
     mig, mig_pending: MIG mode now and after the next reset. mig_devices: instances there.
@@ -276,6 +278,7 @@ class Gpu(Section, frozen=True, kw_only=True):
     device_id: str | None = None
     capability: Version | None = None
     code: int | None = None
+    failed: int | None = None
     memory_bytes: int | None = None
     memory_used_bytes: int | None = None
     memory_reserved_bytes: int | None = None

@@ -89,12 +89,14 @@ def plan(
 
     Package changes that belong together are one step, so that none undoes another.
     """
+    wishes = wishes or Wishes()
+    roots = [one for one in diagnosis.findings if _is_root(one)]
+    if not roots and wishes.torch is None:
+        return Plan()  # a healthy machine loads nothing that writes commands
     from cudadoctor.remedies.merging import merged
     from cudadoctor.remedies.proven import harmless
 
-    wishes = wishes or Wishes()
     way_out, machine = Exit(machine, knowledge), acting(machine)
-    roots = [one for one in diagnosis.findings if _is_root(one)]
     given = [(one.cause, harmless(one.remedies, machine, knowledge)) for one in roots]
     choice = _choice(machine, knowledge, given, wishes)
     prescribed = _prescribed(machine, knowledge, given, choice, wishes)

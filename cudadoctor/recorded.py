@@ -204,6 +204,7 @@ class _Ran(TypedDict, total=False):
     why: str
     timed_out: bool
     seconds: float
+    silent_s: float
     stdout: _Content
     stderr: _Content
 
@@ -241,6 +242,8 @@ def decoded(kind: str, plain: Any, folder: Path) -> Any:
             for name in ("stdout", "stderr")
             if name in plain
         }
+        if plain.get("timed_out"):  # recordings made before silence was measured
+            plain.setdefault("silent_s", plain.get("seconds", 0.0))
         return Ran(**(plain | streams))
     if kind == "space":
         return plain

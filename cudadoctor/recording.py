@@ -238,6 +238,7 @@ def _write_about(
         "system": host.system,
         "folder": getattr(host.door, "folder", "") or _working_folder(),
         "uid": host.uid,
+        "own_environment": machine.python.own,
         "own": machine.python.executable if machine.python.chosen_by == "own" else None,
         "look": msgspec.to_builtins(look),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     date: str | None = None
     own: str | None = None
+    own_environment: bool | None = None
     uid: int | None = None
 
 
@@ -60,7 +60,7 @@ class ReplayHost:
         self.uid = about.uid
         if about.own:
             self.own = about.own
-        self.own_prefix = re.sub(r"(?i)([/\\](bin|Scripts))?[/\\][^/\\]*$", "", about.own or "")
+        self.own_environment = about.own_environment
         self._env = about.env
         self._system = about.system
         self._said = {kind: _entries(self._folder, kind) for kind in recorded.KINDS}

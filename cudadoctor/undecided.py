@@ -55,12 +55,19 @@ def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> tuple[str
         if machine.look == "fast" and one.missing.startswith(("driver", "gpus")):
             named = machine.python.chosen_by == "--python" and python
             return ("cudadoctor", "check", *(("--python", python) if named and python else ()))
-        if command := _shows(one.missing):
+        if command := _shows(one.missing, machine):
             return tuple((python or word) if word == "python" else word for word in command)
     return None
 
 
-def _shows(fact: str) -> tuple[str, ...] | None:
+_ON_WINDOWS = ("powershell", "-Command", "Get-PnpDevice -Class Display")
+
+
+def _shows(fact: str, machine: Machine) -> tuple[str, ...] | None:
+    if fact == "pci" and machine.platform.system == "Windows":
+        return _ON_WINDOWS
+    if fact.startswith("driver.libcuda") and machine.torch.build != "cuda":
+        fact = "driver"  # no torch that could count the GPUs
     parts = fact.split(".")
     prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next((_COMMAND[prefix] for prefix in prefixes if prefix in _COMMAND), None)

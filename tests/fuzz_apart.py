@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 NOT_PARSERS = {
+    "probes.streamed.on_line": "looks for the call that a line of our own child announces",
     "bench.charts.fitted": "lays out our own text",
     "bench.charts.width_of": "measures a text",
     "bench.charts.wrapped": "lays out our own text",

@@ -76,6 +76,7 @@ ZERO: tuple[dict[str, Any], ...] = (
     {"torch": {"imported": {"cuda_available": False}}},
     {"torch": {"imported": {"device_count": 0}}},
     {"torch": {"imported": {"device_count": 31}}},
+    {"torch": {"imported": {"cuda_error": "CUDA unknown error"}}},
     {"torch": {"build": "cpu"}},
     {"torch": {"installed": False}},
     {"smoke": {"stages": {"1": {"status": "failed"}}}},
@@ -86,6 +87,8 @@ ZERO: tuple[dict[str, Any], ...] = (
 NVML: tuple[dict[str, Any], ...] = (
     *({"driver": {"nvml": {"code": code}}} for code in (1, 4, 9, 12, 15, 16, 17, 18, 27, 999)),
     {"driver": {"nvml": {"count": 31}}},
+    {"driver": {"nvml": {"count": 0}}},
+    {"gpus": {"0": {"failed": 999}}},
     *({"gpus": {"0": {"code": code}}} for code in (1, 2, 8, 11, 15, 16, 17, 18, 23, 25)),
     {"gpus": []},
 )
@@ -166,6 +169,52 @@ def test_what_is_missing_is_named_with_the_command_that_decides(name: str) -> No
             assert diagnosis.next_command, row
 
 
+def test_a_gpu_whose_node_opens_is_not_fenced_in() -> None:
+    plain = MACHINES["a100-docker"]
+    for code in (4, 999):
+        second = plain["gpus"][0] | {"index": 1, "code": code, "bus_id": "00000000:02:00.0"}
+        nodes = [*plain["driver"]["nodes"], {"path": "/dev/nvidia1", "errno": 0}]
+        driver = {"nvml": {"count": 2}, "nodes": nodes}
+        changed = merged(plain, {"gpus": [plain["gpus"][0], second], "driver": driver})
+        assert _judged(changed).verdict not in GREEN
+
+
+@pytest.mark.parametrize("name", WITH_GPU)
+def test_a_document_that_calls_itself_a_report_is_not_trusted_more(name: str) -> None:
+    told = [
+        {"driver": {"nvml": {"signal": 11}}},
+        {"driver": {"nvml": {"hung": "nvmlInit_v2"}}},
+        {"driver": {"libcuda": {"hung": "cuInit"}}},
+        {"driver": {"libcuda": {"count": 0}}},
+        {"driver": {"libcuda": {"code": 999}}},
+        {"torch": {"imported": {"cuda_available": False}}},
+    ]
+    report = MACHINES[name] | {"look": "report"}
+    assert [one for one in told if _judged(merged(report, one)).verdict in GREEN] == []
+
+
+@pytest.mark.parametrize(
+    "promise", [{"SLURM_JOB_GPUS": "0"}, {"SLURM_GPUS_ON_NODE": "2"}, {"PBS_GPUFILE": "/f"}]
+)
+def test_a_promised_gpu_that_is_not_there_is_missed(promise: dict[str, str]) -> None:
+    diagnosis = _judged(merged(MACHINES["cpu-linux"], {"env": promise}))
+    assert diagnosis.verdict == "broken"
+    assert "promises a GPU" in diagnosis.findings[0].title
+
+
+@pytest.mark.parametrize(
+    "torch",
+    [
+        {"build": "rocm", "version": "2.9.1+rocm6.4", "text": "2.9.1+rocm6.4"},
+        {"build": "xpu", "version": "2.9.1+xpu", "text": "2.9.1+xpu"},
+    ],
+)
+def test_a_torch_for_a_gpu_that_is_not_there_is_not_healthy(torch: dict[str, str]) -> None:
+    matrox = [{"address": "0000:03:00.0", "vendor": "102b", "device_id": "0538"}]
+    changes = {"torch": torch, "pci": matrox, "packages": []}
+    assert _judged(merged(MACHINES["cpu-linux"], changes)).verdict not in GREEN
+
+
 def test_ignoring_what_is_unexplained_does_not_make_it_healthy() -> None:
     plain = merged(MACHINES["rtx4090-linux"], {"driver": {"libcuda": {"count": 31}}})
     machine = factfile.from_plain(plain)
@@ -242,6 +291,21 @@ SOUND: dict[str, tuple[str, dict[str, Any]]] = {
                 "imported": {"cuda_available": True, "device_count": 1},
             },
             "smoke": {"device": "cuda:0"},
+        },
+    ),
+    "an AMD GPU and its torch in a job": (
+        "cpu-linux",
+        {
+            "pci": _AMD,
+            "packages": [],
+            "container": {"scheduler": "slurm"},
+            "env": {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"},
+            "torch": {
+                "build": "rocm",
+                "version": "2.9.1+rocm6.4",
+                "text": "2.9.1+rocm6.4",
+                "imported": {"cuda_available": True, "device_count": 1},
+            },
         },
     ),
     "an AMD GPU and torch for the CPU": ("cpu-linux", {"pci": _AMD}),

@@ -58,7 +58,7 @@ def test_a_healthy_gpu_is_described_whole(standins: StandIns) -> None:
     assert (gpu.power_limit_w, gpu.pcie_width_max, gpu.pcie_generation_gpu_max) == (700.0, 16, 5)
     assert (gpu.fabric_state, gpu.nvlink_down, gpu.virtualization) == (3, 0, "none")
     unknown = [name for name in gpu.__struct_fields__ if getattr(gpu, name) is None]
-    assert unknown == ["code", "mig_devices"]
+    assert unknown == ["code", "failed", "mig_devices"]
     assert not seen.gaps
 
 
@@ -101,14 +101,14 @@ def test_a_dead_gpu_does_not_hide_the_healthy_ones(standins: StandIns) -> None:
     [
         ((0, 15, 15), 15),
         ((0, 16, 16), 16),
-        ((0, 15, 16), None),
-        ((0, 15, 0), None),
-        ((0, 0, 16), None),
+        ((0, 15, 16), 15),
+        ((0, 15, 0), 15),
+        ((0, 0, 16), 16),
         ((0, 999, 999), None),
         ((16, 16), 16),
     ],
 )
-def test_a_gpu_that_gives_no_answer_any_more_is_gone_since(
+def test_a_gpu_that_any_answer_calls_gone_is_gone(
     codes: tuple[int, ...], found: int | None
 ) -> None:
     """The one code is of a lost GPU, the other of one that waits for a reset."""

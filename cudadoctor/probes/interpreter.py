@@ -88,11 +88,12 @@ def _note_python(notes: Notes, told: Told, python: PythonLine, chosen: str) -> N
 
 
 def _is_own(host: Host, prefix: str | None) -> bool | None:
-    """Whether that environment is the one the doctor runs in; a replayed host names its own."""
-    own = getattr(host, "own_prefix", sys.prefix)
-    if not prefix or not own:
+    """Whether that environment is the one the doctor runs in; a replayed host says so itself."""
+    if hasattr(host, "own_environment"):
+        return bool(host.own_environment) if host.own_environment is not None else None
+    if not prefix:
         return None
-    return own == prefix or host.stat(own).real == host.stat(prefix).real != ""
+    return prefix == sys.prefix or host.stat(prefix).real == host.stat(sys.prefix).real != ""
 
 
 def _note_surroundings(notes: Notes, host: Host, told: Told, python: PythonLine) -> None:

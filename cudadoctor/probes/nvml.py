@@ -38,6 +38,8 @@ def read_nvml(host: Host, patience: Patience, progress: Progress = unheard) -> L
     sooner = msgspec.structs.replace(patience, start_s=patience.call_s)
     left_out: list[str] = []
     while said[-1].fatal_gpu and (left := until - time.monotonic()) > LEAST_S:
+        if str(said[-1].gpu) in left_out:
+            break  # a recording, or a child that does not do what it is asked
         left_out.append(str(said[-1].gpu))
         again = (*words, ",".join(left_out))
         said.append(asked(host, *again, patience=sooner, timeout_s=left, progress=progress))

@@ -23,6 +23,17 @@ the memory of the processor has none of its own."""
 GONE = (15, 16)
 """Lost, and waiting for a reset: said of the GPU, not of the question."""
 
+FAILING = (10, 14, 999)
+"""Timeout, corrupted infoROM, unknown error: a sick GPU or a sick driver behind a good handle."""
+VITAL = frozenset(
+    {
+        *("name", "uuid", "pci", "capability", "memory", "mig", "compute_mode", "ecc"),
+        *("ecc_uncorrected", "remap", "retired_pending", "utilization", "temperature_c"),
+    }
+)
+"""Questions that every sound GPU answers or does not support. Power, clocks and the like are not
+among them: some laptops answer those with 999 for good."""
+
 _MOST_MEMORY = 1 << 44
 _COMPUTE_MODES = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 _VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host", 4: "host"}
@@ -58,7 +69,10 @@ def gpu_from(
         else:
             _take(fields, gaps, asked, line.get("value"))
             unsupported += fields.pop("unsupported", [])
-    fields["code"] = fields.get("code") or _gone(told)
+    fields["code"] = fields.get("code") or _answered_with(GONE, told)
+    fields["failed"] = _answered_with(
+        FAILING, [line for line in told if line.get("field") in VITAL]
+    )
     gpu = Gpu(index=index, unsupported=tuple(dict.fromkeys(unsupported)), **fields)
     return gpu, tuple((name, why) for name, why in gaps if name not in fields)
 
@@ -72,9 +86,9 @@ def refusal(code: object) -> str:
     return "NVML's answer could not be read" if code == -1 else f"NVML refused it with code {code}"
 
 
-def _gone(told: list[dict[str, object]]) -> int | None:
-    """The code of a GPU that any answer calls lost or waiting for a reset."""
-    return next((code for line in told if (code := _code(line.get("code", 0))) in GONE), None)
+def _answered_with(codes: tuple[int, ...], told: list[dict[str, object]]) -> int | None:
+    """The first of these codes that a question about the GPU was answered with."""
+    return next((code for line in told if (code := _code(line.get("code", 0))) in codes), None)
 
 
 def _take(fields: Fields, gaps: list[tuple[str, str]], asked: str, value: object) -> None:

@@ -12,6 +12,7 @@ from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.pci_paths import with_surroundings
 
 BUS = "/sys/bus/pci/devices"
+BUS_KINDS = "/sys/bus"
 VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 NVSWITCH = "0680"
 _MEMORY, _MEMORY_64, _UNSET = 0x200, 0x100000, 0x20000000
@@ -32,6 +33,10 @@ def read_pci(host: Host) -> Looked:
     """All display and compute devices, and how many NVSwitches there are."""
     notes = Notes()
     listing = host.listing(BUS)
+    if host.system == "Linux" and listing.missing and _has_no_bus(host):
+        notes.fact("pci", (), BUS_KINDS)
+        notes.fact("driver.fabric.nvswitches", 0, BUS_KINDS)
+        return notes.looked()
     if host.system != "Linux" or listing.missing or listing.why:
         why = listing.why or f"{BUS} is not there"
         notes.gap("pci", why if host.system == "Linux" else "the PCI bus is read on Linux only")
@@ -49,6 +54,12 @@ def read_pci(host: Host) -> Looked:
     switches = [one for one in devices if one.vendor == "10de" and one.class_id[:4] == NVSWITCH]
     notes.fact("driver.fabric.nvswitches", len(switches), BUS)
     return notes.looked()
+
+
+def _has_no_bus(host: Host) -> bool:
+    """Whether the kernel shows its buses, and PCI is not among them: no PCI device can be there."""
+    names = host.listing(BUS_KINDS).names
+    return bool(names) and "pci" not in names
 
 
 def _device(host: Host, address: str) -> Device | None:

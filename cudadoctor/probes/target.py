@@ -139,7 +139,10 @@ def distrusted(host: Host, folder: str, python: str) -> str | None:
     if host.system == "Windows":
         return None
     trusted = _trusted_users(host)
-    for path in (folder, settings, os.path.dirname(python), python):
+    # What `.pth` files name is run at the start of the interpreter, isolated or not.
+    packages = host.glob(os.path.join(folder, "lib", "python*", "site-packages"))
+    inside = [one for path in packages for one in (os.path.dirname(path), path)]
+    for path in (folder, settings, os.path.dirname(python), python, *inside):
         stat = host.stat(path)
         link = path == python and stat.is_link  # to the Python that it was made from
         if stat.mode & 0o002:

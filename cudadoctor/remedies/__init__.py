@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         set_variables,
         unset_variables,
     )
+    from cudadoctor.remedies.search_path import off_search_path
 
 _HOMES = {
     "build": (
@@ -72,6 +73,7 @@ _HOMES = {
         "upgrade_driver",
     ),
     "interpreter": ("install_python",),
+    "search_path": ("off_search_path",),
     "kernel": (
         "load_driver",
         "reboot",
@@ -117,6 +119,7 @@ __all__ = [
     "jetson_torch",
     "leave_out",
     "load_driver",
+    "off_search_path",
     "open_modules",
     "proprietary_modules",
     "reboot",

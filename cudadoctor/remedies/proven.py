@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NEEDED = (
     "No wheel of {wanted} is known for this Python and this system, so the torch that is here "
-    "stays. Make a new environment where there is one; this one remains as it is."
+    "stays. Make a new environment with a Python that has one; this environment stays as it is."
 )
 
 

@@ -18,6 +18,7 @@ from cudadoctor.rules.signs import (
     code_path,
     driver_code,
     heard,
+    is_fenced,
     live_gpus,
     log_text,
     nvidia_pci,
@@ -75,7 +76,7 @@ def _gone(gpu: Gpu, m: Machine) -> bool:
     """999 for one GPU means a dead one, but in a job it can be one that belongs to others."""
     if gpu.code in (LOST, RESET_REQUIRED):
         return True
-    return gpu.code == UNKNOWN and not m.container.kind and not m.container.scheduler
+    return gpu.code == UNKNOWN and not is_fenced(gpu, m)
 
 
 def _only_unknown(gone: list[Gpu], code: int | None) -> bool:

@@ -12,24 +12,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cudadoctor.facts import gap_of
 from cudadoctor.rule import NotKnown, need
-from cudadoctor.rules.process import visible
+from cudadoctor.rules.process import promised_by_scheduler, visible
 from cudadoctor.rules.signs import (
     NO_LIBRARY,
-    NO_PERMISSION,
     NOT_FOUND,
     NOT_LOADED,
     SUCCESS,
-    UNKNOWN,
     answered,
     code_path,
     cpu_on_purpose,
     cuda_works,
     driver_code,
+    gpu_nodes,
     gpu_present,
+    is_fenced,
+    is_gpu_node,
     live_gpus,
     named_gpus,
     nvidia_pci,
+    only_smi_speaks,
     silent_gpus,
+    torch_fails,
     torch_works,
 )
 
@@ -43,7 +46,6 @@ _UNSUPPORTED = 3
 _JETSON_WITHOUT_NVML = frozenset({_UNSUPPORTED, NOT_FOUND, NOT_LOADED, NO_LIBRARY})
 """How NVML refuses on a Jetson, whose driver is no nvidia.ko."""
 _GIVEN_AWAY = ("vfio-pci", "pci-stub")
-_JOB_GPUS = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "LSB_GPU_ALLOC", "PBS_GPUFILE")
 _NAMES_NONE = ("", "all", "void", "none")
 """Values of NVIDIA_VISIBLE_DEVICES that promise no GPU: many images set `all`."""
 
@@ -62,7 +64,8 @@ def shortfalls(m: Machine, kb: Knowledge) -> tuple[tuple[Shortfall, ...], tuple[
     """What contradicts that this machine is healthy, and what is missing to say so."""
     if m.look == "report":
         # It need not show all that a host is asked for.
-        return _judged(SEEN_IN_REPORTS, m, kb)[0], _judged(REPORT, m, kb)[1]
+        silent = _judged((everything_answered,), m, kb)[1]
+        return _judged(SEEN_IN_REPORTS, m, kb)[0], (*silent, *_judged(REPORT, m, kb)[1])
     return _judged((*ALWAYS, *(WITH_GPU if _wants_gpu(m) else WITHOUT_GPU)), m, kb)
 
 
@@ -84,19 +87,26 @@ def _judged(
 
 def _wants_gpu(m: Machine) -> bool | None:
     """Whether an NVIDIA GPU is there or promised to this process; None if nobody knows."""
-    env = m.env or {}
-    if any(env.get(name) for name in _JOB_GPUS):
-        return True
-    if m.container.kind and env.get("NVIDIA_VISIBLE_DEVICES", "") not in _NAMES_NONE:
+    if m.torch.build in ("rocm", "xpu") and not (nvidia_pci(m) or m.gpus):
+        return False  # schedulers lend the GPUs of other vendors by the same variables
+    if _promise(m):
         return True
     present = gpu_present(m)
     if present and cpu_on_purpose(m) and not (m.gpus or m.platform.jetson or m.platform.wsl):
         # A container shows its host's bus; a virtual machine may own the GPU.
         devices = nvidia_pci(m)
-        boxed = m.container.kind and not _nodes(m)
+        boxed = m.container.kind and not gpu_nodes(m)
         if boxed or (devices and all(device.bound in _GIVEN_AWAY for device in devices)):
             return False
     return present
+
+
+def _promise(m: Machine) -> str | None:
+    """The variable by which a scheduler or a container promises an NVIDIA GPU to this process."""
+    named = (m.env or {}).get("NVIDIA_VISIBLE_DEVICES", "")
+    if m.container.kind and named not in _NAMES_NONE:
+        return "NVIDIA_VISIBLE_DEVICES"
+    return promised_by_scheduler(m)
 
 
 # --- on every host ---------------------------------------------------------------------------
@@ -193,7 +203,30 @@ def bus_was_read(m: Machine, kb: Knowledge) -> Shortfall | None:
     return None
 
 
+_VENDOR = {"rocm": "amd", "xpu": "intel"}
+
+
+def torch_fits_the_accelerator(m: Machine, kb: Knowledge) -> Shortfall | None:
+    """A build for another vendor's GPU has one there, and uses it."""
+    vendor = _VENDOR.get(m.torch.build or "")
+    if vendor is None or not m.pci:
+        return None
+    if all(device.vendor != vendor for device in m.pci):
+        what = f"torch was built for {vendor.upper()}'s GPUs, and there is none"
+        return Shortfall(what.replace("INTEL", "Intel"), "torch.build")
+    imported = m.torch.imported
+    if vendor == "amd" and imported is not None and imported.cuda_available is False:
+        return Shortfall("torch does not see the GPU", "torch.imported.cuda_available")
+    return None
+
+
 # --- with a GPU ------------------------------------------------------------------------------
+
+
+def promise_is_kept(m: Machine, kb: Knowledge) -> Shortfall | None:
+    if gpu_present(m) is False and (name := _promise(m)):
+        return Shortfall(f"{name} promises a GPU, and there is none", f"env.{name}")
+    return None
 
 
 def driver_is_known(m: Machine, kb: Knowledge) -> Shortfall | None:
@@ -219,15 +252,20 @@ def every_gpu_is_named(m: Machine, kb: Knowledge) -> Shortfall | None:
         return Shortfall(_refusal(code), code_path(m))
     gpus = _whole_list(m)
     for number, gpu in enumerate(gpus):
-        if not _answers(gpu) and not _fenced(gpu, m):
-            what = f"The driver does not describe GPU {gpu.index} (NVML: {gpu.code})"
+        if not _answers(gpu) and not is_fenced(gpu, m):
+            what = f"The driver does not report GPU {gpu.index} (NVML error {gpu.code})"
             return Shortfall(what, f"gpus.{number}.code")
         if _answers(gpu):
             need(gpu.name or gpu.uuid or gpu.bus_id, f"gpus.{number}.name")
+        if gpu.failed:
+            why = f"NVML fails with code {gpu.failed} when it is asked about GPU {gpu.index}"
+            need(None, f"gpus.{number}.failed", why)
     if gpus and not live_gpus(m):
-        return Shortfall("The driver describes no GPU", "gpus.0.code")
-    if not _has_no_nvml(m) and len(gpus) < need(nvml.count, "driver.nvml.count"):
-        return Shortfall(f"The driver names {len(gpus)} of {nvml.count} GPUs", "driver.nvml.count")
+        return Shortfall("The driver does not report any GPU", "gpus.0.code")
+    if not _has_no_nvml(m) and len(gpus) != need(nvml.count, "driver.nvml.count"):
+        return Shortfall(
+            f"NVML counts {_gpus(nvml.count or 0)} and names {len(gpus)}", "driver.nvml.count"
+        )
     return _all_promised(m, len(gpus))
 
 
@@ -263,25 +301,19 @@ def _cut_short(m: Machine) -> bool:
 
 def _refusal(code: int) -> str:
     if code == NOT_FOUND:
-        return "The driver started no GPU"
-    return f"The driver refuses to answer (NVML: {code})"
+        return "The driver did not start any GPU"
+    return f"The driver does not answer (NVML error {code})"
 
 
 def _answers(gpu: Gpu) -> bool:
     return gpu.code in (None, SUCCESS)
 
 
-def _fenced(gpu: Gpu, m: Machine) -> bool:
-    """A job or a container may be kept from the GPUs of others."""
-    boxed = m.container.kind or m.container.scheduler
-    return bool(boxed) and gpu.code in (NO_PERMISSION, UNKNOWN)
-
-
 def _all_promised(m: Machine, named: int) -> Shortfall | None:
     """Whether as many GPUs are named as the bus and the device nodes show."""
     linux = m.platform.system in (None, "Linux")
     if linux and not (m.platform.wsl or m.platform.jetson):
-        nodes = need(_nodes(m), "driver.nodes") if m.container.kind else ()
+        nodes = need(gpu_nodes(m), "driver.nodes") if m.container.kind else ()
         if named < len(nodes):
             what = "The container has more GPU device nodes than the driver names GPUs"
             return Shortfall(what, "driver.nodes")
@@ -289,7 +321,7 @@ def _all_promised(m: Machine, named: int) -> Shortfall | None:
         if silent:
             what = f"The GPU at {silent[0].address} is on the PCI bus, but the driver does not"
             return Shortfall(f"{what} report it", "pci")
-    return Shortfall("The driver names no GPU", "gpus") if not named else None
+    return Shortfall("The driver does not report any GPU", "gpus") if not named else None
 
 
 def _unreported(m: Machine) -> tuple[PciGpu, ...]:
@@ -297,26 +329,16 @@ def _unreported(m: Machine) -> tuple[PciGpu, ...]:
     need(m.pci, "pci")
     if gap_of(m, "pci"):
         need(None, "pci")
-    fenced = sum(node.errno == _EPERM for node in m.driver.nodes or () if _is_gpu_node(node.path))
+    fenced = sum(node.errno == _EPERM for node in m.driver.nodes or () if is_gpu_node(node.path))
     silent = silent_gpus(m)
     return silent if len(silent) > (m.driver.excluded or 0) + fenced else ()
-
-
-def _nodes(m: Machine) -> tuple[str, ...] | None:
-    """The device nodes of GPUs that this process may open; None if they are not known."""
-    if m.driver.nodes is None:
-        return None
-    paths = (node.path for node in m.driver.nodes if node.errno in (None, 0))
-    return tuple(path for path in paths if _is_gpu_node(path))
-
-
-def _is_gpu_node(path: str) -> bool:
-    return path.removeprefix("/dev/nvidia").isdigit()
 
 
 def cuda_starts(m: Machine, kb: Knowledge) -> Shortfall | None:
     libcuda = m.driver.libcuda
     if libcuda.loads is False:
+        if only_smi_speaks(m) and not torch_fails(m):
+            need(None, "driver.libcuda.code", "libcuda cannot be loaded")  # smi may be a wrapper
         return Shortfall("libcuda cannot be loaded", "driver.libcuda.why")
     code = need(libcuda.code, "driver.libcuda.code")
     return (
@@ -336,7 +358,14 @@ def cuda_counts_them_all(m: Machine, kb: Knowledge) -> Shortfall | None:
     fewest, most = _may_be_seen(m)
     if fewest <= count <= most:
         return None
-    return Shortfall(f"CUDA counts {count} GPUs, the driver {most}", "driver.libcuda.count")
+    by = "the driver names"
+    if (m.env or {}).get("CUDA_VISIBLE_DEVICES") is not None:
+        by = "CUDA_VISIBLE_DEVICES allows"
+    return Shortfall(f"CUDA counts {_gpus(count)}, and {by} {most}", "driver.libcuda.count")
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def _may_be_seen(m: Machine) -> tuple[int, int]:
@@ -388,10 +417,12 @@ def torch_sees_the_gpus(m: Machine, kb: Knowledge) -> Shortfall | None:
     if not need(imported.cuda_available, "torch.imported.cuda_available"):
         shown = "cuda_error" if imported.cuda_error else "cuda_available"
         return Shortfall("torch does not see the GPU", f"torch.imported.{shown}")
+    if imported.cuda_error and m.look != "report":
+        return Shortfall("CUDA fails in torch", "torch.imported.cuda_error")
     count = need(imported.device_count, "torch.imported.device_count")
     counted = m.driver.libcuda.count if m.look != "report" else None
     if not count or (counted is not None and count != counted):
-        what = f"torch counts {count} GPUs, CUDA {counted}"
+        what = f"torch counts {_gpus(count)}" + (f", CUDA {counted}" if counted else "")
         return Shortfall(what, "torch.imported.device_count")
     return None
 
@@ -439,8 +470,9 @@ ALWAYS: tuple[Requirement, ...] = (
     training_step_passed,
     torch_is_known,
 )
-WITHOUT_GPU: tuple[Requirement, ...] = (bus_was_read,)
+WITHOUT_GPU: tuple[Requirement, ...] = (bus_was_read, torch_fits_the_accelerator)
 WITH_GPU: tuple[Requirement, ...] = (
+    promise_is_kept,
     driver_is_known,
     torch_sees_the_gpus,
     cuda_starts,
@@ -454,5 +486,6 @@ SEEN_IN_REPORTS: tuple[Requirement, ...] = (
     training_step_passed,
     torch_sees_the_gpus,
     driver_answers,
+    cuda_counts_them_all,
 )
 REPORT: tuple[Requirement, ...] = (torch_used_a_gpu, nobody_complains)

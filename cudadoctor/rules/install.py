@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from cudadoctor.builds import best_build
-from cudadoctor.dialects.address import interpreter
 from cudadoctor.findings import Confidence, Severity
 from cudadoctor.remedies import (
     by_hand,
@@ -351,6 +350,8 @@ def wrong_interpreter(m: Machine, kb: Knowledge) -> Found | None:
     if m.python.chosen_by in ("--python", "own"):
         return None  # It was named by its path: what PATH holds is beside the point.
     missed = m.look == "report" and m.torch.installed is False
+    from cudadoctor.dialects.address import interpreter
+
     text = f"Install with `{interpreter(acting(m))} -m pip install`."
     return Found(
         evidence=("python.executable", "python.pip_python"),

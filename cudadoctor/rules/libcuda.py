@@ -9,10 +9,10 @@ from cudadoctor.remedies import (
     by_hand,
     device_groups,
     grant_gpu,
+    off_search_path,
     reload_uvm,
     unset_variables,
 )
-from cudadoctor.remedies.search_path import off_search_path
 from cudadoctor.rule import Found, need, rule
 from cudadoctor.rules.signs import (
     MISMATCH,

@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand, reinstall_torch, unset_variables
-from cudadoctor.remedies.search_path import off_search_path
+from cudadoctor.remedies import by_hand, off_search_path, reinstall_torch, unset_variables
 from cudadoctor.rule import need
 from cudadoctor.rules.pins import version_of
 from cudadoctor.rules.signs import cuda_works

@@ -68,6 +68,8 @@ def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
         return "/dev/dxg is missing", "container.dxg", True
     if m.container.wsl_libs is False and wanted and not started(m):
         return "Windows mounts no NVIDIA libraries into it", "container.wsl_libs", True
+    if m.container.wsl_libs and m.driver.libcuda.loads is False and wanted:
+        return "the loader does not find the libcuda of Windows", "driver.libcuda.why", True
     dead = m.driver.libcuda.code not in (0, 34, None) and m.driver.libcuda.clean_code != 0
     if dead and "/compat" not in path:
         return f"cuInit answers {m.driver.libcuda.code}", "driver.libcuda.code", False

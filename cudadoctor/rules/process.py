@@ -52,6 +52,19 @@ _COUNTS = ("SLURM_GPUS", "SLURM_GPUS_ON_NODE")
 _JOBS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID")
 
 
+def promised_by_scheduler(m: Machine) -> str | None:
+    """The variable by which a scheduler says that it gave this job GPUs; None if none does."""
+    return next(
+        (
+            name
+            for names in _JOB.values()
+            for name in names
+            if (m.env or {}).get(name, "") not in (("", "0") if name in _COUNTS else ("",))
+        ),
+        None,
+    )
+
+
 def visible(m: Machine) -> Visible | None:
     """What CUDA_VISIBLE_DEVICES leaves; None where it is not set or the GPUs are not known."""
     value = (m.env or {}).get(_NAME)
@@ -155,8 +168,7 @@ def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
     env = need(m.env, "env")
     if m.look == "report" and _NAME not in env:
         return None  # A report shows a few variables, not all.
-    none = {name: ("", "0") if name in _COUNTS else ("",) for name in _JOB[scheduler]}
-    given = any(env.get(name, "") not in empty for name, empty in none.items())
+    given = promised_by_scheduler(m) is not None
     hidden = env.get(_NAME, "").strip() in ("", "NoDevFiles", "-1")
     if given or not hidden:
         return None

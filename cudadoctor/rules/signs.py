@@ -94,7 +94,7 @@ def only_smi_speaks(m: Machine) -> bool:
 
 def cuda_works(m: Machine) -> bool:
     """Whether CUDA reached a GPU in this environment: libcuda counted one, or torch used one."""
-    if torch_works(m) and m.torch.build != "rocm":  # ROCm answers by the same functions
+    if torch_works(m):
         return True
     return m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
 
@@ -106,6 +106,29 @@ def _passed(m: Machine) -> bool:
 def live_gpus(m: Machine) -> tuple[Gpu, ...]:
     """The GPUs that the driver named without an error."""
     return tuple(gpu for gpu in m.gpus or () if gpu.code in (None, SUCCESS))
+
+
+def gpu_nodes(m: Machine) -> tuple[str, ...] | None:
+    """The device nodes of GPUs that this process may open; None if they are not known."""
+    if m.driver.nodes is None:
+        return None
+    paths = (node.path for node in m.driver.nodes if node.errno in (None, 0))
+    return tuple(path for path in paths if is_gpu_node(path))
+
+
+def is_gpu_node(path: str) -> bool:
+    return path.removeprefix("/dev/nvidia").isdigit()
+
+
+def is_fenced(gpu: Gpu, m: Machine) -> bool:
+    """Whether a job or a container keeps this process from that GPU of others.
+
+    Then its handle is refused, and there are no more openable nodes than GPUs that answer.
+    """
+    if not (m.container.kind or m.container.scheduler) or gpu.code not in (NO_PERMISSION, UNKNOWN):
+        return False
+    nodes = gpu_nodes(m)
+    return nodes is None or len(nodes) <= len(live_gpus(m))
 
 
 def named_gpus(m: Machine) -> tuple[Gpu, ...]:
@@ -157,6 +180,8 @@ def wait_for_table(m: Machine) -> None:
 
 def started(m: Machine) -> bool:
     """Whether at least one GPU was started by the driver."""
+    if m.torch.build == "rocm" and not m.driver.libcuda.count:
+        return bool(named_gpus(m))  # ROCm answers by the functions that CUDA has
     return bool(named_gpus(m)) or cuda_works(m)
 
 

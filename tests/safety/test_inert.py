@@ -100,7 +100,7 @@ def check_script(judged: checkup.Judged) -> None:
         known |= {
             words.variable(*one) for step in judged.plan.steps for one in step.variables.items()
         }
-        known |= {"", *words.start(text)}
+        known |= {"", *words.start(text), *words.start(text, apart=True)}
         strange = [one for one in text.split("\n") if not one.startswith("#") and one not in known]
         assert not strange
 
