@@ -21,6 +21,10 @@ _FILES = (
 """Settings that may name a file beside the user, which a child elsewhere would not find."""
 
 
+_SYSTEM = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"})
+"""Folders of programs that stay on PATH for somebody who stands in them."""
+
+
 def here() -> str:
     """The current folder, "" if it was deleted."""
     try:
@@ -35,12 +39,17 @@ def nowhere() -> str:
 
 
 def folders(path: str, *, windows: bool = os.name == "nt") -> tuple[str, ...]:
-    """The folders of a PATH without those that depend on where one stands: "", ".", bin."""
+    """The folders of a PATH without those that lead to where one stands: "", ".", bin."""
     if windows:
         from ntpath import isabs
     else:
         from posixpath import isabs
-    return tuple(one for one in path.split(";" if windows else ":") if isabs(one))
+    found = tuple(one for one in path.split(";" if windows else ":") if isabs(one))
+    user = here()
+    if not user or user in _SYSTEM or os.path.realpath(user) in _SYSTEM:
+        return found
+    real = os.path.realpath(user)
+    return tuple(one for one in found if os.path.realpath(one) != real)
 
 
 def examined(env: Mapping[str, str], cwd: str) -> dict[str, str]:

@@ -99,7 +99,7 @@ def _filled(text: str, values: dict[str, str]) -> str:
 def _text(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return ", ".join(_text(one) for one in value)
-    return str(value)
+    return str(value).replace("`", "'")  # our sentences mark code by it
 
 
 def _evidence(path: str, machine: Machine) -> Evidence:

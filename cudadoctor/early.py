@@ -142,4 +142,15 @@ def _remove(path: str) -> None:
     except OSError:
         import shutil
 
-        shutil.rmtree(path, ignore_errors=True)
+        if not _is_mounted_below(path):
+            with contextlib.suppress(RecursionError):  # a tree as deep as Python's own stack
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_mounted_below(path: str) -> bool:
+    """Whether another file system, or another part of this one, begins inside: it is not ours."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+            return any(f" {os.path.realpath(path)}/" in line for line in mounts)
+    except OSError:
+        return False

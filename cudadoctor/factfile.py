@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, get_args, get_origin
 
@@ -22,6 +23,11 @@ MOST_DEPTH = 40
 _TOO_MANY = f"A list in a facts document may have {MOST_IN_ONE} entries at most"
 _TOO_DEEP = f"A facts document may be nested {MOST_DEPTH} deep at most"
 _LONGEST_VERSION = 200
+_MOST_DIGITS = 40
+_ENDLESS = re.compile(r"\d{41,}")
+"""More digits in a row than any version, size or identifier has."""
+_MOST_GPUS = 256
+_LONGEST_NAME = 256
 _LARGEST = 1 << 63
 """What no JSON reader that keeps to 64 bits can hold."""
 
@@ -108,7 +114,8 @@ def from_document(data: Any) -> Machine:
     """The same from the document's plain data: facts, or a check that holds them."""
     if not isinstance(data, dict):
         raise FactsError("This is no facts document: it is not a JSON object")
-    _measure(data)
+    if _measure(data):
+        data = _shortened(data)
     if isinstance(data.get("facts"), dict) and "verdict" in data:
         data = data["facts"]
     for name in ("symptoms", "installs"):
@@ -119,6 +126,11 @@ def from_document(data: Any) -> Machine:
     unknown: list[str] = []
     kept = _known(Machine, data, "", unknown)
     machine = from_plain(kept)
+    if max(len(machine.gpus or ()), len(machine.pci or ())) > _MOST_GPUS:
+        raise FactsError(f"A facts document may list {_MOST_GPUS} GPUs at most")
+    own = machine.identity
+    if max(len(name or "") for name in (own.user, own.home, own.host)) > _LONGEST_NAME:
+        raise FactsError(f"A name in a facts document may have {_LONGEST_NAME} characters at most")
     if not unknown:
         return machine
     newer = " of a newer cudadoctor" if machine.schema > SCHEMA else ""
@@ -129,8 +141,21 @@ def from_document(data: Any) -> Machine:
     return msgspec.structs.replace(machine, gaps=machine.gaps + gaps)
 
 
-def _measure(data: Any) -> None:
-    """Raises FactsError for a document that no machine can be behind: too much, too deep."""
+def _shortened(data: Any) -> Any:
+    """The data with no more digits in a row than anything has: int() refuses 4,301 of them."""
+    if isinstance(data, str):
+        return _ENDLESS.sub(lambda digits: digits[0][:_MOST_DIGITS], data)
+    if isinstance(data, dict):
+        return {_shortened(key): _shortened(value) for key, value in data.items()}
+    return [_shortened(one) for one in data] if isinstance(data, list) else data
+
+
+def _measure(data: Any) -> bool:
+    """Whether some text holds endless digits.
+
+    Raises FactsError for a document that no machine can be behind: too much, too deep.
+    """
+    endless = False
     values, level, depth = 0, [data], 0
     while level:
         depth += 1
@@ -142,12 +167,15 @@ def _measure(data: Any) -> None:
                 if len(one) > MOST_IN_ONE:
                     raise FactsError(_TOO_MANY)
                 below += one.values() if isinstance(one, dict) else one
+            elif isinstance(one, str):
+                endless = endless or _ENDLESS.search(one) is not None
             elif isinstance(one, (int, float)) and not -_LARGEST <= one < _LARGEST:
                 raise FactsError("This facts document holds a number that is out of range")
         values += len(below)
         if values > MOST_VALUES:
             raise FactsError(f"A facts document may hold {MOST_VALUES} values at most")
         level = below
+    return endless
 
 
 def _plain(value: object) -> str:

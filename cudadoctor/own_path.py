@@ -37,6 +37,6 @@ def _ours() -> set[str]:
 
 def _absolute(folder: str) -> str:
     try:
-        return os.path.abspath(folder)
+        return os.path.realpath(folder)
     except OSError:
         return folder  # the working folder is gone

@@ -105,6 +105,8 @@ class Redactor:
     # --- what stands for it -------------------------------------------------------------------
 
     def _valued(self, key: str, value: str) -> str:
+        if key in ("url", "extra", "find_links") and "://" in value:
+            value = re.sub(r"[?#;].*", "", value)  # an index needs none of it, but for a secret
         if not key.isupper() or not value:
             return telltale.SECRET if value and key in telltale.SECRET_KEYS else self.text(value)
         held = telltale.held_by(key)

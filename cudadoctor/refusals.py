@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
 
+from cudadoctor.versions import whole
+
 if TYPE_CHECKING:
     from cudadoctor.demand import Demand, Drive
     from cudadoctor.knowledge import Knowledge, TorchBuild
@@ -148,8 +150,7 @@ def served(
 
 def _number(code: str) -> int:
     """The architecture of a code as a number: 86 for sm_86, 90 for sm_90a."""
-    digits = "".join(letter for letter in code.partition("_")[2] if letter.isdigit())
-    return int(digits or 0)
+    return whole(code.partition("_")[2].rstrip("abcdef")) or 0
 
 
 def runs(cuda: Version, demand: Demand, knowledge: Knowledge) -> bool:

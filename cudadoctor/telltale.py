@@ -92,7 +92,7 @@ TOKEN = Sign(
             "akia",
         ),
         *("asia", "eyj", "glpat-", "pypi-", "xox", "nvapi-", "aiza", "ya29.", "npm_", "api_org_"),
-        *("dckr_pat_", "wandb_v1_", "/t/", "bearer ", "basic ", "x-amz-"),
+        *("dckr_pat_", "wandb_v1_", "/t/", "cloudsmith", "bearer ", "basic ", "x-amz-"),
     ),
     pattern=r"""(?x)
     (?<![A-Za-z0-9])(?:
@@ -102,7 +102,7 @@ TOKEN = Sign(
     | eyJ[\w-]{10,}\.[\w-]{10,}(?:\.[\w-]*)? | xox[abeprs]-[\w-]{10,} | nvapi-[\w-]{16,}
     | AIza[\w-]{30,} | ya29\.[\w-]{16,} | npm_[A-Za-z0-9]{20,} | dckr_pat_[\w-]{16,}
     | wandb_v1_\w{16,} )
-    | (?<=/t/)[\w-]{8,}(?=/)
+    | (?<=/t/)[\w-]{8,}(?=/) | (?<=dl\.cloudsmith\.io/)(?!public/|basic/)[\w-]{8,}(?=/)
     | (?i:(?<=bearer\ )|(?<=basic\ ))(?=[^\s"'<]*[0-9A-Z=])[A-Za-z0-9+/=._~-]{8,}
     | (?i:(?<=X-Amz-Credential=)|(?<=X-Amz-Signature=))[^&\s"'<>]+
     """,

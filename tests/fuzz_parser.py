@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,7 +43,8 @@ def check(value: object) -> None:
         value = assembled([value])
     if isinstance(value, Machine):
         written = factfile.dumps(value)
-        assert _told(factfile.dumps(factfile.loads(written))) == _told(written)
+        short = re.sub(r"\d{41,}", lambda digits: digits[0][:40], written)  # as documents are read
+        assert _told(factfile.dumps(factfile.loads(written))) == _told(short)
     elif isinstance(value, Section):
         plain = msgspec.json.decode(factfile.compact(value))
         again = msgspec.convert(plain, type(value), dec_hook=_versions, str_keys=True)

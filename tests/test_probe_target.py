@@ -408,3 +408,26 @@ def test_the_shop_of_windows_under_the_name_of_python_is_no_python(
     assert pick().executable == str(real)
     program(shop)
     assert pick().executable == str(shop)
+
+
+def test_a_venv_that_is_a_link_is_passed_over(empty: Path, tmp_path: Path) -> None:
+    environment(empty)
+    (empty / ".venv").rename(tmp_path / "elsewhere")
+    (empty / ".venv").symlink_to(tmp_path / "elsewhere")
+    assert "it is a link" in pick("/own/bin/python").passed_over[0]
+
+
+def test_no_venv_is_taken_where_everybody_may_put_another(empty: Path) -> None:
+    environment(empty)
+    empty.chmod(0o777)
+    assert f"everybody can write to {empty}" in pick("/own/bin/python").passed_over[0]
+    empty.chmod(0o1777)
+    assert pick("/own/bin/python").by == "./.venv"
+
+
+def test_packages_that_everybody_can_write_to_are_not_started(empty: Path) -> None:
+    environment(empty)
+    packages = empty / ".venv" / "lib" / "python3.12" / "site-packages"
+    packages.mkdir(parents=True)
+    packages.chmod(0o777)
+    assert f"everybody can write to {packages}" in pick("/own/bin/python").passed_over[0]

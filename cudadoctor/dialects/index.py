@@ -10,7 +10,7 @@ import msgspec
 
 from cudadoctor.builds import platform_of
 from cudadoctor.facts import Index
-from cudadoctor.telltale import bare
+from cudadoctor.telltale import TOKEN, bare, compiled
 
 if TYPE_CHECKING:
     from cudadoctor.facts import Machine
@@ -194,7 +194,17 @@ def _variant_of(url: str) -> str | None:
 
 
 def _has_credentials(url: str) -> bool:
-    return bare(url) != url
+    return bare(url) != url or _address(url) is None
+
+
+_BEYOND_AN_ADDRESS = re.compile(r"[?#;@\s]")
+
+
+def _address(url: str) -> str | None:
+    """The URL without user and password; None if what is left may hold a secret still."""
+    plain = bare(url)
+    sound = re.match(r"(?:https?|file)://[^/]", plain) and not _BEYOND_AN_ADDRESS.search(plain)
+    return plain if sound and not compiled(TOKEN.pattern).search(f"{plain}/") else None
 
 
 def _without_password(found: Source, configured: Index, tool: str) -> Source:
@@ -204,13 +214,17 @@ def _without_password(found: Source, configured: Index, tool: str) -> Source:
     """
     if found.index is None or not _has_credentials(found.index):
         return found
-    index = bare(found.index)
+    index = _address(found.index)
     if tool != "docker" and _read_by(tool, configured):
-        if found.index == configured.url:
+        if found.index == configured.url or index is None:
             return msgspec.structs.replace(found, index=None)
         if tool == "pip":  # --index-url would take the place of the setting, password and all
             return msgspec.structs.replace(found, index=None, extra=index)
         return msgspec.structs.replace(found, index=index)
+    if index is None:
+        note = f"The address of your index ({host_of(found.index)}) holds a secret and is not "
+        note += "written out: name it in the settings of the tool."
+        return msgspec.structs.replace(found, index=None, note=note)
     note = f"The password for {host_of(index)} is not written out: put it into ~/.netrc, which pip "
     note += "and uv read."
     note = f"{note} {found.note}" if found.note else note

@@ -24,6 +24,10 @@ _INSIDE = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe", "pyt
 BESIDE = "./.venv"
 
 
+_STICKY = 0o1000
+"""In such a folder only the owner of an entry can put another in its place."""
+
+
 class UsageError(ValueError):
     """Wrong usage of --python; its text is the one sentence for the user."""
 
@@ -138,13 +142,20 @@ def distrusted(host: Host, folder: str, python: str) -> str | None:
         return "it is not a virtual environment (it has no pyvenv.cfg)"
     if host.system == "Windows":
         return None
+    around = host.stat(os.path.dirname(folder))
+    if around.mode & 0o002 and not around.mode & _STICKY:
+        return f"everybody can write to {os.path.dirname(folder)}"
+    if host.stat(folder).is_link:
+        return "it is a link"
     trusted = _trusted_users(host)
+    beside = os.path.join(os.path.dirname(folder), "")
     # What `.pth` files name is run at the start of the interpreter, isolated or not.
     packages = host.glob(os.path.join(folder, "lib", "python*", "site-packages"))
     inside = [one for path in packages for one in (os.path.dirname(path), path)]
     for path in (folder, settings, os.path.dirname(python), python, *inside):
         stat = host.stat(path)
-        link = path == python and stat.is_link  # to the Python that it was made from
+        # A link to the Python that it was made from; what lies beside the user is no such Python.
+        link = path == python and stat.is_link and not stat.real.startswith(beside)
         if stat.mode & 0o002:
             return f"everybody can write to {path}"
         if trusted is None or link:

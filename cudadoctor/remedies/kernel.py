@@ -62,7 +62,7 @@ def reboot(m: Machine) -> tuple[Remedy, ...]:
 
 
 def reload_uvm(m: Machine) -> tuple[Remedy, ...]:
-    """Make the device nodes of nvidia_uvm, which loads it; anew where they open and CUDA fails."""
+    """Create the device nodes of nvidia_uvm; reload it if they open and CUDA fails."""
     if side_of(m) in ("wsl", "jetson", "macos", "windows"):
         return ()
     commands: tuple[tuple[str, ...], ...] = (("nvidia-modprobe", "-u", "-c", "0"),)
@@ -73,7 +73,7 @@ def reload_uvm(m: Machine) -> tuple[Remedy, ...]:
     commands = (("modprobe", "-r", "nvidia_uvm"), ("modprobe", "nvidia_uvm"), *commands)
     note = "End all CUDA programs first; where the module is in use, `fuser -v /dev/nvidia-uvm` "
     note += "names the process that holds it."
-    return (_root("reload-uvm", "Load the nvidia_uvm module anew", m, commands, note=note),)
+    return (_root("reload-uvm", "Reload the nvidia_uvm module", m, commands, note=note),)
 
 
 def reset_gpu(m: Machine, index: int) -> tuple[Remedy, ...]:

@@ -77,7 +77,11 @@ class Posix:
         if apart and '"$PYTHON"' in body:
             lines.append('case $PYTHON in /*) ;; */*) PYTHON="$PWD/$PYTHON" ;; esac')
         if apart:
-            lines += ["", comment(_EMPTY), 'HERE="$PWD"; empty="$(mktemp -d)"']
+            lines += [
+                "",
+                comment(_EMPTY),
+                'HERE="$PWD"; cd /; empty="$(mktemp -d)"; [ -n "$empty" ]',
+            ]
             lines.append("""trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty\"""")
         return (*lines, *self.newlines(body))
 
@@ -142,7 +146,11 @@ class Fish:
         if apart and "$PYTHON" in body:
             lines.append("switch $PYTHON; case '/*'; case '*/*'; set PYTHON $PWD/$PYTHON; end")
         if apart:
-            lines += ["", comment(_EMPTY), "set HERE $PWD; set empty (mktemp -d); or exit $status"]
+            lines += [
+                "",
+                comment(_EMPTY),
+                "set HERE $PWD; cd /; set empty (mktemp -d); or exit $status",
+            ]
             lines.append("function leave --on-event fish_exit; cd /; rmdir $empty; end")
             lines.append("cd $empty; or exit $status")
         return tuple(lines)

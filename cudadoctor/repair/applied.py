@@ -42,6 +42,11 @@ except OSError as error:
 kills it where the doctor is killed."""
 
 
+def private(path: str, flags: int) -> int:
+    """Opens a file that only its owner reads: package managers print the addresses of indexes."""
+    return os.open(path, flags, 0o600)
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """How a command ended. code: None where it was ended for its silence. tail: its last lines."""
 
@@ -63,7 +68,7 @@ class Command:
         waits = os.name == "posix"
         cwd = os.path.dirname(os.path.abspath(log))
         words = (sys.executable, "-I", "-S", "-B", "-c", _WAITING, str(os.getpid()), *argv)
-        with open(log, "ab") as file:
+        with open(log, "ab", opener=private) as file:
             self.child = subprocess.Popen(
                 words if waits else argv,
                 stdin=subprocess.PIPE if waits else subprocess.DEVNULL,

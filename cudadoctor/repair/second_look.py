@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from cudadoctor.repair.applied import POLL_S, changed, end_group
+from cudadoctor.repair.applied import POLL_S, changed, end_group, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,7 +41,10 @@ def check(
     argv = [sys.executable, "-I", "-B", "-c", _START, path, "check", *look]
     variables = {name: value for task in begun.tasks for name, value in task.variables.items()}
     answer = os.path.join(folder, "check.json")
-    with open(answer, "wb") as out, open(os.path.join(folder, "log.txt"), "ab") as log:
+    with (
+        open(answer, "wb") as out,
+        open(os.path.join(folder, "log.txt"), "ab", opener=private) as log,
+    ):
         child = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,

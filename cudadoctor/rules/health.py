@@ -198,7 +198,7 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:
     """A call into the driver did not return within a minute, which no healthy GPU needs.
 
     Without persistence mode the first call starts every GPU and can take half a minute on a machine
-    with eight, so slowness alone is no fault, and `check --fast` draws no conclusion from it. A
+    with eight, so slowness alone is not a fault, and `check --fast` draws no conclusion from it. A
     driver that has started has no such excuse: a later call has ten seconds, and where it is about
     one GPU, that GPU is named. A GPU that stopped answering its firmware (Xid 119, 120), a reset
     under way or a process stuck in the kernel (state D) make calls that never return; such a
@@ -223,7 +223,7 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(where, "driver.stuck", "driver.xids") if proof else (where,),
         values={"call": call} if gpu is None else {"call": call, "gpu": _shown(m, gpu)},
-        title=None if gpu is None else "GPU {gpu} hangs: {call} gives no answer",
+        title=None if gpu is None else "GPU {gpu} hangs: {call} does not return",
         why=_AFTER_THE_START if later else None,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
         remedies=reboot(m),

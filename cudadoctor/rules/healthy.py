@@ -44,7 +44,7 @@ _EPERM = 1
 """What opening a device node says to a process that the device rules of its job keep out."""
 _UNSUPPORTED = 3
 _JETSON_WITHOUT_NVML = frozenset({_UNSUPPORTED, NOT_FOUND, NOT_LOADED, NO_LIBRARY})
-"""How NVML refuses on a Jetson, whose driver is no nvidia.ko."""
+"""How NVML refuses on a Jetson, whose driver is not nvidia.ko."""
 _GIVEN_AWAY = ("vfio-pci", "pci-stub")
 _NAMES_NONE = ("", "all", "void", "none")
 """Values of NVIDIA_VISIBLE_DEVICES that promise no GPU: many images set `all`."""

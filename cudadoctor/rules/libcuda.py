@@ -154,8 +154,8 @@ def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
     boot a missing node is normal: the first CUDA program makes it, so only a failing cuInit counts.
 
     Cured by loading the module. Where it is loaded, its node opens and CUDA fails all the same,
-    mostly after a suspend, this is not said: there loading it anew helps, and for good the option
-    NVreg_PreserveVideoMemoryAllocations=1 with the services nvidia-suspend and nvidia-resume.
+    mostly after a suspend, the cause is another: reload the module. To keep it working, set
+    NVreg_PreserveVideoMemoryAllocations=1 and enable nvidia-suspend and nvidia-resume.
     """
     libcuda = m.driver.libcuda
     if m.platform.wsl or m.platform.jetson or m.platform.system in ("Windows", "Darwin"):

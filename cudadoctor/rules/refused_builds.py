@@ -31,6 +31,7 @@ from cudadoctor.rules.asked_index import (
     without_local,
 )
 from cudadoctor.rules.weighed_guesses import Guess, builds_asked, guesses_of
+from cudadoctor.versions import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -250,7 +251,7 @@ _MOST_VARIANTS = 6
 
 def _number(variant: str) -> int:
     """cu92 -> 92, cu118 -> 118, cu100 -> 100, others 0."""
-    return int(variant[2:]) if variant[2:].isdigit() else 0
+    return whole(variant[2:]) or 0
 
 
 # --- weighing ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 #
 
 # In an empty folder: Python would run a pip.py of the one that you are in.
-set HERE $PWD; set empty (mktemp -d); or exit $status
+set HERE $PWD; cd /; set empty (mktemp -d); or exit $status
 function leave --on-event fish_exit; cd /; rmdir $empty; end
 cd $empty; or exit $status
 

@@ -8,7 +8,7 @@
 set -eu
 
 # In an empty folder: Python would run a pip.py of the one that you are in.
-HERE="$PWD"; empty="$(mktemp -d)"
+HERE="$PWD"; cd /; empty="$(mktemp -d)"; [ -n "$empty" ]
 trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
 
 # 1. Install the cu126 build of torch 2.14.1 [changes this environment]

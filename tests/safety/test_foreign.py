@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import forged
 import pytest
 from imports_read import modules
+from markdown_it import MarkdownIt
 from scenario_reader import HERE
 
 from cudadoctor import checkup, factfile, knowledge, recorded, replay, saved
@@ -256,7 +258,7 @@ SENTENCES = {
     "number": ('{"schema": 1, "date": 1' + "0" * 30 + "}", "out of range"),
     "version": ('{"schema": 1, "torch": {"version": {"reported": {}}}}', "version as text"),
     "driver": ('{"schema": 1, "driver": {"kernel": [535]}}', "version as text"),
-    "long": (json.dumps({"schema": 1, "torch": {"version": "1" * 4000}}), "version as text"),
+    "long": (json.dumps({"schema": 1, "torch": {"version": "1." * 300 + "1"}}), "version as text"),
 }
 
 
@@ -326,3 +328,42 @@ def test_only_the_boundary_makes_words() -> None:
         text = path.read_text()
         assert "ours(" not in text, path
         assert "typed(" not in text, path
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("torch", "archs"), ["sm_²"]),
+        (("torch", "archs"), ["sm_" + "9" * 5000]),
+        (("driver", "log"), ["NVRM: supported through the NVIDIA " + "9" * 5000 + ".xx Legacy"]),
+        (("torch", "requires"), ["nvidia-cudnn-cu13==" + "9" * 5000]),
+        (("torch", "requires"), ['numpy; python_full_version < "3.' + "9" * 5000 + '"']),
+        (("identity", "user"), "sm_90 " * 40),
+    ],
+)
+def test_no_number_or_name_of_a_document_ends_the_doctor(
+    path: tuple[str, str], value: object
+) -> None:
+    base = json.loads((HERE / "machines" / "rtx4090-linux.json").read_text())
+    base[path[0]][path[1]] = value
+    judged = checkup.judge(foreign(factfile.from_document(base)))
+    checkup.report(judged)
+
+
+def test_no_page_mentions_anybody() -> None:
+    base = document()
+    base["torch"] = {"installed": True}
+    base["python"]["shadows"] = ["\\`@somebody\\`@somebody"]
+    shown = checkup.report(checkup.judge(foreign(factfile.from_document(base))))
+    html = MarkdownIt("commonmark").render(markdown.report(checkup.shareable(shown)))
+    assert "@somebody" in html
+    assert "@somebody" not in re.sub(r"<code[^>]*>.*?</code>", "", html, flags=re.S)
+
+
+def test_a_list_of_gpus_and_a_name_have_limits() -> None:
+    base = document()
+    base["gpus"] = [{"index": number} for number in range(257)]
+    with pytest.raises(factfile.FactsError, match="256 GPUs"):
+        factfile.from_document(base)
+    with pytest.raises(factfile.FactsError, match="256 characters"):
+        factfile.from_document(document() | {"identity": {"user": "a" * 257}})
