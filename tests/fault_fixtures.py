@@ -99,7 +99,7 @@ def unexplained(looked: Looked) -> list[str]:
     machine = assembled([looked])
     paths = [*_OF_THE_DRIVER]
     for place, gpu in enumerate(machine.gpus or ()):
-        names = {*gpu.__struct_fields__} - {"code", "unsupported", *gpu.unsupported}
+        names = {*gpu.__struct_fields__} - {"code", "failed", "unsupported", *gpu.unsupported}
         names -= set() if gpu.mig else {"mig_devices"}
         paths += [f"gpus.{place}.{name}" for name in sorted(names)]
     for place, _ in enumerate(machine.driver.pairs or ()):

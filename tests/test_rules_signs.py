@@ -143,9 +143,24 @@ def test_without_a_library_nvidia_smi_counts_and_then_its_absence(
     assert driver_code(factfile.from_plain(plain)) == code
 
 
-@pytest.mark.parametrize(("look", "present"), [("full", False), ("fast", False), ("report", None)])
-def test_what_a_report_does_not_show_may_be_there(look: str, present: bool | None) -> None:
-    unseen = {"look": look, "driver": {"loaded": False, "nvml": {"loads": False}}}
+@pytest.mark.parametrize(
+    ("look", "system", "present"),
+    [
+        ("full", "Linux", None),
+        ("fast", "Linux", None),
+        ("fast", "Windows", False),
+        ("report", "Windows", None),
+        ("report", "Linux", None),
+    ],
+)
+def test_what_was_not_seen_on_the_bus_may_be_there(
+    look: str, system: str, present: bool | None
+) -> None:
+    unseen = {
+        "look": look,
+        "platform": {"system": system},
+        "driver": {"loaded": False, "nvml": {"loads": False}},
+    }
     machine = machine_like("cpu-linux", unseen, ("pci", "driver.nvml.code"))
     assert gpu_present(machine) is present
 
