@@ -237,7 +237,7 @@ _USER_NAME = r"(USER|LOGNAME|USERNAME|SUDO_USER|SLURM_JOB_(USER|ACCOUNT)|PBS_O_L
 
 _COMMAND_NAME = r"CC|CXX|CPP|CUDACXX|CUDAHOSTCXX|NVCC|NVCC_CCBIN|\w*FLAGS"
 _DEFINED = r"(?s)((?:-D|/D|--define-macro=)?['\"]?\w+=)(?!\d{0,7}$).+"
-"""-DNAME=value of a compiler, or NAME=value before it: a number is no secret."""
+"""-DNAME=value of a compiler, or NAME=value before it: a number is not a secret."""
 
 
 def _hidden(word: str) -> str:

@@ -1,7 +1,7 @@
 """The training step: torch imported once in the examined interpreter, then proven in stages.
 
 The child is started with `python -c` in the user's own environment, and in a folder of the
-doctor's: a torch.py or a numpy.py beside the user is told from its name, and never run. It writes
+doctor's: a torch.py or a numpy.py beside the user is reported by its name, and never run. It writes
 to the scratch folder only.
 
 The tests have no GPU: what only a GPU runs (its share of memory, NCCL, formats by generation) is
