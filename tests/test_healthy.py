@@ -308,6 +308,27 @@ SOUND: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "an AMD GPU at work beside an old card on nouveau": (
+        "cpu-linux",
+        {
+            "pci": [
+                *_AMD,
+                {
+                    "address": "0000:04:00.0",
+                    "vendor": "nvidia",
+                    "device_id": "128b",
+                    "bound": "nouveau",
+                },
+            ],
+            "packages": [],
+            "torch": {
+                "build": "rocm",
+                "version": "2.9.1+rocm6.4",
+                "text": "2.9.1+rocm6.4",
+                "imported": {"cuda_available": True, "device_count": 1},
+            },
+        },
+    ),
     "an AMD GPU and torch for the CPU": ("cpu-linux", {"pci": _AMD}),
 }
 

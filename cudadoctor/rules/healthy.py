@@ -87,7 +87,7 @@ def _judged(
 
 def _wants_gpu(m: Machine) -> bool | None:
     """Whether an NVIDIA GPU is there or promised to this process; None if nobody knows."""
-    if m.torch.build in ("rocm", "xpu") and not (nvidia_pci(m) or m.gpus):
+    if m.torch.build in ("rocm", "xpu") and not m.gpus:
         return False  # schedulers lend the GPUs of other vendors by the same variables
     if _promise(m):
         return True
