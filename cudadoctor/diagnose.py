@@ -44,15 +44,17 @@ def diagnose(
     found: list[tuple[tuple[str, ...], Finding]] = []
     passed: list[str] = []
     undecided: list[Undecided] = []
+    unheard = False  # whether an ignored cause was found: then what failed is not unexplained
     for one in rules:
-        if one.cause in ignore:
-            continue
         try:
             answer = one.judge(machine, knowledge)
         except NotKnown as missing:
-            undecided.append(_undecided(one, missing, machine))
+            if one.cause not in ignore:
+                undecided.append(_undecided(one, missing, machine))
             continue
-        if answer is None:
+        if one.cause in ignore or (one.cause == "unknown" and unheard):
+            unheard = unheard or answer is not None
+        elif answer is None:
             passed.append(one.cause)
         else:
             deeper = (*one.yields_to, *answer.yields_to)

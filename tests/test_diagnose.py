@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from scenario_reader import healthy_machine
+from scenario_reader import healthy_machine, machine_like
 
 from cudadoctor import knowledge
 from cudadoctor.diagnose import diagnose
@@ -103,6 +103,19 @@ def test_a_possible_error_alone_is_undecided_with_a_candidate() -> None:
     told = _told(_rule("gpu-lost", confidence=Confidence.POSSIBLE))
     assert told.verdict == "undecided"
     assert told.candidates[0].cause == "gpu-lost"
+
+
+def test_what_an_ignored_cause_explains_is_not_called_unexplained() -> None:
+    changes = {
+        "env": {"CUDA_VISIBLE_DEVICES": "-1"},
+        "driver": {"libcuda": {"code": 100, "count": None}},
+        "torch": {"imported": {"cuda_available": False, "device_count": 0}},
+    }
+    sick = machine_like("rtx4090-linux", changes, ("smoke",))
+    kb = knowledge.load()
+    assert diagnose(sick, kb).primary == "visible-devices-hides-gpu"
+    told = diagnose(sick, kb, ignore=("visible-devices-hides-gpu",))
+    assert (told.verdict, told.findings) == ("undecided", ())
 
 
 def test_an_ignored_cause_is_not_heard() -> None:
