@@ -27,7 +27,7 @@ _MOST_DIGITS = 40
 _ENDLESS = re.compile(r"\d{41,}")
 """More digits in a row than any version, size or identifier has."""
 _MOST_GPUS = 256
-_LONGEST_NAME = 256
+_LONGEST_NAME = 4096
 _LARGEST = 1 << 63
 """What no JSON reader that keeps to 64 bits can hold."""
 
@@ -130,7 +130,9 @@ def from_document(data: Any) -> Machine:
         raise FactsError(f"A facts document may list {_MOST_GPUS} GPUs at most")
     own = machine.identity
     if max(len(name or "") for name in (own.user, own.home, own.host)) > _LONGEST_NAME:
-        raise FactsError(f"A name in a facts document may have {_LONGEST_NAME} characters at most")
+        raise FactsError(
+            f"A name in a facts document may have {_LONGEST_NAME:,} characters at most"
+        )
     if not unknown:
         return machine
     newer = " of a newer cudadoctor" if machine.schema > SCHEMA else ""

@@ -203,7 +203,8 @@ _BEYOND_AN_ADDRESS = re.compile(r"[?#;@\s]")
 def _address(url: str) -> str | None:
     """The URL without user and password; None if what is left may hold a secret still."""
     plain = bare(url)
-    sound = re.match(r"(?:https?|file)://[^/]", plain) and not _BEYOND_AN_ADDRESS.search(plain)
+    whole = "://" not in plain or re.match(r"https?://[^/]|file:///", plain)
+    sound = whole and not _BEYOND_AN_ADDRESS.search(plain)
     return plain if sound and not compiled(TOKEN.pattern).search(f"{plain}/") else None
 
 

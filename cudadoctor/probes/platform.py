@@ -198,10 +198,12 @@ def _uname(part: str) -> str | None:
 
 def _identity(host: Host) -> Identity:
     env = host.env
-    name = host.read("/proc/sys/kernel/hostname").text.strip() if host.system == "Linux" else ""
+    name = (
+        host.read("/proc/sys/kernel/hostname", 256).text.strip() if host.system == "Linux" else ""
+    )
     user = env.get("USER") or env.get("LOGNAME") or env.get("USERNAME") or _user(host)
     return Identity(
-        user=user or None,
+        user=user[:256] if user else None,
         home=env.get("HOME") or env.get("USERPROFILE") or None,
         host=name or env.get("COMPUTERNAME") or env.get("HOSTNAME") or None,
     )

@@ -365,5 +365,5 @@ def test_a_list_of_gpus_and_a_name_have_limits() -> None:
     base["gpus"] = [{"index": number} for number in range(257)]
     with pytest.raises(factfile.FactsError, match="256 GPUs"):
         factfile.from_document(base)
-    with pytest.raises(factfile.FactsError, match="256 characters"):
-        factfile.from_document(document() | {"identity": {"user": "a" * 257}})
+    with pytest.raises(factfile.FactsError, match="4,096 characters"):
+        factfile.from_document(document() | {"identity": {"user": "a" * 4097}})
