@@ -21,7 +21,7 @@ _COMMAND = {
     "python": ("python", "-m", "pip", "--version"),
     "libraries": ("python", "-c", "import torch; print(open('/proc/self/maps').read())"),
     "smoke": ("cudadoctor", "check"),
-    "env": ("env",),
+    "env": ("printenv", "CUDA_VISIBLE_DEVICES"),
 }
 """The command that shows a missing fact, by the beginning of the fact's path."""
 

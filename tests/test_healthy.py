@@ -167,6 +167,7 @@ def test_what_is_missing_is_named_with_the_command_that_decides(name: str) -> No
         if diagnosis.verdict == "undecided":
             assert any(one.matters for one in diagnosis.undecided), row
             assert diagnosis.next_command, row
+            assert diagnosis.next_command not in (("env",), ("printenv",)), "it prints secrets"
 
 
 def test_a_gpu_whose_node_opens_is_not_fenced_in() -> None:
@@ -213,6 +214,11 @@ def test_a_torch_for_a_gpu_that_is_not_there_is_not_healthy(torch: dict[str, str
     matrox = [{"address": "0000:03:00.0", "vendor": "102b", "device_id": "0538"}]
     changes = {"torch": torch, "pci": matrox, "packages": []}
     assert _judged(merged(MACHINES["cpu-linux"], changes)).verdict not in GREEN
+
+
+def test_unknown_variables_are_asked_for_without_the_secrets_among_them() -> None:
+    diagnosis = _judged(_without(MACHINES["rtx4090-linux"], "env"))
+    assert diagnosis.next_command == ("printenv", "CUDA_VISIBLE_DEVICES")
 
 
 def test_ignoring_what_is_unexplained_does_not_make_it_healthy() -> None:

@@ -15,7 +15,7 @@ Progress = Callable[[str, bool], None]
 
 
 def unheard(_: str, __: bool) -> None:
-    """Nobody is told of what is waited for."""
+    """Reports nothing of what is waited for."""
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def of(self, call: str) -> float:
-        """How long silence about this call is no proof."""
+        """How long a call may be silent before that proves anything."""
         return self.start_s if is_start(call) else self.call_s
 
 
