@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from cudadoctor import knowledge
-from cudadoctor.diagnose import diagnose
-from cudadoctor.findings import Diagnosis
+from cudadoctor.model.findings import Diagnosis
 from cudadoctor.reports.reading import read_report
+from cudadoctor.rules.diagnose import diagnose
 
 HARMLESS = frozenset({"not-environment", "torch-bug"})
 """Causes that are no fault of an environment: naming any other is a false alarm."""

@@ -18,15 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from fault_fixtures import CODES, GARBAGE, functions, standing, unexplained
 from raw_hosts import RawHost, healthy
 from standin_fixtures import StandIns
 
 from cudadoctor import knowledge
-from cudadoctor.diagnose import diagnose
 from cudadoctor.probes import Looked
+from cudadoctor.rules.diagnose import diagnose
 
 CUDA_CODES = (1, 2, 3, 34, 46, 100, 101, 201, 205, 304, 800, 801, 802, 803, 804, 999)
 CUDA_CALLS = ("cuDriverGetVersion", "cuInit", "cuDeviceGetCount")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import measuring
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 SHOWN = 20
 THREAD = "It says no kernel image is available.\n\n```json\n{text}\n```\n\nAny ideas?\n"
@@ -29,7 +29,7 @@ def main(documents: int, seed: int) -> int:
     from forged import documents as forged
     from forged import faults_of
 
-    from cudadoctor import saved
+    from cudadoctor.cli import saved
 
     counts: collections.Counter[str] = collections.Counter()
     started = time.monotonic()

@@ -2,7 +2,7 @@
 
 Run: python benchmarks/fuzz_parsers.py [INPUTS_IN_ALL] [NAME_OF_A_PARSER]
 Needs the extra `fuzz`. The parsers and the texts to begin with are those of the tests: see
-tests/fuzz_registry.py and tests/fuzz_seeds.py. Bars: no exception, no crash, no input of 30 s.
+fuzz_registry.py and fuzz_seeds.py in tests/support. Bars: no exception, no crash, no input of 30 s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import measuring
 
-TESTS = Path(__file__).parent.parent / "tests"
+TESTS = Path(__file__).parent.parent / "tests" / "support"
 sys.path.insert(0, str(TESTS))
 
 INPUTS = 1_050_000

@@ -22,11 +22,11 @@ from prescription_check import facts_folder, faults
 from second_reading import Reading, disagreements, of_facts, of_tables
 
 from cudadoctor import knowledge
-from cudadoctor.builds import Choice, best_build
-from cudadoctor.facts import Machine
-from cudadoctor.findings import Remedy
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.remedies.build import remedy_for
+from cudadoctor.model.findings import Remedy
+from cudadoctor.model.machine import Machine
+from cudadoctor.plan.remedies.build import remedy_for
+from cudadoctor.solver.builds import Choice, best_build
 
 MACHINES = 50_000
 LIMIT_S = 60.0

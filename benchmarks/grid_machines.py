@@ -18,7 +18,7 @@ from packaging.version import Version
 from prescription_check import admits
 
 from cudadoctor import knowledge
-from cudadoctor.facts import (
+from cudadoctor.model.machine import (
     Distribution,
     Driver,
     Gpu,
@@ -28,7 +28,7 @@ from cudadoctor.facts import (
     Platform,
     Torch,
 )
-from cudadoctor.versions import DriverVersion
+from cudadoctor.model.versions import DriverVersion
 
 Plain = dict[str, Any]
 

@@ -22,9 +22,9 @@ from measuring import saved
 from packaging.version import Version
 
 from cudadoctor import knowledge
-from cudadoctor.checkup import judge, report
-from cudadoctor.findings import Diagnosis
 from cudadoctor.knowledge import TorchBuild
+from cudadoctor.model.findings import Diagnosis
+from cudadoctor.pipeline import judge, report
 from cudadoctor.render import json_v1
 from cudadoctor.reports.reading import read_report
 

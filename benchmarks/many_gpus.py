@@ -15,7 +15,7 @@ from pathlib import Path
 
 import measuring
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from standin_fixtures import StandIns
 

@@ -37,12 +37,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from cudadoctor.rule import Rule
+from cudadoctor.model.rule import Rule
 
 HERE = Path(__file__).parent
 TARGETS = (
-    *("cudadoctor/rules/**/*.py", "cudadoctor/diagnose.py", "cudadoctor/repair/better.py"),
-    *("cudadoctor/probes/target.py", "cudadoctor/resolver/target.py"),
+    *("cudadoctor/rules/**/*.py", "cudadoctor/repair/better.py"),
+    *("cudadoctor/probes/target.py", "cudadoctor/installers/resolver/target.py"),
 )
 TESTS = (
     *("test_scenarios.py", "test_judged.py", "test_diagnose.py", "test_rules_*.py"),
@@ -371,7 +371,7 @@ def main() -> int:
     wanted = parser.parse_args()
     files = sorted({path for pattern in TARGETS for path in ROOT.glob(pattern)})
     sources = {one.file: one for one in map(Source, files)}
-    modules = sorted({str(path) for one in wanted.tests for path in (ROOT / "tests").glob(one)})
+    modules = sorted({str(path) for one in wanted.tests for path in (ROOT / "tests").rglob(one)})
     runner = Runner(wanted, sources)
     os.chdir(ROOT)
     options = ["-p", "no:cacheprovider", "-o", "timeout=0"]

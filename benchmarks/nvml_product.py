@@ -2,7 +2,7 @@
 
 Run: python benchmarks/nvml_product.py [LIMIT_S_OF_A_HANG]
 Each run is a real child with a real library; what the rules say of it is judged as in
-tests/test_fault_product.py. Beside the codes: garbage, missing functions, crashes and hangs.
+tests/faults/test_fault_product.py. Beside the codes: garbage, missing functions, crashes and hangs.
 Bars: no crash of the doctor, no hang, no false root cause.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import measuring
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from fault_fixtures import CODES, GARBAGE, Fault, all_injected, functions, product, wrong
 from standin_fixtures import StandIns

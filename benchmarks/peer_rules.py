@@ -25,7 +25,7 @@ from peer_reasons import EXPLAINED
 from second_reading import Reading, of_tables
 
 from cudadoctor import knowledge
-from cudadoctor.builds import best_build
+from cudadoctor.solver.builds import best_build
 
 RESULT = Path(__file__).parent / "results" / "peer_rules.md"
 MACHINES = 2_000

@@ -24,9 +24,9 @@ from peer_classes import conda_against
 from second_reading import INDEX, Plain, Reading, Row, numbers
 
 if TYPE_CHECKING:
-    from cudadoctor.builds import Choice
-    from cudadoctor.findings import PackageChange, Refusal
-    from cudadoctor.ways_out import WayOut
+    from cudadoctor.model.findings import PackageChange, Refusal
+    from cudadoctor.solver.builds import Choice
+    from cudadoctor.solver.ways_out import WayOut
 
 LAST_AUDIO = "2.11.0"
 """The last torchaudio declares no torch: whoever has it may keep it beside later releases."""

@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cudadoctor.facts import Smoke
-from cudadoctor.host import LocalHost
+from cudadoctor.host.local import LocalHost
+from cudadoctor.model.machine import Smoke
 from cudadoctor.smoke import run_smoke
 
 BAR = 0.45

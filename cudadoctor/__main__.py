@@ -2,7 +2,7 @@
 
 # ruff: noqa: E402 - the path is settled before anything else is looked for on it
 
-from cudadoctor import own_path
+from cudadoctor.cli import own_path
 
 own_path.settle()
 
@@ -85,7 +85,7 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 
 def _tidy() -> None:
     # Looked up, not imported: the signal may have come in the middle of that import.
-    end = getattr(sys.modules.get("cudadoctor.early"), "end", None)
+    end = getattr(sys.modules.get("cudadoctor.host.early"), "end", None)
     if end is not None:
         end()
     if os.isatty(2):
@@ -97,7 +97,7 @@ def _interrupted() -> int:
 
 
 def _guarded() -> int:
-    from cudadoctor import early
+    from cudadoctor.host import early
 
     _speak_safely()
     try:
@@ -126,7 +126,7 @@ def _guarded() -> int:
 
 def _unwritten(error: OSError) -> int:
     """A full disk behind stdout is not our failure: one sentence, and the code of wrong use."""
-    from cudadoctor.wrong_use import WrongUse
+    from cudadoctor.cli.usage import WrongUse
 
     _forget_stdout()
     return WrongUse(f"cannot write to stdout: {error.strerror}").told()
@@ -138,18 +138,18 @@ def _tell(sentence: str) -> None:
 
 
 def _run(argv: list[str]) -> int:
-    from cudadoctor import plain_words
-    from cudadoctor.wrong_use import WrongUse
+    from cudadoctor.cli import plain_words
+    from cudadoctor.cli.usage import WrongUse
 
     options = plain_words.options_of(argv)
     if options is None:
-        from cudadoctor import cli
+        from cudadoctor.cli import group as cli
 
         code = cli.run(argv)
         sys.stdout.flush()  # here, where a full disk can still be told
         return code
-    from cudadoctor import commands
-    from cudadoctor.asked import Asked
+    from cudadoctor.cli import commands
+    from cudadoctor.cli.options import Asked
 
     try:
         return commands.check(Asked(**options))

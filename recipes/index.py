@@ -16,9 +16,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from cudadoctor.bench import results, techniques
+from cudadoctor.bench import results, techniques, words
 from cudadoctor.bench.results import BenchResult, Gain, WorkloadResult
-from cudadoctor.render import bench_words as words
 from cudadoctor.render.markdown import escaped
 
 HERE = Path(__file__).resolve().parent

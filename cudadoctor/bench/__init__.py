@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cudadoctor.asked import Asked
+    from cudadoctor.cli.options import Asked
 
 
 def bench(asked: Asked) -> int:

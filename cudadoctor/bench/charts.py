@@ -14,8 +14,8 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
+from cudadoctor.bench import words
 from cudadoctor.bench.results import BenchResult, Gain, WorkloadResult
-from cudadoctor.render import bench_words as words
 from cudadoctor.render import inert
 
 EXTRA = "chart"

@@ -21,11 +21,11 @@ from cudadoctor.bench.results import BenchResult, WorkloadResult
 from cudadoctor.bench.search import Search
 from cudadoctor.bench.showing import Progress, shown
 from cudadoctor.bench.stable import Interrupted, Line, Stable
-from cudadoctor.wrong_use import nearest, refuse, refuse_device
+from cudadoctor.cli.usage import nearest, refuse, refuse_device
 
 if TYPE_CHECKING:
-    from cudadoctor.asked import Asked
-    from cudadoctor.facts import Machine
+    from cudadoctor.cli.options import Asked
+    from cudadoctor.model.machine import Machine
 
 TIERS_GPU, TIERS_CPU, TIERS_TINY = ("large", "small"), ("cpu", "tiny"), ("tiny",)
 LOOK_S = 200.0
@@ -37,9 +37,9 @@ CLOSING_S = 1.0
 def run(asked: Asked) -> int:
     """0 where something was measured, 1 where nothing could be, 130 after Ctrl-C (143 TERM)."""
     _refuse(asked)
-    from cudadoctor import early
-    from cudadoctor.examine import Look, NoInterpreter, examine
-    from cudadoctor.progress import shown_on_stderr
+    from cudadoctor.cli.progress import shown_on_stderr
+    from cudadoctor.host import early
+    from cudadoctor.probes.examine import Look, NoInterpreter, examine
 
     try:
         with shown_on_stderr() as told:

@@ -9,11 +9,11 @@ from packaging.version import InvalidVersion, Version
 
 from cudadoctor.bench.bottleneck import Peaks
 from cudadoctor.bench.techniques import Ground
-from cudadoctor.facts import Gpu
 from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.machine import Gpu
+from cudadoctor.model.versions import version_of
 from cudadoctor.smoke.inside.choosing import choose
 from cudadoctor.smoke.manners import as_words, short_bus_id
-from cudadoctor.versions import version_of
 
 SHARE_OF_FREE = 0.9
 REACHED, REACHED_BY_A_COPY = 0.6, 0.7

@@ -12,14 +12,7 @@ import itertools
 import msgspec
 
 from cudadoctor.bench import judging, techniques
-from cudadoctor.bench.results import (
-    Bottleneck,
-    Config,
-    Gain,
-    Measured,
-    WorkloadResult,
-    config,
-)
+from cudadoctor.bench.results import Bottleneck, Config, Gain, Measured, WorkloadResult, config
 from cudadoctor.bench.techniques import Ground, slowness
 
 ALONE_UNTIL, COMBINED_UNTIL = 0.7, 0.87

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudadoctor.bench import results, storing, techniques
-from cudadoctor.commands import NARROWEST, WIDEST, written
-from cudadoctor.wrong_use import refuse
+from cudadoctor.cli.commands import NARROWEST, WIDEST, written
+from cudadoctor.cli.usage import refuse
 
 if TYPE_CHECKING:
-    from cudadoctor.asked import Asked
     from cudadoctor.bench.results import BenchResult
-    from cudadoctor.render.bench_words import Hint
+    from cudadoctor.bench.words import Hint
+    from cudadoctor.cli.options import Asked
 
 BAR = 20
 
@@ -71,11 +71,11 @@ def _text(result: BenchResult, asked: Asked) -> str:
     if asked.as_json:
         return results.dumps(result) + "\n"
     if asked.markdown:
-        from cudadoctor.render import bench_markdown
+        from cudadoctor.bench import markdown as bench_markdown
 
         return bench_markdown.report(result, hints())
-    from cudadoctor import painting
-    from cudadoctor.render import bench_terminal
+    from cudadoctor.bench import terminal as bench_terminal
+    from cudadoctor.cli import painting
 
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     layout = bench_terminal.Layout(
@@ -86,7 +86,7 @@ def _text(result: BenchResult, asked: Asked) -> str:
 
 def hints() -> dict[str, Hint]:
     """How each technique is taken over."""
-    from cudadoctor.render.bench_words import Hint
+    from cudadoctor.bench.words import Hint
 
     return {
         one.name: Hint(recipe=f"recipes/train/{one.recipe}", code=one.code, cost=one.cost)

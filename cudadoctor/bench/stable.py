@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from cudadoctor.bench.inside.boot import BOOT
-from cudadoctor.children import aside, kill
+from cudadoctor.host.children import aside, kill
 
 INSIDE = Path(__file__).parent / "inside"
 KILLED_S = 5.0

@@ -27,7 +27,7 @@ from cudadoctor.knowledge.model import (
     Source,
     TorchBuild,
 )
-from cudadoctor.versions import DriverVersion
+from cudadoctor.model.versions import DriverVersion
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge.architectures import Architectures

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, table, version
 from cudadoctor.knowledge.torch_builds import TorchBuilds
-from cudadoctor.versions import version_of
+from cudadoctor.model.versions import version_of
 
 PAIRED = ("torchvision", "torchaudio", "torchtext")
 """Packages that are released together with torch: its table names the pair."""

@@ -7,7 +7,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge.model import Compat, Floor
 from cudadoctor.knowledge.tables import Row, table, version
-from cudadoctor.versions import DriverVersion
+from cudadoctor.model.versions import DriverVersion
 
 MINOR_COMPATIBILITY_FROM = 11
 SPREAD = 5

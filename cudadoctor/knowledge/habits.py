@@ -9,7 +9,7 @@ import msgspec
 
 from cudadoctor.knowledge.model import Board, DriverFault, JetsonBuild, PygWheel
 from cudadoctor.knowledge.tables import Row, table
-from cudadoctor.versions import DriverVersion
+from cudadoctor.model.versions import DriverVersion
 
 
 class CompilesRow(Row, frozen=True):

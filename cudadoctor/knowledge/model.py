@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.versions import DriverVersion
+from cudadoctor.model.versions import DriverVersion
 
 PLATFORMS = Literal[
     "linux_x86_64",

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cudadoctor.facts import Gap
+from cudadoctor.model.machine import Gap
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ import re
 import struct
 from collections.abc import Iterator
 
-from cudadoctor.elf import Section, find_section
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.probes.elf import Section, find_section
 
 MOST_CONSTANTS = 32 << 20
 MOST_FILE = 256 << 20

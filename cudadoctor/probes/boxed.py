@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
 
 _IN_ROOT_MOUNT = (
     ("kubelet", "kubernetes"),

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from packaging.version import Version
 
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Notes
-from cudadoctor.versions import version_of
 
 COMPILER_S = 5.0
 _LONGEST = 1000

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from posixpath import normpath
 
-from cudadoctor.elf import Elf
-from cudadoctor.facts import Library
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import Library
+from cudadoctor.probes.elf import Elf
 from cudadoctor.probes.loader import Search
 
 COPIED = re.compile(

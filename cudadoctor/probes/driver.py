@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cudadoctor.facts import Gap, Libcuda, Nvml, Smi, is_start
-from cudadoctor.host import Host, aside
+from cudadoctor.host.local import Host, aside
+from cudadoctor.model.machine import Gap, Libcuda, Nvml, Smi, is_start
 from cudadoctor.probes import Looked
 from cudadoctor.probes.kernel import read_kernel
 from cudadoctor.probes.libfiles import DriverFiles, is_real

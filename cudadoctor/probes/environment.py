@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.reports.variables import allowed
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from cudadoctor.facts import SystemPackage
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import SystemPackage
+from cudadoctor.model.versions import DriverVersion, driver_of
 from cudadoctor.probes import Notes
-from cudadoctor.versions import DriverVersion, driver_of
 
 UNIT = "nvidia-fabricmanager"
 PROGRAM = "/usr/bin/nv-fabricmanager"

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from cudadoctor.facts import Index
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import Index
 from cudadoctor.probes.shims import upwards
 
 _SETTING = re.compile(r"([A-Za-z][\w \t-]*)[=:]\s*(.*)")

@@ -7,13 +7,13 @@ from typing import Literal
 
 from packaging.version import Version
 
-from cudadoctor.facts import Distribution, TorchCopy
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import Distribution, TorchCopy
+from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Notes
 from cudadoctor.probes.archs import binding, read_archs
 from cudadoctor.probes.record import Damage, compare, compare_wheels
 from cudadoctor.probes.told import CopyLine, DistLine, Told
-from cudadoctor.versions import version_of
 
 _ASSIGNED = re.compile(
     r"""^(\w+)(?:[ \t]*:[^=\n]*|[ \t]*)=[ \t]*(?:['"]([^'"]*)['"]|None)""", re.MULTILINE

@@ -7,8 +7,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cudadoctor.facts import Manager
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import Manager
 from cudadoctor.probes.shims import interpreter_of
 from cudadoctor.probes.target import on_path_all
 from cudadoctor.probes.told import PythonLine, Told

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from packaging.version import Version
 
-from cudadoctor.facts import Gap
-from cudadoctor.host import Host, Ran
+from cudadoctor.host.local import Host, Ran
+from cudadoctor.model.machine import Gap
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.indexes import read_index
 from cudadoctor.probes.installed import note_torch, packages, version_or_none

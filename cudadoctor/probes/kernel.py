@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from cudadoctor.facts import Node
-from cudadoctor.host import Answer, Host
+from cudadoctor.host.local import Answer, Host
+from cudadoctor.model.machine import Node
+from cudadoctor.model.versions import DriverVersion, driver_of, whole
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.fabric import note_fabric
 from cudadoctor.probes.modules import dkms_lines, module_files
 from cudadoctor.probes.packages import note_packages
 from cudadoctor.probes.streamed import streamed
 from cudadoctor.reports.kernel_log import parse_kernel_log
-from cudadoctor.versions import DriverVersion, driver_of, whole
 
 PROC_VERSION = "/proc/driver/nvidia/version"
 SYS_VERSION = "/sys/module/nvidia/version"

@@ -7,11 +7,11 @@ import time
 
 from packaging.version import Version
 
-from cudadoctor.facts import Libcuda
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import Libcuda
+from cudadoctor.model.versions import DriverVersion, cuda_from_int, driver_of
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
-from cudadoctor.versions import DriverVersion, cuda_from_int, driver_of
 
 UNCLEAN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
 """What can turn a sound driver into one that fails, and is left out of the second look."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.versions import DriverVersion
 from cudadoctor.probes.libcuda import file_version
 from cudadoctor.probes.loader import parse_cache
-from cudadoctor.versions import DriverVersion
 
 CACHE = "/etc/ld.so.cache"
 NAMES = ("libnvidia-ml.so.1", "libcuda.so.1")

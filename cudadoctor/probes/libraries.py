@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from cudadoctor.elf import Broken, Elf, read_elf
-from cudadoctor.facts import Library, SearchFolder
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import Library, SearchFolder
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.copies import Owners, find_copies
+from cudadoctor.probes.elf import Broken, Elf, read_elf
 from cudadoctor.probes.linkmap import Process
 from cudadoctor.probes.loader import MOST_FOLDERS, Mapped, Search
 from cudadoctor.probes.torch_order import Import, parse_order, replay

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from cudadoctor.facts import Limits
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import Limits
+from cudadoctor.model.versions import whole
 from cudadoctor.probes import Looked, Notes
-from cudadoctor.versions import whole
 
 UNLIMITED = -1
 _V1_UNLIMITED = 1 << 60

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from cudadoctor.elf import Broken, Elf
+from cudadoctor.probes.elf import Broken, Elf
 from cudadoctor.probes.loader import MOST_FOLDERS, Hit, Mapped, Search
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from cudadoctor.elf import Broken, Elf, read_elf
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.probes.elf import Broken, Elf, read_elf
 
 MOST_FOLDERS = 4096
 CACHE = "/etc/ld.so.cache"

@@ -7,9 +7,9 @@ import struct
 from collections.abc import Iterator
 from typing import Literal
 
-from cudadoctor.facts import ModuleFile
-from cudadoctor.host import Host
-from cudadoctor.versions import DriverVersion
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import ModuleFile
+from cudadoctor.model.versions import DriverVersion
 
 BASE = "/lib/modules"
 DKMS = "/var/lib/dkms"

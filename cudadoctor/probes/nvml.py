@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.facts import Gpu, Nvml
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import Gpu, Nvml
+from cudadoctor.model.versions import DriverVersion, cuda_from_int, driver_of
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.nvml_gpu import UNSUPPORTED, gpu_from, refusal
 from cudadoctor.probes.nvml_pairs import note_pairs
 from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
-from cudadoctor.versions import DriverVersion, cuda_from_int, driver_of
 
 SOURCE = "NVML"
 MOST_GPUS = 256

@@ -7,7 +7,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from cudadoctor.facts import Gpu, GpuProcess
+from cudadoctor.model.machine import Gpu, GpuProcess
 
 UNSUPPORTED = (3, 13, 25)
 """Not supported, function not found, struct version not known: an older driver or another GPU."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudadoctor.facts import Gpu, GpuPair
+from cudadoctor.model.machine import Gpu, GpuPair
 from cudadoctor.probes import Notes
 from cudadoctor.probes.nvml_gpu import UNSUPPORTED, refusal
 from cudadoctor.probes.streamed import Streamed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from cudadoctor.facts import SystemPackage
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import SystemPackage
 from cudadoctor.probes import Notes
 from cudadoctor.reports.driver_packages import MATTERS, Manager, is_driver
 

@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
-from cudadoctor.facts import PciGpu
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import PciGpu
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.pci_paths import with_surroundings
 

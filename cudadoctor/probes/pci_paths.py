@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from cudadoctor.facts import PciGpu
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import PciGpu
 
 BUS = "/sys/bus/pci/devices"
 _BRIDGE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

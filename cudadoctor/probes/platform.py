@@ -10,12 +10,12 @@ from typing import Literal
 
 from packaging.version import Version
 
-from cudadoctor.elf import find_section
-from cudadoctor.facts import Container, Identity, Platform
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import Container, Identity, Platform
+from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.boxed import container_kind, hypervisor, scheduler
-from cudadoctor.versions import version_of
+from cudadoctor.probes.elf import find_section
 
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 WSL_LIBCUDA = "/usr/lib/wsl/lib/libcuda.so.1"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
 
 _LOCKS = (("uv.lock", "uv"), ("pdm.lock", "pdm"), ("poetry.lock", "poetry"))
 _TABLE = re.compile(r"(?m)^[ \t]*\[+[ \t]*tool\.(uv|pdm|poetry)\b")

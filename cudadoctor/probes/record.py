@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from cudadoctor.host import Host
-from cudadoctor.versions import whole
+from cudadoctor.host.local import Host
+from cudadoctor.model.versions import whole
 
 MOST_RECORD = 16 << 20
 NEEDED = (

@@ -12,8 +12,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from cudadoctor import apart
-from cudadoctor.host import Host, absolute
+from cudadoctor.host import apart
+from cudadoctor.host.local import Host, absolute
 
 _EXEC_LINE = re.compile(r"""^'''exec' (?:"([^"]+)"|(\S+)) """, re.MULTILINE)
 

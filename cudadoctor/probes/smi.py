@@ -7,8 +7,8 @@ import time
 
 import msgspec
 
-from cudadoctor.facts import Gpu, Smi
-from cudadoctor.host import Host, Ran
+from cudadoctor.host.local import Host, Ran
+from cudadoctor.model.machine import Gpu, Smi
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.smi_place import find_smi
 from cudadoctor.probes.streamed import SLOW, Patience

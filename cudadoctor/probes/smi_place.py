@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudadoctor.host import Host
+from cudadoctor.host.local import Host
 
 PLACES = (
     "/usr/lib/wsl/lib/nvidia-smi",

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from cudadoctor.facts import is_start
-from cudadoctor.host import Host, OnLine, Ran
+from cudadoctor.host.local import Host, OnLine, Ran
+from cudadoctor.model.machine import is_start
 
 SLOW = "without persistence mode many GPUs can need 30 s"
 Progress = Callable[[str, bool], None]

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from cudadoctor import apart
-from cudadoctor.host import Host, absolute
+from cudadoctor.host import apart
+from cudadoctor.host.local import Host, absolute
 from cudadoctor.probes.shims import behind_shim
 
 _PYTHON_NAME = re.compile(r"(?i)(python|pypy|graalpy)[\w.-]*$")

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from packaging.version import Version
 
-from cudadoctor import apart
-from cudadoctor.facts import Distribution, Toolkit
-from cudadoctor.host import Host
+from cudadoctor.host import apart
+from cudadoctor.host.local import Host
+from cudadoctor.model.machine import Distribution, Toolkit
+from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.compiler import note_compiler
-from cudadoctor.versions import version_of
 
 NVCC_S = 5.0
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from cudadoctor.facts import Machine
-from cudadoctor.findings import Diagnosis
-from cudadoctor.plan import Plan
+from cudadoctor.model.findings import Diagnosis
+from cudadoctor.model.machine import Machine
+from cudadoctor.plan.planner import Plan
 
 _VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Edit
+from cudadoctor.model.findings import Edit
 from cudadoctor.render.shells import VARIABLE, Fish, Posix, PowerShell, ShellName, comment, shell_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cudadoctor.facts import Machine
+    from cudadoctor.model.machine import Machine
 
 SUFFIX: dict[ShellName, str] = {"bash": "sh", "fish": "fish", "powershell": "ps1"}
 

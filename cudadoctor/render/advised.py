@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from cudadoctor.advice import Advice
-from cudadoctor.language import Language
+from cudadoctor.bench.advice import Advice
+from cudadoctor.locale.language import Language
 from cudadoctor.render import inert
 from cudadoctor.render.markdown import code, escaped
 from cudadoctor.render.terminal import MARGIN, Layout, Line

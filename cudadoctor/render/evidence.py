@@ -11,7 +11,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cudadoctor.findings import Evidence, Finding
+    from cudadoctor.model.findings import Evidence, Finding
 
 LONGEST_VALUE = 120
 MOST_ITEMS = 4

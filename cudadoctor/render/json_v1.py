@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cudadoctor.trust import acting
+from cudadoctor.model.trust import acting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import Finding
-    from cudadoctor.plan import Plan, Step
+    from cudadoctor.model.findings import Finding
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.plan.planner import Plan, Step
     from cudadoctor.render import Report
 
 
@@ -50,7 +50,7 @@ def plan(one: Plan) -> dict[str, Any]:
 
 def dumps(document: dict[str, Any]) -> str:
     """Two spaces, one line an entry, plain ASCII: it survives every pipe and locale."""
-    from cudadoctor import factfile
+    from cudadoctor.model import factfile
 
     return factfile.ascii_json(document, 2)
 
@@ -59,7 +59,7 @@ def line(document: dict[str, Any]) -> str:
     """The same on one line, for JSON Lines."""
     import json
 
-    from cudadoctor import factfile
+    from cudadoctor.model import factfile
 
     return json.dumps(factfile.json_safe(document)).replace("\x7f", "\\u007f")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Confidence, Severity
-from cudadoctor.language import Language
+from cudadoctor.locale.language import Language
+from cudadoctor.model.findings import Confidence, Severity
 from cudadoctor.render import evidence, inert, pasted, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import Finding
-    from cudadoctor.plan import Step
+    from cudadoctor.model.findings import Finding
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.plan.planner import Step
     from cudadoctor.render import Report
 
 _SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in r"\`*_{}[]<>()#+!|~&"})

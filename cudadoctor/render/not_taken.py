@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cudadoctor.findings import Refusal
+    from cudadoctor.model.findings import Refusal
 
 MOST = 6
 

@@ -10,7 +10,7 @@ from cudadoctor.render.unjudged import PAGES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cudadoctor.rule import Rule
+    from cudadoctor.model.rule import Rule
 
 
 def listing(catalogue: Sequence[str], rules: Sequence[Rule]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from cudadoctor.model.trust import PLACEHOLDER, ours
 from cudadoctor.render.shells import shell_of
-from cudadoctor.trust import PLACEHOLDER, ours
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine
-    from cudadoctor.plan import Step
-    from cudadoctor.trust import Command
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.model.trust import Command
+    from cudadoctor.plan.planner import Step
 
 # What neither PowerShell nor cmd takes for more than a letter.
 _PLAIN = re.compile(r"[A-Za-z0-9_./\\:=+-]+")

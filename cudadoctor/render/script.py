@@ -9,21 +9,21 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from cudadoctor.dialects.address import interpreter, parent, within
-from cudadoctor.dialects.environment import BESIDE
-from cudadoctor.findings import Edit, Severity
+from cudadoctor.installers.address import interpreter, parent, within
+from cudadoctor.installers.environment import BESIDE
+from cudadoctor.model.findings import Edit, Severity
+from cudadoctor.model.trust import Command, acting, typed
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.activation import kept_by_conda
 from cudadoctor.render.shells import HERE, Shell, ShellName, comment, shell_of
 from cudadoctor.render.summary import cost_of, makes_anew, manual_of
-from cudadoctor.trust import Command, acting, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import Diagnosis
-    from cudadoctor.plan import Plan, Step
+    from cudadoctor.model.findings import Diagnosis
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.plan.planner import Plan, Step
 
 WIDTH = 96
 _SHELL = "No script can change the shell that starts it, so type this there too:"

@@ -11,8 +11,8 @@ import re
 import shlex
 from typing import Literal, Protocol
 
+from cudadoctor.model.trust import PLACEHOLDER, Command
 from cudadoctor.render import inert
-from cudadoctor.trust import PLACEHOLDER, Command
 
 ShellName = Literal["bash", "fish", "powershell"]
 

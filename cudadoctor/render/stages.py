@@ -9,7 +9,7 @@ from cudadoctor.render import inert
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cudadoctor.facts import Machine
+    from cudadoctor.model.machine import Machine
 
 
 def lines(machine: Machine) -> Iterator[str]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Confidence, Severity
+from cudadoctor.model.findings import Confidence, Severity
 from cudadoctor.rules.healthy import is_doctors_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cudadoctor.facts import Gpu, Machine, Smoke
-    from cudadoctor.findings import Finding
-    from cudadoctor.language import Language
-    from cudadoctor.plan import Step
+    from cudadoctor.locale.language import Language
+    from cudadoctor.model.findings import Finding
+    from cudadoctor.model.machine import Gpu, Machine, Smoke
+    from cudadoctor.plan.planner import Step
     from cudadoctor.render import Report
 
 _MANY_GPUS = 3

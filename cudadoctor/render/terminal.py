@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.findings import Severity
-from cudadoctor.language import Language
+from cudadoctor.locale.language import Language
+from cudadoctor.model.findings import Severity
 from cudadoctor.render import evidence, inert, pasted, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import Finding
-    from cudadoctor.plan import Step
+    from cudadoctor.model.findings import Finding
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.plan.planner import Step
     from cudadoctor.render import Report
 
 MARGIN = 8

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.asked import Asked
+from cudadoctor.cli.options import Asked
+from cudadoctor.cli.usage import refuse
 from cudadoctor.repair.following import Following
 from cudadoctor.repair.interrupts import Interrupts
 from cudadoctor.repair.journal import Busy, Journal
-from cudadoctor.wrong_use import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cudadoctor.checkup import Judged
+    from cudadoctor.pipeline import Judged
     from cudadoctor.render.shells import ShellName
     from cudadoctor.repair.chosen import Chosen
     from cudadoctor.repair.place import Place
@@ -110,7 +110,8 @@ def _repair(call: Call) -> int:
 
 def _looked(asked: Asked) -> tuple[Judged, Opinion]:
     """The machine, judged and planned for, and the verdict in short."""
-    from cudadoctor import checkup, commands, printing
+    from cudadoctor import pipeline as checkup
+    from cudadoctor.cli import commands, printing
     from cudadoctor.render import json_v1
     from cudadoctor.repair.better import opinion
 
@@ -242,7 +243,7 @@ def _unchanged(why: str, code: int) -> Outcome:
 
 
 def _shell(asked: Asked, judged: Judged) -> ShellName:
-    from cudadoctor import printing
+    from cudadoctor.cli import printing
 
     return printing.wishes_of(asked, judged.machine).shell
 
@@ -254,7 +255,7 @@ def _plan_lines(judged: Judged, steps: Chosen, where: Place | None) -> Iterable[
 
 
 def _width() -> int:
-    from cudadoctor import commands, painting
+    from cudadoctor.cli import commands, painting
 
     return painting.width(commands.NARROWEST, commands.WIDEST)
 
@@ -267,7 +268,7 @@ def _tell(lines: Iterable[str], asked: Asked) -> None:
 
 
 def _shown(one: Outcome, asked: Asked, judged: Judged | None, before: Opinion | None) -> int:
-    from cudadoctor import commands
+    from cudadoctor.cli import commands
     from cudadoctor.repair import words
 
     if asked.as_json:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from cudadoctor import apart
-from cudadoctor.telltale import bare
+from cudadoctor.host import apart
+from cudadoctor.privacy.telltale import bare
 
 SILENCE_S = 1800.0
 """A command that says nothing for so long is ended: a build of an extension can take that long."""

@@ -15,13 +15,13 @@ from cudadoctor.repair.records import SCHEMA, Begun, Options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cudadoctor.asked import Asked
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import PackageChange
-    from cudadoctor.plan import Step
+    from cudadoctor.cli.options import Asked
+    from cudadoctor.installers.resolver import Verdict
+    from cudadoctor.model.findings import PackageChange
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.plan.planner import Step
     from cudadoctor.repair.place import Place
     from cudadoctor.repair.records import Opinion, Task
-    from cudadoctor.resolver import Verdict
 
 Say = "Callable[[str], None]"
 
@@ -97,8 +97,9 @@ def dry_run(
 
     Returns why it cannot be had (None: it can, or nobody could tell), and what will be downloaded.
     """
-    from cudadoctor import early, knowledge
-    from cudadoctor.resolver import verify
+    from cudadoctor import knowledge
+    from cudadoctor.host import early
+    from cudadoctor.installers.resolver import verify
 
     downloads: list[room.Download] = []
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.findings import Risk
+from cudadoctor.model.findings import Risk
 from cudadoctor.render.activation import kept_by_conda
 from cudadoctor.render.script import is_runnable
 from cudadoctor.render.summary import cost_of
@@ -16,8 +16,8 @@ from cudadoctor.repair.records import Task
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cudadoctor.facts import Machine
-    from cudadoctor.plan import Plan, Step
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.plan.planner import Plan, Step
     from cudadoctor.render.shells import ShellName
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from cudadoctor.cli.usage import refuse
 from cudadoctor.repair import refused
 from cudadoctor.repair.aside import Aside, set_aside
 from cudadoctor.repair.belongs import in_its_place, was_moved
@@ -13,24 +14,16 @@ from cudadoctor.repair.following import Following
 from cudadoctor.repair.journal import FOLDER, NAME, Busy, Journal
 from cudadoctor.repair.manifest import ManifestError, differing, packages_of
 from cudadoctor.repair.place import Place
-from cudadoctor.repair.records import (
-    Begun,
-    Forgotten,
-    JournalError,
-    Judged,
-    RolledBack,
-    Story,
-)
+from cudadoctor.repair.records import Begun, Forgotten, JournalError, Judged, RolledBack, Story
 from cudadoctor.repair.restore import RestoreError, told_of
 from cudadoctor.repair.snapshot import MANIFEST
 from cudadoctor.repair.transaction import Transaction, edited, still_running
 from cudadoctor.repair.words import Outcome, command, kept_aside, lost
-from cudadoctor.wrong_use import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cudadoctor.asked import Asked
+    from cudadoctor.cli.options import Asked
     from cudadoctor.repair.interrupts import Interrupts
 
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
@@ -102,7 +95,7 @@ def _meant(python: str | None) -> str:
 
 
 def _chosen(python: str | None) -> str:
-    from cudadoctor import early
+    from cudadoctor.host import early
     from cudadoctor.probes import target
 
     try:

@@ -10,17 +10,17 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cudadoctor.model.trust import typed
 from cudadoctor.render import inert
 from cudadoctor.render.shells import shell_of
 from cudadoctor.repair.applied import environment
 from cudadoctor.repair.running import used_by
 from cudadoctor.repair.snapshot import walked
-from cudadoctor.trust import typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cudadoctor.facts import Machine
+    from cudadoctor.model.machine import Machine
     from cudadoctor.repair.place import Place
     from cudadoctor.repair.records import Task
     from cudadoctor.repair.running import Use
@@ -151,7 +151,7 @@ def elsewhere_by_configuration(
 ) -> str | None:
     """Why pip would change something else: its configuration file says so, which no variable can
     take back."""
-    from cudadoctor import apart, early
+    from cudadoctor.host import apart, early
 
     cwd = early.host().place
     for argv in dict.fromkeys(argv[:3] for task in tasks for argv in task.commands):

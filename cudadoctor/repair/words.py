@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cudadoctor.model.trust import typed
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.shells import shell_of
 from cudadoctor.render.summary import cost_of, manual_of
 from cudadoctor.repair.room import shown as as_size
 from cudadoctor.repair.room import unpacked
-from cudadoctor.trust import typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cudadoctor.checkup import Judged
-    from cudadoctor.facts import Machine
-    from cudadoctor.plan import Step
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.pipeline import Judged
+    from cudadoctor.plan.planner import Step
     from cudadoctor.repair.chosen import Chosen, Left
     from cudadoctor.repair.place import Place
     from cudadoctor.repair.records import Opinion

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.facts import Distribution, Gpu
+from cudadoctor.model.machine import Distribution, Gpu
+from cudadoctor.model.versions import cuda_from_int
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.telling import Rank, Said
-from cudadoctor.versions import cuda_from_int
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge

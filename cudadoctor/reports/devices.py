@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
 
-from cudadoctor.facts import Gpu, ModuleFile, Node
+from cudadoctor.model.machine import Gpu, ModuleFile, Node
+from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.telling import Rank, Said
-from cudadoctor.versions import DriverVersion
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.facts import Gpu
+from cudadoctor.model.machine import Gpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Line
 from cudadoctor.reports.telling import Rank, Said
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
-    from cudadoctor.versions import DriverVersion
+    from cudadoctor.model.versions import DriverVersion
 
 SOURCE = "cudadoctor"
 _END = re.compile(

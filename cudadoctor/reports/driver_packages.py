@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from cudadoctor.facts import SystemPackage
+from cudadoctor.model.machine import SystemPackage
 
 Manager = Literal["dpkg", "rpm", "pacman"]
 

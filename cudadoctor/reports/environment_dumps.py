@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cudadoctor.facts import Gpu
+from cudadoctor.model.machine import Gpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.fields import FIELDS, capability

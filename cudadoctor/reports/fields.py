@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from packaging.version import Version
 
-from cudadoctor.facts import Distribution, Gpu, PciGpu, Toolkit
+from cudadoctor.model.machine import Distribution, Gpu, PciGpu, Toolkit
 from cudadoctor.reports import values
 from cudadoctor.reports.labels import first_line
 from cudadoctor.reports.libraries import library_at

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.facts import Install
+from cudadoctor.model.machine import Install
 
 if TYPE_CHECKING:
     from cudadoctor.reports.document import Document

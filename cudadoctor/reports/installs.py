@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.facts import Distribution, Install
+from cudadoctor.model.machine import Distribution, Install
 from cudadoctor.reports.commands import commands_of, install_of
 from cudadoctor.reports.implied_refusals import with_implied
 from cudadoctor.reports.manifests import manifest_installs

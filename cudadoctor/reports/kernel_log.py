@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from cudadoctor.facts import Xid
+from cudadoctor.model.machine import Xid
 
 MOST_LINES = 200
 LONGEST_LINE = 1000

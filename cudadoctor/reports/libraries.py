@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cudadoctor.facts import Library
+from cudadoctor.model.machine import Library
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.telling import Rank, Said
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cudadoctor.facts import Install
+from cudadoctor.model.machine import Install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.facts import Gpu
+from cudadoctor.model.machine import Gpu
+from cudadoctor.model.versions import driver_of
 from cudadoctor.reports.telling import Rank, Said
 from cudadoctor.reports.values import version_of
-from cudadoctor.versions import driver_of
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge

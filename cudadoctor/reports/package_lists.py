@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from cudadoctor.facts import Distribution
+from cudadoctor.model.machine import Distribution
 from cudadoctor.reports.document import Document, Line
 from cudadoctor.reports.packages import (
     KNOWN,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from packaging.version import Version
 
-from cudadoctor.facts import Distribution
+from cudadoctor.model.machine import Distribution
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.telling import Rank, Said

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.facts import Distribution
+from cudadoctor.model.machine import Distribution
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.packages import distribution

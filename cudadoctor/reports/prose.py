@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.facts import Gpu, PciGpu
+from cudadoctor.model.machine import Gpu, PciGpu
+from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.packages import distribution
 from cudadoctor.reports.telling import Rank, Said
 from cudadoctor.reports.values import torch_facts, version_of
-from cudadoctor.versions import DriverVersion
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge

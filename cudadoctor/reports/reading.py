@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.facts import Gap
 from cudadoctor.knowledge.symptoms import symptoms
+from cudadoctor.model.machine import Gap
 from cudadoctor.reports import (
     assignments,
     doctor,
@@ -25,8 +25,8 @@ from cudadoctor.reports.symptoms import symptoms_of
 from cudadoctor.reports.telling import Said, machine_of
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.machine import Machine
 
 Reader = Callable[[Document, "Knowledge"], Iterable[Said]]
 

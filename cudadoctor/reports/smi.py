@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.facts import Gpu
-from cudadoctor.versions import DriverVersion, driver_of, version_of, whole
+from cudadoctor.model.machine import Gpu
+from cudadoctor.model.versions import DriverVersion, driver_of, version_of, whole
 
 MIB = 1 << 20
 LONGEST_LINE = 1000

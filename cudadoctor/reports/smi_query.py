@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from cudadoctor.facts import Gpu
+from cudadoctor.model.machine import Gpu
 
 MIB = 1 << 20
 LONGEST_LINE = 300

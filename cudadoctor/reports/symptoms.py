@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudadoctor.facts import Symptom
 from cudadoctor.knowledge.symptoms import SymptomRow, Symptoms, compiled
+from cudadoctor.model.machine import Symptom
 from cudadoctor.reports.document import Document, sought
 from cudadoctor.reports.finder import finder
 

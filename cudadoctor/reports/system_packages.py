@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cudadoctor.facts import SystemPackage
+from cudadoctor.model.machine import SystemPackage
+from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.driver_packages import MATTERS, Manager, is_driver
 from cudadoctor.reports.telling import Rank, Said
-from cudadoctor.versions import DriverVersion
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge

@@ -8,13 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cudadoctor.facts import (
-    Distribution,
-    Gpu,
-    Imported,
-    Machine,
-    Told,
-)
+from cudadoctor.model.machine import Distribution, Gpu, Imported, Machine, Told
 
 
 class Rank(IntEnum):

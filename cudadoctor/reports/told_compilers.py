@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.facts import Toolkit
+from cudadoctor.model.machine import Toolkit
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.telling import Rank, Said
 from cudadoctor.reports.values import version_of

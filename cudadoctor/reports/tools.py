@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.facts import Gpu, Xid
+from cudadoctor.model.machine import Gpu, Xid
+from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.kernel_log import parse_kernel_log
 from cudadoctor.reports.smi import parse_smi
 from cudadoctor.reports.telling import Rank, Said
-from cudadoctor.versions import DriverVersion
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge

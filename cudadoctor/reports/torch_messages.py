@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.facts import Gpu, Toolkit
+from cudadoctor.model.machine import Gpu, Toolkit
+from cudadoctor.model.versions import cuda_from_int
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.telling import Rank, Said
-from cudadoctor.versions import cuda_from_int
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge

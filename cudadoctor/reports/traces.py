@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from cudadoctor.facts import PciGpu
+from cudadoctor.model.machine import PciGpu
 from cudadoctor.reports.telling import Rank, Said
 
 if TYPE_CHECKING:

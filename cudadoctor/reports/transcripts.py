@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.facts import Gpu
+from cudadoctor.model.machine import Gpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.telling import Rank, Said

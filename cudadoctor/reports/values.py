@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from cudadoctor.versions import DriverVersion
+from cudadoctor.model.versions import DriverVersion
 
 Pairs = tuple[tuple[str, Any], ...]
 Build = Literal["cuda", "cpu", "rocm", "xpu"]

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.builds import best_build, is_installed, platform_of, python_of
-from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand, install_python, install_torch, leave_out
-from cudadoctor.rule import Found, NotKnown, need, rule
-from cudadoctor.rules.devices import (
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import Found, NotKnown, need, rule
+from cudadoctor.plan.remedies import by_hand, install_python, install_torch, leave_out
+from cudadoctor.rules.evidence.devices import (
     code_version,
     compiled,
     devices,
@@ -19,16 +18,17 @@ from cudadoctor.rules.devices import (
     row_of,
     way_to_run,
 )
+from cudadoctor.rules.evidence.loaded import applies, foreign, in_use
+from cudadoctor.rules.evidence.pins import library_pins, version_of
+from cudadoctor.rules.evidence.signs import gpu_present, live_gpus, said
 from cudadoctor.rules.healthy import somebody_trains_here
-from cudadoctor.rules.loaded import applies, foreign, in_use
-from cudadoctor.rules.pins import library_pins, version_of
-from cudadoctor.rules.signs import gpu_present, live_gpus, said
+from cudadoctor.solver.builds import best_build, is_installed, platform_of, python_of
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.rules.devices import Device
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.rules.evidence.devices import Device
 
 NO_IMAGE = ("no kernel image is available", "not compatible with the current PyTorch installation")
 

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import Version
 
-from cudadoctor.findings import Confidence, Severity
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
-from cudadoctor.remedies import (
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.specifiers import admits
+from cudadoctor.plan.remedies import (
     by_hand,
     install_companion,
     install_packages,
     install_torch,
     remove_packages,
 )
-from cudadoctor.remedies.build import EXTENSIONS
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.devices import devices
-from cudadoctor.rules.pins import specifier_on, torch_pins, version_of
-from cudadoctor.rules.signs import gpu_present, said
-from cudadoctor.specifiers import admits
+from cudadoctor.plan.remedies.build import EXTENSIONS
+from cudadoctor.rules.evidence.devices import devices
+from cudadoctor.rules.evidence.pins import specifier_on, torch_pins, version_of
+from cudadoctor.rules.evidence.signs import gpu_present, said
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Distribution, Machine
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Distribution, Machine
 
 COMPANIONS = ("torchvision", "torchaudio", "torchtext")
 COMPILES_SINCE = Version("2.0")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Confidence, Remedy, Severity
-from cudadoctor.remedies import by_hand, container_option, grant_gpu
-from cudadoctor.remedies.place import keeper_of
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.process import visible_count
-from cudadoctor.rules.signs import (
+from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.plan.remedies import by_hand, container_option, grant_gpu
+from cudadoctor.plan.remedies.place import keeper_of
+from cudadoctor.rules.evidence.signs import (
     MISMATCH,
     NO_PERMISSION,
     UNKNOWN,
@@ -23,10 +22,11 @@ from cudadoctor.rules.signs import (
     torch_fails,
     wait_for_table,
 )
+from cudadoctor.rules.process import visible_count
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine, Node
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.machine import Machine, Node
 
 _EPERM = 1
 _MIB = 1 << 20

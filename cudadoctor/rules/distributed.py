@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand, unset_variables
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.signs import SUCCESS, live_gpus, torch_works
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.plan.remedies import by_hand, unset_variables
+from cudadoctor.rules.evidence.signs import SUCCESS, live_gpus, torch_works
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Machine
 
 _LEAST = {
     "RANK": 0,

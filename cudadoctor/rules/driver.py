@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
 
-from cudadoctor.findings import Confidence, Remedy, Severity
-from cudadoctor.remedies import (
+from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.versions import cuda_from_int
+from cudadoctor.plan.remedies import (
     by_hand,
     forward_compat,
     install_driver,
@@ -17,8 +19,7 @@ from cudadoctor.remedies import (
     reboot,
     upgrade_driver,
 )
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.signs import (
+from cudadoctor.rules.evidence.signs import (
     MISMATCH,
     NOT_LOADED,
     SUCCESS,
@@ -37,11 +38,10 @@ from cudadoctor.rules.signs import (
     torch_works,
     wait_for_answer,
 )
-from cudadoctor.versions import cuda_from_int
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.machine import Machine
 
 Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
 
@@ -284,7 +284,7 @@ def _past_every_driver(m: Machine, kb: Knowledge, branch: int) -> tuple[str, ...
 
     A torch with code for it is the only way out, and such a torch runs with its drivers.
     """
-    from cudadoctor.builds import capabilities_of
+    from cudadoctor.solver.builds import capabilities_of
 
     known = [kb.architecture(one) for one in capabilities_of(m, kb) or ()]
     last = [one.last_branch if one else None for one in known]
@@ -341,7 +341,7 @@ def _told_by_torch(m: Machine) -> tuple[Version, str] | None:
     path = said(m, "driver on your system is too old")
     if path is None:
         return None
-    from cudadoctor.facts import lookup
+    from cudadoctor.model.machine import lookup
 
     number = _TOO_OLD.search(str(lookup(m, path)))
     return (cuda_from_int(int(number[1])), path) if number else None

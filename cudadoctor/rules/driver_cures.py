@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from cudadoctor.remedies import (
+from cudadoctor.plan.remedies import (
     container_option,
     device_groups,
     grant_gpu,
@@ -27,9 +27,9 @@ from cudadoctor.remedies import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Machine
 
 
 def driver_cures(cause: str, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:

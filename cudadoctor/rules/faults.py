@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand, upgrade_driver
-from cudadoctor.rule import Found, rule
-from cudadoctor.rules.signs import answered, cuda_works, live_gpus, log_text
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import Found, rule
+from cudadoctor.plan.remedies import by_hand, upgrade_driver
+from cudadoctor.rules.evidence.signs import answered, cuda_works, live_gpus, log_text
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import DriverFault, Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Machine
 
 _GRAVE = {"error": Severity.ERROR, "warning": Severity.WARNING, "info": Severity.INFO}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Confidence, Remedy, Severity
-from cudadoctor.remedies import (
+from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.rule import Found, NotKnown, need, rule
+from cudadoctor.plan.remedies import (
     by_hand,
     grant_gpu,
     install_driver,
@@ -14,9 +15,8 @@ from cudadoctor.remedies import (
     proprietary_modules,
     upgrade_driver,
 )
-from cudadoctor.remedies.place import keeper_of, notebook_of
-from cudadoctor.rule import Found, NotKnown, need, rule
-from cudadoctor.rules.signs import (
+from cudadoctor.plan.remedies.place import keeper_of, notebook_of
+from cudadoctor.rules.evidence.signs import (
     bare,
     cpu_on_purpose,
     gpu_present,
@@ -28,9 +28,9 @@ from cudadoctor.rules.signs import (
 )
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine, ModuleFile, PciGpu
     from cudadoctor.knowledge import Architecture, GpuModel, Knowledge
-    from cudadoctor.versions import DriverVersion
+    from cudadoctor.model.machine import Machine, ModuleFile, PciGpu
+    from cudadoctor.model.versions import DriverVersion
 
 _LEGACY = re.compile(r"supported through the nvidia (\d+)\.xx legacy drivers")
 _NOT_SUPPORTED = re.compile(r"is not supported by the nvidia [\d.]+ driver release")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cudadoctor.facts import is_start
-from cudadoctor.findings import Confidence, Remedy, Severity
-from cudadoctor.remedies import by_hand, reboot, reset_gpu
-from cudadoctor.remedies.place import keeper_of
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.signs import (
+from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.machine import is_start
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.plan.remedies import by_hand, reboot, reset_gpu
+from cudadoctor.plan.remedies.place import keeper_of
+from cudadoctor.rules.evidence.signs import (
     LOST,
     RESET_REQUIRED,
     UNKNOWN,
@@ -25,8 +25,8 @@ from cudadoctor.rules.signs import (
 )
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Gpu, Machine, Xid
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.machine import Gpu, Machine, Xid
 
 _FELL_OFF = 79
 _FELL_OFF_WORDS = "fallen off the bus"

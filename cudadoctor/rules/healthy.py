@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from cudadoctor.facts import gap_of
-from cudadoctor.rule import NotKnown, need
-from cudadoctor.rules.process import promised_by_scheduler, visible
-from cudadoctor.rules.signs import (
+from cudadoctor.model.machine import gap_of
+from cudadoctor.model.rule import NotKnown, need
+from cudadoctor.rules.evidence.signs import (
     NO_LIBRARY,
     NOT_FOUND,
     NOT_LOADED,
@@ -35,10 +34,11 @@ from cudadoctor.rules.signs import (
     torch_fails,
     torch_works,
 )
+from cudadoctor.rules.process import promised_by_scheduler, visible
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Gpu, Machine, PciGpu, Smoke
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.machine import Gpu, Machine, PciGpu, Smoke
 
 _EPERM = 1
 """What opening a device node says to a process that the device rules of its job keep out."""
@@ -394,7 +394,7 @@ def torch_serves_the_gpus(m: Machine, kb: Knowledge) -> Shortfall | None:
     """The architectures of the build were compared with those of the GPUs."""
     if m.torch.installed is False or m.torch.build != "cuda":
         return None
-    from cudadoctor.rules.devices import compiled, devices, way_to_run
+    from cudadoctor.rules.evidence.devices import compiled, devices, way_to_run
 
     need(m.torch.cuda, "torch.cuda")
     need(m.torch.archs, "torch.archs")
@@ -454,7 +454,7 @@ def torch_used_a_gpu(m: Machine, kb: Knowledge) -> Shortfall | None:
 
 def nobody_complains(m: Machine, kb: Knowledge) -> Shortfall | None:
     """Neither an error text, nor words of the author's that no reader understood."""
-    from cudadoctor.rules.reported import complaints
+    from cudadoctor.rules.pasted.reported import complaints
 
     if any(install.failed for install in m.installs or ()) or complaints(m, kb):
         need(None, "symptoms", "the report shows an error that nothing in it explains")

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.builds import best_build
-from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import (
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.trust import acting
+from cudadoctor.plan.remedies import (
     by_hand,
     install_packages,
     install_torch,
@@ -17,16 +18,15 @@ from cudadoctor.remedies import (
     set_variables,
     unset_variables,
 )
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.damaged_wheels import absent_wheels, libraries_again
-from cudadoctor.rules.pins import version_of
-from cudadoctor.rules.signs import said
-from cudadoctor.trust import acting
+from cudadoctor.rules.evidence.damaged_wheels import absent_wheels, libraries_again
+from cudadoctor.rules.evidence.pins import version_of
+from cudadoctor.rules.evidence.signs import said
+from cudadoctor.solver.builds import best_build
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine, TorchCopy
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Machine, TorchCopy
 
 PYNVML_OF_NVIDIA = Version("12")
 """From this release on pynvml brings no module of its own and requires nvidia-ml-py."""
@@ -350,7 +350,7 @@ def wrong_interpreter(m: Machine, kb: Knowledge) -> Found | None:
     if m.python.chosen_by in ("--python", "own"):
         return None  # It was named by its path: what PATH holds is beside the point.
     missed = m.look == "report" and m.torch.installed is False
-    from cudadoctor.dialects.address import interpreter
+    from cudadoctor.installers.address import interpreter
 
     text = f"Install with `{interpreter(acting(m))} -m pip install`."
     return Found(

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.remedies import install_packages, install_torch, reinstall_torch, unset_variables
+from cudadoctor.plan.remedies import (
+    install_packages,
+    install_torch,
+    reinstall_torch,
+    unset_variables,
+)
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Machine
 
 _ABOUT_RELEASES = frozenset(
     {"triton-of-another-release", "triton-not-there", "triton-does-not-compile"}

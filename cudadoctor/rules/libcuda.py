@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Confidence, Remedy
-from cudadoctor.remedies import (
+from cudadoctor.model.findings import Confidence, Remedy
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.plan.remedies import (
     by_hand,
     device_groups,
     grant_gpu,
@@ -13,8 +14,7 @@ from cudadoctor.remedies import (
     reload_uvm,
     unset_variables,
 )
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.signs import (
+from cudadoctor.rules.evidence.signs import (
     MISMATCH,
     NO_PERMISSION,
     SUCCESS,
@@ -30,8 +30,8 @@ from cudadoctor.rules.signs import (
 )
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine, Node
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.machine import Machine, Node
 
 _EACCES = 13
 _OTHER_NODES = ("caps", "uvm-tools", "modeset", "nvswitch", "nvlink")

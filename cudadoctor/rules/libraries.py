@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand, install_packages, reinstall_torch
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.devices import refused
-from cudadoctor.rules.loaded import (
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.plan.remedies import by_hand, install_packages, reinstall_torch
+from cudadoctor.rules.evidence.devices import refused
+from cudadoctor.rules.evidence.loaded import (
     applies,
     compared,
     foreign,
@@ -21,15 +21,15 @@ from cudadoctor.rules.loaded import (
     sureness,
     way_out,
 )
-from cudadoctor.rules.pins import META, library_pins, version_of
-from cudadoctor.rules.signs import said
+from cudadoctor.rules.evidence.pins import META, library_pins, version_of
+from cudadoctor.rules.evidence.signs import said
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
-    from cudadoctor.rules.loaded import Use
-    from cudadoctor.rules.pins import Pin
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.rules.evidence.loaded import Use
+    from cudadoctor.rules.evidence.pins import Pin
 
 _LIBRARY = re.compile(r"nvidia-(?P<base>[a-z][a-z-]*?)(?:-cu(?P<major>\d+))?")
 _ONE_NAME_IN_ALL_CUDA_12 = frozenset({"curand", "cusolver", "nvtx"})
@@ -378,7 +378,7 @@ def libstdcxx_old(m: Machine, kb: Knowledge) -> Found | None:
 
 
 def _words(m: Machine, path: str) -> str:
-    from cudadoctor.facts import lookup
+    from cudadoctor.model.machine import lookup
 
     return str(lookup(m, path) or "")
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand, grant_gpu, set_variables
-from cudadoctor.remedies.place import keeper_of
-from cudadoctor.rule import Found, rule
-from cudadoctor.rules.signs import (
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import Found, rule
+from cudadoctor.plan.remedies import by_hand, grant_gpu, set_variables
+from cudadoctor.plan.remedies.place import keeper_of
+from cudadoctor.rules.evidence.signs import (
     NOT_READY,
     NOT_READY_WORDS,
     cuda_works,
@@ -20,9 +20,9 @@ from cudadoctor.rules.signs import (
 )
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Gpu, Machine
-    from cudadoctor.findings import Remedy, Where
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy, Where
+    from cudadoctor.model.machine import Gpu, Machine
 
 _BUSY = ("devices are busy or unavailable", "device(s) is/are busy or unavailable")
 

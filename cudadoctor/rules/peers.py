@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand
-from cudadoctor.remedies.place import keeper_of
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.signs import live_gpus
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.plan.remedies import by_hand
+from cudadoctor.plan.remedies.place import keeper_of
+from cudadoctor.rules.evidence.signs import live_gpus
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import GpuPair, Machine, PciGpu, Stage
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import GpuPair, Machine, PciGpu, Stage
 
 _NEAR = ("internal", "switch", "switches", "bridge")
 """Both below one root of the PCI tree: data-centre GPUs reach each other there."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.findings import Confidence, Remedy
-from cudadoctor.remedies import by_hand, install_python, jetson_torch, wsl_driver
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.signs import cpu_on_purpose, cuda_works, said, started, torch_works
+from cudadoctor.model.findings import Confidence, Remedy
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.plan.remedies import by_hand, install_python, jetson_torch, wsl_driver
+from cudadoctor.rules.evidence.signs import cpu_on_purpose, cuda_works, said, started, torch_works
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.machine import Machine
 
 _DRIVER_PACKAGES = ("nvidia-driver-", "libnvidia-compute-", "nvidia-dkms-", "cuda-drivers")
 _KIT = re.compile(r"(?i) (engineering reference )?developer kit.*")

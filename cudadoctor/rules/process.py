@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand, grant_gpu, unset_variables
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.signs import (
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.plan.remedies import by_hand, grant_gpu, unset_variables
+from cudadoctor.rules.evidence.signs import (
     SUCCESS,
     cuda_works,
     gpu_present,
@@ -18,11 +18,11 @@ from cudadoctor.rules.signs import (
     torch_fails,
     torch_works,
 )
-from cudadoctor.rules.visible import Visible, read_visible
+from cudadoctor.rules.evidence.visible import Visible, read_visible
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Gpu, Machine
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.machine import Gpu, Machine
 
 _NAME = "CUDA_VISIBLE_DEVICES"
 _NAMED = ("GPU-", "MIG-", "<")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Confidence, Severity
-from cudadoctor.remedies import by_hand, unset_variables
-from cudadoctor.remedies.place import keeper_of
-from cudadoctor.rule import Found, need, rule
-from cudadoctor.rules.signs import bare, cuda_works, live_gpus
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.plan.remedies import by_hand, unset_variables
+from cudadoctor.plan.remedies.place import keeper_of
+from cudadoctor.rules.evidence.signs import bare, cuda_works, live_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cudadoctor.facts import Gpu, Machine
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Gpu, Machine
 
 _SOFT_HEAT, _HARD_HEAT, _POWER_BRAKE = 0x20, 0x40, 0x80
 _BITS_TOLD = 0x1000

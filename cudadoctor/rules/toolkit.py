@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cudadoctor.findings import Severity
-from cudadoctor.remedies import by_hand, set_variables, unset_variables
-from cudadoctor.rule import Found, need, rule
+from cudadoctor.model.findings import Severity
+from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.plan.remedies import by_hand, set_variables, unset_variables
 
 if TYPE_CHECKING:
     from packaging.version import Version
 
-    from cudadoctor.facts import Machine, Toolkit
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Machine, Toolkit
 
     Wrong = tuple[str | None, dict[str, object]]
     """A title in place of the rule's own, and the values."""
@@ -201,7 +201,7 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Found | None:
 
 def _without_the_list(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     """Unset, torch compiles for the GPUs that it sees, where nvcc knows them."""
-    from cudadoctor.demand import capabilities_of
+    from cudadoctor.solver.demand import capabilities_of
 
     _, used = _taken(m)
     known = kb.nvcc_capabilities(used.cuda) if used and used.cuda else None
@@ -228,7 +228,7 @@ def _unknown_to_nvcc(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | Non
 
 
 def _without_the_gpu(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | None:
-    from cudadoctor.demand import capabilities_of
+    from cudadoctor.solver.demand import capabilities_of
 
     parsed = [(_CODE.fullmatch(one), one.endswith("+PTX")) for one in codes]
     if not all(found for found, _ in parsed):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cudadoctor.catalogue import CATALOGUE
-from cudadoctor.findings import Confidence
-from cudadoctor.remedies import by_hand, reload_uvm
-from cudadoctor.rule import Found, rule
-from cudadoctor.rules.healthy import shortfalls
-from cudadoctor.rules.signs import (
+from cudadoctor.model.catalogue import CATALOGUE
+from cudadoctor.model.findings import Confidence
+from cudadoctor.model.rule import Found, rule
+from cudadoctor.plan.remedies import by_hand, reload_uvm
+from cudadoctor.rules.evidence.signs import (
     NOT_READY,
     NOT_READY_WORDS,
     UNKNOWN,
@@ -18,11 +17,12 @@ from cudadoctor.rules.signs import (
     heard,
     uvm_missing,
 )
+from cudadoctor.rules.healthy import shortfalls
 
 if TYPE_CHECKING:
-    from cudadoctor.facts import Machine
-    from cudadoctor.findings import Remedy
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Machine
 
 _EXPLAINS_NO_FAILURE = frozenset(
     {

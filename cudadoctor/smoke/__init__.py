@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from cudadoctor.facts import Gpu
-from cudadoctor.host import Host, LocalHost
+from cudadoctor.host.local import Host, LocalHost
+from cudadoctor.model.machine import Gpu
 from cudadoctor.probes import Looked
 from cudadoctor.smoke.inside.boot import BOOT
 from cudadoctor.smoke.lines import read_line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudadoctor.facts import Gpu
+from cudadoctor.model.machine import Gpu
 
 FULL = 0.8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from cudadoctor.facts import Library
+from cudadoctor.model.machine import Library
 
 _WANTED = re.compile(
     r"lib(cuda|cudart|cudnn|cublas|cufft|curand|cusolver|cusparse|cupti|cufile|cudss|caffe2"

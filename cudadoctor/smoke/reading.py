@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.facts import Imported, Smoke, Stage
-from cudadoctor.host import Ran
+from cudadoctor.host.local import Ran
+from cudadoctor.model.machine import Imported, Smoke, Stage
+from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.smoke.lines import read_line
 from cudadoctor.smoke.mapped import libraries
-from cudadoctor.versions import version_of
 
 STAGES = (
     "allocate",

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from cudadoctor import knowledge
-from cudadoctor.dialects.files import NAMES, recipes
+from cudadoctor.installers.files import NAMES, recipes
 
 HERE = Path(__file__).resolve().parent
 

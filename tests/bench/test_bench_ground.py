@@ -11,7 +11,7 @@ from packaging.version import Version
 from cudadoctor import knowledge
 from cudadoctor.bench import ground
 from cudadoctor.bench.bottleneck import Peaks
-from cudadoctor.facts import Gpu, GpuProcess
+from cudadoctor.model.machine import Gpu, GpuProcess
 
 
 def look(*names: str) -> dict[str, Any]:

@@ -7,14 +7,7 @@ import json
 import pytest
 
 from cudadoctor.bench import results
-from cudadoctor.bench.results import (
-    BenchResult,
-    Bottleneck,
-    Gain,
-    Measured,
-    WorkloadResult,
-    config,
-)
+from cudadoctor.bench.results import BenchResult, Bottleneck, Gain, Measured, WorkloadResult, config
 
 
 def some() -> BenchResult:

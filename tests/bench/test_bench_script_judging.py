@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cudadoctor.bench import sampled_page as bench_script
 from cudadoctor.bench.script import samples, starved
 from cudadoctor.bench.script.samples import Figures, GpuFigures
-from cudadoctor.render import bench_script
 
 REPOSITORY = Path(__file__).parent.parent.parent
 HZ = 100

@@ -14,10 +14,18 @@ from bench_results_made import cpu_result, decoder, gain, gpu_result, measured
 from markdown_it import MarkdownIt
 
 from cudadoctor.bench import charts, results
+from cudadoctor.bench import (
+    markdown as bench_markdown,
+)
+from cudadoctor.bench import (
+    terminal as bench_terminal,
+)
+from cudadoctor.bench import (
+    words as bench_words,
+)
 from cudadoctor.bench.results import BenchResult, Gain, Measured, WorkloadResult, config
-from cudadoctor.render import bench_markdown, bench_terminal, bench_words
-from cudadoctor.render.bench_terminal import Layout, Marks
-from cudadoctor.render.bench_words import Hint
+from cudadoctor.bench.terminal import Layout, Marks
+from cudadoctor.bench.words import Hint
 
 HINTS = {
     "amp-bf16": Hint(

@@ -16,8 +16,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from cudadoctor import knowledge
-from cudadoctor.dialects.files import NAMES, recipes
-from cudadoctor.dialects.files.recipes import Recipe
+from cudadoctor.installers.files import NAMES, recipes
+from cudadoctor.installers.files.recipes import Recipe
 from cudadoctor.knowledge import TorchBuild
 
 if sys.version_info >= (3, 11):

@@ -13,14 +13,7 @@ import pytest
 from train_fixtures import TRAIN
 
 from cudadoctor.bench import results, techniques
-from cudadoctor.bench.results import (
-    BenchResult,
-    Bottleneck,
-    Gain,
-    Measured,
-    WorkloadResult,
-    config,
-)
+from cudadoctor.bench.results import BenchResult, Bottleneck, Gain, Measured, WorkloadResult, config
 
 RECIPES = TRAIN.parent
 README = RECIPES / "README.md"

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from cudadoctor import repair
-from cudadoctor.asked import Asked
+from cudadoctor.cli.options import Asked
 from cudadoctor.repair.journal import Journal
 from cudadoctor.repair.records import Record
 

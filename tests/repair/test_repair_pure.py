@@ -12,24 +12,20 @@ import pytest
 from scenario_reader import healthy_machine, machine_like
 
 from cudadoctor import knowledge
-from cudadoctor.checkup import Judged
-from cudadoctor.diagnose import diagnose
-from cudadoctor.facts import Machine
-from cudadoctor.findings import Edit, PackageChange, Risk
-from cudadoctor.plan import Plan, Step
+from cudadoctor.installers.resolver import File, Verdict
+from cudadoctor.model.findings import Edit, PackageChange, Risk
+from cudadoctor.model.machine import Machine
+from cudadoctor.pipeline import Judged
+from cudadoctor.plan.planner import Plan, Step
 from cudadoctor.repair import applied, begin, refused, room, running
 from cudadoctor.repair.better import better, opinion
 from cudadoctor.repair.chosen import chosen, tasks_of
 from cudadoctor.repair.place import folder_made, place_of, python_made
-from cudadoctor.repair.records import (
-    Opinion,
-    Options,
-    Root,
-)
+from cudadoctor.repair.records import Opinion, Options, Root
 from cudadoctor.repair.second_look import words
 from cudadoctor.repair.words import plan as plan_words
 from cudadoctor.repair.words import telling, what_remains
-from cudadoctor.resolver import File, Verdict
+from cudadoctor.rules.diagnose import diagnose
 
 KB = knowledge.load()
 

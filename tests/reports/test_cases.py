@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from cudadoctor.diagnose import diagnose
-from cudadoctor.findings import Diagnosis
 from cudadoctor.knowledge import load
+from cudadoctor.model.findings import Diagnosis
 from cudadoctor.reports.reading import read_report
+from cudadoctor.rules.diagnose import diagnose
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 HARMLESS = {"not-environment", "torch-bug"}

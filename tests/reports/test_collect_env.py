@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.version import Version
 from reader_fixtures import shown as read
 
-from cudadoctor.versions import DriverVersion
+from cudadoctor.model.versions import DriverVersion
 
 OLDEST = """\
 PyTorch version: 1.0.0

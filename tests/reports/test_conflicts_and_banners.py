@@ -6,12 +6,12 @@ import pytest
 from packaging.version import Version
 from reader_fixtures import shown
 
-from cudadoctor.facts import lookup
 from cudadoctor.knowledge import load
+from cudadoctor.model.machine import lookup
+from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports.agreement import of_one_torch
 from cudadoctor.reports.reading import read_report
 from cudadoctor.reports.telling import Rank, Said
-from cudadoctor.versions import DriverVersion
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cudadoctor.diagnose import diagnose
 from cudadoctor.knowledge import load
 from cudadoctor.reports.reading import read_report
+from cudadoctor.rules.diagnose import diagnose
 
 if sys.version_info >= (3, 11):
     import tomllib

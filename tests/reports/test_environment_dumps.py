@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 from reader_fixtures import shown
 
-from cudadoctor.versions import DriverVersion
+from cudadoctor.model.versions import DriverVersion
 
 HUGGING_FACE = """\
 - `transformers` version: 4.41.2

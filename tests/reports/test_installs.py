@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from cudadoctor.facts import Install, Machine
 from cudadoctor.knowledge import load
+from cudadoctor.model.machine import Install, Machine
 from cudadoctor.reports.reading import read_report
 
 KB = load()

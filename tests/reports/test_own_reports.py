@@ -9,9 +9,12 @@ import pytest
 from scenario_reader import healthy_machine
 from told_fixtures import HEALTHY
 
-from cudadoctor import checkup, factfile, knowledge, saved
-from cudadoctor.embedded import facts_in
-from cudadoctor.language import Language
+from cudadoctor import knowledge
+from cudadoctor import pipeline as checkup
+from cudadoctor.cli import saved
+from cudadoctor.cli.embedded import facts_in
+from cudadoctor.locale.language import Language
+from cudadoctor.model import factfile
 from cudadoctor.render import Report, json_v1, markdown, terminal
 from cudadoctor.reports.reading import read_report
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cudadoctor.checkup import Judged, judge, report
 from cudadoctor.knowledge import load
 from cudadoctor.knowledge.symptoms import SymptomRow, symptoms
+from cudadoctor.pipeline import Judged, judge, report
 from cudadoctor.render import markdown
 from cudadoctor.reports.reading import read_report
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from planted_installs import planted_logs
 
-from cudadoctor.diagnose import diagnose
-from cudadoctor.findings import Confidence, Diagnosis
 from cudadoctor.knowledge import load
+from cudadoctor.model.findings import Confidence, Diagnosis
 from cudadoctor.reports.reading import read_report
+from cudadoctor.rules.diagnose import diagnose
 
 KB = load()
 INDEX = "https://download.pytorch.org/whl"

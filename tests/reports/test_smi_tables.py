@@ -7,7 +7,7 @@ from packaging.version import Version
 from reader_fixtures import shown
 
 from cudadoctor.knowledge import load
-from cudadoctor.versions import DriverVersion
+from cudadoctor.model.versions import DriverVersion
 
 OLD = """\
 +-----------------------------------------------------------------------------+

@@ -7,14 +7,14 @@ from collections import Counter
 
 import pytest
 
-from cudadoctor.catalogue import CATALOGUE
-from cudadoctor.facts import Machine
 from cudadoctor.knowledge import load
 from cudadoctor.knowledge.symptoms import SymptomRow, symptoms
+from cudadoctor.model.catalogue import CATALOGUE
+from cudadoctor.model.machine import Machine
 from cudadoctor.reports.document import document
 from cudadoctor.reports.symptoms import symptoms_of
-from cudadoctor.rules.conditions import CIRCUMSTANCES, holds
-from cudadoctor.rules.reported import VERDICT
+from cudadoctor.rules.evidence.conditions import CIRCUMSTANCES, holds
+from cudadoctor.rules.pasted.reported import VERDICT
 
 TABLE = symptoms()
 EMPTY = Machine(look="report", symptoms=())

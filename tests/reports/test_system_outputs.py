@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 from reader_fixtures import shown
 
-from cudadoctor.facts import Machine, lookup
+from cudadoctor.model.machine import Machine, lookup
 
 
 @pytest.mark.parametrize(

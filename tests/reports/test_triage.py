@@ -8,14 +8,16 @@ import msgspec
 import pytest
 from told_fixtures import HEALTHY
 
-from cudadoctor import checkup, factfile, knowledge
-from cudadoctor.facts import Machine
-from cudadoctor.findings import Candidate
-from cudadoctor.language import language
+from cudadoctor import knowledge
+from cudadoctor import pipeline as checkup
+from cudadoctor.locale.language import language
+from cudadoctor.model import factfile
+from cudadoctor.model.findings import Candidate
+from cudadoctor.model.machine import Machine
 from cudadoctor.render import Report, json_v1, markdown, pasted, terminal
 from cudadoctor.render.script import script
 from cudadoctor.reports.reading import read_report
-from cudadoctor.undecided import command_after
+from cudadoctor.rules.undecided import command_after
 
 OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040)."
 LIST = "Package     Version\n----------- -------\ntorch       2.1.0\ntorchvision 0.17.0\n"

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from cudadoctor import knowledge
-from cudadoctor.diagnose import diagnose
-from cudadoctor.findings import Diagnosis
+from cudadoctor.model.findings import Diagnosis
 from cudadoctor.reports.reading import read_report
+from cudadoctor.rules.diagnose import diagnose
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -12,11 +12,13 @@ import pytest
 from markdown_it import MarkdownIt
 from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 
-from cudadoctor import checkup, factfile, painting
-from cudadoctor.facts import Machine
-from cudadoctor.findings import Severity
-from cudadoctor.language import language
-from cudadoctor.redact import Redactor
+from cudadoctor import pipeline as checkup
+from cudadoctor.cli import painting
+from cudadoctor.locale.language import language
+from cudadoctor.model import factfile
+from cudadoctor.model.findings import Severity
+from cudadoctor.model.machine import Machine
+from cudadoctor.privacy.redact import Redactor
 from cudadoctor.render import Report, evidence, json_v1, markdown, pasted, stages, summary, terminal
 from cudadoctor.render.script import script
 from cudadoctor.render.shells import ShellName, shell_of
@@ -137,7 +139,7 @@ ALLOWED = {
 
 
 def fences(step: object, machine: Machine) -> list[object]:
-    from cudadoctor.plan import Step
+    from cudadoctor.plan.planner import Step
 
     assert isinstance(step, Step)
     edits = [one for one in step.edits if one.what.splitlines()]

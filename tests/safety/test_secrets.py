@@ -11,11 +11,12 @@ import pytest
 from planted_secrets import ALL, ASSIGNED, GPU, HOST, TOKENS, USER, VARIABLES, Planted, leaked
 from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 
-from cudadoctor import checkup, factfile
-from cudadoctor.conceal import Concealer
-from cudadoctor.facts import Identity, Machine
-from cudadoctor.plan import Plan
-from cudadoctor.redact import Redactor
+from cudadoctor import pipeline as checkup
+from cudadoctor.model import factfile
+from cudadoctor.model.machine import Identity, Machine
+from cudadoctor.plan.planner import Plan
+from cudadoctor.privacy.conceal import Concealer
+from cudadoctor.privacy.redact import Redactor
 from cudadoctor.render import Report, json_v1, markdown, terminal
 
 SCENARIOS = scenario_paths()

@@ -9,9 +9,9 @@ from packaging.version import Version
 from scenario_reader import machine_like
 
 from cudadoctor import knowledge
-from cudadoctor.facts import Machine
-from cudadoctor.setup.choosing import Base, Chosen, Known, NoWay, Tools, choose, suffices
-from cudadoctor.setup.pythons import launched, told
+from cudadoctor.model.machine import Machine
+from cudadoctor.repair.setup.choosing import Base, Chosen, Known, NoWay, Tools, choose, suffices
+from cudadoctor.repair.setup.pythons import launched, told
 
 KB = knowledge.load()
 UV = Tools(uv="/usr/bin/uv")

@@ -8,13 +8,13 @@ import pytest
 from scenario_reader import healthy_machine, machine_like
 
 from cudadoctor import knowledge
-from cudadoctor.facts import Machine
-from cudadoctor.setup import failing, saying
-from cudadoctor.setup.choosing import Chosen, Known, Tool, Tools, choose
-from cudadoctor.setup.document import Told, document
-from cudadoctor.setup.recipe import Recipe, recipe
-from cudadoctor.setup.room import Room, room
-from cudadoctor.setup.running import clean, name_of
+from cudadoctor.model.machine import Machine
+from cudadoctor.repair.setup import failing, saying
+from cudadoctor.repair.setup.choosing import Chosen, Known, Tool, Tools, choose
+from cudadoctor.repair.setup.document import Told, document
+from cudadoctor.repair.setup.recipe import Recipe, recipe
+from cudadoctor.repair.setup.room import Room, room
+from cudadoctor.repair.setup.running import clean, name_of
 
 KB = knowledge.load()
 TOOLS = Tools(uv="/usr/bin/uv", conda="/opt/conda/bin/mamba", pixi="/usr/bin/pixi")

@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cudadoctor.bench import sampled_page as bench_script
 from cudadoctor.bench.script import samples, starting, starved
-from cudadoctor.render import bench_script
-from cudadoctor.wrong_use import refuse
+from cudadoctor.cli.usage import refuse
 
 if TYPE_CHECKING:
-    from cudadoctor.asked import Asked
+    from cudadoctor.cli.options import Asked
 
 
 def run(words: tuple[str, ...], asked: Asked) -> int:
@@ -66,7 +66,7 @@ def _told(watched: starting.Watched, *, stop: bool) -> bench_script.Told:
 
 def _report(told: bench_script.Told, asked: Asked) -> None:
     """A report that cannot be written never ends the script."""
-    from cudadoctor import painting
+    from cudadoctor.cli import painting
 
     if asked.as_json:
         text = bench_script.dumps(told)

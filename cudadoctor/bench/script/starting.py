@@ -21,7 +21,7 @@ from types import FrameType
 
 import msgspec
 
-from cudadoctor import apart
+from cudadoctor.host import apart
 from cudadoctor.probes.nvml import module_folder
 
 SAMPLER = Path(__file__).parent / "inside" / "sampler.py"

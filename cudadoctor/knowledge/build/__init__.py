@@ -16,15 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cudadoctor.knowledge.build import (
-    gpus,
-    habits,
-    libraries,
-    packages,
-    peaks,
-    releases,
-    toolkits,
-)
+from cudadoctor.knowledge.build import gpus, habits, libraries, packages, peaks, releases, toolkits
 from cudadoctor.knowledge.build.seen import merged
 from cudadoctor.knowledge.build.sources import all_sources, collected
 

@@ -21,20 +21,8 @@ from cudadoctor.knowledge.update.listing import (
     newest_requires,
 )
 from cudadoctor.knowledge.update.pages import Unreadable, text_of
-from cudadoctor.knowledge.update.public import (
-    conda_forge,
-    cuda_notes,
-    docker_hub,
-    release_matrix,
-)
-from cudadoctor.knowledge.update.rows import (
-    Change,
-    Reading,
-    Tables,
-    difference,
-    joined,
-    journal,
-)
+from cudadoctor.knowledge.update.public import conda_forge, cuda_notes, docker_hub, release_matrix
+from cudadoctor.knowledge.update.rows import Change, Reading, Tables, difference, joined, journal
 from cudadoctor.knowledge.update.wheel_inside import (
     Inside,
     requirements,

@@ -7,14 +7,7 @@ from html.parser import HTMLParser
 import msgspec
 from packaging.utils import canonicalize_name
 
-from cudadoctor.knowledge.update.pages import (
-    Unreadable,
-    address,
-    decoded,
-    fed,
-    last_name,
-    text_of,
-)
+from cudadoctor.knowledge.update.pages import Unreadable, address, decoded, fed, last_name, text_of
 from cudadoctor.knowledge.update.wheel_names import release_of
 
 

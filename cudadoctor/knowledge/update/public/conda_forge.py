@@ -10,7 +10,7 @@ from packaging.version import Version
 from cudadoctor.knowledge.build.seen import row_of
 from cudadoctor.knowledge.update.pages import Unreadable, decoded
 from cudadoctor.knowledge.update.rows import Reading, Row, Tables
-from cudadoctor.versions import version_of
+from cudadoctor.model.versions import version_of
 
 SOURCE = "conda-forge"
 URL = "https://api.anaconda.org/package/conda-forge/pytorch/files"

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 from cudadoctor.knowledge.update.pages import Unreadable, fed
 from cudadoctor.knowledge.update.rows import Reading, Row, Tables
-from cudadoctor.versions import DriverVersion
+from cudadoctor.model.versions import DriverVersion
 
 SOURCE = "cuda-notes"
 URL = "https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/index.html"

@@ -1,0 +1,1 @@
+"""The command line: options, commands, and what stands on the terminal."""

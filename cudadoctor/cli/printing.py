@@ -1,0 +1,171 @@
+"""`fix --print`: the plan as a script, as JSON, or as a file of a project."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from cudadoctor.cli.commands import this_machine, told, written
+from cudadoctor.cli.usage import refuse
+from cudadoctor.model.trust import acting
+
+if TYPE_CHECKING:
+    from cudadoctor.cli.options import Asked
+    from cudadoctor.installers.files import Hashes, Kind
+    from cudadoctor.installers.resolver import Verdict
+    from cudadoctor.knowledge import TorchBuild
+    from cudadoctor.model.findings import PackageChange
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.model.trust import Foreign
+    from cudadoctor.pipeline import Judged
+    from cudadoctor.plan.planner import Wishes
+
+
+def fix(asked: Asked) -> int:
+    """Print the plan, or a file of a project. 0 where there is one or nothing to cure, else 1."""
+    found = saved_one(asked) if asked.saved else this_machine(asked)[0]
+    from cudadoctor import pipeline as checkup
+
+    machine = told(found, asked)
+    if asked.kind is not None:
+        return _project_file(acting(machine), asked, asked.kind)
+    wishes = wishes_of(asked, machine)
+    judged = checkup.judge(machine, wishes, ignore=asked.ignore)
+    if asked.verify:
+        judged = _verified(judged, wishes, here=not asked.saved)
+    written(_rendered(judged, asked, wishes), asked.output)
+    from cudadoctor.installers.resolver import planned
+
+    steps = judged.plan.steps
+    if not steps:
+        return 1 if judged.diagnosis.verdict in ("broken", "undecided") else 0
+    some = any(step.commands or step.variables for step in steps)
+    return 0 if some and planned.holds(judged.plan) else 1
+
+
+def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
+    """The plan after a resolver was asked about its packages; 60 s for all of its steps."""
+    import time
+
+    import msgspec
+
+    from cudadoctor import knowledge
+    from cudadoctor.cli.progress import shown_on_stderr
+    from cudadoctor.installers.resolver import LIMIT_S, planned, verify
+
+    kb, end = knowledge.load(), time.monotonic() + LIMIT_S
+
+    def ask(change: PackageChange) -> Verdict:
+        left_s = max(0.0, end - time.monotonic())
+        return verify(
+            change,
+            acting(judged.machine),
+            kb,
+            limit_s=left_s,
+            here=here,
+            wish=wishes.manager,
+            sized=False,
+        )
+
+    with shown_on_stderr() as progress:
+        progress("the resolver", True)
+        plan = planned.verified(judged.plan, ask)
+    return msgspec.structs.replace(judged, plan=plan)
+
+
+def _project_file(machine: Machine, asked: Asked, kind: Kind) -> int:
+    """Print the build for this machine as a file of a project; 1 and the reasons where none is."""
+    from cudadoctor import knowledge
+    from cudadoctor.installers import files
+    from cudadoctor.render import not_taken
+    from cudadoctor.solver.builds import best_build, python_of
+
+    kb = knowledge.load()
+    choice = best_build(machine, kb, keep=asked.torch)
+    build = choice.build
+    if build is None:
+        reasons = not_taken.sentences(choice.why_not)
+        ways = [one.text for one in choice.ways_out]
+        written(files.refusal((*choice.why, *reasons, *ways)), asked.output)
+        return 1
+    if against := files.why_not(kind, machine, kb, build):
+        written(files.refusal((against,)), asked.output)
+        return 1
+    hashes = None
+    if asked.hashes or asked.verify:
+        verdict, hashes = _resolved_file(machine, asked, kind, build)
+        if verdict.resolves is False or (asked.hashes and not hashes):
+            return _without_file(verdict, asked)
+        sys.stderr.write(f"cudadoctor: {verdict.why}\n")
+    text = files.project_file(
+        kind, machine, kb, build, python=python_of(machine), hashes=hashes or None
+    )
+    written(text, asked.output)
+    return 0
+
+
+def _resolved_file(
+    machine: Machine, asked: Asked, kind: Kind, build: TorchBuild
+) -> tuple[Verdict, Hashes]:
+    """What a resolver says of the file, and the digests where they are asked for."""
+    from cudadoctor import knowledge
+    from cudadoctor.cli.progress import shown_on_stderr
+    from cudadoctor.installers.resolver import LIMIT_S, project
+
+    kb, here = knowledge.load(), not asked.saved
+    with shown_on_stderr() as progress:
+        progress("the resolver", True)
+        if asked.hashes:
+            return project.digests(machine, kb, build, limit_s=LIMIT_S, here=here)
+        return project.verify_file(kind, machine, kb, build, limit_s=LIMIT_S, here=here), {}
+
+
+def _without_file(verdict: Verdict, asked: Asked) -> int:
+    """Why a file that was to be resolved is not printed; wrong use where nothing can be asked."""
+    if asked.hashes and not verdict.tool:
+        refuse(f"--hashes needs a resolver: {verdict.why}")
+    sys.stderr.write(f"cudadoctor: {verdict.why}; no file is printed\n")
+    return 1
+
+
+def _rendered(judged: Judged, asked: Asked, wishes: Wishes) -> str:
+    if asked.as_json:
+        from cudadoctor import pipeline as checkup
+        from cudadoctor.render import json_v1
+
+        shown = checkup.report(judged, full=asked.full)
+        return json_v1.dumps(json_v1.report(shown)) + "\n"
+    from cudadoctor import __version__, knowledge
+    from cudadoctor.render.script import script
+
+    return script(
+        judged.plan,
+        judged.machine,
+        judged.diagnosis,
+        shell=wishes.shell,
+        version=__version__,
+        knowledge=knowledge.load().date,
+    )
+
+
+def saved_one(asked: Asked) -> Foreign:
+    """The one machine behind --from."""
+    from cudadoctor.cli import saved
+
+    if saved.are_many(asked.saved):
+        refuse("fix --print takes one --from file: name one")
+    try:
+        machine = next(saved.machines(asked.saved)).machine
+    except saved.SavedError as error:
+        refuse(str(error))
+    assert machine is not None, "a single file that cannot be read raises"
+    return machine
+
+
+def wishes_of(asked: Asked, machine: Machine) -> Wishes:
+    """What the plan is to keep to; the machine's own shell where none is named."""
+    from cudadoctor.plan.planner import Wishes
+
+    windows = machine.platform.system == "Windows"
+    shell = asked.shell or ("powershell" if windows else "bash")
+    return Wishes(manager=asked.manager, torch=asked.torch, shell=shell)

@@ -1,0 +1,169 @@
+"""Machines out of files, folders and standard input: saved facts, recordings and pasted reports."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from cudadoctor.model import factfile
+from cudadoctor.model.machine import Gap, Machine
+from cudadoctor.model.trust import Foreign, foreign
+
+MOST_BYTES = factfile.MOST_BYTES
+_END_BYTES = 4 << 20
+"""Of what is larger, this much of the beginning and of the end is read."""
+RECORDING = "recording.json"
+"""What makes a folder a recording: it is replayed as one machine."""
+_FACTS = re.compile(rb'\s*\{\s*"(?:schema|cudadoctor)"')
+
+
+_MARK = b"\xef\xbb\xbf"
+"""What Windows' editors write at the beginning of UTF-8."""
+
+
+class SavedError(ValueError):
+    """What was named with --from cannot be read, in one sentence."""
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A machine behind --from, or why there is none. name: the file it came from."""
+
+    name: str
+    machine: Foreign | None = None
+    error: str | None = None
+
+
+def are_many(names: tuple[str, ...]) -> bool:
+    """Whether the names stand for more than one machine: several of them, or a folder."""
+    return len(names) > 1 or any(_is_folder(name) for name in names)
+
+
+def machines(names: tuple[str, ...]) -> Iterator[Saved]:
+    """Every machine behind the names, one after the other; a folder stands for its files.
+
+    Raises SavedError where a name leads nowhere. Of several files, one that cannot be read says so
+    and does not stop the others.
+    """
+    many = are_many(names)
+    for name in names:
+        for path in _files(name):
+            try:
+                yield Saved(path, foreign(_machine(path)))
+            except SavedError as error:
+                if not many:
+                    raise
+                yield Saved(path, error=str(error))
+
+
+def _is_folder(name: str) -> bool:
+    return name != "-" and Path(name).is_dir() and not _is_recording(name)
+
+
+def _is_recording(name: str) -> bool:
+    return (Path(name) / RECORDING).is_file()
+
+
+def _files(name: str) -> Iterator[str]:
+    if not _is_folder(name):
+        yield name
+        return
+    found = False
+    for folder, folders, files in os.walk(name):
+        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        for one in [one for one in folders if _is_recording(f"{folder}/{one}")]:
+            folders.remove(one)
+            files.append(one)
+        for path in (Path(folder) / file for file in sorted(files)):
+            if not path.name.startswith(".") and (path.is_file() or _is_recording(str(path))):
+                found = True
+                yield str(path)
+    if not found:
+        raise SavedError(f"--from {name}: the folder holds no file")
+
+
+def _machine(name: str) -> Machine:
+    if name != "-" and _is_recording(name):
+        return _replayed(name)
+    data, whole = _bytes(name)
+    if not _FACTS.match(data.removeprefix(_MARK)):
+        return _embedded(data) or _reported(name, data, whole=whole)
+    if not whole:
+        raise SavedError(f"--from {name}: {factfile.TOO_LONG}")
+    try:
+        return factfile.loads(data.removeprefix(_MARK))
+    except factfile.FactsError as error:
+        if machine := _embedded(data):
+            return machine
+        raise SavedError(
+            f"--from {name}: {error}; save one with `cudadoctor facts --output FILE`"
+        ) from error
+
+
+def _embedded(data: bytes) -> Machine | None:
+    """The facts that stand in other text, or in another encoding."""
+    from cudadoctor.cli.embedded import facts_in
+    from cudadoctor.reports.document import NotTextError
+
+    try:
+        return facts_in(data)
+    except NotTextError:
+        return None
+
+
+def _replayed(folder: str) -> Machine:
+    """The machine that `cudadoctor record` asked; a question that it lacks becomes a gap."""
+    from cudadoctor.host import replay
+
+    try:
+        return replay.replay(folder, strict=False)
+    except replay.ReplayError as error:
+        raise SavedError(f"--from {error}") from error
+
+
+def _reported(name: str, data: bytes, *, whole: bool) -> Machine:
+    from cudadoctor import knowledge
+    from cudadoctor.reports.document import NotTextError
+    from cudadoctor.reports.reading import read_report
+
+    try:
+        machine = read_report(data, knowledge.load())
+    except NotTextError as error:
+        raise SavedError(
+            f"--from {name} is neither text nor saved facts: paste the output of a program"
+        ) from error
+    if whole:
+        return machine
+    cut = f"the report is larger than {MOST_BYTES >> 20} MiB: its middle was not read"
+    gap = Gap(fact="symptoms", why=cut, asked=False)
+    return msgspec.structs.replace(machine, gaps=(*machine.gaps, gap))
+
+
+def _bytes(name: str) -> tuple[bytes, bool]:
+    """What stands in the file, and whether that is all of it."""
+    try:
+        if name == "-":
+            data, whole = _ends(sys.stdin.buffer)
+        else:
+            with Path(name).open("rb") as file:
+                data, whole = _ends(file)
+    except OSError as error:
+        raise SavedError(f"--from {name} cannot be read: {error.strerror}") from error
+    if not data.strip():
+        raise SavedError(f"--from {name} is empty")
+    return data, whole
+
+
+def _ends(file: BinaryIO) -> tuple[bytes, bool]:
+    data = file.read(MOST_BYTES + 1)
+    if len(data) <= MOST_BYTES:
+        return data, True
+    head, tail = data[:_END_BYTES], data[-_END_BYTES:]
+    while part := file.read(_END_BYTES):
+        tail = (tail + part)[-_END_BYTES:]
+    return head + b"\n" + tail, False

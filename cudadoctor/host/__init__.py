@@ -1,0 +1,1 @@
+"""The only door to the outside: files, folders and programs, each with a deadline."""

@@ -1,0 +1,410 @@
+"""The only door to the outside: read a file, list a folder, run a program with a deadline.
+
+Nothing here raises for a sick machine: every answer says what was there, or why it is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from cudadoctor.host import apart
+from cudadoctor.host.children import OnLine, Ran, aside, collected, kill
+
+__all__ = [
+    "INSIDE",
+    "Answer",
+    "Host",
+    "Listing",
+    "LocalHost",
+    "OnLine",
+    "Ran",
+    "Space",
+    "Stat",
+    "absolute",
+    "aside",
+]
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+INSIDE = os.path.join(_PACKAGE, "probes", "inside")
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What reading a file said. missing: it is not there; why: it is there and cannot be read."""
+
+    data: bytes = b""
+    missing: bool = False
+    why: str | None = None
+
+    @property
+    def known(self) -> bool:
+        return not self.missing and self.why is None
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "replace")
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """What listing a folder said; names are sorted."""
+
+    names: tuple[str, ...] = ()
+    missing: bool = False
+    why: str | None = None
+
+
+class Stat:
+    """What a path is. exists None: not known (why says so).
+
+    real: the path behind all links, looked up when it is first asked for: most callers do not.
+    """
+
+    __slots__ = ("_path", "_real", "exists", "gid", "is_dir", "mode", "size", "uid", "why")
+
+    def __init__(
+        self,
+        *,
+        exists: bool | None,
+        is_dir: bool = False,
+        mode: int = 0,
+        uid: int = 0,
+        gid: int = 0,
+        size: int = 0,
+        real: str = "",
+        path: str = "",
+        why: str | None = None,
+    ) -> None:
+        self.exists = exists
+        self.is_dir = is_dir
+        self.mode = mode
+        self.uid = uid
+        self.gid = gid
+        self.size = size
+        self.why = why
+        self._real = real
+        self._path = path
+
+    @property
+    def real(self) -> str:
+        if not self._real and self._path and self.exists:
+            self._real = os.path.realpath(self._path)
+        return self._real
+
+    @property
+    def is_link(self) -> bool:
+        """Whether the path itself is a link: one whose end is gone does not exist, and is one."""
+        return bool(self._path) and os.path.islink(self._path)
+
+
+class Space(msgspec.Struct, frozen=True, kw_only=True):
+    """A file system: its size, and what is free for this user, in bytes."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+class Host(Protocol):
+    """A machine that can be asked: the real one, or a recording in a test."""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The environment variables of the doctor's process."""
+        ...
+
+    @property
+    def system(self) -> str:
+        """Linux, Windows or Darwin."""
+        ...
+
+    def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
+        """At most `limit` bytes of a file, from `offset` on."""
+        ...
+
+    def listing(self, path: str) -> Listing: ...
+
+    def stat(self, path: str) -> Stat: ...
+
+    def glob(self, pattern: str) -> tuple[str, ...]: ...
+
+    def which(self, name: str) -> str | None:
+        """The program of that name on PATH; what lies in the current folder is none."""
+        ...
+
+    def space(self, path: str) -> Space | None:
+        """The size of the file system under a path; None where it cannot be learnt."""
+        ...
+
+    def run(
+        self,
+        *argv: str,
+        timeout_s: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: str | None = None,
+    ) -> Ran:
+        """Run a program without a shell, in a folder of our own unless cwd names another.
+
+        env replaces the whole environment.
+        """
+        ...
+
+    def inside(
+        self,
+        script: str,
+        *args: str,
+        timeout_s: float,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        on_line: OnLine | None = None,
+    ) -> Ran:
+        """Run a script of probes/inside in an interpreter (the doctor's own by default).
+
+        on_line: where the host really waits, it says how long it waits for each next line.
+        """
+        ...
+
+
+def absolute(host: Host, path: str) -> str:
+    """The path as seen from the working folder; a replayed host brings its own."""
+    joined = os.path.join(getattr(host, "folder", ""), path)
+    try:
+        return os.path.abspath(joined)
+    except OSError:
+        return joined  # the working folder is gone
+
+
+class LocalHost:
+    """This machine. `scratch` is a temporary folder that takes every cache of every child."""
+
+    def __init__(self, scratch: str | None = None) -> None:
+        self.scratch = scratch
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._begun: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+        self._closed = False
+
+    @property
+    def place(self) -> str:
+        """Where children start: nothing of the user's lies there."""
+        if self.scratch and os.path.isdir(self.scratch):
+            return self.scratch
+        return apart.nowhere()
+
+    @property
+    def uid(self) -> int | None:
+        """The user's number, None on Windows."""
+        return os.geteuid() if hasattr(os, "geteuid") else None
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return os.environ
+
+    @property
+    def system(self) -> str:
+        return {"win32": "Windows", "darwin": "Darwin"}.get(sys.platform, "Linux")
+
+    def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
+        try:
+            # Not blocking: a named pipe in the place of a file must not hold the doctor up.
+            handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        except (OSError, ValueError) as error:
+            return _unread(error)
+        try:
+            if offset:
+                os.lseek(handle, offset, os.SEEK_SET)
+            return Answer(data=_first(handle, limit))
+        except (OSError, OverflowError) as error:
+            return _unread(error)
+        finally:
+            os.close(handle)
+
+    def listing(self, path: str) -> Listing:
+        try:
+            return Listing(names=tuple(sorted(os.listdir(path))))
+        except (FileNotFoundError, NotADirectoryError):
+            return Listing(missing=True)
+        except (OSError, ValueError) as error:
+            return Listing(why=_words(error))
+
+    def stat(self, path: str) -> Stat:
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return Stat(exists=False, path=path)
+        except (OSError, ValueError) as error:
+            return Stat(exists=None, why=_words(error))
+        return Stat(
+            exists=True,
+            is_dir=(found.st_mode & 0o170000) == 0o040000,
+            mode=found.st_mode & 0o7777,
+            uid=found.st_uid,
+            gid=found.st_gid,
+            size=found.st_size,
+            path=path,
+        )
+
+    def glob(self, pattern: str) -> tuple[str, ...]:
+        import glob
+
+        try:
+            return tuple(sorted(glob.glob(pattern, recursive="**" in pattern)))
+        except (OSError, ValueError):
+            return ()
+
+    def which(self, name: str) -> str | None:
+        # shutil brings every archive format with it (3 ms), and on Windows the current folder.
+        endings = os.environ.get("PATHEXT", "").split(";") if sys.platform == "win32" else ()
+        for folder in apart.folders(self.env.get("PATH") or os.defpath):
+            for ending in ("", *endings):
+                path = os.path.join(folder, name + ending)
+                with contextlib.suppress(ValueError):  # a null byte in PATH
+                    if os.access(path, os.X_OK) and not os.path.isdir(path):
+                        return path
+        return None
+
+    def space(self, path: str) -> Space | None:
+        try:
+            if sys.platform == "win32":
+                import shutil
+
+                whole = shutil.disk_usage(path)
+                return Space(total_bytes=whole.total, free_bytes=whole.free)
+            found = os.statvfs(path)
+        except (OSError, ValueError):
+            return None
+        size = found.f_frsize
+        return Space(total_bytes=found.f_blocks * size, free_bytes=found.f_bavail * size)
+
+    def run(
+        self,
+        *argv: str,
+        timeout_s: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: str | None = None,
+        on_line: OnLine | None = None,
+    ) -> Ran:
+        """Run a program without a shell. on_line: told every line of its output as it comes."""
+        if self._closed:
+            return Ran(why="stopped")
+        started = time.monotonic()
+        plain = env is None and cwd is None and stdin is None
+        child = self._begun.pop(argv, None) if plain else None
+        try:
+            child = child or self._started(argv, env, cwd, piped=stdin is not None)
+        except (OSError, ValueError) as error:
+            if isinstance(error, FileNotFoundError) and error.filename in (None, argv[0]):
+                return Ran(missing=True)
+            return Ran(why=_words(error))
+        try:
+            return collected(child, started, timeout_s, stdin, on_line)
+        finally:
+            self._children.discard(child)
+
+    def begin(self, script: str, python: str) -> None:
+        """Start a script of probes/inside already, for an `inside` with the same words later on."""
+        argv = self._words_of(script, python)
+        with contextlib.suppress(OSError, ValueError):
+            self._begun[argv] = self._started(argv, None, None, piped=False)
+
+    def _started(
+        self, argv: tuple[str, ...], env: Mapping[str, str] | None, cwd: str | None, *, piped: bool
+    ) -> subprocess.Popen[bytes]:
+        cwd = cwd or self.place
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE if piped else _nothing(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.quiet(self.env if env is None else env, cwd),
+            cwd=cwd,
+            start_new_session=True,
+        )
+        if not piped and child.stdin is not None:
+            child.stdin.close()
+        self._children.add(child)
+        if self._closed:  # closed while it was being started
+            kill(child)
+        return child
+
+    def inside(
+        self,
+        script: str,
+        *args: str,
+        timeout_s: float,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        on_line: OnLine | None = None,
+    ) -> Ran:
+        words = (*self._words_of(script, python), *args)
+        return self.run(*words, timeout_s=timeout_s, env=env, cwd=cwd, on_line=on_line)
+
+    @staticmethod
+    def _words_of(script: str, python: str | None) -> tuple[str, ...]:
+        # -I: a json.py in the working folder or a broken PYTHONPATH must not end the probe.
+        # -B: isolated, it does not heed the variable that forbids writing byte code.
+        flags = ("-I", "-B", "-S") if python is None else ("-I", "-B")
+        return (python or sys.executable, *flags, os.path.join(INSIDE, script))
+
+    def quiet(self, env: Mapping[str, str], cwd: str) -> dict[str, str]:
+        """The environment with every cache in the scratch folder: a check writes nothing."""
+        changed = apart.examined(env, cwd)
+        changed["PYTHONDONTWRITEBYTECODE"] = "1"
+        if self.scratch:
+            for name in _CACHES:
+                changed[name] = os.path.join(self.scratch, name.lower())
+        return changed
+
+    def close(self) -> None:
+        """End every child that still runs, without waiting for it."""
+        self._closed = True
+        for child in tuple(self._children):
+            kill(child)
+
+
+_CACHES = (
+    "CUDA_CACHE_PATH",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR",
+    "PIP_CACHE_DIR",
+    "MPLCONFIGDIR",
+)
+
+
+def _nothing() -> int:
+    """A standard input that is at its end: in a bare chroot there is no /dev/null."""
+    return subprocess.DEVNULL if os.path.exists(os.devnull) else subprocess.PIPE
+
+
+def _first(handle: int, limit: int) -> bytes:
+    parts: list[bytes] = []
+    left = limit
+    try:
+        while left > 0 and (part := os.read(handle, min(left, 1 << 16))):
+            parts.append(part)
+            left -= len(part)
+    except BlockingIOError:
+        pass  # the end of what /dev/kmsg holds now
+    return b"".join(parts)
+
+
+def _unread(error: Exception) -> Answer:
+    if isinstance(error, FileNotFoundError):
+        return Answer(missing=True)
+    return Answer(why=_words(error))
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno:
+        return f"{errno.errorcode.get(error.errno, error.errno)}: {os.strerror(error.errno)}"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,252 @@
+"""Where torch's wheels come from, given the package indexes that the user has configured."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from cudadoctor.model.machine import Index
+from cudadoctor.privacy.telltale import TOKEN, bare, compiled
+from cudadoctor.solver.builds import platform_of
+
+if TYPE_CHECKING:
+    from cudadoctor.model.findings import PackageChange
+    from cudadoctor.model.machine import Machine
+
+TORCH_INDEX = "https://download.pytorch.org/whl"
+
+_VARIANT = re.compile(r"cu\d{2,3}|cpu|xpu|rocm[\d.]+")
+TAGGED = ("torch", "torchvision", "torchaudio")
+_ALL_TAGGED_ON = ("linux_x86_64", "windows_amd64")
+"""Where torch's index gives every wheel of the family its local version; macOS has none."""
+_PYPI_HOSTS = frozenset({"pypi.org", "pypi.python.org"})
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Options and pins that lead to the right wheel.
+
+    index: in place of the configured one. extra: beside it. tag: the local version to ask for,
+    where more than one index has that release; of: the packages that bear it there.
+    is_mirror: index is the user's own in place of PyPI, not torch's.
+    """
+
+    index: str | None = None
+    extra: str | None = None
+    tag: str | None = None
+    of: tuple[str, ...] = TAGGED
+    is_mirror: bool = False
+    note: str | None = None
+
+
+def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
+    """Where this change is installed from.
+
+    A mirror of the user's stays in use; an index for another torch variant is never obeyed.
+    """
+    found = _without_password(_found(m, change, tool), m.python.index or Index(), tool)
+    if found.tag is not None:
+        found = msgspec.structs.replace(found, of=_tagged_on(platform_of(m)))
+    if m.python.index is None or not m.python.index.no_index:
+        return found
+    origin = m.python.index.origin or "the configuration"
+    note = f"Package indexes are switched off ({origin}): the wheels must lie in a find-links "
+    note += "folder, or no-index must go."
+    return msgspec.structs.replace(found, note=f"{note} {found.note}" if found.note else note)
+
+
+def _found(m: Machine, change: PackageChange, tool: str) -> Source:
+    if change.variant is None or is_foreign(change.index):
+        return Source(index=change.index)
+    configured = m.python.index or Index()
+    own = _torch_mirror(configured, change.variant)
+    if own is not None:
+        return own
+    if mirror := _mirror(configured):
+        return _through(mirror, configured, change, tool)
+    if _leads_astray(configured, change):
+        index = change.index or f"{TORCH_INDEX}/{change.variant}"
+        return Source(
+            index=index,
+            tag=change.variant,
+            note="The configured index offers another variant of torch, so the exact one is named.",
+        )
+    # Where torch's index lacks the file or is blocked, uv goes on to its default index, and pip
+    # to what else is configured: with the tag that fails aloud.
+    more = tool == "uv" or configured.extra or configured.find_links
+    return Source(index=change.index, tag=change.variant if more and change.index else None)
+
+
+def _tagged_on(platform: str | None) -> tuple[str, ...]:
+    """What of torch's family is sure to bear its local version on torch's index."""
+    if platform in _ALL_TAGGED_ON:
+        return TAGGED
+    return () if (platform or "").startswith("macos") else ("torch",)
+
+
+def options(source: Source) -> tuple[str, ...]:
+    """The options of pip for it."""
+    index = ("--index-url", source.index) if source.index else ()
+    extra = ("--extra-index-url", source.extra) if source.extra else ()
+    return (*index, *extra)
+
+
+def uv_options(source: Source) -> tuple[str, ...]:
+    """The options of uv for it.
+
+    uv takes a package from the first index that has it. --index comes before all that is
+    configured; --index-url comes last, and the variable UV_DEFAULT_INDEX overrules it.
+    """
+    mirror = source.index if source.is_mirror else None
+    first = source.extra or (None if source.is_mirror else source.index)
+    usual = ("--default-index", mirror) if mirror else ()
+    return (*usual, *(("--index", first) if first else ()))
+
+
+def pinned(requirements: tuple[str, ...], source: Source) -> tuple[str, ...]:
+    """The requirements with the local version where it is needed."""
+    if source.tag is None:
+        return requirements
+    return tuple(
+        f"{one}+{source.tag}" if "==" in one and one.split("==")[0] in source.of else one
+        for one in requirements
+    )
+
+
+def host_of(url: str) -> str:
+    """The host of an index, without credentials or port."""
+    try:
+        return urlsplit(url).hostname or "the configured index"
+    except ValueError:
+        return "the configured index"
+
+
+def is_at(url: str, domain: str) -> bool:
+    """Whether the host of a URL is that domain or within it, label by label."""
+    labels, wanted = host_of(url).lower().rstrip(".").split("."), domain.split(".")
+    return labels[-len(wanted) :] == wanted
+
+
+def own_host(m: Machine) -> str | None:
+    """The host of an index of the user's own in place of PyPI or of torch's; None for none."""
+    url = m.python.index.url if m.python.index else None
+    if url is None or _is_official(url) or host_of(url) in _PYPI_HOSTS:
+        return None
+    from cudadoctor.model.inert_words import is_host
+
+    return host if is_host(host := host_of(url)) else None
+
+
+def _through(mirror: str, configured: Index, change: PackageChange, tool: str) -> Source:
+    if change.index is None:
+        kept = _stays(mirror, configured, tool)
+        return Source(index=None if kept else mirror, is_mirror=True)
+    return Source(
+        index=None if _read_by(tool, configured) or _stays(mirror, configured, tool) else mirror,
+        is_mirror=True,
+        extra=change.index,
+        tag=change.variant,
+        note=f"Your index ({host_of(mirror)}) stays in use for all other packages; it is not known "
+        f"to have the {change.variant} builds, so torch's own index is added.",
+    )
+
+
+def _torch_mirror(configured: Index, variant: str) -> Source | None:
+    """A company's copy of torch's index, turned to the variant that is wanted."""
+    url = configured.url
+    if url is None or _is_official(url) or _variant_of(url) is None:
+        return None
+    base = url.rstrip("/").rpartition("/")[0]
+    same = _variant_of(url) == variant
+    return Source(index=url if same else f"{base}/{variant}", tag=None if same else variant)
+
+
+def _mirror(configured: Index) -> str | None:
+    """The user's own main index, where it is neither PyPI nor torch's."""
+    url = configured.url
+    if url is None or _is_official(url) or host_of(url) in _PYPI_HOSTS:
+        return None
+    return url
+
+
+def _leads_astray(configured: Index, change: PackageChange) -> bool:
+    indexes = [url for url in (configured.url, *configured.extra) if url]
+    variants = {_variant_of(url) for url in indexes} - {None}
+    return bool(variants - {change.variant}) or any(
+        _is_official(url) and change.index is None for url in indexes
+    )
+
+
+def is_foreign(index: str | None) -> bool:
+    """Whether an index is neither the default one nor torch's: NVIDIA's for a Jetson."""
+    return index is not None and not _is_official(index)
+
+
+def _is_official(url: str) -> bool:
+    return is_at(url, "pytorch.org")
+
+
+def _variant_of(url: str) -> str | None:
+    last = url.rstrip("/").rpartition("/")[2]
+    return last if _VARIANT.fullmatch(last) else None
+
+
+def _has_credentials(url: str) -> bool:
+    return bare(url) != url or _address(url) is None
+
+
+_BEYOND_AN_ADDRESS = re.compile(r"[?#;@\s]")
+
+
+def _address(url: str) -> str | None:
+    """The URL without user and password; None if what is left may hold a secret still."""
+    plain = bare(url)
+    whole = "://" not in plain or re.match(r"https?://[^/]|file:///", plain)
+    sound = whole and not _BEYOND_AN_ADDRESS.search(plain)
+    return plain if sound and not compiled(TOKEN.pattern).search(f"{plain}/") else None
+
+
+def _without_password(found: Source, configured: Index, tool: str) -> Source:
+    """The same without a password, which no command may show.
+
+    A tool that reads the setting itself takes it from there, also for another path of that host.
+    """
+    if found.index is None or not _has_credentials(found.index):
+        return found
+    index = _address(found.index)
+    if tool != "docker" and _read_by(tool, configured):
+        if found.index == configured.url or index is None:
+            return msgspec.structs.replace(found, index=None)
+        if tool == "pip":  # --index-url would take the place of the setting, password and all
+            return msgspec.structs.replace(found, index=None, extra=index)
+        return msgspec.structs.replace(found, index=index)
+    if index is None:
+        note = f"The address of your index ({host_of(found.index)}) holds a secret and is not "
+        note += "written out: name it in the settings of the tool."
+        return msgspec.structs.replace(found, index=None, note=note)
+    note = f"The password for {host_of(index)} is not written out: put it into ~/.netrc, which pip "
+    note += "and uv read."
+    note = f"{note} {found.note}" if found.note else note
+    return msgspec.structs.replace(found, index=index, note=note)
+
+
+def _stays(mirror: str, configured: Index, tool: str) -> bool:
+    """Whether a mirror is not written out, for its password.
+
+    That is left where it is: the tool that it is configured for reads it from there. An image is
+    given to others, so nothing secret may stand in its lines.
+    """
+    return _has_credentials(mirror) and (tool == "docker" or _read_by(tool, configured))
+
+
+def _read_by(tool: str, configured: Index) -> bool:
+    """Whether that tool reads the configuration which this index came from.
+
+    In an image there is none of it.
+    """
+    if tool == "docker":
+        return False
+    for_uv = "uv" in (configured.origin or "").lower()
+    return for_uv == (tool == "uv")

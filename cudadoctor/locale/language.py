@@ -1,0 +1,113 @@
+"""Texts in other languages than English: English template -> translated template."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from cudadoctor.model.findings import Diagnosis, Finding
+
+LANGUAGES = ("en", "es")
+_BOUNDARY = re.compile(r"(?<=\.) (?=[A-Z{])")
+"""Between two sentences; in a template the second one may begin with a value."""
+_TELLING = 6
+"""A template with fewer letters of its own could have made almost any text."""
+_LONGEST = 2000
+"""A longer text is no sentence of ours, and every template would be tried at each of its places."""
+
+
+class Language:
+    """Translates templates; what has no translation stays English."""
+
+    def __init__(self, table: dict[str, str]) -> None:
+        self._table = table
+        self._patterns = _patterns(table)
+
+    def __call__(self, template: str, **values: object) -> str:
+        """The translated template with its values filled in."""
+        translated = self._table.get(template, template)
+        return translated.format(**values) if values else translated
+
+    def spoken(self, text: str) -> str:
+        """A text whose values are filled in already, by the template that it was made from."""
+        if not self._table or not text or len(text) > _LONGEST:
+            return text
+        sentences = _BOUNDARY.split(text)
+        whole = self._matched(text, len(sentences))
+        return whole or " ".join(self._matched(one, 1) or one for one in sentences)
+
+    def _matched(self, text: str, sentences: int) -> str | None:
+        """By a template of that many sentences: no value of a shorter one holds the rest."""
+        if text in self._table:
+            return self._table[text]
+        for pattern, template in self._patterns:
+            if len(_BOUNDARY.split(template)) < sentences:
+                continue
+            if found := pattern.fullmatch(text):
+                return self._table[template].format_map(found.groupdict())
+        return None
+
+    def diagnosis(self, diagnosis: Diagnosis) -> Diagnosis:
+        """The diagnosis with the texts of its findings translated."""
+        if not self._table:
+            return diagnosis
+        findings = tuple(self._finding(one) for one in diagnosis.findings)
+        return msgspec.structs.replace(diagnosis, findings=findings)
+
+    def _finding(self, one: Finding) -> Finding:
+        title, why = (self._table.get(text) for text in one.templates)
+        values = {name: self.spoken(value) for name, value in one.values.items()}
+        return msgspec.structs.replace(
+            one,
+            title=title.format_map(values) if title else self.spoken(one.title),
+            why=why.format_map(values) if why else self.spoken(one.why),
+        )
+
+
+def _patterns(table: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
+    """Templates with values, as patterns of what they make; the most telling first."""
+    cut = [(re.split(r"\{(\w+)\}", template), template) for template in table]
+    telling = [
+        (sum(map(len, pieces[::2])), pieces, template)
+        for pieces, template in cut
+        if len(pieces) > 1
+    ]
+    return [
+        (re.compile(_pattern(pieces), re.DOTALL), template)
+        for letters, pieces, template in sorted(telling, reverse=True)
+        if letters >= _TELLING
+    ]
+
+
+def _pattern(pieces: list[str]) -> str:
+    named: set[str] = set()
+    pairs = zip(pieces[::2], [*pieces[1::2], ""], strict=True)
+    return "".join(
+        re.escape(words) + (_value(name, named) if name else "") for words, name in pairs
+    )
+
+
+def _value(name: str, named: set[str]) -> str:
+    if name in named:
+        return f"(?P={name})"
+    named.add(name)
+    return f"(?P<{name}>.+?)"
+
+
+@cache
+def language(name: str) -> Language:
+    """The language of that name; English needs no table."""
+    if name == "en":
+        return Language({})
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    file = Path(__file__).parent / f"{name}.toml"
+    return Language(tomllib.loads(file.read_text(encoding="utf-8")))

@@ -1,0 +1,1 @@
+"""The vocabulary: machine, findings, plan, versions, documents. Values only, no I/O."""

@@ -1,0 +1,181 @@
+"""What a diagnosis is made of: findings with their evidence, and the ways out."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Literal
+
+import msgspec
+
+from cudadoctor.model.trust import Command
+
+
+class Severity(IntEnum):
+    """What a finding means to somebody who wants to train."""
+
+    ERROR = 0
+    """Training cannot run, or is silently wrong."""
+    WARNING = 1
+    """Slower, fragile, or fails as soon as it is used."""
+    INFO = 2
+    """Worth knowing."""
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Confidence(IntEnum):
+    """How sure the doctor is: CERTAIN is proven by facts, POSSIBLE is a hint."""
+
+    CERTAIN = 0
+    LIKELY = 1
+    POSSIBLE = 2
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Risk(str, Enum):
+    """What a step touches."""
+
+    PROCESS = "process"
+    ENVIRONMENT = "environment"
+    SYSTEM = "system"
+
+
+Where = Literal["here", "host", "container", "windows", "admin"]
+
+
+class Edit(msgspec.Struct, frozen=True, kw_only=True):
+    """A change to a file that the user makes by hand."""
+
+    file: str
+    what: str
+
+
+class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change to the examined environment, not yet written in the words of a package manager.
+
+    remove: distributions to uninstall first. install: requirements such as "torch==2.14.1".
+    index: URL of the package index for torch's own builds, None for the user's default index.
+    then: requirements to install afterwards from the user's own default index.
+    variant: CUDA variant (cu126) or cpu; cuda: its CUDA version as text, for conda.
+    find_links: a page with more wheels for `then`, None for none. size: a sentence on what the
+    wheels take to download, which says nothing of a channel's packages. ask: no table proves that
+    the wheels exist for this interpreter, so the resolver has its say before anything goes.
+    """
+
+    install: tuple[str, ...]
+    remove: tuple[str, ...] = ()
+    index: str | None = None
+    then: tuple[str, ...] = ()
+    variant: str | None = None
+    cuda: str | None = None
+    download_bytes: int | None = None
+    find_links: str | None = None
+    size: str | None = None
+    ask: bool = False
+
+
+class Remedy(msgspec.Struct, frozen=True, kw_only=True):
+    """A way out that a rule prescribes.
+
+    Remedies of one finding are alternatives, the least invasive first. Equal ids of several
+    findings are one step that cures them all.
+
+    where: "here" the examined environment or this shell, "host" outside the container, "container"
+    how it is started, "windows" the Windows side of WSL, "admin" whoever runs the machine.
+    commands: argument vectors without sudo. variables: to set, None to unset.
+    packages: in place of commands where a package manager does it (the dialect writes them).
+    note: a sentence that is shown beside it (what it costs, when it does not help).
+    """
+
+    id: str
+    title: str
+    where: Where = "here"
+    risk: Risk = Risk.SYSTEM
+    needs_root: bool = False
+    reboot: bool = False
+    commands: tuple[tuple[str, ...], ...] = ()
+    manual: str | None = None
+    variables: dict[str, str | None] = {}
+    edits: tuple[Edit, ...] = ()
+    packages: PackageChange | None = None
+    tool: str | None = None
+    note: str | None = None
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact that a finding rests on, as it is shown: its path, value and origin."""
+
+    fact: str
+    value: str
+    source: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause that fits this machine.
+
+    rule: name of the rule that found it (several rules may share a cause).
+    because_of: causes of other findings that explain this one away.
+    templates: the English title and why before their values were filled in, for translation.
+    """
+
+    cause: str
+    rule: str
+    severity: Severity
+    confidence: Confidence
+    title: str
+    why: str
+    values: dict[str, str]
+    evidence: tuple[Evidence, ...]
+    cites: tuple[str, ...] = ()
+    because_of: tuple[str, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    templates: tuple[str, str] = ("", "")
+
+
+class Undecided(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause that could be neither found nor ruled out, and the fact that is missing for it.
+
+    matters: whether it keeps the verdict from being healthy.
+    """
+
+    cause: str
+    missing: str
+    why: str
+    matters: bool
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause that is still possible where the verdict is undecided; score from 0 to 1."""
+
+    cause: str
+    score: float
+
+
+Verdict = Literal["healthy", "warnings", "broken", "undecided"]
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the rules said of one machine. findings: gravest first.
+
+    passed: causes that were decided and do not fit.
+    """
+
+    verdict: Verdict
+    primary: str | None
+    findings: tuple[Finding, ...]
+    passed: tuple[str, ...]
+    undecided: tuple[Undecided, ...]
+    candidates: tuple[Candidate, ...] = ()
+    next_command: Command | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant of torch that was passed over, and why."""
+
+    variant: str
+    reason: str

@@ -1,0 +1,115 @@
+"""What a rule is: a pure function of the machine and the knowledge, with its text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from cudadoctor.model.findings import Confidence, Remedy, Severity
+
+if TYPE_CHECKING:
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.machine import Machine
+
+T = TypeVar("T")
+
+
+class NotKnown(Exception):  # noqa: N818 - not an error: it ends a rule as undecided
+    """A rule needs a fact that is not known."""
+
+    def __init__(self, fact: str, why: str | None = None) -> None:
+        super().__init__(fact)
+        self.fact = fact
+        self.why = why
+
+
+def need(value: T | None, fact: str, why: str | None = None) -> T:
+    """The value, or the end of the rule as undecided where it is None.
+
+    fact: the dotted path that is missing; why: said where no gap of the machine explains it
+    (for instance that the tables are silent).
+    """
+    if value is None:
+        raise NotKnown(fact, why)
+    return value
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule's yes.
+
+    evidence: fact paths that prove it. values: for the placeholders of title and text.
+    cites: keys of sources in the knowledge. severity, title, why: in place of the rule's own.
+    yields_to: causes that explain this finding away, beside those of the rule.
+    remedies: alternatives, the least invasive first.
+    """
+
+    evidence: tuple[str, ...]
+    values: dict[str, object] = {}
+    cites: tuple[str, ...] = ()
+    confidence: Confidence = Confidence.CERTAIN
+    severity: Severity | None = None
+    title: str | None = None
+    why: str | None = None
+    yields_to: tuple[str, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+
+
+Judge = Callable[["Machine", "Knowledge"], "Found | None"]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule as a value.
+
+    yields_to: causes that explain this one away where they are found too.
+    essential: whether the verdict is undecided while this rule is. page: text for `explain`.
+    silent: its no means nothing, for it looks at a report that need not show everything.
+    """
+
+    name: str
+    cause: str
+    title: str
+    severity: Severity
+    judge: Judge
+    yields_to: tuple[str, ...] = ()
+    essential: bool = False
+    why: str
+    page: str
+    silent: bool = False
+
+
+def rule(
+    cause: str,
+    *,
+    title: str,
+    severity: Severity = Severity.ERROR,
+    yields_to: tuple[str, ...] = (),
+    essential: bool | None = None,
+) -> Callable[[Judge], Rule]:
+    """Make a rule of a function. Its docstring's first paragraph is what the user reads.
+
+    title and the first paragraph may hold placeholders ({driver}) for the values of Found.
+    essential defaults to whether the severity is ERROR.
+    """
+
+    def make(judge: Judge) -> Rule:
+        why, _, rest = (judge.__doc__ or "").partition("\n\n")
+        return Rule(
+            name=judge.__name__.replace("_", "-"),
+            cause=cause,
+            title=title,
+            severity=severity,
+            judge=judge,
+            yields_to=yields_to,
+            essential=severity is Severity.ERROR if essential is None else essential,
+            why=" ".join(why.split()),
+            page=_flush(rest),
+        )
+
+    return make
+
+
+def _flush(text: str) -> str:
+    """A docstring's paragraphs without their indentation (inspect would cost 4 ms to import)."""
+    return "\n".join(line.removeprefix("    ") for line in text.splitlines()).strip()

@@ -1,0 +1,104 @@
+"""Requirements of distributions, judged without loading a grammar where their form is usual.
+
+`packaging.requirements` costs 10 ms to import, a seventh of a whole `check --fast`. What is not of
+the usual form goes to `packaging`, and a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from packaging.version import Version
+
+from cudadoctor.model.versions import version_of
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_EXTRAS = re.compile(r"\[([^\]]*)\]")
+_REST = re.compile(r"\(?([^;()@]*)\)?")
+_CLAUSE = re.compile(r"(==|!=|>=|<=|~=|>|<)\s*([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(\.\*)?")
+_RUNS = re.compile(r"[-_.]+")
+
+
+class Asked(NamedTuple):
+    """A line of Requires-Dist in its parts. name: normalised. marker: "" where there is none."""
+
+    name: str
+    extras: tuple[str, ...]
+    specifier: str
+    marker: str
+
+
+def normal(name: str) -> str:
+    """The normalised name of a distribution."""
+    return _RUNS.sub("-", name).lower()
+
+
+def cut(line: str) -> Asked | None:
+    """The parts of a Requires-Dist line; None for one that is none, or names a URL."""
+    # Part by part: one pattern for the whole would try every way to share out the blanks.
+    asked, _, marker = line.partition(";")
+    named = _NAME.match(asked := asked.strip())
+    if named is None or not named[0][-1].isalnum() or not named[0][-1].isascii():
+        return None
+    asked = asked[named.end() :].lstrip()
+    bracket = _EXTRAS.match(asked)
+    rest = _REST.fullmatch((asked[bracket.end() :] if bracket else asked).strip())
+    if rest is None:
+        return None
+    extras = sorted(one.strip() for one in (bracket[1] if bracket else "").split(","))
+    specifier = ",".join(one.strip() for one in rest[1].split(",") if one.strip())
+    return Asked(normal(named[0]), tuple(filter(None, extras)), specifier, marker.strip())
+
+
+def admits(specifier: str, release: Version) -> bool:
+    """Whether a specifier (">=2.14.0,<3") admits a release, pre-releases too.
+
+    A text that is no specifier but a version is an exact pin; one that is neither admits all.
+    """
+    clauses = [_CLAUSE.fullmatch(one.strip()) for one in specifier.split(",")] if specifier else []
+    # Pre-releases and post-releases have rules of their own; a local tag (+cu126) does not count.
+    if all(clauses) and _is_plain(release):
+        release = Version(release.public) if release.local else release
+        return all(_holds(one[1], one[2], bool(one[3]), release) for one in clauses if one)
+    from packaging.specifiers import SpecifierSet
+
+    try:
+        return SpecifierSet(specifier).contains(release, prereleases=True)
+    except ValueError:  # no specifier, or one with a number that no version has
+        exact = version_of(specifier)
+        return exact is None or exact == release
+
+
+def marker_holds(marker: str, variables: dict[str, str]) -> bool:
+    """Whether an environment marker holds; one that cannot be read does."""
+    from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
+
+    try:
+        return Marker(marker).evaluate(variables)
+    except (InvalidMarker, UndefinedEnvironmentName):
+        return True
+
+
+def _is_plain(release: Version) -> bool:
+    return not (release.is_prerelease or release.is_postrelease or release.epoch)
+
+
+def _holds(operator: str, text: str, any_below: bool, release: Version) -> bool:
+    wanted = tuple(int(part) for part in text.split("."))
+    if any_below or operator == "~=":
+        prefix = wanted if any_below else wanted[:-1]
+        have = release.release + (0,) * len(prefix)
+        within = have[: len(prefix)] == prefix
+        if operator == "~=":
+            return within and release >= Version(text)
+        return within is (operator == "==")
+    other = Version(text)
+    return {
+        "==": release == other,
+        "!=": release != other,
+        ">=": release >= other,
+        "<=": release <= other,
+        ">": release > other,
+        "<": release < other,
+    }[operator]

@@ -1,0 +1,1 @@
+"""Findings -> one plan; the remedies that rules prescribe lie below."""

@@ -1,0 +1,1 @@
+"""Secrets and names are taken out of what is shown and shared."""

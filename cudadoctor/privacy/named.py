@@ -1,0 +1,190 @@
+"""Who is named: users and hosts that a machine's own words give away, and how they are found again.
+
+A user's name counts as a component of a path, after a ~ and before an @, never inside a word. The
+name of a host counts as a whole word, with the domain behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from cudadoctor.model.machine import Machine
+from cudadoctor.privacy.telltale import compiled
+
+KEPT = frozenset(
+    """
+    linuxbrew public default shared root user users nobody admin administrator ubuntu debian fedora
+    centos rocky alma almalinux rhel arch suse opensuse ec2-user azureuser jovyan vagrant docker
+    nvidia cuda torch pytorch jetson tegra-ubuntu dgx localhost local dev lib lib64 bin sbin usr
+    home etc var tmp opt data share include src test tests python proc sys run mnt media srv boot
+    kernel module modules driver drivers class bus pci devices host python3 conda miniconda3
+    anaconda3 venv envs versions work workspace app code build gpu gpus node pip uv linux windows
+    darwin server desktop laptop machine glibc musl open proprietary none full fast report passed
+    failed skipped distribution folder dpkg rpm pacman inactive absent active wheel system mapped
+    default-host cpu rocm xpu mamba micromamba pixi poetry pipx podman kubernetes apptainer lxc
+    enroot containerd other slurm lsf pbs nouveau passthrough vgpu exclusive prohibited embedded own
+    path environment amd intel apple git site-packages dist-packages smoke train training model
+    models cache cluster worker master main program files appdata
+    """.split()  # noqa: SIM905
+)
+"""Names that identify nobody; many are words of the system, of paths and of the facts."""
+
+_SHORTEST_HOST = 3
+_PUBLIC = (
+    r"(?i)(?:.*\.)?(?:pypi|pytorch|python|pythonhosted|github|githubusercontent|gitlab|anaconda"
+    r"|nvidia|huggingface|hf|googleapis|amazonaws|docker|nvcr|quay|ghcr|astral)"
+    r"\.(?:org|com|io|co|sh|net)"
+)
+"""Hosts of everybody."""
+_USER = r"[A-Za-z_][\w.-]*\$?"
+_HOST = r"[A-Za-z0-9][\w.-]*"
+_ENDING = r"(?:py|so|txt|json|log|sh|exe|dll|cfg|toml|ya?ml|conf|whl|gz|zip|ini|pth?|md|lock|\d)\b"
+_DOMAIN = rf"(?:\.(?!{_ENDING})[A-Za-z][A-Za-z0-9-]*)*"
+
+_HOME_NAME = (
+    r"(?P<name>(?<=\\)(?!<)[^\\/:*?\"<>|\r\n]{1,64}(?=\\)|(?![<$%{*.~])[^\s/\\:;,'\"<>()\[\]|&*?]+)"
+)
+HOME = rf"(?i:[/\\](?:home|users)[/\\]+){_HOME_NAME}"
+"""Any home below the usual folders; the group `name` is whose it is."""
+
+_SAID = r"[\"']?\s*[:=]\s*[\"']?"
+_TELLING: tuple[tuple[tuple[str, ...], str], ...] = (
+    # prompts: alice@box:~$  [alice@box dir]$  (venv) root@3f2a9c1b7d5e:/workspace#  alice@box ~ %
+    (
+        ("@",),
+        rf"(?m)^[^\S\n]*(?:\([^)\n]*\)[^\S\n]*)*\[?(?P<user>{_USER})@(?P<host>{_HOST})"
+        r"(?:[: ][^\n@]{0,200}?)?\]?[^\S\n]?[$#%>](?:\s|$)",
+    ),
+    (
+        ("@",),
+        rf"\b(?:ssh|scp|sftp|rsync|mosh|ssh-copy-id)\b[^\n@]{{0,200}}?(?P<user>{_USER})@"
+        rf"(?P<host>{_HOST})",
+    ),
+    (("@",), rf"(?<![\w.@/+:-])(?P<user>{_USER})@(?P<host>{_HOST}):[~/]"),
+    (("] nccl",), rf"(?<![\w.-])(?P<host>{_HOST}):\d+:\d+(?::\d+)? \[\d+\] NCCL"),
+    (("kernel:",), rf"(?:\d\d:\d\d:\d\d|\d[+-]\d\d:?\d\d|Z) (?P<host>{_HOST}) kernel:"),
+    (("linux ",), rf"\bLinux (?P<host>{_HOST}) \d+\.\d+\.\d+[\w.-]* #"),
+    (
+        ("hostname", "host name", "host_name", "nodename", "node name", "computer"),
+        rf"(?i)(?<![\w-])(?:host|node|computer)[ _-]?name{_SAID}(?P<host>{_HOST})",
+    ),
+    (("host  ", "host :"), rf"(?m)^\s*host\s+:\s+(?P<host>{_HOST})\s*$"),
+    (("srun",), rf"\bsrun: error: (?P<host>{_HOST}): task"),
+    (
+        ("connect to", "connected to", "connecting to"),
+        rf"(?i)\bconnect(?:ed|ing)? to \[?(?P<host>{_HOST})\]?[:,]\s?\d{{2,5}}\b",
+    ),
+    ((" gid=",), rf"\buid=\d+\((?P<user>{_USER})\)"),
+    (
+        ("username", "user name", "logname"),
+        rf"(?i)(?<![\w-])(?:user ?name|logname){_SAID}(?P<user>{_USER})",
+    ),
+)
+"""Words of which one must be there (in lower case), and how a name is told with them."""
+
+
+class Names(NamedTuple):
+    """Whom a machine names. user, host: its own first names, the others were learnt from texts."""
+
+    homes: tuple[str, ...]
+    own_users: tuple[str, ...]
+    own_hosts: tuple[str, ...]
+    users: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+
+def names_of(machine: Machine, text: str) -> Names:
+    """The names of a machine's identity, and those that its own words (one a line) give away."""
+    who = machine.identity
+    home = (who.home or "").rstrip("/\\")
+    homes = (home,) if len(home) > 1 and home.lower() != "/root" else ()
+    last = re.split(r"[/\\]", home)[-1]
+    known = KEPT | _vocabulary(machine)
+    own_users = _telling((who.user, last, (who.user or "").rpartition("\\")[2]), KEPT)
+    own_hosts = _hosts(who.host or "", known)
+    users: dict[str, None] = {}
+    hosts: dict[str, None] = {}
+    for user, host in _told(text):
+        users |= dict.fromkeys(_telling((user,), known))
+        hosts |= dict.fromkeys(_hosts(host, known))
+    return Names(
+        homes,
+        own_users,
+        own_hosts,
+        tuple(one for one in users if one not in own_users),
+        tuple(one for one in hosts if one not in own_hosts),
+    )
+
+
+def user_pattern(names: Iterable[str]) -> str:
+    """Finds these users: as a component of a path, as ~name, as name@host and in uid=7(name)."""
+    one = _either(names)
+    return (
+        rf"(?i:(?<=[/\\~])(?:{one})(?![\w-]|\.\w)|(?<![\w.-])(?:{one})(?=@)"
+        rf"|(?<=\d\()(?:{one})(?=\)))"
+    )
+
+
+def host_pattern(names: tuple[str, ...]) -> str:
+    """Finds these hosts, with the domain behind them.
+
+    The host of a container is the beginning of its long name.
+    """
+    boxes = [one for one in names if re.fullmatch(r"[0-9a-f]{12}", one)]
+    whole = [one for one in names if one not in boxes]
+    ways = [rf"(?<![\w.-])(?P<it>{_either(whole)}){_DOMAIN}(?![\w-])"] if whole else []
+    ways += [rf"(?P<box>{_either(boxes)})[0-9a-f]*"] if boxes else []
+    return rf"(?i:{'|'.join(ways)})"
+
+
+def home_pattern(home: str) -> str:
+    """Finds that home as a whole; a URL of a file has a slash more."""
+    # A run of separators is one: each with a + of its own could share them out in endless ways.
+    parts = r"[\\/]+".join(re.escape(one) for one in re.split(r"[\\/]+", home))
+    fold = "(?i)" if "\\" in home else ""
+    return rf"{fold}(?:(?<=file://)|(?<![\w/\\])){parts}(?![\w-]|\.\w)"
+
+
+def _either(names: Iterable[str]) -> str:
+    return "|".join(re.escape(one) for one in sorted(names, key=len, reverse=True))
+
+
+def _telling(names: Iterable[str | None], kept: frozenset[str]) -> tuple[str, ...]:
+    """Those that identify somebody, each once."""
+    told = (one.strip(".-") for one in names if one)
+    return tuple(dict.fromkeys(one for one in told if _tells(one, kept)))
+
+
+def _hosts(name: str, kept: frozenset[str]) -> tuple[str, ...]:
+    """The name of a host and its first part, where they tell of one."""
+    if compiled(_PUBLIC).fullmatch(name):
+        return ()
+    both = _telling((name, name.partition(".")[0]), kept)
+    return tuple(one for one in both if len(one) >= _SHORTEST_HOST)
+
+
+def _tells(name: str, kept: frozenset[str]) -> bool:
+    if len(name) < 2 or name.lower() in kept or compiled(_PUBLIC).fullmatch(name):
+        return False
+    return not re.fullmatch(r"[\d.]+|sha\d+|.*\.so[.\d]*", name)
+
+
+def _told(text: str) -> Iterator[tuple[str, str]]:
+    small = text.lower()
+    for guard, pattern in _TELLING:
+        if any(word in small for word in guard):
+            for found in compiled(pattern).finditer(text):
+                groups = found.groupdict("")
+                yield groups.get("user", ""), groups.get("host", "")
+
+
+def _vocabulary(machine: Machine) -> frozenset[str]:
+    """Words of this machine's facts that no name may take away."""
+    words: list[Any] = [machine.platform.distro, *(machine.platform.distro_like or ())]
+    words += [machine.platform.machine, machine.platform.virtual, machine.python.kind]
+    words += [one.name for one in machine.packages or ()]
+    words += [one.name for one in machine.driver.packages or ()]
+    words += machine.driver.modules or ()
+    return frozenset(str(one).lower() for one in words if one)

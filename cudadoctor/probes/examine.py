@@ -1,0 +1,316 @@
+"""Run the probes side by side and put one machine together from what they saw."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from datetime import date
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from cudadoctor.cli.progress import Progress
+from cudadoctor.host import apart, early
+from cudadoctor.host.children import aside
+from cudadoctor.host.local import Host, absolute
+from cudadoctor.model.machine import Gap, Library, Machine
+from cudadoctor.probes import Looked
+from cudadoctor.probes.assembled import assembled
+
+if TYPE_CHECKING:
+    from cudadoctor.probes.target import Chosen
+
+
+HEAD_START_S = 0.01
+HEARING_S = 0.2
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """How to look. depth: fast (no torch is imported), no-smoke or full.
+
+    device, ranks: of the training step. timeout_s: caps each probe.
+    """
+
+    python: str | None = None
+    depth: Literal["fast", "no-smoke", "full"] = "full"
+    device: str | None = None
+    ranks: int | None = None
+    timeout_s: float | None = None
+
+
+class NoInterpreter(ValueError):  # noqa: N818 - wrong use, told in one sentence
+    """What was named as the interpreter to examine is none."""
+
+
+def examine(
+    look: Look, progress: Progress, meanwhile: Callable[[], None] = lambda: None
+) -> Machine:
+    """Look at this machine. Raises NoInterpreter where --python names no Python."""
+    host = early.host()
+    try:
+        return examine_host(host, look, progress, meanwhile=meanwhile)
+    finally:
+        early.end()
+
+
+def examine_host(
+    host: Host,
+    look: Look,
+    progress: Progress,
+    *,
+    today: str | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Machine:
+    """Look at any host: the real one or a recording."""
+    from cudadoctor.probes import target
+
+    try:
+        chosen = target.choose(host, look.python)
+    except target.UsageError as error:
+        raise NoInterpreter(str(error)) from error
+    seen = _side_by_side(host, look, progress, chosen, meanwhile)
+    _refuse_no_python(seen["target"], look)
+    if look.depth != "fast":
+        before = assembled(seen.values())
+        seen["smoke"] = _smoke(host, look, progress, before)
+    day = today or date.today().isoformat()
+    machine = assembled(seen.values(), look=look.depth, date=day)
+    return msgspec.structs.replace(machine, gaps=machine.gaps + _not_asked(look, machine))
+
+
+def _side_by_side(
+    host: Host, look: Look, progress: Progress, chosen: Chosen, meanwhile: Callable[[], None]
+) -> dict[str, Looked]:
+    """Every probe that needs no other, while those wait that ask children; each has a deadline.
+
+    meanwhile: our own work, done while the children do theirs.
+    """
+    seen: dict[str, Looked] = {}
+    driver = _beside(
+        lambda: _told(
+            "the driver",
+            lambda: _note(seen, "driver", lambda: _driver(host, look, progress)),
+            progress,
+        )
+    )
+    meanwhile()
+    _told("the system", lambda: _system_side(seen, host), progress)
+    _told("the examined Python", lambda: _python_side(seen, host, look, chosen), progress)
+    _wait_for(driver)
+    return seen
+
+
+def _beside(job: Callable[[], None]) -> threading.Thread | None:
+    """A job in a thread of its own, with a head start.
+
+    Until it waits for a child it computes, and two threads that compute only hinder each other.
+    """
+    thread = aside(job)
+    if thread is None:
+        job()  # one after the other, where no thread may be started
+    else:
+        thread.join(HEAD_START_S)
+    return thread
+
+
+def _wait_for(thread: threading.Thread | None) -> None:
+    """Wait in short turns: a Ctrl-C that another thread took is heard only between two waits."""
+    while thread is not None and thread.is_alive():
+        thread.join(HEARING_S)
+
+
+def _told(what: str, job: Callable[[], None], progress: Progress) -> None:
+    progress(what, True)
+    try:
+        job()
+    finally:
+        progress(what, False)
+
+
+def _note(seen: dict[str, Looked], name: str, probe: Callable[[], Looked]) -> None:
+    """Keep what a probe saw; a probe that fails of itself is a gap, and the others go on."""
+    try:
+        seen[name] = probe()
+    except Exception as error:
+        why = f"the doctor's own probe failed: {type(error).__name__}: {error}"
+        seen[name] = Looked(gaps=tuple(Gap(fact=fact, why=why) for fact in _FILLED_BY[name]))
+
+
+_FILLED_BY = {
+    "driver": ("driver", "gpus"),
+    "target": ("python", "torch", "packages"),
+    "libraries": ("libraries",),
+    "toolkits": ("build",),
+    "platform": ("platform", "container"),
+    "pci": ("pci",),
+    "limits": ("limits",),
+    "environment": ("env",),
+}
+"""What is not known where a probe fails of itself."""
+
+
+def _driver(host: Host, look: Look, progress: Progress) -> Looked:
+    from cudadoctor.probes.driver import read_driver
+
+    fast = look.depth == "fast"
+    return read_driver(host, fast, look.timeout_s, progress=progress)
+
+
+def _system_side(seen: dict[str, Looked], host: Host) -> None:
+    from cudadoctor.probes.environment import read_environment
+    from cudadoctor.probes.limits import read_limits
+    from cudadoctor.probes.pci import read_pci
+    from cudadoctor.probes.platform import read_platform
+
+    _note(seen, "platform", lambda: read_platform(host))
+    _note(seen, "pci", lambda: read_pci(host))
+    _note(seen, "limits", lambda: read_limits(host))
+    _note(seen, "environment", lambda: read_environment(host))
+
+
+def _python_side(seen: dict[str, Looked], host: Host, look: Look, chosen: Chosen) -> None:
+    """The examined interpreter, then what lies around it: libraries and toolkits."""
+    from cudadoctor.probes.interpreter import read_target
+
+    limit = _limit(look, fast_s=5.0, full_s=10.0)
+    _note(seen, "target", lambda: read_target(host, chosen, limit))
+    facts = seen["target"].facts
+    folders = _package_folders(facts)
+    # Asking nvcc is waiting for it: beside it the libraries are followed.
+    beside = _beside(lambda: _note(seen, "toolkits", lambda: _toolkits(host, look, facts, folders)))
+    _note(seen, "libraries", lambda: _libraries(host, facts, folders))
+    _wait_for(beside)
+
+
+def _package_folders(facts: dict[str, Any]) -> tuple[str, ...]:
+    """Where wheels lie, in the order of the path: torch may be in the user site, or elsewhere."""
+    torch = facts.get("torch.path")
+    own = {facts.get("python.site_packages"), torch and re.split(r"[/\\][^/\\]+$", torch)[0]}
+    path = (*(facts.get("python.path") or ()), *sorted(one for one in own if one))
+    found = (one for one in path if one in own or one.endswith(("site-packages", "dist-packages")))
+    return tuple(dict.fromkeys(found))
+
+
+def _libraries(host: Host, facts: dict[str, Any], folders: tuple[str, ...]) -> Looked:
+    from cudadoctor.probes.libraries import read_libraries
+
+    return read_libraries(
+        host,
+        facts.get("torch.path"),
+        folders,
+        facts.get("python.prefix"),
+        host.env,
+        facts.get("python.executable"),
+    )
+
+
+def _toolkits(host: Host, look: Look, facts: dict[str, Any], folders: tuple[str, ...]) -> Looked:
+    from cudadoctor import knowledge
+    from cudadoctor.probes.toolkit import read_toolkits
+
+    conda = str(facts.get("python.kind", "")).startswith("conda")
+    prefix = facts.get("python.prefix") if conda else None
+    fast = look.depth == "fast"
+    known = knowledge.load().compiles_at_run_time
+    return read_toolkits(host, host.env, prefix, folders, facts.get("packages"), fast, known)
+
+
+def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looked:
+    """The real import and the training step, in the examined interpreter."""
+    from cudadoctor.smoke import run_smoke
+
+    python = before.python.executable
+    if python is None or before.python.version is None or before.torch.installed is False:
+        why = "torch is not installed" if before.torch.installed is False else "no Python to run"
+        return Looked(gaps=(Gap(fact="smoke", why=why, asked=False),))
+    stages: list[str] = []
+
+    def begun(stage: str) -> None:
+        for done in stages:
+            progress(done, False)
+        stages[:] = [f"the training step: {stage}" if stage != "import" else "import torch"]
+        progress(stages[0], True)
+
+    try:
+        looked = run_smoke(
+            host,
+            python,
+            mode="full" if look.depth == "full" else "import",
+            device=look.device,
+            ranks=look.ranks,
+            gpus=before.gpus,
+            timeout_s=_limit(look, fast_s=60.0, full_s=_patience_s(before)),
+            on_line=begun,
+        )
+    finally:
+        for done in stages:
+            progress(done, False)
+    return _with_versions(host, _of_here(host, looked, before) or looked, before)
+
+
+def _of_here(host: Host, looked: Looked, before: Machine) -> Looked | None:
+    """A torch that lies in the current folder is found by name, and not by an import elsewhere."""
+    imported = looked.facts.get("torch.imported")
+    error = (imported.error if imported else None) or ""
+    entry, users = os.path.split(before.torch.path or "")[0], absolute(host, ".")
+    path = host.env.get("PYTHONPATH", "")
+    named = {absolute(host, one) for one in path.split(os.pathsep)} if path else set()
+    if "No module named 'torch'" not in error or entry not in {users, *named}:
+        return None
+    if entry in apart.elsewhere(path, users):
+        return None
+    why = f"torch lies in {entry}, and nothing of the current folder is run: start cudadoctor"
+    why += f" in another folder, with PYTHONPATH={entry}"
+    return Looked(gaps=tuple(Gap(fact=fact, why=why) for fact in ("torch.imported", "smoke")))
+
+
+def _with_versions(host: Host, looked: Looked, before: Machine) -> Looked:
+    """A process tells paths only: whose the mapped libraries are, and which versions, is read."""
+    mapped: tuple[Library, ...] = looked.facts.get("libraries.mapped") or ()
+    if not mapped or host.system != "Linux":
+        return looked
+    from cudadoctor.probes.libraries import mapped_libraries
+
+    named = {"torch.path": before.torch.path, "python.path": before.python.path}
+    folders = _package_folders(named | {"python.site_packages": before.python.site_packages})
+    paths = (one.path for one in mapped)
+    read = mapped_libraries(host, paths, before.torch.path, folders, before.python.prefix, host.env)
+    known = {one.path: one for one in read}
+    facts = {"libraries.mapped": tuple(known.get(one.path, one) for one in mapped)}
+    return msgspec.structs.replace(looked, facts=looked.facts | facts)
+
+
+def _patience_s(before: Machine) -> float:
+    """Where the driver has already kept us waiting for its full time, torch gets a last chance."""
+    driver = before.driver
+    return 8.0 if driver.nvml.hung or driver.libcuda.hung or driver.smi.hung else 180.0
+
+
+def _limit(look: Look, *, fast_s: float, full_s: float) -> float:
+    own = fast_s if look.depth == "fast" else full_s
+    return own if look.timeout_s is None else min(own, look.timeout_s)
+
+
+def _refuse_no_python(target: Looked, look: Look) -> None:
+    from cudadoctor.probes.interpreter import no_python
+
+    sentence = no_python(target.gaps)
+    if sentence and look.python is not None:
+        raise NoInterpreter(f"--python {look.python}: {sentence}")
+
+
+def _not_asked(look: Look, machine: Machine) -> tuple[Gap, ...]:
+    """What an option left out: a gap that no verdict turns on."""
+    if look.depth == "full":
+        return ()
+    gaps = []
+    if machine.smoke is None:
+        gaps.append(Gap(fact="smoke", why=f"--{look.depth}", asked=False))
+    if look.depth == "fast":
+        gaps += [Gap(fact=fact, why="--fast", asked=False) for fact in _LEFT_OUT_BY_FAST]
+    return tuple(gaps)
+
+
+_LEFT_OUT_BY_FAST = ("torch.imported", "libraries.mapped")

@@ -1,0 +1,260 @@
+"""Which Python and which tool a new environment is made with, and which build goes into it.
+
+The user's own Python is taken where torch has a build for it and no other Python on this machine
+allows a newer torch, else that other one, else one that uv or conda fetches. The tool is pip in a
+venv, since the tables are about its wheels and nearly every Python brings it; uv where the Python
+brings no pip or must be fetched; conda where only conda can fetch it. A wish for a tool is obeyed,
+and a Python that was named is never changed for another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from packaging.version import Version
+
+from cudadoctor.plan.remedies.interpreter import emptied
+from cudadoctor.solver.builds import best_build, platform_of, python_of
+
+if TYPE_CHECKING:
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.solver.builds import Choice
+
+Tool = Literal["pip", "uv", "conda", "pixi"]
+USUAL = Version("3.12")
+"""The Python to be near to where that of the machine is older, or not known."""
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python that an environment can be made from.
+
+    origin: chosen (the doctor's choice or --python), pyenv, uv, PATH, py. pip: whether the
+    environments that it makes have pip, None not known.
+    """
+
+    path: str
+    version: Version
+    origin: str
+    pip: bool | None = None
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of the programs that are there; conda stands for mamba and micromamba too."""
+
+    uv: str | None = None
+    conda: str | None = None
+    pixi: str | None = None
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What is chosen from. named: the user named the Python. others: more Pythons found here."""
+
+    machine: Machine
+    tools: Tools = Tools()
+    torch: str | None = None
+    tool: Tool | None = None
+    named: bool = False
+    others: tuple[Base, ...] = ()
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be made. base None: the tool fetches that Python.
+
+    machine: this machine with that Python and an empty environment. python: "3.12".
+    because: why not what one would expect, as sentences.
+    """
+
+    tool: Tool
+    python: str
+    base: Base | None
+    machine: Machine
+    choice: Choice
+    because: tuple[str, ...] = ()
+
+
+class NoWay(msgspec.Struct, frozen=True, kw_only=True):
+    """Why nothing can be made: sentences, and what would help."""
+
+    why: tuple[str, ...]
+    ways_out: tuple[str, ...] = ()
+    choice: Choice | None = None
+
+
+class _Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python with the build that it would get."""
+
+    base: Base | None
+    machine: Machine
+    choice: Choice
+
+
+def suffices(known: Known, kb: Knowledge) -> bool:
+    """Whether the machine's own Python serves, so that no other has to be looked for."""
+    if known.named or known.tool in ("conda", "pixi"):
+        return True
+    own = _own(known, kb)
+    if own is None or own.base is None or own.choice.build is None:
+        return False
+    by_uv = known.tool == "uv" or (known.tool is None and known.tools.uv is not None)
+    newest = _best(_fetchable(known, kb), own.base.version)
+    return (own.base.pip is True or by_uv) and not _is_newer(newest, own)
+
+
+def choose(known: Known, kb: Knowledge) -> Chosen | NoWay:
+    """What is to be made on this machine, or why nothing can be."""
+    own = _own(known, kb)
+    if known.tool in ("conda", "pixi"):
+        return _fetched(known, kb, known.tool, own)
+    found = None if known.named else _best(_offers(known, kb), _version(known))
+    serves = found is not None and (known.tool == "uv" or _brings_pip(found))
+    if own is not None and own.choice.build is not None and own.base is not None:
+        if found is not None and serves and _is_newer(found, own):
+            text = f"Python {own.base.version} would get torch {own.choice.build.torch} only."
+            return _made(known.tool or "pip", found, (text,))
+        return _from_own(known, own, own.base, found if serves else None)
+    if known.named:
+        return _named_in_vain(known, kb, own)
+    if found is not None and serves:
+        return _made(known.tool or "pip", found, _instead(known, own))
+    return _fetched(known, kb, known.tool or _fetcher(known.tools), own)
+
+
+def _is_newer(one: _Offer | None, own: _Offer) -> bool:
+    """Whether another Python would get a newer torch, and one that is known to exist."""
+    if one is None or one.choice.build is None or own.choice.build is None:
+        return False
+    return bool(one.choice.build.published) and one.choice.build.torch > own.choice.build.torch
+
+
+def _own(known: Known, kb: Knowledge) -> _Offer | None:
+    """The examined Python; None where there is none that runs."""
+    python = known.machine.python
+    if python.executable is None or python.version is None:
+        return None
+    base = Base(
+        path=python.executable,
+        version=python.version,
+        origin="chosen",
+        pip=python.ensurepip,
+    )
+    machine = emptied(known.machine)
+    return _Offer(base=base, machine=machine, choice=best_build(machine, kb, keep=known.torch))
+
+
+def _version(known: Known) -> Version:
+    """What another Python is to be near to: an old one is no measure for a new environment."""
+    return max(known.machine.python.version or USUAL, USUAL)
+
+
+def _from_own(known: Known, own: _Offer, base: Base, other: _Offer | None) -> Chosen | NoWay:
+    """With the machine's own Python: only how its environment gets packages is open."""
+    if known.tool == "uv" or base.pip is not False:
+        return _made(known.tool or "pip", own)
+    without = f"Python {base.version} at {base.path} makes no environment with pip (no ensurepip)"
+    if known.tool is None and known.tools.uv:
+        return _made("uv", own, (f"{without}, so uv makes it.",))
+    if other is not None:
+        return _made("pip", other, (f"{without}, so another one is taken.",))
+    package = f"python{base.version.major}.{base.version.minor}-venv"
+    out = f"Install what is missing (Debian and Ubuntu: the package {package}, as root), or uv."
+    return NoWay(why=(f"{without}.",), ways_out=(out,), choice=own.choice)
+
+
+def _brings_pip(offer: _Offer) -> bool:
+    return offer.base is not None and offer.base.pip is not False
+
+
+def _offers(known: Known, kb: Knowledge) -> list[_Offer]:
+    """The other Pythons of this machine, each with its build."""
+    return [_offer(known, kb, one.version, one) for one in known.others]
+
+
+def _offer(known: Known, kb: Knowledge, version: Version, base: Base | None = None) -> _Offer:
+    machine = emptied(known.machine, version)
+    if base is not None:
+        python = msgspec.structs.replace(
+            machine.python, executable=base.path, ensurepip=base.pip, kind="user"
+        )
+        machine = msgspec.structs.replace(machine, python=python)
+    return _Offer(base=base, machine=machine, choice=best_build(machine, kb, keep=known.torch))
+
+
+def _best(offers: list[_Offer], near: Version) -> _Offer | None:
+    """The newest torch; of several Pythons for it one that brings pip, nearest to this version."""
+    fitting = [one for one in offers if one.choice.build is not None]
+    return max(fitting, key=lambda one: _rank(one, near), default=None)
+
+
+def _rank(offer: _Offer, near: Version) -> tuple[bool, Version, bool, int, Version]:
+    """What is known to exist comes before what is only announced."""
+    build, version = offer.choice.build, offer.machine.python.version
+    assert build is not None
+    assert version is not None
+    brings = offer.base is None or offer.base.pip is not False
+    distance = abs(version.minor - near.minor)
+    return build.published is True, build.torch, brings, -distance, version
+
+
+def _instead(known: Known, own: _Offer | None) -> tuple[str, ...]:
+    """Why the machine's own Python is not taken."""
+    if own is None:
+        return ("No Python that runs was chosen on this machine.",)
+    wanted = f"torch {known.torch}" if known.torch else "torch"
+    return (f"{wanted} has no build that fits for Python {python_of(own.machine)} here.",)
+
+
+def _fetcher(tools: Tools) -> Tool | None:
+    return "uv" if tools.uv else "conda" if tools.conda else None
+
+
+def _fetched(known: Known, kb: Knowledge, tool: Tool | None, own: _Offer | None) -> Chosen | NoWay:
+    """With a Python that the tool brings: this machine's version where it fits."""
+    if own is not None and own.choice.build is not None:
+        brought = msgspec.structs.replace(own, base=None)
+        return _made(tool or "pip", brought)
+    found = _best(_fetchable(known, kb), _version(known))
+    if found is None or tool is None:
+        return _nothing(own, found)
+    because = f"{tool} fetches Python {python_of(found.machine)}."
+    return _made(tool, found, (*_instead(known, own), because))
+
+
+def _fetchable(known: Known, kb: Knowledge) -> list[_Offer]:
+    """Every Python that torch was ever built for on this platform, with the build it would get."""
+    platform = platform_of(emptied(known.machine, USUAL))
+    builds = kb.builds_on(platform) if platform else ()
+    named = {one for build in builds for one in build.pythons if one[-1].isdigit()}
+    return [_offer(known, kb, Version(one)) for one in sorted(named)]
+
+
+def _nothing(own: _Offer | None, found: _Offer | None) -> NoWay:
+    choice = own.choice if own is not None else None
+    why = choice.why if choice is not None else ("No Python that runs was found here.",)
+    out = tuple(one.text for one in choice.ways_out) if choice is not None else ()
+    if found is not None:
+        text = f"Install Python {python_of(found.machine)}, or uv, which fetches it."
+        out = (*out, text)
+    return NoWay(why=why, ways_out=out, choice=choice)
+
+
+def _named_in_vain(known: Known, kb: Knowledge, own: _Offer | None) -> NoWay:
+    """A Python that was named is not changed for another behind the user's back."""
+    found = _best([*_offers(known, kb), *_fetchable(known, kb)], _version(known))
+    none = _nothing(own, None)
+    if found is None:
+        return none
+    text = f"Name a Python {python_of(found.machine)} with --python, or leave --python out."
+    return msgspec.structs.replace(none, ways_out=(*none.ways_out, text))
+
+
+def _made(tool: Tool, offer: _Offer, because: tuple[str, ...] = ()) -> Chosen:
+    return Chosen(
+        tool=tool,
+        python=python_of(offer.machine) or "",
+        base=offer.base,
+        machine=offer.machine,
+        choice=offer.choice,
+        because=because,
+    )

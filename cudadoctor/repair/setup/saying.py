@@ -1,0 +1,175 @@
+"""What setup tells: the machine, the build and what will be done; then how to use it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from cudadoctor.installers.address import parent
+from cudadoctor.locale.language import Language
+from cudadoctor.model.trust import typed
+from cudadoctor.render import inert, not_taken, pasted, summary
+from cudadoctor.render.shells import shell_of
+from cudadoctor.render.terminal import Line
+
+if TYPE_CHECKING:
+    from cudadoctor.installers.written import Command
+    from cudadoctor.model.findings import Refusal
+    from cudadoctor.model.machine import Machine
+    from cudadoctor.repair.setup.choosing import Chosen, NoWay
+    from cudadoctor.repair.setup.recipe import Recipe
+    from cudadoctor.repair.setup.room import Room
+
+MARGIN = 10
+LEAST_ROOM = 20
+_ENGLISH = Language({})
+_MADE_BY = {
+    "pip": "a virtual environment, filled by pip",
+    "uv": "a uv project with its environment in .venv",
+    "conda": "a conda environment",
+    "pixi": "a pixi project with its environment in .pixi",
+}
+_RISKY = frozenset("\"'$`\\!")
+"""Activation scripts of older Pythons hand these to the shell as code."""
+
+Shell = Literal["bash", "fish", "powershell"]
+
+
+def plan(
+    chosen: Chosen, recipe: Recipe, room: Room, verified: str | None, width: int
+) -> Iterator[Line]:
+    """The machine in two lines, the build and why, what will be run, and what it takes."""
+    yield from _machine(chosen.machine, width)
+    yield from _python(chosen, width)
+    yield from _build(chosen, recipe, width)
+    yield from rows("by", [_MADE_BY[chosen.tool], *chosen.because], width)
+    yield from _run(recipe, chosen.machine, width)
+    yield from rows("size", [size(room)], width)
+    if recipe.note:
+        yield from rows("note", [recipe.note], width)
+    if verified:
+        yield from rows("verified", [verified], width)
+
+
+def rows(label: str, texts: list[str], width: int) -> Iterator[Line]:
+    """Sentences beneath each other, right of their label."""
+    for text in texts:
+        for part in _broken(inert(text), width - MARGIN):
+            yield Line(((f"{label:<{MARGIN}}", "dim"), (part, "")))
+            label = ""
+
+
+def no_way(found: NoWay, machine: Machine, width: int) -> Iterator[Line]:
+    """Why nothing is made, and what would help."""
+    yield from _machine(machine, width)
+    yield from rows("none", list(found.why), width)
+    if found.choice is not None:
+        yield from _refusals(found.choice.why_not, width)
+    yield from rows("way out", list(found.ways_out), width)
+
+
+def _machine(machine: Machine, width: int) -> Iterator[Line]:
+    told = dict(summary.rows(machine, _ENGLISH))
+    yield from rows("driver", [told["driver"]], width)
+    yield from rows("gpu", [told["gpu"]], width)
+
+
+def _python(chosen: Chosen, width: int) -> Iterator[Line]:
+    base = chosen.base
+    text = f"{base.version}, {base.path}" if base else f"{chosen.python}, fetched by {chosen.tool}"
+    yield from rows("python", [text], width)
+
+
+def _build(chosen: Chosen, recipe: Recipe, width: int) -> Iterator[Line]:
+    choice = chosen.choice
+    build = choice.build
+    assert build is not None
+    pinned = f"torchvision=={build.torchvision}" in recipe.change.install
+    beside = f" with torchvision {build.torchvision}" if pinned else ""
+    yield Line((("build     ", "dim"), (f"torch {build.torch} {build.variant}{beside}", "bold")))
+    yield from rows("  why", list(choice.why), width)
+    if build.cuda is None and chosen.machine.platform.system != "Darwin":
+        yield from rows("", ["A CPU build: it proves torch, not a GPU."], width)
+    yield from _refusals(choice.why_not, width)
+
+
+def _refusals(found: tuple[Refusal, ...], width: int) -> Iterator[Line]:
+    yield from rows("  not", not_taken.sentences(found), width)
+
+
+def _run(recipe: Recipe, machine: Machine, width: int) -> Iterator[Line]:
+    if recipe.files:
+        yield from rows("write", list(recipe.files), width)
+    for number, command in enumerate(recipe.commands):
+        label = "run" if number == 0 else ""
+        # Never wrapped: a command must survive being copied.
+        yield Line(((f"{label:<{MARGIN}}", "dim"), (shown(command, machine), "green")))
+
+
+def shown(command: Command, machine: Machine) -> str:
+    """The command as it is pasted into the shell of this machine."""
+    return inert(pasted.command(typed(*command), machine))
+
+
+def size(room: Room) -> str:
+    """What is downloaded and what it takes, as far as that is known."""
+    if room.download_bytes is None or room.installed_bytes is None:
+        return f"not known{_free(room)}"
+    download, installed = _gb(room.download_bytes), _gb(room.installed_bytes)
+    about = "" if room.counted else "about "
+    return f"{about}{download} to download, about {installed} on disk{_free(room)}"
+
+
+def _free(room: Room) -> str:
+    return f"; {_gb(room.free_bytes)} are free there" if room.free_bytes is not None else ""
+
+
+def too_small(room: Room, folder: str) -> str:
+    """The sentence for a disk that will not do."""
+    needed, free = _gb(room.installed_bytes or 0), _gb(room.free_bytes or 0)
+    return f"{folder} needs about {needed} and {free} are free there: nothing was made"
+
+
+def _gb(number: int) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.0f} MB"
+
+
+def activation(recipe: Recipe, folder: str, machine: Machine) -> dict[str, str]:
+    """For each shell (or tool) the line that makes the environment its own."""
+    windows = machine.platform.system == "Windows"
+    if recipe.tool == "conda":
+        return {"conda": shell_of("bash").shown(typed("conda", "activate", folder))}
+    if recipe.tool == "pixi":
+        manifest = parent(machine, folder, "pixi.toml")
+        return {"pixi": shell_of("bash").shown(typed("pixi", "shell", "--manifest-path", manifest))}
+    if _RISKY & set(folder.replace("\\", "/") if windows else folder):
+        return {}
+    inside = recipe.python.rpartition("\\" if windows else "/")[0]
+    if windows:
+        return {"powershell": shell_of("powershell").shown(typed(f"{inside}\\Activate.ps1"))}
+    return {
+        "bash": shell_of("bash").shown(typed("source", f"{inside}/activate")),
+        "fish": shell_of("fish").shown(typed("source", f"{inside}/activate.fish")),
+    }
+
+
+def use(recipe: Recipe, folder: str, machine: Machine, width: int) -> Iterator[Line]:
+    """How to use the environment from now on."""
+    found = activation(recipe, folder, machine)
+    for name, text in found.items():
+        yield Line(((f"{name:<{MARGIN}}", "dim"), (inert(text), "green")))
+    if recipe.tool == "uv":
+        text = pasted.command(typed("uv", "run", "--project", folder, "python"), machine)
+        yield Line((("uv        ", "dim"), (inert(text), "green")))
+    if not found:
+        why = "activation scripts of older Pythons run parts of this name as code"
+        yield from rows("use", [f"Call its python by path: {why}."], width)
+    yield Line((("python    ", "dim"), (shown((recipe.python,), machine), "green")))
+
+
+def _broken(text: str, room: int) -> list[str]:
+    wrapped = textwrap.wrap(
+        text, max(LEAST_ROOM, room), break_long_words=False, break_on_hyphens=False
+    )
+    return wrapped or [""]

@@ -1,0 +1,1 @@
+"""What several rules read off a machine before they judge it."""

@@ -1,0 +1,132 @@
+"""What the installed torch was compiled for, and which of this machine's GPUs that serves."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from packaging.version import Version
+
+from cudadoctor.model.findings import Confidence
+from cudadoctor.model.rule import need
+from cudadoctor.rules.evidence.signs import live_gpus, nvidia_pci
+from cudadoctor.solver.builds import platform_of
+from cudadoctor.solver.refusals import served
+
+if TYPE_CHECKING:
+    from cudadoctor.knowledge import Knowledge, TorchBuild
+    from cudadoctor.model.machine import Gpu, Machine
+
+_CODE = re.compile(r"(?:sm|compute)_(\d+)(\d)[af]?")
+
+
+class Device(NamedTuple):
+    """A GPU that torch would use. path: the fact that names it."""
+
+    path: str
+    name: str
+    capability: Version
+
+
+class Compiled(NamedTuple):
+    """The architectures of the installed build, and how sure they are."""
+
+    archs: tuple[str, ...]
+    evidence: str
+    confidence: Confidence
+    sources: tuple[str, ...] = ()
+
+
+def devices(m: Machine, kb: Knowledge) -> tuple[Device, ...]:
+    """The NVIDIA GPUs with their capability: as the driver told it, else by PCI id or name.
+
+    Where the driver names none, torch's own list counts, then the PCI bus. Ends the rule as
+    undecided where the capability of one is not known.
+    """
+    if live_gpus(m):
+        return tuple(
+            _device(f"gpus.{n}", one, kb) for n, one in enumerate(m.gpus or ()) if _ok(one)
+        )
+    seen = m.torch.imported.capabilities if m.torch.imported else None
+    if seen:
+        return tuple(
+            Device("torch.imported.capabilities", f"GPU {n}", c) for n, c in enumerate(seen)
+        )
+    found = []
+    for number, one in enumerate(m.pci or ()):
+        models = kb.gpus_by_pci(one.device_id) if one in nvidia_pci(m) else ()
+        if models and not m.container.kind and len({model.capability for model in models}) == 1:
+            found.append(Device(f"pci.{number}", models[0].name, models[0].capability))
+    return tuple(found)
+
+
+def _ok(gpu: Gpu) -> bool:
+    return gpu.code in (None, 0)
+
+
+def _device(path: str, gpu: Gpu, kb: Knowledge) -> Device:
+    known = gpu.capability or _by_id(gpu.device_id, kb) or _by_name(gpu.name, kb)
+    why = None if known else f"neither the driver nor the tables tell it for {gpu.name}"
+    return Device(path, gpu.name or f"GPU {gpu.index}", need(known, f"{path}.capability", why))
+
+
+def _by_id(device_id: str | None, kb: Knowledge) -> Version | None:
+    found = {model.capability for model in kb.gpus_by_pci(device_id)} if device_id else set()
+    return found.pop() if len(found) == 1 else None
+
+
+def _by_name(name: str | None, kb: Knowledge) -> Version | None:
+    model = kb.gpu_by_name(name) if name else None
+    return model.capability if model else None
+
+
+def compiled(m: Machine, kb: Knowledge) -> Compiled:
+    """What torch was compiled for: read from its library, else from the tables."""
+    if m.torch.archs:
+        return Compiled(m.torch.archs, "torch.archs", Confidence.CERTAIN)
+    row = row_of(m, kb)
+    archs = need(row.archs if row else None, "torch.archs")
+    sure = Confidence.POSSIBLE if row and row.archs_uncertain else Confidence.LIKELY
+    return Compiled(archs, "torch.version", sure, row.sources if row else ())
+
+
+def row_of(m: Machine, kb: Knowledge) -> TorchBuild | None:
+    """The published build that is installed; for a nightly the release that it led to."""
+    platform, version, cuda = _platform(m), m.torch.version, m.torch.cuda
+    if platform is None or version is None or cuda is None:
+        return None
+    return kb.build_of(Version(version.base_version), f"cu{cuda.major}{cuda.minor}", platform)
+
+
+def _platform(m: Machine) -> str | None:
+    """A report that does not name the processor is of a PC."""
+    if m.look == "report" and m.platform.machine is None:
+        return "windows_amd64" if m.platform.system == "Windows" else "linux_x86_64"
+    return platform_of(m)
+
+
+def refused(cudnn: Version | None, m: Machine, kb: Knowledge) -> tuple[Device, ...]:
+    """The GPUs that this cuDNN refuses to run on, as far as the tables know."""
+    if cudnn is None:
+        return ()
+    return tuple(one for one in devices(m, kb) if kb.cudnn_refuses(cudnn, one.capability))
+
+
+def code_version(code: str) -> Version | None:
+    """The capability that code is for: 9.0 for sm_90, 12.0 for compute_120."""
+    found = _CODE.fullmatch(code)
+    return Version(f"{found[1]}.{found[2]}") if found else None
+
+
+def way_to_run(
+    archs: tuple[str, ...], capability: Version, m: Machine, kb: Knowledge
+) -> Literal["native", "ptx"] | None:
+    """How the build runs on that GPU, None where it does not.
+
+    PTX is compiled by the driver, which must be as new as the toolkit that made it.
+    """
+    how = served(archs, capability, m.torch.version, m.torch.cuda, kb)
+    if how is None or how[0] == "native":
+        return how[0] if how else None
+    newer = m.driver.cuda is None or m.torch.cuda is None or m.driver.cuda >= m.torch.cuda
+    return "ptx" if newer else None

@@ -1,0 +1,152 @@
+"""Which files answer to the libraries of torch, and whether they are its own."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import need
+from cudadoctor.plan.remedies import by_hand, off_search_path, reinstall_torch, unset_variables
+from cudadoctor.rules.evidence.pins import version_of
+from cudadoctor.rules.evidence.signs import cuda_works
+
+if TYPE_CHECKING:
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Library, Machine
+
+_NUMBERED_BY_YEAR = 2000
+"""CUPTI's files are numbered by year; such a number says nothing of the CUDA version."""
+
+
+class Use(NamedTuple):
+    """A library that torch gets. path: its fact; proven: seen in a process, not predicted."""
+
+    path: str
+    library: Library
+    proven: bool
+
+
+class Foreign(NamedTuple):
+    """A library from outside torch's own set. own: version of the copy that torch brought."""
+
+    use: Use
+    own: str | None
+
+
+def in_use(m: Machine) -> tuple[Use, ...]:
+    """What is mapped, and of the rest what the loader's rules predict."""
+    mapped, predicted = m.libraries.mapped or (), m.libraries.predicted
+    if not mapped:
+        need(predicted, "libraries.predicted")
+    seen = {library.soname for library in mapped}
+    proven = [Use(f"libraries.mapped.{n}", one, True) for n, one in enumerate(mapped)]
+    rest = [
+        Use(f"libraries.predicted.{n}", one, False)
+        for n, one in enumerate(predicted or ())
+        if one.soname not in seen
+    ]
+    return (*proven, *rest)
+
+
+def applies(m: Machine) -> bool:
+    """Whether there is a CUDA build of torch whose libraries could be wrong."""
+    return m.torch.installed is not False and need(m.torch.build, "torch.build") == "cuda"
+
+
+def is_own(m: Machine, library: Library) -> bool:
+    """Whether a file belongs to torch or to the wheels beside it."""
+    folder = library.path.rpartition("/")[0]
+    return library.owner in ("torch", "wheel") or folder in (m.libraries.own or ())
+
+
+def foreign(m: Machine, pattern: str) -> tuple[Foreign, ...]:
+    """The libraries of that name from outside, where torch brings a set of its own.
+
+    A torch of the system, of conda or of a vendor's image brings none: there nothing is shadowed.
+    """
+    uses = [one for one in in_use(m) if re.match(pattern, one.library.soname)]
+    known = [one.library for one in uses] + list(m.libraries.copies or ())
+    own = [one for one in known if re.match(pattern, one.soname) and is_own(m, one)]
+    if not own:
+        return ()
+    version = {_product(one.soname): one.version for one in own if one.version}
+    version |= {one.soname: one.version for one in own if one.version}
+    return tuple(
+        Foreign(one, version.get(one.library.soname, version.get(_product(one.library.soname))))
+        for one in uses
+        if not is_own(m, one.library)
+    )
+
+
+def _product(soname: str) -> str:
+    """What shares one version: the parts of cuDNN, cuBLAS with cuBLASLt; all else is alone."""
+    return next((name for name in ("libcudnn", "libcublas") if soname.startswith(name)), soname)
+
+
+def compared(text: str | None, other: str | None, parts: int = 4) -> int | None:
+    """-1, 0 or 1 as the first version is older, equal or newer in its first parts; None unknown."""
+    left, right = version_of(text), version_of(other)
+    if left is None or right is None:
+        return None
+    length = min(len(left.release), len(right.release), parts)
+    a, b = left.release[:length], right.release[:length]
+    if max(a[0], b[0]) >= _NUMBERED_BY_YEAR and min(a[0], b[0]) < _NUMBERED_BY_YEAR:
+        return None
+    return (a > b) - (a < b)
+
+
+def import_fails(m: Machine) -> bool:
+    """Whether torch was imported and that failed."""
+    return m.torch.imported is not None and m.torch.imported.ok is False
+
+
+def proven_sound(m: Machine) -> bool:
+    """Whether a training step went through on the GPU with the libraries as they are."""
+    on_gpu = m.smoke is not None and m.smoke.device.startswith("cuda")
+    stages = m.smoke.stages if m.smoke and on_gpu else ()
+    ran = [one for one in stages if one.status != "skipped"]
+    return bool(ran) and all(one.status == "passed" for one in ran) and cuda_works(m)
+
+
+def gravity(m: Machine, found: Foreign, parts: int = 4) -> Severity | None:
+    """How bad a foreign copy is; None where it is the very same version, which harms nobody.
+
+    An older one lacks what torch was compiled against. A newer one of the same soname keeps the
+    promises of the older, so it is merely fragile; so is one whose version nobody knows.
+    """
+    order = compared(found.use.library.version, found.own, parts)
+    if import_fails(m) and order != 0:
+        return Severity.ERROR
+    if order == 0 and compared(found.use.library.version, found.own) == 0:
+        return None
+    if order == -1 and not proven_sound(m):
+        return Severity.ERROR
+    return Severity.WARNING
+
+
+def sureness(found: Foreign) -> Confidence:
+    return Confidence.CERTAIN if found.use.proven else Confidence.LIKELY
+
+
+def way_out(m: Machine, kb: Knowledge, library: Library) -> tuple[Remedy, ...]:
+    """By the rule of the loader that brought the file in."""
+    env = m.env or {}
+    folder = library.path.rpartition("/")[0]
+    if library.how == "LD_PRELOAD" or library.path in env.get("LD_PRELOAD", "").split(":"):
+        return unset_variables(m, "LD_PRELOAD")
+    if named := off_search_path(m, folder):
+        return named
+    if library.how == "LD_LIBRARY_PATH" or _predicted_so(m, library):
+        return unset_variables(m, "LD_LIBRARY_PATH")
+    if library.owner == "conda":
+        text = f"The conda package that owns {library.path} and torch's wheels do not belong into "
+        text += "one environment: remove the package with conda, or make a new environment."
+        return by_hand("remove-conda-library", f"Take {library.soname} of conda out", text)
+    return reinstall_torch(m, kb)
+
+
+def _predicted_so(m: Machine, library: Library) -> bool:
+    same = (one for one in m.libraries.predicted or () if one.path == library.path)
+    return any(one.how == "LD_LIBRARY_PATH" for one in same)

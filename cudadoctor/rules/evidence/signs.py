@@ -1,0 +1,329 @@
+"""What the facts prove together: the signs that several rules about the driver and the GPU read.
+
+NVML, nvidia-smi, libcuda and torch are voices of one driver. Where one of them was not asked or
+could not answer, another may have said the same, and an answer of a higher layer proves the lower.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from cudadoctor.model.findings import Severity
+from cudadoctor.model.rule import need
+
+if TYPE_CHECKING:
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.machine import Gpu, Machine, PciGpu
+
+SUCCESS, NO_PERMISSION, NOT_FOUND, NOT_LOADED = 0, 4, 6, 9
+NO_LIBRARY, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN = 12, 15, 16, 17, 18, 999
+"""NVML's codes, which are also nvidia-smi's exit status (255 stands for 999)."""
+_NO_SUCH_FILE = 2
+UNKNOWN_WORDS = ("CUDA unknown error", "Error 999: unknown error")
+NOT_READY, NOT_READY_WORDS = 802, ("system not yet initialized",)
+"""CUDA's code and words for a system whose daemons are not ready."""
+
+SPOKEN: tuple[tuple[str, int], ...] = (
+    ("driver/library version mismatch", MISMATCH),
+    ("couldn't communicate with the nvidia driver", NOT_LOADED),
+    ("couldn’t communicate with the nvidia driver", NOT_LOADED),
+    ("driver not loaded", NOT_LOADED),
+    ("driver is not loaded", NOT_LOADED),
+    ("no devices were found", NOT_FOUND),
+    ("insufficient permissions", NO_PERMISSION),
+    ("gpu is lost", LOST),
+    ("gpu requires reset", RESET_REQUIRED),
+    ("unable to determine the device handle", LOST),
+    ("failed to initialize nvml: unknown error", UNKNOWN),
+    ("blocked by the operating system", BLOCKED),
+)
+"""What nvidia-smi prints, in lower case, and the code that it stands for."""
+
+AUTHOR = "the author"
+"""How the origin of a fact begins that only the words of a report's author tell."""
+_MODULE_ANSWERED = frozenset({NO_PERMISSION, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN})
+
+
+def driver_code(m: Machine) -> int | None:
+    """The code with which NVML started, or nvidia-smi's in its place; None where neither spoke."""
+    nvml, smi = m.driver.nvml, m.driver.smi
+    if nvml.code is not None and nvml.code != NO_LIBRARY:
+        return nvml.code
+    if smi.found is not False:
+        said = (smi.message or "").lower()
+        for words, code in SPOKEN:
+            if words in said:
+                return code
+        # Its table with the GPUs proves more than its exit status, which warnings change too.
+        if smi.code is not None and not live_gpus(m):
+            return UNKNOWN if smi.code == 255 else smi.code
+    if named_gpus(m):
+        return SUCCESS
+    return NO_LIBRARY if nvml.code == NO_LIBRARY or nvml.loads is False else None
+
+
+def code_path(m: Machine) -> str:
+    """The fact that `driver_code` rests on, as evidence."""
+    if m.driver.nvml.code not in (None, NO_LIBRARY):
+        return "driver.nvml.code"
+    return "driver.smi.message" if m.driver.smi.message else "driver.smi.code"
+
+
+def torch_works(m: Machine) -> bool:
+    """Whether the examined torch reached a GPU. The driver may work where torch does not."""
+    torch = m.torch.imported
+    if torch is not None and torch.cuda_available and (torch.device_count or 0) > 0:
+        return True
+    return m.smoke is not None and m.smoke.device.startswith("cuda") and _passed(m)
+
+
+def torch_fails(m: Machine) -> bool:
+    """Whether a real import of torch saw no GPU."""
+    return m.torch.imported is not None and m.torch.imported.cuda_available is False
+
+
+def only_smi_speaks(m: Machine) -> bool:
+    """Whether nvidia-smi names a driver of which this process sees nothing else.
+
+    It may be a wrapper, or a library path that nvidia-smi has and this process has not.
+    """
+    seen = m.driver.kernel or m.driver.library or m.driver.nodes or m.driver.nvml.loads
+    return not seen and m.driver.reported is not None
+
+
+def cuda_works(m: Machine) -> bool:
+    """Whether CUDA reached a GPU in this environment: libcuda counted one, or torch used one."""
+    if torch_works(m):
+        return True
+    return m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
+
+
+def _passed(m: Machine) -> bool:
+    return any(stage.status == "passed" for stage in m.smoke.stages) if m.smoke else False
+
+
+def live_gpus(m: Machine) -> tuple[Gpu, ...]:
+    """The GPUs that the driver named without an error."""
+    return tuple(gpu for gpu in m.gpus or () if gpu.code in (None, SUCCESS))
+
+
+def gpu_nodes(m: Machine) -> tuple[str, ...] | None:
+    """The device nodes of GPUs that this process may open; None if they are not known."""
+    if m.driver.nodes is None:
+        return None
+    paths = (node.path for node in m.driver.nodes if node.errno in (None, 0))
+    return tuple(path for path in paths if is_gpu_node(path))
+
+
+def is_gpu_node(path: str) -> bool:
+    return path.removeprefix("/dev/nvidia").isdigit()
+
+
+def is_fenced(gpu: Gpu, m: Machine) -> bool:
+    """Whether a job or a container keeps this process from that GPU of others.
+
+    Then its handle is refused, and there are no more openable nodes than GPUs that answer.
+    """
+    if not (m.container.kind or m.container.scheduler) or gpu.code not in (NO_PERMISSION, UNKNOWN):
+        return False
+    nodes = gpu_nodes(m)
+    return nodes is None or len(nodes) <= len(live_gpus(m))
+
+
+def named_gpus(m: Machine) -> tuple[Gpu, ...]:
+    """The live GPUs, as far as a program named them: a pasted report may only speak of its GPU."""
+    told = m.origins.get("gpus", "") if m.look == "report" else ""
+    return () if told.startswith(AUTHOR) else live_gpus(m)
+
+
+def answered(m: Machine) -> bool:
+    """Whether the driver answered any of its voices, with or without a GPU behind it."""
+    return (
+        driver_code(m) in (SUCCESS, NOT_FOUND)
+        or bool(named_gpus(m))
+        or SUCCESS in (m.driver.libcuda.code, m.driver.libcuda.clean_code)
+        or cuda_works(m)
+    )
+
+
+def module_spoke(m: Machine) -> bool:
+    """Whether the kernel module is proven by an answer, be it a refusal."""
+    return answered(m) or driver_code(m) in _MODULE_ANSWERED
+
+
+def unheard(m: Machine) -> bool:
+    """Whether the driver was asked and has not answered: then nothing says that it is not there."""
+    nvml, smi = m.driver.nvml, m.driver.smi
+    if answered(m) or driver_code(m) not in (None, NO_LIBRARY):
+        return False
+    silent_smi = smi.found is True and smi.code is None and not smi.message
+    return bool(nvml.loads and nvml.code is None) or bool(nvml.hung) or silent_smi
+
+
+def wait_for_answer(m: Machine) -> None:
+    """End the rule as undecided where the driver was asked and has not answered."""
+    if unheard(m):
+        absent = m.driver.nvml.loads is False or m.driver.nvml.code == NO_LIBRARY
+        need(None, "driver.smi.code" if absent else "driver.nvml.code")
+
+
+def wait_for_table(m: Machine) -> None:
+    """End the rule as undecided where nvidia-smi's banner came without its table of GPUs.
+
+    It prints a banner only where it has found a GPU; what was cut off is not known.
+    """
+    smi = m.driver.smi
+    if smi.code == SUCCESS and m.driver.reported is not None and not m.driver.nvml.loads:
+        need(m.gpus, "gpus")
+
+
+def started(m: Machine) -> bool:
+    """Whether at least one GPU was started by the driver."""
+    if m.torch.build == "rocm" and not m.driver.libcuda.count:
+        return bool(named_gpus(m))  # ROCm answers by the functions that CUDA has
+    return bool(named_gpus(m)) or cuda_works(m)
+
+
+def uvm_missing(m: Machine) -> bool | None:
+    """Whether nvidia_uvm is not loaded, or its device node does not open; None not known."""
+    loaded = None if m.driver.modules is None else "nvidia_uvm" in m.driver.modules
+    nodes = {one.path: one.errno for one in m.driver.nodes or ()}
+    errno = None if m.driver.nodes is None else nodes.get("/dev/nvidia-uvm", _NO_SUCH_FILE)
+    if loaded is False or errno:
+        return True
+    return False if loaded or errno == 0 else None
+
+
+def has_fabric(m: Machine, kb: Knowledge) -> bool | None:
+    """Whether NVSwitches join the GPUs; None where that is not known.
+
+    A switch on the bus or a fabric state proves it. None on the bus disproves it, except for boards
+    whose switches are not there, and in a virtual machine, whose host keeps them; where the bus was
+    not read, the names of the GPUs count.
+    """
+    switches = m.driver.fabric.nvswitches
+    if switches or any(gpu.fabric_state for gpu in m.gpus or ()):
+        return True
+    kinds = {_nvswitch(gpu.name, kb) for gpu in m.gpus or ()}
+    if "hidden" in kinds:
+        return True
+    if (switches == 0 and not m.platform.virtual) or kinds == {"none"}:
+        return False
+    return True if "bus" in kinds else None
+
+
+def _nvswitch(name: str | None, kb: Knowledge) -> str | None:
+    model, board = kb.gpu_by_name(name or ""), kb.board(name or "")
+    if model is not None and not model.data_center:
+        return "none"
+    return board.nvswitch if board else None
+
+
+def nvidia_pci(m: Machine) -> tuple[PciGpu, ...]:
+    """NVIDIA's GPUs on the PCI bus, as far as it was read."""
+    return tuple(device for device in m.pci or () if device.vendor == "nvidia")
+
+
+def silent_gpus(m: Machine) -> tuple[PciGpu, ...]:
+    """NVIDIA's GPUs on the bus that the driver does not name, though nobody else owns them.
+
+    In a container the bus shows the host's GPUs, so silence means nothing there.
+    """
+    if m.container.kind or (cuda_works(m) and m.gpus is None):
+        return ()
+    named = {key for gpu in m.gpus or () if gpu.bus_id and (key := bus_key(gpu.bus_id))}
+    free = [one for one in nvidia_pci(m) if one.bound in (None, "", "nvidia")]
+    if len(live_gpus(m)) >= len(free):
+        return ()
+    return tuple(one for one in free if bus_key(one.address) not in named)
+
+
+def bus_key(address: str) -> tuple[int, ...] | None:
+    """A PCI address as numbers: 00000000:01:00.0, 0000:01:00 and 01:00.0 are the same place."""
+    parts = re.fullmatch(
+        r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.\d)?", address, re.I
+    )
+    return tuple(int(part or "0", 16) for part in parts.groups()) if parts else None
+
+
+def gpu_present(m: Machine) -> bool | None:
+    """Whether the machine has an NVIDIA GPU; None where that is not known."""
+    if started(m) or m.gpus or m.driver.nvml.count or m.platform.jetson or nvidia_pci(m):
+        return True
+    if driver_code(m) in _MODULE_ANSWERED:
+        return True
+    if m.platform.wsl:
+        return _wsl_gpu(m)
+    if m.pci is not None or m.platform.system == "Darwin":
+        return False
+    if m.platform.system == "Linux" and m.look != "report":
+        return None  # the bus was not read, and a GPU needs no driver to be there
+    unseen = m.driver.loaded is not True and m.driver.nvml.loads is False
+    return False if unseen and m.look != "report" else None
+
+
+def _wsl_gpu(m: Machine) -> bool | None:
+    """In WSL the libraries that Windows mounts show NVIDIA's driver; the bus shows nothing."""
+    if m.container.kind:
+        return False if m.container.dxg is False else None
+    return m.container.wsl_libs if m.container.dxg is not False else False
+
+
+def bare(m: Machine) -> bool:
+    """Whether the driver of this Linux belongs to it: no container, no WSL, no Jetson."""
+    system = m.platform.system in (None, "Linux")
+    return system and not (m.container.kind or m.platform.wsl or m.platform.jetson)
+
+
+def cpu_on_purpose(m: Machine) -> bool:
+    """Whether torch is there and made for something else than an NVIDIA GPU."""
+    return m.torch.build in ("cpu", "rocm", "xpu")
+
+
+def graver_with_cuda(m: Machine) -> Severity:
+    """Error, or information where torch was not made for an NVIDIA GPU and nobody asked for one."""
+    asked = (m.env or {}).get("NVIDIA_VISIBLE_DEVICES", "") not in ("", "void", "none")
+    return Severity.INFO if cpu_on_purpose(m) and not asked else Severity.ERROR
+
+
+def log_text(m: Machine) -> str:
+    """The kernel log as one line in lower case: the driver breaks its sentences over lines."""
+    lines = (re.sub(r"^.*?NVRM:\s*", "", line) for line in m.driver.log or ())
+    return re.sub(r"\s+", " ", " ".join(lines)).replace("NVRM:", "").lower()
+
+
+def said(m: Machine, *words: str, pasted: bool = True) -> str | None:
+    """The fact whose error text holds one of these words, None where no text does.
+
+    pasted: the error texts of a report count too. They have rules of their own (reported), which
+    know what stands around them; here they count where they confirm what other facts show.
+    """
+    for path, text in _texts(m):
+        if path.startswith("symptoms.") and not pasted:
+            continue
+        low = text.lower()
+        if any(word.lower() in low for word in words):
+            return path
+    return None
+
+
+def heard(m: Machine, *words: str) -> str | None:
+    """As `said`, on a host: what a text of a pasted report means, the table of symptoms tells."""
+    return None if m.look == "report" else said(m, *words)
+
+
+def _texts(m: Machine) -> list[tuple[str, str]]:
+    texts: list[tuple[str, str]] = []
+    if torch := m.torch.imported:
+        texts += [("torch.imported.cuda_error", torch.cuda_error or "")]
+        texts += [("torch.imported.error", torch.error or "")]
+    if m.smoke:
+        texts += [("smoke.ended", m.smoke.ended or "")]
+        texts += [
+            (f"smoke.stages.{n}.detail", stage.detail or "")
+            for n, stage in enumerate(m.smoke.stages)
+            if stage.status in ("failed", "timed-out")
+        ]
+    texts += [(f"symptoms.{n}.text", one.text) for n, one in enumerate(m.symptoms or ())]
+    return texts

@@ -1,0 +1,1 @@
+"""Causes that only a pasted report shows: what a program said of itself."""

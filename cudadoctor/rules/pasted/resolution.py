@@ -1,0 +1,367 @@
+"""What pasted commands and logs of installers prove: rules for reports only.
+
+Hosts have no such texts, so these rules stand apart from those that judge hosts too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.rule import Found, Rule, rule
+from cudadoctor.plan.remedies import by_hand, install_packages, install_python, install_torch
+from cudadoctor.rules.pasted.asked_index import wanted_by
+from cudadoctor.rules.pasted.chosen_builds import cpu_chosen, fallen_back
+from cudadoctor.rules.pasted.conda_refusals import conda_refusals
+from cudadoctor.rules.pasted.refused_builds import (
+    INDEX,
+    PLATFORM,
+    PYTHON,
+    Refused,
+    offers_of,
+    refusals,
+)
+
+if TYPE_CHECKING:
+    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.machine import Machine
+
+_BROKEN_NETWORK = frozenset({"download-failed", "hashes-differ"})
+"""Symptoms after which what an installer says of versions means nothing."""
+
+
+def _refused(m: Machine, kb: Knowledge, cause: str) -> Refused | None:
+    """The refusal with that cause, where it is the one that counts."""
+    if not m.installs or any(one.key in _BROKEN_NETWORK for one in m.symptoms or ()):
+        return None
+    found = [*refusals(m, kb), *conda_refusals(m, kb)]
+    best = min(found, key=lambda one: (one.confidence, one.place), default=None)
+    return best if best is not None and best.cause == cause else None
+
+
+def _found(one: Refused, m: Machine, why: str, remedies: tuple[Remedy, ...]) -> Found:
+    shown = [f"installs.{one.place}.refused"]
+    install = (m.installs or ())[one.place]
+    shown += [f"installs.{one.place}.indexes"] if install.indexes else []
+    shown += ["python.version"] if m.python.version else []
+    return Found(
+        evidence=tuple(shown),
+        values=one.values,
+        confidence=one.confidence,
+        why=why or None,
+        remedies=remedies,
+    )
+
+
+@rule(
+    "torch-python-unsupported",
+    title="{wanted} is not made for the Python that asked for it",
+    yields_to=("platform-unsupported",),
+)
+def refused_for_python(m: Machine, kb: Knowledge) -> Found | None:
+    """This release exists on this system, for other Pythons only: {pythons}.
+
+    pip and uv pass over the wheels of other Pythons, and say then that no version satisfies the
+    requirement. Told from the Python where the report names it, else from the versions that were
+    offered instead: each Python is offered others.
+
+    Cured by an environment with one of those Pythons, or by a release that is made for this one.
+    """
+    one = _refused(m, kb, PYTHON)
+    if one is None:
+        return None
+    pythons = str(one.values.get("pythons") or "")
+    plain = "Each release of torch is made for a few versions of Python, and not for this one."
+    versions = [name for name in pythons.split(", ") if name]
+    made = f" ({pythons})" if pythons else ""
+    text = (
+        f"Make an environment with one of the Pythons it is made for{made}, or ask for a release "
+    )
+    text += "that is made for this one."
+    by_words = by_hand("other-python", "Use a Python that this release is made for", text)
+    known = m.platform.system is not None and m.python.kind is not None
+    name, _, release = str(one.values.get("wanted") or "").partition("==")
+    wish = release if name == "torch" and release else None
+    ways = install_python(m, kb, versions, wish) if known and versions else ()
+    ways = ways if wish is None or any(_installs(one, wish) for one in ways) else ()
+    why = _WHY.get(one.kind) or ("" if pythons else plain)
+    return _found(one, m, why, ways or by_words)
+
+
+def _installs(remedy: Remedy, release: str) -> bool:
+    """Whether it brings that very release, and no other one, into the new environment."""
+    pins = (f"torch=={release}", f"torch=={release.partition('+')[0]}")
+    return any(word in pins for argv in remedy.commands for word in argv)
+
+
+@rule(
+    "torch-index-wrong",
+    title="The index that was asked does not have {wanted}",
+    yields_to=("torch-python-unsupported", "platform-unsupported"),
+)
+def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
+    """This release exists for this Python and system, in another index than the one asked.
+
+    Every CUDA variant of torch has an index of its own, and not each release was built for each
+    variant. A release with a local version (+cu118) is never on PyPI, nightly builds are deleted
+    after some weeks, and some CUDA versions never had an index.
+
+    Cured by the index of a variant that this release was built for.
+    """
+    one = _refused(m, kb, INDEX)
+    if one is None:
+        return None
+    why = _WHY.get(one.kind, "")
+    variants = str(one.values.get("variants") or "")
+    ways = install_torch(m, kb) if m.platform.system and m.gpus else ()
+    if one.kind.startswith("conda"):
+        return _found(one, m, why, _other_channel())
+    return _found(one, m, why, ways or _named_index(variants))
+
+
+def _other_channel() -> tuple[Remedy, ...]:
+    text = "The pytorch channel ended with torch 2.5.1, for CUDA 11.8, 12.1 and 12.4. Take "
+    text += "pytorch-gpu from conda-forge with cuda-version, or pip's wheel from torch's own index."
+    return by_hand("right-channel", "Ask a channel that has it", text)
+
+
+def _named_index(variants: str) -> tuple[Remedy, ...]:
+    text = "Take the index of a CUDA version that this release was built for: "
+    text += "--index-url https://download.pytorch.org/whl/ followed by "
+    text += f"one of {variants}." if "," in variants else f"{variants or 'its name'}."
+    return by_hand("right-index", "Ask the index that has it", text)
+
+
+_WHY = {
+    "no-such-index": "There never was an index of torch for {variant}: torch is built for a few "
+    "CUDA versions only.",
+    "no-such-variant": "No release of torch was ever built as {variant}.",
+    "no-such-build": "This release was built as {variants}, and not as what was asked for.",
+    "other-variants": "The index that was asked has this release as {had} only.",
+    "wall": "Nobody builds this release of torch for {what}.",
+    "wheel": "The wheel is made for {tags}.",
+    "no-such-release": "No release of that number is known.",
+    "nightly-deleted": "Nightly builds are deleted after some weeks, and that of {day} is gone.",
+    "nightly-elsewhere": "Nightly builds are in an index of their own, which was not asked.",
+    "conda-variant": "The package pytorch-cuda was made for CUDA {variants} only.",
+    "conda-channel": "None of the channels that were searched has it for this system.",
+}
+
+
+@rule("platform-unsupported", title="No build of {wanted} exists for this system or processor")
+def refused_for_platform(m: Machine, kb: Knowledge) -> Found | None:
+    """Nobody publishes this release for the system that asked for it.
+
+    CUDA builds are made for 64-bit Linux with glibc and for Windows. Macs with Intel processors
+    got their last release with torch 2.2, and 32-bit systems, Windows on ARM, musl and other
+    processors never had one of these.
+
+    Way out: another release, a build for the CPU, or a system that torch is built for.
+    """
+    one = _refused(m, kb, PLATFORM)
+    if one is None:
+        return None
+    text = "Use a 64-bit Python on a system that torch is built for, or a container of one. On a "
+    text += "Mac ask for the plain release without a CUDA variant."
+    return _found(
+        one,
+        m,
+        _WHY.get(one.kind, ""),
+        by_hand("other-platform", "Use a system that has builds", text),
+    )
+
+
+@rule(
+    "torch-cpu-build",
+    title="{command} gives a CPU build of torch",
+    yields_to=("torch-index-wrong", "jetson-build", "platform-unsupported"),
+)
+def cpu_build_chosen(m: Machine, kb: Knowledge) -> Found | None:
+    """Which build comes depends on the index: this one gives a build without CUDA.
+
+    PyPI has CPU builds only for Windows, and had only such for Linux on ARM before torch 2.11. The
+    index /whl/cpu, the conda package cpuonly and build strings of cpu name it outright. Judged
+    where the report shows that CUDA was wanted and not found.
+
+    Cured by the build for the GPU from its own index, after the CPU build is uninstalled.
+    """
+    chosen = cpu_chosen(m, kb)
+    if chosen is None:
+        return None
+    text = "Uninstall torch, then install it with --index-url https://download.pytorch.org/whl/ "
+    text += "followed by the variant for this driver and GPU, such as cu126 or cu130."
+    words = by_hand("cuda-build", "Install the CUDA build of torch", text)
+    known = m.platform.system is not None and bool(m.gpus)
+    return Found(
+        evidence=(f"installs.{chosen.place}.requirements", *chosen.evidence),
+        values={"command": chosen.command},
+        confidence=chosen.confidence,
+        why=chosen.why,
+        remedies=(install_torch(m, kb) if known else ()) or words,
+    )
+
+
+@rule(
+    "torch-index-wrong",
+    title="There is no index of torch for {variant}, so pip took PyPI's build",
+    severity=Severity.ERROR,
+)
+def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Found | None:
+    """torch is built for a few CUDA versions only; an extra index that is not there is passed over.
+
+    With --extra-index-url or -f pip says nothing, and installs what PyPI has: on Windows a CPU
+    build, on Linux a build for another CUDA version than was asked for.
+
+    Cured by --index-url with a variant that exists.
+    """
+    chosen = cpu_chosen(m, kb)
+    if chosen is None or not chosen.strange:
+        return None
+    return Found(
+        evidence=(f"installs.{chosen.place}.indexes",),
+        values={"variant": chosen.strange},
+        confidence=Confidence.LIKELY,
+        remedies=_named_index(""),
+    )
+
+
+@rule(
+    "torch-index-wrong",
+    title="The index for {variant} gave no torch, so pip took PyPI's build",
+    severity=Severity.ERROR,
+)
+def variant_not_given(m: Machine, kb: Knowledge) -> Found | None:
+    """pip passes over an extra index that has nothing, and says no word of it.
+
+    What came in bears no variant behind its version and no day, so it is PyPI's build, which may
+    be made for another CUDA version than was asked for.
+
+    Cured by --index-url with a variant that exists.
+    """
+    got = fallen_back(m, kb)
+    if got is None or cpu_chosen(m, kb) is not None:
+        return None
+    place, name = got
+    return Found(
+        evidence=(f"installs.{place}.indexes", f"installs.{place}.installed"),
+        values={"variant": name},
+        confidence=Confidence.LIKELY,
+        remedies=_named_index(""),
+    )
+
+
+@rule(
+    "triton-broken",
+    title="{wanted} was asked for on a system for which it has no build",
+    yields_to=("torch-python-unsupported", "torch-index-wrong"),
+)
+def triton_refused(m: Machine, kb: Knowledge) -> Found | None:
+    """The package triton is built for Linux only, each release for a few versions of Python.
+
+    pip says that no version satisfies the requirement. On Windows the package triton-windows takes
+    its place; on a Mac there is none, and what asks for it must be installed without it.
+
+    On Linux, triton comes with torch from the same index and needs no step of its own.
+    """
+    place = _refused_place(m, ("triton", "pytorch-triton"))
+    if place is None:
+        return None
+    known = m.platform.system is not None
+    windows = m.platform.system == "Windows"
+    title = "Install Triton for Windows"
+    text = "On Linux, leave it to torch, which brings the release that it needs."
+    words = by_hand("no-triton", "Install without the package triton", text)
+    package = install_packages(m, "triton-windows", title, "triton-windows") if windows else ()
+    return Found(
+        evidence=(f"installs.{place}.refused",),
+        values={"wanted": (m.installs or ())[place].refused or "triton"},
+        confidence=Confidence.LIKELY if windows or not known else Confidence.POSSIBLE,
+        remedies=package or words,
+    )
+
+
+@rule(
+    "platform-unsupported", title="{wanted} is a library of NVIDIA's that this system has none of"
+)
+def cuda_library_refused(m: Machine, kb: Knowledge) -> Found | None:
+    """NVIDIA's library wheels are made for Linux and Windows on 64-bit processors.
+
+    A list of requirements that was frozen on Linux names them, and cannot be installed on a Mac.
+
+    Cured by requirements without the nvidia-* packages: torch asks for those it needs by itself.
+    """
+    place = _refused_place(m, ("nvidia-",))
+    if place is None or m.platform.system not in ("Darwin", "Windows"):
+        return None
+    text = "Take the nvidia-* lines out of the requirements. torch asks for those it needs."
+    mac = m.platform.system == "Darwin"
+    return Found(
+        evidence=(f"installs.{place}.refused", "platform.system"),
+        values={"wanted": (m.installs or ())[place].refused or ""},
+        confidence=Confidence.LIKELY if mac else Confidence.POSSIBLE,
+        remedies=by_hand("no-nvidia-wheels", "Install without the nvidia-* packages", text),
+    )
+
+
+@rule(
+    "torch-extension-abi",
+    title="The wheel of {wanted} is made for another Python, system or torch",
+    yields_to=("torch-python-unsupported",),
+)
+def extension_wheel_refused(m: Machine, kb: Knowledge) -> Found | None:
+    """The name of a wheel says which Python and which system it is for: here {tags}.
+
+    pip refuses a wheel whose tags do not fit. Wheels of compiled extensions are also made for one
+    release of torch and one CUDA version each, which their names may tell too.
+
+    Cured by the wheel for this Python, this system and this torch.
+    """
+    for place, one in enumerate(m.installs or ()):
+        name = wanted_by(one.refused) if one.refused and one.tool == "pip" else None
+        compiled = [tag for tag in one.made_for if tag.startswith("cp")]
+        if name is None or not compiled or offers_of(kb).of(name.name):
+            continue
+        text = "Take the wheel whose name has the tag of this Python (cp312 for Python 3.12), of "
+        text += "this system, and of the installed torch and CUDA. Where there is none, build it."
+        return Found(
+            evidence=(f"installs.{place}.refused",),
+            values={"wanted": one.refused or "", "tags": ", ".join(one.made_for)},
+            confidence=Confidence.LIKELY,
+            remedies=by_hand("fitting-wheel", "Take the wheel that fits", text),
+        )
+    return None
+
+
+def _refused_place(m: Machine, names: tuple[str, ...]) -> int | None:
+    """The first install that was refused a package of these names."""
+    if any(one.key in _BROKEN_NETWORK for one in m.symptoms or ()):
+        return None
+    for place, one in enumerate(m.installs or ()):
+        name = (one.refused or "").lower().replace("_", "-")
+        if any(name.startswith(f) if f.endswith("-") else _named(name, f) for f in names):
+            return place
+    return None
+
+
+def _named(requirement: str, name: str) -> bool:
+    rest = requirement.removeprefix(name)
+    return rest != requirement and not rest[:1].isalnum() and not rest.startswith("-")
+
+
+RULES: tuple[Rule, ...] = tuple(
+    msgspec.structs.replace(one, essential=False, silent=True)
+    for one in (
+        refused_for_platform,
+        refused_for_python,
+        refused_by_index,
+        cpu_build_chosen,
+        fallen_back_to_pypi,
+        variant_not_given,
+        triton_refused,
+        cuda_library_refused,
+        extension_wheel_refused,
+    )
+)

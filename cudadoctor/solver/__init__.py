@@ -1,0 +1,1 @@
+"""Which build of torch fits this machine, and why not another."""

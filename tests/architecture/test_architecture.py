@@ -1,0 +1,260 @@
+"""The direction of the imports, the doors to the world, and the size of modules, read from source.
+
+cli -> commands -> examine -> probes -> host        looks at the world
+commands -> checkup -> diagnose -> rules -> facts   judges plain values
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from imports_read import ROOT, Module, circles, modules, ours
+
+MODULES = modules()
+REPOSITORY = ROOT.parent
+
+CORE = (
+    *("model", "knowledge", "reports", "rules", "solver", "plan", "privacy", "locale", "render"),
+    *("pipeline", "cli.options", "installers.conda", "installers.docker", "installers.pip"),
+    *("installers.pixi", "installers.uv", "installers.projects", "installers.files"),
+    *("bench.techniques", "bench.judging", "bench.bottleneck", "bench.search"),
+    *("bench.script.samples", "bench.script.starved", "bench.results", "bench.charts"),
+    *("bench.kept", "bench.advice", "bench.advice_rows"),
+)
+"""What judges and shows: values in, values out. A package stands for all its modules."""
+
+SHELL = frozenset(
+    {"__main__", "probes.examine", "smoke", "cli.commands", "cli.group", "cli.own_path"}
+    | {"cli.painting", "cli.printing", "cli.progress", "cli.saved", "cli.triage", "cli.usage"}
+    | {"bench.storing", "bench.command", "bench.heats", "bench.showing", "bench.stable"}
+    | {"bench.script", "bench.script.starting"}
+)
+"""What may touch the world: the door, and what stands between it and the user."""
+
+SHELL_PACKAGES = ("host", "repair", "installers.resolver")
+"""Packages that change an environment or ask a package index, with all their modules."""
+
+WORLD = frozenset(
+    {"os", "subprocess", "click", "torch", "threading", "time", "random", "socket"}
+    | {"shutil", "tempfile", "signal", "rich", "multiprocessing", "urllib.request", "ctypes"}
+)
+MAY = {
+    "knowledge.tables": {"os"},  # reads the tables that lie beside it
+    "knowledge.build": {"os"},
+    # A maintainer's command asks the package index and writes the tables; its readers do not.
+    "knowledge.update.__main__": {"os", "tempfile"},
+    "knowledge.update.fetching": {"time"},
+    # Probes reckon with time and run beside each other; paths are text to them.
+    "probes": {"os", "time", "threading", "signal"},
+    "smoke.reading": {"signal"},  # its names only
+}
+PURE_OF_OS = frozenset(
+    {"path.join", "path.split", "path.dirname", "path.basename", "sep", "pathsep", "devnull"}
+    | {"path.abspath", "path.expanduser"}
+)
+"""What a probe may take from os: of the world, the working folder and the home only."""
+
+DIRECTION = {
+    "model.versions": set[str](),
+    "model.machine": {"model"},
+    "model.factfile": {"model"},
+    "model.findings": {"model"},
+    "knowledge": {"knowledge", "model.versions"},
+    "reports": {"model", "knowledge", "reports"},
+    "probes": {"cli.progress", "host", "knowledge", "model", "probes", "reports", "smoke"},
+    "smoke": {"host", "model", "probes", "smoke"},
+}
+"""Whom a module may import at most; a package stands for all its modules, `probes` not for more."""
+
+UPWARD = frozenset(
+    {"cli.commands", "cli.group", "cli.printing", "cli.saved", "cli.triage", "host", "probes"}
+    | {"smoke", *SHELL_PACKAGES}
+)
+"""Whom the core never imports."""
+
+
+def within(name: str, *places: str) -> bool:
+    return any(name == place or name.startswith(f"{place}.") for place in places)
+
+
+def is_inside(name: str) -> bool:
+    return ".inside" in name
+
+
+def outside() -> list[Module]:
+    """All modules but the scripts that other interpreters run."""
+    return [one for name, one in MODULES.items() if not is_inside(name)]
+
+
+def test_no_module_is_imported_in_a_circle_at_its_start() -> None:
+    graph = {name: ours(one.early) - {name} for name, one in MODULES.items()}
+    assert circles(graph) == []
+
+
+@pytest.mark.xfail(strict=True, reason="two circles are left, behind imports in functions")
+def test_no_module_is_imported_in_a_circle() -> None:
+    """Imports inside functions count: a circle behind one is a circle."""
+    graph = {name: ours(one.all) - {name} for name, one in MODULES.items()}
+    assert circles(graph) == []
+
+
+def test_a_circle_would_be_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set[str]()}
+    assert circles(graph) == [["b", "c", "b"]]
+
+
+def test_the_core_names_only_modules_that_exist() -> None:
+    assert not {*CORE, *SHELL, *SHELL_PACKAGES, *DIRECTION, *UPWARD} - MODULES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(name for name in MODULES if within(name, *CORE)))
+def test_the_core_touches_no_world(name: str) -> None:
+    allowed = {one for place, some in MAY.items() if within(name, place) for one in some}
+    assert not MODULES[name].foreign & WORLD - allowed
+
+
+@pytest.mark.parametrize("name", sorted(name for name in MODULES if within(name, *CORE)))
+def test_the_core_imports_nothing_that_looks(name: str) -> None:
+    assert not [one for one in ours(MODULES[name].all) if within(one, *UPWARD)]
+
+
+@pytest.mark.parametrize("place", sorted(DIRECTION))
+def test_imports_go_one_way(place: str) -> None:
+    for name, module in MODULES.items():
+        if within(name, place) and not is_inside(name):
+            strange = [one for one in ours(module.all) if not within(one, *DIRECTION[place])]
+            assert not strange, name
+
+
+@pytest.mark.parametrize("module", outside(), ids=lambda one: one.name)
+def test_only_the_shell_touches_the_world(module: Module) -> None:
+    if module.name in SHELL or within(module.name, *SHELL_PACKAGES):
+        return
+    allowed = {one for place, some in MAY.items() if within(module.name, place) for one in some}
+    assert not module.foreign & WORLD - allowed
+
+
+@pytest.mark.parametrize("module", outside(), ids=lambda one: one.name)
+def test_only_the_shell_opens_files(module: Module) -> None:
+    """language.py and the tables read what is part of the package."""
+    if module.name in {*SHELL, "knowledge.tables", "locale.language"}:
+        return
+    if within(module.name, "knowledge", *SHELL_PACKAGES):
+        return
+    calls = (node for node in ast.walk(tree(module.path)) if isinstance(node, ast.Call))
+    assert "open" not in {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+    assert "pathlib" not in module.foreign
+
+
+@pytest.mark.parametrize(
+    "module", [one for one in outside() if within(one.name, "probes")], ids=lambda one: one.name
+)
+def test_a_probe_takes_only_the_grammar_of_paths_from_os(module: Module) -> None:
+    assert used_of_os(tree(module.path)) <= PURE_OF_OS
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def used_of_os(source: ast.Module) -> set[str]:
+    """`path.join`, `environ` and so on, where `os` is the module."""
+    whole = {ast.unparse(node) for node in ast.walk(source) if isinstance(node, ast.Attribute)}
+    return {one.removeprefix("os.") for one in whole if re.fullmatch(r"os(\.\w+)+", one)} - {"path"}
+
+
+# --- the scripts that run in other interpreters ---------------------------------------------
+
+SCRIPTS = [one for one in MODULES.values() if is_inside(one.name)]
+OWN = (
+    *("probes.inside.nvml", "probes.inside.cuda", "probes.inside.nodes"),
+    "bench.script.inside.sampler",
+)
+"""Run by the doctor's own Python, to be left behind where they hang."""
+FOREIGN = [one for one in SCRIPTS if one.name not in OWN]
+
+
+@pytest.mark.parametrize("module", FOREIGN, ids=lambda one: one.name)
+def test_a_script_for_other_interpreters_is_python_3_6(module: Module) -> None:
+    ast.parse(module.path.read_text(encoding="utf-8"), feature_version=(3, 6))
+
+
+def test_the_oldest_interpreter_compiles_every_script() -> None:
+    python = Path.home() / ".pyenv" / "versions" / "3.6.15" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("no Python 3.6 here")
+    code = "import sys\nfor path in sys.argv[1:]:\n compile(open(path, 'rb').read(), path, 'exec')"
+    paths = [str(one.path) for one in FOREIGN]
+    ran = subprocess.run([python, "-c", code, *paths], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("module", SCRIPTS, ids=lambda one: one.name)
+def test_a_script_for_other_interpreters_needs_no_package(module: Module) -> None:
+    """The standard library alone; what trains imports torch too, and its own folder."""
+    package = module.name.partition(".")[0]
+    more = {"torch", "numpy"} if package in ("smoke", "bench") else set[str]()
+    more |= {"pynvml"} if module.name in {*OWN, "bench.inside.looking"} else set()
+    assert not module.foreign - sys.stdlib_module_names - more
+    trains = package in ("smoke", "bench")
+    assert all(trains and within(one, f"{package}.inside") for one in ours(module.all))
+
+
+# --- sizes and names ------------------------------------------------------------------------
+
+
+def python_files() -> list[Path]:
+    folders = (ROOT, REPOSITORY / "tests", REPOSITORY / "benchmarks", REPOSITORY / "recipes")
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+
+
+def test_no_module_is_a_drawer_for_everything() -> None:
+    names = {path.stem.lower().strip("_") for path in python_files()}
+    assert not names & {"util", "utils", "helper", "helpers", "common", "manager", "misc"}
+
+
+# --- what a fast check loads -----------------------------------------------------------------
+
+MOST_MODULES = 235
+"""Imports are counted: of what a fast check on an environment with torch has loaded at its end."""
+
+LOADED = """\
+import sys
+sys.argv[0] = "cudadoctor"
+from cudadoctor import __main__
+__main__._leave = lambda code: None
+__main__.main()
+sys.stdout.flush()
+import json
+sys.stderr.write(json.dumps(sorted(sys.modules)))
+"""
+
+
+def loaded(code: str, *words: str) -> set[str]:
+    """The modules of a process of its own after this code."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE")}
+    argv = [sys.executable, "-I", "-c", code, *words]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120, env=env)
+    return set(json.loads(ran.stderr.splitlines()[-1]))
+
+
+def test_the_command_line_alone_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, json, cudadoctor.cli.group\nsys.stderr.write(json.dumps(sorted(sys.modules)))"
+    )
+    assert not loaded(code) & {"torch", "rich", "pynvml", "numpy", "asyncio", "email", "ssl"}
+
+
+def test_a_fast_check_loads_nothing_heavy_and_its_imports_are_counted(python_cpu: str) -> None:
+    names = loaded(LOADED, "check", "--fast", "--json", "--python", python_cpu)
+    heavy = {"torch", "rich", "pynvml", "click", "numpy", "elftools", "importlib.metadata"}
+    assert not names & {*heavy, "tomllib", "asyncio", "email", "ssl", "urllib.request"}
+    assert "cudadoctor.rules.registry" in names
+    assert len(names) <= MOST_MODULES

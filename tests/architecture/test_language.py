@@ -1,0 +1,145 @@
+"""Every sentence that a user reads has its translation, with the same values in it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scenario_reader import read_scenario, scenario_paths
+
+import cudadoctor
+from cudadoctor import knowledge
+from cudadoctor.knowledge.symptoms import symptoms
+from cudadoctor.locale.language import Language, language
+from cudadoctor.model.findings import Severity
+from cudadoctor.model.machine import Stage
+from cudadoctor.render import summary
+from cudadoctor.rules import registry as rules
+from cudadoctor.rules.diagnose import diagnose
+from cudadoctor.rules.registry import RULES
+
+PACKAGE = Path(cudadoctor.__file__).parent
+SAYS = {"say"}
+"""The names under which renderers call the language."""
+DYNAMIC = (
+    *(one.label for one in Severity),
+    *("healthy", "warnings", "broken", "undecided"),
+    *("open", "proprietary"),
+    *("passed", "failed", "skipped", "timed-out"),
+    *("do", "or"),
+)
+"""What renderers say by a value, not by a constant."""
+
+
+def _constants(node: ast.AST) -> Iterator[str]:
+    """The strings an expression may come to; conditions and arguments are not among them."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from _constants(node.body)
+        yield from _constants(node.orelse)
+
+
+def _calls(file: Path) -> Iterator[ast.Call]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _name_of(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _said() -> set[str]:
+    """The fixed phrases of the renderers."""
+    found: set[str] = set(DYNAMIC)
+    for file in (PACKAGE / "render").glob("*.py"):
+        for call in _calls(file):
+            if _name_of(call) in SAYS and call.args:
+                found |= set(_constants(call.args[0]))
+    for node in ast.walk(ast.parse(inspect.getsource(summary.cost_of))):
+        if isinstance(node, ast.Return) and node.value is not None:
+            found |= set(_constants(node.value))
+        if isinstance(node, ast.Dict):
+            found |= {text for value in node.values for text in _constants(value)}
+    return found
+
+
+def _told() -> set[str]:
+    """Titles and whys of all rules, and those that a rule gives in their place."""
+    found = {text for rule in RULES for text in (rule.title, rule.why)}
+    for file in Path(rules.__file__).parent.rglob("*.py"):
+        for call in _calls(file):
+            if _name_of(call) == "Found":
+                given = [word.value for word in call.keywords if word.arg in ("title", "why")]
+                found |= {text for value in given for text in _constants(value)}
+    found |= {text for one in symptoms().causes.values() for text in (one.title, one.why)}
+    meanings = [one for row in symptoms().rows for one in row.means]
+    found |= {text for one in meanings for text in (one.title, one.why) if text}
+    kb = knowledge.load()
+    for path in scenario_paths():
+        for finding in diagnose(read_scenario(path).machine, kb).findings:
+            found |= set(finding.templates)
+    return found - {"{what}", "{what}."}
+
+
+def _fields(template: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+
+
+def _table(name: str) -> dict[str, str]:
+    table = language(name)._table
+    assert table
+    return table
+
+
+@pytest.mark.parametrize("name", ["es"])
+def test_every_sentence_is_translated(name: str) -> None:
+    missing = sorted((_said() | _told()) - set(_table(name)))
+    assert not missing, "without a translation:\n" + "\n".join(missing)
+
+
+@pytest.mark.parametrize("name", ["es"])
+def test_a_translation_holds_the_same_values(name: str) -> None:
+    for template, translated in _table(name).items():
+        assert _fields(template) == _fields(translated), template
+
+
+@pytest.mark.parametrize("name", ["es"])
+def test_a_translation_ends_as_its_sentence_does(name: str) -> None:
+    for template, translated in _table(name).items():
+        assert template.endswith(".") == translated.endswith("."), template
+        assert template.endswith(" ") == translated.endswith(" "), template
+
+
+def test_a_filled_text_is_translated_by_its_template() -> None:
+    say = Language({"Install the {kind} build of torch {torch}": "Instalar torch {torch} ({kind})"})
+    assert say.spoken("Install the cu126 build of torch 2.14.1") == "Instalar torch 2.14.1 (cu126)"
+    assert say.spoken("Something else") == "Something else"
+
+
+def test_a_value_never_holds_the_sentences_after_it() -> None:
+    text = "No one build serves all GPUs here: this leaves out the Tesla K80 (GPU 0). "
+    text += "The torch wheel is 539 MB to download. A sentence without a translation."
+    spoken = language("es").spoken(text)
+    assert "deja fuera la Tesla K80 (GPU 0). La descarga" in spoken
+    assert spoken.endswith("539 MB. A sentence without a translation.")
+
+
+def test_values_with_braces_stay_as_they_are() -> None:
+    say = Language({"Rename the file {path}": "Cambiar el nombre de {path}"})
+    assert say.spoken("Rename the file /a/{b}/{0}") == "Cambiar el nombre de /a/{b}/{0}"
+
+
+def test_what_has_no_translation_stays_english() -> None:
+    assert Language({})("not run ({why})", why="--fast") == "not run (--fast)"
+    assert Language({"a": "b"}).spoken("never seen before") == "never seen before"
+
+
+def test_the_stages_have_a_word_for_each_end() -> None:
+    status = Stage.__annotations__["status"]
+    assert all(f"'{one}'" in str(status) or f'"{one}"' in str(status) for one in DYNAMIC[-6:-2])

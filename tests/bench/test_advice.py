@@ -1,0 +1,370 @@
+"""Advice for faster training: expected by the class of the GPU, corrected by what was measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from bench_results_made import gain, gpu_result
+from packaging.version import Version
+
+from cudadoctor import knowledge
+from cudadoctor.bench import advice, advice_rows, kept, storing
+from cudadoctor.bench.advice import Advice
+from cudadoctor.bench.kept import Kept
+from cudadoctor.locale.language import language
+from cudadoctor.model import factfile
+from cudadoctor.model.machine import Gpu, Machine
+from cudadoctor.render import advised
+from cudadoctor.render.terminal import Layout
+
+REPOSITORY = Path(__file__).parent.parent.parent
+MACHINES = Path(__file__).parent.parent / "machines"
+KB = knowledge.load()
+
+
+def machine(name: str) -> Machine:
+    return factfile.loads((MACHINES / f"{name}.json").read_text())
+
+
+def with_gpu(name: str | None, capability: str | None, gib: float = 16, count: int = 1) -> Machine:
+    gpus = tuple(
+        Gpu(
+            index=index,
+            name=name,
+            capability=Version(capability) if capability else None,
+            memory_bytes=int(gib * 2**30),
+        )
+        for index in range(count)
+    )
+    return msgspec.structs.replace(machine("rtx4090-linux"), gpus=gpus)
+
+
+def ids(one: Machine) -> set[str]:
+    return {told.id for told in advice.advise(one, KB)}
+
+
+PRECISION = {"bf16", "tf32", "fp16", "fp16-for-memory", "fp8"}
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "expected"),
+    [
+        ("NVIDIA GeForce GTX 1650", "7.5", {"fp16-for-memory"}),
+        ("NVIDIA GeForce GTX 1080", "6.1", {"fp16-for-memory"}),
+        ("Tesla K80", "3.7", {"fp16-for-memory"}),
+        ("Tesla T4", "7.5", {"fp16"}),
+        ("Tesla V100-SXM2-16GB", "7.0", {"fp16"}),
+        ("NVIDIA GeForce RTX 2080 Ti", "7.5", {"fp16"}),
+        ("NVIDIA A100-SXM4-80GB", "8.0", {"bf16", "tf32"}),
+        ("NVIDIA GeForce RTX 3090", "8.6", {"bf16", "tf32"}),
+        ("NVIDIA H100 80GB HBM3", "9.0", {"bf16", "tf32", "fp8"}),
+        ("NVIDIA B200", "10.0", {"bf16", "tf32", "fp8"}),
+        ("NVIDIA GeForce RTX 5090", "12.0", {"bf16", "tf32", "fp8"}),
+        ("A card that no table has", "8.6", {"bf16", "tf32"}),
+        ("A card that no table has", "7.5", set()),
+        ("A card that no table has", None, set()),
+        (None, None, set()),
+    ],
+)
+def test_each_class_of_gpu_has_its_precision(
+    name: str | None, capability: str | None, expected: set[str]
+) -> None:
+    assert ids(with_gpu(name, capability)) & PRECISION == expected
+
+
+def test_gpus_of_two_classes_get_only_what_both_can() -> None:
+    old, new = with_gpu("Tesla T4", "7.5").gpus, with_gpu("NVIDIA A100-SXM4-80GB", "8.0").gpus
+    assert old and new
+    both = msgspec.structs.replace(machine("rtx4090-linux"), gpus=(*old, *new))
+    assert not ids(both) & PRECISION
+    assert "several-gpus" in ids(both)
+
+
+@pytest.mark.parametrize(
+    ("gib", "small"), [(2, True), (3, True), (3.9, False), (4, False), (16, False)]
+)
+def test_a_card_with_less_than_4_gb_gets_small_batches(gib: float, small: bool) -> None:
+    assert ("small-memory" in ids(with_gpu("GeForce GTX 1050", "6.1", gib))) is small
+
+
+def test_several_gpus_get_ddp_and_one_does_not() -> None:
+    assert "several-gpus" in ids(machine("h100x8-linux"))
+    assert "several-gpus" not in ids(machine("rtx4090-linux"))
+
+
+def test_systems_have_their_loader_caveats() -> None:
+    assert "wsl-files" in ids(machine("rtx3060-wsl"))
+    assert "windows-loader" in ids(machine("rtx4090-windows"))
+    assert "laptop" in ids(with_gpu("NVIDIA GeForce RTX 4060 Laptop GPU", "8.9", 8))
+    little = msgspec.structs.replace(
+        machine("rtx4090-linux").limits, shm_bytes=64 << 20, shm_free_bytes=64 << 20
+    )
+    docker = msgspec.structs.replace(machine("rtx4090-linux"), limits=little)
+    told = {one.id: one for one in advice.advise(docker, KB)}
+    assert "64 MiB" in told["little-shm"].why
+    assert not {"wsl-files", "windows-loader", "little-shm"} & ids(machine("rtx4090-linux"))
+
+
+def test_no_gpu_gets_what_helps_on_a_cpu_and_unknown_gpus_get_neither() -> None:
+    cpu = {"cpu-threads", "cpu-compile", "cpu-channels-last", "cpu-bf16"}
+    assert cpu <= ids(machine("cpu-linux"))
+    unknown = msgspec.structs.replace(machine("cpu-linux"), gpus=None)
+    assert not ids(unknown)
+    assert not ids(Machine())
+
+
+# --- corrected by what was measured ------------------------------------------------------------
+
+
+def kept_on(one: Machine, *gains: kept.KeptGain, workload: str = "decoder") -> Kept:
+    assert one.gpus and one.gpus[0].name
+    return Kept(
+        workload=workload,
+        torch=one.torch.text or "",
+        date="2026-11-21",
+        gpus=(one.gpus[0].name,),
+        driver=str(one.driver.version),
+        gains=gains,
+    )
+
+
+def outcome(technique: str, verdict: str, ratio: float | None) -> kept.KeptGain:
+    return kept.KeptGain(technique=technique, verdict=verdict, ratio=ratio)  # type: ignore[arg-type]
+
+
+def told_of(one: Machine, id_: str, *results: Kept) -> Advice:
+    return next(told for told in advice.advise(one, KB, results) if told.id == id_)
+
+
+def test_without_a_measurement_no_number_is_told() -> None:
+    one = told_of(machine("rtx4090-linux"), "bf16")
+    assert one.expected == (advice.EXPECTED,)
+    assert one.standing == "expected"
+    for text in advice.TEXTS:
+        assert not any(word in text for word in ("2x", "3x", "%", "times faster"))
+
+
+def test_a_measured_gain_takes_the_place_of_the_expectation() -> None:
+    here = machine("rtx4090-linux")
+    one = told_of(here, "bf16", kept_on(here, outcome("amp-bf16", "faster", 1.42)))
+    assert one.standing == "measured"
+    assert one.expected == ("measured here: 1.42x on the decoder workload, 2026-11-21",)
+
+
+@pytest.mark.parametrize("verdict", ["same", "slower", "loss-differs", "failed"])
+def test_what_did_not_help_here_is_not_advised_and_says_so(verdict: str) -> None:
+    here = machine("rtx4090-linux")
+    one = told_of(here, "compile", kept_on(here, outcome("compile", verdict, 0.97)))
+    assert one.standing == "not advised"
+    assert one.text == "Not advised here: compile"
+    assert one.expected[0].startswith("measured here: ")
+    assert advice.advise(here, KB, (kept_on(here, outcome("compile", verdict, 0.97)),))[-1] == one
+
+
+def test_one_workload_that_it_helps_is_enough_and_all_are_told() -> None:
+    here = machine("rtx4090-linux")
+    results = (
+        kept_on(here, outcome("compile", "same", 1.0), workload="cnn"),
+        kept_on(here, outcome("compile", "faster", 1.3)),
+    )
+    one = told_of(here, "compile", *results)
+    assert one.standing == "measured"
+    assert len(one.expected) == 2
+
+
+def test_what_saves_memory_is_not_taken_back_for_being_slower() -> None:
+    here = with_gpu("NVIDIA GeForce GTX 1080", "6.1")
+    one = told_of(here, "fp16-for-memory", kept_on(here, outcome("amp-fp16", "slower", 0.9)))
+    assert one.standing == "measured"
+    assert one.text == "Use fp16 to save memory, not to save time"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gpus": ("NVIDIA GeForce RTX 3090",)},
+        {"driver": "535.1"},
+        {"driver": None},
+        {"torch": "2.1.0"},
+        {"gpus": (), "driver": None, "cpu": "any"},
+    ],
+)
+def test_what_another_machine_driver_or_torch_did_says_nothing(change: dict[str, object]) -> None:
+    here = machine("rtx4090-linux")
+    result = kept_on(here, outcome("amp-bf16", "same", 1.0))
+    other = msgspec.structs.replace(result, **change)
+    assert told_of(here, "bf16", other).standing == "expected"
+
+
+def test_a_result_of_a_cpu_counts_on_that_cpu_only() -> None:
+    here = machine("cpu-linux")
+    result = Kept(
+        workload="cnn",
+        torch=here.torch.text or "",
+        date="2026-11-21",
+        cpu="Xeon",
+        gains=(outcome("channels-last", "faster", 1.2),),
+    )
+    for cpu, standing in (("Xeon", "measured"), ("EPYC", "expected"), (None, "expected")):
+        found = {one.id: one for one in advice.advise(here, KB, (result,), cpu)}
+        assert found["cpu-channels-last"].standing == standing
+
+
+def test_the_best_combination_and_what_nobody_expected_are_told_first() -> None:
+    here = machine("rtx4090-linux")
+    (result,) = kept.from_result(gpu_result())
+    result = msgspec.structs.replace(
+        result,
+        torch=here.torch.text,
+        driver=str(here.driver.version),
+        gains=(*result.gains, outcome("cuda-graphs", "faster", 1.2)),
+    )
+    told = advice.advise(here, KB, (result,))
+    assert {told[0].id, told[1].id} == {"best-decoder", "measured-cuda-graphs"}
+    assert told[0].text == "Use amp-bf16, compile together"
+    assert "3.42x" in told[0].expected[0]
+
+
+def test_each_recipe_is_there() -> None:
+    folder = REPOSITORY / "recipes" / "train"
+    named = {row.recipe for row in advice_rows.ROWS if row.recipe}
+    assert not {one for one in named if not (folder / f"{one}.py").exists()}
+
+
+def test_ids_are_unique() -> None:
+    names = [row.id for row in advice_rows.ROWS]
+    assert len(names) == len(set(names))
+
+
+# --- as it is shown ----------------------------------------------------------------------------
+
+
+def test_every_text_has_its_spanish() -> None:
+    table = language("es")._table
+    assert not [text for text in advice.TEXTS if text not in table]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in MACHINES.glob("*.json")))
+def test_filled_texts_are_spoken_in_spanish(name: str) -> None:
+    say = language("es")
+    for one in advice.advise(machine(name), KB):
+        for text in (one.text, one.why, *one.expected):
+            assert say.spoken(text) != text, text
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_lines_keep_to_the_width(width: int) -> None:
+    told = advice.advise(machine("h100x8-linux"), KB)
+    lines = [line.text.rstrip() for line in advised.lines(told, Layout(width=width))]
+    assert not [one for one in lines if len(one) > width and "recipes/" not in one]
+    assert any(one.startswith("info    Train in bf16") for one in lines)
+
+
+def test_markdown_names_the_recipes() -> None:
+    text = advised.markdown(advice.advise(machine("rtx4090-linux"), KB), language("en"))
+    assert "`recipes/train/amp_bf16.py`" in text
+    assert advised.markdown((), language("en")) == ""
+
+
+# --- the command -------------------------------------------------------------------------------
+
+
+def check(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "cudadoctor", "check", *words]
+    return subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "100", **env},
+    )
+
+
+FROM = ("--from", str(MACHINES / "rtx4090-linux.json"))
+
+
+def test_advice_changes_neither_verdict_nor_exit_code_and_is_only_told_when_asked() -> None:
+    plain, asked = check(*FROM), check(*FROM, "--advice")
+    assert asked.returncode == plain.returncode == 0
+    assert asked.stdout.startswith(plain.stdout)
+    assert "recipes/train/amp_bf16.py" in asked.stdout
+    assert "recipes/" not in plain.stdout
+
+
+def test_the_document_gains_a_list_and_nothing_else() -> None:
+    plain = json.loads(check(*FROM, "--json").stdout)
+    asked = json.loads(check(*FROM, "--json", "--advice").stdout)
+    told = asked.pop("advice")
+    assert asked == plain
+    assert set(told[0]) == {
+        *("id", "text", "why", "recipe", "expected", "standing", "technique", "measured")
+    }
+    assert "bf16" in {one["id"] for one in told}
+
+
+def test_markdown_and_spanish_have_it_too() -> None:
+    text = check(*FROM, "--markdown", "--advice", "--lang", "es").stdout
+    assert "### Consejos para entrenar más rápido" in text
+
+
+def test_a_saved_machine_is_not_corrected_by_results_of_this_one(tmp_path: Path) -> None:
+    here = machine("rtx4090-linux")
+    result = msgspec.structs.replace(
+        gpu_result(),
+        gpu=here.gpus[0].name if here.gpus else "",
+        torch=here.torch.text,
+        driver=str(here.driver.version),
+    )
+    storing.keep(result, {"XDG_STATE_HOME": str(tmp_path)})
+    ran = check(*FROM, "--advice", XDG_STATE_HOME=str(tmp_path))
+    assert "measured here: " not in ran.stdout
+
+
+def test_a_check_reads_what_the_bench_kept_and_writes_nothing(
+    tmp_path: Path, python_cpu: str
+) -> None:
+    cpu = storing.cpu_name()
+    assert cpu
+    result = msgspec.structs.replace(
+        gpu_result(), gpu=None, driver=None, cuda=None, cpu=cpu, torch="2.13.0+cpu"
+    )
+    one = msgspec.structs.replace(
+        result.workloads[0], alone=(gain("channels-last", 1.0, 0.98, 1.02),), best=()
+    )
+    state = tmp_path / "state"
+    storing.keep(msgspec.structs.replace(result, workloads=(one,)), {"XDG_STATE_HOME": str(state)})
+    bad = state / "cudadoctor" / "bench" / "bad.json"
+    bad.write_text("{")
+    before = sorted(path.name for path in state.rglob("*"))
+    words = ("--fast", "--advice", "--python", python_cpu)
+    ran = check(*words, XDG_STATE_HOME=str(state))
+    if "no NVIDIA GPU" not in ran.stdout:
+        pytest.skip("a GPU is here: the result of a CPU does not count")
+    assert "Not advised here: channels-last" in ran.stdout
+    assert "no difference that can be told on the decoder workload, 2026-11-21" in ran.stdout
+    assert str(bad) in ran.stderr
+    assert sorted(path.name for path in state.rglob("*")) == before
+
+
+def test_a_check_without_it_loads_none_of_it(python_cpu: str) -> None:
+    code = (
+        "import sys\nsys.argv[0] = 'cudadoctor'\nfrom cudadoctor import __main__\n"
+        "__main__._leave = lambda code: None\n__main__.main()\n"
+        "sys.stderr.write('\\n' + ' '.join(sys.modules))"
+    )
+
+    def loaded(*words: str) -> set[str]:
+        argv = [sys.executable, "-I", "-c", code, "check", "--fast", "--python", python_cpu, *words]
+        ran = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
+        return set(ran.stderr.splitlines()[-1].split())
+
+    parts = {"cudadoctor.bench.advice", "cudadoctor.bench.advice_rows", "cudadoctor.bench.storing"}
+    assert not loaded() & {*parts, "cudadoctor.bench", "cudadoctor.render.advised"}
+    assert parts <= loaded("--advice")

@@ -1,0 +1,233 @@
+"""The command line: wrong use is one sentence and a 2, and JSON keeps its word."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenario_reader import HERE, healthy_machine, machine_like
+
+from cudadoctor.cli import group as cli
+from cudadoctor.cli import plain_words
+from cudadoctor.cli.options import Asked
+from cudadoctor.model import factfile
+
+COMMAND = [sys.executable, "-m", "cudadoctor"]
+
+
+def _run(
+    *args: str, stdin: str | bytes | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    ran = subprocess.run(
+        [*COMMAND, *args], input=data, capture_output=True, env=env, timeout=120, check=False
+    )
+    return subprocess.CompletedProcess(
+        ran.args, ran.returncode, ran.stdout.decode(), ran.stderr.decode()
+    )
+
+
+def _refused(*args: str, stdin: str | bytes | None = None) -> str:
+    ran = _run(*args, stdin=stdin)
+    assert ran.returncode == 2, ran
+    assert ran.stdout == ""
+    assert len(ran.stderr.strip().splitlines()) == 1, ran.stderr
+    assert "Traceback" not in ran.stderr
+    return ran.stderr
+
+
+def _document(name: str = "rtx4090-linux") -> str:
+    return factfile.dumps(healthy_machine(name))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("check", "--from", "-", "--fast"),
+        ("check", "--from", "-", "--no-smoke"),
+        ("check", "--from", "-", "--python", "python3"),
+        ("check", "--from", "-", "--device", "cpu"),
+        ("check", "--json", "--markdown"),
+        ("fix", "--from", "-"),
+        ("fix",),
+        ("explain", "driver-to-old"),
+        ("check", "--ignore", "no-such-cause"),
+        ("check", "--device", "tpu"),
+        ("check", "--as-of", "yesterday"),
+        ("check", "--lang", "xx"),
+        ("check", "--timeout", "-1"),
+        ("check", "--nonsense"),
+        ("nonsense",),
+        ("fix", "--print", "--torch", "newest"),
+        ("check", "--python", "/no/such/python"),
+        ("check", "--fast", "--python", "/etc/hostname"),
+        ("check", "--fast", "--python", "/bin/true"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_2(args: tuple[str, ...]) -> None:
+    _refused(*args)
+
+
+def test_a_near_name_is_suggested() -> None:
+    assert "driver-too-old" in _refused("explain", "driver-to-old")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"   ", b'{"schema": 1', b'{"schema": "x"}', b"\xff\xfe\x00", b"\x00" * 100]
+)
+def test_a_document_that_is_none_is_refused(data: bytes) -> None:
+    _refused("check", "--from", "-", stdin=data)
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b"nonsense", b'{"a": 1}', b"Traceback (most re"])
+def test_a_text_that_says_nothing_is_undecided(data: bytes) -> None:
+    ran = _run("check", "--from", "-", "--json", stdin=data)
+    assert (ran.returncode, json.loads(ran.stdout)["verdict"]) == (3, "undecided")
+
+
+def test_a_missing_and_an_oversized_document_are_refused(tmp_path: Path) -> None:
+    _refused("check", "--from", str(tmp_path / "none.json"))
+    big = tmp_path / "big.json"
+    with big.open("wb") as file:
+        file.truncate(33 << 20)
+    assert "neither text" in _refused("check", "--from", str(big))
+
+
+def test_of_an_endless_text_the_beginning_and_the_end_are_read(tmp_path: Path) -> None:
+    big = tmp_path / "big.log"
+    with big.open("w", encoding="utf-8") as file:
+        file.write("NVIDIA-SMI 470.57.02 Driver Version: 470.57.02 CUDA Version: 11.4\n")
+        file.writelines("step\n" * 1024 for _ in range(7 << 10))
+        file.write("The NVIDIA driver on your system is too old (found version 11040).\n")
+    ran = _run("check", "--from", str(big), "--json")
+    told = json.loads(ran.stdout)
+    assert (ran.returncode, told["primary"]) == (1, "driver-too-old")
+    assert told["facts"]["driver"]["reported"] == "470.57.02"
+
+
+def test_a_bad_file_among_many_does_not_stop_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\x00\x01" * 99)
+    (tmp_path / "b.txt").write_text("nvcc fatal", encoding="utf-8")
+    ran = _run("check", "--from", str(tmp_path), "--json")
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert ran.returncode == 2
+    assert [one["source"].rpartition("/")[2] for one in lines] == ["a.bin", "b.txt"]
+    assert "neither text" in lines[0]["error"]
+    assert lines[1]["verdict"] == "undecided"
+
+
+def test_json_has_every_field_of_the_contract() -> None:
+    ran = _run("check", "--from", "-", "--json", stdin=_document())
+    assert ran.returncode == 0
+    assert set(json.loads(ran.stdout)) >= {
+        "schema",
+        "cudadoctor",
+        "knowledge",
+        "verdict",
+        "primary",
+        "findings",
+        "undecided",
+        "examined",
+        "candidates",
+        "next_command",
+        "plan",
+        "smoke",
+        "facts",
+    }
+
+
+def test_many_documents_give_a_line_each_and_the_worst_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(_document(), encoding="utf-8")
+    broken = machine_like("rtx4090-linux", {"torch": {"installed": False}, "packages": []})
+    (tmp_path / "b.json").write_text(factfile.dumps(broken), encoding="utf-8")
+    ran = _run("check", "--json", "--from", str(tmp_path))
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [Path(one["source"]).name for one in lines] == ["a.json", "b.json"]
+    assert ran.returncode == 1
+
+
+def test_a_healthy_document_prints_calm_lines_in_plain_ascii() -> None:
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ran = _run("check", "--from", "-", stdin=_document(), env=env)
+    assert ran.returncode == 0
+    assert ran.stdout.isascii()
+    assert "\x1b" not in ran.stdout
+    assert len(ran.stdout.splitlines()) < 16
+
+
+def test_no_line_of_words_is_wider_than_the_terminal() -> None:
+    env = {**os.environ, "COLUMNS": "60"}
+    ran = _run("check", "--from", "-", stdin=_document(), env=env)
+    assert all(len(line) <= 60 for line in ran.stdout.splitlines()), ran.stdout
+
+
+def test_stdout_closed_early_is_no_failure() -> None:
+    document = HERE / "machines" / "rtx4090-linux.json"
+    command = f"'{sys.executable}' -m cudadoctor check --json --from {document} | head -c 10"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False)
+    assert b"Traceback" not in ran.stderr
+    assert b"BrokenPipe" not in ran.stderr
+
+
+def test_output_goes_to_the_file(tmp_path: Path) -> None:
+    there = tmp_path / "report.json"
+    ran = _run("check", "--from", "-", "--json", "--output", str(there), stdin=_document())
+    assert ran.stdout == ""
+    assert json.loads(there.read_text(encoding="utf-8"))["verdict"] == "healthy"
+    _refused("check", "--from", "-", "--output", str(tmp_path / "no" / "x"), stdin=_document())
+
+
+def test_text_from_outside_cannot_act_on_the_terminal() -> None:
+    evil = "\x1b]0;owned\x07[red]x[/red]\n$(id)"
+    machine = machine_like("rtx4090-linux", {"gpus": {"0": {"name": evil}}})
+    for option in ("--markdown", "-v"):
+        ran = _run("check", option, "--from", "-", stdin=factfile.dumps(machine))
+        assert "\x1b" not in ran.stdout
+        assert "\x07" not in ran.stdout
+
+
+def test_explain_lists_every_cause_and_shows_a_page() -> None:
+    assert "driver-too-old" in _run("explain").stdout
+    assert _run("explain", "driver-too-old").returncode == 0
+
+
+def test_version_says_how_old_the_knowledge_is() -> None:
+    assert "knowledge of 20" in _run("version").stdout
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["--fast", "--json", "--no-smoke", "--python", "/x", "--full", "--strict", "-v", "--zz"]
+        ),
+        max_size=5,
+    )
+)
+def test_the_plain_words_mean_what_click_reads(words: list[str]) -> None:
+    quick = plain_words.options_of(["check", *words])
+    if quick is None:
+        return
+    context = cli.main.commands["check"].make_context("check", list(words))
+    assert Asked(**quick) == Asked(**context.params)
+
+
+def test_comments_on_many_reports_say_which_is_which(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("CUDA not available", encoding="utf-8")
+    ran = _run("check", "--markdown", "--from", str(tmp_path))
+    heads = [line for line in ran.stdout.splitlines() if line.startswith("## ")]
+    assert heads == [f"## `{tmp_path / name}`" for name in ("a.txt", "b.txt")]
+
+
+def test_a_cause_that_is_not_to_be_heard_of_is_no_candidate() -> None:
+    text = 'docker: could not select device driver "" with capabilities: [[gpu]].'
+    ran = _run("check", "--json", "--from", "-", "--ignore", "container-no-gpu", stdin=text)
+    told = json.loads(ran.stdout)
+    assert told["primary"] is None
+    assert "container-no-gpu" not in [one["cause"] for one in told["candidates"]]

@@ -1,0 +1,432 @@
+"""What the update reads, text by text: names of wheels, listings, public tables; and the merge."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from update_fixtures import CODE, autumn, html, metadata
+
+from cudadoctor.knowledge.build.seen import ORDER, SOURCES, merged
+from cudadoctor.knowledge.update import torch_index
+from cudadoctor.knowledge.update.companion_releases import Paired, pair_for
+from cudadoctor.knowledge.update.listing import completed, files_of
+from cudadoctor.knowledge.update.pages import Unreadable, text_of
+from cudadoctor.knowledge.update.public import conda_forge, cuda_notes, docker_hub, release_matrix
+from cudadoctor.knowledge.update.rows import Reading, Row, difference
+from cudadoctor.knowledge.update.wheel_inside import (
+    archs_in,
+    requirements_in,
+    specifier_on,
+    version_in,
+)
+from cudadoctor.knowledge.update.wheel_names import release_of, wheel_of
+
+TABLES = autumn()
+PAGE = "https://download.pytorch.org/whl/cu130/torch/"
+
+
+MACS = ["macos_arm64", "macos_x86_64"]
+
+# --- names of wheels --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "pythons", "platforms", "glibc"),
+    [
+        ("torch-2.15.0-cp313-cp313-manylinux_2_28_x86_64.whl", ["3.13"], ["linux_x86_64"], "2.28"),
+        ("torch-2.15.0-cp314-cp314t-win_amd64.whl", ["3.14t"], ["windows_amd64"], None),
+        ("torch-2.9.0-cp312-none-macosx_11_0_arm64.whl", ["3.12"], ["macos_arm64"], None),
+        ("torch-1.13.1-cp37-cp37m-manylinux1_x86_64.whl", ["3.7"], ["linux_x86_64"], "2.17"),
+        ("torch-2.5.1+cu121-cp39-cp39-linux_x86_64.whl", ["3.9"], ["linux_x86_64"], None),
+        (
+            "triton-3.5.0-cp310-cp310-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",
+            ["3.10"],
+            ["linux_x86_64"],
+            "2.27",
+        ),
+        ("x-1-py3-none-manylinux2014_aarch64.whl", ["any"], ["linux_aarch64"], "2.17"),
+        ("x-1-cp39-abi3-win_arm64.whl", ["3.9"], ["windows_arm64"], None),
+        ("x-1-cp39-abi3-macosx_11_0_universal2.whl", ["3.9"], MACS, None),
+        ("x-1-cp39-abi3-musllinux_1_2_x86_64.whl", ["3.9"], [], None),
+        ("x-1-py3-none-any.whl", ["any"], [], None),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_wheel_says_what_it_is_for(
+    name: str, pythons: list[str], platforms: list[str], glibc: str | None
+) -> None:
+    wheel = wheel_of(name)
+    assert wheel is not None
+    found = (list(wheel.pythons), list(wheel.platforms), wheel.glibc)
+    assert found == (pythons, platforms, glibc)
+
+
+@given(st.text(max_size=60))
+def test_any_other_name_is_no_wheel_and_no_error(name: str) -> None:
+    assert wheel_of(name) is None or name.endswith(".whl")
+    assert release_of(name) is None or "-" in name
+
+
+def test_a_page_without_json_is_read_too() -> None:
+    page = html("torch-2.15.0+cu130-cp313-cp313-manylinux_2_28_x86_64.whl", "torchvision-1.tar.gz")
+    (file,) = files_of("torch", page, PAGE)
+    assert file.filename == "torch-2.15.0+cu130-cp313-cp313-manylinux_2_28_x86_64.whl"
+    assert file.url.startswith(f"{PAGE}torch-2.15.0%2Bcu130-")
+    assert (file.day, file.size_bytes, file.yanked, file.metadata) == (None, None, False, False)
+
+
+def test_what_a_link_says_of_its_file_is_read() -> None:
+    said = 'data-requires-python="&gt;=3.11" data-yanked="bad" data-core-metadata="sha256=00"'
+    page = f'<html><a href="/f/torch-9.0.tar.gz#sha256=1" {said}>x</a></html>'.encode()
+    (file,) = files_of("torch", page, "https://pypi.org/simple/torch/")
+    assert (file.python, file.yanked, file.metadata) == (">=3.11", True, True)
+    assert file.url == "https://pypi.org/f/torch-9.0.tar.gz"
+
+
+def test_a_link_that_is_no_address_leaves_its_file_without_one() -> None:
+    body = b'{"files": [{"filename": "torch-1.tar.gz", "url": "//["}]}'
+    assert [file.url for file in files_of("torch", body, PAGE)] == [""]
+
+
+# --- inside of wheels -------------------------------------------------------------------------
+
+
+def test_requirements_end_where_the_description_begins() -> None:
+    read = requirements_in(metadata("x", "1", ("torch>=2.4", 'numpy; extra == "all"')))
+    assert read == ("torch>=2.4", 'numpy; extra == "all"')
+
+
+def test_a_requirement_behind_an_extra_is_none_on_torch() -> None:
+    assert specifier_on("torch", ('torch==1.0; extra == "old"', "torch>=2.4,<3")) == "<3,>=2.4"
+    assert specifier_on("torch", ("numpy", "torchvision==1")) == ""
+
+
+def test_a_cpu_build_names_no_cuda() -> None:
+    source = b"__version__ = '2.16.0+cpu'\r\ncuda: Optional[str] = None\r\n"
+    assert version_in(source) == ("2.16.0+cpu", None)
+    assert version_in(b"__version__ = '1.13.1+cu117'\ncuda = '11.7'\n") == ("1.13.1+cu117", "11.7")
+
+
+def test_the_longest_list_of_code_in_a_library_is_the_list() -> None:
+    flags = " ".join(CODE).encode()
+    assert archs_in(b"\0sm_90\0 sm_1\0" + flags + b" \0compute_90\0") == CODE
+    assert archs_in(b"std::string ipc_h" + flags + b"\0\0") == CODE
+    assert archs_in(b"no code sm_90 here") is None
+
+
+# --- torch's own index ------------------------------------------------------------------------
+
+
+def on_index(variant: str, *names: str) -> dict[tuple[str, str], Any]:
+    """What a page changes: (release, platform) -> published."""
+    page = html(*(f"torch-{name}.whl" for name in names))
+    read = torch_index.rows_of(variant, files_of("torch", page, PAGE), TABLES, PAGE)
+    found = difference(TABLES, read.rows)
+    return {
+        (one.row.key["torch"], one.row.key["platform"]): one.row.values["published"]
+        for one in found
+    }
+
+
+def test_a_listed_wheel_is_published_and_a_lacking_one_is_known_absent() -> None:
+    said = on_index("cu130", "2.15.0+cu130-cp313-cp313-manylinux_2_28_x86_64")
+    newest = {key: value for key, value in said.items() if key[0] == "2.15.0"}
+    assert newest == {
+        ("2.15.0", "linux_x86_64"): True,
+        ("2.15.0", "linux_aarch64"): False,
+        ("2.15.0", "windows_amd64"): False,
+    }
+
+
+def test_a_page_never_makes_a_published_build_absent() -> None:
+    page = html("torch-2.15.0+cu130-cp313-cp313-win_amd64.whl")
+    read = torch_index.rows_of("cu130", files_of("torch", page, PAGE), TABLES, PAGE)
+    was = {
+        (row["torch"], row["platform"]): row["published"]
+        for row in TABLES["torch"]["builds"]
+        if row["variant"] == "cu130"
+    }
+    absent = [one for one in read.rows if one.values["published"] is False]
+    assert absent
+    assert all(was[one.key["torch"], one.key["platform"]] is None for one in absent)
+    assert any("no longer on its index" in text for text in read.remarks)
+
+
+def test_a_page_without_what_is_known_to_be_published_proves_no_absence() -> None:
+    wheel = "2.14.1+cu126-cp313-cp313-manylinux_2_28_x86_64"
+    assert ("1.7.1", "windows_amd64") not in on_index("cu92", wheel.replace("cu126", "cu92"))
+    old = "1.7.1+cu92-cp38-cp38-linux_x86_64"
+    assert on_index("cu92", old)["1.7.1", "windows_amd64"] is False
+
+
+def test_a_new_variant_becomes_rows_of_the_newest_releases_only() -> None:
+    said = on_index(
+        "cu134",
+        "2.15.0+cu134-cp313-cp313-manylinux_2_28_x86_64",
+        "2.5.0+cu134-cp313-cp313-manylinux_2_28_x86_64",
+        "2.16.0.dev20261201+cu134-cp313-cp313-manylinux_2_28_x86_64",
+    )
+    assert said == {("2.15.0", "linux_x86_64"): True}
+    assert torch_index.cuda_of("cu134") == "13.4"
+
+
+def test_pages_that_can_say_nothing_new_are_not_asked_for() -> None:
+    page = html("cu92/", "cu118/", "cu130/", "cu134/", "cpu/", "rocm7.2/", "xpu/", "torch/")
+    listed = torch_index.variants_in(page, "https://download.pytorch.org/whl/")
+    assert listed == ("cpu", "cu92", "cu118", "cu130", "cu134")
+    asked = torch_index.to_read(listed, TABLES)
+    assert asked == ("cpu", "cu92", "cu130", "cu134")
+    unknown = {row["variant"] for row in TABLES["torch"]["builds"] if row["published"] is None}
+    assert "cu92" in unknown
+    assert "cu118" not in unknown
+
+
+# --- public tables ----------------------------------------------------------------------------
+
+MATRIX = """
+| PyTorch version | Python | C++ | Stable CUDA | Experimental CUDA | Stable ROCm |
+| --- | --- | --- | --- | --- | --- |
+| 2.15 | >=3.11 | C++20 | CUDA 13.0 (CUDNN 9.26.0.51), CUDA 13.2 (CUDNN 9.26.0.51) | CUDA 13.4 | x |
+| 2.14 | >=3.10 | C++20 | CUDA 12.6 | None | ROCm 7.2 |
+"""
+
+
+def new_rows(read: Reading) -> list[Row]:
+    return [one.row for one in difference(TABLES, read.rows) if one.before is None]
+
+
+def test_a_variant_in_the_matrix_is_announced_not_published() -> None:
+    rows = new_rows(release_matrix.read(MATRIX, TABLES, release_matrix.URL))
+    assert {row.key["variant"] for row in rows} == {"cu134"}
+    assert {row.key["torch"] for row in rows} == {"2.15.0"}
+    assert {row.values["published"] for row in rows} == {None}
+    assert not [row for row in rows if row.key["platform"].startswith("macos")]
+
+
+def test_tags_of_a_new_cuda_release_become_rows() -> None:
+    names = ("13.5.0-base-ubuntu26.04", "13.5.0-cudnn-devel-ubuntu26.04", "latest", "12-x\x1b[0m")
+    (row, newest) = (
+        one.row for one in difference(TABLES, docker_hub.read(names, TABLES, docker_hub.URL).rows)
+    )
+    assert (row.key["cuda"], row.values["flavours"]) == ("13.5.0", ["base", "cudnn-devel"])
+    assert newest.values == {"complete_to": "13.5.0"}
+
+
+def test_conda_forge_is_read_by_requirement_then_by_the_name_of_the_build() -> None:
+    def file(version: str, subdir: str, build: str, *depends: str) -> dict[str, object]:
+        attrs = {"subdir": subdir, "build": build, "depends": list(depends)}
+        return {"version": version, "attrs": attrs}
+
+    files = [
+        file("2.14.1", "linux-64", "cuda130_mkl_py312", "cuda-version >=13.0,<14"),
+        file("2.14.1", "win-64", "cuda128_py312"),
+        file("2.14.1", "osx-arm64", "cpu_py312"),
+        file("2.16.0rc1", "linux-64", "cuda130_py312"),
+    ]
+    body = json.dumps(files).encode()
+    (row,) = new_rows(conda_forge.read(body, TABLES, conda_forge.URL))
+    assert row.key == {"torch": "2.14.1"}
+    assert row.values == {"cuda": ["linux_64:13.0", "win_64:12.8"]}
+
+
+def notes(*rows: tuple[str, str, str]) -> str:
+    cells = ("".join(f"<td><p>{cell}</p></td>" for cell in row) for row in rows)
+    return "<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>"
+
+
+def test_release_notes_name_the_driver_of_a_new_toolkit_as_uncertain() -> None:
+    text = notes(("CUDA 13.6 GA", "&gt;=620.10.01", "N/A"), ("CUDA 9.2", "&gt;= 396.26", "x"))
+    (row,) = new_rows(cuda_notes.read(text, TABLES, cuda_notes.URL))
+    assert row.key == {"toolkit": "13.6.0"}
+    assert (row.values["linux"], row.values["uncertain"]) == ("620.10.01", True)
+
+
+def test_release_notes_contradict_nothing_they_are_told_only() -> None:
+    text = notes(("CUDA 13.0 GA", "&gt;=999.10", "N/A"))
+    read = cuda_notes.read(text, TABLES, cuda_notes.URL)
+    assert difference(TABLES, read.rows) == ()
+    assert read.remarks == (
+        "The release notes of CUDA 13.0.0 name driver 999.10, the tables 580.65.06.",
+    )
+
+
+def test_a_first_release_that_may_never_have_been_is_left_out() -> None:
+    text = notes(("CUDA 13.4 GA", "&gt;=615.71.09", "N/A"))
+    assert cuda_notes.read(text, TABLES, cuda_notes.URL).rows == ()
+
+
+@pytest.mark.parametrize("text", ["", "<html></html>", "[]", "{}", "<table><tr><td>CUDA", "| a |"])
+def test_a_public_table_of_another_shape_says_nothing(text: str) -> None:
+    body = text.encode()
+    with pytest.raises(Unreadable):
+        release_matrix.read(text, TABLES, "u")
+    with pytest.raises(Unreadable):
+        cuda_notes.read(text, TABLES, "u")
+    with pytest.raises(Unreadable):
+        conda_forge.read(body, TABLES, "u")
+    with pytest.raises(Unreadable):
+        docker_hub.read((text,), TABLES, "u")
+
+
+# --- pairs ------------------------------------------------------------------------------------
+
+
+def test_a_pin_decides_the_pair_before_the_day_does() -> None:
+    known = (Paired("0.30.0", "==2.16.0", "2027-02-01"), Paired("0.31.0", ">=2.14.0", "2026-12-09"))
+    assert pair_for("2.16.0", "2026-12-09", known) == "0.30.0"
+    assert pair_for("2.17.0", "2026-12-09", known) == "0.31.0"
+    assert pair_for("2.17.0", "2027-06-01", known) is None
+    assert pair_for("2.17.0", None, known) is None
+
+
+# --- the merge --------------------------------------------------------------------------------
+
+
+def seen(*rows: dict[str, Any], collected: str = "2026-11-21") -> dict[str, Any]:
+    sources = {"pypi": {"title": "t", "url": "https://pypi.org/simple/", "date": "2026-12-10"}}
+    return {"_about": {"collected": collected, "sources": sources}, "rows": list(rows)}
+
+
+def a_row(torch: str, day: str, **values: Any) -> dict[str, Any]:
+    key = {"torch": torch, "variant": "cu130", "platform": "linux_x86_64"}
+    row = {"table": "torch.builds", "key": key, "values": values, "source": "pypi", "seen": day}
+    return {**row, "new": "default" in values}
+
+
+def built(all_tables: dict[str, dict[str, Any]], torch: str) -> dict[str, Any]:
+    rows = all_tables["torch"]["builds"]
+    found: dict[str, Any] = next(
+        row
+        for row in rows
+        if (row["torch"], row["variant"], row["platform"]) == (torch, "cu130", "linux_x86_64")
+    )
+    return found
+
+
+def test_what_was_seen_before_the_facts_were_collected_contradicts_nothing() -> None:
+    old = a_row("2.15.0", "2026-11-01", published=True, cuda="99.9")
+    row = built(merged(TABLES, seen(old)), "2.15.0")
+    assert (row["published"], row["cuda"]) == (True, "13.0")
+    new = a_row("2.15.0", "2026-12-01", cuda="99.9")
+    assert built(merged(TABLES, seen(new)), "2.15.0")["cuda"] == "99.9"
+
+
+def test_a_part_of_a_row_that_is_gone_makes_no_row() -> None:
+    lost = a_row("2.99.0", "2026-12-01", published=True)
+    assert merged(TABLES, seen(lost))["torch"]["builds"] == TABLES["torch"]["builds"]
+
+
+def test_the_tables_lie_in_the_order_that_a_merge_keeps() -> None:
+    companion = {
+        "table": "companions.releases",
+        "key": {"package": "xformers", "version": "0.0.35"},
+        "values": {"torch": ">=2.10"},
+    }
+    touched = [
+        a_row("2.15.0", "2026-12-01", published=True),
+        {**a_row("2.15.0", "2026-12-01"), **companion},
+    ]
+    after = merged(TABLES, seen(*touched))
+    for name in ORDER:
+        table, _, part = name.partition(".")
+        assert [_identity(row) for row in after[table][part]] == [
+            _identity(row) for row in TABLES[table][part]
+        ]
+
+
+def _identity(row: dict[str, Any]) -> list[Any]:
+    names = ("torch", "variant", "platform", "package", "version", "cuda", "distro", "toolkit")
+    return [row.get(name) for name in names if isinstance(row.get(name), str)]
+
+
+FULL: dict[str, Any] = {
+    "toolkit": None, "cudnn": None, "published": None, "archs": None, "uncertain": False,
+    "contested": [], "glibc": "2.28", "default": False, "bytes": None, "cuda": "13.0",
+}  # fmt: skip
+ROWS = st.lists(
+    st.builds(
+        lambda torch, day, bytes_, published: a_row(
+            torch, day, **{**FULL, "bytes": bytes_, "published": published}
+        ),
+        st.sampled_from(["2.15.0", "2.16.0", "2.15.1", "2.9.7"]),
+        st.sampled_from(["2026-11-01", "2026-12-01", "2026-12-02", "2027-01-01"]),
+        st.sampled_from([None, 1, 2]),
+        st.sampled_from([None, True, False]),
+    ),
+    max_size=5,
+    unique_by=lambda row: (row["key"]["torch"], row["seen"]),
+)
+SMALL = {
+    name: ({**one, "builds": one["builds"][:40]} if name == "torch" else one)
+    for name, one in TABLES.items()
+    if name in ("torch", "sources")
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(ROWS)
+def test_rows_put_in_day_by_day_give_what_a_rebuild_gives(rows: list[dict[str, Any]]) -> None:
+    rows = sorted(rows, key=lambda row: str(row["seen"]))
+    rows = [row for row in rows if row["seen"] > "2026-11-21"]
+    steps: dict[str, dict[str, Any]] = SMALL
+    for count in range(len(rows) + 1):
+        day = rows[count - 1]["seen"] if count else "2026-11-21"
+        steps = merged(steps, seen(*rows[:count], collected=day))
+    last = rows[-1]["seen"] if rows else "2026-11-21"
+    assert steps == merged(SMALL, seen(*rows, collected=last))
+
+
+def test_every_list_that_an_update_writes_has_an_order_and_sources() -> None:
+    for name in (*ORDER, *SOURCES):
+        table, _, part = name.partition(".")
+        place = TABLES[table][part]
+        first = place[0] if isinstance(place, list) else {}
+        assert "sources" in first or name in SOURCES
+
+
+# --- whatever a page holds --------------------------------------------------------------------
+
+READABLE = (
+    html("torch-2.15.0+cu130-cp313-cp313-manylinux_2_28_x86_64.whl"),
+    metadata("torch", "1", ("numpy>=2",)),
+    MATRIX.encode(),
+    notes(("CUDA 13.6 GA", "&gt;=620.10.01", "N/A")).encode(),
+    b'{"results": [{"name": "13.5.0-base-ubuntu26.04"}], "next": null}',
+    b'[{"version": "2.14.1", "attrs": {"subdir": "linux-64", "build": "cuda130_1"}}]',
+    b'{"files": [{"filename": "torch-1.tar.gz", "url": "//["}], "info": {"version": "1"}}',
+)
+READERS: tuple[Callable[[bytes], object], ...] = (
+    lambda body: files_of("torch", body, PAGE),
+    lambda body: torch_index.variants_in(body, PAGE),
+    lambda body: completed((), body),
+    requirements_in,
+    version_in,
+    archs_in,
+    lambda body: release_matrix.read(text_of(body), TABLES, "u"),
+    lambda body: cuda_notes.read(text_of(body), TABLES, "u"),
+    lambda body: docker_hub.read(docker_hub.page(body, "u").names, TABLES, "u"),
+    lambda body: conda_forge.read(body, TABLES, "u"),
+)
+
+
+@st.composite
+def harmed(draw: st.DrawFn) -> bytes:
+    """A page that is read, with a piece of it replaced."""
+    body = draw(st.sampled_from(READABLE))
+    start = draw(st.integers(0, len(body)))
+    stop = draw(st.integers(start, len(body)))
+    middle = draw(st.binary(max_size=6) | st.sampled_from([b"<![x[", b'"\\ud800"', b"9" * 5000]))
+    return body[:start] + middle + body[stop:]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=80) | harmed())
+def test_every_reader_reads_a_page_or_says_that_it_cannot(body: bytes) -> None:
+    for reader in READERS:
+        with contextlib.suppress(Unreadable):
+            reader(body)

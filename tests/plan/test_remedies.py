@@ -1,0 +1,325 @@
+"""Remedies on every platform, and what none of them may ever say."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+from packaging.version import Version
+from remedy_fixtures import (
+    BLACKWELL,
+    KB,
+    NEVER,
+    PASCAL,
+    every_machine,
+    every_remedy,
+    machine,
+    with_gpu,
+    words_of,
+)
+
+from cudadoctor import installers as dialects
+from cudadoctor.model.findings import Remedy, Risk
+from cudadoctor.model.machine import Machine
+from cudadoctor.plan import remedies
+from cudadoctor.plan.remedies.place import side_of
+
+ALL = list(every_machine())
+
+DRIVER = re.compile(
+    r"(apt-get|dnf|zypper|pacman|ubuntu-drivers|akmods|dkms) .*"
+    r"(install|-S\w*|enable|upgrade|autoinstall|--force)"
+)
+SHARED = re.compile(r"nvidia-smi|modprobe|systemctl|reboot|apt-get|dnf|usermod")
+
+
+@pytest.mark.parametrize(("name", "m"), ALL, ids=[name for name, _ in ALL])
+def test_no_remedy_ever_says_what_must_never_be_recommended(name: str, m: Machine) -> None:
+    for function, found in every_remedy(m):
+        for remedy in found:
+            text = words_of(remedy)
+            if remedy.packages is not None:
+                written = dialects.write(m, KB, remedy.packages)
+                text += "\n" + "\n".join(" ".join(argv) for argv in written.commands)
+            for pattern, why in NEVER:
+                assert not re.search(pattern, text), f"{function}: {why}: {text}"
+
+
+@pytest.mark.parametrize(("name", "m"), ALL, ids=[name for name, _ in ALL])
+def test_no_driver_command_goes_into_wsl_a_container_a_jetson_or_a_shared_node(
+    name: str, m: Machine
+) -> None:
+    if side_of(m) not in ("wsl", "container", "jetson", "cluster"):
+        return
+    for function, found in every_remedy(m):
+        for remedy in found:
+            for argv in remedy.commands:
+                line = " ".join(argv)
+                assert not DRIVER.search(line), f"{function}: {line}"
+                if remedy.where == "admin" or m.container.scheduler:
+                    assert not SHARED.search(line), f"{function}: {line}"
+
+
+@pytest.mark.parametrize(("name", "m"), ALL, ids=[name for name, _ in ALL])
+def test_every_remedy_has_what_a_step_needs(name: str, m: Machine) -> None:
+    for function, found in every_remedy(m):
+        ids = [remedy.id for remedy in found]
+        assert len(ids) == len(set(ids)), function
+        for remedy in found:
+            assert re.fullmatch(r"[a-z0-9][a-z0-9-]*", remedy.id), remedy.id
+            assert remedy.title and not remedy.title.endswith("."), remedy.title
+            assert (
+                remedy.commands
+                or remedy.manual
+                or remedy.edits
+                or remedy.packages
+                or (remedy.variables)
+            ), f"{function} says nothing"
+            assert all(word for argv in remedy.commands for word in argv)
+            assert not any("sudo" in argv for argv in remedy.commands)
+            assert not any(re.search(r"[|;`]|\$\(|&&", " ".join(argv)) for argv in remedy.commands)
+            if remedy.commands and remedy.where == "here" and remedy.risk is Risk.SYSTEM:
+                assert remedy.needs_root, f"{function} changes the system without root"
+
+
+def packages_of(found: tuple[Remedy, ...]) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
+    change = found[0].packages
+    assert change is not None
+    return change.install, change.remove, change.index
+
+
+OLD_DRIVER = {"kernel": "535.104.05", "reported": "535.104.05", "library": "535.104.05"}
+
+
+def test_cuda_13_to_12_first_removes_all_that_only_torch_needed() -> None:
+    m = machine(driver=OLD_DRIVER | {"cuda": "12.2"})
+    install, remove, index = packages_of(remedies.install_torch(m, KB))
+    assert install[0] == "torch==2.14.1"
+    assert index == "https://download.pytorch.org/whl/cu126"
+    assert remove[0] == "torch"
+    libraries = {one.name for one in m.packages or () if one.name.startswith(("nvidia-", "cuda-"))}
+    assert libraries - set(remove) <= {"nvidia-ml-py", "cuda-pathfinder"}
+    assert "triton" in remove
+    assert not {"numpy", "accelerate", "nvidia-ml-py"} & set(remove)
+
+
+def test_a_wheel_that_another_package_needs_stays() -> None:
+    m = machine(driver=OLD_DRIVER | {"cuda": "12.2"})
+    assert m.packages is not None
+    other = type(m.packages[0])(
+        name="cupy-cuda13x", version="14.0", requires=("nvidia-cublas; extra == 'ctk'",)
+    )
+    m = msgspec.structs.replace(m, packages=(*m.packages, other))
+    _, remove, _ = packages_of(remedies.install_torch(m, KB))
+    assert "nvidia-cublas" not in remove
+    assert "nvidia-cudnn-cu13" in remove
+
+
+def test_a_library_that_would_collide_is_named_with_its_owner() -> None:
+    m = machine(driver=OLD_DRIVER | {"cuda": "12.2"})
+    assert m.packages is not None
+    other = type(m.packages[0])(name="jax-plugin", version="1", requires=("nvidia-cudnn-cu13",))
+    m = msgspec.structs.replace(m, packages=(*m.packages, other))
+    (found,) = remedies.install_torch(m, KB)
+    assert "jax-plugin needs nvidia-cudnn-cu13" in (found.note or "")
+
+
+def test_a_newer_release_of_the_same_variant_removes_nothing() -> None:
+    m = machine(torch={"version": "2.13.0", "text": "2.13.0+cu130"})
+    _, remove, _ = packages_of(remedies.install_torch(m, KB, keep="2.14.1"))
+    assert remove == ()
+
+
+def test_a_cpu_build_goes_before_the_cuda_build_of_the_same_release_comes() -> None:
+    m = machine("cpu-linux")
+    m4090 = machine()
+    m = msgspec.structs.replace(m, gpus=m4090.gpus, pci=m4090.pci, driver=m4090.driver)
+    install, remove, _ = packages_of(remedies.install_torch(m, KB))
+    assert install[0] == "torch==2.14.1"
+    assert "torch" in remove
+
+
+def test_a_fresh_install_brings_torchvision_too() -> None:
+    torch = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
+    install, remove, _ = packages_of(remedies.install_torch(machine(torch=torch, packages=[]), KB))
+    assert [one.split("==")[0] for one in install] == ["torch", "torchvision"]
+    assert remove == ()
+
+
+def test_a_companion_without_a_release_for_that_torch_is_taken_out_and_named() -> None:
+    m = machine(driver=OLD_DRIVER | {"cuda": "12.2"})
+    assert m.packages is not None
+    audio = type(m.packages[0])(name="torchaudio", version="2.11.0", requires=("torch",))
+    m = msgspec.structs.replace(m, packages=(*m.packages, audio))
+    (found,) = remedies.install_torch(m, KB)
+    assert found.packages is not None
+    assert not any("torchaudio" in one for one in found.packages.install)
+    assert "torchaudio" in found.packages.remove
+    assert "No torchaudio exists" in (found.note or "")
+
+
+def test_an_extension_that_breaks_with_the_new_torch_is_named() -> None:
+    m = machine(driver=OLD_DRIVER | {"cuda": "12.2"})
+    assert m.packages is not None
+    flash = type(m.packages[0])(name="flash-attn", version="2.8.3", requires=("torch",))
+    m = msgspec.structs.replace(m, packages=(*m.packages, flash))
+    (found,) = remedies.install_torch(m, KB)
+    assert "flash-attn 2.8.3" in (found.note or "")
+
+
+def test_the_download_is_announced() -> None:
+    torch = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
+    (found,) = remedies.install_torch(machine(torch=torch, packages=[]), KB)
+    assert found.packages is not None
+    assert "MB to download; the CUDA libraries come on top" in (found.packages.size or "")
+
+
+def test_what_is_wrong_with_a_last_resort_is_said() -> None:
+    kepler = [{"index": 0, "name": "Tesla K80", "capability": "3.7"}]
+    torch = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
+    driver = {"kernel": "470.256.02", "library": "470.256.02", "cuda": "11.4"}
+    m = machine(gpus=kepler, pci=[], driver=driver, torch=torch, packages=[])
+    (disputed,) = remedies.install_torch(m, KB, "2.6")
+    assert "Sources disagree" in (disputed.note or "")
+    assert "torch.backends.cudnn.enabled = False" in (disputed.note or "")
+    (sound,) = remedies.install_torch(m, KB)
+    assert "cudnn" not in (sound.note or "")
+
+
+def test_no_caveat_is_about_a_gpu_that_a_build_leaves_out() -> None:
+    two = [("NVIDIA GeForce GTX 1080", "6.1"), ("NVIDIA GeForce RTX 5090", "12.0")]
+    gpus = [{"index": n, "name": name, "capability": of} for n, (name, of) in enumerate(two)]
+    torch = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
+    m = machine(gpus=gpus, pci=[], torch=torch, packages=[])
+    found = remedies.install_torch(m, KB)
+    assert any("leaves out the GeForce GTX 1080" in (one.note or "") for one in found)
+    assert not any("cudnn.enabled" in (one.note or "") for one in found)
+
+
+def test_a_pascal_owner_is_never_told_to_go_past_the_last_branch() -> None:
+    m = with_gpu(PASCAL)
+    assert remedies.upgrade_driver(m, KB, 590) == ()
+    (found,) = remedies.upgrade_driver(m, KB, 580)
+    assert "nvidia-driver-580" in found.commands[-1]
+    assert not any("open" in word for argv in found.commands for word in argv)
+
+
+def test_a_branch_without_updates_is_not_installed_anew() -> None:
+    (found,) = remedies.upgrade_driver(machine(), KB, 525)
+    assert found.title == "Install NVIDIA driver 580 or newer"
+    kepler = {"name": "Tesla K80", "device_id": "102d", "capability": "3.7"}
+    (found,) = remedies.upgrade_driver(with_gpu(kepler), KB, 450)
+    assert found.title == "Install NVIDIA driver 470 or newer"
+
+
+def test_blackwell_gets_the_open_modules() -> None:
+    (found,) = remedies.upgrade_driver(with_gpu(BLACKWELL), KB, 580)
+    assert found.commands[-1][-1] == "nvidia-driver-580-open"
+    assert found.reboot and found.needs_root
+
+
+def test_pascal_and_blackwell_together_have_no_common_driver() -> None:
+    two = [{"index": 0} | PASCAL, {"index": 1} | BLACKWELL]
+    assert remedies.install_driver(machine(gpus=two, pci=[]), KB) == ()
+
+
+@pytest.mark.parametrize(
+    ("distro", "version", "expected"),
+    [
+        ("ubuntu", "24.04", "apt-get install nvidia-driver-580-open"),
+        ("debian", "13", "apt-get install linux-headers-amd64 nvidia-open-580"),
+        ("rocky", "9.4", "dnf module enable nvidia-driver:580-open"),
+        ("almalinux", "10.0", "dnf install nvidia-open"),
+        ("fedora", "43", "dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda"),
+        ("opensuse-leap", "15.6", "zypper install nvidia-open-driver-G06-signed-kmp-default "),
+        ("arch", None, "pacman -Syu nvidia-open nvidia-utils"),
+    ],
+)
+def test_each_distribution_has_its_own_packages(
+    distro: str, version: str | None, expected: str
+) -> None:
+    system: dict[str, object] = {"distro": distro, "distro_version": version, "distro_like": []}
+    (found,) = remedies.upgrade_driver(machine(platform=system), KB, 580)
+    assert any(" ".join(argv).startswith(expected) for argv in found.commands), found.commands
+
+
+def test_the_kernel_headers_are_those_of_the_running_kernel() -> None:
+    m = machine(platform={"kernel": "6.8.0-31-generic"})
+    (found,) = remedies.load_driver(m, KB, "not-built")
+    assert found.commands[0] == ("apt-get", "install", "linux-headers-6.8.0-31-generic")
+
+
+def test_a_share_of_a_gpu_gets_no_public_driver() -> None:
+    m = with_gpu({"virtualization": "vgpu", "device_id": "2684"})
+    (found,) = remedies.upgrade_driver(m, KB, 580)
+    assert found.where == "admin" and not found.commands
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("docker", "--gpus all"),
+        ("podman", "--device nvidia.com/gpu=all"),
+        ("apptainer", "--nv"),
+        ("kubernetes", "nvidia.com/gpu: 1"),
+    ],
+)
+def test_each_box_is_given_its_gpu_in_its_own_way(kind: str, said: str) -> None:
+    (found,) = remedies.grant_gpu(machine(container={"kind": kind}))
+    assert found.where == "container"
+    assert said in words_of(found)
+
+
+def test_a_slurm_job_asks_for_its_gpu_and_its_variable_is_left_alone() -> None:
+    m = machine(container={"scheduler": "slurm"})
+    (found,) = remedies.unset_variables(m, "CUDA_VISIBLE_DEVICES")
+    assert found.id == "grant-gpu"
+    assert "--gres=gpu:1" in (found.manual or "")
+
+
+def test_shared_memory_in_a_pod_is_a_volume() -> None:
+    m = machine(container={"kind": "kubernetes"})
+    (found,) = remedies.container_option(m, "shm", "More shared memory", "--shm-size=8g")
+    assert "sizeLimit: 8Gi" in found.edits[0].what
+
+
+def test_there_is_no_container_option_without_a_container() -> None:
+    assert remedies.container_option(machine(), "shm", "More", "--shm-size=8g") == ()
+
+
+def test_groups_are_those_that_own_the_nodes() -> None:
+    nodes = [{"path": "/dev/nvidia0", "errno": 13, "mode": 432, "group": "gpuusers"}]
+    (found,) = remedies.device_groups(machine(driver={"nodes": nodes}))
+    assert found.commands == (("usermod", "-aG", "gpuusers", "ada"),)
+
+
+def test_jetpack_6_takes_its_wheels_from_its_own_index() -> None:
+    m = machine("orin-jetson", platform={"l4t": "36.3"})
+    for found in (remedies.jetson_torch(m), remedies.install_torch(m, KB)):
+        assert found[0].packages is not None
+        assert "/jp6/cu126/" in (found[0].packages.index or "")
+
+
+def test_the_wrong_python_is_left_for_the_nearest_one() -> None:
+    m = machine(python={"version": "3.9.2"})
+    (found,) = remedies.install_python(m, KB, ("3.10", "3.11", "3.12"))
+    assert "python3.10" in found.commands[0]
+    m = machine(python={"version": "3.15.0"})
+    (found,) = remedies.install_python(m, KB, ("3.10", "3.11", "3.12", "3.13t"))
+    assert "python3.12" in found.commands[0]
+    assert any("torch==" in word for argv in found.commands for word in argv)
+
+
+def test_the_installed_release_comes_back_with_its_libraries() -> None:
+    m = machine()
+    install, remove, index = packages_of(remedies.reinstall_torch(m, KB))
+    assert install[0] == f"torch=={Version('2.14.1')}"
+    assert index is None
+    assert {"torch", "nvidia-cublas", "nvidia-cudnn-cu13"} <= set(remove)
+
+
+@pytest.mark.parametrize("text", ["2.9.0a0+git1234", "2.8.0a0+nv25.06", "2.14.0.dev20260801+cu130"])
+def test_a_build_of_unknown_origin_is_not_reinstalled(text: str) -> None:
+    m = machine(torch={"version": text, "text": text})
+    assert remedies.reinstall_torch(m, KB) == ()

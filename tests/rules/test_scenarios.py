@@ -1,0 +1,89 @@
+"""Every scenario is told right, and every rule has one that fires it and one that just does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scenario_reader import (
+    HERE,
+    Expected,
+    Scenario,
+    healthy_machine,
+    read_scenario,
+    scenario_paths,
+)
+
+from cudadoctor import knowledge
+from cudadoctor.model.findings import Diagnosis, Severity
+from cudadoctor.plan.planner import Wishes, plan
+from cudadoctor.rules.diagnose import diagnose
+from cudadoctor.rules.pasted import resolution
+from cudadoctor.rules.registry import CATALOGUE, RULES
+
+PATHS = scenario_paths()
+MACHINES = sorted(path.stem for path in (HERE / "machines").glob("*.json"))
+
+
+def _open_causes(diagnosis: Diagnosis) -> tuple[str, ...]:
+    return tuple(
+        f.cause for f in diagnosis.findings if not f.because_of and f.severity is not Severity.INFO
+    )
+
+
+def _check(scenario: Scenario, expect: Expected) -> None:
+    kb = knowledge.load()
+    diagnosis = diagnose(scenario.machine, kb)
+    folded = {f.cause for f in diagnosis.findings if f.because_of}
+    infos = {f.cause for f in diagnosis.findings if f.severity is Severity.INFO}
+    open_now = {one.cause for one in diagnosis.undecided}
+    assert _open_causes(diagnosis) == expect.findings
+    assert diagnosis.primary == expect.primary
+    assert set(expect.folded) <= folded
+    assert set(expect.infos) <= infos
+    assert set(expect.passes) <= set(diagnosis.passed)
+    assert set(expect.undecided) <= open_now
+    if expect.verdict is not None:
+        assert diagnosis.verdict == expect.verdict
+    if expect.plan is not None:
+        steps = plan(scenario.machine, kb, diagnosis, Wishes()).steps
+        assert tuple(step.id for step in steps)[: len(expect.plan)] == expect.plan
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_scenario_is_told_right(path: Path) -> None:
+    scenario = read_scenario(path)
+    _check(scenario, scenario.expect)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_healthy_machine_triggers_nothing(name: str) -> None:
+    diagnosis = diagnose(healthy_machine(name), knowledge.load())
+    assert _open_causes(diagnosis) == ()
+    assert diagnosis.verdict == "healthy", diagnosis.undecided
+
+
+@pytest.mark.parametrize("cause", sorted({rule.cause for rule in RULES} - {"unknown"}))
+def test_every_cause_has_a_scenario_and_a_near_miss(cause: str) -> None:
+    expected = [read_scenario(path).expect for path in PATHS]
+    named = [one for one in expected if cause in one.findings + one.infos]
+    near = [one for one in expected if one.near == cause and cause not in one.findings]
+    assert named, f"no scenario fires {cause}"
+    assert near, f"no near miss of {cause}"
+
+
+@pytest.mark.parametrize("rule", (*RULES, *resolution.RULES), ids=lambda rule: rule.name)
+def test_every_rule_is_documented_and_in_the_catalogue(rule: object) -> None:
+    from cudadoctor.model.rule import Rule
+
+    assert isinstance(rule, Rule)
+    assert rule.cause in CATALOGUE
+    assert set(rule.yields_to) <= set(CATALOGUE)
+    assert not rule.title.endswith(".")
+    assert rule.why.endswith(".")
+    assert len(rule.page) > 40, f"{rule.name}: no page for `explain`"
+
+
+def test_the_names_of_rules_are_unique() -> None:
+    names = [rule.name for rule in RULES]
+    assert len(names) == len(set(names))

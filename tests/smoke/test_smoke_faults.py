@@ -1,0 +1,114 @@
+"""Every stage fails when its fault is planted, and only then."""
+
+from __future__ import annotations
+
+import pytest
+
+from cudadoctor.host.local import LocalHost
+from cudadoctor.model.machine import Smoke, Stage
+from cudadoctor.smoke import run_smoke
+from cudadoctor.smoke.reading import STAGES
+
+pytestmark = pytest.mark.torch
+
+LATER = STAGES[1:]
+ODD = {
+    "matmul": "elsewhere",
+    "conv": "elsewhere",
+    "train-fp32": "nan",
+    "amp-fp16": "nan",
+    "amp-bf16": "rising",
+    "ddp": "unequal",
+    "checkpoint": "corrupt",
+}
+
+
+class Runs:
+    """One run with the same fault in many stages, each run made once."""
+
+    def __init__(self, python: str) -> None:
+        self.python = python
+        self.made: dict[str, Smoke] = {}
+
+    def stage(self, name: str, plant: str) -> Stage:
+        if plant not in self.made:
+            self.made[plant] = self._run(plant)
+        return next(one for one in self.made[plant].stages if one.name == name)
+
+    def _run(self, plant: str) -> Smoke:
+        limit = 1.5 if "hang" in plant else None
+        looked = run_smoke(
+            LocalHost(),
+            self.python,
+            mode="full",
+            device="cpu",
+            plant=plant,
+            stage_limit_s=limit,
+            timeout_s=60.0,
+        )
+        smoke = looked.facts["smoke"]
+        assert isinstance(smoke, Smoke)
+        return smoke
+
+
+@pytest.fixture(scope="module")
+def runs(python_cpu: str) -> Runs:
+    return Runs(python_cpu)
+
+
+def planted(name: str, fault: str) -> str:
+    """All later stages at once; alone for the first, without which nothing else is run."""
+    stages = LATER if name in LATER else (name,)
+    return ",".join(f"{one}:{fault}" for one in stages)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_wrong_number_fails_the_stage(runs: Runs, name: str) -> None:
+    stage = runs.stage(name, planted(name, "wrong"))
+    assert stage.status == "failed"
+    assert stage.detail
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_an_exception_fails_the_stage_with_its_words(runs: Runs, name: str) -> None:
+    stage = runs.stage(name, planted(name, "error"))
+    assert stage.status == "failed"
+    assert "RuntimeError: a planted error" in (stage.detail or "")
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_crash_names_its_stage_and_its_signal(runs: Runs, name: str) -> None:
+    stage = runs.stage(name, planted(name, "crash"))
+    assert stage.status == "failed"
+    assert "killed by SIGSEGV, in _planted (chain.py" in (stage.detail or "")
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_hang_names_its_stage_and_where_it_stands(runs: Runs, name: str) -> None:
+    stage = runs.stage(name, planted(name, "hang"))
+    assert stage.status == "timed-out"
+    assert "no answer within" in (stage.detail or "")
+    assert "in _planted (chain.py" in (stage.detail or "")
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_only_this_stage_can_get_wrong_fails_it(runs: Runs, name: str) -> None:
+    plant = ",".join(f"{one}:{fault}" for one, fault in ODD.items())
+    assert runs.stage(name, plant).status == "failed"
+    assert runs.stage("allocate", plant).status == "passed"
+
+
+def test_when_the_whole_step_runs_out_of_time_the_stage_that_took_it_is_named(
+    python_cpu: str,
+) -> None:
+    looked = run_smoke(LocalHost(), python_cpu, mode="full", plant="conv:hang", timeout_s=6.0)
+    stages = {one.name: one.status for one in looked.facts["smoke"].stages}
+    assert stages.pop("conv") == "timed-out"
+    assert set(stages.values()) == {"passed"}
+
+
+def test_how_a_worker_was_lost_is_said_of_the_whole_step(runs: Runs) -> None:
+    runs.stage("matmul", planted("matmul", "crash"))
+    ended = runs.made[planted("matmul", "crash")].ended
+    assert ended is not None
+    assert ended.startswith("matmul: killed by SIGSEGV")

@@ -1,0 +1,210 @@
+"""What becomes of the packages beside torch when another torch is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from packaging.version import Version
+from remedy_fixtures import KB, machine
+
+from cudadoctor import installers as dialects
+from cudadoctor.model.findings import PackageChange, Remedy
+from cudadoctor.model.machine import Machine
+from cudadoctor.plan import remedies
+from cudadoctor.plan.remedies.build import remedy_for
+
+LINUX, ARM, WINDOWS = "linux_x86_64", "linux_aarch64", "windows_amd64"
+
+
+def holding(*packages: str, torch: str = "2.8.0+cu128", cuda: str = "12.8", **more: Any) -> Machine:
+    """A machine with that torch and these packages ("xformers 0.0.32.post2")."""
+    named = [one.split(" ") for one in (f"torch {torch}", *packages)]
+    installed = [{"name": name, "version": version} for name, version in named]
+    parts: dict[str, Any] = {
+        "torch": {"version": torch, "text": torch, "cuda": cuda, "build": "cuda"},
+        "packages": installed,
+    }
+    return machine(**(parts | more))
+
+
+def moved(m: Machine, torch: str, variant: str, platform: str = LINUX) -> Remedy:
+    build = KB.build_of(Version(torch), variant, platform)
+    assert build is not None
+    return remedy_for(build, m, KB)
+
+
+def change_of(remedy: Remedy) -> PackageChange:
+    assert remedy.packages is not None
+    return remedy.packages
+
+
+def test_xformers_moves_to_the_one_release_for_the_new_torch_on_torchs_own_index() -> None:
+    # 0.0.33.post2 was built against 2.9.1, for CUDA 12.6, 12.8 and 13.0.
+    change = change_of(moved(holding("xformers 0.0.32.post2"), "2.9.1", "cu128"))
+    assert "xformers==0.0.33.post2" in change.install
+    assert change.index == "https://download.pytorch.org/whl/cu128"
+    assert "xformers" in change.remove
+
+
+def test_xformers_without_a_build_for_the_new_cuda_is_taken_out_and_that_is_said() -> None:
+    # For 2.9.1 there is none for CUDA 12.9.
+    remedy = moved(holding("xformers 0.0.32.post2"), "2.9.1", "cu129")
+    assert "xformers" in change_of(remedy).remove
+    assert not [one for one in change_of(remedy).install if one.startswith("xformers")]
+    assert "xformers 0.0.32.post2 is taken out" in (remedy.note or "")
+
+
+def test_xformers_that_fits_stays_untouched() -> None:
+    m = holding("xformers 0.0.32.post2")
+    change = change_of(moved(m, "2.8.0", "cu128"))
+    assert "xformers" not in change.remove
+    assert not [one for one in change.install if one.startswith("xformers")]
+
+
+def test_no_xformers_has_wheels_for_arm() -> None:
+    m = holding("xformers 0.0.32.post2", platform={"machine": "aarch64"})
+    change = change_of(moved(m, "2.10.0", "cu130", ARM))
+    assert "xformers" in change.remove
+    assert not [one for one in change.install if one.startswith("xformers")]
+
+
+@pytest.mark.parametrize(
+    ("python", "pinned"),
+    # For torch 2.7 and CUDA 12: Python 3.9 to 3.13.
+    [("3.9.5", True), ("3.13.1", True), ("3.14.0", False)],
+)
+def test_flash_attn_is_pinned_where_a_wheel_is_known_for_this_python(
+    python: str, pinned: bool
+) -> None:
+    m = holding("flash-attn 2.8.1", torch="2.4.1+cu124", cuda="12.4", python={"version": python})
+    change = change_of(moved(m, "2.7.1", "cu126"))
+    assert ("flash-attn==2.8.3" in change.then) is pinned
+    assert "flash-attn" in change.remove
+
+
+def test_flash_attn_is_built_anew_where_the_right_nvcc_is_here() -> None:
+    toolkits = [{"path": "/usr/local/cuda-13.0", "origin": "/usr/local", "cuda": "13.0"}]
+    with_nvcc = holding("flash-attn 2.8.3", build={"toolkits": toolkits})
+    remedy = moved(with_nvcc, "2.14.1", "cu130")
+    assert "flash-attn==2.8.3" in change_of(remedy).then
+    assert "built anew for torch 2.14.1 with nvcc 13.0" in (remedy.note or "")
+    without = moved(holding("flash-attn 2.8.3", build={"toolkits": []}), "2.14.1", "cu130")
+    assert change_of(without).then == ()
+    assert "flash-attn" in change_of(without).remove
+
+
+def test_bitsandbytes_stays_while_it_has_binaries_for_the_cuda() -> None:
+    # 0.48.1 has binaries up to 13.0, 0.50.2 also for 13.2.
+    stays = change_of(moved(holding("bitsandbytes 0.48.1"), "2.14.1", "cu130"))
+    assert "bitsandbytes" not in stays.remove
+    moves = change_of(moved(holding("bitsandbytes 0.48.1"), "2.14.1", "cu132"))
+    assert "bitsandbytes==0.50.2" in moves.then
+
+
+def test_bitsandbytes_is_not_pinned_to_a_release_that_refuses_this_python() -> None:
+    # From 0.49.0 on it needs Python 3.10, and nothing older has 13.2; torch 2.14 has no 3.9 either,
+    # so this is the rule alone.
+    m = holding("bitsandbytes 0.48.1", python={"version": "3.9.9"})
+    change = change_of(moved(m, "2.14.1", "cu132"))
+    assert not [one for one in change.then if one.startswith("bitsandbytes")]
+    assert "bitsandbytes" in change.remove
+
+
+def test_on_windows_triton_is_triton_windows_of_the_right_minor() -> None:
+    # 2.10 and 2.11 take 3.6; the newest post-release of it is 26. For 2.15 none is known.
+    m = holding(
+        "triton-windows 3.4.0.post20", platform={"system": "Windows", "libc": None, "glibc": None}
+    )
+    change = change_of(moved(m, "2.11.0", "cu128", WINDOWS))
+    assert "triton-windows==3.6.0.post26" in change.then
+    assert not [one for one in (*change.install, *change.then) if one.startswith("triton==")]
+    same = holding("triton-windows 3.6.0.post24", platform={"system": "Windows"})
+    assert change_of(moved(same, "2.11.0", "cu128", WINDOWS)).then == ()
+
+
+def test_pygs_parts_come_from_their_own_page_where_a_wheel_was_seen() -> None:
+    # PyG's page for torch 2.12.0 and cu130 has torch-scatter and torch-sparse, no torch-cluster.
+    m = holding("torch-scatter 2.1.2+pt28cu128", "torch-cluster 1.6.3+pt28cu128")
+    remedy = moved(m, "2.12.1", "cu130")
+    change = change_of(remedy)
+    assert change.then == ("torch-scatter==2.1.2+pt212cu130",)
+    assert change.find_links == "https://data.pyg.org/whl/torch-2.12.0+cu130.html"
+    assert {"torch-scatter", "torch-cluster"} <= {*change.remove}
+    assert "torch-cluster 1.6.3+pt28cu128 is taken out: no wheel of it" in (remedy.note or "")
+
+
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+def test_the_page_of_wheels_stands_in_the_command(tool: Any) -> None:
+    m = holding("torch-scatter 2.1.2+pt28cu128")
+    change = change_of(moved(m, "2.12.1", "cu130"))
+    last = dialects.write(m, KB, change, tool).commands[-1]
+    assert last[last.index("--find-links") + 1] == change.find_links
+    assert "torch-scatter==2.1.2+pt212cu130" in last
+
+
+def test_pygs_parts_stay_where_torch_keeps_its_minor_release_and_cuda() -> None:
+    m = holding("torch-scatter 2.1.2+pt28cu128")
+    assert change_of(moved(m, "2.8.0", "cu129")).then == ()
+    assert "torch-scatter" not in change_of(moved(m, "2.8.0", "cu129")).remove
+
+
+def test_plain_python_stays() -> None:
+    m = holding("torch-geometric 2.7.0", "accelerate 1.15.0", "numpy 2.1.0")
+    remedy = moved(m, "2.14.1", "cu130")
+    assert not {"torch-geometric", "accelerate", "numpy"} & {*change_of(remedy).remove}
+
+
+def test_what_declares_no_torch_stays_and_is_named() -> None:
+    remedy = moved(holding("torchao 0.13.0"), "2.14.1", "cu130")
+    assert "torchao" not in change_of(remedy).remove
+    assert "Whether torchao 0.13.0 fits torch 2.14.1 is not in the tables" in (remedy.note or "")
+
+
+def test_torchvision_is_left_out_where_it_refuses_this_very_python() -> None:
+    # 0.29.2 excludes Python 3.14.1 alone.
+    for python, pinned in (("3.14.0", True), ("3.14.1", False), ("3.14.2", True)):
+        m = holding("torchvision 0.23.0", python={"version": python})
+        change = change_of(moved(m, "2.14.1", "cu130"))
+        assert ("torchvision==0.29.1" in change.install) is pinned
+
+
+def test_the_old_ones_go_before_the_new_come() -> None:
+    m = holding("xformers 0.0.32.post2", "flash-attn 2.8.3")
+    commands = dialects.write(m, KB, change_of(moved(m, "2.9.1", "cu128"))).commands
+    assert "uninstall" in commands[0]
+    assert {"xformers", "flash-attn"} <= {*commands[0]}
+
+
+def test_a_companion_without_a_wheel_for_this_python_is_left_out_and_named() -> None:
+    # PyPI has torch 2.5.1 for Python 3.13, and torchvision 0.20.1 only up to 3.12.
+    for python, pinned in (("3.12.3", True), ("3.13.1", False)):
+        m = holding("torchvision 0.23.0", python={"version": python})
+        remedy = moved(m, "2.5.1", "cu124")
+        assert ("torchvision==0.20.1" in change_of(remedy).install) is pinned
+        assert ("No wheel of torchvision 0.20.1" in (remedy.note or "")) is not pinned
+        assert pinned or "torchvision" in change_of(remedy).remove
+
+
+def test_xformers_alone_comes_for_the_cuda_of_the_installed_torch() -> None:
+    # 0.0.32.post2 has builds for CUDA 12.6, 12.8 and 12.9, which lie on torch's own index.
+    (remedy,) = remedies.install_companion(holding("xformers 0.0.31.post1"), KB, "xformers")
+    change = change_of(remedy)
+    assert change.install == ("xformers==0.0.32.post2",)
+    assert change.index == "https://download.pytorch.org/whl/cu128"
+    other = holding("xformers 0.0.31.post1", torch="2.9.1+cu129", cuda="12.9")
+    assert remedies.install_companion(other, KB, "xformers") == ()
+
+
+@pytest.mark.parametrize(
+    ("torch", "numpy", "pinned"),
+    # torch before 2.3 was compiled for numpy 1 alone.
+    [
+        ("2.2.2", "numpy 2.1.0", True),
+        ("2.2.2", "numpy 1.26.4", False),
+        ("2.3.0", "numpy 2.1.0", False),
+    ],
+)
+def test_a_torch_of_numpy_1_gets_one(torch: str, numpy: str, pinned: bool) -> None:
+    m = holding(numpy, python={"version": "3.11.4"})
+    assert ("numpy<2" in change_of(moved(m, torch, "cu121")).then) is pinned

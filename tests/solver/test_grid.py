@@ -1,0 +1,294 @@
+"""Whatever the machine: the prescription passes a second reading that shares no code with it.
+
+The whole grid of 50,000 machines is benchmarks/grid.py; here is a seeded sample of it, and proof
+that the second reading notices when something is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from packaging.version import Version
+
+from cudadoctor import knowledge
+from cudadoctor.knowledge import TorchBuild
+from cudadoctor.model.findings import Refusal
+from cudadoctor.model.machine import Machine
+from cudadoctor.solver.builds import Choice
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
+
+from grid import Prescription, found, prescribed
+from grid_machines import Plain, machine_of, machines
+from prescription_check import admits
+from second_reading import Reading, disagreements, numbers, of_tables
+
+KB = knowledge.load()
+READING = of_tables()
+
+USUAL: Plain = {
+    "kind": "linux",
+    "platform": "linux_x86_64",
+    "glibc": "2.39",
+    "python": "3.12",
+    "names": ("NVIDIA GeForce RTX 3090",),
+    "capabilities": ("8.6",),
+    "driver": "580.95.05",
+    "level": "13.0",
+    "numbers": "linux",
+    "by_level": False,
+    "told": True,
+    "unnamed": True,
+    "installed": None,
+    "wish": None,
+}
+"""A machine for which nearly every build of the last years fits."""
+
+
+def _made(**changed: object) -> Prescription:
+    plain = {**USUAL, **changed}
+    return prescribed(machine_of(plain), plain, KB)
+
+
+def _row(torch: str, variant: str) -> TorchBuild:
+    row = KB.build_of(Version(torch), variant, "linux_x86_64")
+    assert row is not None
+    return row
+
+
+def _kinds(one: Prescription) -> set[str]:
+    return {line.partition(":")[0] for line in found(one, READING)}
+
+
+def _with_build(one: Prescription, build: TorchBuild) -> Prescription:
+    """The same prescription with another build in it, chosen and installed."""
+    from cudadoctor.plan.remedies.build import remedy_for
+
+    choice = Choice(build=build, why=("Wrong.",), why_not=one.choice.why_not)
+    return one._replace(choice=choice, remedy=remedy_for(build, machine_of(one.plain), KB))
+
+
+def _with_change(one: Prescription, **changed: object) -> Prescription:
+    assert one.remedy is not None
+    assert one.remedy.packages is not None
+    change = msgspec.structs.replace(one.remedy.packages, **changed)
+    return one._replace(remedy=msgspec.structs.replace(one.remedy, packages=change))
+
+
+def _with_reason(one: Prescription, variant: str, reason: str) -> Prescription:
+    kept = tuple(two for two in one.choice.why_not if two.variant != variant)
+    wrong = (*kept, Refusal(variant=variant, reason=reason))
+    return one._replace(choice=msgspec.structs.replace(one.choice, why_not=wrong))
+
+
+def _installed(
+    torch: str, variant: str, cuda: str | None, packages: dict[str, str] | None = None
+) -> Plain:
+    wheels = ("nvidia-cudnn-cu12", "nvidia-nccl-cu12") if cuda else ()
+    here = {"torch": torch, "variant": variant, "cuda": cuda, "wheels": wheels}
+    return {**here, "packages": packages or {}}
+
+
+SAMPLE = [list(machines(200, seed)) for seed in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("sample", SAMPLE, ids=["first", "second", "third"])
+def test_every_prescription_of_a_sample_passes(sample: list[tuple[Machine, Plain]]) -> None:
+    for machine, plain in sample:
+        assert found(prescribed(machine, plain, KB), READING) == [], plain
+
+
+def test_most_machines_of_the_sample_have_a_build() -> None:
+    every = [prescribed(machine, plain, KB) for sample in SAMPLE for machine, plain in sample]
+    built = sum(one.choice.build is not None for one in every)
+    assert built >= 0.6 * len(every)
+
+
+def test_the_sample_holds_every_kind_of_machine() -> None:
+    plains = [plain for sample in SAMPLE for _, plain in sample]
+    kinds = {plain["kind"] for plain in plains}
+    assert kinds == {"linux", "windows", "wsl", "arm", "spark", "jetson", "bare"}
+    assert any(len(set(plain["capabilities"])) > 1 for plain in plains)
+    assert any(plain["wish"] for plain in plains)
+    assert any(plain["installed"] for plain in plains)
+
+
+def test_the_usual_machine_has_no_fault() -> None:
+    assert found(_made(), READING) == []
+
+
+@pytest.mark.parametrize(
+    ("torch", "variant", "kind"),
+    [
+        ("2.15.0", "cu130", "unfit"),  # only announced
+        ("2.15.0", "cu126", "unfit"),  # known not to exist
+        ("2.13.0", "cu130", "newer"),
+        ("2.14.1", "cpu", "unfit"),
+    ],
+)
+def test_another_build_in_its_place_is_noticed(torch: str, variant: str, kind: str) -> None:
+    wrong = _with_build(_made(), _row(torch, variant))
+    assert kind in _kinds(wrong)
+
+
+def test_a_build_that_no_table_has_is_noticed() -> None:
+    build = msgspec.structs.replace(_row("2.14.1", "cu130"), variant="cu133")
+    assert _kinds(_with_build(_made(), build)) == {"unknown"}
+
+
+def test_a_build_that_the_driver_does_not_run_is_noticed() -> None:
+    old = _made(driver="570.124.06", level="12.8")
+    assert _kinds(old) == set()
+    assert "unfit" in _kinds(_with_build(old, _row("2.15.0", "cu132")))
+
+
+def test_a_build_without_code_for_the_gpu_is_noticed() -> None:
+    old = _made(names=("NVIDIA GeForce GTX 1080 Ti",), capabilities=("6.1",))
+    assert _kinds(old) == set()
+    assert "unfit" in _kinds(_with_build(old, _row("2.14.1", "cu130")))
+
+
+def test_a_build_for_another_python_or_an_older_system_is_noticed() -> None:
+    newest = _made().choice.build
+    assert newest is not None
+    assert "unfit" in _kinds(_with_build(_made(python="3.9"), newest))
+    assert "unfit" in _kinds(_with_build(_made(glibc="2.17"), newest))
+
+
+def test_a_build_against_the_wish_is_noticed() -> None:
+    wished = _made(wish="2.6")
+    assert _kinds(wished) == set()
+    assert "wish" in _kinds(_with_build(wished, _row("2.8.0", "cu128")))
+
+
+def test_leaving_an_installed_release_that_fits_is_noticed() -> None:
+    kept = _made(installed=_installed("2.8.0", "cpu", None))
+    assert _kinds(kept) == set()
+    assert "kept" in _kinds(_with_build(kept, _row("2.14.1", "cu130")))
+
+
+def test_choosing_nothing_although_a_build_fits_is_noticed() -> None:
+    nothing = _made()._replace(choice=Choice(build=None, why=("Wrong.",)), remedy=None)
+    assert _kinds(nothing) == {"missed", "why-not"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({"install": ("torch==2.14.1", "torchvision==0.29.2")}, "torch"),
+        ({"install": ("torch==2.15.0",)}, "vision"),
+        ({"install": ("torch==2.15.0", "torchvision==0.28.0")}, "vision"),
+        ({"install": ("torch==2.15.0", "torchvision==0.29.2", "torchaudio==2.10.0")}, "audio"),
+        ({"install": ("torch==2.15.0+cu130", "torchvision==0.29.2")}, "variant"),
+        ({"index": "https://download.pytorch.org/whl/cu126"}, "index"),
+        ({"index": "https://example.org/simple"}, "index"),
+        ({"variant": "cu130"}, "variant"),
+        ({"cuda": "13.0"}, "variant"),
+        ({"then": ("xformers==0.0.33",)}, "companion"),
+    ],
+)
+def test_a_wrong_change_of_packages_is_noticed(changed: dict[str, object], kind: str) -> None:
+    usual = _made()
+    assert usual.choice.build == _row("2.15.0", "cu132")
+    assert _kinds(_with_change(usual, **changed)) == {kind}
+
+
+def test_an_index_where_the_default_one_is_wrong_is_noticed() -> None:
+    old = _made(driver="570.124.06", level="12.8")
+    assert _kinds(_with_change(old, index=None)) == {"index"}
+
+
+def test_a_companion_that_stays_beside_another_torch_is_noticed() -> None:
+    packages = {"torchvision": "0.21.0", "xformers": "0.0.29.post3"}
+    moved = _made(installed=_installed("2.6.0", "cu124", "12.4", packages), wish="2.8")
+    assert _kinds(moved) == set()
+    silent = _with_change(moved, install=("torch==2.8.0",), then=(), remove=())
+    assert silent.remedy is not None
+    unsaid = silent._replace(remedy=msgspec.structs.replace(silent.remedy, note=None))
+    assert {"vision", "companion"} <= _kinds(unsaid)
+
+
+def test_a_companion_without_a_wheel_for_this_python_is_noticed() -> None:
+    old = _made(python="3.13", wish="2.5")
+    assert _kinds(old) == set()
+    pinned = ("torch==2.5.1", "torchvision==0.20.1")
+    assert _kinds(_with_change(old, install=pinned)) == {"vision"}
+
+
+def test_what_is_left_of_the_old_torch_is_noticed() -> None:
+    same = _made(installed=_installed("2.8.0", "cpu", None, {"torchvision": "0.23.0"}))
+    assert same.choice.build == _row("2.8.0", "cu128")
+    assert _kinds(_with_change(same, remove=())) == {"stale"}
+    moved = _made(installed=_installed("2.6.0", "cu124", "12.4"), wish="2.15")
+    assert _kinds(moved) == set()
+    assert _kinds(_with_change(moved, remove=("torch", "nvidia-nccl-cu12"))) == {"stale"}
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "It has no code for capability 8.6, only sm_90.",
+        "It needs glibc 2.28; this system has 2.17.",
+        "CUDA 13.0 needs driver 580.65.06 or newer; here it is 570.",
+        "It fits too.",
+        "It was not liked.",
+    ],
+)
+def test_a_reason_that_is_not_true_is_noticed(reason: str) -> None:
+    # cu126 of 2.15.0 was not published: no other reason is true.
+    assert _kinds(_with_reason(_made(), "cu126", reason)) == {"why-not"}
+
+
+def test_a_variant_without_a_reason_is_noticed() -> None:
+    usual = _made()
+    fewer = msgspec.structs.replace(usual.choice, why_not=usual.choice.why_not[1:])
+    assert _kinds(usual._replace(choice=fewer)) == {"why-not"}
+
+
+def test_a_way_out_that_leads_nowhere_is_noticed() -> None:
+    nothing = _made(python="3.16")
+    assert nothing.choice.build is None
+    assert _kinds(nothing) == set()
+    way = nothing.choice.ways_out[0]
+    wrong = msgspec.structs.replace(way, pythons=("3.6",))
+    choice = msgspec.structs.replace(nothing.choice, ways_out=(wrong,))
+    assert _kinds(nothing._replace(choice=choice)) == {"way"}
+
+
+def test_a_table_that_differs_from_the_collected_facts_is_noticed() -> None:
+    facts = of_tables()
+    assert disagreements(READING, facts) == []
+    changed = next(row for row in facts.builds if row["cuda"])
+    changed["archs"] = ["sm_30"]
+    assert disagreements(READING, facts) == [
+        f"facts: {changed['torch']} {changed['variant']} for {changed['platform']}: archs differ"
+    ]
+
+
+def test_the_second_reading_knows_the_thresholds() -> None:
+    fits = Reading.fitting
+    at = {**USUAL, "driver": "525.60.13", "level": "12.0"}
+    below = {**USUAL, "driver": "525.60.12", "level": "12.0", "told": False}
+    assert ("2.14.1", "cu126") in fits(READING, at)
+    assert ("2.14.1", "cu126") not in fits(READING, below)
+    assert numbers("525.60.13") > numbers("525.60.2")
+
+
+@pytest.mark.parametrize(
+    ("specifier", "version", "admitted"),
+    [
+        (">=2.10", "2.9.1", False),
+        ("<3,>=2.3", "2.14.1", True),
+        ("==2.9.1", "2.9.0", False),
+        ("==2.9.*", "2.9.1", True),
+        ("~=3.8.0", "3.8.4", True),
+        ("~=3.8.0", "3.9.0", False),
+        (">=3.10,!=3.14.1", "3.14", True),
+        ("nonsense", "3.14", False),
+    ],
+)
+def test_specifiers_are_compared_as_numbers(specifier: str, version: str, admitted: bool) -> None:
+    assert admits(specifier, version) is admitted

@@ -1,0 +1,50 @@
+"""The readers of fix, setup, --verify, --torch and the bench, for the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fuzz_parser import Parser, of_text
+
+from cudadoctor.probes import interpreter
+
+
+def _shown(parse: Callable[[str], object]) -> Callable[[str], object]:
+    """Values of other kinds than facts are held to one thing: they come, whatever is read."""
+    return lambda text: repr(parse(text))
+
+
+def of_repairs() -> Iterator[tuple[str, Parser]]:
+    """What `fix`, `setup`, `--verify`, `--torch` and the bench read: one of them each."""
+    from cudadoctor.bench import kept
+    from cudadoctor.bench.script import samples
+    from cudadoctor.installers.resolver import conda_reading, pip, reading, verdict
+    from cudadoctor.repair import applied, aside, records, running
+    from cudadoctor.repair.setup import pythons
+    from cudadoctor.solver import wish
+
+    texts: tuple[tuple[str, Callable[[str], object]], ...] = (
+        ("bench.kept.loads", lambda text: kept.loads(text.encode("utf-8", "replace"))),
+        (
+            "bench.script.samples.parsed",
+            lambda text: samples.parsed(text.encode("utf-8", "replace").splitlines()),
+        ),
+        ("probes.interpreter.parse_journal", interpreter.parse_journal),
+        ("repair.applied.parse_stat", applied.parse_stat),
+        ("repair.aside.parse_record", lambda text: tuple(aside.parse_record(text))),
+        ("repair.running.parse_maps", running.parse_maps),
+        ("resolver.conda_reading.read", lambda text: conda_reading.read(text, text)),
+        ("resolver.pip.version_in", pip.version_in),
+        ("resolver.reading.named_host", reading.named_host),
+        ("resolver.verdict.shortened", verdict.shortened),
+        ("setup.pythons.launched", pythons.launched),
+        ("wish.wish_of", wish.wish_of),
+    )
+    for name, parse in texts:
+        yield name, Parser((name,), of_text(_shown(parse)))
+    yield (
+        "repair.records.read",
+        Parser(
+            ("repair.records.read",), lambda data: repr(records.read(data)), (records.JournalError,)
+        ),
+    )
