@@ -25,7 +25,7 @@ from cudadoctor import knowledge
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Remedy
 from cudadoctor.model.machine import Machine
-from cudadoctor.plan.remedies.build import remedy_for
+from cudadoctor.plan.remedies.torch import remedy_for
 from cudadoctor.solver.builds import Choice, best_build
 
 MACHINES = 50_000

@@ -9,10 +9,10 @@ import msgspec
 
 from cudadoctor import __version__, knowledge
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import Diagnosis, Edit, Finding
+from cudadoctor.model.findings import Diagnosis, Edit, Finding, Plan, Step, Wishes
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import PLACEHOLDER, Command, Foreign, Word, foreign, ours
-from cudadoctor.plan.planner import Plan, Step, Wishes, plan
+from cudadoctor.plan.planner import plan
 from cudadoctor.privacy.redact import Redactor
 from cudadoctor.render import Report
 from cudadoctor.rules.diagnose import diagnose

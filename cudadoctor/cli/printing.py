@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from cudadoctor.installers.files import Hashes, Kind
     from cudadoctor.installers.resolver import Verdict
     from cudadoctor.knowledge import TorchBuild
-    from cudadoctor.model.findings import PackageChange
+    from cudadoctor.model.findings import PackageChange, Wishes
     from cudadoctor.model.machine import Machine
     from cudadoctor.model.trust import Foreign
     from cudadoctor.pipeline import Judged
-    from cudadoctor.plan.planner import Wishes
 
 
 def fix(asked: Asked) -> int:
@@ -164,7 +163,7 @@ def saved_one(asked: Asked) -> Foreign:
 
 def wishes_of(asked: Asked, machine: Machine) -> Wishes:
     """What the plan is to keep to; the machine's own shell where none is named."""
-    from cudadoctor.plan.planner import Wishes
+    from cudadoctor.model.findings import Wishes
 
     windows = machine.platform.system == "Windows"
     shell = asked.shell or ("powershell" if windows else "bash")

@@ -15,9 +15,8 @@ from cudadoctor.installers.written import Written, joined
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import PackageChange
+    from cudadoctor.model.findings import Dialect, PackageChange
     from cudadoctor.model.machine import Machine
-    from cudadoctor.plan.planner import Dialect
 
 __all__ = ["Written", "dialect_of", "write"]
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cudadoctor.model.machine import Index
+from cudadoctor.model.trust import is_host
 from cudadoctor.privacy.telltale import TOKEN, bare, compiled
 from cudadoctor.solver.builds import platform_of
 
@@ -134,8 +135,6 @@ def own_host(m: Machine) -> str | None:
     url = m.python.index.url if m.python.index else None
     if url is None or _is_official(url) or host_of(url) in _PYPI_HOSTS:
         return None
-    from cudadoctor.model.inert_words import is_host
-
     return host if is_host(host := host_of(url)) else None
 
 

@@ -1,4 +1,4 @@
-"""What a diagnosis is made of: findings with their evidence, and the ways out."""
+"""What a diagnosis is made of, and the plan that answers it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from cudadoctor.model.trust import Command
+from cudadoctor.model.trust import Command, Word
 
 
 class Severity(IntEnum):
@@ -179,3 +179,61 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
     variant: str
     reason: str
+
+
+Dialect = Literal["pip", "uv", "conda", "pixi", "docker"]
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked of the plan. manager None: the one that fits the examined environment."""
+
+    manager: Dialect | None = None
+    torch: str | None = None
+    shell: Literal["bash", "fish", "powershell"] = "bash"
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of the plan, the contract's shape. Steps of the same group are alternatives.
+
+    commands: argument vectors without sudo, fully expanded. verified: None not tried.
+    packages: the change behind the commands, where it is one of packages; no part of the contract.
+    resolution: what a resolver said of it, as a sentence; None where none was asked.
+    """
+
+    id: str
+    title: str
+    group: str
+    where: Where
+    risk: Risk
+    needs_root: bool
+    reboot: bool
+    commands: tuple[Command, ...]
+    manual: str | None
+    variables: dict[str, Word | None]
+    edits: tuple[Edit, ...]
+    cures: tuple[str, ...]
+    tool: str | None
+    verified: bool | None = None
+    note: str | None = None
+    packages: PackageChange | None = None
+    resolution: str | None = None
+
+
+class BuildChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The torch build that the solver chose for this machine, the contract's shape."""
+
+    torch: str
+    variant: str
+    torchvision: str | None
+    torchaudio: str | None
+    python: str
+    index: str
+    why: tuple[str, ...]
+    why_not: tuple[Refusal, ...]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps in the order they are to be taken, and the build that they install."""
+
+    steps: tuple[Step, ...] = ()
+    build: BuildChoice | None = None

@@ -9,24 +9,26 @@ judged and shown as they stand, and choose no program, no index and no package.
   values: the interpreter is `$PYTHON`, a manager its bare name, an index and a folder not known.
   Rules go on comparing the facts themselves, paths with paths.
 - The way out: a step holds `Word`s only, and only this module makes one. `Exit` takes the words of
-  the user's own machine as they are. Of a foreign one each must be a word of the grammar in
-  `inert_words`; a step with any other word is left to be done by hand.
+  the user's own machine as they are. Of a foreign one each must be a word of the grammar below; a
+  step with any other word is left to be done by hand.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NewType
 
 import msgspec
 
-from cudadoctor.model.machine import Distribution, Identity, Interpreter, Machine, Manager
+from cudadoctor.model.machine import Distribution, Identity, Machine, Manager
+from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY
+from cudadoctor.model.variables import NAMES, PREFIXES
 from cudadoctor.model.versions import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.driver_facts import Driver
     from cudadoctor.model.findings import PackageChange
 
 PLACEHOLDER = "$PYTHON"
@@ -35,11 +37,6 @@ PLACEHOLDER = "$PYTHON"
 NOT_TAKEN = (
     "The command needs a name, a path or an address that is not taken from a document; "
     "`cudadoctor fix --print` on that machine prints it."
-)
-
-_OWN_INDEX = (
-    "The package index of that machine ({host}) is not taken from a document; if the packages "
-    "must come from there, add it to the command yourself."
 )
 
 Word = NewType("Word", str)
@@ -74,130 +71,218 @@ def typed(*argv: str) -> Command:
 def acting(machine: Machine) -> Machine:
     """The machine as those see it who write commands: the user's own as it is, a foreign one inert.
 
-    Its paths exist nowhere, as in a redacted document.
+    Its paths exist nowhere, as in a redacted document. Its packages are those with a name (PEP 508)
+    and a version (PEP 440).
     """
     if not isinstance(machine, Foreign):
         return machine
-    from cudadoctor.model.inert_words import is_kernel
-
-    fields = {name: getattr(machine, name) for name in machine.__struct_fields__}
-    kernel = machine.platform.kernel
-    fields |= {
+    replace = msgspec.structs.replace
+    python, driver, kernel = machine.python, machine.driver, machine.platform.kernel
+    prefix, project = _folders(python.prefix or "", python.project)
+    inert = {
         "redacted": True,
         "identity": Identity(),
-        "platform": msgspec.structs.replace(
-            machine.platform, kernel=kernel if kernel and is_kernel(kernel) else None
+        "platform": replace(machine.platform, kernel=kernel if _fits(_KERNEL, kernel) else None),
+        "python": replace(
+            python,
+            executable=PLACEHOLDER,
+            prefix=prefix,
+            project=project,
+            managers=python.managers
+            and tuple(Manager(name=manager.name, path="") for manager in python.managers),
+            index=None,
+            base_prefix=None,
+            site_packages=None,
+            user_site=None,
+            pip_python=None,
+            path_python=None,
+            path=None,
         ),
-        "python": _interpreter(machine.python),
-        "driver": _driver(machine.driver),
-        "packages": _distributions(machine.packages),
+        "driver": replace(
+            driver,
+            packages=driver.packages
+            and tuple(package for package in driver.packages if _fits(_SYSTEM, package.name)),
+            blacklisted_by=driver.blacklisted_by
+            and tuple(file for file in driver.blacklisted_by if _fits(_MODPROBE, file)),
+        ),
+        "packages": machine.packages and tuple(filter(_is_named, machine.packages)),
     }
-    return Machine(**fields)
+    fields = {name: getattr(machine, name) for name in machine.__struct_fields__}
+    return Machine(**(fields | inert))
 
 
-def _interpreter(python: Interpreter) -> Interpreter:
-    """`$PYTHON`, with what else decides how packages are installed there."""
-    prefix, project = _folders(python)
-    managers = python.managers
-    return msgspec.structs.replace(
-        python,
-        executable=PLACEHOLDER,
-        prefix=prefix,
-        project=project,
-        managers=managers and tuple(Manager(name=one.name, path="") for one in managers),
-        index=None,
-        base_prefix=None,
-        site_packages=None,
-        user_site=None,
-        pip_python=None,
-        path_python=None,
-        path=None,
-    )
+def _is_named(package: Distribution) -> bool:
+    return _fits(_NAME, package.name) and version_of(package.version) is not None
 
 
-def _folders(python: Interpreter) -> tuple[str | None, str | None]:
+def _folders(prefix: str, project: str | None) -> tuple[str | None, str | None]:
     """Prefix and project as a redacted document has them: whose tool owns the environment."""
-    prefix, project = python.prefix or "", python.project
     if project and prefix.startswith(project):
         return "~/environment", "~"
     inside_pixi = "/.pixi/envs/" in prefix.replace("\\", "/")
     return "~/.pixi/envs/default" if inside_pixi else None, project and "~"
 
 
-def _driver(driver: Driver) -> Driver:
-    from cudadoctor.model.inert_words import is_settings_file, is_system_package
-
-    packages = driver.packages
-    files = driver.blacklisted_by
-    return msgspec.structs.replace(
-        driver,
-        packages=packages and tuple(one for one in packages if is_system_package(one.name)),
-        blacklisted_by=files and tuple(one for one in files if is_settings_file(one)),
-    )
-
-
-def _distributions(found: tuple[Distribution, ...] | None) -> tuple[Distribution, ...] | None:
-    """Those with a name (PEP 508) and a version (PEP 440)."""
-    from cudadoctor.model.inert_words import is_name
-
-    return found and tuple(one for one in found if is_name(one.name) and version_of(one.version))
-
-
 # --- the way out --------------------------------------------------------------------------------
 
 
 class Exit:
-    """The way out for the commands of one machine.
-
-    own_index: what is said of an index that a foreign machine has of its own.
-    """
+    """The way out for the commands of one machine."""
 
     def __init__(self, machine: Machine, knowledge: Knowledge) -> None:
         self._foreign = isinstance(machine, Foreign)
-        self._knowledge = knowledge
-        self.own_index = _own_index(machine) if self._foreign else None
+        self._projects = (
+            knowledge.projects | EXTENSIONS | {*TORCH_FAMILY} | _CONDA | _OTHERS
+            if self._foreign
+            else frozenset()
+        )
 
     def commands(self, wanted: tuple[tuple[str, ...], ...]) -> tuple[Command, ...] | None:
         """The commands as words; None where one of them holds what a document may not choose."""
-        if self._foreign and not all(self._is_command(argv) for argv in wanted):
+        if self._foreign and not all(map(self._is_command, wanted)):
             return None
         return tuple(typed(*argv) for argv in wanted)
 
     def variables(self, wanted: Mapping[str, str | None]) -> dict[str, Word | None] | None:
         """The same for variables that are set or (None) unset."""
-        if self._foreign:
-            from cudadoctor.model.inert_words import is_setting
-
-            if not all(is_setting(*one) for one in wanted.items()):
-                return None
+        if self._foreign and not all(_is_setting(*variable) for variable in wanted.items()):
+            return None
         return {name: None if value is None else ours(value) for name, value in wanted.items()}
 
     def change(self, wanted: PackageChange) -> PackageChange | None:
         """A change of packages without strangers to remove; None where one is to be installed."""
         if not self._foreign:
             return wanted
-        from cudadoctor.model.inert_words import is_address
-
         addresses = (wanted.index, wanted.find_links)
         sound = all(map(self._is_requirement, (*wanted.install, *wanted.then)))
-        if not sound or not all(one is None or is_address(one) for one in addresses):
+        if not sound or not all(url is None or _is_address(url) for url in addresses):
             return None
-        known = tuple(one for one in wanted.remove if self._is_requirement(one))
+        known = tuple(filter(self._is_requirement, wanted.remove))
         return msgspec.structs.replace(wanted, remove=known)
 
     def _is_command(self, argv: tuple[str, ...]) -> bool:
-        from cudadoctor.model.inert_words import is_command
+        """Whether a program of the list is run, with words that cannot lead it astray."""
+        program, *others = argv or ("",)
+        known = program in _PROGRAMS or _fits(_PYTHON, program) or _fits(_MADE, program)
+        return known and all(map(self._is_argument, others))
 
-        return is_command(argv, self._knowledge)
+    def _is_argument(self, word: str) -> bool:
+        if word in _ARGUMENTS or self._is_requirement(word) or _is_address(word):
+            return True
+        return any(_fits(pattern, word) for pattern in (_VALUE, _MADE, _SYSTEM))
 
     def _is_requirement(self, text: str) -> bool:
-        from cudadoctor.model.inert_words import is_requirement
+        """Whether it is a project of the tables, with or without a version (PEP 440)."""
+        found = re.fullmatch(_REQUIREMENT, text)
+        return found is not None and found["name"].lower() in self._projects
 
-        return is_requirement(text, self._knowledge)
+
+def is_host(text: str) -> bool:
+    """Whether it can be the name of a host, to be shown."""
+    return _fits(_HOST, text)
 
 
-def _own_index(machine: Machine) -> str | None:
-    from cudadoctor.installers.index import own_host
+def _is_address(text: str) -> bool:
+    """Whether it lies on a host that the tables name."""
+    found = re.fullmatch(_ADDRESS, text)
+    return found is not None and found["host"] in _HOSTS
 
-    host = own_host(machine)
-    return host and _OWN_INDEX.format(host=host)
+
+def _is_setting(name: str, value: str | None) -> bool:
+    """Whether a variable may be set to that or, with None, be unset."""
+    known = name in NAMES or name == "TMPDIR" or name.startswith(PREFIXES)
+    return known and (value is None or _fits(_SETTING, value))
+
+
+def _fits(pattern: str, text: str | None) -> bool:
+    return text is not None and re.fullmatch(pattern, text) is not None
+
+
+# --- the grammar of what may act although it was read -------------------------------------------
+#
+# Closed lists, of what the remedies and the writers of package managers say themselves. What comes
+# out of a document gets through only as a number, a version, a known project or a usual place.
+# The patterns are compiled when a foreign machine first needs them: a check of one's own does not.
+
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,80}[A-Za-z0-9])?"
+_NUMBER = r"\d{1,9}"
+_LOCAL = r"(?:pt\d{2,3})?(?:cu\d{2,3}|cpu|xpu|rocm\d(?:\.\d{1,2}){1,2})"
+_VERSION = (
+    rf"{_NUMBER}(?:\.{_NUMBER}){{0,6}}(?:\.?(?:a|b|rc|post|dev){_NUMBER}){{0,2}}"
+    rf"(?:\.\*)?(?:\+{_LOCAL})?"
+)
+_REQUIREMENT = (
+    rf"(?i)(?P<name>[a-z0-9][a-z0-9._-]*)"
+    rf"(?:(?:[=!<>~]=|[=<>]){_VERSION}(?:,(?:[=!<>~]=|[<>]){_VERSION})*)?"
+)
+_HOSTS = frozenset({"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io", "pypi.org"})
+_HOST = r"(?i)[a-z0-9](?:[a-z0-9-]{0,62}\.){0,8}[a-z0-9-]{0,62}"
+_ADDRESS = r"https://(?P<host>[a-z.-]+)(?:/[A-Za-z0-9.+-]+)*/?"
+
+_FLAVOURS = (
+    "amd64|arm64|x86_64|aarch64|generic|lowlatency|cloud|rt|pae|hwe|lts|edge|aws|azure|gcp|gke|gkeop"
+    "|oracle|ibm|kvm|oem|raspi|nvidia|tegra|intel|bluefield|64k|pve|zen|hardened|arch|default|WSL2"
+    r"|microsoft|standard|cachyos|xanmod|liquorix|bpo|deb|el\d{1,2}|fc\d{2}|amzn\d{1,4}|cm\d|lp\d{6}"
+    r"|arch\d|rc\d|uek|debug|server|desktop|cos|coreos|linuxkit|mvl\d{1,2}"
+)
+_KERNEL = rf"\d{{1,2}}\.\d{{1,3}}(?:\.\d{{1,3}})?(?:[-.+~_](?:\d{{1,6}}|{_FLAVOURS}))*\+?"
+_PARTS = (
+    "nvidia|libnvidia|cuda|driver|drivers|server|open|compute|utils|dkms|kmp|default|preempt|azure"
+    "|signed|akmod|kmod|xorg|x11|xserver|drv|video|firmware|kernel|source|common|modprobe|legacy"
+    "|settings|persistenced|gl|cfg1|decode|encode|extra|fbc1|ifr1|headless|no|latest|gfx|tesla|libs"
+    "|current|alternative|linux|lts|headers|proxmox|cloud|generic|amd64|arm64|python3|venv|smi|devel"
+)
+_SYSTEM = (
+    rf"(?:{_PARTS})\d{{0,3}}(?:-(?:{_PARTS}|G0\d|\d{{1,3}}(?:\.\d{{1,3}}){{0,2}}(?:xx)?))*"
+    rf"(?::(?:amd64|arm64|i386))?|(?:linux|proxmox|kernel)-(?:headers|devel)-{_KERNEL}"
+)
+_MODPROBE = r"/(?:etc|usr/lib|lib|run|usr/local/lib)/modprobe\.d/[A-Za-z0-9_.-]+\.conf"
+
+_NEW = r"\.venv-torch(?:-conda|-py\d{2,3})?"
+_MADE = rf"{_NEW}(?:/bin/python|\\Scripts\\python\.exe|\\python\.exe)?"
+_PYTHON = r"python\d\.\d{1,2}"
+_PROGRAMS = frozenset(
+    """
+    $PYTHON py uv pip conda mamba micromamba pixi poetry pdm cudadoctor apt-get dnf zypper pacman
+    mhwd ubuntu-drivers nixos-rebuild modprobe nvidia-modprobe nvidia-smi systemctl dkms akmods
+    mokutil kmodgenca update-initramfs dracut dracut-rebuild mkinitcpio ldconfig wsl.exe
+    """.split()  # noqa: SIM905
+)
+_ARGUMENTS = frozenset(
+    """
+    $PYTHON -C -P -R -Syu -a -c -i -m -n -p -r -u -y --allow-existing --find-links --force --gpgpu
+    --gpu-reset --import --index --index-url --default-index --extra-index-url --manifest-path
+    --dry-run --ignore-installed --reinstall
+    --no-build-isolation --no-cache-dir --python --refresh --shutdown --upgrade
+    pip venv ensurepip install uninstall remove create add sync update upgrade full-upgrade refresh
+    module reset enable versionlock autoinstall boot reboot check conda-forge pytorch nvidia torch
+    nvidia_uvm pci nonfree linux-headers python python3-venv
+    /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub /etc/pki/akmods/certs/public_key.der
+    """.split()  # noqa: SIM905
+)
+_VALUE = (
+    r"\d{1,4}|-?\d\.\d{1,2}|\*nvidia\*\d{3}\*|nvidia-driver:(?:\d{3}|latest|open)-?(?:open|dkms)"
+)
+_CONDA = frozenset(
+    {"pytorch", "pytorch-gpu", "pytorch-cpu", "pytorch-cuda", "cudatoolkit", "cuda-version"}
+    | {"cudnn", "mkl", "python", "opencv", "faiss"}
+)
+_OTHERS = frozenset(
+    {"numpy", "pynvml", "nvidia-ml-py", "triton-windows", "typing-extensions", "filelock", "fsspec"}
+    | {"jinja2", "mpmath", "networkx", "setuptools", "sympy"}
+)
+"""What remedies name, and what every torch requires beside NVIDIA's wheels."""
+
+_UUID = r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_LIBRARIES = (
+    r"/(?:usr/)?(?:local/)?lib(?:32|64)?(?:/(?:x86_64|aarch64)-linux-gnu)?|/usr/lib/wsl/lib"
+    r"|/usr/local/nvidia/lib(?:64)?"
+    r"|/usr/local/cuda(?:-\d{1,2}\.\d{1,2})?/(?:lib64|lib|compat|extras/CUPTI/lib64"
+    r"|targets/(?:x86_64|sbsa|aarch64)-linux/lib)"
+)
+_SETTING = (
+    r"\d{1,9}(?:,\d{1,4})*|PCI_BUS_ID|FASTEST_FIRST|/var/tmp|/path/to/a/larger/disk"
+    rf"|{_UUID}(?:,{_UUID})*|(?:{_LIBRARIES})(?::(?:{_LIBRARIES}))*"
+    r"|/usr|/opt/cuda|/usr/lib/cuda|/usr/local/cuda(?:-\d{1,2}(?:\.\d{1,2})?)?"
+    r"|C:\\Program Files\\NVIDIA GPU Computing Toolkit\\CUDA\\v\d{1,2}\.\d{1,2}"
+)

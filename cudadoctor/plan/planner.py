@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from cudadoctor.model.findings import Edit, PackageChange, Refusal, Risk, Severity, Where
-from cudadoctor.model.trust import NOT_TAKEN, Command, Exit, Word, acting
+from cudadoctor.model.findings import BuildChoice, Plan, Severity, Step, Wishes
+from cudadoctor.model.trust import NOT_TAKEN, Exit, Foreign, acting
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
@@ -19,64 +17,10 @@ if TYPE_CHECKING:
     Prescribed = list[tuple[str, tuple[Remedy, ...]]]
     """Causes with their remedies; "" where something was asked for that cures no cause."""
 
-__all__ = ["BuildChoice", "Dialect", "Plan", "Refusal", "Step", "Wishes", "plan"]
-
-Dialect = Literal["pip", "uv", "conda", "pixi", "docker"]
-
-
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked of the plan. manager None: the one that fits the examined environment."""
-
-    manager: Dialect | None = None
-    torch: str | None = None
-    shell: Literal["bash", "fish", "powershell"] = "bash"
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of the plan, the contract's shape. Steps of the same group are alternatives.
-
-    commands: argument vectors without sudo, fully expanded. verified: None not tried.
-    packages: the change behind the commands, where it is one of packages; no part of the contract.
-    resolution: what a resolver said of it, as a sentence; None where none was asked.
-    """
-
-    id: str
-    title: str
-    group: str
-    where: Where
-    risk: Risk
-    needs_root: bool
-    reboot: bool
-    commands: tuple[Command, ...]
-    manual: str | None
-    variables: dict[str, Word | None]
-    edits: tuple[Edit, ...]
-    cures: tuple[str, ...]
-    tool: str | None
-    verified: bool | None = None
-    note: str | None = None
-    packages: PackageChange | None = None
-    resolution: str | None = None
-
-
-class BuildChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The torch build that the solver chose for this machine, the contract's shape."""
-
-    torch: str
-    variant: str
-    torchvision: str | None
-    torchaudio: str | None
-    python: str
-    index: str
-    why: tuple[str, ...]
-    why_not: tuple[Refusal, ...]
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps in the order they are to be taken, and the build that they install."""
-
-    steps: tuple[Step, ...] = ()
-    build: BuildChoice | None = None
+_OWN_INDEX = (
+    "The package index of that machine ({host}) is not taken from a document; if the packages "
+    "must come from there, add it to the command yourself."
+)
 
 
 def plan(
@@ -96,15 +40,28 @@ def plan(
     from cudadoctor.plan.remedies.merging import merged
     from cudadoctor.plan.remedies.proven import harmless
 
-    way_out, machine = Exit(machine, knowledge), acting(machine)
+    own_index, way_out = _own_index(machine), Exit(machine, knowledge)
+    machine = acting(machine)
     given = [(one.cause, harmless(one.remedies, machine, knowledge)) for one in roots]
     choice = _choice(machine, knowledge, given, wishes)
     prescribed = _prescribed(machine, knowledge, given, choice, wishes)
     planned = merged(prescribed, knowledge, choice.build if choice else None)
     return Plan(
-        steps=tuple(_step(one, machine, knowledge, wishes, way_out) for one in planned),
+        steps=tuple(
+            _step(one, machine, knowledge, wishes, way_out, own_index=own_index) for one in planned
+        ),
         build=build_choice(machine, choice) if choice else None,
     )
+
+
+def _own_index(machine: Machine) -> str | None:
+    """What is said of an index that a foreign machine has of its own."""
+    if not isinstance(machine, Foreign):
+        return None
+    from cudadoctor.installers.index import own_host
+
+    host = own_host(machine)
+    return host and _OWN_INDEX.format(host=host)
 
 
 def _is_root(finding: Finding) -> bool:
@@ -143,7 +100,7 @@ def _prescribed(
     if wishes.torch is None or choice is None:
         return given
     from cudadoctor.plan.remedies.proven import harmless
-    from cudadoctor.plan.remedies.wished import wished_torch
+    from cudadoctor.plan.remedies.torch import wished_torch
 
     asked = wished_torch(machine, knowledge, choice, wishes.torch)
     wanted = harmless(asked, machine, knowledge)
@@ -183,7 +140,13 @@ def build_choice(machine: Machine, choice: Choice) -> BuildChoice | None:
 
 
 def _step(
-    one: Planned, machine: Machine, knowledge: Knowledge, wishes: Wishes, way_out: Exit
+    one: Planned,
+    machine: Machine,
+    knowledge: Knowledge,
+    wishes: Wishes,
+    way_out: Exit,
+    *,
+    own_index: str | None,
 ) -> Step:
     remedy = one.remedy
     wanted, edits, tool = remedy.commands, remedy.edits, remedy.tool
@@ -197,7 +160,7 @@ def _step(
         tool, manual = written.tool, manual or written.manual
         if written.wheels:
             notes.append(change.size)
-        notes += (written.note, way_out.own_index if change.install or change.then else None)
+        notes += (written.note, own_index if change.install or change.then else None)
     if remedy.variables and remedy.where == "here":
         from cudadoctor.render import activation
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cudadoctor.host.local import Host
+from cudadoctor.model.variables import allowed
 from cudadoctor.probes import Looked, Notes
-from cudadoctor.reports.variables import allowed
 
 __all__ = ["allowed", "read_environment"]
 

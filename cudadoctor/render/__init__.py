@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from cudadoctor.model.findings import Diagnosis
+from cudadoctor.model.findings import Diagnosis, Plan
 from cudadoctor.model.machine import Machine
-from cudadoctor.plan.planner import Plan
 
 _VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 

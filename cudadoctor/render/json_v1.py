@@ -11,9 +11,8 @@ from cudadoctor.model.trust import acting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cudadoctor.model.findings import Finding
+    from cudadoctor.model.findings import Finding, Plan, Step
     from cudadoctor.model.machine import Machine
-    from cudadoctor.plan.planner import Plan, Step
     from cudadoctor.render import Report
 
 

@@ -9,9 +9,9 @@ from cudadoctor.model.trust import PLACEHOLDER, ours
 from cudadoctor.render.shells import shell_of
 
 if TYPE_CHECKING:
+    from cudadoctor.model.findings import Step
     from cudadoctor.model.machine import Machine
     from cudadoctor.model.trust import Command
-    from cudadoctor.plan.planner import Step
 
 # What neither PowerShell nor cmd takes for more than a letter.
 _PLAIN = re.compile(r"[A-Za-z0-9_./\\:=+-]+")

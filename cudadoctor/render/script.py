@@ -21,9 +21,8 @@ from cudadoctor.render.summary import cost_of, makes_anew, manual_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cudadoctor.model.findings import Diagnosis
+    from cudadoctor.model.findings import Diagnosis, Plan, Step
     from cudadoctor.model.machine import Machine
-    from cudadoctor.plan.planner import Plan, Step
 
 WIDTH = 96
 _SHELL = "No script can change the shell that starts it, so type this there too:"

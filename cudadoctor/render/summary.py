@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cudadoctor.locale.language import Language
-    from cudadoctor.model.findings import Finding
+    from cudadoctor.model.findings import Finding, Step
     from cudadoctor.model.machine import Gpu, Machine, Smoke
-    from cudadoctor.plan.planner import Step
     from cudadoctor.render import Report
 
 _MANY_GPUS = 3

@@ -15,9 +15,8 @@ from cudadoctor.render import evidence, inert, pasted, summary
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cudadoctor.model.findings import Finding
+    from cudadoctor.model.findings import Finding, Step
     from cudadoctor.model.machine import Machine
-    from cudadoctor.plan.planner import Step
     from cudadoctor.render import Report
 
 MARGIN = 8

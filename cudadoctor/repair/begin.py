@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from cudadoctor.cli.options import Asked
     from cudadoctor.installers.resolver import Verdict
-    from cudadoctor.model.findings import PackageChange
+    from cudadoctor.model.findings import PackageChange, Step
     from cudadoctor.model.machine import Machine
-    from cudadoctor.plan.planner import Step
     from cudadoctor.repair.place import Place
     from cudadoctor.repair.records import Opinion, Task
 

@@ -16,8 +16,8 @@ from cudadoctor.repair.records import Task
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cudadoctor.model.findings import Plan, Step
     from cudadoctor.model.machine import Machine
-    from cudadoctor.plan.planner import Plan, Step
     from cudadoctor.render.shells import ShellName
 
 

@@ -10,8 +10,8 @@ import msgspec
 from cudadoctor.repair.records import Root
 
 if TYPE_CHECKING:
+    from cudadoctor.model.findings import Step
     from cudadoctor.model.machine import Machine
-    from cudadoctor.plan.planner import Step
 
 _OF_AN_ENVIRONMENT = (
     *("bin", "lib", "lib64", "include", "share", "etc", "man", "pyvenv.cfg"),

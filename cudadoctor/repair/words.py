@@ -18,9 +18,9 @@ from cudadoctor.repair.room import unpacked
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from cudadoctor.model.findings import Step
     from cudadoctor.model.machine import Machine
     from cudadoctor.pipeline import Judged
-    from cudadoctor.plan.planner import Step
     from cudadoctor.repair.chosen import Chosen, Left
     from cudadoctor.repair.place import Place
     from cudadoctor.repair.records import Opinion

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cudadoctor.model.variables import allowed
 from cudadoctor.reports.telling import Rank, Said
-from cudadoctor.reports.variables import allowed
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge

@@ -9,8 +9,8 @@ from packaging.version import Version
 
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.requirements import EXTENSIONS, admits
 from cudadoctor.model.rule import Found, need, rule
-from cudadoctor.model.specifiers import admits
 from cudadoctor.plan.remedies import (
     by_hand,
     install_companion,
@@ -18,7 +18,6 @@ from cudadoctor.plan.remedies import (
     install_torch,
     remove_packages,
 )
-from cudadoctor.plan.remedies.build import EXTENSIONS
 from cudadoctor.rules.evidence.devices import devices
 from cudadoctor.rules.evidence.pins import specifier_on, torch_pins, version_of
 from cudadoctor.rules.evidence.signs import gpu_present, said

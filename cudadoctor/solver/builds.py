@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.plan.planner import Refusal
+from cudadoctor.model.findings import Refusal
 from cudadoctor.solver.build_reasons import Case, why_none, why_this
 from cudadoctor.solver.demand import (
     Demand,

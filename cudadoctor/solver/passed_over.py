@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from cudadoctor.plan.planner import Refusal
+from cudadoctor.model.findings import Refusal
 from cudadoctor.solver.refusals import block, reason
 
 if TYPE_CHECKING:

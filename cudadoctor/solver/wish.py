@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.model.specifiers import admits
+from cudadoctor.model.requirements import admits
 from cudadoctor.model.versions import version_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from cudadoctor.cli.options import Asked
 from cudadoctor.host import replay
 from cudadoctor.host.local import Ran, Stat
 from cudadoctor.locale import language
-from cudadoctor.model import factfile, specifiers
+from cudadoctor.model import factfile, requirements
 from cudadoctor.model.machine import Identity, Index, Machine
 from cudadoctor.model.versions import DriverVersion, driver_of, version_of, whole
 from cudadoctor.privacy.conceal import Concealer
@@ -247,15 +247,15 @@ def test_a_script_in_the_place_of_nvcc_may_begin_with_blank_lines() -> None:
 
 
 def test_a_requirement_full_of_blanks_is_cut_at_once() -> None:
-    assert specifiers.cut("torch" + " " * BLANKS + "((") is None
-    asked = specifiers.cut("torch" + " " * BLANKS + "[all] (>=2.0)" + " " * BLANKS + "; x")
-    assert asked == specifiers.Asked("torch", ("all",), ">=2.0", "x")
+    assert requirements.cut("torch" + " " * BLANKS + "((") is None
+    asked = requirements.cut("torch" + " " * BLANKS + "[all] (>=2.0)" + " " * BLANKS + "; x")
+    assert asked == requirements.Asked("torch", ("all",), ">=2.0", "x")
 
 
 def test_a_specifier_with_an_endless_number_admits_what_it_does_not_refuse() -> None:
     release = Version("2.14.1")
-    assert specifiers.admits(f"<{ENDLESS}", release) in (True, False)
-    assert specifiers.admits("==3.5.٣", release) is True
+    assert requirements.admits(f"<{ENDLESS}", release) in (True, False)
+    assert requirements.admits("==3.5.٣", release) is True
 
 
 def test_settings_full_of_blanks_are_read_at_once() -> None:

@@ -18,9 +18,8 @@ from cudadoctor.installers import docker
 from cudadoctor.installers.index import host_of
 from cudadoctor.locale.language import language
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import PackageChange
+from cudadoctor.model.findings import Dialect, PackageChange
 from cudadoctor.model.machine import Machine
-from cudadoctor.plan.planner import Dialect
 
 MACHINES = Path(__file__).parent.parent / "machines"
 CU126 = "https://download.pytorch.org/whl/cu126"

@@ -17,10 +17,9 @@ from cudadoctor import pipeline as checkup
 from cudadoctor.host.local import LocalHost
 from cudadoctor.installers import Written
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import PackageChange
+from cudadoctor.model.findings import Dialect, PackageChange
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
-from cudadoctor.plan.planner import Dialect
 from cudadoctor.probes.projects import NONE, project_of
 from cudadoctor.render import terminal
 from cudadoctor.render.shells import shell_of

@@ -20,11 +20,10 @@ from cudadoctor.installers.resolver.image import inside
 from cudadoctor.installers.resolver.question import environment, is_plain, question_of
 from cudadoctor.installers.resolver.target import Target, target_of
 from cudadoctor.installers.resolver.verdict import File
-from cudadoctor.model.findings import PackageChange
+from cudadoctor.model.findings import PackageChange, Plan, Step
 from cudadoctor.model.machine import Index, Machine
-from cudadoctor.model.specifiers import marker_holds
+from cudadoctor.model.requirements import marker_holds
 from cudadoctor.model.trust import typed
-from cudadoctor.plan.planner import Plan, Step
 from cudadoctor.rules.evidence.pins import _environment
 
 

@@ -12,10 +12,10 @@ from packaging.version import Version
 from scenario_reader import healthy_machine, read_scenario, scenario_paths
 
 from cudadoctor import knowledge
-from cudadoctor.model.findings import Diagnosis, PackageChange, Severity
+from cudadoctor.model.findings import Diagnosis, Dialect, PackageChange, Severity, Step, Wishes
 from cudadoctor.model.machine import Machine
-from cudadoctor.plan.planner import Dialect, Step, Wishes, plan
-from cudadoctor.plan.remedies.build import installed_row, installed_variant
+from cudadoctor.plan.planner import plan
+from cudadoctor.plan.remedies.torch import installed_row, installed_variant
 from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.solver.builds import platform_of, python_of
 

@@ -12,13 +12,15 @@ from cudadoctor.model.findings import (
     Diagnosis,
     Finding,
     PackageChange,
+    Plan,
     Remedy,
     Risk,
     Severity,
+    Wishes,
 )
 from cudadoctor.model.machine import Machine
 from cudadoctor.plan import remedies
-from cudadoctor.plan.planner import Plan, Wishes, plan
+from cudadoctor.plan.planner import plan
 from cudadoctor.render import json_v1
 from cudadoctor.render.script import script
 

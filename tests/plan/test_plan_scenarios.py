@@ -12,7 +12,8 @@ from remedy_fixtures import NEVER
 from scenario_reader import read_scenario, scenario_paths
 
 from cudadoctor import knowledge
-from cudadoctor.plan.planner import Plan, Step, plan
+from cudadoctor.model.findings import Plan, Step
+from cudadoctor.plan.planner import plan
 from cudadoctor.render.script import is_runnable, script
 from cudadoctor.render.shells import ShellName
 from cudadoctor.rules.diagnose import diagnose

@@ -11,10 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cudadoctor.model.findings import Confidence, Diagnosis, Edit, Finding, Risk, Severity
+from cudadoctor.model.findings import (
+    Confidence,
+    Diagnosis,
+    Edit,
+    Finding,
+    Plan,
+    Risk,
+    Severity,
+    Step,
+)
 from cudadoctor.model.machine import Interpreter, Machine
 from cudadoctor.model.trust import typed
-from cudadoctor.plan.planner import Plan, Step
 from cudadoctor.render.script import script
 from cudadoctor.render.shells import Fish, PowerShell, ShellName, comment, shell_of
 

@@ -13,10 +13,9 @@ from scenario_reader import healthy_machine, machine_like
 
 from cudadoctor import knowledge
 from cudadoctor.installers.resolver import File, Verdict
-from cudadoctor.model.findings import Edit, PackageChange, Risk
+from cudadoctor.model.findings import Edit, PackageChange, Plan, Risk, Step
 from cudadoctor.model.machine import Machine
 from cudadoctor.pipeline import Judged
-from cudadoctor.plan.planner import Plan, Step
 from cudadoctor.repair import applied, begin, refused, room, running
 from cudadoctor.repair.better import better, opinion
 from cudadoctor.repair.chosen import chosen, tasks_of

@@ -15,8 +15,8 @@ from scenario_reader import (
 )
 
 from cudadoctor import knowledge
-from cudadoctor.model.findings import Diagnosis, Severity
-from cudadoctor.plan.planner import Wishes, plan
+from cudadoctor.model.findings import Diagnosis, Severity, Wishes
+from cudadoctor.plan.planner import plan
 from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.rules.pasted import resolution
 from cudadoctor.rules.registry import CATALOGUE, RULES

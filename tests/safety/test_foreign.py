@@ -23,9 +23,9 @@ from cudadoctor.cli import saved
 from cudadoctor.host import recorded, replay
 from cudadoctor.installers.index import is_at
 from cudadoctor.model import factfile
+from cudadoctor.model.findings import Wishes
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import NOT_TAKEN, PLACEHOLDER, Exit, Foreign, acting, foreign
-from cudadoctor.plan.planner import Wishes
 from cudadoctor.render import markdown
 from cudadoctor.render.script import script
 from cudadoctor.reports.reading import read_report
@@ -326,7 +326,7 @@ def test_only_the_boundary_makes_words() -> None:
     for name, module in modules().items():
         calls = (node for node in ast.walk(ast.parse(module.path.read_text())))
         named = {node.id for node in calls if isinstance(node, ast.Name)}
-        assert "Word" not in named or name in ("model.trust", "plan.planner", "pipeline"), name
+        assert "Word" not in named or name in ("model.trust", "model.findings", "pipeline"), name
     package = Path(checkup.__file__).parent
     for path in (
         *(package / "rules").rglob("*.py"),

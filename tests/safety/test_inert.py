@@ -139,7 +139,7 @@ ALLOWED = {
 
 
 def fences(step: object, machine: Machine) -> list[object]:
-    from cudadoctor.plan.planner import Step
+    from cudadoctor.model.findings import Step
 
     assert isinstance(step, Step)
     edits = [one for one in step.edits if one.what.splitlines()]

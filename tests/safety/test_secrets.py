@@ -13,8 +13,8 @@ from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 
 from cudadoctor import pipeline as checkup
 from cudadoctor.model import factfile
+from cudadoctor.model.findings import Plan
 from cudadoctor.model.machine import Identity, Machine
-from cudadoctor.plan.planner import Plan
 from cudadoctor.privacy.conceal import Concealer
 from cudadoctor.privacy.redact import Redactor
 from cudadoctor.render import Report, json_v1, markdown, terminal

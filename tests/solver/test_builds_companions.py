@@ -12,7 +12,7 @@ from cudadoctor import installers as dialects
 from cudadoctor.model.findings import PackageChange, Remedy
 from cudadoctor.model.machine import Machine
 from cudadoctor.plan import remedies
-from cudadoctor.plan.remedies.build import remedy_for
+from cudadoctor.plan.remedies.torch import remedy_for
 
 LINUX, ARM, WINDOWS = "linux_x86_64", "linux_aarch64", "windows_amd64"
 

@@ -8,8 +8,9 @@ import pytest
 from packaging.version import Version
 from remedy_fixtures import KB, machine
 
+from cudadoctor.model.findings import Plan, Wishes
 from cudadoctor.model.machine import Machine, Torch
-from cudadoctor.plan.planner import Plan, Wishes, plan
+from cudadoctor.plan.planner import plan
 from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.solver.builds import best_build
 from cudadoctor.solver.wish import is_met, wish_of, wished

@@ -65,7 +65,7 @@ def _kinds(one: Prescription) -> set[str]:
 
 def _with_build(one: Prescription, build: TorchBuild) -> Prescription:
     """The same prescription with another build in it, chosen and installed."""
-    from cudadoctor.plan.remedies.build import remedy_for
+    from cudadoctor.plan.remedies.torch import remedy_for
 
     choice = Choice(build=build, why=("Wrong.",), why_not=one.choice.why_not)
     return one._replace(choice=choice, remedy=remedy_for(build, machine_of(one.plain), KB))

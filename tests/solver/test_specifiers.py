@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from cudadoctor.model.specifiers import admits, cut, marker_holds
+from cudadoctor.model.requirements import admits, cut, marker_holds
 
 NUMBERS = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(
     lambda parts: ".".join(map(str, parts))

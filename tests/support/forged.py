@@ -25,10 +25,10 @@ from cudadoctor import knowledge
 from cudadoctor import pipeline as checkup
 from cudadoctor.installers import files
 from cudadoctor.model import factfile
+from cudadoctor.model.findings import Dialect, Wishes
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import Foreign, acting
 from cudadoctor.model.versions import DriverVersion
-from cudadoctor.plan.planner import Dialect, Wishes
 from cudadoctor.render import json_v1, markdown, terminal
 from cudadoctor.render.script import script
 from cudadoctor.render.shells import ShellName, shell_of

@@ -28,7 +28,7 @@ from cudadoctor.host.local import Ran
 from cudadoctor.installers import index as dialect_index
 from cudadoctor.installers import pip as dialect_pip
 from cudadoctor.locale import language
-from cudadoctor.model import factfile, specifiers, versions
+from cudadoctor.model import factfile, requirements, versions
 from cudadoctor.model.machine import Gpu, Identity, Machine
 from cudadoctor.model.trust import foreign
 from cudadoctor.privacy.conceal import Concealer
@@ -142,13 +142,13 @@ def _mapped(text: str) -> object:
 
 
 def _requirement(text: str) -> object:
-    asked = specifiers.cut(text)
+    asked = requirements.cut(text)
     variables = {"python_version": "3.11", "extra": "", "platform_system": "Linux"}
     if asked is not None:
-        specifiers.marker_holds(asked.marker, variables)
-        specifiers.admits(asked.specifier, RELEASE)
-    specifiers.marker_holds(text, variables)
-    return specifiers.admits(text, RELEASE), specifiers.normal(text)
+        requirements.marker_holds(asked.marker, variables)
+        requirements.admits(asked.specifier, RELEASE)
+    requirements.marker_holds(text, variables)
+    return requirements.admits(text, RELEASE), requirements.normal(text)
 
 
 def _document(data: bytes) -> object:
@@ -295,8 +295,13 @@ def _texts() -> Iterator[tuple[str, Parser]]:
         yield name, Parser((name,), of_text(parse))
     spoken = language.language("es").spoken
     yield "language.spoken", Parser(("language.spoken",), of_text(spoken), slow=True)
-    names = ("specifiers.cut", "specifiers.admits", "specifiers.marker_holds", "specifiers.normal")
-    yield "specifiers", Parser(names, of_text(_requirement))
+    names = (
+        "requirements.cut",
+        "requirements.admits",
+        "requirements.marker_holds",
+        "requirements.normal",
+    )
+    yield "requirements", Parser(names, of_text(_requirement))
     names = ("smoke.mapped.libraries", "smoke.mapped.soname", "smoke.manners.short_bus_id")
     yield "smoke.mapped", Parser(names, of_text(_mapped))
     names = ("versions.driver_of", "versions.version_of", "versions.whole")
@@ -339,7 +344,7 @@ def _data() -> Iterator[tuple[str, Parser]]:
     yield "probes.installed", Parser(names, _packages)
     yield (
         "documents",
-        Parser(("trust", "inert_words"), _forged, (factfile.FactsError,), slow=True),
+        Parser(("trust",), _forged, (factfile.FactsError,), slow=True),
     )
     yield "factfile.loads", Parser(("factfile.loads",), _document, (factfile.FactsError,))
     yield (

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from cudadoctor.installers.resolver.question import Question
     from cudadoctor.installers.resolver.target import Target
     from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import PackageChange
+    from cudadoctor.model.findings import Dialect, PackageChange
     from cudadoctor.model.machine import Machine
-    from cudadoctor.plan.planner import Dialect
 
 __all__ = ["LIMIT_S", "File", "Verdict", "answered", "by_wheels", "verdict_of", "verify"]
 

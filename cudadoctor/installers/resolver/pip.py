@@ -12,7 +12,7 @@ from cudadoctor.installers.index import is_at
 from cudadoctor.installers.resolver.question import without_index
 from cudadoctor.installers.resolver.reading import bare_url, host_in, is_source, named_host
 from cudadoctor.installers.resolver.verdict import SWITCHED_OFF, Answer, File
-from cudadoctor.model.specifiers import cut, normal
+from cudadoctor.model.requirements import cut, normal
 from cudadoctor.model.versions import version_of
 
 if TYPE_CHECKING:

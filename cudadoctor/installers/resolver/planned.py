@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cudadoctor.installers.resolver.verdict import Verdict
-    from cudadoctor.model.findings import PackageChange
-    from cudadoctor.plan.planner import Plan, Step
+    from cudadoctor.model.findings import PackageChange, Plan, Step
 
 
 def verified(plan: Plan, ask: Callable[[PackageChange], Verdict]) -> Plan:

@@ -12,8 +12,8 @@ from cudadoctor.installers.resolver.verdict import Verdict
 if TYPE_CHECKING:
     from cudadoctor.installers.files import Hashes, Kind
     from cudadoctor.knowledge import Knowledge, TorchBuild
+    from cudadoctor.model.findings import Dialect
     from cudadoctor.model.machine import Machine
-    from cudadoctor.plan.planner import Dialect
 
 _TOOLS: dict[Kind, Dialect] = {
     "requirements": "pip",
@@ -30,8 +30,7 @@ def verify_file(
     """Whether the packages of a project's file can be had for a new environment of this machine."""
     from cudadoctor.installers.resolver import verify
     from cudadoctor.installers.resolver.verdict import unverified
-    from cudadoctor.plan.remedies.build import remedy_for
-    from cudadoctor.plan.remedies.interpreter import emptied
+    from cudadoctor.plan.remedies.torch import emptied, remedy_for
 
     fresh = emptied(m)
     change = remedy_for(build, fresh, kb).packages

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cudadoctor.installers.resolver.question import without_index
 from cudadoctor.installers.resolver.reading import bare_url, is_source, named_host
 from cudadoctor.installers.resolver.verdict import SWITCHED_OFF, Answer, File
-from cudadoctor.model.specifiers import normal
+from cudadoctor.model.requirements import normal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

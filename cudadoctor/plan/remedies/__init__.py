@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cudadoctor.model.findings import Remedy
-    from cudadoctor.plan.remedies.build import (
-        install_companion,
-        install_torch,
-        jetson_torch,
-        reinstall_torch,
-    )
     from cudadoctor.plan.remedies.compat import forward_compat
     from cudadoctor.plan.remedies.container import container_option, grant_gpu
     from cudadoctor.plan.remedies.driver import (
@@ -32,7 +26,6 @@ if TYPE_CHECKING:
         proprietary_modules,
         upgrade_driver,
     )
-    from cudadoctor.plan.remedies.interpreter import install_python
     from cudadoctor.plan.remedies.kernel import (
         load_driver,
         reboot,
@@ -40,7 +33,6 @@ if TYPE_CHECKING:
         reset_gpu,
         wsl_driver,
     )
-    from cudadoctor.plan.remedies.left_out import leave_out
     from cudadoctor.plan.remedies.manual import (
         by_hand,
         device_groups,
@@ -50,16 +42,25 @@ if TYPE_CHECKING:
         unset_variables,
     )
     from cudadoctor.plan.remedies.search_path import off_search_path
+    from cudadoctor.plan.remedies.torch import (
+        install_companion,
+        install_python,
+        install_torch,
+        jetson_torch,
+        leave_out,
+        reinstall_torch,
+    )
 
 _HOMES = {
-    "build": (
+    "torch": (
         "install_companion",
+        "install_python",
         "install_torch",
         "jetson_torch",
+        "leave_out",
         "reinstall_torch",
     ),
     "compat": ("forward_compat",),
-    "left_out": ("leave_out",),
     "manual": (
         "by_hand",
         "device_groups",
@@ -78,7 +79,6 @@ _HOMES = {
         "proprietary_modules",
         "upgrade_driver",
     ),
-    "interpreter": ("install_python",),
     "search_path": ("off_search_path",),
     "kernel": (
         "load_driver",

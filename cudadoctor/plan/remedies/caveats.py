@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cudadoctor.model.requirements import EXTENSIONS
 from cudadoctor.plan.remedies.wheels import collides, kept_by_others
 
 if TYPE_CHECKING:
@@ -11,31 +12,6 @@ if TYPE_CHECKING:
 
     from cudadoctor.knowledge import Knowledge, TorchBuild
     from cudadoctor.model.machine import Distribution, Machine
-
-EXTENSIONS = frozenset(
-    {
-        "apex",
-        "auto-gptq",
-        "bitsandbytes",
-        "causal-conv1d",
-        "deepspeed",
-        "detectron2",
-        "flash-attn",
-        "mamba-ssm",
-        "mmcv",
-        "pyg-lib",
-        "pytorch3d",
-        "torch-cluster",
-        "torch-scatter",
-        "torch-sparse",
-        "torch-spline-conv",
-        "torchao",
-        "transformer-engine",
-        "vllm",
-        "xformers",
-    }
-)
-"""Packages with compiled code against one torch release."""
 
 
 def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...]) -> list[str]:

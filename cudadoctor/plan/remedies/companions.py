@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.model.specifiers import admits
+from cudadoctor.model.requirements import admits
 from cudadoctor.model.versions import version_of
 from cudadoctor.solver.builds import python_of
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cudadoctor.model.findings import PackageChange, Remedy
-from cudadoctor.plan.remedies.caveats import EXTENSIONS
-from cudadoctor.plan.remedies.wheels import COMPANIONS
+from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -97,7 +96,7 @@ def _joined(
     change: PackageChange, other: PackageChange, knowledge: Knowledge, build: TorchBuild | None
 ) -> PackageChange:
     """A change of torch together with another change of the same environment."""
-    from cudadoctor.plan.remedies.build import matching
+    from cudadoctor.plan.remedies.torch import matching
 
     install = {_name(one): one for one in change.install}
     then = {_name(one): one for one in change.then}

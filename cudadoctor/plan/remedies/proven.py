@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from cudadoctor.installers.index import is_foreign
 from cudadoctor.installers.pip import name_of
-from cudadoctor.plan.remedies.build import install_torch, installed_row, installed_variant
+from cudadoctor.plan.remedies.torch import install_torch, installed_row, installed_variant
 from cudadoctor.solver.builds import platform_of, python_of
 from cudadoctor.solver.demand import wall_of
 

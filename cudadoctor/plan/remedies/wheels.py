@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from cudadoctor.model.requirements import TORCH_FAMILY
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cudadoctor.model.machine import Distribution
-
-TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "torchtext")
-COMPANIONS = TORCH_FAMILY[1:]
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")

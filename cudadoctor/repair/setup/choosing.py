@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.plan.remedies.interpreter import emptied
+from cudadoctor.plan.remedies.torch import emptied
 from cudadoctor.solver.builds import best_build, platform_of, python_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import msgspec
 
 from cudadoctor.installers import conda, pip
 from cudadoctor.installers.address import parent, within
-from cudadoctor.plan.remedies.build import remedy_for
+from cudadoctor.plan.remedies.torch import remedy_for
 
 if TYPE_CHECKING:
     from cudadoctor.installers.written import Command

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import Version
 
+from cudadoctor.model.requirements import Asked, admits, cut, marker_holds
 from cudadoctor.model.rule import need
-from cudadoctor.model.specifiers import Asked, admits, cut, marker_holds
 from cudadoctor.solver.builds import platform_of
 
 if TYPE_CHECKING:

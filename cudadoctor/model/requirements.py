@@ -1,5 +1,6 @@
-"""Requirements of distributions, judged without loading a grammar where their form is usual.
+"""Names and requirements of distributions.
 
+Requirements are judged without loading a grammar where their form is usual:
 `packaging.requirements` costs 10 ms to import, a seventh of a whole `check --fast`. What is not of
 the usual form goes to `packaging`, and a test holds the two against each other.
 """
@@ -12,6 +13,17 @@ from typing import NamedTuple
 from packaging.version import Version
 
 from cudadoctor.model.versions import version_of
+
+TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "torchtext")
+COMPANIONS = TORCH_FAMILY[1:]
+EXTENSIONS = frozenset(
+    """
+    apex auto-gptq bitsandbytes causal-conv1d deepspeed detectron2 flash-attn mamba-ssm mmcv pyg-lib
+    pytorch3d torch-cluster torch-scatter torch-sparse torch-spline-conv torchao transformer-engine
+    vllm xformers
+    """.split()  # noqa: SIM905
+)
+"""Packages with compiled code against one torch release."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _EXTRAS = re.compile(r"\[([^\]]*)\]")

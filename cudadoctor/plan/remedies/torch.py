@@ -8,33 +8,24 @@ from typing import TYPE_CHECKING
 import msgspec
 from packaging.version import Version
 
+from cudadoctor.installers import environment
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.findings import PackageChange, Remedy, Risk
-from cudadoctor.plan.remedies.caveats import EXTENSIONS, caveats, size_of
-from cudadoctor.plan.remedies.wheels import (
-    COMPANIONS,
-    TORCH_FAMILY,
-    colliding,
-    kept_by_others,
-    only_for_torch,
-)
+from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY
+from cudadoctor.plan.remedies.caveats import caveats, size_of
+from cudadoctor.plan.remedies.wheels import colliding, kept_by_others, only_for_torch
 from cudadoctor.solver.builds import best_build, platform_of, python_of
 from cudadoctor.solver.demand import SERVER_BUILDS_FROM_L4T, wall_of
+from cudadoctor.solver.mixed_gpus import named, seen_gpus, variables_for
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from cudadoctor.knowledge import Knowledge, TorchBuild
     from cudadoctor.model.machine import Machine
     from cudadoctor.plan.remedies.companions import Fate
-
-__all__ = [
-    "EXTENSIONS",
-    "install_companion",
-    "install_torch",
-    "jetson_torch",
-    "matching",
-    "reinstall_torch",
-    "remedy_for",
-]
+    from cudadoctor.solver.builds import Choice
+    from cudadoctor.solver.ways_out import WayOut
 
 INDEX = "https://download.pytorch.org/whl"
 
@@ -49,8 +40,6 @@ def install_torch(m: Machine, kb: Knowledge, keep: str | None = None) -> tuple[R
     choice = best_build(m, kb, keep=keep)
     if choice.build is not None:
         return (remedy_for(choice.build, m, kb),)
-    from cudadoctor.plan.remedies.instead import instead
-
     return instead(m, kb, choice.ways_out, keep)
 
 
@@ -260,7 +249,7 @@ def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> str | Non
     wanted = kb.companion_python(name, release)
     if not wanted or len(python.release) < 3:
         return release
-    from cudadoctor.model.specifiers import admits
+    from cudadoctor.model.requirements import admits
 
     return release if admits(wanted, python) else None
 
@@ -371,4 +360,217 @@ def _needs_jetson_wheel(m: Machine) -> bool:
     release = m.platform.l4t
     return bool(m.platform.jetson) and not (
         release is not None and release.major >= SERVER_BUILDS_FROM_L4T
+    )
+
+
+def instead(
+    m: Machine, kb: Knowledge, ways: Iterable[WayOut], keep: str | None = None
+) -> tuple[Remedy, ...]:
+    """A remedy for each way out that is one; each id once, the solver's order kept.
+
+    keep: the wish that the ways out are for.
+    """
+    found: dict[str, Remedy] = {}
+    for way in ways:
+        for remedy in _as_remedies(way, m, kb, keep):
+            named = remedy
+            if remedy.id in found and way.kind == "one-gpu" and way.build is not None:
+                named = msgspec.structs.replace(remedy, id=f"install-torch-{way.build.variant}")
+            found.setdefault(named.id, named)
+    return tuple(found.values())
+
+
+def _as_remedies(way: WayOut, m: Machine, kb: Knowledge, keep: str | None) -> tuple[Remedy, ...]:
+    from cudadoctor.plan.remedies.compat import forward_compat
+    from cudadoctor.plan.remedies.driver import upgrade_driver
+
+    if way.kind == "one-gpu" and wall_of(m) is None:
+        return for_some_gpus(way, m, kb)
+    if way.kind == "driver" and way.branch is not None:
+        newer = upgrade_driver(m, kb, way.branch)
+        return tuple(_noted(one, way) for one in newer)
+    if way.kind == "python":
+        return install_python(m, kb, way.pythons, keep)
+    if way.kind == "compat" and way.build is not None:
+        return tuple(_noted(one, way) for one in forward_compat(m, kb, way.build.cuda))
+    if way.kind == "conda" and way.cuda is not None:
+        return (_from_conda_forge(way, m, kb),)
+    if way.kind == "platform" and m.platform.libc != "musl" and way.build is not None:
+        return install_python(m, kb, way.build.pythons, keep)
+    if way.kind in ("glibc", "platform", "one-gpu"):
+        title = "Run torch on a system that has builds"
+        return (Remedy(id="other-platform", title=title, where="admin", manual=way.text),)
+    return _on_the_cpu(way, m, kb) if way.kind == "cpu" else ()
+
+
+def _on_the_cpu(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+    """What is left where nothing serves the GPU; an installed torch runs on the CPU as it is."""
+    if way.build is None or m.torch.installed is not False:
+        title = "Train without this GPU"
+        return (Remedy(id="other-gpu", title=title, risk=Risk.ENVIRONMENT, manual=way.text),)
+    return (_noted(remedy_for(way.build, m, kb), way),)
+
+
+def _from_conda_forge(way: WayOut, m: Machine, kb: Knowledge) -> Remedy:
+    """An environment of its own, with the build of another publisher."""
+    from cudadoctor.installers.address import manager
+
+    torch = kb.newest_on_conda("conda-forge")
+    conda = manager(m, "mamba", "micromamba", "conda")
+    specs = (f"pytorch-gpu={torch}", f"cuda-version={way.cuda}")
+    argv = (conda or "conda", "create", "-y", "-n", "torch", "-c", "conda-forge", *specs)
+    return Remedy(
+        id="conda-torch",
+        title=f"Make a conda environment with conda-forge's torch {torch} and CUDA {way.cuda}",
+        risk=Risk.ENVIRONMENT,
+        commands=(argv,) if conda else (),
+        manual=None if conda else f"With conda or mamba (Miniforge): {' '.join(argv)}",
+        tool="conda",
+        note=way.text,
+    )
+
+
+def _noted(remedy: Remedy, way: WayOut) -> Remedy:
+    """The remedy with what it makes possible: torch itself is the step after it."""
+    note = " ".join(text for text in (way.text, remedy.note) if text)
+    return msgspec.structs.replace(remedy, note=note)
+
+
+def install_python(
+    m: Machine, kb: Knowledge, versions: Iterable[str], keep: str | None = None
+) -> tuple[Remedy, ...]:
+    """A new environment with the nearest of these Pythons ("3.12"), and torch in it.
+
+    keep: a wish for a release of torch.
+    """
+    wanted = _nearest(m, [Version(one) for one in versions if not one.endswith("t")])
+    if wanted is None:
+        return ()
+    changed = emptied(m, wanted)
+    build = best_build(changed, kb, keep=keep).build
+    change = remedy_for(build, changed, kb).packages if build else None
+    made = environment.new_environment(m, str(wanted), change)
+    return (
+        Remedy(
+            id="install-python",
+            title=f"Make a new environment with Python {wanted}",
+            risk=Risk.ENVIRONMENT,
+            commands=made.commands,
+            manual=made.manual,
+            tool=made.tool,
+            note=made.note,
+        ),
+    )
+
+
+def emptied(m: Machine, python: Version | None = None) -> Machine:
+    """The same machine with an empty environment: no torch, no packages.
+
+    python: its Python where it is another than the examined one, then a common 64-bit one. What
+    the old torch saw of the GPUs stays known.
+    """
+    own = m.python
+    if python is not None:
+        own = msgspec.structs.replace(
+            own, version=python, free_threaded=False, bits=64, implementation="CPython"
+        )
+    torch = type(m.torch)(installed=False, imported=m.torch.imported)
+    return msgspec.structs.replace(m, python=own, torch=torch, packages=())
+
+
+def _nearest(m: Machine, versions: list[Version]) -> Version | None:
+    """The closest to the present Python: the newest below it, else the oldest above it."""
+    present = m.python.version
+    if not versions:
+        return None
+    if present is None:
+        return max(versions)
+    same = Version(f"{present.major}.{present.minor}")
+    below = [one for one in versions if one <= same]
+    return max(below) if below else min(versions)
+
+
+_SCHEDULED = "A job's own list of GPUs is the scheduler's: ask it for GPUs of one kind instead."
+
+
+def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> tuple[Remedy, ...]:
+    """Hide the GPUs of these capabilities from programs; () where none or all of them would go."""
+    gpus = seen_gpus(m, kb)
+    gone = [one for one in gpus if one.capability in hidden]
+    stay = [one for one in gpus if one.capability not in hidden]
+    if not gone or not stay:
+        return ()
+    title = f"Leave out {named(gone)}"
+    if m.container.scheduler or m.container.kind == "kubernetes":
+        return (Remedy(id="hide-gpu", title=title, where="admin", manual=_SCHEDULED),)
+    return (
+        Remedy(
+            id="hide-gpu",
+            title=title,
+            risk=Risk.PROCESS,
+            variables=variables_for(stay, redacted=m.redacted),
+            note="Programs that are started with it see the other GPUs only.",
+        ),
+    )
+
+
+def for_some_gpus(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+    """The build that fits without some of the GPUs, and what hides those."""
+    hiding = leave_out(m, kb, way.hidden)
+    if way.build is None or not hiding:
+        return ()
+    install = remedy_for(way.build, m, kb)
+    gone = hiding[0].title.removeprefix("Leave out ")
+    notes = (f"No one build serves all GPUs here: this leaves out {gone}.", install.note)
+    return (
+        msgspec.structs.replace(
+            install,
+            title=f"{install.title} without {gone}",
+            variables=hiding[0].variables,
+            note=" ".join(note for note in notes if note),
+        ),
+    )
+
+
+_BACKENDS = {"rocm": "ROCm", "xpu": "Intel XPU"}
+_MOST_REASONS = 6
+
+
+def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> tuple[Remedy, ...]:
+    """Alternatives that keep to the wish, the preferred one first."""
+    backend = _BACKENDS.get(m.torch.build or "")
+    if backend is not None and not (choice.build and choice.build.cuda):
+        return (_of_another_maker(wish, backend),)
+    if choice.build is not None:
+        return (remedy_for(choice.build, m, kb),)
+    keeping = [one for one in choice.ways_out if one.kind not in ("release", "cpu", "jetson")]
+    ways = instead(m, kb, keeping, wish)
+    if any(one.id == "install-torch" for one in ways):
+        return ways
+    return (_impossible(wish, choice), *ways)
+
+
+def _impossible(wish: str, choice: Choice) -> Remedy:
+    """Why the wish cannot be, and what would help, as words: another release is nobody's wish."""
+    reasons = [f"{one.variant}: {one.reason}" for one in choice.why_not[:_MOST_REASONS]]
+    more = len(choice.why_not) - len(reasons)
+    reasons += [f"{more} older variants do not fit either."] if more > 0 else []
+    texts = [*choice.why[:1], *reasons, *(one.text for one in choice.ways_out)]
+    return Remedy(
+        id="install-torch",
+        title=f"No build of torch {wish} fits this machine",
+        risk=Risk.ENVIRONMENT,
+        manual=f"Give up the wish for torch {wish}, or change what stands against it. "
+        + " ".join(texts),
+    )
+
+
+def _of_another_maker(wish: str, backend: str) -> Remedy:
+    text = f"This environment has a {backend} build, and the tables hold builds for NVIDIA's GPUs "
+    text += f"and for the CPU only: take torch {wish} from the {backend} index of PyTorch."
+    return Remedy(
+        id="install-torch",
+        title=f"Install the {backend} build of torch {wish}",
+        risk=Risk.ENVIRONMENT,
+        manual=text,
     )
