@@ -16,9 +16,9 @@ import sys
 import threading
 from types import FrameType
 
+from cudadoctor.host import signals
+
 FAILED = 4
-ENDED_BY = 128
-"""Added to the number of the signal: Ctrl-C ends with 130."""
 TIDYING_S = 2.0
 
 
@@ -34,7 +34,8 @@ def main() -> None:
     # Threads that wait for children are heard at once, not after 5 ms of the others' work.
     sys.setswitchinterval(0.0005)
     _fill_closed_streams()
-    _heed_signals()
+    # Children have sessions of their own: whatever ends the doctor must let it end them.
+    signals.take(_interrupt)
     try:
         code = _guarded()
     except KeyboardInterrupt:
@@ -53,15 +54,6 @@ def _fill_closed_streams() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, io.TextIOWrapper(io.BytesIO()))
-
-
-def _heed_signals() -> None:
-    """Children have sessions of their own: whatever ends the doctor must let it end them."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        # One that is ignored (nohup, a job in the background) stays so.
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
@@ -85,7 +77,7 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 
 def _tidy() -> None:
     # Looked up, not imported: the signal may have come in the middle of that import.
-    end = getattr(sys.modules.get("cudadoctor.host.early"), "end", None)
+    end = getattr(sys.modules.get("cudadoctor.host.local"), "close_host", None)
     if end is not None:
         end()
     if os.isatty(2):
@@ -93,15 +85,16 @@ def _tidy() -> None:
 
 
 def _interrupted() -> int:
-    return ENDED_BY + (_HEARD[0] if _HEARD else signal.SIGINT)
+    return signals.ENDED_BY + (_HEARD[0] if _HEARD else signal.SIGINT)
 
 
 def _guarded() -> int:
-    from cudadoctor.host import early
+    from cudadoctor.cli import plain_words
+    from cudadoctor.host import local
 
     _speak_safely()
     try:
-        early.begin(sys.argv[1:])
+        plain_words.begin_look(sys.argv[1:])
         return _run(sys.argv[1:])
     except KeyboardInterrupt:
         return _interrupted()
@@ -121,7 +114,7 @@ def _guarded() -> int:
         )
         return FAILED
     finally:
-        early.end()
+        local.close_host()
 
 
 def _unwritten(error: OSError) -> int:

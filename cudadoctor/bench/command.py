@@ -38,7 +38,7 @@ def run(asked: Asked) -> int:
     """0 where something was measured, 1 where nothing could be, 130 after Ctrl-C (143 TERM)."""
     _refuse(asked)
     from cudadoctor.cli.progress import shown_on_stderr
-    from cudadoctor.host import early
+    from cudadoctor.host import local
     from cudadoctor.probes.examine import Look, NoInterpreter, examine
 
     try:
@@ -51,7 +51,7 @@ def run(asked: Asked) -> int:
         why = "torch is not installed" if python else "there is no Python to examine"
         sys.stderr.write(f"cudadoctor: nothing can be measured: {why} ({python})\n")
         return 1
-    host = early.host()
+    host = local.this_host()
     stable = Stable(python, host.quiet(host.env, host.place), host.place)
     try:
         with _interruptible(stable):

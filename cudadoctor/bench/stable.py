@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from cudadoctor.bench.inside.boot import BOOT
-from cudadoctor.host.children import aside, kill
+from cudadoctor.host.children import kill, start_thread
 
 INSIDE = Path(__file__).parent / "inside"
 KILLED_S = 5.0
@@ -188,7 +188,7 @@ class _Child:
             self.error = f"{stable.python}: {error.strerror or error}"
             self._mail.put((self, None))
             return
-        begun = (aside(self._read), aside(self._listen))
+        begun = (start_thread(self._read), start_thread(self._listen))
         self._readers = [one for one in begun if one is not None]
         if len(self._readers) < 2:
             self.error = "the system allows no more threads"

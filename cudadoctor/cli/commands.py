@@ -130,20 +130,20 @@ def facts(asked: Asked) -> int:
 def record(folder: str, asked: Asked) -> int:
     """Write the raw answers of this machine into a folder, redacted unless --full."""
     from cudadoctor.cli.progress import SHORTER, shown_on_stderr
-    from cudadoctor.host import early, recording, replay
+    from cudadoctor.host import local, recording, replay
     from cudadoctor.probes import examine
 
     refuse_contradictions(asked)
     try:
         recording.prepare(folder)
-        host = recording.RecordingHost(early.host())
+        host = recording.RecordingHost(local.this_host())
         with shown_on_stderr(SHORTER) as progress:
             machine = examine.examine_host(host, _look(asked), progress)
         number = recording.write(folder, host, _look(asked), machine, full=asked.full)
     except (recording.RecordError, examine.NoInterpreter) as error:
         refuse(str(error))
     finally:
-        early.end()
+        local.close_host()
     redacted = "names, secrets and identifiers are replaced; look through it before you share it"
     hidden = "nothing is redacted: share it only with whom you trust" if asked.full else redacted
     from cudadoctor.render import inert

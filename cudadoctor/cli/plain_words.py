@@ -6,6 +6,7 @@ the real command line; a test holds the two against each other.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,3 +36,28 @@ def options_of(argv: Sequence[str]) -> dict[str, Any] | None:
         else:
             return None
     return options
+
+
+def begin_look(argv: Sequence[str]) -> None:
+    """The head start: the first child starts before the command line is parsed.
+
+    The look at the interpreter that these words will most likely examine takes the longest of all,
+    so it runs while the rest of the doctor is still being imported. `LocalHost.inside` takes over
+    the child that was begun here. What is guessed wrong costs a child that nobody listens to.
+    """
+    if argv[:1] not in [[command] for command in ("check", "fix", "facts", "smoke")]:
+        return
+    if any(word.startswith(("--from", "--help", "-h")) for word in argv):
+        return
+    from cudadoctor.host.local import this_host
+    from cudadoctor.probes import target
+
+    words = iter(argv)
+    named = (
+        word.partition("=")[2] or (next(words, None) if word == "--python" else "")
+        for word in words
+        if word.partition("=")[0] == "--python"
+    )
+    host = this_host()
+    with contextlib.suppress(target.UsageError):  # said in its turn
+        host.begin("look.py", target.choose(host, next(named, None)).executable)

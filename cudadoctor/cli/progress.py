@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from cudadoctor.host.children import aside
+from cudadoctor.host.children import start_thread
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -93,7 +93,7 @@ def shown_on_stderr(hint: str = "") -> Iterator[Progress]:
     hint: how to wait for less, said after ten seconds.
     """
     waiting = _Waiting(hint)
-    teller = aside(waiting.tell)
+    teller = start_thread(waiting.tell)
     try:
         yield waiting.note
     finally:

@@ -1,9 +1,11 @@
-"""Reading a child process to its end, to its deadline or to a flood, and never longer.
+"""Child processes: the one way to start, read, limit and kill a program.
 
-The other half of host.py, which starts them.
+Most callers want `LocalHost.run` of host.local: it starts a program, reads it to its end, its
+deadline or a flood, and says what came of it (`Ran`). Who needs more takes the parts: `start`
+starts one in a session of its own, `wait` waits until it ends or the caller has had enough, `send`
+and `kill` reach the whole session. `environment` keeps the user's folder out of what a child runs:
+a pip.py, a torch.py or a nvidia-smi that lies there is read, named and never executed.
 """
-
-from __future__ import annotations
 
 import contextlib
 import math
@@ -12,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO
 
 import msgspec
@@ -23,9 +25,8 @@ POLL_S = 0.25
 NO_MORE = "EAGAIN"
 """How a system says that this user may start no more."""
 
-
 OnLine = Callable[[str], "float | None"]
-"""Told every line as it comes; gives back how long the next may take, None for no such limit."""
+"""Called with every line as it comes; returns how long the next one may take, None for any time."""
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,14 +57,85 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
         return -self.code if self.code is not None and self.code < 0 else None
 
 
-def aside(job: Callable[[], object]) -> threading.Thread | None:
-    """A job in a thread of its own; None where the system allows no more, and nothing was begun."""
+def start_thread(job: Callable[[], object]) -> threading.Thread | None:
+    """Start a job in a thread of its own; None if the system allows no more threads."""
     thread = threading.Thread(target=job, daemon=True)
     try:
         thread.start()
     except RuntimeError:
         return None
     return thread
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str,
+    stdin: int | None = None,
+    stdout: int | IO[bytes] = subprocess.PIPE,
+    stderr: int | IO[bytes] = subprocess.PIPE,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a program without a shell, in a session of its own. Raises OSError or ValueError.
+
+    env: all of it; `environment` makes one. cwd: a folder that is not the user's. stdin: at its end
+    unless it is subprocess.PIPE.
+    """
+    # In a bare chroot there is no /dev/null.
+    nothing = subprocess.DEVNULL if os.path.exists(os.devnull) else subprocess.PIPE
+    child = subprocess.Popen(
+        argv,
+        stdin=nothing if stdin is None else stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+        pass_fds=pass_fds,
+    )
+    if stdin is None and child.stdin is not None:
+        child.stdin.close()
+    return child
+
+
+def wait(
+    child: subprocess.Popen[bytes], stopped: Callable[[], bool], poll_s: float = POLL_S
+) -> int | None:
+    """Wait for the end of a child; None as soon as `stopped` says so. It is not killed here."""
+    while not stopped():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(poll_s)
+    return child.poll()
+
+
+def send(child: subprocess.Popen[bytes], name: str) -> None:
+    """Send a signal to the child's whole session; where there are no sessions, kill the child."""
+    with contextlib.suppress(OSError):
+        if hasattr(os, "killpg"):
+            os.killpg(child.pid, getattr(signal, name))
+        else:
+            child.kill()
+
+
+def kill(
+    child: subprocess.Popen[bytes], *asked: str, patience_s: float = 0.0, grace_s: float = GRACE_S
+) -> None:
+    """Kill the child's session, and hardly wait for it: stuck in the driver it cannot be killed.
+
+    asked: signals sent before, each with so much patience, for a child that tidies up.
+    """
+    for name in asked:
+        send(child, name)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(patience_s)
+            return
+    send(child, "SIGKILL")
+    try:
+        child.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        # Python would warn of it and wait at exit; it is abandoned on purpose.
+        child.returncode = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1
 
 
 class _Pipe(threading.Thread):
@@ -81,24 +153,20 @@ class _Pipe(threading.Thread):
         self._number = os.dup(pipe.fileno())
         pipe.close()
         self._parts: list[bytes] = []
-        self._untold = b""
         self._on_line = on_line
         self.start()
 
     def run(self) -> None:
+        rest = b""
         with contextlib.suppress(OSError, ValueError):
             while self.size <= MOST_BYTES and (part := os.read(self._number, 1 << 16)):
                 self._parts.append(part)
                 self.size += len(part)
                 self.heard = time.monotonic()
                 if self._on_line is not None:
-                    self._tell(part)
-
-    def _tell(self, part: bytes) -> None:
-        *lines, self._untold = (self._untold + part).split(b"\n")
-        for line in lines:
-            if self._on_line is not None:
-                self.limit_s = self._on_line(line.decode("utf-8", "replace"))
+                    *lines, rest = (rest + part).split(b"\n")
+                    for line in lines:
+                        self.limit_s = self._on_line(line.decode("utf-8", "replace"))
 
     @property
     def due(self) -> float:
@@ -121,7 +189,7 @@ def collected(
     stdin: str | None,
     on_line: OnLine | None = None,
 ) -> Ran:
-    """Read both pipes until they close, a deadline passes or a flood comes."""
+    """Read both pipes until they close, a deadline passes or a flood comes; kill what goes on."""
     deadline = started + timeout_s
     assert child.stdout is not None
     assert child.stderr is not None
@@ -130,27 +198,35 @@ def collected(
     except RuntimeError:  # at the limit of processes: a thread counts as one
         kill(child)
         return Ran(why=f"{NO_MORE}: no thread to read its answer")
-    _feed(child, stdin)
+    if stdin is not None and child.stdin is not None:
+        with contextlib.suppress(OSError):  # it ended without reading: its exit status says more
+            child.stdin.write(stdin.encode())
+            child.stdin.close()
     in_time = _finished(child, (out, err), deadline)
-    flooded = out.size + err.size > MOST_BYTES
-    code = _ended(child, min(deadline, out.due)) if in_time and not flooded else None
-    silent_s = time.monotonic() - out.heard
-    limit_s = timeout_s if out.limit_s is None or deadline < out.due else out.limit_s
+    why: str | None = None
+    code: int | None = None
+    silent_s: float | None = None
+    if out.size + err.size > MOST_BYTES:
+        why = f"more than {MOST_BYTES >> 20} MiB of output"
+    else:
+        # Some close their pipes and go on past the deadline.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if in_time:
+                code = child.wait(max(0.0, min(deadline, out.due) - time.monotonic()))
+        if code is None:
+            limit_s = timeout_s if out.limit_s is None or deadline < out.due else out.limit_s
+            why = f"no answer within {limit_s:g} s"
+            silent_s = time.monotonic() - out.heard
     if code is None:
         kill(child)
-    why = None
-    if flooded:
-        why = f"more than {MOST_BYTES >> 20} MiB of output"
-    elif code is None:
-        why = f"no answer within {limit_s:g} s"
     ran = Ran(
         code=code,
         stdout=out.text,
         stderr=err.text,
         why=why,
-        timed_out=code is None and not flooded,
+        timed_out=silent_s is not None,
         seconds=time.monotonic() - started,
-        silent_s=silent_s if code is None and not flooded else None,
+        silent_s=silent_s,
     )
     out.close()
     err.close()
@@ -161,10 +237,10 @@ def _finished(child: subprocess.Popen[bytes], pipes: tuple[_Pipe, _Pipe], deadli
     """Whether all was read that will come or that we take; False if a deadline passed."""
     for pipe in pipes:
         while pipe.is_alive():
-            left = min(deadline, *(one.due for one in pipes)) - time.monotonic()
+            left = min(deadline, *(pipe.due for pipe in pipes)) - time.monotonic()
             if left <= 0:
                 return False
-            if any(one.size > MOST_BYTES for one in pipes):
+            if any(pipe.size > MOST_BYTES for pipe in pipes):
                 return True
             before = pipe.size
             pipe.join(min(left, POLL_S))
@@ -174,34 +250,76 @@ def _finished(child: subprocess.Popen[bytes], pipes: tuple[_Pipe, _Pipe], deadli
     return True
 
 
-def _feed(child: subprocess.Popen[bytes], stdin: str | None) -> None:
-    if stdin is None or child.stdin is None:
-        return
-    # One that ended without reading: its exit status says more.
-    with contextlib.suppress(OSError):
-        child.stdin.write(stdin.encode())
-        child.stdin.close()
+# --- where a child starts, and what its environment leads to ------------------------------------
+
+OWN = "CUDADOCTOR_OWN_"
+"""Before the variables that tell look.py what the user's own programs are started with."""
+_FILES = (
+    *("PIP_CONFIG_FILE", "PIP_CONSTRAINT", "PIP_FIND_LINKS", "PIP_CERT", "PIP_CLIENT_CERT"),
+    *("UV_CONFIG_FILE", "UV_CONSTRAINT", "UV_FIND_LINKS", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"),
+)
+"""Settings that may name a file beside the user, which a child elsewhere would not find."""
+_SYSTEM = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"})
+"""Folders of programs that stay on PATH for somebody who stands in them."""
 
 
-def _ended(child: subprocess.Popen[bytes], deadline: float) -> int | None:
-    """The exit status, None where it closed its pipes and goes on past the deadline."""
+def working_folder() -> str:
+    """The current folder, "" if it was deleted."""
     try:
-        return child.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child's session. Hardly waited for: stuck in the driver it cannot be killed."""
-    try:
-        if hasattr(os, "killpg"):
-            os.killpg(child.pid, signal.SIGKILL)
-        else:
-            child.kill()
+        return os.getcwd()
     except OSError:
-        pass
-    try:
-        child.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        # Python would warn of it and wait at exit; it is abandoned on purpose.
-        child.returncode = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1
+        return ""
+
+
+def neutral_folder() -> str:
+    """Where a child starts if there is no folder of our own: the root holds nobody's programs."""
+    return os.path.abspath(os.sep) if os.name == "posix" else os.path.dirname(os.__file__)
+
+
+def path_folders(path: str, *, windows: bool = os.name == "nt") -> tuple[str, ...]:
+    """The folders of a PATH without those that lead to the working folder: "", ".", bin."""
+    if windows:
+        from ntpath import isabs
+    else:
+        from posixpath import isabs
+    found = tuple(folder for folder in path.split(";" if windows else ":") if isabs(folder))
+    user = working_folder()
+    if not user or {user, os.path.realpath(user)} & _SYSTEM:
+        return found
+    return folders_outside(found, user)
+
+
+def folders_outside(folders: Iterable[str], user: str) -> tuple[str, ...]:
+    """The folders that are not the user's, behind all links; all of them if that is not known."""
+    real = os.path.realpath(user) if user else None
+    return tuple(folder for folder in folders if real is None or os.path.realpath(folder) != real)
+
+
+def examined_environment(env: Mapping[str, str], cwd: str) -> dict[str, str]:
+    """The same for a child that looks at what the user's own programs would find."""
+    own = {name: env[name] for name in ("PYTHONPATH", "PYTHONSAFEPATH") if env.get(name)}
+    own["PWD"] = working_folder()
+    named = {OWN + name: value for name, value in own.items()}
+    return environment(env, cwd) | named | {"PYTHONSAFEPATH": "1"}
+
+
+def environment(env: Mapping[str, str], cwd: str) -> dict[str, str]:
+    """The environment of a child that starts in `cwd`, without what leads into the user's folder.
+
+    What is the user's own and lies elsewhere stays: it is part of what is examined. PYTHONSAFEPATH
+    is not for package managers: many a setup.py imports what lies beside it.
+    """
+    user = working_folder()
+    changed = {name: value for name, value in env.items() if not name.startswith(OWN)}
+    changed["PATH"] = os.pathsep.join(path_folders(env.get("PATH") or os.defpath))
+    if "PYTHONPATH" in env:
+        own = path_folders(env["PYTHONPATH"])
+        changed["PYTHONPATH"] = os.pathsep.join(folders_outside(own, user))
+    if not os.path.isabs(env.get("PYTHONHOME") or os.sep):
+        del changed["PYTHONHOME"]
+    if "PWD" in env:
+        changed["PWD"] = cwd
+    for name in _FILES:
+        if (value := env.get(name)) and not os.path.isabs(value) and os.path.exists(value):
+            changed[name] = os.path.join(user, value)
+    return changed

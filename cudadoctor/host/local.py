@@ -1,12 +1,14 @@
 """The only door to the outside: read a file, list a folder, run a program with a deadline.
 
 Nothing here raises for a sick machine: every answer says what was there, or why it is not known.
+`this_host` is the one door of this process, with a temporary folder that `close_host` removes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -16,22 +18,8 @@ from typing import Protocol
 
 import msgspec
 
-from cudadoctor.host import apart
-from cudadoctor.host.children import OnLine, Ran, aside, collected, kill
-
-__all__ = [
-    "INSIDE",
-    "Answer",
-    "Host",
-    "Listing",
-    "LocalHost",
-    "OnLine",
-    "Ran",
-    "Space",
-    "Stat",
-    "absolute",
-    "aside",
-]
+from cudadoctor.host import children
+from cudadoctor.host.children import OnLine, Ran
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INSIDE = os.path.join(_PACKAGE, "probes", "inside")
@@ -196,7 +184,7 @@ class LocalHost:
         """Where children start: nothing of the user's lies there."""
         if self.scratch and os.path.isdir(self.scratch):
             return self.scratch
-        return apart.nowhere()
+        return children.neutral_folder()
 
     @property
     def uid(self) -> int | None:
@@ -262,7 +250,7 @@ class LocalHost:
     def which(self, name: str) -> str | None:
         # shutil brings every archive format with it (3 ms), and on Windows the current folder.
         endings = os.environ.get("PATHEXT", "").split(";") if sys.platform == "win32" else ()
-        for folder in apart.folders(self.env.get("PATH") or os.defpath):
+        for folder in children.path_folders(self.env.get("PATH") or os.defpath):
             for ending in ("", *endings):
                 path = os.path.join(folder, name + ending)
                 with contextlib.suppress(ValueError):  # a null byte in PATH
@@ -297,17 +285,17 @@ class LocalHost:
             return Ran(why="stopped")
         started = time.monotonic()
         plain = env is None and cwd is None and stdin is None
-        child = self._begun.pop(argv, None) if plain else None
+        process = self._begun.pop(argv, None) if plain else None
         try:
-            child = child or self._started(argv, env, cwd, piped=stdin is not None)
+            process = process or self._started(argv, env, cwd, piped=stdin is not None)
         except (OSError, ValueError) as error:
             if isinstance(error, FileNotFoundError) and error.filename in (None, argv[0]):
                 return Ran(missing=True)
             return Ran(why=_words(error))
         try:
-            return collected(child, started, timeout_s, stdin, on_line)
+            return children.collected(process, started, timeout_s, stdin, on_line)
         finally:
-            self._children.discard(child)
+            self._children.discard(process)
 
     def begin(self, script: str, python: str) -> None:
         """Start a script of probes/inside already, for an `inside` with the same words later on."""
@@ -319,21 +307,12 @@ class LocalHost:
         self, argv: tuple[str, ...], env: Mapping[str, str] | None, cwd: str | None, *, piped: bool
     ) -> subprocess.Popen[bytes]:
         cwd = cwd or self.place
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE if piped else _nothing(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.quiet(self.env if env is None else env, cwd),
-            cwd=cwd,
-            start_new_session=True,
-        )
-        if not piped and child.stdin is not None:
-            child.stdin.close()
-        self._children.add(child)
+        quiet = self.quiet(self.env if env is None else env, cwd)
+        process = children.start(argv, env=quiet, cwd=cwd, stdin=subprocess.PIPE if piped else None)
+        self._children.add(process)
         if self._closed:  # closed while it was being started
-            kill(child)
-        return child
+            children.kill(process)
+        return process
 
     def inside(
         self,
@@ -357,7 +336,7 @@ class LocalHost:
 
     def quiet(self, env: Mapping[str, str], cwd: str) -> dict[str, str]:
         """The environment with every cache in the scratch folder: a check writes nothing."""
-        changed = apart.examined(env, cwd)
+        changed = children.examined_environment(env, cwd)
         changed["PYTHONDONTWRITEBYTECODE"] = "1"
         if self.scratch:
             for name in _CACHES:
@@ -367,8 +346,8 @@ class LocalHost:
     def close(self) -> None:
         """End every child that still runs, without waiting for it."""
         self._closed = True
-        for child in tuple(self._children):
-            kill(child)
+        for process in tuple(self._children):
+            children.kill(process)
 
 
 _CACHES = (
@@ -379,11 +358,6 @@ _CACHES = (
     "PIP_CACHE_DIR",
     "MPLCONFIGDIR",
 )
-
-
-def _nothing() -> int:
-    """A standard input that is at its end: in a bare chroot there is no /dev/null."""
-    return subprocess.DEVNULL if os.path.exists(os.devnull) else subprocess.PIPE
 
 
 def _first(handle: int, limit: int) -> bytes:
@@ -408,3 +382,122 @@ def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         return f"{errno.errorcode.get(error.errno, error.errno)}: {os.strerror(error.errno)}"
     return f"{type(error).__name__}: {error}"
+
+
+# --- the one host of this process, with its temporary folder ------------------------------------
+
+_OPEN: list[LocalHost] = []
+_LOCKS: list[int] = []
+"""Handles on our folder: while one is open, no other start takes it for a dead run's."""
+_OURS = "cudadoctor-"
+MOST_NAMES = 1024
+
+
+def this_host() -> LocalHost:
+    """The one door of this process, with a temporary folder that `close_host` removes."""
+    if not _OPEN:
+        _OPEN.append(LocalHost(_folder()))
+        if scratch := _OPEN[0].scratch:
+            sweep(os.path.dirname(scratch))
+    return _OPEN[0]
+
+
+def close_host() -> None:
+    """End every child that still runs, and remove what they wrote."""
+    while _OPEN:
+        host = _OPEN.pop()
+        host.close()
+        if host.scratch:
+            _remove(host.scratch)
+    while _LOCKS:
+        os.close(_LOCKS.pop())
+
+
+def _folder() -> str | None:
+    """A folder of our own, unreadable to others; None where no place for one can be written to."""
+    for parent in (os.environ.get("TMPDIR"), "/tmp", os.environ.get("TEMP"), os.curdir):
+        try:
+            if parent:
+                # Of a working folder that is gone not even the name can be had.
+                return _made(os.path.abspath(parent))
+        except OSError:
+            continue
+    return None
+
+
+def _made(parent: str) -> str:
+    """A new folder that we hold; another name if another start has swept it before that."""
+    for last in (False, False, True):
+        path = os.path.join(parent, f"{_OURS}{os.urandom(8).hex()}")
+        os.mkdir(path, 0o700)
+        if (lock := _held(path)) is not None:
+            _LOCKS.append(lock)
+            break
+        if last or os.name != "posix":
+            break  # a file system without locks: nobody sweeps there either
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+    return path
+
+
+def sweep(parent: str) -> None:
+    """Remove the folders of runs that were killed: ours by name and owner, held by nobody."""
+    if os.name != "posix":  # there is no lock that ends with its process
+        return
+    try:
+        with os.scandir(parent) as entries:
+            for entry in itertools.islice(entries, MOST_NAMES):
+                digits = entry.name[len(_OURS) :] if entry.name.startswith(_OURS) else ""
+                if len(digits) == 16 and not digits.strip("0123456789abcdef"):
+                    _sweep(entry.path)
+    except OSError:
+        return
+
+
+def _sweep(path: str) -> None:
+    lock = _held(path)
+    if lock is None:
+        return
+    try:
+        if os.fstat(lock).st_uid == os.geteuid():
+            _remove(path)
+    finally:
+        os.close(lock)
+
+
+def _held(path: str) -> int | None:
+    """A lock on a real folder that ends with its holder; None if another has it, or nobody can."""
+    if os.name != "posix":
+        return None
+    import fcntl
+
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _remove(path: str) -> None:
+    try:
+        os.rmdir(path)
+    except OSError:
+        import shutil
+
+        if not _is_mounted_below(path):
+            with contextlib.suppress(RecursionError):  # a tree as deep as Python's own stack
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_mounted_below(path: str) -> bool:
+    """Whether another file system, or another part of this one, begins inside: it is not ours."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+            return any(f" {os.path.realpath(path)}/" in line for line in mounts)
+    except OSError:
+        return False

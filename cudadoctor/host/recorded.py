@@ -16,7 +16,8 @@ from typing import Any, Optional, TypedDict
 
 import msgspec
 
-from cudadoctor.host.local import Answer, Listing, Ran, Space, Stat
+from cudadoctor.host.children import Ran
+from cudadoctor.host.local import Answer, Listing, Space, Stat
 from cudadoctor.smoke.inside.boot import BOOT
 
 ABOUT = "recording.json"

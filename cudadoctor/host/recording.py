@@ -12,7 +12,8 @@ import msgspec
 
 from cudadoctor import __version__
 from cudadoctor.host import recorded
-from cudadoctor.host.local import Answer, Host, Listing, LocalHost, OnLine, Ran, Space, Stat
+from cudadoctor.host.children import OnLine, Ran
+from cudadoctor.host.local import Answer, Host, Listing, LocalHost, Space, Stat
 from cudadoctor.host.recorded import Question, ToldStat
 from cudadoctor.model.machine import Machine
 from cudadoctor.privacy.conceal import Concealer

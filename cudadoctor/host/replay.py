@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from cudadoctor.host import recorded
-from cudadoctor.host.local import Answer, Listing, OnLine, Ran, Space, Stat
+from cudadoctor.host.children import OnLine, Ran
+from cudadoctor.host.local import Answer, Listing, Space, Stat
 from cudadoctor.host.recorded import Question
 from cudadoctor.model.machine import Machine
 from cudadoctor.probes.examine import Look, NoInterpreter, examine_host

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cudadoctor.host.local import Host, aside
+from cudadoctor.host.children import start_thread
+from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Gap, Libcuda, Nvml, Smi, is_start
 from cudadoctor.probes import Looked
 from cudadoctor.probes.kernel import read_kernel
@@ -32,7 +33,7 @@ class _Task:
     def __init__(self, probe: Callable[[], Looked]) -> None:
         self.answer: Looked | None = None
         self._probe = probe
-        self._thread = aside(self._run)
+        self._thread = start_thread(self._run)
         if self._thread is None:
             self._run()  # one after the other, where no thread may be started
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from cudadoctor.cli.progress import Progress
-from cudadoctor.host import apart, early
-from cudadoctor.host.children import aside
+from cudadoctor.host import children, local
+from cudadoctor.host.children import start_thread
 from cudadoctor.host.local import Host, absolute
 from cudadoctor.model.machine import Gap, Library, Machine
 from cudadoctor.probes import Looked
@@ -48,11 +48,11 @@ def examine(
     look: Look, progress: Progress, meanwhile: Callable[[], None] = lambda: None
 ) -> Machine:
     """Look at this machine. Raises NoInterpreter where --python names no Python."""
-    host = early.host()
+    host = local.this_host()
     try:
         return examine_host(host, look, progress, meanwhile=meanwhile)
     finally:
-        early.end()
+        local.close_host()
 
 
 def examine_host(
@@ -107,7 +107,7 @@ def _beside(job: Callable[[], None]) -> threading.Thread | None:
 
     Until it waits for a child it computes, and two threads that compute only hinder each other.
     """
-    thread = aside(job)
+    thread = start_thread(job)
     if thread is None:
         job()  # one after the other, where no thread may be started
     else:
@@ -259,7 +259,7 @@ def _of_here(host: Host, looked: Looked, before: Machine) -> Looked | None:
     named = {absolute(host, one) for one in path.split(os.pathsep)} if path else set()
     if "No module named 'torch'" not in error or entry not in {users, *named}:
         return None
-    if entry in apart.elsewhere(path, users):
+    if entry in children.folders_outside(children.path_folders(path), users):
         return None
     why = f"torch lies in {entry}, and nothing of the current folder is run: start cudadoctor"
     why += f" in another folder, with PYTHONPATH={entry}"

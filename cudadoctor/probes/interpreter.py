@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 from packaging.version import Version
 
-from cudadoctor.host.local import Host, Ran
+from cudadoctor.host.children import Ran
+from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Gap
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.indexes import read_index

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from cudadoctor.host import apart
+from cudadoctor.host import children
 from cudadoctor.host.local import Host, absolute
 
 _EXEC_LINE = re.compile(r"""^'''exec' (?:"([^"]+)"|(\S+)) """, re.MULTILINE)
@@ -125,7 +125,7 @@ def _number(name: str) -> tuple[int, ...]:
 
 def _beyond(host: Host, name: str, shims: str) -> str | None:
     """The program of that name on PATH outside the shims, and outside any plugin's."""
-    for folder in apart.folders(host.env.get("PATH", "")):
+    for folder in children.path_folders(host.env.get("PATH", "")):
         path = os.path.join(folder, name)
         if folder.rstrip("/") != shims.rstrip("/"):
             stat = host.stat(path)

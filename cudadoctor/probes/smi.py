@@ -7,7 +7,8 @@ import time
 
 import msgspec
 
-from cudadoctor.host.local import Host, Ran
+from cudadoctor.host.children import Ran
+from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Gpu, Smi
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.smi_place import find_smi

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from cudadoctor.host.local import Host, OnLine, Ran
+from cudadoctor.host.children import OnLine, Ran
+from cudadoctor.host.local import Host
 from cudadoctor.model.machine import is_start
 
 SLOW = "without persistence mode many GPUs can need 30 s"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from cudadoctor.host import apart
+from cudadoctor.host import children
 from cudadoctor.host.local import Host, absolute
 from cudadoctor.probes.shims import behind_shim
 
@@ -57,7 +57,7 @@ def choose(host: Host, python: str | None = None, own: str = sys.executable) -> 
     for by, folder in _active(host):
         found = in_folder(host, folder)
         # A variable that names no whole path names a folder of the current one, whichever that is.
-        whole = apart.folders(host.env.get(by, ""), windows=host.system == "Windows")
+        whole = children.path_folders(host.env.get(by, ""), windows=host.system == "Windows")
         why = distrusted(host, folder, found) if found and not whole else None
         if found and why is None:
             return Chosen(executable=found, by=by, passed_over=tuple(passed_over))
@@ -105,7 +105,7 @@ def in_folder(host: Host, folder: str) -> str | None:
 def on_path_all(host: Host, names: tuple[str, ...] = ("python3", "python")) -> Iterator[str]:
     """Every program of these names on PATH, pyenv's shims resolved, the first name first."""
     for name in names:
-        for folder in apart.folders(host.env.get("PATH", "")):
+        for folder in children.path_folders(host.env.get("PATH", "")):
             path = os.path.join(folder, name + (".exe" if host.system == "Windows" else ""))
             stat = host.stat(path)
             # Windows offers its shop under these names: files without content.
@@ -124,7 +124,7 @@ def _active(host: Host) -> Iterator[tuple[str, str]]:
 def _beside_on_path(host: Host) -> list[str]:
     """A Python of the current folder that a PATH with "." or an empty entry would find."""
     path = host.env.get("PATH", "")
-    if not path or len(apart.folders(path)) == len(path.split(os.pathsep)):
+    if not path or len(children.path_folders(path)) == len(path.split(os.pathsep)):
         return []
     found = absolute(host, "python3")
     if not host.stat(found).exists or host.stat(found).is_dir:

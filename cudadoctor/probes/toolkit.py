@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from packaging.version import Version
 
-from cudadoctor.host import apart
+from cudadoctor.host import children
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Distribution, Toolkit
 from cudadoctor.model.versions import version_of
@@ -218,7 +218,7 @@ def _existing(host: Host, path: str) -> str | None:
 def _programs(env: Mapping[str, str], host: Host) -> Iterator[str]:
     """Every nvcc on PATH, in its order; only what may be executed counts."""
     windows = host.system == "Windows"
-    folders = apart.folders(env.get("PATH", ""), windows=windows)
+    folders = children.path_folders(env.get("PATH", ""), windows=windows)
     for folder in dict.fromkeys(folders[:4096]):
         path = f"{folder.rstrip('/')}/{'nvcc.exe' if windows else 'nvcc'}"
         found = host.stat(path)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from cudadoctor.host import apart
+from cudadoctor.host import children
 from cudadoctor.privacy.telltale import bare
 
 SILENCE_S = 1800.0
@@ -74,7 +74,7 @@ class Command:
                 stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=apart.environment(env, cwd),
+                env=children.environment(env, cwd),
                 cwd=cwd,
                 start_new_session=waits,
             )

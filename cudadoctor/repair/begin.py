@@ -97,7 +97,7 @@ def dry_run(
     Returns why it cannot be had (None: it can, or nobody could tell), and what will be downloaded.
     """
     from cudadoctor import knowledge
-    from cudadoctor.host import early
+    from cudadoctor.host import local
     from cudadoctor.installers.resolver import verify
 
     downloads: list[room.Download] = []
@@ -112,7 +112,7 @@ def dry_run(
                 say(f"{found.why}; going on, since all can be brought back")
             downloads.append(download_of(found, step.packages, installed(machine)))
     finally:
-        early.end()
+        local.close_host()
     return None, _summed(downloads)
 
 

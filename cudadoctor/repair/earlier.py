@@ -95,11 +95,11 @@ def _meant(python: str | None) -> str:
 
 
 def _chosen(python: str | None) -> str:
-    from cudadoctor.host import early
+    from cudadoctor.host import local
     from cudadoctor.probes import target
 
     try:
-        return target.choose(early.host(), python).executable
+        return target.choose(local.this_host(), python).executable
     except target.UsageError as error:
         refuse(str(error))
 

@@ -151,16 +151,16 @@ def elsewhere_by_configuration(
 ) -> str | None:
     """Why pip would change something else: its configuration file says so, which no variable can
     take back."""
-    from cudadoctor.host import apart, early
+    from cudadoctor.host import children, local
 
-    cwd = early.host().place
+    cwd = local.this_host().place
     for argv in dict.fromkeys(argv[:3] for task in tasks for argv in task.commands):
         if argv[1:] != ("-m", "pip"):
             continue
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             ran = subprocess.run(
                 (*argv, "config", "list"),
-                env=apart.environment(environment(env, {}), cwd),
+                env=children.environment(environment(env, {}), cwd),
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.host.local import Ran
+from cudadoctor.host.children import Ran
 from cudadoctor.model.machine import Imported, Smoke, Stage
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked, Notes

@@ -14,7 +14,8 @@ from recorded_host import NOTHING, RecordedHost, lines
 from standin_fixtures import HostWith
 
 from cudadoctor import pipeline as checkup
-from cudadoctor.host.local import Ran, Stat
+from cudadoctor.host.children import Ran
+from cudadoctor.host.local import Stat
 from cudadoctor.probes.examine import Look, examine_host
 from cudadoctor.render import json_v1
 

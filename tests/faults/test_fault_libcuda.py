@@ -13,7 +13,7 @@ import pytest
 from recorded_host import RecordedHost, cut_short, lines
 from standin_fixtures import HostWith, StandIns
 
-from cudadoctor.host.local import Ran
+from cudadoctor.host.children import Ran
 from cudadoctor.model.machine import Libcuda, gap_of
 from cudadoctor.probes import Looked
 from cudadoctor.probes.assembled import assembled

@@ -16,7 +16,8 @@ from cudadoctor import knowledge
 from cudadoctor.cli import usage as wrong_use
 from cudadoctor.cli.options import Asked
 from cudadoctor.host import replay
-from cudadoctor.host.local import Ran, Stat
+from cudadoctor.host.children import Ran
+from cudadoctor.host.local import Stat
 from cudadoctor.locale import language
 from cudadoctor.model import factfile, requirements
 from cudadoctor.model.machine import Identity, Index, Machine

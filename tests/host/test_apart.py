@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cudadoctor.host import apart, early
+from cudadoctor.host import children, local
 from cudadoctor.host.local import LocalHost
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths and locks as on POSIX")
@@ -59,19 +59,21 @@ def test_what_look_is_told_of_the_user_is_not_what_a_child_got(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first = apart.examined({"PYTHONPATH": "src", "PYTHONSAFEPATH": ""}, "/")
-    assert first[f"{apart.OWN}PYTHONPATH"] == "src"
-    assert first[f"{apart.OWN}PWD"] == str(tmp_path)
-    assert f"{apart.OWN}PYTHONSAFEPATH" not in first
+    first = children.examined_environment({"PYTHONPATH": "src", "PYTHONSAFEPATH": ""}, "/")
+    assert first[f"{children.OWN}PYTHONPATH"] == "src"
+    assert first[f"{children.OWN}PWD"] == str(tmp_path)
+    assert f"{children.OWN}PYTHONSAFEPATH" not in first
     # One doctor inside of another is not told what the other one was.
-    second = apart.examined({f"{apart.OWN}PYTHONPATH": "older", "PATH": "/bin"}, "/")
-    assert f"{apart.OWN}PYTHONPATH" not in second
+    second = children.examined_environment(
+        {f"{children.OWN}PYTHONPATH": "older", "PATH": "/bin"}, "/"
+    )
+    assert f"{children.OWN}PYTHONPATH" not in second
 
 
 def test_a_windows_path_keeps_its_absolute_folders() -> None:
     absolute = (r"C:\Windows", r"\\server\share", "D:/tools")
     path = ";".join(("", ".", "bin", "C:bin", *absolute))
-    assert apart.folders(path, windows=True) == absolute
+    assert children.path_folders(path, windows=True) == absolute
 
 
 # --- folders of runs that were killed -------------------------------------------------------------
@@ -88,7 +90,7 @@ def left(folder: Path, name: str = NAME) -> Path:
 
 def test_what_a_killed_run_left_is_swept(tmp_path: Path) -> None:
     path = left(tmp_path)
-    early.sweep(str(tmp_path))
+    local.sweep(str(tmp_path))
     assert not path.exists()
 
 
@@ -106,7 +108,7 @@ def test_what_a_killed_run_left_is_swept(tmp_path: Path) -> None:
 )
 def test_what_has_another_name_stays(tmp_path: Path, name: str) -> None:
     path = left(tmp_path, name)
-    early.sweep(str(tmp_path))
+    local.sweep(str(tmp_path))
     assert path.exists()
 
 
@@ -117,7 +119,7 @@ def test_a_link_and_a_file_and_what_a_link_leads_to_stay(tmp_path: Path) -> None
     (tmp_path / "tmp" / NAME.replace("0", "1")).write_text("")
     inner = left(tmp_path / "tmp", NAME.replace("0", "2"))
     (inner / "link").symlink_to(kept)
-    early.sweep(str(tmp_path / "tmp"))
+    local.sweep(str(tmp_path / "tmp"))
     assert (kept / "cache" / "file").exists()
     assert sorted(one.name[11] for one in (tmp_path / "tmp").iterdir()) == ["0", "1"]
 
@@ -125,25 +127,25 @@ def test_a_link_and_a_file_and_what_a_link_leads_to_stay(tmp_path: Path) -> None
 def test_the_folder_of_another_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = left(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
-    early.sweep(str(tmp_path))
+    local.sweep(str(tmp_path))
     assert path.exists()
 
 
 def test_the_folder_of_a_run_that_lives_stays_until_it_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "from cudadoctor.host import early; early.host(); print(1, flush=True); input()"
+    code = "from cudadoctor.host import local; local.this_host(); print(1, flush=True); input()"
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     argv = [sys.executable, "-c", code]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
         (folder,) = tmp_path.iterdir()
-        early.sweep(str(tmp_path))
+        local.sweep(str(tmp_path))
         assert folder.exists()
         child.kill()
         child.wait()
-    early.sweep(str(tmp_path))
+    local.sweep(str(tmp_path))
     assert not folder.exists()
 
 
@@ -157,4 +159,4 @@ def test_a_start_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_folder_that_cannot_be_listed_is_left_alone(tmp_path: Path) -> None:
-    early.sweep(str(tmp_path / "gone"))
+    local.sweep(str(tmp_path / "gone"))

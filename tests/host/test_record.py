@@ -19,7 +19,8 @@ from standin_fixtures import HostWith, StandIns
 
 from cudadoctor import knowledge
 from cudadoctor.host import recorded, recording, replay
-from cudadoctor.host.local import Answer, Host, Ran, Space, Stat
+from cudadoctor.host.children import Ran
+from cudadoctor.host.local import Answer, Host, Space, Stat
 from cudadoctor.model.findings import Diagnosis
 from cudadoctor.model.machine import Gpu, Identity, Machine
 from cudadoctor.privacy.conceal import Concealer

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from resolver_fixtures import clean  # noqa: F401
 
-from cudadoctor.host import early
+from cudadoctor.host import local
 
 
 @pytest.fixture(autouse=True)
 def ended() -> Iterator[None]:
     """The scratch folder goes with the test."""
     yield
-    early.end()
+    local.close_host()

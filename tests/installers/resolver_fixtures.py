@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cudadoctor.host import early
+from cudadoctor.host import local
 from cudadoctor.installers import resolver
 from cudadoctor.installers.resolver import Verdict, asking
 from cudadoctor.installers.resolver.asking import Clock, Setting, Tool
@@ -37,7 +37,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def setting(m: Machine, *, limit_s: float = LONG_S, here: bool = False) -> Setting:
-    return Setting(early.host(), m, Clock(limit_s), here)
+    return Setting(local.this_host(), m, Clock(limit_s), here)
 
 
 def tool_of(kind: str, at: Setting) -> Tool:

@@ -13,7 +13,7 @@ from index_fixtures import Shelf, Wheel, served
 from resolver_fixtures import machine, setting, wanted
 
 from cudadoctor import knowledge
-from cudadoctor.host import early
+from cudadoctor.host import local
 from cudadoctor.installers.resolver import asking, verify
 from cudadoctor.model.findings import PackageChange
 
@@ -132,6 +132,6 @@ def test_the_pip_that_python_brings_along_can_be_asked() -> None:
     bundled = [place for _, place in asking.pips(None) if place]
     if not bundled:
         pytest.skip("this Python brings no pip along")
-    found = asking.pip_of(early.host(), sys.executable, bundled[0], at.clock)
+    found = asking.pip_of(local.this_host(), sys.executable, bundled[0], at.clock)
     assert found is not None
     assert found.name.startswith("pip ")

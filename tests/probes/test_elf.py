@@ -34,10 +34,13 @@ def by_pyelftools(path: Path) -> tuple[str | None, tuple[str, ...], str | None, 
         tags = list(dynamic.iter_tags())
     last = {t.entry.d_tag: t for t in tags}
 
-    def text(tag: str, attribute: str) -> str | None:
-        return str(getattr(last[tag], attribute)) if tag in last else None
+    def value(tag: object, attribute: str) -> str:
+        return str(getattr(tag, attribute))
 
-    needed = tuple(t.needed for t in tags if t.entry.d_tag == "DT_NEEDED")
+    def text(tag: str, attribute: str) -> str | None:
+        return value(last[tag], attribute) if tag in last else None
+
+    needed = tuple(value(t, "needed") for t in tags if t.entry.d_tag == "DT_NEEDED")
     soname, rpath = text("DT_SONAME", "soname"), text("DT_RPATH", "rpath")
     return soname, needed, rpath, text("DT_RUNPATH", "runpath")
 

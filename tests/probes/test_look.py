@@ -11,7 +11,7 @@ from typing import Any
 import interpreter_fixtures as envs
 import pytest
 
-from cudadoctor.host.apart import OWN
+from cudadoctor.host.children import OWN
 from cudadoctor.host.local import INSIDE
 from cudadoctor.probes.told import parse
 

@@ -12,7 +12,8 @@ from packaging.version import Version
 from recorded_host import RecordedHost, cut_short, lines
 from standin_fixtures import HostWith, StandIns
 
-from cudadoctor.host.local import Answer, Ran, Stat
+from cudadoctor.host.children import Ran
+from cudadoctor.host.local import Answer, Stat
 from cudadoctor.model.machine import Nvml, Smi
 from cudadoctor.probes import Looked
 from cudadoctor.probes.driver import FAST, FULL, read_driver

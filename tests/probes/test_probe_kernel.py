@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from recorded_host import RecordedHost, cut_short, lines
 
-from cudadoctor.host.local import Answer, LocalHost, Ran, Stat
+from cudadoctor.host.children import Ran
+from cudadoctor.host.local import Answer, LocalHost, Stat
 from cudadoctor.model.machine import Fabric, ModuleFile, Node, SystemPackage, Xid
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.probes import Looked, Notes

@@ -9,7 +9,7 @@ from packaging.version import Version
 from recorded_host import RecordedHost, cut_short
 from standin_fixtures import HostWith, StandIns
 
-from cudadoctor.host.local import Ran
+from cudadoctor.host.children import Ran
 from cudadoctor.host.recording import RecordingHost
 from cudadoctor.model.machine import Gpu, Libcuda, Nvml
 from cudadoctor.model.versions import DriverVersion

@@ -6,7 +6,8 @@ import pytest
 from packaging.version import Version
 from recorded_host import RecordedHost, cut_short
 
-from cudadoctor.host.local import Ran, Stat
+from cudadoctor.host.children import Ran
+from cudadoctor.host.local import Stat
 from cudadoctor.model.machine import Smi
 from cudadoctor.probes import Looked, driver
 from cudadoctor.probes.smi import read_smi

@@ -13,7 +13,7 @@ import pytest
 from packaging.version import Version
 
 import cudadoctor.smoke
-from cudadoctor.host.local import Ran
+from cudadoctor.host.children import Ran
 from cudadoctor.model.machine import Gpu, GpuProcess, Imported, Smoke
 from cudadoctor.smoke.inside import wire
 from cudadoctor.smoke.inside.choosing import choose

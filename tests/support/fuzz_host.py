@@ -12,7 +12,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 
-from cudadoctor.host.local import Answer, Listing, OnLine, Ran, Space, Stat
+from cudadoctor.host.children import OnLine, Ran
+from cudadoctor.host.local import Answer, Listing, Space, Stat
 
 CUT = b"\x1d"
 _VARIABLES = (

@@ -24,7 +24,7 @@ from cudadoctor import knowledge, smoke
 from cudadoctor.cli import embedded, plain_words
 from cudadoctor.cli import usage as wrong_use
 from cudadoctor.host import replay
-from cudadoctor.host.local import Ran
+from cudadoctor.host.children import Ran
 from cudadoctor.installers import index as dialect_index
 from cudadoctor.installers import pip as dialect_pip
 from cudadoctor.locale import language

@@ -20,7 +20,8 @@ from recorded_host import NOTHING, RecordedHost, cut_short, lines
 from standin_fixtures import StandIns
 
 from cudadoctor import knowledge
-from cudadoctor.host.local import Answer, Listing, LocalHost, OnLine, Ran, Space, Stat
+from cudadoctor.host.children import OnLine, Ran
+from cudadoctor.host.local import Answer, Listing, LocalHost, Space, Stat
 from cudadoctor.model.findings import Diagnosis
 from cudadoctor.model.machine import Machine
 from cudadoctor.probes.examine import Look, examine_host

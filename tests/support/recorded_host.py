@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 
-from cudadoctor.host.local import Answer, Listing, OnLine, Ran, Space, Stat
+from cudadoctor.host.children import OnLine, Ran
+from cudadoctor.host.local import Answer, Listing, Space, Stat
 
 Said = Ran | str | Sequence[Mapping[str, object]] | Callable[..., Ran]
 """How a program answers: in full; with its stdout; with JSON lines; or by its arguments."""

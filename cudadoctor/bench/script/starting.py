@@ -21,7 +21,7 @@ from types import FrameType
 
 import msgspec
 
-from cudadoctor.host import apart
+from cudadoctor.host import children
 from cudadoctor.probes.nvml import module_folder
 
 SAMPLER = Path(__file__).parent / "inside" / "sampler.py"
@@ -84,7 +84,7 @@ class Sampler:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            cwd=apart.nowhere(),
+            cwd=children.neutral_folder(),
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -49,12 +49,12 @@ def verify(
     Takes at most limit_s seconds. Never raises for an index or a resolver that fails.
     """
     from cudadoctor import installers as dialects
-    from cudadoctor.host import early
+    from cudadoctor.host import local
     from cudadoctor.installers.resolver.asking import Clock, Setting
 
     if limit_s <= 0:
         return unverified("no time is left to ask")
-    at = Setting(early.host(), m, Clock(limit_s), here)
+    at = Setting(local.this_host(), m, Clock(limit_s), here)
     dialect = wish or dialects.dialect_of(m)
     if dialect in ("conda", "pixi") and not _takes_wheels(m, kb, change, dialect):
         from cudadoctor.installers.resolver import channels

@@ -49,7 +49,7 @@ def digests(
     Searched as the file is: torch's own index beside the default one. Files without a digest make
     the verdict None: pip takes digests for all packages or for none.
     """
-    from cudadoctor.host import early
+    from cudadoctor.host import local
     from cudadoctor.installers.files.stack import stack_for
     from cudadoctor.installers.resolver import by_wheels
     from cudadoctor.installers.resolver.asking import Clock, Setting
@@ -64,7 +64,7 @@ def digests(
         sources=Sources(extra=(stack.index,) if stack.index else ()),
         settings=None if m.redacted else m.python.index,
     )
-    found = by_wheels(Setting(early.host(), m, Clock(limit_s), here), asked)
+    found = by_wheels(Setting(local.this_host(), m, Clock(limit_s), here), asked)
     if found.resolves and (bare := [one.name for one in found.files if not one.sha256]):
         reason = f"the index names no digest for {', '.join(bare)}"
         return msgspec.structs.replace(unverified(reason, found.tool), unreached="index"), {}

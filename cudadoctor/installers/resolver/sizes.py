@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.host.children import aside
+from cudadoctor.host.children import start_thread
 
 if TYPE_CHECKING:
     from cudadoctor.installers.resolver.verdict import File
@@ -53,7 +53,7 @@ def _worker(wanted: SimpleQueue[str], found: dict[str, int], end: float) -> thre
             if size is not None:
                 found[url] = size
 
-    return aside(work)
+    return start_thread(work)
 
 
 def size_of(url: str, timeout_s: float) -> int | None:

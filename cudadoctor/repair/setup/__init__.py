@@ -66,12 +66,12 @@ def _place(folder: str) -> Place:
 def _known(asked: Asked, tables: Knowledge) -> Known:
     """The machine, its tools, and more of its Pythons where its own does not serve."""
     from cudadoctor.cli.progress import shown_on_stderr
-    from cudadoctor.host import early
+    from cudadoctor.host import local
     from cudadoctor.repair.setup import choosing, pythons
 
     machine = _machine(asked, tables)
     try:
-        tools = pythons.tools(early.host())
+        tools = pythons.tools(local.this_host())
         tool = asked.manager if asked.manager != "docker" else None
         if tool is not None and tool != "pip" and getattr(tools, tool) is None:
             names = "conda, mamba or micromamba" if tool == "conda" else tool
@@ -87,9 +87,9 @@ def _known(asked: Asked, tables: Knowledge) -> Known:
             return known
         with shown_on_stderr() as progress:
             progress("the Pythons of this machine", True)
-            return msgspec.structs.replace(known, others=pythons.found(early.host()))
+            return msgspec.structs.replace(known, others=pythons.found(local.this_host()))
     finally:
-        early.end()
+        local.close_host()
 
 
 def _machine(asked: Asked, tables: Knowledge) -> Machine:

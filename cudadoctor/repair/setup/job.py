@@ -58,7 +58,7 @@ def _asked(
 ) -> tuple[bool | None, str, tuple[int | None, ...]]:
     """What the resolver says: an answer, its words, and the sizes of the files in bytes."""
     from cudadoctor.cli.progress import shown_on_stderr
-    from cudadoctor.host import early
+    from cudadoctor.host import local
     from cudadoctor.installers.resolver import verify
 
     try:
@@ -67,7 +67,7 @@ def _asked(
             here = chosen.base is not None
             found = verify(made.change, chosen.machine, kb, here=here, wish=chosen.tool)
     finally:
-        early.end()
+        local.close_host()
     return found.resolves, found.why, tuple(one.size_bytes for one in found.files)
 
 

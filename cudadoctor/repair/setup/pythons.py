@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from cudadoctor.host import apart
+from cudadoctor.host import children
 from cudadoctor.host.local import Host
 from cudadoctor.model.versions import version_of
 from cudadoctor.repair.setup.choosing import Base, Tools
@@ -64,7 +64,7 @@ def _places(host: Host) -> Iterator[tuple[str, str]]:
     windows = host.system == "Windows"
     if windows:
         yield from ((path, "py") for path in _launched(host))
-    for folder in (*apart.folders(host.env.get("PATH", "")), "/usr/bin", "/usr/local/bin"):
+    for folder in (*children.path_folders(host.env.get("PATH", "")), "/usr/bin", "/usr/local/bin"):
         # A shim answers for whatever is set where it is called: behind it are pyenv's own folders.
         if folder.rstrip("/\\").endswith("shims"):
             continue

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import IO
 
 from cudadoctor.cli.progress import Progress
-from cudadoctor.host import apart, early
+from cudadoctor.host import children, local
 from cudadoctor.privacy.telltale import bare
 from cudadoctor.render import inert
 from cudadoctor.repair.setup.making import Ended, Workplace
@@ -113,7 +113,7 @@ class Runner:
         handle, place = self.workplace.lock, self.workplace
         scratch = str(place.scratch) if place.scratch.is_dir() else None
         # Never in the folder that the user stands in: a venv.py may lie there.
-        cwd = scratch or early.host().place
+        cwd = scratch or local.this_host().place
         # The lock stays held while this child lives, also where the doctor is killed.
         inherited = (handle,) if handle is not None and sys.platform != "win32" else ()
         return subprocess.Popen(
@@ -121,7 +121,7 @@ class Runner:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=apart.environment(clean(os.environ, scratch), cwd),
+            env=children.environment(clean(os.environ, scratch), cwd),
             cwd=cwd,
             start_new_session=True,
             pass_fds=inherited,
