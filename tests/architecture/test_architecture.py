@@ -114,50 +114,47 @@ def test_the_core_names_only_modules_that_exist() -> None:
     assert not {*CORE, *SHELL, *SHELL_PACKAGES, *DIRECTION, *UPWARD} - MODULES.keys()
 
 
-@pytest.mark.parametrize("name", sorted(name for name in MODULES if within(name, *CORE)))
-def test_the_core_touches_no_world(name: str) -> None:
-    allowed = {one for place, some in MAY.items() if within(name, place) for one in some}
-    assert not MODULES[name].foreign & WORLD - allowed
+def allowed(name: str) -> set[str]:
+    return {module for place, modules in MAY.items() if within(name, place) for module in modules}
 
 
-@pytest.mark.parametrize("name", sorted(name for name in MODULES if within(name, *CORE)))
-def test_the_core_imports_nothing_that_looks(name: str) -> None:
-    assert not [one for one in ours(MODULES[name].all) if within(one, *UPWARD)]
+def test_the_core_touches_no_world_and_imports_nothing_that_looks() -> None:
+    for name, module in MODULES.items():
+        if within(name, *CORE):
+            assert not module.foreign & WORLD - allowed(name), name
+            assert not [other for other in ours(module.all) if within(other, *UPWARD)], name
 
 
 @pytest.mark.parametrize("place", sorted(DIRECTION))
 def test_imports_go_one_way(place: str) -> None:
     for name, module in MODULES.items():
         if within(name, place) and not is_inside(name):
-            strange = [one for one in ours(module.all) if not within(one, *DIRECTION[place])]
+            strange = [other for other in ours(module.all) if not within(other, *DIRECTION[place])]
             assert not strange, name
 
 
-@pytest.mark.parametrize("module", outside(), ids=lambda one: one.name)
-def test_only_the_shell_touches_the_world(module: Module) -> None:
-    if module.name in SHELL or within(module.name, *SHELL_PACKAGES):
-        return
-    allowed = {one for place, some in MAY.items() if within(module.name, place) for one in some}
-    assert not module.foreign & WORLD - allowed
+def test_only_the_shell_touches_the_world() -> None:
+    for module in outside():
+        if module.name not in SHELL and not within(module.name, *SHELL_PACKAGES):
+            assert not module.foreign & WORLD - allowed(module.name), module.name
 
 
-@pytest.mark.parametrize("module", outside(), ids=lambda one: one.name)
-def test_only_the_shell_opens_files(module: Module) -> None:
-    """language.py and the tables read what is part of the package."""
-    if module.name in {*SHELL, "knowledge.tables", "locale.language"}:
-        return
-    if within(module.name, "knowledge", *SHELL_PACKAGES):
-        return
-    calls = (node for node in ast.walk(tree(module.path)) if isinstance(node, ast.Call))
-    assert "open" not in {call.func.id for call in calls if isinstance(call.func, ast.Name)}
-    assert "pathlib" not in module.foreign
+def test_only_the_shell_opens_files() -> None:
+    """locale.language and the tables read what is part of the package."""
+    for module in outside():
+        if module.name in {*SHELL, "locale.language"}:
+            continue
+        if within(module.name, "knowledge", *SHELL_PACKAGES):
+            continue
+        calls = (node for node in ast.walk(tree(module.path)) if isinstance(node, ast.Call))
+        assert "open" not in {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+        assert "pathlib" not in module.foreign, module.name
 
 
-@pytest.mark.parametrize(
-    "module", [one for one in outside() if within(one.name, "probes")], ids=lambda one: one.name
-)
-def test_a_probe_takes_only_the_grammar_of_paths_from_os(module: Module) -> None:
-    assert used_of_os(tree(module.path)) <= PURE_OF_OS
+def test_a_probe_takes_only_the_grammar_of_paths_from_os() -> None:
+    for module in outside():
+        if within(module.name, "probes"):
+            assert used_of_os(tree(module.path)) <= PURE_OF_OS, module.name
 
 
 def tree(path: Path) -> ast.Module:
@@ -181,9 +178,9 @@ OWN = (
 FOREIGN = [one for one in SCRIPTS if one.name not in OWN]
 
 
-@pytest.mark.parametrize("module", FOREIGN, ids=lambda one: one.name)
-def test_a_script_for_other_interpreters_is_python_3_6(module: Module) -> None:
-    ast.parse(module.path.read_text(encoding="utf-8"), feature_version=(3, 6))
+def test_a_script_for_other_interpreters_is_python_3_6() -> None:
+    for module in FOREIGN:
+        ast.parse(module.path.read_text(encoding="utf-8"), feature_version=(3, 6))
 
 
 def test_the_oldest_interpreter_compiles_every_script() -> None:
@@ -196,18 +193,18 @@ def test_the_oldest_interpreter_compiles_every_script() -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("module", SCRIPTS, ids=lambda one: one.name)
-def test_a_script_for_other_interpreters_needs_no_package(module: Module) -> None:
+def test_a_script_for_other_interpreters_needs_no_package() -> None:
     """The standard library alone; what trains imports torch too, and its own folder."""
-    package = module.name.partition(".")[0]
-    more = {"torch", "numpy"} if package in ("smoke", "bench") else set[str]()
-    more |= {"pynvml"} if module.name in {*OWN, "bench.inside.looking"} else set()
-    assert not module.foreign - sys.stdlib_module_names - more
-    trains = package in ("smoke", "bench")
-    assert all(trains and within(one, f"{package}.inside") for one in ours(module.all))
+    for module in SCRIPTS:
+        package = module.name.partition(".")[0]
+        trains = package in ("smoke", "bench")
+        more = {"torch", "numpy"} if trains else set[str]()
+        more |= {"pynvml"} if module.name in {*OWN, "bench.inside.looking"} else set()
+        assert not module.foreign - sys.stdlib_module_names - more, module.name
+        assert all(trains and within(other, f"{package}.inside") for other in ours(module.all))
 
 
-# --- sizes and names ------------------------------------------------------------------------
+# --- names ------------------------------------------------------------------------
 
 
 def python_files() -> list[Path]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-import pytest
-
 from cudadoctor.knowledge import load
-from cudadoctor.knowledge.symptoms import SymptomRow, symptoms
+from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.machine import Machine
 from cudadoctor.reports.document import document
@@ -18,95 +16,88 @@ from cudadoctor.rules.pasted.reported import VERDICT
 
 TABLE = symptoms()
 EMPTY = Machine(look="report", symptoms=())
-PRINTED_BY_NOBODY = re.compile(r"[A-Z]")
 HARMLESS = {"not-environment", "torch-bug"}
 UNBOUNDED = re.compile(r"(?<!\\)(?:\)|\]|\.|\\[swdSWD])[*+]")
 """A repetition without an end, of a group, a class or a dot."""
 
 
-def ids(row: SymptomRow) -> str:
-    return row.key
+MEANINGS = [(row, means.cause, means.when) for row in TABLE.rows for means in row.means]
+CONDITIONS = {condition for *_, conditions in MEANINGS for condition in conditions}
 
 
 def keys_in(text: str) -> set[str]:
-    return {one.key for one in symptoms_of(document(text), TABLE)}
+    return {symptom.key for symptom in symptoms_of(document(text), TABLE)}
 
 
 def test_no_two_rows_have_one_key() -> None:
     assert [key for key, times in Counter(row.key for row in TABLE.rows).items() if times > 1] == []
 
 
-@pytest.mark.parametrize("row", TABLE.rows, ids=ids)
-def test_a_row_finds_its_example_and_not_its_neighbour(row: SymptomRow) -> None:
-    assert row.key in keys_in(row.example)
-    assert row.near is None or row.key not in keys_in(row.near)
+def test_a_row_finds_its_example_and_not_its_neighbour() -> None:
+    deaf = [row.key for row in TABLE.rows if row.key not in keys_in(row.example)]
+    greedy = [row.key for row in TABLE.rows if row.near and row.key in keys_in(row.near)]
+    assert (deaf, greedy) == ([], [])
 
 
-@pytest.mark.parametrize("row", TABLE.rows, ids=ids)
-def test_the_words_of_a_row_can_be_found(row: SymptomRow) -> None:
-    for word in (*row.words, *row.also):
-        assert word == " ".join(word.lower().split()) or word.strip() != word
-        assert not PRINTED_BY_NOBODY.search(word)
+def test_the_words_of_a_row_can_be_found() -> None:
+    """A text is searched in lower case, with single spaces between its words."""
+    lost = [
+        (row.key, word)
+        for row in TABLE.rows
+        for word in (*row.words, *row.also)
+        if re.search("[A-Z]", word)
+        or (word.strip() == word and word != " ".join(word.lower().split()))
+    ]
+    assert lost == []
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE.rows if row.pattern], ids=ids)
-def test_a_pattern_is_bounded(row: SymptomRow) -> None:
-    assert row.pattern is not None
-    re.compile(row.pattern, re.IGNORECASE)
-    assert not UNBOUNDED.search(row.pattern), "write {0,200} in place of * and +"
+def test_a_pattern_is_bounded() -> None:
+    """Write {0,200} in place of * and +."""
+    patterns = {row.key: row.pattern for row in TABLE.rows if row.pattern}
+    assert all(re.compile(pattern, re.IGNORECASE) for pattern in patterns.values())
+    assert [key for key, pattern in patterns.items() if UNBOUNDED.search(pattern)] == []
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE.rows if row.means], ids=ids)
-def test_a_meaning_names_a_cause_that_has_its_words(row: SymptomRow) -> None:
-    for one in row.means:
-        assert one.cause in CATALOGUE
-        assert one.cause in TABLE.causes
+def test_a_meaning_names_a_cause_that_has_its_words() -> None:
+    causes = set(CATALOGUE) & TABLE.causes.keys()
+    assert [(row.key, cause) for row, cause, _ in MEANINGS if cause not in causes] == []
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE.rows if row.means], ids=ids)
-def test_the_conditions_of_a_meaning_exist(row: SymptomRow) -> None:
-    for one in row.means:
-        for condition in one.when:
+def test_the_conditions_of_a_meaning_exist() -> None:
+    for row, _, conditions in MEANINGS:
+        for condition in conditions:
             holds(condition, EMPTY, load())  # a KeyError names what nobody defined
-            if "seen:" in condition:
-                assert condition.partition("seen:")[2] in TABLE.by_key
+            seen = condition.partition("seen:")[2]
+            assert not seen or seen in TABLE.by_key, row.key
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE.rows if row.means], ids=ids)
-def test_a_text_alone_is_never_certain(row: SymptomRow) -> None:
-    for one in row.means:
-        compared = any(len(condition.split()) >= 3 for condition in one.when)
-        assert one.confidence != "certain" or compared
+def test_a_text_alone_is_never_certain() -> None:
+    certain = [
+        row.key
+        for row in TABLE.rows
+        for meaning in row.means
+        if meaning.confidence == "certain"
+        and not any(len(condition.split()) >= 3 for condition in meaning.when)
+    ]
+    assert certain == []
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE.rows if row.means], ids=ids)
-def test_only_the_last_meaning_may_be_without_conditions(row: SymptomRow) -> None:
-    assert all(one.when for one in row.means[:-1]), "what stands behind it is never reached"
+def test_only_the_last_meaning_may_be_without_conditions() -> None:
+    """What stands behind one without conditions is never reached."""
+    hiding = [row.key for row in TABLE.rows if not all(one.when for one in row.means[:-1])]
+    assert hiding == []
 
 
-@pytest.mark.parametrize("cause", sorted(TABLE.causes))
-def test_a_cause_of_the_table_can_be_meant(cause: str) -> None:
-    assert cause in CATALOGUE
-    assert cause in TABLE.meaning
-    assert (TABLE.causes[cause].severity == "info") == (cause in HARMLESS)
+def test_a_cause_of_the_table_can_be_meant() -> None:
+    assert TABLE.causes.keys() <= set(CATALOGUE) & TABLE.meaning.keys()
+    harmless = {cause for cause, row in TABLE.causes.items() if row.severity == "info"}
+    assert harmless == HARMLESS
 
 
 def test_every_circumstance_is_asked_for() -> None:
-    asked = {
-        condition.removeprefix("not ")
-        for row in TABLE.rows
-        for one in row.means
-        for condition in one.when
-    }
-    assert not [name for name in CIRCUMSTANCES if name not in asked]
+    assert set(CIRCUMSTANCES) <= {condition.removeprefix("not ") for condition in CONDITIONS}
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE.rows if not row.means], ids=ids)
-def test_every_row_without_a_meaning_is_asked_for(row: SymptomRow) -> None:
-    asked = {
-        condition.partition("seen:")[2]
-        for other in TABLE.rows
-        for one in other.means
-        for condition in one.when
-    }
-    assert row.key in asked or row.key == VERDICT
+def test_every_row_without_a_meaning_is_asked_for() -> None:
+    asked = {condition.partition("seen:")[2] for condition in CONDITIONS} | {VERDICT}
+    assert [row.key for row in TABLE.rows if not row.means and row.key not in asked] == []
