@@ -34,53 +34,49 @@ DRIVER = re.compile(
 SHARED = re.compile(r"nvidia-smi|modprobe|systemctl|reboot|apt-get|dnf|usermod")
 
 
-@pytest.mark.parametrize(("name", "m"), ALL, ids=[name for name, _ in ALL])
-def test_no_remedy_ever_says_what_must_never_be_recommended(name: str, m: Machine) -> None:
-    for function, found in every_remedy(m):
-        for remedy in found:
-            text = words_of(remedy)
-            if remedy.packages is not None:
-                written = dialects.write(m, KB, remedy.packages)
-                text += "\n" + "\n".join(" ".join(argv) for argv in written.commands)
-            for pattern, why in NEVER:
-                assert not re.search(pattern, text), f"{function}: {why}: {text}"
-
-
-@pytest.mark.parametrize(("name", "m"), ALL, ids=[name for name, _ in ALL])
-def test_no_driver_command_goes_into_wsl_a_container_a_jetson_or_a_shared_node(
-    name: str, m: Machine
-) -> None:
-    if side_of(m) not in ("wsl", "container", "jetson", "cluster"):
-        return
-    for function, found in every_remedy(m):
-        for remedy in found:
-            for argv in remedy.commands:
-                line = " ".join(argv)
-                assert not DRIVER.search(line), f"{function}: {line}"
-                if remedy.where == "admin" or m.container.scheduler:
-                    assert not SHARED.search(line), f"{function}: {line}"
-
-
-@pytest.mark.parametrize(("name", "m"), ALL, ids=[name for name, _ in ALL])
-def test_every_remedy_has_what_a_step_needs(name: str, m: Machine) -> None:
+@pytest.mark.parametrize("m", [m for _, m in ALL], ids=[name for name, _ in ALL])
+def test_a_remedy_is_whole_harmless_and_in_its_place(m: Machine) -> None:
+    side = side_of(m)
     for function, found in every_remedy(m):
         ids = [remedy.id for remedy in found]
         assert len(ids) == len(set(ids)), function
         for remedy in found:
-            assert re.fullmatch(r"[a-z0-9][a-z0-9-]*", remedy.id), remedy.id
-            assert remedy.title and not remedy.title.endswith("."), remedy.title
-            assert (
-                remedy.commands
-                or remedy.manual
-                or remedy.edits
-                or remedy.packages
-                or (remedy.variables)
-            ), f"{function} says nothing"
-            assert all(word for argv in remedy.commands for word in argv)
-            assert not any("sudo" in argv for argv in remedy.commands)
-            assert not any(re.search(r"[|;`]|\$\(|&&", " ".join(argv)) for argv in remedy.commands)
-            if remedy.commands and remedy.where == "here" and remedy.risk is Risk.SYSTEM:
-                assert remedy.needs_root, f"{function} changes the system without root"
+            check_that_a_step_can_be_made_of(remedy, function)
+            check_that_it_never_says_what_must_not_be_said(remedy, m, function)
+            if side in ("wsl", "container", "jetson", "cluster"):
+                check_that_no_driver_is_installed(remedy, m, function)
+
+
+def check_that_it_never_says_what_must_not_be_said(
+    remedy: Remedy, m: Machine, function: str
+) -> None:
+    text = words_of(remedy)
+    if remedy.packages is not None:
+        written = dialects.write(m, KB, remedy.packages)
+        text += "\n" + "\n".join(" ".join(argv) for argv in written.commands)
+    for pattern, why in NEVER:
+        assert not re.search(pattern, text), f"{function}: {why}: {text}"
+
+
+def check_that_no_driver_is_installed(remedy: Remedy, m: Machine, function: str) -> None:
+    """Not into WSL, a container, a Jetson or a shared node."""
+    for argv in remedy.commands:
+        line = " ".join(argv)
+        assert not DRIVER.search(line), f"{function}: {line}"
+        if remedy.where == "admin" or m.container.scheduler:
+            assert not SHARED.search(line), f"{function}: {line}"
+
+
+def check_that_a_step_can_be_made_of(remedy: Remedy, function: str) -> None:
+    assert re.fullmatch(r"[a-z0-9][a-z0-9-]*", remedy.id), remedy.id
+    assert remedy.title and not remedy.title.endswith("."), remedy.title
+    says = (remedy.commands, remedy.manual, remedy.edits, remedy.packages, remedy.variables)
+    assert any(says), f"{function} says nothing"
+    assert all(word for argv in remedy.commands for word in argv)
+    assert not any("sudo" in argv for argv in remedy.commands)
+    assert not any(re.search(r"[|;`]|\$\(|&&", " ".join(argv)) for argv in remedy.commands)
+    if remedy.commands and remedy.where == "here" and remedy.risk is Risk.SYSTEM:
+        assert remedy.needs_root, f"{function} changes the system without root"
 
 
 def packages_of(found: tuple[Remedy, ...]) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
