@@ -25,8 +25,8 @@ from second_reading import INDEX, Plain, Reading, Row, numbers
 
 if TYPE_CHECKING:
     from cudadoctor.model.findings import PackageChange, Refusal
+    from cudadoctor.solver.alternatives import WayOut
     from cudadoctor.solver.builds import Choice
-    from cudadoctor.solver.ways_out import WayOut
 
 LAST_AUDIO = "2.11.0"
 """The last torchaudio declares no torch: whoever has it may keep it beside later releases."""

@@ -12,7 +12,6 @@ from cudadoctor.model import factfile
 from cudadoctor.model.findings import Diagnosis, Edit, Finding, Plan, Step, Wishes
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import PLACEHOLDER, Command, Foreign, Word, foreign, ours
-from cudadoctor.plan.planner import plan
 from cudadoctor.privacy.redact import Redactor
 from cudadoctor.render import Report
 from cudadoctor.rules.diagnose import diagnose
@@ -33,7 +32,11 @@ def judge(machine: Machine, wishes: Wishes | None = None, ignore: tuple[str, ...
     tables = knowledge.load()
     machine = foreign(machine) if machine.redacted else machine
     diagnosis = diagnose(machine, tables, ignore=ignore)
-    steps = plan(machine, tables, diagnosis, wishes or Wishes())
+    if not diagnosis.roots and not (wishes and wishes.torch):
+        return Judged(machine=machine, diagnosis=diagnosis, plan=Plan())
+    from cudadoctor.plan.planner import plan  # a healthy machine loads nothing that writes commands
+
+    steps = plan(machine, tables, diagnosis, wishes)
     return Judged(machine=machine, diagnosis=diagnosis, plan=steps)
 
 

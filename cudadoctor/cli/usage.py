@@ -85,7 +85,7 @@ def _refuse_strangers(asked: Asked) -> None:
     for cause in asked.ignore:
         refuse_strange_cause(cause, f"--ignore {cause!r} is no cause")
     if asked.torch is not None:
-        from cudadoctor.solver.wish import wish_of
+        from cudadoctor.solver.constraint import wish_of
 
         if wish_of(asked.torch) is None:
             refuse(

@@ -173,6 +173,15 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[Candidate, ...] = ()
     next_command: Command | None = None
 
+    @property
+    def roots(self) -> tuple[Finding, ...]:
+        """Findings that a plan answers: nothing deeper explains them away."""
+        return tuple(
+            finding
+            for finding in self.findings
+            if not finding.because_of and finding.severity < Severity.INFO
+        )
+
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """A variant of torch that was passed over, and why."""

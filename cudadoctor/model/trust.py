@@ -39,6 +39,11 @@ NOT_TAKEN = (
     "`cudadoctor fix --print` on that machine prints it."
 )
 
+_OWN_INDEX = (
+    "The package index of that machine ({host}) is not taken from a document; if the packages "
+    "must come from there, add it to the command yourself."
+)
+
 Word = NewType("Word", str)
 """A word that a shell may get to see."""
 Command = tuple[Word, ...]
@@ -127,10 +132,15 @@ def _folders(prefix: str, project: str | None) -> tuple[str | None, str | None]:
 
 
 class Exit:
-    """The way out for the commands of one machine."""
+    """The way out for the commands of one machine.
 
-    def __init__(self, machine: Machine, knowledge: Knowledge) -> None:
+    own_host: where it has a package index of its own. own_index: what is said of that index if the
+    machine is a foreign one.
+    """
+
+    def __init__(self, machine: Machine, knowledge: Knowledge, own_host: str | None) -> None:
         self._foreign = isinstance(machine, Foreign)
+        self.own_index = _OWN_INDEX.format(host=own_host) if self._foreign and own_host else None
         self._projects = (
             knowledge.projects | EXTENSIONS | {*TORCH_FAMILY} | _CONDA | _OTHERS
             if self._foreign

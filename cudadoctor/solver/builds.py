@@ -22,9 +22,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
+from packaging.version import Version
 
 from cudadoctor.model.findings import Refusal
-from cudadoctor.solver.build_reasons import Case, why_none, why_this
 from cudadoctor.solver.demand import (
     Demand,
     capabilities_of,
@@ -35,16 +35,15 @@ from cudadoctor.solver.demand import (
     wall_of,
     without_gpus,
 )
-from cudadoctor.solver.refusals import Block, block, on_ptx, served
+from cudadoctor.solver.fit import Block, block, on_ptx, served
+from cudadoctor.solver.reasons import Case, why_none, why_this
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from packaging.version import Version
-
     from cudadoctor.knowledge import Knowledge, TorchBuild
     from cudadoctor.model.machine import Machine
-    from cudadoctor.solver.ways_out import WayOut
+    from cudadoctor.solver.alternatives import WayOut
 
 __all__ = [
     "Choice",
@@ -170,8 +169,7 @@ def _free(case: Case) -> TorchBuild | None:
 
 def _walled(machine: Machine, knowledge: Knowledge, keep: str | None, wall: str) -> Choice:
     """No wheel can be installed at all: the nearest change of the environment that cures it."""
-    from cudadoctor.solver.walls import last_word, past_the_wall
-    from cudadoctor.solver.ways_out import WayOut
+    from cudadoctor.solver.alternatives import WayOut
 
     why = [f"{wall[0].upper()}{wall[1:]}."]
     past = past_the_wall(machine, knowledge)
@@ -189,8 +187,8 @@ def _walled(machine: Machine, knowledge: Knowledge, keep: str | None, wall: str)
 
 def _wished(case: Case, keep: str) -> Choice:
     """The newest build that the wish allows."""
-    from cudadoctor.solver.ways_out import nearest_release
-    from cudadoctor.solver.wish import wished
+    from cudadoctor.solver.alternatives import nearest_release
+    from cudadoctor.solver.constraint import wished
 
     wanted = wished(keep, case.builds)
     free = _free(case)
@@ -254,15 +252,15 @@ def _as_read(build: TorchBuild, machine: Machine) -> TorchBuild:
 
 
 def _chosen(build: TorchBuild, case: Case) -> Choice:
-    from cudadoctor.solver.passed_over import passed_over
+    from cudadoctor.solver.reasons import passed_over
 
     return Choice(build=build, why=tuple(why_this(build, case)), why_not=passed_over(build, case))
 
 
 def _none(case: Case) -> Choice:
     """Why nothing fits: each variant that was asked for, and what would help."""
-    from cudadoctor.solver.passed_over import none_taken
-    from cudadoctor.solver.ways_out import ways_out
+    from cudadoctor.solver.alternatives import ways_out
+    from cudadoctor.solver.reasons import none_taken
 
     return Choice(
         build=None,
@@ -270,3 +268,57 @@ def _none(case: Case) -> Choice:
         why_not=none_taken(case),
         ways_out=ways_out(case, _newest),
     )
+
+
+_ORDINARY = ("CPython", "cpython", None)
+
+
+def past_the_wall(m: Machine, kb: Knowledge) -> tuple[Machine, str] | None:
+    """The same hardware without the wall, and the change in words; None where none is known."""
+    words: list[str] = []
+    if m.platform.libc == "musl":
+        m = _replaced(m, "platform", libc="glibc", glibc=None)
+        words.append("in a container with glibc, such as python:3.12-slim")
+    if platform_of(m) is None:
+        return None
+    python = m.python
+    if python.bits == 32:
+        words.append("with a 64-bit Python")
+        m = _replaced(m, "python", bits=64)
+    if python.implementation not in _ORDINARY:
+        words.append("with CPython")
+        m = _replaced(m, "python", implementation="CPython")
+    if not words:
+        return None
+    if (newest := _newest_python(m, kb)) is not None:
+        # That Python is yet to be installed: any version will do.
+        words[-1] += f" ({newest})" if not words[-1].endswith("slim") else ""
+        m = _replaced(m, "python", version=Version(newest), free_threaded=False)
+    text = " and ".join(words)
+    return m, f"{text[0].upper()}{text[1:]}"
+
+
+def last_word(m: Machine) -> str | None:
+    """What is nearest where no other environment of the same system helps; None for no word."""
+    if m.platform.system is None or m.platform.machine is None or platform_of(m) is not None:
+        return None
+    return (
+        "Nobody publishes one: torch would have to be built from source, and the nearest way is a "
+        "64-bit system on an x86-64 or ARM processor."
+    )
+
+
+def _newest_python(m: Machine, kb: Knowledge) -> str | None:
+    """The Python to take in place of one that no build is made for; None where its own will do."""
+    platform, version = platform_of(m), m.python.version
+    builds = kb.builds_on(platform) if platform else ()
+    known = {name for one in builds for name in one.pythons if not name.endswith("t")}
+    present = f"{version.major}.{version.minor}" if version else None
+    if present in known or not known:
+        return None
+    return max(known, key=Version)
+
+
+def _replaced(m: Machine, part: str, **values: object) -> Machine:
+    changed = msgspec.structs.replace(getattr(m, part), **values)
+    return msgspec.structs.replace(m, **{part: changed})

@@ -14,7 +14,7 @@ from cudadoctor.host.local import LocalHost
 from cudadoctor.model.findings import Severity
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.rule import Found
-from cudadoctor.plan.remedies.search_path import off_search_path
+from cudadoctor.plan.remedies.process import off_search_path
 from cudadoctor.probes.libraries import read_libraries
 from cudadoctor.rules.evidence.signs import has_fabric, uvm_missing
 from cudadoctor.rules.health import gpu_ecc

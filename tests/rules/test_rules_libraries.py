@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from scenario_reader import machine_like
 
-from cudadoctor.model.build_facts import Library
+from cudadoctor.model.machine import Library
 from cudadoctor.rules.evidence.loaded import Foreign, Use, compared, gravity, in_use, is_own
 
 OTHER = "/usr/local/cuda/lib64/libcudart.so.13"

@@ -74,8 +74,8 @@ def test_without_the_boundary_the_payloads_would_act(monkeypatch: pytest.MonkeyP
     from cudadoctor.render import script as scripts
 
     class Open(Exit):
-        def __init__(self, machine: Machine, knowledge: Any) -> None:
-            super().__init__(acting(machine), knowledge)
+        def __init__(self, machine: Machine, knowledge: Any, own_host: str | None) -> None:
+            super().__init__(acting(machine), knowledge, own_host)
 
     monkeypatch.setattr("cudadoctor.model.trust.acting", lambda machine: machine)
     monkeypatch.setattr(scripts, "acting", lambda machine: machine)

@@ -23,8 +23,8 @@ from cudadoctor.model.machine import (
     Torch,
 )
 from cudadoctor.model.versions import DriverVersion
+from cudadoctor.solver.alternatives import WayOut
 from cudadoctor.solver.builds import Choice, best_build, capabilities_of, serves_all
-from cudadoctor.solver.ways_out import WayOut
 
 if sys.version_info >= (3, 11):
     import tomllib

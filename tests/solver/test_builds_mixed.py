@@ -12,8 +12,8 @@ from cudadoctor.model.machine import Machine
 from cudadoctor.plan import remedies
 from cudadoctor.plan.planner import plan
 from cudadoctor.rules.diagnose import diagnose
-from cudadoctor.solver.forward_compat import compat_lifts
-from cudadoctor.solver.mixed_gpus import named, seen_gpus
+from cudadoctor.solver.demand import named, seen_gpus
+from cudadoctor.solver.fit import compat_lifts
 
 NONE: dict[str, Any] = {
     "installed": False,

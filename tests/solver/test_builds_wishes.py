@@ -13,7 +13,7 @@ from cudadoctor.model.machine import Machine, Torch
 from cudadoctor.plan.planner import plan
 from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.solver.builds import best_build
-from cudadoctor.solver.wish import is_met, wish_of, wished
+from cudadoctor.solver.constraint import is_met, wish_of, wished
 
 NONE: dict[str, Any] = {
     "installed": False,

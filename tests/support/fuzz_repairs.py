@@ -21,7 +21,7 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
     from cudadoctor.installers.resolver import conda_reading, pip, reading, verdict
     from cudadoctor.repair import applied, aside, records, running
     from cudadoctor.repair.setup import pythons
-    from cudadoctor.solver import wish
+    from cudadoctor.solver import constraint
 
     texts: tuple[tuple[str, Callable[[str], object]], ...] = (
         ("bench.kept.loads", lambda text: kept.loads(text.encode("utf-8", "replace"))),
@@ -38,7 +38,7 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
         ("resolver.reading.named_host", reading.named_host),
         ("resolver.verdict.shortened", verdict.shortened),
         ("setup.pythons.launched", pythons.launched),
-        ("wish.wish_of", wish.wish_of),
+        ("constraint.wish_of", constraint.wish_of),
     )
     for name, parse in texts:
         yield name, Parser((name,), of_text(_shown(parse)))

@@ -8,7 +8,7 @@ import msgspec
 from packaging.version import Version
 
 from cudadoctor.installers.files.stack import serving
-from cudadoctor.solver.refusals import served
+from cudadoctor.solver.fit import served
 
 if TYPE_CHECKING:
     from cudadoctor.installers.files.stack import Stack

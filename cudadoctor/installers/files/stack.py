@@ -14,7 +14,7 @@ from cudadoctor.knowledge import TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.solver.builds import capabilities_of
-from cudadoctor.solver.refusals import served
+from cudadoctor.solver.fit import served
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge

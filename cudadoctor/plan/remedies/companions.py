@@ -7,16 +7,19 @@ with the fitting nvcc at hand, built anew; a sentence says which.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.model.requirements import admits
+from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY, admits
 from cudadoctor.model.versions import version_of
 from cudadoctor.solver.builds import python_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
+
+    from packaging.version import Version
 
     from cudadoctor.knowledge import Knowledge, TorchBuild
     from cudadoctor.model.machine import Distribution, Machine
@@ -207,10 +210,6 @@ def _stays(q: Question) -> str:
     return f"Whether {_named(q)} fits torch {q.build.torch} is not in the tables: it stays."
 
 
-def _major(version: object) -> int | None:
-    return getattr(version, "major", None)
-
-
 def _public(text: str) -> str:
     return text.partition("+")[0]
 
@@ -233,3 +232,202 @@ _JUDGES: dict[str, Callable[[Question], Fate]] = {
 
 JUDGED = frozenset(_JUDGES)
 """Packages whose fate is decided here; of others with compiled code a sentence warns."""
+
+
+_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
+_EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
+_LIBRARY = re.compile(r"nvidia-(?P<base>[a-z][a-z-]*?)(?:-cu(?P<major>\d+))?")
+_SHARED = frozenset({"cudnn", "cusparselt", "nccl", "nvshmem"})
+_FIRST_MAJOR_APART = 13  # From CUDA 13 on, the toolkit's own parts lie in a folder of their own.
+
+
+def only_for_torch(packages: Iterable[Distribution]) -> tuple[str, ...]:
+    """The nvidia-*, cuda-* and triton wheels that nothing but torch and its companions need."""
+    installed = {one.name: one for one in packages}
+    below = _needed_by(TORCH_FAMILY, installed)
+    others = [name for name in installed if name not in below and name not in TORCH_FAMILY]
+    kept = _needed_by(others, installed, every_extra=True)
+    return tuple(sorted(name for name in below - kept if _is_torch_wheel(name)))
+
+
+def kept_by_others(packages: Iterable[Distribution]) -> dict[str, str]:
+    """Wheels of torch that another package needs as well -> that package."""
+    packages = tuple(packages)
+    installed = {one.name: one for one in packages}
+    below = _needed_by(TORCH_FAMILY, installed)
+    kept: dict[str, str] = {}
+    for name in installed:
+        if name in below or name in TORCH_FAMILY:
+            continue
+        needed = _needed_by((name,), installed, every_extra=True) & below
+        kept |= {wheel: name for wheel in needed if _is_torch_wheel(wheel) and wheel not in kept}
+    return kept
+
+
+def colliding(packages: Iterable[Distribution], major: int) -> tuple[str, ...]:
+    """Installed library wheels that write into the folders of those for this CUDA major."""
+    return tuple(sorted(one.name for one in packages if collides(one.name, major)))
+
+
+def collides(name: str, major: int) -> bool:
+    """Whether a wheel shares its folder with its counterpart for another CUDA major."""
+    found = _LIBRARY.fullmatch(name)
+    if not found or not found["major"] or int(found["major"]) == major:
+        return False
+    if found["base"] in _SHARED:
+        return True
+    return max(int(found["major"]), major) < _FIRST_MAJOR_APART
+
+
+def _needed_by(
+    roots: Iterable[str], installed: dict[str, Distribution], *, every_extra: bool = False
+) -> set[str]:
+    """All that the roots require, directly or through others; torch itself is not entered.
+
+    every_extra: count the roots' optional requirements too, since nobody knows whether they were
+    asked for. Below the roots, only the extras that were asked for count.
+    """
+    seen: set[tuple[str, frozenset[str]]] = set()
+    start = [(name, frozenset({"*"} if every_extra else ())) for name in roots]
+    open_ends = list(start)
+    while open_ends:
+        name, extras = open_ends.pop()
+        if (name, extras) in seen or name not in installed:
+            continue
+        seen.add((name, extras))
+        followed = _requirements(installed[name], extras)
+        open_ends += [one for one in followed if one[0] not in TORCH_FAMILY]
+    return {name for name, _ in seen} - {name for name, _ in start}
+
+
+def _requirements(
+    one: Distribution, extras: frozenset[str]
+) -> Iterator[tuple[str, frozenset[str]]]:
+    for line in one.requires:
+        found = _NAME.match(line)
+        wanted = set(_EXTRA.findall(line))
+        if found and (not wanted or "*" in extras or wanted & extras):
+            asked = (extra.strip() for extra in (found[2] or "").split(","))
+            yield _canonical(found[1]), frozenset(extra for extra in asked if extra)
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _is_torch_wheel(name: str) -> bool:
+    return name.startswith(("nvidia-", "cuda-", "triton", "pytorch-triton"))
+
+
+def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...]) -> list[str]:
+    """A sentence for each thing to know first. lost: companions that have no release for it."""
+    notes = [_lost(name, build, m) for name in lost]
+    notes += _broken_extensions(build, m, kb)
+    notes += _unserved(build, m, kb)
+    notes += _last_resort(build, m, kb)
+    if build.cuda:
+        for wheel, owner in kept_by_others(m.packages or ()).items():
+            if collides(wheel, build.cuda.major):
+                notes.append(
+                    f"{owner} needs {wheel}, which shares its folder with the new libraries: "
+                    "a new environment keeps both sound."
+                )
+    return notes
+
+
+def _lost(name: str, build: TorchBuild, m: Machine) -> str:
+    """A companion that has no release for this torch, or none for this Python."""
+    paired = {"torchvision": build.torchvision, "torchaudio": build.torchaudio}.get(name)
+    away = "it is taken out" if m.package(name) else "it is left out"
+    if paired is None:
+        return f"No {name} exists for torch {build.torch}: {away}."
+    return f"No wheel of {name} {paired} for Python {m.python.version} is known: {away}."
+
+
+def _unserved(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
+    """A GPU that no torch serves while others are served."""
+    if build.cuda is None or len(m.gpus or ()) < 2:
+        return []
+    from cudadoctor.solver.builds import demand_of
+    from cudadoctor.solver.demand import named, of_capability, seen_gpus, variables_for
+
+    aside = demand_of(m, kb).aside
+    gpus = seen_gpus(m, kb)
+    gone = of_capability(gpus, aside)
+    if not gone:
+        return []
+    stay = [one for one in gpus if one not in gone]
+    settings = variables_for(stay, redacted=m.redacted).items()
+    words = " and ".join(f"{name}={value}" for name, value in settings)
+    return [f"No torch serves {named(gone)}: {words} leaves it out."]
+
+
+def _last_resort(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
+    """What is wrong with a build that is taken because no sounder one fits."""
+    from cudadoctor.solver.builds import demand_of, platform_of
+    from cudadoctor.solver.fit import block
+    from cudadoctor.solver.reasons import without_cudnn
+
+    if build.cuda is None or platform_of(m) is None:
+        return []
+    demand = demand_of(m, kb)
+    notes = []
+    if block(build, demand, kb) == "contested":
+        disputed = "Sources disagree on whether this build has code for the GPU"
+        notes.append(f"{disputed}: cudadoctor check shows it.")
+    return [*notes, *filter(None, [without_cudnn(build, demand, kb)])]
+
+
+def size_of(build: TorchBuild, kb: Knowledge) -> str | None:
+    """How much is to be downloaded, as far as the tables know."""
+    more = "; the CUDA libraries come on top" if _has_library_wheels(build) else ""
+    if build.download_bytes:
+        return f"The torch wheel is {_mb(build.download_bytes)} to download{more}."
+    for other in kb.builds_on(build.platform):
+        same_kind = (other.cuda is None) == (build.cuda is None)
+        if other.torch == build.torch and other.download_bytes and same_kind:
+            size = _mb(other.download_bytes)
+            wheel = f"the {other.variant} wheel: {size}"
+            return f"The size of the download is not known ({wheel}){more}."
+    return "The size of the download is not known." if build.cuda else None
+
+
+def _has_library_wheels(build: TorchBuild) -> bool:
+    return build.cuda is not None and build.platform.startswith("linux")
+
+
+def _mb(number: int) -> str:
+    return f"{number / 1e6:.0f} MB"
+
+
+def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
+    """A sentence for each installed package whose compiled code will not fit the new torch."""
+    if m.torch.version is None:
+        return []
+    other_cuda = _major(m.torch.cuda) != _major(build.cuda)
+    other_torch = m.torch.version.release[:2] != build.torch.release[:2]
+    if not (other_cuda or other_torch):
+        return []
+    return [
+        _broken(one, build, kb)
+        for one in m.packages or ()
+        if one.name in EXTENSIONS - JUDGED and not _made_for(one, build)
+    ]
+
+
+def _broken(one: Distribution, build: TorchBuild, kb: Knowledge) -> str:
+    fitting = next(iter(kb.companion(one.name, build.torch)), None)
+    if fitting and fitting != one.version:
+        after = f"{one.name} {fitting} is made for torch {build.torch}."
+    else:
+        after = f"install it again for torch {build.torch} afterwards."
+    return f"{one.name} {one.version} was compiled for the present torch: {after}"
+
+
+def _made_for(one: Distribution, build: TorchBuild) -> bool:
+    same_torch = one.torch is not None and one.torch.release[:2] == build.torch.release[:2]
+    return same_torch and (one.cuda is None or _major(one.cuda) == _major(build.cuda))
+
+
+def _major(version: Version | None) -> int | None:
+    return version.major if version else None

@@ -12,11 +12,21 @@ from cudadoctor.installers import environment
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.findings import PackageChange, Remedy, Risk
 from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY
-from cudadoctor.plan.remedies.caveats import caveats, size_of
-from cudadoctor.plan.remedies.wheels import colliding, kept_by_others, only_for_torch
+from cudadoctor.plan.remedies.companions import (
+    caveats,
+    colliding,
+    kept_by_others,
+    only_for_torch,
+    size_of,
+)
 from cudadoctor.solver.builds import best_build, platform_of, python_of
-from cudadoctor.solver.demand import SERVER_BUILDS_FROM_L4T, wall_of
-from cudadoctor.solver.mixed_gpus import named, seen_gpus, variables_for
+from cudadoctor.solver.demand import (
+    SERVER_BUILDS_FROM_L4T,
+    named,
+    seen_gpus,
+    variables_for,
+    wall_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -24,8 +34,8 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge, TorchBuild
     from cudadoctor.model.machine import Machine
     from cudadoctor.plan.remedies.companions import Fate
+    from cudadoctor.solver.alternatives import WayOut
     from cudadoctor.solver.builds import Choice
-    from cudadoctor.solver.ways_out import WayOut
 
 INDEX = "https://download.pytorch.org/whl"
 
@@ -381,8 +391,7 @@ def instead(
 
 
 def _as_remedies(way: WayOut, m: Machine, kb: Knowledge, keep: str | None) -> tuple[Remedy, ...]:
-    from cudadoctor.plan.remedies.compat import forward_compat
-    from cudadoctor.plan.remedies.driver import upgrade_driver
+    from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
 
     if way.kind == "one-gpu" and wall_of(m) is None:
         return for_some_gpus(way, m, kb)

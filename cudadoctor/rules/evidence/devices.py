@@ -11,7 +11,7 @@ from cudadoctor.model.findings import Confidence
 from cudadoctor.model.rule import need
 from cudadoctor.rules.evidence.signs import live_gpus, nvidia_pci
 from cudadoctor.solver.builds import platform_of
-from cudadoctor.solver.refusals import served
+from cudadoctor.solver.fit import served
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge, TorchBuild

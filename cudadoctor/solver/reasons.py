@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.model.findings import Refusal
 from cudadoctor.model.machine import Machine
 from cudadoctor.solver.demand import Demand
-from cudadoctor.solver.refusals import NO_GPU, block, cudnn_refuses, on_ptx, reason, served
+from cudadoctor.solver.fit import NO_GPU, block, cudnn_refuses, on_ptx, reason, served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cudadoctor.knowledge import TorchBuild
 
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
@@ -34,14 +42,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     """Why this build: its release, its code, its driver, and what was supposed."""
-    from cudadoctor.solver.passed_over import announced
-
     demand = case.demand
     waiting = announced(build, case)
     yield _release(build, case, waits=waiting is not None)
     if case.wish is not None:
-        from cudadoctor.solver.wish_costs import costs
-
         yield from costs(build, case.free, case)
     if waiting is not None:
         yield waiting
@@ -160,7 +164,7 @@ def _left_out(build: TorchBuild, case: Case) -> Iterator[str]:
     demand = case.demand
     if len(demand.capabilities) + len(demand.aside) < 2 or build.cuda is None:
         return
-    from cudadoctor.solver.mixed_gpus import named, of_capability, seen_gpus
+    from cudadoctor.solver.demand import named, of_capability, seen_gpus
 
     gpus = seen_gpus(case.machine, case.knowledge)
     if demand.aside:
@@ -210,3 +214,166 @@ def _described(demand: Demand) -> str:
     parts += [f"Python {demand.python}"] if demand.python else []
     parts += [f"glibc {demand.glibc}"] if demand.glibc else []
     return ", ".join(parts)
+
+
+def passed_over(chosen: TorchBuild, case: Case) -> tuple[Refusal, ...]:
+    """Each other variant once, with its reason in the chosen release and in its newest release."""
+    # The builds come newest first.
+    since = list(takewhile(lambda one: one.torch >= chosen.torch, case.builds))
+    same = {one.variant: one for one in since if one.torch == chosen.torch}
+    newer = _newest_of_each(
+        one for one in since if one.variant not in same or one.torch > chosen.torch
+    )
+    texts: dict[str, list[str]] = {}
+    for variant, one in same.items():
+        texts[variant] = [_of_same(one, chosen, case)]
+    for variant, one in newer.items():
+        text = _of_newer(one, case)
+        said = texts.setdefault(variant, [])
+        if not said or text != said[0]:
+            said.append(_with_release(text, one))
+    texts.pop(chosen.variant, None)
+    return tuple(Refusal(variant=name, reason=" ".join(said)) for name, said in texts.items())
+
+
+def none_taken(case: Case) -> tuple[Refusal, ...]:
+    """Where nothing fits: each variant that was asked for once, by its newest release.
+
+    Of the newest release that was asked for, all variants: a wish may have named one only.
+    """
+    newest = case.asked[0].torch
+    named = _newest_of_each(case.asked)
+    beside = {one.variant: one for one in case.builds if one.torch == newest}
+    return tuple(
+        Refusal(
+            variant=variant,
+            reason=_of_newer(one, case)
+            if one.torch == newest
+            else _with_release(_of_newer(one, case), one),
+        )
+        for variant, one in (beside | named).items()
+    )
+
+
+def announced(chosen: TorchBuild, case: Case) -> str | None:
+    """That something newer would fit and was only announced; None where nothing was."""
+    waiting = [
+        one
+        for one in case.asked
+        if one.torch > chosen.torch and one.published is None and not _unfit_anyway(one, case)
+    ]
+    if not waiting:
+        return None
+    newest = [one for one in waiting if one.torch == waiting[0].torch]
+    names = " and ".join(one.variant for one in newest)
+    verb = "is" if len(newest) == 1 else "are"
+    past = "was" if len(newest) == 1 else "were"
+    return (
+        f"torch {newest[0].torch} {names} {verb} announced and {past} not seen published: "
+        "what exists for certain comes first."
+    )
+
+
+def _unfit_anyway(one: TorchBuild, case: Case) -> bool:
+    return block(one, case.demand, case.knowledge, ignoring=frozenset({"announced"})) is not None
+
+
+def _newest_of_each(builds: Iterable[TorchBuild]) -> dict[str, TorchBuild]:
+    """Variant -> its newest release that was published, else the newest that is spoken of."""
+    found: dict[str, TorchBuild] = {}
+    for one in builds:
+        known = found.setdefault(one.variant, one)
+        if one.published and not known.published:
+            found[one.variant] = one
+    return found
+
+
+def _of_same(one: TorchBuild, chosen: TorchBuild, case: Case) -> str:
+    why = _against(one, case)
+    if why is not None:
+        return why
+    if one not in case.asked:
+        return f"It fits, and the wish is for {case.wish}."
+    better = "the default of this platform" if chosen.default else "preferred"
+    return f"It fits too; {chosen.variant} is {better}."
+
+
+def _of_newer(one: TorchBuild, case: Case) -> str:
+    why = _against(one, case)
+    if why is not None:
+        return why
+    if case.wish is not None:
+        return f"It fits, and the wish is for {case.wish}."
+    return "It fits too; the installed release is kept."
+
+
+def _against(one: TorchBuild, case: Case) -> str | None:
+    """Why it does not fit; a build for GPUs is held against them, also where none is to be used."""
+    demand = case.demand if one.cuda is None else case.whole or case.demand
+    return reason(one, demand, case.knowledge)
+
+
+def _with_release(text: str, one: TorchBuild) -> str:
+    """The sentence with the release in place of "It"."""
+    if text.startswith("It "):
+        return f"torch {one.torch} {text.removeprefix('It ')}"
+    if text.startswith("Its "):
+        return f"torch {one.torch}: its {text.removeprefix('Its ')}"
+    return f"torch {one.torch}: {text}"
+
+
+_ALWAYS = ("torchvision", "torchaudio")
+_WHERE_INSTALLED = ("torchtext", "xformers", "flash-attn", "triton-windows", "vllm")
+
+
+def costs(build: TorchBuild, free: TorchBuild | None, case: Case) -> Iterator[str]:
+    """What is given up for the wish. free: what would be chosen without it."""
+    if free is None or (free.torch, free.variant) == (build.torch, build.variant):
+        yield "The wish costs nothing: without it the same build would be chosen."
+        return
+    yield f"Without the wish it would be torch {free.torch} {free.variant}."
+    lost = [text for text in (_releases(build, free, case), *_lost(build, free, case)) if text]
+    yield from lost
+    if not lost:
+        yield "The wish gives up nothing that the tables know of."
+
+
+def _releases(build: TorchBuild, free: TorchBuild, case: Case) -> str | None:
+    """How many releases are given up."""
+    passed = {
+        one.torch for one in case.builds if build.torch < one.torch <= free.torch and one.published
+    }
+    if not passed:
+        return None
+    many = f"{len(passed)} newer releases" if len(passed) > 1 else "one newer release"
+    since = f"{build.released} to {free.released}"
+    return f"The wish gives up {many}, up to torch {free.torch} ({since})."
+
+
+def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
+    here, there = (on_ptx(one, case.demand, case.knowledge) for one in (build, free))
+    slow = [str(one) for one in here if one not in there]
+    if slow and build.cuda is not None:
+        yield (
+            f"The wish costs machine code: capability {', '.join(slow)} runs on PTX, where torch "
+            f"{free.torch} {free.variant} has code of its own."
+        )
+    for name in (*_ALWAYS, *_installed(case)):
+        has, had = (_companion(name, one, case.knowledge) for one in (build, free))
+        if had is not None and has is None:
+            yield f"No {name} is known for torch {build.torch}; torch {free.torch} has {had}."
+    if build.archs_uncertain and not free.archs_uncertain:
+        yield f"What torch {build.torch} has code for is less certain than for {free.torch}."
+
+
+def _installed(case: Case) -> tuple[str, ...]:
+    names = {one.name for one in case.machine.packages or ()}
+    return tuple(name for name in _WHERE_INSTALLED if name in names)
+
+
+def _companion(name: str, build: TorchBuild, knowledge: Knowledge) -> str | None:
+    if name == "torchvision":
+        return build.torchvision
+    if name == "torchaudio":
+        return build.torchaudio
+    return next(iter(knowledge.companion(name, build.torch)), None)

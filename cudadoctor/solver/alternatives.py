@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.solver.demand import without_gpus
-from cudadoctor.solver.forward_compat import compat_lifts
-from cudadoctor.solver.mixed_gpus import named, of_capability, seen_gpus
-from cudadoctor.solver.refusals import Block, block
-from cudadoctor.solver.wish import wish_of
+from cudadoctor.solver.constraint import wish_of
+from cudadoctor.solver.demand import named, of_capability, seen_gpus, without_gpus
+from cudadoctor.solver.fit import Block, block, compat_lifts
 
 if TYPE_CHECKING:
     from typing import Protocol
 
     from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.solver.build_reasons import Case
     from cudadoctor.solver.demand import Demand
+    from cudadoctor.solver.reasons import Case
 
     class Pick(Protocol):
         """The solver, for one question: the best of these builds, None where none fits."""
@@ -249,7 +247,7 @@ def _glibc(builds: tuple[TorchBuild, ...], demand: Demand, knowledge: Knowledge)
 
 def _conda(case: Case) -> WayOut | None:
     """conda-forge's own build, where the tables prove that it has code for all these GPUs."""
-    from cudadoctor.solver.forge import forge_cuda
+    from cudadoctor.solver.fit import forge_cuda
 
     torch = case.knowledge.newest_on_conda("conda-forge")
     wish = wish_of(case.wish) if case.wish is not None else None

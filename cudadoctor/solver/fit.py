@@ -10,7 +10,8 @@ from packaging.version import Version
 from cudadoctor.model.versions import whole
 
 if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge, TorchBuild
+    from cudadoctor.knowledge import GpuModel, Knowledge, TorchBuild
+    from cudadoctor.model.machine import Machine
     from cudadoctor.solver.demand import Demand, Drive
 
 Block = Literal[
@@ -222,3 +223,58 @@ def _driver_text(build: TorchBuild, demand: Demand, knowledge: Knowledge, why: B
 
 def _listed(items: tuple[str, ...] | list[str]) -> str:
     return ", ".join(items) or "none"
+
+
+_STRICTEST_GLIBC = Version("2.28")
+"""What counts where the glibc of a build is not known: no build of conda-forge asks for more."""
+
+
+def forge_cuda(torch: Version, demand: Demand, knowledge: Knowledge) -> Version | None:
+    """The CUDA of conda-forge's build of that torch which serves every GPU as machine code.
+
+    None where there is none, or where the tables do not prove it.
+    """
+    made = knowledge.conda_cuda("conda-forge", torch, demand.platform) or ()
+    for cuda in sorted(made, reverse=True):
+        if _serves(torch, cuda, demand, knowledge):
+            return cuda
+    return None
+
+
+def _serves(torch: Version, cuda: Version, demand: Demand, knowledge: Knowledge) -> bool:
+    codes = knowledge.conda_archs(cuda, demand.platform) or ()
+    how = [served(codes, one, torch, cuda, knowledge) for one in demand.capabilities]
+    if not codes or not all(one is not None and one[0] == "native" for one in how):
+        return False
+    if demand.system == "Linux" and demand.glibc is not None:
+        known = knowledge.conda_glibc(cuda) if demand.platform == "linux_x86_64" else None
+        if demand.glibc < (known or _STRICTEST_GLIBC):
+            return False
+    return runs(cuda, demand, knowledge)
+
+
+def compat_lifts(m: Machine, kb: Knowledge, cuda: Version) -> bool:
+    """Whether the compat package of that CUDA release runs on this driver and these GPUs."""
+    here, driver = m.platform, m.driver.version
+    if here.system != "Linux" or here.wsl or here.jetson or m.container.dxg or driver is None:
+        return False
+    if any(gpu.virtualization == "vgpu" for gpu in m.gpus or ()):
+        return False
+    return kb.forward_compat(cuda, driver.branch) == "compatible" and _data_center_only(m, kb)
+
+
+def _data_center_only(m: Machine, kb: Knowledge) -> bool:
+    """Whether every GPU here is known to be one that NVIDIA allows the packages on."""
+    found = [_models(gpu.device_id, gpu.name, kb) for gpu in m.gpus or ()]
+    if not found:
+        found = [kb.gpus_by_pci(one.device_id) for one in m.pci or () if one.vendor == "nvidia"]
+    return bool(found) and all(
+        models and all(model.data_center for model in models) for models in found
+    )
+
+
+def _models(device_id: str | None, name: str | None, kb: Knowledge) -> tuple[GpuModel, ...]:
+    """The models that a GPU may be: by its PCI id, else by its name."""
+    by_id = kb.gpus_by_pci(device_id) if device_id else ()
+    by_name = kb.gpu_by_name(name) if name and not by_id else None
+    return by_id or ((by_name,) if by_name else ())

@@ -1,0 +1,307 @@
+"""Remedies that change one process or that only a person can carry out."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from cudadoctor.model.findings import Edit, PackageChange, Remedy, Risk, Where
+from cudadoctor.plan.remedies.place import keeper_of, notebook_of, side_of
+
+if TYPE_CHECKING:
+    from cudadoctor.model.machine import Machine
+
+_DEFAULT_GROUPS = ("video", "render")
+EACCES = 13
+
+
+def by_hand(
+    id: str,  # noqa: A002
+    title: str,
+    text: str,
+    where: Where = "here",
+    risk: Risk = Risk.PROCESS,
+) -> tuple[Remedy, ...]:
+    """Anything else, as a sentence."""
+    return (Remedy(id=id, title=title, where=where, risk=risk, manual=text),)
+
+
+def unset_variables(m: Machine, *names: str) -> tuple[Remedy, ...]:
+    """Take variables out of the environment of the program.
+
+    A scheduler's choice of GPUs is never overridden: there the way out is to ask it for GPUs.
+    """
+    kept = tuple(name for name in names if not (name == "CUDA_VISIBLE_DEVICES" and _scheduled(m)))
+    if not kept:
+        return grant_gpu(m) if names else ()
+    return (
+        Remedy(
+            id="unset-" + "-".join(name.lower().replace("_", "-") for name in kept),
+            title=f"Unset {_listed(kept)}",
+            risk=Risk.PROCESS,
+            variables=dict.fromkeys(kept),
+            note="Lasts for this shell; to keep it, remove the line that sets it from the shell's "
+            "start-up file or the job script.",
+        ),
+    )
+
+
+def set_variables(
+    m: Machine,  # noqa: ARG001
+    id: str,  # noqa: A002
+    title: str,
+    variables: dict[str, str],
+) -> tuple[Remedy, ...]:
+    """Set variables for the program."""
+    values: dict[str, str | None] = dict(variables)
+    return (Remedy(id=id, title=title, risk=Risk.PROCESS, variables=values),)
+
+
+def install_packages(
+    m: Machine,  # noqa: ARG001
+    id: str,  # noqa: A002
+    title: str,
+    *requirements: str,
+    remove: tuple[str, ...] = (),
+) -> tuple[Remedy, ...]:
+    """A change to the packages of the environment that does not touch torch."""
+    if not requirements and not remove:
+        return ()
+    change = PackageChange(install=requirements, remove=remove)
+    return (Remedy(id=id, title=title, risk=Risk.ENVIRONMENT, packages=change),)
+
+
+def remove_packages(
+    m: Machine,
+    id: str,  # noqa: A002
+    title: str,
+    *names: str,
+) -> tuple[Remedy, ...]:
+    """Uninstall packages from the environment."""
+    return install_packages(m, id, title, remove=names)
+
+
+def device_groups(m: Machine) -> tuple[Remedy, ...]:
+    """Let the user open the GPU's device nodes."""
+    side = side_of(m)
+    if side in ("windows", "macos"):
+        return ()
+    if m.container.kind or side == "cluster":
+        where = keeper_of(m)
+        how = "`--group-add` with the group that owns the nodes, when the container is started"
+        how = how if m.container.kind else "membership of the group that owns the nodes"
+        text = f"Ask for access to /dev/nvidia* for this user: {how}."
+        return by_hand("device-groups", "Get access to the GPU's device nodes", text, where)
+    groups = _groups(m)
+    user = m.identity.user
+    known = bool(user) and not m.redacted
+    return (
+        Remedy(
+            id="device-groups",
+            title=f"Add this user to the {_listed(groups)} group{'s'[: len(groups) > 1]}",
+            needs_root=True,
+            commands=(("usermod", "-aG", ",".join(groups), user),) if known and user else (),
+            manual=None if known else f"Add the user to {_listed(groups)} with usermod -aG.",
+            tool="usermod",
+            note="Takes effect after logging out and in again. It opens the GPU to this user only.",
+        ),
+    )
+
+
+def _groups(m: Machine) -> tuple[str, ...]:
+    """The groups that own the nodes which could not be opened; else the customary ones."""
+    refused = [node.group for node in m.driver.nodes or () if node.errno == EACCES]
+    named = tuple(dict.fromkeys(group for group in refused if group and group != "root"))
+    return named or _DEFAULT_GROUPS
+
+
+def _scheduled(m: Machine) -> bool:
+    return bool(m.container.scheduler) or m.container.kind == "kubernetes"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+_NAME = "LD_LIBRARY_PATH"
+_TOOLKIT = re.compile(r"(/usr/local/cuda|/opt/cuda)(?:-([\d.]+))?(?=/|$)")
+_TARGET = re.compile(r"/targets/[\w-]+-linux/lib(?=/|$)")
+_TELLING = ("stubs", "compat")
+
+
+def off_search_path(m: Machine, folder: str) -> tuple[Remedy, ...]:
+    """The variable without the entries that lead to that folder; () where none does.
+
+    A folder of "" is not known: then entries that are stubs by their name are meant.
+    """
+    entries = [one for one in re.split("[:;]", (m.env or {}).get(_NAME, "")) if one]
+    gone = [one for one in entries if _leads_to(one, folder, m)]
+    if not gone:
+        return ()
+    rest = [one for one in entries if one not in gone]
+    if not rest:
+        return unset_variables(m, _NAME)
+    title = f"Take {' and '.join(dict.fromkeys(gone))} out of {_NAME}"
+    return set_variables(m, "trim-ld-library-path", title, {_NAME: ":".join(rest)})
+
+
+def _leads_to(entry: str, folder: str, m: Machine) -> bool:
+    """Whether an entry is that folder: as it was resolved there, else by the usual links."""
+    if not folder:
+        return "stubs" in entry.split("/")
+    search = m.libraries.search
+    real = next((one.real for one in search or () if one.entry == entry), entry)
+    if _alike(real, folder):
+        return True
+    # Where nobody followed the links, an entry of that kind is the way to it.
+    kind = next((word for word in _TELLING if word in folder.split("/")), None)
+    return search is None and kind is not None and kind in entry.split("/")
+
+
+def _alike(one: str, other: str) -> bool:
+    """The same folder, with or without CUDA's version in its name, or as lib64."""
+    first, second = _plain(one), _plain(other)
+    versions = _version(one), _version(other)
+    # /usr/local/cuda-12 is a link to one of the 12.x, /usr/local/cuda to any.
+    same = versions[0].startswith(versions[1]) or versions[1].startswith(versions[0])
+    return first == second and same
+
+
+def _plain(folder: str) -> str:
+    plain = _TARGET.sub("/lib64", _TOOLKIT.sub(r"\1", re.sub("/+", "/", folder).rstrip("/")))
+    return plain.removeprefix("/usr") if plain.startswith("/usr/lib") else plain
+
+
+def _version(folder: str) -> str:
+    found = _TOOLKIT.match(folder)
+    return f"{found[2]}." if found and found[2] else ""
+
+
+_MANIFEST = "the pod's manifest"
+_GRANT: dict[str, str] = {
+    "docker": "Start the container with `docker run --gpus all ...` (Compose: `gpus: all`).",
+    "podman": "Start the container with `podman run --device nvidia.com/gpu=all ...`.",
+    "containerd": "Start the container with `nerdctl run --gpus all ...`.",
+    "apptainer": "Start the container with `apptainer exec --nv ...`.",
+    "enroot": "Start the job with `srun --gpus=1 --container-image=...`, so that it gets a GPU.",
+    "lxc": "Give the container the host's /dev/nvidia* nodes and, inside, the same driver version "
+    "without kernel modules; on LXD: `lxc config device add NAME gpu gpu`.",
+}
+_HOST_NEEDS: dict[str, str] = {
+    "docker": "The host needs the nvidia-container-toolkit package, "
+    "`nvidia-ctk runtime configure --runtime=docker` once as root, and a restart of Docker.",
+    "podman": "The host needs the nvidia-container-toolkit package and a CDI file, made once as "
+    "root by `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`.",
+    "containerd": "The host needs the nvidia-container-toolkit package.",
+}
+_PLUGIN = (
+    "The cluster needs NVIDIA's device plugin; its administrator knows the names of the GPU "
+    "resources."
+)
+_ON_WINDOWS = "Docker Desktop passes the GPU on where its WSL 2 engine is in use."
+_NOTEBOOKS = {
+    "colab": "In Colab's menu, take Runtime, Change runtime type, and a GPU as hardware "
+    "accelerator; the runtime starts anew and loses its files.",
+    "kaggle": "In Kaggle's editor, choose a GPU under Settings, Accelerator; the session starts "
+    "anew.",
+}
+_SCHEDULERS: dict[str, str] = {
+    "slurm": "Ask Slurm for a GPU: `srun --gres=gpu:1 ...`, or `#SBATCH --gres=gpu:1` in the job.",
+    "lsf": 'Ask LSF for a GPU: `bsub -gpu "num=1" ...`.',
+    "pbs": "Ask PBS for a GPU: `qsub -l select=1:ngpus=1 ...`.",
+}
+_GRANTED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES")
+"""What Slurm sets in a job that has a GPU."""
+_RUN = {"docker": "docker run", "podman": "podman run", "containerd": "nerdctl run"}
+_VARIABLE = re.compile(r"(?:-e|--env)[ =](?P<name>\w+)=(?P<value>.*)")
+_SHM = re.compile(r"--shm-size[ =](?P<amount>\d+)[gG]b?")
+
+
+def grant_gpu(m: Machine) -> tuple[Remedy, ...]:
+    """Start the container, pod or job with a GPU; () where nothing stands between it and them."""
+    if notebook := notebook_of(m):
+        text = _NOTEBOOKS[notebook]
+        return (_started("grant-gpu", "Choose a GPU for the notebook", text, "here"),)
+    if _kubernetes(m):
+        what = "resources.limits: nvidia.com/gpu: 1"
+        return (_pod("grant-gpu", "Ask Kubernetes for a GPU", what, _PLUGIN),)
+    if asked := _SCHEDULERS.get(m.container.scheduler or ""):
+        return _of_a_job(m, asked)
+    if not m.container.kind:
+        return ()
+    text = _GRANT.get(m.container.kind, "Start the container with access to the host's GPUs.")
+    note = _ON_WINDOWS if side_of(m) == "wsl" else _HOST_NEEDS.get(m.container.kind)
+    return (_started("grant-gpu", "Start the container with the GPU", text, "container", note),)
+
+
+def _of_a_job(m: Machine, asked: str) -> tuple[Remedy, ...]:
+    """The scheduler gives the job a GPU; Apptainer hands it on into the container."""
+    title = "Ask the scheduler for a GPU"
+    if m.container.kind == "enroot":
+        asked = "Ask Slurm for a GPU: `srun --gpus=1 --container-image=... ...`; Pyxis hands it on."
+    ask = _started("grant-gpu", title, asked, "here")
+    if m.container.kind != "apptainer":
+        return (ask,)
+    inside = _started(
+        "gpu-into-container",
+        "Start the container with the job's GPU",
+        f"{_GRANT['apptainer']} Without `--nv` the container sees no GPU, also where the job has "
+        "one.",
+        "container",
+    )
+    granted = any((m.env or {}).get(name) for name in _GRANTED)
+    return (inside, ask) if granted else (ask, inside)
+
+
+def container_option(
+    m: Machine,
+    id: str,  # noqa: A002
+    title: str,
+    option: str,
+) -> tuple[Remedy, ...]:
+    """Start the container with one more option, such as --shm-size=8g; () outside a container."""
+    if _kubernetes(m):
+        return (_pod(id, title, _in_pod_words(option)),)
+    if not m.container.kind:
+        return ()
+    if run := _RUN.get(m.container.kind):
+        text = f"Start the container with `{run} {option} ...`."
+    else:
+        text = f"Change how the container is started; Docker's option for it is `{option}`."
+    return (_started(id, title, text, "container"),)
+
+
+def _in_pod_words(option: str) -> str:
+    """An option of `docker run` as what a pod's manifest says for it."""
+    if shm := _SHM.fullmatch(option):
+        size = f"{shm['amount']}Gi"
+        return f"an emptyDir volume with medium: Memory and sizeLimit: {size}, mounted on /dev/shm"
+    if variable := _VARIABLE.fullmatch(option):
+        return f'env: [{{name: {variable["name"]}, value: "{variable["value"]}"}}]'
+    return f"the counterpart of docker run's {option}"
+
+
+def _pod(id: str, title: str, what: str, note: str | None = None) -> Remedy:  # noqa: A002
+    return Remedy(
+        id=id,
+        title=title,
+        where="container",
+        risk=Risk.PROCESS,
+        edits=(Edit(file=_MANIFEST, what=what),),
+        tool="kubectl",
+        note=note,
+    )
+
+
+def _started(
+    id: str,  # noqa: A002
+    title: str,
+    text: str,
+    where: Where,
+    note: str | None = None,
+) -> Remedy:
+    return Remedy(id=id, title=title, where=where, risk=Risk.PROCESS, manual=text, note=note)
+
+
+def _kubernetes(m: Machine) -> bool:
+    return "kubernetes" in (m.container.kind, m.container.scheduler)
