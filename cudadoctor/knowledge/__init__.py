@@ -1,6 +1,6 @@
 """What is known of the world: tables with sources and dates, and one typed loader.
 
-The rows live in JSON files beside this module, built from the collected facts. Nothing here is
+The rows live in JSON files beside this module, kept by `knowledge.update`. Nothing here is
 read before it is asked for: `check --fast` must not pay for tables that no rule looks at.
 """
 

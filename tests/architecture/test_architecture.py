@@ -47,7 +47,6 @@ WORLD = frozenset(
 )
 MAY = {
     "knowledge.tables": {"os"},  # reads the tables that lie beside it
-    "knowledge.build": {"os"},
     # A maintainer's command asks the package index and writes the tables; its readers do not.
     "knowledge.update.__main__": {"os", "tempfile"},
     "knowledge.update.fetching": {"time"},

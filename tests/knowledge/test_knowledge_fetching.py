@@ -214,12 +214,12 @@ def test_a_server_without_parts_is_not_asked_for_the_whole_wheel(server: str, we
 
 def test_the_command_reads_a_real_server(server: str, tmp_path: Path) -> None:
     folder = copied(tmp_path)
-    assert main(["--check", "--index", f"{server}/simple"], knowledge=folder) == 0
+    assert main(["--check", "--index", f"{server}/simple"], folder=folder / "tables") == 0
 
 
 def test_the_command_without_an_index_changes_nothing(server: str, tmp_path: Path) -> None:
     folder = copied(tmp_path)
     before = bytes_of(folder)
     words = ["--only", "torch,xformers", "--write", "--index", f"{server}/lost"]
-    assert main(words, knowledge=folder) == NOT_ASKED
+    assert main(words, folder=folder / "tables") == NOT_ASKED
     assert bytes_of(folder) == before

@@ -10,22 +10,39 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from update_fixtures import CODE, autumn, html, metadata
+from update_fixtures import CODE, Pages, autumn, html, metadata
 
-from cudadoctor.knowledge.build.seen import ORDER, SOURCES, merged
-from cudadoctor.knowledge.update import torch_index
-from cudadoctor.knowledge.update.companion_releases import Paired, pair_for
-from cudadoctor.knowledge.update.listing import completed, files_of
-from cudadoctor.knowledge.update.pages import Unreadable, text_of
-from cudadoctor.knowledge.update.public import conda_forge, cuda_notes, docker_hub, release_matrix
-from cudadoctor.knowledge.update.rows import Reading, Row, difference
-from cudadoctor.knowledge.update.wheel_inside import (
+from cudadoctor.knowledge.update import torch_rows
+from cudadoctor.knowledge.update.companions import Paired, pair_for
+from cudadoctor.knowledge.update.index import (
+    Unreadable,
     archs_in,
+    cuda_in,
+    files_of,
+    newest_requires,
+    release_of,
     requirements_in,
     specifier_on,
-    version_in,
+    wheel_of,
 )
-from cudadoctor.knowledge.update.wheel_names import release_of, wheel_of
+from cudadoctor.knowledge.update.public import (
+    DOCKER_HUB_URL,
+    conda_forge,
+    cuda_notes,
+    docker_hub,
+    docker_tags,
+    release_matrix,
+)
+from cudadoctor.knowledge.update.rows import (
+    ORDER,
+    SOURCES,
+    Change,
+    Reading,
+    Row,
+    build_row,
+    difference,
+    entered,
+)
 
 TABLES = autumn()
 PAGE = "https://download.pytorch.org/whl/cu130/torch/"
@@ -108,8 +125,8 @@ def test_a_requirement_behind_an_extra_is_none_on_torch() -> None:
 
 def test_a_cpu_build_names_no_cuda() -> None:
     source = b"__version__ = '2.16.0+cpu'\r\ncuda: Optional[str] = None\r\n"
-    assert version_in(source) == ("2.16.0+cpu", None)
-    assert version_in(b"__version__ = '1.13.1+cu117'\ncuda = '11.7'\n") == ("1.13.1+cu117", "11.7")
+    assert cuda_in(source) is None
+    assert cuda_in(b"__version__ = '1.13.1+cu117'\ncuda = '11.7'\n") == "11.7"
 
 
 def test_the_longest_list_of_code_in_a_library_is_the_list() -> None:
@@ -125,7 +142,7 @@ def test_the_longest_list_of_code_in_a_library_is_the_list() -> None:
 def on_index(variant: str, *names: str) -> dict[tuple[str, str], Any]:
     """What a page changes: (release, platform) -> published."""
     page = html(*(f"torch-{name}.whl" for name in names))
-    read = torch_index.rows_of(variant, files_of("torch", page, PAGE), TABLES, PAGE)
+    read = torch_rows.variant_rows(variant, files_of("torch", page, PAGE), TABLES, PAGE)
     found = difference(TABLES, read.rows)
     return {
         (one.row.key["torch"], one.row.key["platform"]): one.row.values["published"]
@@ -145,7 +162,7 @@ def test_a_listed_wheel_is_published_and_a_lacking_one_is_known_absent() -> None
 
 def test_a_page_never_makes_a_published_build_absent() -> None:
     page = html("torch-2.15.0+cu130-cp313-cp313-win_amd64.whl")
-    read = torch_index.rows_of("cu130", files_of("torch", page, PAGE), TABLES, PAGE)
+    read = torch_rows.variant_rows("cu130", files_of("torch", page, PAGE), TABLES, PAGE)
     was = {
         (row["torch"], row["platform"]): row["published"]
         for row in TABLES["torch"]["builds"]
@@ -172,14 +189,14 @@ def test_a_new_variant_becomes_rows_of_the_newest_releases_only() -> None:
         "2.16.0.dev20261201+cu134-cp313-cp313-manylinux_2_28_x86_64",
     )
     assert said == {("2.15.0", "linux_x86_64"): True}
-    assert torch_index.cuda_of("cu134") == "13.4"
+    assert torch_rows.cuda_of("cu134") == "13.4"
 
 
 def test_pages_that_can_say_nothing_new_are_not_asked_for() -> None:
     page = html("cu92/", "cu118/", "cu130/", "cu134/", "cpu/", "rocm7.2/", "xpu/", "torch/")
-    listed = torch_index.variants_in(page, "https://download.pytorch.org/whl/")
+    listed = torch_rows.variants_in(page, "https://download.pytorch.org/whl/")
     assert listed == ("cpu", "cu92", "cu118", "cu130", "cu134")
-    asked = torch_index.to_read(listed, TABLES)
+    asked = torch_rows.variants_to_read(listed, TABLES)
     assert asked == ("cpu", "cu92", "cu130", "cu134")
     unknown = {row["variant"] for row in TABLES["torch"]["builds"] if row["published"] is None}
     assert "cu92" in unknown
@@ -201,7 +218,7 @@ def new_rows(read: Reading) -> list[Row]:
 
 
 def test_a_variant_in_the_matrix_is_announced_not_published() -> None:
-    rows = new_rows(release_matrix.read(MATRIX, TABLES, release_matrix.URL))
+    rows = new_rows(release_matrix(MATRIX.encode(), TABLES))
     assert {row.key["variant"] for row in rows} == {"cu134"}
     assert {row.key["torch"] for row in rows} == {"2.15.0"}
     assert {row.values["published"] for row in rows} == {None}
@@ -210,9 +227,7 @@ def test_a_variant_in_the_matrix_is_announced_not_published() -> None:
 
 def test_tags_of_a_new_cuda_release_become_rows() -> None:
     names = ("13.5.0-base-ubuntu26.04", "13.5.0-cudnn-devel-ubuntu26.04", "latest", "12-x\x1b[0m")
-    (row, newest) = (
-        one.row for one in difference(TABLES, docker_hub.read(names, TABLES, docker_hub.URL).rows)
-    )
+    (row, newest) = (one.row for one in difference(TABLES, docker_tags(names, TABLES).rows))
     assert (row.key["cuda"], row.values["flavours"]) == ("13.5.0", ["base", "cudnn-devel"])
     assert newest.values == {"complete_to": "13.5.0"}
 
@@ -229,7 +244,7 @@ def test_conda_forge_is_read_by_requirement_then_by_the_name_of_the_build() -> N
         file("2.16.0rc1", "linux-64", "cuda130_py312"),
     ]
     body = json.dumps(files).encode()
-    (row,) = new_rows(conda_forge.read(body, TABLES, conda_forge.URL))
+    (row,) = new_rows(conda_forge(body, TABLES))
     assert row.key == {"torch": "2.14.1"}
     assert row.values == {"cuda": ["linux_64:13.0", "win_64:12.8"]}
 
@@ -241,14 +256,14 @@ def notes(*rows: tuple[str, str, str]) -> str:
 
 def test_release_notes_name_the_driver_of_a_new_toolkit_as_uncertain() -> None:
     text = notes(("CUDA 13.6 GA", "&gt;=620.10.01", "N/A"), ("CUDA 9.2", "&gt;= 396.26", "x"))
-    (row,) = new_rows(cuda_notes.read(text, TABLES, cuda_notes.URL))
+    (row,) = new_rows(cuda_notes(text.encode(), TABLES))
     assert row.key == {"toolkit": "13.6.0"}
     assert (row.values["linux"], row.values["uncertain"]) == ("620.10.01", True)
 
 
 def test_release_notes_contradict_nothing_they_are_told_only() -> None:
     text = notes(("CUDA 13.0 GA", "&gt;=999.10", "N/A"))
-    read = cuda_notes.read(text, TABLES, cuda_notes.URL)
+    read = cuda_notes(text.encode(), TABLES)
     assert difference(TABLES, read.rows) == ()
     assert read.remarks == (
         "The release notes of CUDA 13.0.0 name driver 999.10, the tables 580.65.06.",
@@ -257,20 +272,20 @@ def test_release_notes_contradict_nothing_they_are_told_only() -> None:
 
 def test_a_first_release_that_may_never_have_been_is_left_out() -> None:
     text = notes(("CUDA 13.4 GA", "&gt;=615.71.09", "N/A"))
-    assert cuda_notes.read(text, TABLES, cuda_notes.URL).rows == ()
+    assert cuda_notes(text.encode(), TABLES).rows == ()
 
 
 @pytest.mark.parametrize("text", ["", "<html></html>", "[]", "{}", "<table><tr><td>CUDA", "| a |"])
 def test_a_public_table_of_another_shape_says_nothing(text: str) -> None:
     body = text.encode()
     with pytest.raises(Unreadable):
-        release_matrix.read(text, TABLES, "u")
+        release_matrix(body, TABLES)
     with pytest.raises(Unreadable):
-        cuda_notes.read(text, TABLES, "u")
+        cuda_notes(body, TABLES)
     with pytest.raises(Unreadable):
-        conda_forge.read(body, TABLES, "u")
+        conda_forge(body, TABLES)
     with pytest.raises(Unreadable):
-        docker_hub.read((text,), TABLES, "u")
+        docker_tags((text,), TABLES)
 
 
 # --- pairs ------------------------------------------------------------------------------------
@@ -287,98 +302,51 @@ def test_a_pin_decides_the_pair_before_the_day_does() -> None:
 # --- the merge --------------------------------------------------------------------------------
 
 
-def seen(*rows: dict[str, Any], collected: str = "2026-11-21") -> dict[str, Any]:
-    sources = {"pypi": {"title": "t", "url": "https://pypi.org/simple/", "date": "2026-12-10"}}
-    return {"_about": {"collected": collected, "sources": sources}, "rows": list(rows)}
+def changed(row: Row, *, new: bool = False) -> dict[str, dict[str, Any]]:
+    """The tables with that row in them."""
+    change = Change(row=row, before=None if new else {})
+    return entered(TABLES, (change,), {"pypi": "t"}, "2026-12-10")
 
 
-def a_row(torch: str, day: str, **values: Any) -> dict[str, Any]:
-    key = {"torch": torch, "variant": "cu130", "platform": "linux_x86_64"}
-    row = {"table": "torch.builds", "key": key, "values": values, "source": "pypi", "seen": day}
-    return {**row, "new": "default" in values}
+def a_row(torch: str, **values: Any) -> Row:
+    build = (torch, "cu130", "linux_x86_64")
+    return build_row(build, values, "pypi", "https://pypi.org/simple/torch/", new=True)
 
 
-def built(all_tables: dict[str, dict[str, Any]], torch: str) -> dict[str, Any]:
-    rows = all_tables["torch"]["builds"]
-    found: dict[str, Any] = next(
-        row
-        for row in rows
-        if (row["torch"], row["variant"], row["platform"]) == (torch, "cu130", "linux_x86_64")
+def test_a_row_enters_with_its_source_and_leaves_the_tables_given_as_they_are() -> None:
+    before = json.dumps(TABLES)
+    after = changed(a_row("2.15.1", cuda="13.0"), new=True)
+    row = next(row for row in after["torch"]["builds"] if row["torch"] == "2.15.1")
+    assert (row["cuda"], row["sources"]) == ("13.0", ["seen.pypi"])
+    source = {"title": "t", "url": "https://pypi.org/simple/", "date": "2026-12-10"}
+    assert after["sources"]["sources"]["seen.pypi"] == source
+    assert json.dumps(TABLES) == before
+
+
+def test_entering_a_row_twice_changes_nothing_more() -> None:
+    once = changed(a_row("2.15.1", cuda="13.0"), new=True)
+    assert entered(once, (), {}, "2027-01-01") == once
+    assert difference(once, (a_row("2.15.1", cuda="13.0"),)) == ()
+
+
+def test_the_tables_lie_in_the_order_that_an_update_keeps() -> None:
+    key = {"package": "xformers", "version": "0.0.35"}
+    companion = Row(
+        table="companions.releases", key=key, values={"torch": ">=2.10"}, source="pypi", url="u"
     )
-    return found
-
-
-def test_what_was_seen_before_the_facts_were_collected_contradicts_nothing() -> None:
-    old = a_row("2.15.0", "2026-11-01", published=True, cuda="99.9")
-    row = built(merged(TABLES, seen(old)), "2.15.0")
-    assert (row["published"], row["cuda"]) == (True, "13.0")
-    new = a_row("2.15.0", "2026-12-01", cuda="99.9")
-    assert built(merged(TABLES, seen(new)), "2.15.0")["cuda"] == "99.9"
-
-
-def test_a_part_of_a_row_that_is_gone_makes_no_row() -> None:
-    lost = a_row("2.99.0", "2026-12-01", published=True)
-    assert merged(TABLES, seen(lost))["torch"]["builds"] == TABLES["torch"]["builds"]
-
-
-def test_the_tables_lie_in_the_order_that_a_merge_keeps() -> None:
-    companion = {
-        "table": "companions.releases",
-        "key": {"package": "xformers", "version": "0.0.35"},
-        "values": {"torch": ">=2.10"},
-    }
-    touched = [
-        a_row("2.15.0", "2026-12-01", published=True),
-        {**a_row("2.15.0", "2026-12-01"), **companion},
-    ]
-    after = merged(TABLES, seen(*touched))
-    for name in ORDER:
-        table, _, part = name.partition(".")
-        assert [_identity(row) for row in after[table][part]] == [
-            _identity(row) for row in TABLES[table][part]
-        ]
+    build = ("2.15.0", "cu130", "linux_x86_64")
+    for row in (build_row(build, {"published": True}, "pypi", "u"), companion):
+        after = changed(row)
+        for name in ORDER:
+            table, _, part = name.partition(".")
+            assert [_identity(row) for row in after[table][part]] == [
+                _identity(row) for row in TABLES[table][part]
+            ]
 
 
 def _identity(row: dict[str, Any]) -> list[Any]:
     names = ("torch", "variant", "platform", "package", "version", "cuda", "distro", "toolkit")
     return [row.get(name) for name in names if isinstance(row.get(name), str)]
-
-
-FULL: dict[str, Any] = {
-    "toolkit": None, "cudnn": None, "published": None, "archs": None, "uncertain": False,
-    "contested": [], "glibc": "2.28", "default": False, "bytes": None, "cuda": "13.0",
-}  # fmt: skip
-ROWS = st.lists(
-    st.builds(
-        lambda torch, day, bytes_, published: a_row(
-            torch, day, **{**FULL, "bytes": bytes_, "published": published}
-        ),
-        st.sampled_from(["2.15.0", "2.16.0", "2.15.1", "2.9.7"]),
-        st.sampled_from(["2026-11-01", "2026-12-01", "2026-12-02", "2027-01-01"]),
-        st.sampled_from([None, 1, 2]),
-        st.sampled_from([None, True, False]),
-    ),
-    max_size=5,
-    unique_by=lambda row: (row["key"]["torch"], row["seen"]),
-)
-SMALL = {
-    name: ({**one, "builds": one["builds"][:40]} if name == "torch" else one)
-    for name, one in TABLES.items()
-    if name in ("torch", "sources")
-}
-
-
-@settings(max_examples=150, deadline=None)
-@given(ROWS)
-def test_rows_put_in_day_by_day_give_what_a_rebuild_gives(rows: list[dict[str, Any]]) -> None:
-    rows = sorted(rows, key=lambda row: str(row["seen"]))
-    rows = [row for row in rows if row["seen"] > "2026-11-21"]
-    steps: dict[str, dict[str, Any]] = SMALL
-    for count in range(len(rows) + 1):
-        day = rows[count - 1]["seen"] if count else "2026-11-21"
-        steps = merged(steps, seen(*rows[:count], collected=day))
-    last = rows[-1]["seen"] if rows else "2026-11-21"
-    assert steps == merged(SMALL, seen(*rows, collected=last))
 
 
 def test_every_list_that_an_update_writes_has_an_order_and_sources() -> None:
@@ -402,15 +370,15 @@ READABLE = (
 )
 READERS: tuple[Callable[[bytes], object], ...] = (
     lambda body: files_of("torch", body, PAGE),
-    lambda body: torch_index.variants_in(body, PAGE),
-    lambda body: completed((), body),
+    lambda body: torch_rows.variants_in(body, PAGE),
+    newest_requires,
     requirements_in,
-    version_in,
+    cuda_in,
     archs_in,
-    lambda body: release_matrix.read(text_of(body), TABLES, "u"),
-    lambda body: cuda_notes.read(text_of(body), TABLES, "u"),
-    lambda body: docker_hub.read(docker_hub.page(body, "u").names, TABLES, "u"),
-    lambda body: conda_forge.read(body, TABLES, "u"),
+    lambda body: release_matrix(body, TABLES),
+    lambda body: cuda_notes(body, TABLES),
+    lambda body: docker_hub(Pages({DOCKER_HUB_URL: body}), TABLES),
+    lambda body: conda_forge(body, TABLES),
 )
 
 

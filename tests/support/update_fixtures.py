@@ -87,9 +87,8 @@ def autumn() -> dict[str, dict[str, Any]]:
 
 
 def copied(folder: Path) -> Path:
-    """The tables and what belongs to them in a folder of their own."""
+    """The tables in a folder of their own."""
     shutil.copytree(HERE / "tables", folder / "tables")
-    shutil.copytree(HERE / "build" / "own", folder / "build" / "own")
     return folder
 
 

@@ -14,24 +14,21 @@ from typing import Any
 
 from packaging.version import Version
 
-from cudadoctor.knowledge.build import written
-from cudadoctor.knowledge.build.seen import merged
 from cudadoctor.knowledge.update.asking import (
     PYPI,
     TITLES,
-    TORCH_INDEX,
+    TORCH_INDEX_URL,
     Answer,
     Asked,
     ask,
     newest_torch,
 )
-from cudadoctor.knowledge.update.companion_releases import packages
+from cudadoctor.knowledge.update.companions import packages
 from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, Web
-from cudadoctor.knowledge.update.pages import Unreadable
-from cudadoctor.knowledge.update.rows import journal
-from cudadoctor.knowledge.update.shown import shown
+from cudadoctor.knowledge.update.index import Unreadable
+from cudadoctor.knowledge.update.rows import shown, written
 
-KNOWLEDGE = Path(__file__).parent.parent
+TABLES = Path(__file__).parent.parent / "tables"
 NOT_ASKED = 3
 CHECK_LIMIT_S = 15.0
 AFTERWARDS = "The files of recipes/install are made from the tables: python recipes/install/make.py"
@@ -45,28 +42,45 @@ gave no answer changes nothing, and where none answered no file is touched."""
 def main(
     arguments: list[str],
     *,
-    knowledge: Path = KNOWLEDGE,
+    folder: Path = TABLES,
     fetch: Fetcher | None = None,
     day: str | None = None,
 ) -> int:
-    """Run the command on the tables below that folder; returns its exit code.
+    """Run the command on the tables in that folder; returns its exit code.
 
     fetch: who answers for the network; day: today, ISO 8601. Exits with 2 for wrong usage.
     """
     parser = _parser()
     asked = parser.parse_args(arguments)
-    tables = _tables(knowledge / "tables")
+    tables = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob("*.json"))
+    }
     only = tuple(name.strip() for name in asked.only.split(",") if name.strip())
     known = ("torch", *packages(tables), *TITLES)
-    strange = [name for name in only if name not in known]
-    if strange:
-        parser.error(f"--only knows {', '.join(known)}; {strange[0]!a} is none of them")
+    unknown = next((name for name in only if name not in known), None)
+    if unknown is not None:
+        parser.error(f"--only knows {', '.join(known)}; {unknown!a} is none of them")
     if asked.check:
         return _check(tables, asked.index, fetch or Web(limit_s=CHECK_LIMIT_S))
     wanted = Asked(index=asked.index, torch_index=asked.torch_index, only=only, deep=asked.deep)
-    answer = ask(fetch or Web(), tables, wanted)
     today = day or datetime.now(timezone.utc).date().isoformat()
-    return _finished(answer, tables, knowledge, today, write=asked.write, full=not only)
+    answer = ask(fetch or Web(), tables, wanted, today)
+    if answer.failures and not answer.reached:
+        sys.stderr.write(f"Nothing was read, the tables stay as they are: {answer.failures[0]}\n")
+        return NOT_ASKED
+    for text in answer.failures:
+        sys.stderr.write(f"not read: {text}\n")
+    sys.stdout.write(shown(answer.changes, answer.remarks, today))
+    if asked.write:
+        whole = not only and not answer.failures
+        files = _write(answer, folder, max(today, tables["torch"]["collected"]) if whole else None)
+        sys.stdout.write(f"Written: {', '.join(files) if files else 'nothing'}.\n")
+        if files:
+            sys.stdout.write(f"{AFTERWARDS}\n")
+    elif answer.changes:
+        sys.stdout.write("Nothing is written without --write.\n")
+    return NOT_ASKED if answer.failures else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,7 +99,9 @@ def _parser() -> argparse.ArgumentParser:
         "--only", default="", metavar="NAMES", help="packages and places, separated by commas"
     )
     parser.add_argument("--index", default=PYPI, metavar="URL", help=f"default {PYPI}")
-    parser.add_argument("--torch-index", default=TORCH_INDEX, metavar="URL", help=TORCH_INDEX)
+    parser.add_argument(
+        "--torch-index", default=TORCH_INDEX_URL, metavar="URL", help=TORCH_INDEX_URL
+    )
     return parser
 
 
@@ -103,53 +119,16 @@ def _check(tables: Mapping[str, Any], index: str, fetch: Fetcher) -> int:
     return 1
 
 
-def _finished(
-    answer: Answer,
-    tables: Mapping[str, Any],
-    knowledge: Path,
-    day: str,
-    *,
-    write: bool,
-    full: bool,
-) -> int:
-    if answer.failures and not answer.reached:
-        sys.stderr.write(f"Nothing was read, the tables stay as they are: {answer.failures[0]}\n")
-        return NOT_ASKED
-    for text in answer.failures:
-        sys.stderr.write(f"not read: {text}\n")
-    code = NOT_ASKED if answer.failures else 0
-    sys.stdout.write(shown(answer, day))
-    if write:
-        files = _written(answer, tables, knowledge, day, whole=full and not answer.failures)
-        sys.stdout.write(f"Written: {', '.join(files) if files else 'nothing'}.\n")
-        if files:
-            sys.stdout.write(f"{AFTERWARDS}\n")
-    elif answer.changes:
-        sys.stdout.write("Nothing is written without --write.\n")
-    return code
-
-
-def _written(
-    answer: Answer, tables: Mapping[str, Any], knowledge: Path, day: str, *, whole: bool
-) -> list[str]:
-    """Write the journal and the tables that differ. whole: every place answered in full."""
-    place = knowledge / "build" / "own" / "seen.json"
-    seen = journal(_read(place), answer.changes, TITLES, day)
-    if whole:
-        seen["_about"]["collected"] = day
-    files = {place: written(seen)}
-    files |= {
-        knowledge / "tables" / f"{name}.json": written(table)
-        for name, table in merged(tables, seen).items()
-    }
-    changed = {path: text for path, text in files.items() if _differs(path, text)}
+def _write(answer: Answer, folder: Path, collected: str | None) -> list[str]:
+    """Write the tables that differ; returns their names. collected: the new day of them all."""
+    tables = dict(answer.tables)
+    if collected:
+        tables["torch"] = {**tables["torch"], "collected": collected}
+    files = {folder / f"{name}.json": written(table) for name, table in tables.items()}
+    changed = {path: text for path, text in files.items() if path.read_bytes() != text.encode()}
     for path, text in changed.items():
         _replaced(path, text)
     return [path.name for path in changed]
-
-
-def _differs(path: Path, text: str) -> bool:
-    return path.read_bytes() != text.encode()
 
 
 def _replaced(path: Path, text: str) -> None:
@@ -165,15 +144,6 @@ def _replaced(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def _tables(folder: Path) -> dict[str, dict[str, Any]]:
-    return {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Asks the places one after the other; a place that fails takes nothing from the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -9,38 +7,31 @@ from urllib.parse import quote
 
 import msgspec
 
-from cudadoctor.knowledge.build.seen import merged
-from cudadoctor.knowledge.update import companion_releases as companions
-from cudadoctor.knowledge.update import torch_index, torch_release
+from cudadoctor.knowledge.update import companions, public, torch_rows
 from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, Unreachable
-from cudadoctor.knowledge.update.listing import (
+from cudadoctor.knowledge.update.index import (
     IndexFile,
-    completed,
-    files_of,
-    lacks_days,
-    newest_requires,
-)
-from cudadoctor.knowledge.update.pages import Unreadable, text_of
-from cudadoctor.knowledge.update.public import conda_forge, cuda_notes, docker_hub, release_matrix
-from cudadoctor.knowledge.update.rows import Change, Reading, Tables, difference, joined, journal
-from cudadoctor.knowledge.update.wheel_inside import (
     Inside,
-    requirements,
+    Unreadable,
+    files_of,
+    newest_requires,
     requirements_of,
     torch_inside,
 )
+from cudadoctor.knowledge.update.rows import Change, Reading, Tables, difference, entered
+from cudadoctor.knowledge.update.torch_rows import PACKAGE_INDEX, TORCH_INDEX
 
 PYPI = "https://pypi.org/simple"
-TORCH_INDEX = "https://download.pytorch.org/whl"
+TORCH_INDEX_URL = "https://download.pytorch.org/whl"
 TITLES = {
-    torch_release.SOURCE: "Package index: names and upload days of files, and what wheels say",
-    torch_index.SOURCE: "Index of the PyTorch project: names of the wheels of each variant",
-    release_matrix.SOURCE: release_matrix.TITLE,
-    docker_hub.SOURCE: docker_hub.TITLE,
-    conda_forge.SOURCE: conda_forge.TITLE,
-    cuda_notes.SOURCE: cuda_notes.TITLE,
+    PACKAGE_INDEX: "Package index: names and upload days of files, and what wheels say",
+    TORCH_INDEX: "Index of the PyTorch project: names of the wheels of each variant",
+    public.RELEASE_MATRIX: "pytorch/pytorch RELEASE.md, release compatibility matrix",
+    public.DOCKER_HUB: "Docker Hub, tags of nvidia/cuda",
+    public.CONDA_FORGE: "Files of pytorch on the conda-forge channel",
+    public.CUDA_NOTES: "NVIDIA CUDA Toolkit release notes, drivers of each toolkit",
 }
-"""The places by their short names, in the order in which they are asked."""
+"""The places by their short names."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,57 +41,64 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     index: str = PYPI
-    torch_index: str = TORCH_INDEX
+    torch_index: str = TORCH_INDEX_URL
     only: tuple[str, ...] = ()
     deep: bool = False
 
     def wants(self, *names: str) -> bool:
         return not self.only or any(name in self.only for name in names)
 
+    def page(self, package: str) -> str:
+        """The package's page on the index."""
+        return f"{self.index.rstrip('/')}/{package}/"
+
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was read: what differs from the tables, remarks, failures.
+    """All that was read. tables: with the changes in them; remarks, failures: sentences.
 
-    reached: the short names of the places that answered.
+    reached: whether any place answered.
     """
 
+    tables: Tables
     changes: tuple[Change, ...]
     remarks: tuple[str, ...]
     failures: tuple[str, ...]
-    reached: tuple[str, ...]
+    reached: bool
 
 
-Pairs = Mapping[str, tuple[companions.Paired, ...]]
-Reader = Callable[[Fetcher, Tables], Iterator[Reading]]
+Pairs = dict[str, tuple[companions.Paired, ...]]
+Reader = Callable[[Fetcher, Tables], Iterable[Reading]]
 
 
-def ask(fetch: Fetcher, tables: Tables, asked: Asked) -> Answer:
+def ask(fetch: Fetcher, tables: Tables, asked: Asked, day: str) -> Answer:
     """Everything that was asked for, against these tables."""
-    current: Tables = tables
     changes: list[Change] = []
     readings: list[Reading] = []
-    reached: list[str] = []
-    for name, reader in _places(asked):
-        found = joined(_guarded(reader, fetch, current))
-        new = difference(current, found.rows)
-        current = _with(current, new)
+    reached = False
+    for reader in _places(asked):
+        found = list(_guarded(reader, fetch, tables))
+        rows = [row for reading in found for row in reading.rows]
+        new = difference(tables, rows)
+        tables = entered(tables, new, TITLES, day)
         changes += new
-        readings.append(found)
-        reached += [name] if found.rows or not found.failures else []
-    everything = joined(readings)
+        readings += found
+        reached = reached or bool(rows) or not any(reading.failures for reading in found)
     return Answer(
+        tables=tables,
         changes=tuple(changes),
-        remarks=everything.remarks,
-        failures=everything.failures,
-        reached=tuple(reached),
+        remarks=tuple(text for reading in readings for text in reading.remarks),
+        failures=tuple(text for reading in readings for text in reading.failures),
+        reached=reached,
     )
 
 
 def newest_torch(fetch: Fetcher, index: str = PYPI) -> str:
     """The newest final torch on the index. Raises NotRead, Unreadable."""
-    found = torch_release.newest_of(_files(fetch, index, "torch", days=False))
+    asked = Asked(index=index)
+    releases = torch_rows.releases_of(_files(fetch, asked, "torch"))
+    found = next((name for name, release in releases.items() if not release.yanked), None)
     if found is None:
-        raise Unreadable(f"{_page(index, 'torch')!a} lists no final release of torch.")
+        raise Unreadable(f"{asked.page('torch')!a} lists no final release of torch.")
     return found
 
 
@@ -111,23 +109,21 @@ def _guarded(reader: Reader, fetch: Fetcher, tables: Tables) -> Iterator[Reading
         yield Reading(failures=(str(error),))
 
 
-def _with(tables: Tables, changes: Iterable[Change]) -> dict[str, dict[str, Any]]:
-    """The tables as they would be with these changes, for the places asked after this one."""
-    day = str(tables["torch"]["collected"])
-    nothing = {"_about": {"collected": day, "sources": {}}, "rows": []}
-    return merged(tables, journal(nothing, changes, TITLES, day))
+def _files(fetch: Fetcher, asked: Asked, package: str) -> tuple[IndexFile, ...]:
+    url = asked.page(package)
+    return files_of(package, fetch.get(url).body, url)
 
 
 # --- the package index ----------------------------------------------------------------------
 
 
 def _package_index(fetch: Fetcher, tables: Tables, *, asked: Asked) -> Iterator[Reading]:
-    paired: dict[str, tuple[companions.Paired, ...]] = {}
+    paired: Pairs = {}
     for package in companions.packages(tables):
         with_torch = ("torch",) if package in companions.PAIRED else ()
-        if asked.wants(torch_release.SOURCE, package, *with_torch):
+        if asked.wants(PACKAGE_INDEX, package, *with_torch):
             try:
-                reading, known = _companion(fetch, tables, asked.index, package)
+                reading, known = _companion(fetch, tables, asked, package)
             except Unreachable:
                 raise
             except (NotRead, Unreadable) as error:
@@ -136,94 +132,114 @@ def _package_index(fetch: Fetcher, tables: Tables, *, asked: Asked) -> Iterator[
             if not reading.failures:
                 paired[package] = known
             yield reading
-    if asked.wants(torch_release.SOURCE, "torch"):
+    if asked.wants(PACKAGE_INDEX, "torch"):
         yield from _torch(fetch, tables, asked, paired)
 
 
 def _companion(
-    fetch: Fetcher, tables: Tables, index: str, package: str
+    fetch: Fetcher, tables: Tables, asked: Asked, package: str
 ) -> tuple[Reading, tuple[companions.Paired, ...]]:
     """New releases of a package; with the requirement of each known one."""
-    url = _page(index, package)
-    found = companions.companions_of(package, _files(fetch, index, package, days=True))
-    rows = [*companions.known_platforms(found, tables, package, url)]
+    url = asked.page(package)
+    found = companions.companions_of(package, _files(fetch, asked, package))
+    there = tables["companions"]["releases"]
+    known = {row["version"]: row for row in there if row["package"] == package}
+    specifiers = {version: row["torch"] for version, row in known.items()}
+    rows = companions.known_platforms(found, known, url)
+    remarks = [
+        f"{package} {release.version} was yanked from the index."
+        for release in found
+        if release.yanked and release.version in known
+    ]
     failures = []
-    for one in companions.unknown(found, tables, package):
+    for release in companions.unknown_companions(found, tables, package):
         try:
-            requires = _requires(fetch, index, one)
+            row = companions.new_row(release, _requires(fetch, asked, release), url)
         except (NotRead, Unreadable) as error:
-            failures.append(f"{package} {one.version}: {error}")
+            failures.append(f"{package} {release.version}: {error}")
             continue
-        rows.append(companions.row(one, requires, url))
-    known = {row["version"]: row["torch"] for row in tables["companions"]["releases"]
-             if row["package"] == package}  # fmt: skip
-    known |= {row.key["version"]: row.values["torch"] for row in rows if "torch" in row.values}
-    gone = companions.yanked(found, tables, package)
-    remarks = (*gone.remarks, *companions.by_hand(rows))
-    reading = Reading(rows=tuple(rows), remarks=remarks, failures=tuple(failures))
-    return reading, companions.pairs(found, known)
+        rows.append(row)
+        specifiers[release.version] = row.values["torch"]
+        if package in companions.OWN_BINARIES:
+            remarks.append(
+                f"Which torch and CUDA the binaries of {package} {release.version} are for"
+                " is to be looked up by hand."
+            )
+    reading = Reading(rows=tuple(rows), remarks=tuple(remarks), failures=tuple(failures))
+    pairs = (
+        companions.Paired(release.version, specifier, release.day)
+        for release in found
+        if (specifier := specifiers.get(release.version)) is not None
+    )
+    return reading, tuple(pairs)
 
 
-def _requires(fetch: Fetcher, index: str, one: companions.Companion) -> tuple[str, ...] | None:
+def _requires(
+    fetch: Fetcher, asked: Asked, release: companions.Companion
+) -> tuple[str, ...] | None:
     """What a release requires: its wheel says it, else the index, of the newest release only."""
-    if one.file is not None:
-        return requirements_of(fetch, one.file)
-    version, lines = newest_requires(fetch.get(_older_json(index, one.package)).body)
-    return None if lines is None or version != one.version else requirements(lines)
+    if release.file is not None:
+        return requirements_of(fetch, release.file)
+    root = asked.index.rstrip("/").removesuffix("/simple")
+    version, lines = newest_requires(fetch.get(f"{root}/pypi/{release.package}/json").body)
+    return lines if version == release.version else None
 
 
 def _torch(fetch: Fetcher, tables: Tables, asked: Asked, paired: Pairs) -> Iterator[Reading]:
-    url = _page(asked.index, "torch")
-    releases = torch_release.releases_of(_files(fetch, asked.index, "torch", days=True))
-    yield torch_release.known_releases(releases, tables, url)
+    url = asked.page("torch")
+    releases = torch_rows.releases_of(_files(fetch, asked, "torch"))
+    yield torch_rows.known_releases(releases, tables, url)
     for package in companions.PAIRED:
-        page = _page(asked.index, package)
-        pairs = companions.new_pairs(package, tables, paired.get(package, ()), page)
-        yield Reading(rows=pairs)
-    for build in torch_release.without_code(tables) if asked.deep else ():
-        if build[0] in releases:
-            yield _code(fetch, releases[build[0]], build, url)
-    for release in torch_release.unknown(releases, tables):
-        try:
-            yield _new_torch(fetch, release, paired, url, deep=asked.deep)
-        except (NotRead, Unreadable) as error:
-            yield Reading(failures=(f"torch {release.torch}: {error}",))
+        known = paired.get(package, ())
+        yield Reading(rows=companions.new_pairs(package, tables, known, asked.page(package)))
+    for build in torch_rows.without_code(tables) if asked.deep else ():
+        if release := releases.get(build["torch"]):
+            yield _one_torch(release, partial(_code, fetch, release, build, url))
+    for release in torch_rows.unknown_releases(releases, tables):
+        make = partial(_new_torch, fetch, release, paired, url, deep=asked.deep)
+        yield _one_torch(release, make)
+
+
+def _one_torch(release: torch_rows.Release, read: Callable[[], Reading]) -> Reading:
+    try:
+        return read()
+    except (NotRead, Unreadable) as error:
+        return Reading(failures=(f"torch {release.torch}: {error}",))
 
 
 def _code(
-    fetch: Fetcher, release: torch_release.Release, build: tuple[str, str, str], url: str
+    fetch: Fetcher, release: torch_rows.Release, build: Mapping[str, Any], url: str
 ) -> Reading:
     """The code list of a build in the tables, out of its wheel."""
-    try:
-        inside = torch_inside(fetch, release.middle(build[2])[1], deep=True)
-    except (NotRead, Unreadable) as error:
-        return Reading(failures=(f"torch {release.torch}: {error}",))
+    inside = torch_inside(fetch, release.middle(build["platform"])[1], deep=True)
     if not inside.archs:
         return Reading(remarks=(f"No list of GPUs stands in the wheel of torch {release.torch}.",))
-    return Reading(rows=(torch_release.code(build, inside.archs, url),))
+    return Reading(rows=(torch_rows.known_build(build, {"archs": list(inside.archs)}, url),))
 
 
 def _new_torch(
-    fetch: Fetcher, release: torch_release.Release, paired: Pairs, url: str, *, deep: bool
+    fetch: Fetcher, release: torch_rows.Release, paired: Pairs, url: str, *, deep: bool
 ) -> Reading:
     """A release that the tables lack, whole or not at all: half of it would look like absence."""
     if release.day is None:
         raise Unreadable("The index does not say when it was uploaded.")
-    pair = {}
     for package in companions.PAIRED:
         if package not in paired:
             raise NotRead(f"Which {package} belongs to it is not known.")
-        pair[package] = companions.pair_for(release.torch, release.day, paired[package])
+    pair = {
+        package: companions.pair_for(release.torch, release.day, paired[package])
+        for package in companions.PAIRED
+    }
     insides = {
         platform: torch_inside(fetch, release.middle(platform)[1], deep=deep)
-        for platform in release.platforms()
+        for platform in release.platforms
     }
-    rows = torch_release.new_release(release, insides, pair, url)
-    return Reading(rows=rows, remarks=_lacking(release.torch, insides))
+    rows = torch_rows.new_release(release, insides, pair, url)
+    return Reading(rows=rows, remarks=_lacking(release.torch, insides.values()))
 
 
-def _lacking(torch: str, insides: Mapping[str, Inside]) -> tuple[str, ...]:
-    if any(one.cuda and not one.archs for one in insides.values()):
+def _lacking(torch: str, insides: Iterable[Inside]) -> tuple[str, ...]:
+    if any(inside.cuda and not inside.archs for inside in insides):
         return (
             f"The GPUs that torch {torch} has code for are not known yet, so it is not prescribed:"
             " --deep reads them out of the wheels.",
@@ -231,42 +247,32 @@ def _lacking(torch: str, insides: Mapping[str, Inside]) -> tuple[str, ...]:
     return ()
 
 
-def _files(fetch: Fetcher, index: str, package: str, *, days: bool) -> tuple[IndexFile, ...]:
-    url = _page(index, package)
-    files = files_of(package, fetch.get(url).body, url)
-    if days and lacks_days(files):
-        files = completed(files, fetch.get(_older_json(index, package)).body)
-    return files
-
-
-def _older_json(index: str, package: str) -> str:
-    return f"{index.rstrip('/').removesuffix('/simple')}/pypi/{package}/json"
-
-
-def _page(index: str, package: str) -> str:
-    return f"{index.rstrip('/')}/{package}/"
-
-
 # --- torch's own index and the public tables -------------------------------------------------
 
 
-def _places(asked: Asked) -> Iterator[tuple[str, Reader]]:
-    """Whom to ask. Of two that speak of one build the later, by name too, knows better."""
+def _places(asked: Asked) -> Iterator[Reader]:
+    """Whom to ask. Of two that speak of one build the later knows better."""
     others: dict[str, Reader] = {
-        conda_forge.SOURCE: _conda_forge,
-        cuda_notes.SOURCE: _cuda_notes,
-        docker_hub.SOURCE: _docker_hub,
-        release_matrix.SOURCE: _release_matrix,
-        torch_index.SOURCE: partial(_torch_index, root=f"{asked.torch_index.rstrip('/')}/"),
+        public.CONDA_FORGE: partial(_page, public.conda_forge, public.CONDA_FORGE_URL),
+        public.CUDA_NOTES: partial(_page, public.cuda_notes, public.CUDA_NOTES_URL),
+        public.DOCKER_HUB: lambda fetch, tables: [public.docker_hub(fetch, tables)],
+        public.RELEASE_MATRIX: partial(_page, public.release_matrix, public.RELEASE_MATRIX_URL),
+        TORCH_INDEX: partial(_torch_index, root=f"{asked.torch_index.rstrip('/')}/"),
     }
     if not asked.only or set(asked.only) - others.keys():
-        yield torch_release.SOURCE, partial(_package_index, asked=asked)
-    yield from ((name, reader) for name, reader in others.items() if asked.wants(name))
+        yield partial(_package_index, asked=asked)
+    yield from (reader for name, reader in others.items() if asked.wants(name))
+
+
+def _page(
+    read: Callable[[bytes, Tables], Reading], url: str, fetch: Fetcher, tables: Tables
+) -> Iterator[Reading]:
+    yield read(fetch.get(url).body, tables)
 
 
 def _torch_index(fetch: Fetcher, tables: Tables, *, root: str) -> Iterator[Reading]:
-    listed = torch_index.variants_in(fetch.get(root).body, root)
-    for variant in torch_index.to_read(listed, tables):
+    listed = torch_rows.variants_in(fetch.get(root).body, root)
+    for variant in torch_rows.variants_to_read(listed, tables):
         url = f"{root}{quote(variant)}/torch/"
         try:
             files = files_of("torch", fetch.get(url).body, url)
@@ -275,33 +281,4 @@ def _torch_index(fetch: Fetcher, tables: Tables, *, root: str) -> Iterator[Readi
         except (NotRead, Unreadable) as error:
             yield Reading(failures=(str(error),))
             continue
-        yield torch_index.rows_of(variant, files, tables, url)
-
-
-def _release_matrix(fetch: Fetcher, tables: Tables) -> Iterator[Reading]:
-    url = release_matrix.URL
-    yield release_matrix.read(text_of(fetch.get(url).body), tables, url)
-
-
-def _cuda_notes(fetch: Fetcher, tables: Tables) -> Iterator[Reading]:
-    url = cuda_notes.URL
-    yield cuda_notes.read(text_of(fetch.get(url).body), tables, url)
-
-
-def _conda_forge(fetch: Fetcher, tables: Tables) -> Iterator[Reading]:
-    url = conda_forge.URL
-    yield conda_forge.read(fetch.get(url).body, tables, url)
-
-
-def _docker_hub(fetch: Fetcher, tables: Tables) -> Iterator[Reading]:
-    names: list[str] = []
-    url: str | None = docker_hub.URL
-    for _ in range(docker_hub.MOST_PAGES):
-        if url is None:
-            break
-        tags = docker_hub.page(fetch.get(url).body, url)
-        names += tags.names
-        url = tags.following
-    else:
-        raise Unreadable(f"{docker_hub.URL!a} has no last page.")
-    yield docker_hub.read(tuple(names), tables, docker_hub.URL)
+        yield torch_rows.variant_rows(variant, files, tables, url)
