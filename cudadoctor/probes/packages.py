@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from cudadoctor.host.local import Host
+from cudadoctor.model.driver_packages import MATTERS, Manager, is_driver
 from cudadoctor.model.machine import SystemPackage
 from cudadoctor.probes import Notes
-from cudadoctor.reports.driver_packages import MATTERS, Manager, is_driver
 
 __all__ = ["DPKG", "is_driver", "note_packages", "parse_dpkg"]
 

@@ -1,4 +1,4 @@
-"""Commands that install packages, as people paste and quote them: pip, uv, conda, poetry, pixi.
+"""What a report asks to be installed: commands as people quote them, files, and plain words.
 
 A command may be wrapped with a backslash, stand behind a prompt, in a Dockerfile, in quotes or in
 the middle of a sentence. What follows it in a sentence is not taken for a package.
@@ -7,30 +7,19 @@ the middle of a sentence. What follows it in a sentence is not taken for a packa
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
 
 from cudadoctor.model.machine import Install
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudadoctor.reports.document import Document
-
+from cudadoctor.reports.document import Document
 
 _PROGRAM = re.compile(r"pip|conda|mamba|poetry|pixi|pdm|\buv |easy_install")
 MOST = 300
 """More commands than these come from no report."""
 _LONGEST = 2000
 """No command that people type is longer."""
-
-
-class Asked(NamedTuple):
-    """A command as it stands in the text: its tool, what follows it, and the line."""
-
-    tool: str
-    verb: str
-    words: tuple[str, ...]
-    line: int
 
 
 _COMMAND = re.compile(
@@ -64,6 +53,7 @@ _TAKES_VALUE = frozenset(
 )
 _INDEX = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--index"}
 _INDEX |= {"--default-index", "--source"}
+_ONLY_INDEX = {"-i", "--index-url", "--default-index"}
 _CHANNEL = {"-c", "--channel"}
 _KEPT_VALUE = {"--torch-backend", "--platform", "--python-version", "--python", "--target", "-t"}
 _END = frozenset({"&&", "||", ";", "|", "&", ">", ">>", "2>&1", "\\", "#", "//", "->", "=>", "--"})
@@ -82,27 +72,21 @@ _REQUIREMENT = re.compile(
 )
 
 
-def commands_of(doc: Document) -> Iterator[Asked]:
+def installs_of(doc: Document) -> Iterator[Install]:
     """Every command of the document that installs something."""
-    found_so_far = 0
+    return islice(_commands(doc), MOST)
+
+
+def _commands(doc: Document) -> Iterator[Install]:
     for number, text in _joined(doc):
-        if not _PROGRAM.search(text):
-            continue
-        for found in _COMMAND.finditer(text):
-            found_so_far += 1
-            if found_so_far > MOST:
-                return
-            tool = found.lastgroup or "pip"
+        for found in _COMMAND.finditer(text) if _PROGRAM.search(text) else ():
             rest = text[found.end() : found.end() + _LONGEST]
-            before = text[found.start() - 1 : found.start()]
-            words = tuple(_words(rest, before))
-            yield Asked(_tool_name(tool, found[0]), found[0].split()[-1], words, number)
-
-
-def _tool_name(group: str, text: str) -> str:
-    if group == "conda":
-        return text.split(maxsplit=1)[0].removesuffix(".exe")
-    return {"uvpip": "uv", "easy": "easy_install"}.get(group, group)
+            words = _words(rest, text[found.start() - 1 : found.start()])
+            group = found.lastgroup or "pip"
+            tool = {"uvpip": "uv", "easy": "easy_install"}.get(group, group)
+            if group == "conda":  # or mamba, micromamba
+                tool = found[0].split(maxsplit=1)[0].removesuffix(".exe")
+            yield _install(tool, words, number)
 
 
 def _joined(doc: Document) -> Iterator[tuple[int, str]]:
@@ -150,55 +134,52 @@ def _listed(rest: str) -> bool:
     return bool(re.match(r"\s?[<>=!]", rest))
 
 
-def install_of(asked: Asked) -> Install:
-    """The command as a fact."""
+def _install(tool: str, words: Iterator[str], line: int) -> Install:
+    """A command as a fact."""
     wanted: list[str] = []
     indexes: list[str] = []
     options: list[str] = []
-    words = iter(_with_signs(asked.words))
+    words = _with_signs(words)
     for word in words:
         if not word.startswith("-"):
             if _REQUIREMENT.fullmatch(word):
-                wanted.append(_stripped(word))
+                wanted.append(word.rstrip("," if word.endswith((".whl", ".")) else ".,:;)"))
             continue
         name, sign, value = word.partition("=")
         if not sign and name in _TAKES_VALUE:
             value = next(words, "")
-        _option(name, value, asked.tool, (wanted, indexes, options))
+        value = value.strip("'\"<>,")
+        conda = tool in ("conda", "mamba", "micromamba", "pixi")
+        if (name in _INDEX and not (conda and name == "-f")) or (conda and name in _CHANNEL):
+            if value:
+                indexes.append(value)
+            if name in _ONLY_INDEX:
+                options.append("--index-url")
+        elif name in ("-r", "--requirement", "--file") and value:
+            wanted.append(f"-r {value}")
+        else:
+            options.append(f"{name}={value}" if name in _KEPT_VALUE and value else name)
+    return _asked(tool, line, wanted, indexes, options)
+
+
+def _asked(
+    tool: str, line: int, wanted: list[str], indexes: list[str], options: list[str]
+) -> Install:
     return Install(
-        tool=asked.tool,
+        tool=tool,
         requirements=tuple(dict.fromkeys(wanted)),
         indexes=tuple(dict.fromkeys(indexes)),
         options=tuple(dict.fromkeys(options)),
-        line=asked.line,
+        line=line,
     )
 
 
-def _option(name: str, value: str, tool: str, into: tuple[list[str], list[str], list[str]]) -> None:
-    wanted, indexes, options = into
-    value = value.strip("'\"<>,")
-    conda = tool in ("conda", "mamba", "micromamba", "pixi")
-    if (name in _INDEX and not (conda and name == "-f")) or (conda and name in _CHANNEL):
-        if value:
-            indexes.append(value)
-        if name in ("-i", "--index-url", "--default-index"):
-            options.append("--index-url")
-    elif name in ("-r", "--requirement", "--file") and value:
-        wanted.append(f"-r {value}")
-    elif name in _KEPT_VALUE and value:
-        options.append(f"{name}={value}")
-    else:
-        options.append(name)
-
-
-def _with_signs(words: tuple[str, ...]) -> Iterator[str]:
+def _with_signs(words: Iterator[str]) -> Iterator[str]:
     """`torch == 2.1` written with spaces is one requirement."""
     held = ""
     for word in words:
-        if held and re.match(r"(?:===|==|~=|!=|>=|<=|>|<)", held[-2:]) and word[:1].isdigit():
-            held += word
-            continue
-        if held and re.fullmatch(r"(?:==|~=|!=|>=|<=|>|<)\S{0,40}", word):
+        number = re.match(r"(?:===|==|~=|!=|>=|<=|>|<)", held[-2:]) and word[:1].isdigit()
+        if held and (number or re.fullmatch(r"(?:==|~=|!=|>=|<=|>|<)\S{0,40}", word)):
             held += word
             continue
         if held:
@@ -208,5 +189,168 @@ def _with_signs(words: tuple[str, ...]) -> Iterator[str]:
         yield held
 
 
-def _stripped(word: str) -> str:
-    return word.rstrip(".,:;)") if not word.endswith((".whl", ".")) else word.rstrip(",")
+# --- files that say what is to be installed and from where, as people paste parts of them -------
+
+_INDEX_OPTION = re.compile(
+    r"\s{0,8}(?P<option>--index-url|--extra-index-url|--find-links|-i|-f)[ =]"
+    r"(?P<url>https?://\S{4,300})\s{0,4}$"
+)
+_TABLE = re.compile(r"\s{0,8}\[{1,2}(?P<name>[\w.\"'-]{1,80})\]{1,2}\s{0,4}(?:#.{0,80})?$")
+_URL = re.compile(
+    r"\s{0,8}(?:url|index-url|extra-index-url|find-links)\s?=\s?\[?"
+    r"[\"'](?P<url>\S{4,300}?)[\"']"
+)
+_TORCH_SOURCE = re.compile(
+    r"\s{0,8}(?P<name>torch|torchvision|torchaudio)\s?=\s?\[?\s?\{"
+    r"(?:\s?version ?= ?[\"'](?P<version>[\w.^~=<>!*+, -]{1,40})[\"'])?"
+    r"[^{}]{0,80}?(?:index|source) ?= ?"
+    r"[\"'](?P<index>[^\"']{1,80})[\"']"
+)
+_NEEDED = re.compile(
+    r"\s{0,8}[\"']?(?P<what>torch(?:vision|audio)?(?:\s?[=<>~!]=?[\w.*+,<>= ]{1,40})?)"
+    r"[\"']?,?\s{0,4}$"
+)
+_YAML = re.compile(
+    r"\s{0,8}- (?P<what>(?:[\w-]{1,30}::)?[\w.-]{2,40}(?:\s?[=<>]{1,2}[\w.*=<>,]{1,40})?)\s{0,4}$"
+)
+_OURS = re.compile(r"(?:[\w-]{1,30}::)?(?:py)?torch|cudatoolkit")
+_INDEX_TABLES = ("tool.uv.index", "tool.uv.pip", "tool.poetry.source", "tool.uv", "source")
+
+
+def manifest_installs(doc: Document) -> Iterator[Install]:
+    """What such files of the document ask for: one for pip, one for uv or poetry, one for conda."""
+    if doc.mentions("[tool.", "[[source]]"):
+        yield from _pyproject(doc)
+    if doc.mentions("--index-url", "--extra-index-url", "--find-links"):
+        yield from _requirements(doc)
+    if doc.mentions("dependencies:", "channels:"):
+        yield from _environment(doc)
+
+
+def _pyproject(doc: Document) -> Iterator[Install]:
+    table, first = "", 0
+    indexes: list[str] = []
+    sources: list[str] = []
+    wanted: list[str] = []
+    tool = "poetry" if "[tool.poetry" in doc.low else "uv"
+    for line in doc.lines:
+        if found := _TABLE.match(line.text):
+            table, first = found["name"], first or line.number
+        elif table in _INDEX_TABLES and (found := _URL.match(line.text)):
+            indexes.append(found["url"])
+        elif found := _TORCH_SOURCE.match(line.text):
+            sources.append(found["index"])
+            if found["version"]:
+                wanted.append(found["name"] + _pip_spec(found["version"]))
+        elif first and (found := _NEEDED.match(line.text)):
+            wanted.append(found["what"].replace(" ", ""))
+    named = [name for name in sources if re.search(r"cu\d{2,3}|cpu", name)]
+    if indexes or sources:
+        # A package that is tied to an index is looked for there alone.
+        yield _asked(tool, first, wanted, indexes or named, ["--index-url"] if sources else [])
+
+
+def _pip_spec(text: str) -> str:
+    """A version as poetry writes it, as pip does: a caret with a local version means that build."""
+    plain = text.replace(" ", "")
+    if "+" in plain or plain[:1].isdigit():
+        return "==" + plain.lstrip("^~=<>")
+    return plain if plain[:1] in "=<>!~" else ">=" + plain.lstrip("^*")
+
+
+def _requirements(doc: Document) -> Iterator[Install]:
+    """Lines of a requirements file: an option that stands alone, and torch below it."""
+    first = 0
+    indexes: list[str] = []
+    options: list[str] = []
+    wanted: list[str] = []
+    wrapped = False  # an option on the second line of a command belongs to the command
+    for number, text in doc.lines:
+        wrapped, before = text.rstrip().endswith(("\\", " ^", "`")), wrapped
+        if before:
+            continue
+        if found := _INDEX_OPTION.match(text):
+            indexes.append(found["url"])
+            first = first or number
+            if found["option"] in ("--index-url", "-i"):
+                options.append("--index-url")
+        elif found := _NEEDED.match(text):
+            wanted.append(found["what"].replace(" ", ""))
+    if indexes:
+        yield _asked("pip", first, wanted, indexes, options)
+
+
+def _environment(doc: Document) -> Iterator[Install]:
+    """An environment.yml: channels, and what it depends on."""
+    part, first = "", 0
+    found: dict[str, list[str]] = {"channels": [], "dependencies": []}
+    for line in doc.lines:
+        if head := re.match(r"\s{0,8}(channels|dependencies):\s{0,4}$", line.text):
+            part, first = head[1], first or line.number
+        elif part and (entry := _YAML.match(line.text)):
+            found[part].append(entry["what"].replace(" ", ""))
+        elif line.text.strip() and not line.text.strip().startswith(("#", "-")):
+            part = ""
+    if any(_OURS.match(name) for name in found["dependencies"]):
+        yield Install(
+            tool="conda",
+            requirements=tuple(found["dependencies"]),
+            indexes=tuple(found["channels"]),
+            line=first,
+        )
+
+
+# --- refusals in words, without the line in which the installer names them -----------------------
+
+_SAID = re.compile(
+    r"no matching (?:distribution|version|package|tool|wheel)|"
+    r"(?:could(?: ?n[o']t)?|can(?:not|'t)) find (?:a |any )?(?:matching )?versions?\b|"
+    r"could find a version that satisf|no compatible version found for: (?:py)?torch|"
+    r"doesn't have a source distribution or wheel|no wheels? (?:is |are )?available|"
+    r"unable to find (?:installation )?candidates|no solution found when resolving|"
+    r"(?:torch|pytorch)(?: version)?(?:[ =v]{1,3}\d[\w.+]{0,20})? "
+    r"(?:is|are|was|were) (?:not|no longer) available|"
+    r"(?:version|wheel|release|build)s? (?:is|are) (?:not|no longer) available|"
+    r"(?:找不到|没有找到|未找到|没有)(?:对应的|合适的|该|这个|匹配的)?\s?(?:版本|torch|pytorch|安装包|轮子)|"
+    r"(?:torch|pytorch)的?版本(?:找不到|没有)|無い?バージョン|"
+    r"no (?:pre-?built |binary )?wheels? for (?:python|cp|this|my|linux|windows|mac|arm|aarch64)|"
+    r"(?:wheel|release|version)s? (?:for|of)[^.\n]{0,40} (?:do(?:es)?n't|do(?:es)? not) exist"
+)
+"""What people quote or say where an installer found nothing."""
+_TORCH = r"(?:torch|torchvision|torchaudio)"
+_PINNED = re.compile(rf"{_TORCH}(?:\[[\w,]{{1,30}}\])?\s?===?\s?\d[\w.+*-]{{0,40}}$")
+_NAMED = re.compile(
+    r"(?<![\w./-])(?P<name>torch|pytorch|torchvision|torchaudio)(?: version)?[ =(v]{1,4}"
+    r"(?P<version>\d\.\d{1,2}(?:\.\d{1,2})?(?:\+\w{2,12})?)(?![\w.]*\.whl)"
+)
+_SOLVERS = frozenset({"conda", "mamba", "micromamba"})
+"""Their refusals name the package themselves."""
+_FAR = 160
+"""How far from the words a release may stand that they speak of."""
+
+
+def with_implied(doc: Document, installs: list[Install]) -> list[Install]:
+    """The installs; the last of torch with a refusal, if words say that there was one."""
+    said = _SAID.search(doc.low)
+    if said is None or any(install.refused or install.installed for install in installs):
+        return installs
+    last = [n for n, install in enumerate(installs) if install.tool not in _SOLVERS][::-1]
+    for place in last:
+        asked = next((text for text in installs[place].requirements if _PINNED.match(text)), None)
+        if asked is not None:
+            return _refused(installs, place, asked)
+    near = doc.low[max(0, said.start() - _FAR) : said.end() + _FAR]
+    if found := _NAMED.search(near):
+        asked = f"{found['name'].replace('pytorch', 'torch')}=={found['version']}"
+        line = doc.line_of(said)
+        return [*installs, Install(tool="pip", refused=asked, failed=True, line=line)]
+    for place in last:
+        if "torch" in installs[place].requirements:
+            return _refused(installs, place, "torch")
+    return installs
+
+
+def _refused(installs: list[Install], place: int, asked: str) -> list[Install]:
+    offered = () if asked == "torch" else None
+    changed = msgspec.structs.replace(installs[place], refused=asked, failed=True, offered=offered)
+    return [*installs[:place], changed, *installs[place + 1 :]]

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from cudadoctor.model.machine import Gpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Line
-from cudadoctor.reports.telling import Rank, Said
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.versions import DriverVersion
+from cudadoctor.reports.said import Facts, Said, stated
 
 SOURCE = "cudadoctor"
 _END = re.compile(
@@ -61,18 +56,24 @@ _SEEN = re.compile(
 )
 
 
-def read_doctor(doc: Document, _: Knowledge) -> Iterator[Said]:
+def read_doctor(doc: Document) -> Iterator[Said]:
     """The rows about the machine, and the plain facts among the evidence."""
-    if not any(words in doc.text for words in _GATE):
-        return
-    if not any(_END.match(line.text) for line in doc.lines):
+    if not _verdicts(doc):
         return
     for label, text, number in _rows(doc):
-        for path, value in _READ[label](text):
-            yield Said(path, value, number, Rank.TOOL, SOURCE)
-    for line in doc.lines:
-        if found := _SEEN.match(line.text):
-            yield Said(found[1], _version(*found.groups()), line.number, Rank.TOOL, SOURCE)
+        yield from stated(number, SOURCE, _READ[label](text))
+    for number, found in doc.rows(_SEEN):
+        path, text = found.groups()
+        of_driver = path in ("driver.kernel", "driver.library")
+        value = values.driver_version(text) if of_driver else Version(text)
+        yield from stated(number, SOURCE, {path: value})
+
+
+def _verdicts(doc: Document) -> list[int]:
+    """The places of the lines that end what it printed."""
+    if not any(words in doc.text for words in _GATE):
+        return []
+    return [place for place, line in enumerate(doc.lines) if _END.match(line.text)]
 
 
 def without_own_words(doc: Document) -> Document:
@@ -80,9 +81,7 @@ def without_own_words(doc: Document) -> Document:
 
     Evidence stays, since it quotes other programs, and so does the verdict.
     """
-    if not any(words in doc.text for words in _GATE):
-        return doc
-    ends = [n for n, line in enumerate(doc.lines) if _END.match(line.text)]
+    ends = _verdicts(doc)
     if not ends:
         return doc
     lines = list(doc.lines)
@@ -102,17 +101,12 @@ def without_own_words(doc: Document) -> Document:
 
 def _named(text: str, patterns: tuple[re.Pattern[str], ...]) -> str:
     """The verdict in the words of the table of symptoms, "" for any other sentence."""
-    found = next((found for one in patterns if (found := one.match(text))), None)
+    found = next((found for pattern in patterns if (found := pattern.match(text))), None)
     if found is None:
         return ""
     sure = (found.groupdict().get("sure") or "").strip()
     words = f"{sure} root cause" if sure else "root cause"
     return f"cudadoctor: {words} {found['cause']}"
-
-
-def _version(path: str, text: str) -> Version | DriverVersion | None:
-    of_driver = path in ("driver.kernel", "driver.library")
-    return values.driver_version(text) if of_driver else Version(text)
 
 
 def _rows(doc: Document) -> Iterator[tuple[str, str, int]]:
@@ -131,74 +125,76 @@ def _rows(doc: Document) -> Iterator[tuple[str, str, int]]:
         yield label, text, number
 
 
-def _examined(text: str) -> values.Pairs:
+def _examined(text: str) -> Facts:
     found = _EXAMINED.search(text)
     if found is None:
-        return ()
-    said: values.Pairs = (("python.version", Version(found[1])),)
+        return {}
+    facts: Facts = {"python.version": Version(found[1])}
     if re.match(r"[A-Za-z]:\\|~\\", text):
-        said += (("platform.system", "Windows"),)
-    return said + ((("python.kind", found[2]),) if found[2] else ())
+        facts["platform.system"] = "Windows"
+    if found[2]:
+        facts["python.kind"] = found[2]
+    return facts
 
 
-def _system(text: str) -> values.Pairs:
+def _system(text: str) -> Facts:
     words = text.partition(",")[0].split()
     name = " ".join(word for word in words if word not in values.MACHINES)
-    machine = next((values.MACHINES[word] for word in words if word in values.MACHINES), None)
-    said = values.os_facts(name) or (("platform.system", name),)
-    said += (("platform.machine", machine),) if machine else ()
+    facts = values.os_facts(name) or {"platform.system": name}
+    machines = [values.MACHINES[word] for word in words if word in values.MACHINES]
+    facts |= {"platform.machine": machines[0]} if machines else {}
     if wsl := re.search(r"\bWSL ([12])\b", text):
-        said += (("platform.wsl", int(wsl[1])),)
+        facts["platform.wsl"] = int(wsl[1])
     if box := re.search(r"\bin (docker|podman|kubernetes|containerd|apptainer)\b", text):
-        said += (("container.kind", box[1]),)
-    return said + ((("platform.jetson", True),) if ", Jetson" in text else ())
+        facts["container.kind"] = box[1]
+    if ", Jetson" in text:
+        facts["platform.jetson"] = True
+    return facts
 
 
-def _driver(text: str) -> values.Pairs:
+def _driver(text: str) -> Facts:
     found = _DRIVER.match(text)
     if found is None:
-        return (("driver.installed", False),) if text.startswith("none is installed") else ()
-    said: values.Pairs = (("driver.reported", values.driver_version(found[1])),)
-    said += (("driver.flavour", found[2]),) if found[2] else ()
-    return said + ((("driver.cuda", Version(found[3])),) if found[3] else ())
+        return {"driver.installed": False} if text.startswith("none is installed") else {}
+    return {
+        "driver.reported": values.driver_version(found[1]),
+        "driver.flavour": found[2],
+        "driver.cuda": Version(found[3]) if found[3] else None,
+    }
 
 
-def _gpus(text: str) -> values.Pairs:
+def _gpus(text: str) -> Facts:
     if text.startswith("no NVIDIA GPU"):
-        return (("gpus", ()),)
+        return {"gpus": ()}
     gpus: list[Gpu] = []
     for part in text.split("; ")[:64]:
         found = _GPU.match(part)
         if found is None or not values.is_nvidia(found[2]):
-            return ()
-        for _ in range(min(int(found[1] or 1), 64)):
-            gpus.append(
-                Gpu(
-                    index=len(gpus),
-                    name=found[2],
-                    memory_bytes=int(found[3]) << 30 if found[3] else None,
-                    capability=Version(f"{found[4][:-1]}.{found[4][-1]}") if found[4] else None,
-                )
-            )
-    return (("gpus", tuple(gpus)),)
+            return {}
+        count, name, memory, code = found.groups()
+        size = int(memory) << 30 if memory else None
+        capability = values.dotted(code) if code else None
+        places = range(len(gpus), len(gpus) + min(int(count or 1), 64))
+        gpus += [Gpu(index=n, name=name, memory_bytes=size, capability=capability) for n in places]
+    return {"gpus": tuple(gpus)}
 
 
-def _torch(text: str) -> values.Pairs:
+def _torch(text: str) -> Facts:
     if text.startswith("not installed"):
-        return (("torch.installed", False),)
-    said = values.torch_facts(text.partition(",")[0])
-    if not said:
-        return ()
+        return {"torch.installed": False}
+    facts = values.torch_facts(text.partition(",")[0])
+    if not facts:
+        return {}
     if ", a CPU build" in text:
-        said += (("torch.build", "cpu"),)
+        facts["torch.build"] = "cpu"
     if built := re.search(r", built with CUDA (\d\d\.\d)\b", text):
-        said += (("torch.build", "cuda"), ("torch.cuda", Version(built[1])))
+        facts |= {"torch.build": "cuda", "torch.cuda": Version(built[1])}
     if codes := re.search(r" for ((?:(?:sm|compute)_\d{2,3}[af]? ?){1,40})", text):
-        said += (("torch.archs", tuple(codes[1].split())),)
-    return said
+        facts["torch.archs"] = tuple(codes[1].split())
+    return facts
 
 
-_READ: dict[str, Callable[[str], values.Pairs]] = {
+_READ: dict[str, Callable[[str], Facts]] = {
     "examined": _examined,
     "system": _system,
     "driver": _driver,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_left, bisect_right
-from functools import cache, cached_property
+from bisect import bisect_right
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,9 +21,6 @@ _UNREADABLE = 0.2
 """Share of characters that no text has, above which a document is none."""
 
 
-TOKEN = re.compile(r"[a-z0-9_]+")
-
-
 class NotTextError(ValueError):
     """The bytes are no text, in one sentence."""
 
@@ -33,56 +30,6 @@ class Line(NamedTuple):
 
     number: int
     text: str
-
-
-class Index:
-    """The different words of a text: runs of letters, digits and underscores in lower case."""
-
-    def __init__(self, words: frozenset[str]) -> None:
-        self.words = words
-        self._forward = sorted(words)
-        self._backward = sorted(word[::-1] for word in words)
-        self.joined = " ".join(words)
-
-    def may_hold(self, sought: Sought) -> bool:
-        """False where the search text cannot stand in the text."""
-        return (
-            sought.alone in self.joined
-            and sought.inner <= self.words
-            and _any_starts(self._forward, sought.last)
-            and _any_starts(self._backward, sought.first[::-1])
-        )
-
-
-class Sought(NamedTuple):
-    """A search text by its words. inner: those that stand in a text as they are.
-
-    first may be the end of a longer word there, last the beginning of one, alone, the only one, a
-    part; "" where the search text has no such word.
-    """
-
-    alone: str
-    first: str
-    inner: frozenset[str]
-    last: str
-
-
-@cache
-def sought(text: str) -> Sought:
-    """The words of a search text."""
-    spans = [(one.start(), one.end()) for one in TOKEN.finditer(text)]
-    inner = frozenset(text[a:b] for a, b in spans if a > 0 and b < len(text))
-    first = text[: spans[0][1]] if spans and spans[0][0] == 0 and spans[0][1] < len(text) else ""
-    last = text[spans[-1][0] :] if spans and spans[-1][1] == len(text) and spans[-1][0] else ""
-    alone = text if len(spans) == 1 and spans[0] == (0, len(text)) else ""
-    return Sought(alone, first, inner, last)
-
-
-def _any_starts(words: list[str], start: str) -> bool:
-    if not start:
-        return True
-    place = bisect_left(words, start)
-    return place < len(words) and words[place].startswith(start)
 
 
 class Document:
@@ -111,11 +58,6 @@ class Document:
         return self.flat.lower()
 
     @cached_property
-    def index(self) -> Index:
-        """The words of `low`, which say quickly that most search texts do not stand there."""
-        return Index(frozenset(TOKEN.findall(self.low)))
-
-    @cached_property
     def _pieces(self) -> list[str]:
         # Only this letter changes its length in lower case.
         return [" ".join(line.text.split()).replace("İ", "I") for line in self.lines]
@@ -131,6 +73,23 @@ class Document:
     def line_at(self, position: int) -> Line:
         """The line that holds this position of `flat`."""
         return self.lines[max(0, bisect_right(self._starts, position) - 1)]
+
+    def line_of(self, found: re.Match[str]) -> int:
+        """The number of the line in which a match of `flat` begins."""
+        return self.line_at(found.start()).number
+
+    def line_in_text(self, position: int) -> int:
+        """The number of the line that holds this position of `text`."""
+        return self.lines[self.text.count("\n", 0, position)].number
+
+    def mentions(self, *words: str) -> bool:
+        """Whether one of these words, in lower case, stands in `low`."""
+        return any(word in self.low for word in words)
+
+    def rows(self, pattern: re.Pattern[str], mark: str = "") -> list[tuple[int, re.Match[str]]]:
+        """The lines that begin with a pattern: number and match. mark: stands in all of them."""
+        matches = ((line, pattern.match(line.text)) for line in self.lines if mark in line.text)
+        return [(line.number, found) for line, found in matches if found]
 
 
 _FOREIGN_DIGIT = re.compile(r"(?![0-9])\d")
@@ -153,23 +112,18 @@ def document(data: bytes | str) -> Document:
 
 def decoded(data: bytes) -> str:
     """The text of bytes in any encoding; of a large one both ends. Raises NotTextError."""
-    data = data if len(data) <= 4 * MOST_CHARACTERS else _ends(data)
+    half = 2 * MOST_CHARACTERS
+    data = data if len(data) <= 2 * half else data[:half] + b"\n" + data[-half:]
     text = data.decode(_encoding(data[:4096]), "replace")
     sample = text[:65536]
-    strange: float = sum(1 for mark in sample if mark < " " and mark not in _USUAL)
+    unprintable: float = sum(
+        1 for mark in sample if mark < " " and mark not in "\t\n\r\x0b\x0c\x08\x1b\x07"
+    )
     # Text in an older encoding keeps its ASCII: only where little of that is left is it no text.
-    strange += sample.count("\ufffd") / 3
-    if sample and strange > _UNREADABLE * len(sample):
+    unprintable += sample.count("\ufffd") / 3
+    if sample and unprintable > _UNREADABLE * len(sample):
         raise NotTextError("it is no text")
     return text.replace("\ufeff", "")
-
-
-_USUAL = "\t\n\r\x0b\x0c\x08\x1b\x07"
-
-
-def _ends(data: bytes) -> bytes:
-    half = 2 * MOST_CHARACTERS
-    return data[:half] + b"\n" + data[-half:]
 
 
 def _encoding(start: bytes) -> str:

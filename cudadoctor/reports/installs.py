@@ -7,80 +7,57 @@ they were chosen for; what it put into the environment is what is installed ther
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import msgspec
 from packaging.version import Version
 
 from cudadoctor.model.machine import Distribution, Install
-from cudadoctor.reports.commands import commands_of, install_of
-from cudadoctor.reports.implied_refusals import with_implied
-from cudadoctor.reports.manifests import manifest_installs
-from cudadoctor.reports.solver_logs import (
-    CONDA_PYTHON,
-    UV_HERE,
-    Piece,
-    conda_builds,
-    conda_refusals,
-    name_of,
-    ours,
-    poetry_refusals,
-    uv_refusals,
-)
-from cudadoctor.reports.telling import Rank, Said
-from cudadoctor.reports.wheel_names import Wheel, wheels_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.reports.document import Document
+from cudadoctor.model.versions import version_of
+from cudadoctor.reports import values
+from cudadoctor.reports.commands import installs_of, manifest_installs, with_implied
+from cudadoctor.reports.document import Document
+from cudadoctor.reports.packages import Wheel, system_of_tag
+from cudadoctor.reports.said import Facts, Rank, Said, gated, stated
 
 MOST = 40
 """More installs than this come from a build log; the last ones count."""
+LOG = "install log"
 
 
-def read_installs(doc: Document, _: Knowledge) -> Iterator[Said]:
-    """Commands that install, with what their logs say, and what follows for the environment."""
-    if not any(word in doc.low for word in _WORTH):
-        return
-    installs = with_implied(doc, _assembled(doc)[-MOST:])
-    if installs:
-        rank = Rank.TOOL if any(_is_log(one) for one in installs) else Rank.COMMAND
-        yield Said("installs", tuple(installs), installs[0].line or 1, rank, "install log")
-    yield from _installed(installs)
-    yield from _of_wheels(doc)
+class Piece(NamedTuple):
+    """A part of a log: where it begins in the flat text, whose it is, and the fields it states."""
+
+    place: int
+    tool: str
+    fields: dict[str, Any]
 
 
-_WORTH: tuple[str, ...] = (
+@gated(
     *("install", "satisf", "distribution found", "uv ", "conda", "mamba", "poetry", "pixi", ".whl"),
     *("wheels", "requires-python", "requires a different python", "versions of ", "no version"),
-    *("packagesnotfound", "not available from", "does not exist", "your python"),
-    *(
-        "index-url",
-        "[tool.",
-        "dependencies:",
-        "matching",
-        "available",
-        "a version",
-        "版本",
-        "wheel",
-    ),
+    *("packagesnotfound", "not available from", "does not exist", "your python", "index-url"),
+    *("[tool.", "dependencies:", "matching", "available", "a version", "版本", "wheel"),
 )
-"""One of these words stands in every text that is worth looking through."""
-
-
-def _is_log(one: Install) -> bool:
-    return bool(one.refused or one.installed or one.lacks)
+def read_installs(doc: Document) -> Iterator[Said]:
+    """Commands that install, with what their logs say, and what follows for the environment."""
+    installs = with_implied(doc, _assembled(doc)[-MOST:])
+    if installs:
+        logged = any(install.refused or install.installed or install.lacks for install in installs)
+        rank = Rank.TOOL if logged else Rank.COMMAND
+        yield from stated(installs[0].line or 1, LOG, {"installs": tuple(installs)}, rank)
+    yield from _installed(installs)
+    yield from _of_wheels(doc)
 
 
 def _assembled(doc: Document) -> list[Install]:
     """Commands and pieces of logs in the order of the text, each log with its command."""
     out: list[Install] = []
     files = tuple(manifest_installs(doc))
-    events: list[tuple[int, Install | Piece]] = [(one.line or 1, one) for one in files]
-    events += [(asked.line, _with_file(install_of(asked), files)) for asked in commands_of(doc)]
+    events: list[tuple[int, Install | Piece]] = [(file.line or 1, file) for file in files]
+    events += [(asked.line or 1, _with_file(asked, files)) for asked in installs_of(doc)]
     events += [(doc.line_at(piece.place).number, piece) for piece in _pieces(doc)]
     events.sort(key=lambda pair: (pair[0], isinstance(pair[1], Piece)))
     for line, event in events:
@@ -93,54 +70,73 @@ def _assembled(doc: Document) -> list[Install]:
     return list(dict.fromkeys(out))
 
 
-def _with_file(one: Install, files: tuple[Install, ...]) -> Install:
+def _together(*values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for part in values for text in part))
+
+
+def _with_file(asked: Install, files: tuple[Install, ...]) -> Install:
     """The command with what the file that it reads asks for."""
-    reads = one.tool != "pip" or any(text.startswith("-r ") for text in one.requirements)
-    found = next((file for file in files if file.tool == one.tool), None)
-    if found is None or one.indexes or not reads:
-        return one
+    reads = asked.tool != "pip" or any(text.startswith("-r ") for text in asked.requirements)
+    found = next((file for file in files if file.tool == asked.tool), None)
+    if found is None or asked.indexes or not reads:
+        return asked
     return msgspec.structs.replace(
-        one,
-        requirements=tuple(dict.fromkeys((*one.requirements, *found.requirements))),
+        asked,
+        requirements=_together(asked.requirements, found.requirements),
         indexes=found.indexes,
-        options=tuple(dict.fromkeys((*one.options, *found.options))),
+        options=_together(asked.options, found.options),
     )
 
 
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
 
 
-def _takes(one: Install, piece: Piece) -> bool:
+def _takes(install: Install, piece: Piece) -> bool:
     """Whether a piece of a log can belong to that install."""
-    same = one.tool == piece.tool or {one.tool, piece.tool} <= _CONDA
-    if not same and not (one.tool in ("pipenv", "pdm", "poetry") and piece.tool == "pip"):
+    same = install.tool == piece.tool or {install.tool, piece.tool} <= _CONDA
+    if not same and not (install.tool in ("pipenv", "pdm", "poetry") and piece.tool == "pip"):
         return False
     refused = piece.fields.get("refused")
-    if refused and one.refused:
-        return name_of(refused) == name_of(one.refused)
-    return not ("looked" in piece.fields and (one.refused or one.installed))
+    if refused and install.refused:
+        return _name_of(refused) == _name_of(install.refused)
+    return not ("looked" in piece.fields and (install.refused or install.installed))
 
 
-def _with(one: Install, fields: dict[str, Any]) -> Install:
-    """The install with what a piece of its log tells; what is told already stays."""
+def _with(install: Install, fields: dict[str, Any]) -> Install:
+    """The install with what a piece of its log states; what is known already stays."""
     changes: dict[str, Any] = {}
     for name, value in fields.items():
         if name == "looked":
-            changes["indexes"] = tuple(dict.fromkeys((*one.indexes, *value)))
+            changes["indexes"] = _together(install.indexes, value)
         elif name in ("installed", "made_for"):
-            changes[name] = tuple(dict.fromkeys((*getattr(one, name), *value)))
-        elif name == "failed":
+            changes[name] = _together(getattr(install, name), value)
+        elif name == "refused" and install.refused:
+            changes[name] = max(install.refused, value, key=len)
+        elif (
+            name == "failed"
+            or getattr(install, name) in (None, ())
+            # whose build is lacking says more than that none fits
+            or (name == "lacks" and install.lacks == "release" and value)
+        ):
             changes[name] = value
-        elif name == "refused" and one.refused:
-            changes[name] = max(one.refused, value, key=len)
-        elif name == "lacks" and one.lacks == "release" and value:
-            changes[name] = value  # whose build is lacking says more than that none fits
-        elif getattr(one, name) in (None, ()):
-            changes[name] = value
-    return msgspec.structs.replace(one, **changes)
+    return msgspec.structs.replace(install, **changes)
 
 
-# --- pieces of logs ------------------------------------------------------------------------------
+def _name_of(requirement: str) -> str:
+    found = re.match(r"[\w.-]+", requirement)
+    return found[0].lower().replace("_", "-") if found else ""
+
+
+def _ours(requirement: str) -> bool:
+    """Whether a requirement of conda is torch, a companion of it, or a library of NVIDIA's."""
+    return re.match(r"(?:[\w.-]+::)?(?:py)?torch|cuda|nvidia", requirement) is not None
+
+
+def _refused(place: int, tool: str, what: str, lacks: str | None = None, **more: Any) -> Piece:
+    return Piece(place, tool, {"refused": what, "lacks": lacks, "failed": True, **more})
+
+
+# --- logs of pip, and what uv installed ----------------------------------------------------------
 
 _REFUSED = re.compile(
     r"could not find (?:a|any) versions? that satisf(?:ies|y) the requirements? ", re.I
@@ -169,13 +165,12 @@ _OTHER_PYTHON = re.compile(
     r"(?P<python>\d[\d.]{1,8})\w{0,6} not in '?(?P<range>[\d.<>=!~*, ]{1,60})",
     re.I,
 )
-_UV_DONE = re.compile(r"^\s{0,4}\+ ([\w.-]{2,60})==([\w.+!]{1,60})(?:\s|$)")
+_UV_DONE = re.compile(r"\s{0,4}\+ ([\w.-]{2,60})==([\w.+!]{1,60})(?:\s|$)")
 
 
 def _pieces(doc: Document) -> Iterator[Piece]:
-    low = doc.low
-    for words, read in _READ:
-        if any(word in low for word in words):
+    for words, read in _READ.items():
+        if doc.mentions(*words):
             yield from read(doc)
 
 
@@ -186,15 +181,14 @@ def _refusals(doc: Document) -> Iterator[Piece]:
         if wanted is None:
             continue
         what = _spec(wanted["what"])
-        fields: dict[str, Any] = {"refused": what[:120], "failed": True}
-        if _ignored(what, doc):
-            fields["lacks"] = "python"
+        more: dict[str, Any] = {}
         offered = _OFFERED.search(rest)
         if offered and offered.start() < 400 and not _REFUSED.search(rest[: offered.start()]):
-            fields["offered"] = _versions(offered[1])
-        yield Piece(found.start(), "pip", fields)
+            more["offered"] = _versions(offered[1])
+        lacks = "python" if _ignored(what, doc) else None
+        yield _refused(found.start(), "pip", what[:120], lacks, **more)
     for found in _NO_MATCH.finditer(doc.flat):
-        yield Piece(found.start(), "pip", {"refused": _spec(found["what"]), "failed": True})
+        yield _refused(found.start(), "pip", _spec(found["what"]))
 
 
 _IGNORED = re.compile(r"ignored the following versions that require a different python version: ")
@@ -207,10 +201,8 @@ def _ignored(what: str, doc: Document) -> bool:
     if found is None or not version:
         return False
     listed = doc.low[found.end() : found.end() + 20_000].partition("error:")[0]
-    return (
-        re.search(rf"(?<![\w.]){re.escape(version)}(?:\+\w{{1,12}})? requires-python", listed)
-        is not None
-    )
+    release = rf"(?<![\w.]){re.escape(version)}(?:\+\w{{1,12}})? requires-python"
+    return re.search(release, listed) is not None
 
 
 def _spec(text: str) -> str:
@@ -221,17 +213,17 @@ def _versions(text: str) -> tuple[str, ...]:
     """Versions of a list; () for "none". It ends where something else than a version stands."""
     out = []
     for word in re.split(r"[,\s]+", text):
-        plain = word.strip(" '\"[]")
-        if re.fullmatch(r"v?\d[\w.+!-]{0,60}", plain):
-            out.append(plain)
-        elif plain not in ("", "...", "…", "etc", "and"):
+        bare = word.strip(" '\"[]")
+        if re.fullmatch(r"v?\d[\w.+!-]{0,60}", bare):
+            out.append(bare)
+        elif bare not in ("", "...", "…", "etc", "and"):
             break
     return tuple(out)
 
 
 def _indexes(doc: Document) -> Iterator[Piece]:
     for found in _INDEXES.finditer(doc.flat):
-        links = tuple(one.strip(" ,'\"") for one in found[1].split(",") if "/" in one)
+        links = tuple(link.strip(" ,'\"") for link in found[1].split(",") if "/" in link)
         yield Piece(found.start(), "pip", {"looked": links})
 
 
@@ -243,123 +235,253 @@ def _successes(doc: Document) -> Iterator[Piece]:
 
 
 def _uv_successes(doc: Document) -> Iterator[Piece]:
-    put = []
-    first = 0
-    for line in doc.lines:
-        if found := _UV_DONE.match(line.text):
-            put.append(f"{found[1].lower()}=={found[2]}")
-            first = first or doc.flat.find(f"+ {found[1]}=={found[2]}")
-    if put:
-        yield Piece(max(0, first), "uv", {"installed": tuple(put), "failed": False})
+    if rows := doc.rows(_UV_DONE, "+ "):
+        put = tuple(f"{row[1].lower()}=={row[2]}" for _, row in rows)
+        first = max(0, doc.flat.find("+ {}=={}".format(*rows[0][1].groups())))
+        yield Piece(first, "uv", {"installed": put, "failed": False})
 
 
 def _pip_wheels(doc: Document) -> Iterator[Piece]:
     for found in _NOT_SUPPORTED.finditer(doc.flat):
-        wheel = Wheel.of(found[1])
-        if wheel is not None:
-            fields = {
-                "refused": f"{wheel.name}=={wheel.version}",
-                "failed": True,
-                "made_for": (*wheel.pythons, *wheel.platforms),
-            }
-            yield Piece(found.start(), "pip", fields)
+        if wheel := Wheel.of(found[1]):
+            tags = (*wheel.pythons, *wheel.platforms)
+            what = f"{wheel.name}=={wheel.version}"
+            yield _refused(found.start(), "pip", what, made_for=tags)
     for found in _OTHER_PYTHON.finditer(doc.flat):
-        fields = {"refused": found["what"], "failed": True, "lacks": "python"}
-        yield Piece(found.start(), "pip", fields)
+        yield _refused(found.start(), "pip", found["what"], "python")
 
 
-_READ: tuple[tuple[tuple[str, ...], Any], ...] = (
-    (("satisf", "no matching distribution"), _refusals),
-    (("looking in ",), _indexes),
-    (("successfully installed",), _successes),
-    (("+ ",), _uv_successes),
-    ((".whl is not", "different python"), _pip_wheels),
-    (("because ", "wheels are", "found wheels", "has wheels", "distribution "), uv_refusals),
-    (("installation candidates", "match", "so it will not"), poetry_refusals),
-    (
-        ("packagesnotfound", "not available", "nothing provides", "does not exist", "your python"),
-        conda_refusals,
-    ),
-    (("conda", "mamba", "cudatoolkit", "pkgs/"), conda_builds),
+# --- logs of the programs that resolve before they install: uv, poetry, conda and mamba ----------
+
+_UV_NONE = re.compile(
+    r"because (?:there (?:is|are) no versions? of (?P<a>[\w.-]{2,60}(?:\{[^}]{1,200}\})?"
+    r"(?:==[\w.+*]{1,40})?)|(?P<b>[\w.-]{2,60}) was not found in the (?:package registry|cache|"
+    r"provided package locations))"
 )
-"""Words that must stand in the text -> the reader of those pieces."""
+_UV_LIST = re.compile(
+    r"(?:only (?:the following versions of )?(?P<what>[\w.-]{2,60}(?:\{[^}]{1,200}\})?) "
+    r"(?:is|are) available:? ?|only (?P<one>[\w.-]{2,60})(?P<op><=?|>=?|==)(?P<bound>[\w.+]{1,40}) "
+    r"is available)"
+    r"(?P<list>(?:[\w.-]{2,60}(?:\{[^}]{1,200}\})?(?:==|<=|>=|<|>)[\w.+,<>=]{1,40} ){0,80})"
+)
+_UV_PYTHON = re.compile(
+    r"does not satisfy python[<>=\d., ]{2,30} and (?P<what>torch(?:vision|audio)?"
+    r"(?:[=<>]{1,2}[\w.+,<>=]{1,60})?) depends on python"
+)
+_UV_TAG = re.compile(
+    r"(?P<what>[\w.-]{2,60}(?:\{[^}]{1,200}\})?(?:[=<>]=?[\w.+,<>=]{1,60})?) has no "
+    r"(?:wheels with a matching (?P<kind>python abi|python version|python implementation|platform)"
+    r" tag|wheels (?P<usable>are usable|for the current platform))"
+)
+_UV_HINT = re.compile(
+    r"(?:wheels are (?:only )?available for |we only found wheels for |but )"
+    r"'?(?P<what>[\w.-]{2,60})'?"
+    r" \(v(?P<version>[\w.+]{1,40})\) (?:only has wheels )?(?:on|with|for) the following "
+    r"(?P<kind>platforms?|python abi tags?|python implementation tags?|python version tags?): "
+    r"(?P<tags>(?:'?[\w.]{2,40}'?(?:,? |$)){1,40})"
+)
+_UV_HERE = re.compile(
+    r"you require (?P<name>cpython|pypy)? ?(?P<python>3\.\d{1,2})|"
+    r"you're (?:on|using) (?P<os>[^,;]{2,40}?) \('?(?P<platform>[\w.]{4,40})'?\)"
+    r"|you're using cpython (?P<using>3\.\d{1,2})"
+)
+_UV_WANTED = re.compile(
+    r"(?:you require|depends on|requires) (?P<what>(?:torch|torchvision|torchaudio|triton|xformers)"
+    r"(?:\{[^}]{1,200}\})?(?:[=<>~!]{1,2}[\w.+*,<>=~!]{1,60})?)(?=[ ,]|$)"
+)
+_UV_LOCKED = re.compile(
+    r"distribution '?(?P<what>[\w.-]{2,60}==[\w.+]{1,40})"
+    r" @ registry\+(?P<index>\S{8,200}?)'? can't be "
+    r"installed because it doesn't have a source distribution or wheel for the current platform"
+)
+_POETRY = re.compile(
+    r"unable to find installation candidates for (?P<what>[\w.-]{2,60}) "
+    r"\((?P<version>[\w.+]{1,40})\)"
+    r"|depends on (?P<name>[\w.-]{2,60}) \((?P<spec>[^()]{1,60})\) which doesn't match any versions"
+    r"|(?:because|and) no versions of (?P<other>[\w.-]{2,60}) match "
+    r"(?P<range>[\w.+<>=!,^~* ]{1,60})"
+)
+_STILL_PYTHON = re.compile(
+    r"(?P<what>torch(?:vision|audio|text)?) requires python (?P<range>[<>=!][\w.<>=!, ]{1,40})"
+    r",? so it will not"
+)
+_CONDA_GONE = re.compile(
+    r"(?:packagesnotfounderror: |the following packages (?:are not available|are missing))"
+    r"[^-]{0,200}"
+    r"((?:- [\w.:-]{2,60}[=<>!\[][^ ]{0,60} |- [\w.:-]{2,60} ){1,20})"
+    r"(?:current channels: ((?:- \S{8,120} ?){1,20}))?"
+)
+_MAMBA_GONE = re.compile(
+    r"nothing provides (?:requested )?(?P<a>[a-z][\w.-]{1,60}(?:[ =<>]{1,3}[\w.*=<>|+-]{1,60})?)"
+    r"|(?P<b>[a-z][\w.-]{1,60}(?:[ =<>]{1,3}[\w.*=<>|+-]{1,60}){0,2}),? (?:which )?does not exist"
+)
+_CONDA_PYTHON = re.compile(r"your python: python=?=?(?P<python>3\.\d{1,2}|2\.7)")
+_CONDA_SPEC = re.compile(
+    r"- (?P<what>(?:pytorch|torchvision|torchaudio|pytorch-cuda|pytorch-gpu)"
+    r"[=<>\[ \w.*'-]{0,80}?) -> python"
+)
+
+
+_EXTRA = re.compile(r"\{[^}]{1,200}\}")
+
+
+def _uv_refusals(doc: Document) -> Iterator[Piece]:
+    for found in _UV_NONE.finditer(doc.low):
+        what = _EXTRA.sub("", found["a"] or found["b"])
+        yield _refused(found.start(), "uv", what, "release" if "==" in what else None)
+    for found in _UV_LIST.finditer(doc.low):
+        what = _EXTRA.sub("", found["what"] or found["one"])
+        listed = re.findall(r"==([\w.+]{1,40})", found["list"] or "")
+        listed += [found["bound"]] if found["bound"] and "=" in found["op"] else []
+        wanted = _UV_WANTED.search(doc.low, found.end())
+        if wanted and _name_of(wanted["what"]) == _name_of(what):
+            what = _EXTRA.sub("", wanted["what"]).rstrip(",")
+        # uv lists all versions of an index, whatever the Python.
+        yield _refused(found.start(), "uv", what, "release", offered=tuple(listed))
+    for found in _UV_PYTHON.finditer(doc.low):
+        yield _refused(found.start(), "uv", found["what"], "python")
+    for found in _UV_TAG.finditer(doc.low):
+        lacks = "platform" if found["kind"] == "platform" else "python" if found["kind"] else None
+        yield _refused(found.start(), "uv", _EXTRA.sub("", found["what"]), lacks)
+    for found in _UV_HINT.finditer(doc.low):
+        tags = tuple(tag.strip("', ") for tag in found["tags"].split() if len(tag) > 3)
+        lacks = "platform" if "platform" in found["kind"] else "python"
+        what = f"{found['what']}=={found['version']}"
+        yield _refused(found.start(), "uv", what, lacks, made_for=tags)
+    for found in _UV_LOCKED.finditer(doc.low):
+        yield _refused(found.start(), "uv", found["what"], looked=(found["index"],))
+
+
+def _poetry_refusals(doc: Document) -> Iterator[Piece]:
+    for found in _POETRY.finditer(doc.low):
+        name = found["what"] or found["name"] or found["other"]
+        spec = found["version"] or found["spec"] or found["range"] or ""
+        plain = re.fullmatch(r"[\w.+]+", spec)
+        what = f"{name}=={spec}" if plain else f"{name}{spec}" if spec[:1] in "<>=!" else name
+        lacks = None if found["what"] else "release"  # its list of versions is of every Python
+        yield _refused(found.start(), "poetry", what, lacks)
+    for found in _STILL_PYTHON.finditer(doc.low):
+        yield Piece(found.start(), "poetry", {"refused": found["what"], "lacks": "python"})
+
+
+def _conda_refusals(doc: Document) -> Iterator[Piece]:
+    for found in _CONDA_GONE.finditer(doc.low):
+        names = [name.strip(" -") for name in found[1].split(" - ")]
+        first = sorted(filter(None, names), key=_ours, reverse=True)[0]
+        channels = tuple(re.findall(r"- (\S{8,120})", found[2] or ""))
+        looked: dict[str, Any] = {"looked": channels} if channels else {}
+        yield _refused(found.start(), "conda", first, offered=(), **looked)
+    for found in _MAMBA_GONE.finditer(doc.low):
+        what = (found["a"] or found["b"]).replace(" ", "=").rstrip("=-*")
+        if _ours(what):
+            yield _refused(found.start(), "conda", what, "release")
+    if _CONDA_PYTHON.search(doc.low):
+        for found in _CONDA_SPEC.finditer(doc.low):
+            yield _refused(found.start(), "conda", found["what"].strip(), "python")
+
+
+_CONDA_BUILD = re.compile(
+    r"(?:^|[\s:/+])(?P<name>pytorch|torchvision|torchaudio|pytorch-cuda|cudatoolkit|cpuonly|libtorch|"
+    r"pytorch-gpu|pytorch-cpu|pytorch-mutex|libcusparse|cuda-cudart)[-\s]+(?P<version>\d[\w.]{0,20})"
+    r"[-\s|]+(?P<build>[\w.*]{1,60})"
+)
+
+
+def _conda_builds(doc: Document) -> Iterator[Piece]:
+    """What a solver chose: pytorch-2.1.0 | py3.11_cuda12.1_cudnn8_0, + pytorch 2.0.1 cpu_py310."""
+    found = ((line, _CONDA_BUILD.search(line.text)) for line in doc.lines)
+    rows = [
+        (line, row)
+        for line, row in found
+        if row and re.search(r"py|cuda|cpu|_\d$|^h?[0-9a-f]{6,}|^\d$", row["build"])
+    ]
+    if rows:
+        put = _together(f"{row['name']}=={row['version']}={row['build']}" for _, row in rows)
+        place = doc.flat.find(" ".join(rows[0][0].text.split()))
+        yield Piece(place, "conda", {"installed": put})
+
+
+_READ: dict[tuple[str, ...], Callable[[Document], Iterator[Piece]]] = {
+    ("satisf", "no matching distribution"): _refusals,
+    ("looking in ",): _indexes,
+    ("successfully installed",): _successes,
+    ("+ ",): _uv_successes,
+    (".whl is not", "different python"): _pip_wheels,
+    ("because ", "wheels are", "found wheels", "has wheels", "distribution "): _uv_refusals,
+    ("installation candidates", "match", "so it will not"): _poetry_refusals,
+    (
+        *("packagesnotfound", "not available", "nothing provides", "does not exist"),
+        "your python",
+    ): _conda_refusals,
+    ("conda", "mamba", "cudatoolkit", "pkgs/"): _conda_builds,
+}
+"""Words of which one must stand in the text -> the reader of those pieces."""
 
 
 # --- what follows for the environment ------------------------------------------------------------
-
 
 _CONDA_NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch"}
 
 
 def _installed(installs: list[Install]) -> Iterator[Said]:
-    """What the last log put into the environment."""
-    for one in reversed(installs):
-        put = [name.split("==", 1) for name in one.installed if "==" in name]
-        if not put:
-            continue
-        line = one.line or 1
+    """What the logs put into the environment, the last first."""
+    for install in reversed(installs):
+        put = [name.split("==", 1) for name in install.installed if "==" in name]
         held = {
             _CONDA_NAMES.get(name, name): version.partition("=")[0]
             for name, version in put
-            if ours(name) or name in ("numpy", "triton", "xformers")
+            if _ours(name) or name in ("numpy", "triton", "xformers")
         }
-        if held:
-            found = (Distribution(name=n, version=v, installer=one.tool) for n, v in held.items())
-            yield Said("packages", tuple(found), line, Rank.MESSAGE, "install log")
+        packages = (
+            Distribution(name=name, version=version, installer=install.tool)
+            for name, version in held.items()
+        )
+        line = install.line or 1
+        yield from stated(line, LOG, {"packages": tuple(packages) or None}, Rank.MESSAGE)
         for name, version in put:
             if name in ("torch", "pytorch"):
-                yield from _torch(version, line)
+                yield from stated(line, LOG, _torch(version), Rank.MESSAGE)
 
 
-def _torch(text: str, line: int) -> Iterator[Said]:
+def _torch(text: str) -> Facts:
     plain, _, build = text.partition("=")
-    try:
-        version = Version(plain)
-    except ValueError:
-        return
+    version = version_of(plain)
+    if version is None:
+        return {}
     local = version.local or ""
-    told: dict[str, object] = {
-        "torch.installed": True,
-        "torch.version": version,
-        "torch.text": plain,
-    }
+    facts: Facts = {"torch.installed": True, "torch.version": version, "torch.text": plain}
     if found := re.fullmatch(r"cu(\d{2,3})", local):
-        told |= {"torch.build": "cuda", "torch.cuda": Version(f"{found[1][:-1]}.{found[1][-1]}")}
-    elif local in ("cpu", "") and ("cpu" in build or local == "cpu"):
-        told["torch.build"] = "cpu"
-    elif found := re.search(r"cuda_?(\d{2})\.?(\d)", build):
-        told |= {"torch.build": "cuda", "torch.cuda": Version(f"{found[1]}.{found[2]}")}
-    elif local.startswith("rocm"):
-        told["torch.build"] = "rocm"
-    for path, value in told.items():
-        yield Said(path, value, line, Rank.MESSAGE, "install log")
+        return facts | {"torch.build": "cuda", "torch.cuda": values.dotted(found[1])}
+    if local == "cpu" or (not local and "cpu" in build):
+        return facts | {"torch.build": "cpu"}
+    if found := re.search(r"cuda_?(\d{2}\.?\d)", build):
+        return facts | {"torch.build": "cuda", "torch.cuda": values.dotted(found[1])}
+    return facts | ({"torch.build": "rocm"} if local.startswith("rocm") else {})
 
 
 def _of_wheels(doc: Document) -> Iterator[Said]:
     """Python and platform out of wheels that were downloaded, and of what the tools say of them."""
-    chosen = [one for one in wheels_of(doc) if one.chosen]
-    for wheel in chosen:
-        if wheel.python is not None:
-            yield Said("python.version", wheel.python, wheel.line, Rank.MESSAGE, "wheel")
-        if wheel.system is not None:
-            yield Said("platform.system", wheel.system, wheel.line, Rank.MESSAGE, "wheel")
-            yield Said("platform.machine", wheel.machine, wheel.line, Rank.MESSAGE, "wheel")
-    for pattern in (_OTHER_PYTHON, CONDA_PYTHON, UV_HERE):
+    for line in doc.lines:
+        for wheel in Wheel.all_in(line.text):
+            if wheel.chosen:
+                facts: Facts = {"python.version": wheel.python} | _platform(wheel.platforms[-1])
+                yield from stated(line.number, "wheel", facts, Rank.MESSAGE)
+    for pattern in (_OTHER_PYTHON, _CONDA_PYTHON, _UV_HERE):
         for found in pattern.finditer(doc.low):
             groups = found.groupdict()
             python = groups.get("python") or groups.get("using")
-            line = doc.line_at(found.start()).number
-            if python:
-                yield Said("python.version", Version(python), line, Rank.MESSAGE, "install log")
-            if groups.get("platform"):
-                yield from _platform(groups["platform"], line)
+            facts = {"python.version": Version(python) if python else None}
+            platform = _platform(groups.get("platform") or "")
+            yield from stated(doc.line_of(found), LOG, facts | platform, Rank.MESSAGE)
+    if subdir := _SUBDIR.search(doc.low):
+        system, machine = _SUBDIRS[subdir[1]]
+        facts = {"platform.system": system, "platform.machine": machine}
+        yield from stated(doc.line_of(subdir), "conda channel", facts, Rank.MESSAGE)
 
-    for found in _SUBDIR.finditer(doc.low):
-        system, machine = _SUBDIRS[found[1]]
-        line = doc.line_at(found.start()).number
-        yield Said("platform.system", system, line, Rank.MESSAGE, "conda channel")
-        yield Said("platform.machine", machine, line, Rank.MESSAGE, "conda channel")
-        break
+
+def _platform(tag: str) -> Facts:
+    system, machine = system_of_tag(tag)
+    return {"platform.system": system, "platform.machine": machine}
 
 
 _SUBDIRS = {
@@ -378,9 +500,3 @@ _SUBDIR = re.compile(
     r"(?:/|platform: )(linux-(?:64|32|aarch64|armv7l|ppc64le)|win-(?:64|32|arm64)|"
     r"osx-(?:64|arm64))\b"
 )
-
-
-def _platform(tag: str, line: int) -> Iterator[Said]:
-    wheel = Wheel.tagged(tag)
-    yield Said("platform.system", wheel[0], line, Rank.MESSAGE, "install log")
-    yield Said("platform.machine", wheel[1], line, Rank.MESSAGE, "install log")

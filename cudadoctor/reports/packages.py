@@ -1,4 +1,4 @@
-"""Lists of Python packages as pip, uv, conda and poetry print them.
+"""Lists of Python packages as pip, uv, conda and poetry print them, and names of wheels.
 
 A row alone proves less than a list: one `torch==2.1.0` on a line may be a requirement. Rows count
 as a list behind a list's head, behind the command that prints it, or where several stand together.
@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
+from urllib.parse import unquote
 
+import msgspec
 from packaging.version import Version
 
 from cudadoctor.model.machine import Distribution
+from cudadoctor.model.versions import version_of
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
-from cudadoctor.reports.telling import Rank, Said
+from cudadoctor.reports.said import Facts, Rank, Said, gated, stated
 
 MOST = 600
 """Packages that are kept of one list."""
@@ -41,17 +44,12 @@ _ROW = re.compile(
     r"[ \t|]{1,80}v?([0-9][\w.+!-]{0,60})"
     r"(?:[ \t|]{1,60}(\S.{0,300}))?\s*$"
 )
-_WHEEL = re.compile(
-    r"(?<![\w.])([A-Za-z][\w.]{0,60}?)-(\d[\w.!]{0,40}(?:(?:\+|%2B)[\w.]{1,40})?)-(?:(\d\w{0,10})-)?"
-    r"((?:cp|py|pp)\w{1,20}(?:\.\w{1,10}){0,3})-(\w{2,20})-([\w.]{3,80})\.whl",
-    re.I,
-)
 
 
 class Row(NamedTuple):
     """A package as a list shows it. place: of its line among the lines."""
 
-    one: Distribution
+    package: Distribution
     place: int
     build: str = ""
 
@@ -64,100 +62,367 @@ def distribution(
     name = "torch" if name == "pytorch" else name
     tag = version.partition("+")[2].lower()
     torch = re.search(r"torch(\d\.\d{1,2})(?!\d)", tag)
+    major = re.match(r"cu(1\d)(?!\d)", tag)  # cu118 is 11.8, cu12 the whole major
+    cuda = Version(major[1]) if major else values.cuda_of_tag(tag)
     return Distribution(
         name=name,
         version=version,
         location=location,
         installer=installer,
-        cuda=_cuda(tag) if name != "torch" else None,
+        cuda=cuda if name != "torch" else None,
         torch=Version(torch[1]) if torch else None,
     )
 
 
-def _cuda(tag: str) -> Version | None:
-    """cu118 is 11.8, cu12 the whole major."""
-    major = re.match(r"cu(\d\d)(?!\d)", tag)
-    if major and int(major[1]) in range(10, 20):
-        return Version(major[1])
-    return values.cuda_of_tag(tag)
-
-
-def said_of(rows: list[Row], doc: Document, rank: Rank, source: str) -> Iterator[Said]:
+def _said_of(rows: list[Row], doc: Document, rank: Rank, source: str) -> Iterator[Said]:
     """The packages, and what the one that is torch tells."""
     if not rows:
         return
-    line = doc.lines[rows[0].place].number
-    yield Said("packages", tuple(row.one for row in rows[:MOST]), line, rank, source)
-    for row in rows:
-        if row.one.name == "torch":
-            where = doc.lines[row.place].number
-            for path, value in (*values.torch_facts(row.one.version), *build_of_conda(row.build)):
-                yield Said(path, value, where, rank, source)
-            if row.one.installer == "conda":
-                yield Said("torch.installer", "conda", where, rank, source)
+    packages = tuple(row.package for row in rows[:MOST])
+    yield from stated(doc.lines[rows[0].place].number, source, {"packages": packages}, rank)
+    for package, place, build in rows:
+        if package.name == "torch":
+            line = doc.lines[place].number
+            yield from stated(line, source, values.torch_facts(package.version), rank)
+            of_conda = {"torch.installer": "conda"} if package.installer == "conda" else {}
+            yield from stated(line, source, _build_of_conda(build) | of_conda, rank)
 
 
-def build_of_conda(build: str) -> values.Pairs:
+def _build_of_conda(build: str) -> Facts:
     """The build of conda's torch: py3.9_cuda11.3_cudnn8.2.0_0, cpu_mkl_py311h..._100."""
     low = build.lower()
-    dotted = re.search(r"cuda(\d{1,2}\.\d{1,2})", low)
-    tag = re.search(r"cuda(\d{2,3})(?=_|py|$)", low)
-    if dotted or tag:
-        text = dotted[1] if dotted else f"{tag[1][:-1]}.{tag[1][-1]}" if tag else ""
-        return (("torch.build", "cuda"), ("torch.cuda", Version(text)))
+    if found := re.search(r"cuda(\d{1,2}\.\d{1,2}|\d{2,3}(?=_|py|$))", low):
+        cuda = Version(found[1]) if "." in found[1] else values.dotted(found[1])
+        return {"torch.build": "cuda", "torch.cuda": cuda}
     if "cuda" in low or low.startswith("gpu_"):
-        return (("torch.build", "cuda"),)
-    return (("torch.build", "cpu"),) if re.search(r"(?:^|_)cpu", low) else ()
+        return {"torch.build": "cuda"}
+    return {"torch.build": "cpu"} if re.search(r"(?:^|_)cpu", low) else {}
 
 
-# --- rows --------------------------------------------------------------------------------------
+# --- rows ----------------------------------------------------------------------------------------
 
 
-def freeze_row(text: str, index: int) -> Row | None:
+def _freeze_row(text: str, place: int) -> Row | None:
     """A line of pip freeze: name==version, or name @ address of a wheel."""
     if "==" in text:
         found = _FREEZE.match(text)
-        return Row(distribution(found[1], found[2]), index) if found else None
+        return Row(distribution(found[1], found[2]), place) if found else None
     direct = _DIRECT.match(text) if " @ " in text else None
-    if direct is None:
-        return None
-    wheel = wheel_in(direct[2])
-    version = wheel[1] if wheel else None
-    return Row(distribution(direct[1], version), index) if version else None
+    wheel = Wheel.of(direct[2]) if direct else None
+    return Row(distribution(direct[1], wheel.version), place) if direct and wheel else None
 
 
-def wheel_in(text: str) -> tuple[str, str, str, str] | None:
-    """Name, version, Python tag and platform tag of the file name of a wheel in a text."""
-    found = _WHEEL.search(text) if ".whl" in text else None
-    if found is None:
-        return None
-    return found[1], re.sub("%2b", "+", found[2], flags=re.I), found[4], found[6]
-
-
-def list_row(text: str, index: int) -> Row | None:
+def _list_row(text: str, place: int) -> Row | None:
     """A row of pip list, uv pip list, uv pip tree or poetry show."""
     found = _ROW.match(text)
-    if found is None or values.version_of(found[2]) is None:
+    if found is None or version_of(found[2]) is None:
         return None
-    place = (found[3] or "").strip()
-    location = place if re.match(r"/|[A-Za-z]:\\", place) else None
-    return Row(distribution(found[1], found[2], location), index)
+    folder = (found[3] or "").strip()
+    location = folder if re.match(r"/|[A-Za-z]:\\", folder) else None
+    return Row(distribution(found[1], found[2], location), place)
 
 
 CONDA_NAMES = {"pytorch": "torch", "pytorch-gpu": "", "pytorch-cpu": "", "libtorch": "libtorch"}
 
 
-def conda_row(text: str, index: int) -> Row | None:
+def _conda_row(text: str, place: int) -> Row | None:
     """A row of conda list: name, version, build, channel."""
     words = text.split()
     if not 2 <= len(words) <= 5 or not words[1][:1].isdigit():
         return None
-    name, version, build = words[0], words[1], words[2] if len(words) > 2 else ""
-    if not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,80}", name) or values.version_of(version) is None:
+    name, version, build = (*words, "")[:3]
+    if not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,80}", name) or version_of(version) is None:
         return None
-    pip = build.startswith("pypi_") or words[-1] == "pypi" or build == "<pip>"
-    name = name if pip else CONDA_NAMES.get(name, name)
-    installer = "pip" if pip else "conda"
-    if not name:
+    if build.startswith("pypi_") or words[-1] == "pypi" or build == "<pip>":
+        return Row(distribution(name, version, None, "pip"), place)
+    name = CONDA_NAMES.get(name, name)
+    return Row(distribution(name, version, None, "conda"), place, build) if name else None
+
+
+# --- names of wheels: torch-2.3.0+cu121-cp310-cp310-win_amd64.whl --------------------------------
+
+_WHEEL = re.compile(
+    r"(?P<name>[A-Za-z][\w.]{1,60})-(?P<version>\d[\w.+!%]{0,60})(?:-\d\w{0,10})?"
+    r"-(?P<python>(?:cp|py|pp)[\w.]{1,30})-(?P<abi>[\w.]{2,30})-(?P<platform>[\w.]{2,120}?)"
+    r"\.whl(?P<more>\.metadata)?"
+)
+_CPYTHON = re.compile(r"cp(\d)(\d{1,2})")
+_CHOSEN = re.compile(
+    r"(?:downloading|using cached|obtaining dependency information|saved|processing)\b"
+)
+
+
+class Wheel(NamedTuple):
+    """A wheel by its name. chosen: pip took it, so it fits the Python and the platform there."""
+
+    name: str
+    version: str
+    pythons: tuple[str, ...]
+    abi: str
+    platforms: tuple[str, ...]
+    chosen: bool = False
+    line: int = 1
+
+    @classmethod
+    def of(cls, text: str) -> Wheel | None:
+        """The first wheel that a text names."""
+        return next(cls.all_in(text), None)
+
+    @classmethod
+    def all_in(cls, text: str, line: int = 1) -> Iterator[Wheel]:
+        """Every wheel that a line names."""
+        if ".whl" not in text:
+            return
+        chosen = _CHOSEN.search(text.lower()) is not None
+        for found in _WHEEL.finditer(unquote(text)):
+            yield cls(
+                name=found["name"].lower().replace("_", "-"),
+                version=found["version"],
+                pythons=tuple(found["python"].split(".")),
+                abi=found["abi"],
+                platforms=tuple(found["platform"].split(".")),
+                chosen=chosen,
+                line=line,
+            )
+
+    @property
+    def python(self) -> Version | None:
+        """The one Python that it is made for, None where it is made for several."""
+        found = _CPYTHON.fullmatch(self.pythons[0])
+        if found is None or "abi3" in self.abi or len(self.pythons) > 1:
+            return None
+        return Version(f"{found[1]}.{found[2]}")
+
+
+def system_of_tag(tag: str) -> tuple[str | None, str | None]:
+    """System and processor of a platform tag; None each if it is for any."""
+    if tag.startswith(("manylinux", "linux", "musllinux")):
+        found = re.search(r"(x86_64|aarch64|i686|armv\dl|ppc64le|s390x|riscv64)$", tag)
+        return "Linux", found[1] if found else None
+    if tag.startswith("win"):
+        machines = {"win_amd64": "x86_64", "win32": "x86", "win_arm64": "aarch64"}
+        return "Windows", machines.get(tag)
+    if tag.startswith("macosx"):
+        found = re.search(r"(x86_64|arm64)$", tag)
+        return "Darwin", found[1] if found else None
+    return None, None
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+_ENOUGH = 4
+"""Rows that stand together before they are a list without a head."""
+_COMPLETE = 8
+"""Rows from which on a list with its head shows that torch is absent."""
+_MISSES = 3
+"""Lines that are no rows end a list."""
+_HEAD = re.compile(r"[\s|]{0,8}Package[\s|]{1,60}Version(?:[\s|]{1,60}\w.{0,60})?[\s|]{0,8}$", re.I)
+_CONDA_HEAD = re.compile(
+    r"#? {0,4}(?:Name\s{1,60}Version\s{1,60}Build|packages in environment at)", re.I
+)
+_RULE = re.compile(r"[\s|+:─━=-]{3,200}$")
+_COMMAND = re.compile(
+    r"\b(?:pip3?|uv pip|poetry|conda|mamba|pixi) (?:list|freeze|show|tree)\b", re.I
+)
+_BUILD = re.compile(r"py\d|cuda|cpu_|gpu_|h[0-9a-f]{6,}|pypi_|<pip>|mkl|nompi|(?:^|_)\d{1,4}$")
+_DIGIT = re.compile(r"\d")
+_EXPORTED = re.compile(r"\s{0,8}- ([\w.-]{1,80})=([\w.+!]{1,60})=([\w.]{1,80})\s*$")
+_TAGGED = re.compile(r"\[(pip3?|conda)\] ([^\[\n]{3,200})")
+_SHOWN = re.compile(r"\s{0,8}(Name|Version|Location|Requires|Required-by):\s{0,8}(.{0,2000})$")
+_ABSENT = re.compile(r"Package\(s\) not found: ([\w ,.-]{1,200})")
+
+
+class Lists(NamedTuple):
+    """What a walk over the lines has gathered. rows by rank; full: lists with a head."""
+
+    sure: list[Row]
+    maybe: list[Row]
+    full: list[list[Row]]
+
+
+@gated("torch", "nvidia-", "numpy", "package version", "name version build", "triton", "xformers")
+def read_packages(doc: Document) -> Iterator[Said]:
+    """pip list and freeze, uv, poetry, conda list and export, and the lists of collect_env."""
+    lists = _walked(doc)
+    source = "the list of packages"
+    yield from _said_of([*_tagged(doc), *lists.sure[:MOST]], doc, Rank.TOOL, source)
+    rank = Rank.MESSAGE if _COMMAND.search(doc.flat) else Rank.PROSE
+    yield from _said_of(lists.maybe[:MOST], doc, rank, "a row of a list of packages")
+    for rows in lists.full:
+        if _without_torch(rows):
+            line = doc.lines[rows[0].place].number
+            yield from stated(line, source, {"torch.installed": False})
+
+
+def _tagged(doc: Document) -> Iterator[Row]:
+    """[pip3] torch==1.7.1 and [conda] pytorch 1.7.1 py3.8_cuda11.0 pytorch of collect_env."""
+    if not doc.mentions("[pip", "[conda]"):
+        return
+    for found in _TAGGED.finditer(doc.text):
+        place = doc.text.count("\n", 0, found.start())
+        body = found[2].strip()
+        first = _conda_row if found[1] == "conda" else _freeze_row
+        if row := first(body, place) or _list_row(body, place):
+            yield row
+
+
+def _without_torch(rows: list[Row]) -> bool:
+    """Whether a list that goes from before to behind torch's place in the alphabet lacks it."""
+    names = [row.package.name for row in rows]
+    if len(names) < _COMPLETE or names != sorted(names) or "pip" not in names:
+        return False
+    return names[-1] > "torch" and not any("torch" in name for name in names)
+
+
+def _walked(doc: Document) -> Lists:
+    found = Lists([], [], [])
+    mode, misses, asked = "", 0, -9
+    run: list[Row] = []
+    for place, line in enumerate(doc.lines):
+        text = line.text
+        if not text.strip() or len(text) > 600:
+            continue
+        if head := _head(text):
+            mode, misses = head, 0
+            found.full.append([])
+            continue
+        if _COMMAND.search(text):
+            asked = place
+        row = _row(text, place, mode)
+        if row is None:
+            if mode:
+                misses = 0 if _RULE.match(text) or text.startswith("#") else misses + 1
+                mode = "" if misses >= _MISSES or text.startswith(("$", "(")) else mode
+            continue
+        misses = 0
+        if mode:
+            found.full[-1].append(row)
+            found.sure.append(row)
+            continue
+        if run and place - run[-1].place > 2:
+            _settle(run, found, asked)
+            run = []
+        run.append(row)
+    _settle(run, found, asked)
+    return found
+
+
+def _settle(run: list[Row], found: Lists, asked: int) -> None:
+    """Rows without a head: a list where there are several or a command asked for them."""
+    if run:
+        listed = len(run) >= _ENOUGH or 0 <= run[0].place - asked <= 3
+        wheels = all(row.build or "+" in row.package.version for row in run)
+        (found.sure if listed or wheels else found.maybe).extend(run)
+
+
+def _head(text: str) -> str:
+    low = text.lower()
+    if "version" in low and _HEAD.match(text):
+        return "pip"
+    conda = ("name" in low or "environment at" in low) and _CONDA_HEAD.match(text)
+    return "conda" if conda else ""
+
+
+def _row(text: str, place: int, mode: str) -> Row | None:
+    """A row in the form of the list that it stands in; without one, only of a known package."""
+    if mode == "pip":
+        return _list_row(text, place) or _freeze_row(text, place)
+    if mode == "conda":
+        return None if text.startswith("#") else _conda_row(text, place)
+    if "==" in text or " @ " in text:
+        return _freeze_row(text.lstrip(" -"), place)
+    if _DIGIT.search(text) is None:
         return None
-    return Row(distribution(name, version, None, installer), index, "" if pip else build)
+    if text.count("=") == 2 and (exported := _EXPORTED.match(text)):
+        return _conda_row(" ".join(exported.groups()), place)
+    return _lone_row(text, place)
+
+
+def _lone_row(text: str, place: int) -> Row | None:
+    words = text.strip(" │├└─|*+-\t").split(None, 3)
+    if len(words) < 2 or "." not in words[1] or not KNOWN.fullmatch(words[0].partition("[")[0]):
+        return None
+    if len(words) >= 3 and len(text.split()) <= 4 and _BUILD.search(words[2]):
+        return _conda_row(text.strip(), place)
+    bare = text.strip()
+    spaced = any(mark in bare for mark in ("  ", "\t", "|")) or words[1].startswith("v")
+    return _list_row(text, place) if spaced else None
+
+
+# --- pip show and pip check ----------------------------------------------------------------------
+
+
+@gated("not found:", "name: ")
+def read_pip_show(doc: Document) -> Iterator[Said]:
+    """Blocks of Name, Version, Location and Requires; and what pip did not find."""
+    for found in _ABSENT.finditer(doc.flat):
+        if "torch" in re.split(r"[ ,]+", found[1]):
+            line = doc.line_of(found)
+            yield from stated(line, "pip show", {"torch.installed": False}, Rank.MESSAGE)
+    shown = list(_blocks(doc))
+    yield from _said_of(shown, doc, Rank.TOOL, "pip show")
+    for package, place, _ in shown:
+        if package.name == "torch" and package.location:
+            folder = package.location.rstrip("/\\")
+            sep = "\\" if "\\" in folder else "/"
+            facts = {"torch.path": f"{folder}{sep}torch", "python.site_packages": folder}
+            yield from stated(doc.lines[place].number, "pip show", facts)
+
+
+def _blocks(doc: Document) -> Iterator[Row]:
+    blocks: list[tuple[int, dict[str, str]]] = [(0, {})]
+    for place, line in enumerate(doc.lines):
+        if found := _SHOWN.match(line.text):
+            if found[1] == "Name":
+                blocks.append((place, {}))
+            blocks[-1][1].setdefault(found[1], found[2].strip())
+    for place, block in blocks:
+        name, version = block.get("Name", ""), block.get("Version", "")
+        if re.fullmatch(r"[A-Za-z0-9][\w.-]{0,80}", name) and re.match(
+            r"\d[\w.+!-]{0,60}$", version
+        ):
+            yield Row(distribution(name, version, block.get("Location") or None), place)
+
+
+_NAME = r"[A-Za-z0-9][\w.-]{0,60}"
+_NUMBER = r"\d[\w.+!]{0,40}"
+_CONFLICT = re.compile(
+    rf"(?<![\w.-])(?P<name>{_NAME}) (?P<version>{_NUMBER}) (?:has requirement|requires)"
+    rf" (?P<wanted>{_NAME}(?:\[[\w,]{{1,40}}\])?[^;'\"]{{0,80}}?)(?:;[^;]{{0,120}}?)?,?"
+    rf" but you(?:'ll)? have (?P<other>{_NAME}) (?P<there>{_NUMBER})"
+)
+_UNMET = re.compile(
+    rf"(?<![\w.-])(?P<name>{_NAME}) (?P<version>{_NUMBER}) requires (?P<wanted>{_NAME})"
+    r"[^;'\"]{0,80}?, which is not installed"
+)
+_MOST_CONFLICTS = 60
+
+
+@gated("but you", "which is not installed")
+def read_pip_check(doc: Document) -> Iterator[Said]:
+    """torchvision 0.15.2 requires torch==2.0.1, but you have torch 2.1.0 which is incompatible.
+
+    pip's resolver says so behind an installation, `pip check` when it is asked.
+    """
+    found: dict[str, Distribution] = {}
+    places = [*_CONFLICT.finditer(doc.flat), *_UNMET.finditer(doc.flat)][:_MOST_CONFLICTS]
+    line = doc.line_of(places[0]) if places else 0
+    facts: Facts = {}
+    for place in places:
+        words = place.groupdict()
+        wanted = words["wanted"].strip(" ,")
+        package = distribution(words["name"], words["version"])
+        asked = (*found.get(package.name, package).requires, wanted)
+        found[package.name] = msgspec.structs.replace(package, requires=asked)
+        if words.get("other"):
+            other = distribution(words["other"], words["there"].rstrip("."))
+            found.setdefault(other.name, other)
+        elif wanted.lower() == "torch":
+            facts["torch.installed"] = False
+    if found:
+        facts["packages"] = tuple(found.values())
+    if torch := found.get("torch"):
+        facts = (
+            values.torch_facts(torch.version) | facts | {"torch.requires": torch.requires or None}
+        )
+    yield from stated(line, "pip", facts, Rank.MESSAGE)

@@ -1,30 +1,62 @@
 """What the author of a report says in words: the GPU, the driver, the versions, the system.
 
-The weakest of all tellers: anything that a program printed counts more.
+The weakest of all sources: anything that a program printed counts more.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
 
 from cudadoctor.model.machine import Gpu, PciGpu
-from cudadoctor.model.versions import DriverVersion
+from cudadoctor.model.variables import allowed
+from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.packages import distribution
-from cudadoctor.reports.telling import Rank, Said
-from cudadoctor.reports.values import torch_facts, version_of
+from cudadoctor.reports.phrases import AUTHOR, Phrase, read_table
+from cudadoctor.reports.said import Facts, Rank, Said, gated, stated
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
 
-_WHO = "the author"
 _LINES = 1500
 """People write at the beginning; what comes later is a log."""
+
+
+def read_prose(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
+    """Everything that the author's own words tell."""
+    part = Document(doc.lines[:_LINES]) if len(doc.lines) > _LINES else doc
+    yield from _gpus(part, knowledge)
+    yield from _torch(part)
+    yield from _companions(part)
+    yield from read_table(part, PHRASES)
+
+
+_SENTENCE = re.compile(r"(?:(?<!\S)[^\W\d_]{1,20}['’]?[^\W\d_]{0,3}[,.!?]? ){3,}[^\W\d_]{2,20}")
+_WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]{4,}")
+"""Chinese and Japanese, whose words stand without spaces."""
+_LABEL = re.compile(r"\W{0,4}[\w .()/+-]{1,50}[:=|]")
+"""How the lines of a program's dump begin, and sentences hardly ever."""
+_FAILURE = re.compile(
+    r"Traceback|\w(?:Error|Exception|Warning)\b|^(?:Title|Subject): |(?i:\b(?:error|fatal|"
+    r"fail(?:s|ed|ure)?|aborted|killed|core dumped|segmentation fault|timed? ?out|warning|bug)\b)"
+)
+
+
+def may_complain(doc: Document) -> bool:
+    """Whether somebody wrote something beside what programs dumped, or a program failed."""
+    return any(
+        _WITHOUT_SPACES.search(line.text)
+        or line.text.rstrip().endswith("?")
+        or _FAILURE.search(line.text)
+        or (_SENTENCE.search(line.text) and not _LABEL.match(line.text))
+        for line in doc.lines
+    )
+
 
 # --- GPUs ----------------------------------------------------------------------------------------
 
@@ -59,44 +91,17 @@ MOST_GPUS = 16
 
 _SERIES = re.compile(r"\b(?:rtx|gtx|geforce|nvidia) (10|20|30|40|50)(?:00|xx)?[- ]series", re.I)
 _CAPABILITY_OF = {"10": "6.1", "20": "7.5", "30": "8.6", "40": "8.9", "50": "12.0"}
-_AMD = re.compile(
-    r"\b(?:radeon|amd (?:raven|vega|navi|instinct|gpu|graphics)|rx ?[4-9]\d{2,3}(?: ?xtx?)?\b"
-    r"|mi\d{2,3}x?\b|gfx\d{3,4}\b)",
-    re.I,
-)
-_INTEL = re.compile(
-    r"\b(?:intel arc|arc a\d{3}|iris xe|intel(?:\(r\))? (?:uhd|hd) graphics)\b", re.I
-)
-
-
-_SENTENCE = re.compile(r"(?:(?<!\S)[^\W\d_]{1,20}['’]?[^\W\d_]{0,3}[,.!?]? ){3,}[^\W\d_]{2,20}")
-_WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]{4,}")
-"""Chinese and Japanese, whose words stand without spaces."""
-_LABEL = re.compile(r"\W{0,4}[\w .()/+-]{1,50}[:=|]")
-"""How the lines of a program's dump begin, and sentences hardly ever."""
-_FAILURE = re.compile(
-    r"Traceback|\w(?:Error|Exception|Warning)\b|^(?:Title|Subject): |(?i:\b(?:error|fatal|"
-    r"fail(?:s|ed|ure)?|aborted|killed|core dumped|segmentation fault|timed? ?out|warning|bug)\b)"
-)
-
-
-def may_complain(doc: Document) -> bool:
-    """Whether somebody wrote something beside what programs dumped, or a program failed."""
-    return any(
-        _WITHOUT_SPACES.search(line.text)
-        or line.text.rstrip().endswith("?")
-        or _FAILURE.search(line.text)
-        or (_SENTENCE.search(line.text) and not _LABEL.match(line.text))
-        for line in doc.lines
-    )
-
-
-def read_prose(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
-    """Everything that the author's own words tell."""
-    part = Document(doc.lines[:_LINES]) if len(doc.lines) > _LINES else doc
-    yield from _gpus(part, knowledge)
-    yield from _versions(part)
-    yield from _systems(part)
+_OTHER_VENDORS: dict[Literal["amd", "intel"], re.Pattern[str]] = {
+    "amd": re.compile(
+        r"\b(?:radeon|amd (?:raven|vega|navi|instinct|gpu|graphics)|rx ?[4-9]\d{2,3}(?: ?xtx?)?\b"
+        r"|mi\d{2,3}x?\b|gfx\d{3,4}\b)",
+        re.I,
+    ),
+    "intel": re.compile(
+        r"\b(?:intel arc|arc a\d{3}|iris xe|intel(?:\(r\))? (?:uhd|hd) graphics)\b", re.I
+    ),
+}
+_NVIDIA = re.compile(r"\b(?:(?<!have an )nvidia gpu|geforce|cuda:0|nvidia-smi)\b")
 
 
 def _gpus(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
@@ -104,33 +109,25 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
     line = 0
     if series := _SERIES.search(doc.flat):
         capability = Version(_CAPABILITY_OF[series[1]])
-        line = doc.line_at(series.start()).number
+        line = doc.line_of(series)
         found.append(Gpu(index=0, name=f"RTX {series[1]} series", capability=capability))
-    for one in doc.lines:
-        if len(one.text) > 1000:
-            continue
-        for match in _MODEL.finditer(one.text):
-            name = _named(match["name"], one.text, knowledge)
+    for number, text in doc.lines:
+        for match in _MODEL.finditer(text) if len(text) <= 1000 else ():
+            name = _named(match["name"], text, knowledge)
             if name and not any(gpu.name == name for gpu in found):
                 count = int(match["count"] or 0) or _MANY.get((match["words"] or "").lower(), 1)
-                start = len(found)
-                more = range(start, min(start + count, MOST_GPUS))
-                found += [Gpu(index=n, name=name) for n in more]
-                line = line or one.number
-    if not found:
-        found, line = _by_pci_id(doc, knowledge)
+                places = range(len(found), min(len(found) + count, MOST_GPUS))
+                found += [Gpu(index=place, name=name) for place in places]
+                line = line or number
+    if not found:  # the PCI id of a GPU in a line of the kernel or of lspci
+        for match in _PCI_ID.finditer(doc.flat):
+            if models := knowledge.gpus_by_pci(match[1].lower()):
+                found, line = [Gpu(index=0, name=models[0].name)], doc.line_of(match)
+                break
     if found:
-        yield Said("gpus", tuple(found), line, Rank.PROSE, _WHO)
-    elif other := _other_vendor(doc):
-        yield other
-
-
-def _by_pci_id(doc: Document, knowledge: Knowledge) -> tuple[list[Gpu], int]:
-    """The GPU whose PCI id stands in a line of the kernel or of lspci."""
-    for match in _PCI_ID.finditer(doc.flat):
-        if models := knowledge.gpus_by_pci(match[1].lower()):
-            return [Gpu(index=0, name=models[0].name)], doc.line_at(match.start()).number
-    return [], 0
+        yield from stated(line, AUTHOR, {"gpus": tuple(found)}, Rank.PROSE)
+    else:
+        yield from _other_vendor(doc)
 
 
 def _named(text: str, line: str, knowledge: Knowledge) -> str | None:
@@ -157,15 +154,13 @@ def _model(text: str, knowledge: Knowledge) -> str | None:
     return None
 
 
-def _other_vendor(doc: Document) -> Said | None:
-    for vendor, pattern in (("amd", _AMD), ("intel", _INTEL)):
+def _other_vendor(doc: Document) -> Iterator[Said]:
+    for vendor, pattern in _OTHER_VENDORS.items():
         if found := pattern.search(doc.flat):
-            if re.search(r"\b(?:(?<!have an )nvidia gpu|geforce|cuda:0|nvidia-smi)\b", doc.low):
-                return None
-            device = PciGpu(address="?", vendor=vendor, device_id="?")
-            line = doc.line_at(found.start()).number
-            return Said("pci", (device,), line, Rank.PROSE, _WHO)
-    return None
+            if not _NVIDIA.search(doc.low):
+                device = PciGpu(address="?", vendor=vendor, device_id="?")
+                yield from stated(doc.line_of(found), AUTHOR, {"pci": (device,)}, Rank.PROSE)
+            return
 
 
 # --- versions ------------------------------------------------------------------------------------
@@ -177,10 +172,6 @@ _TORCH = re.compile(
     r"(?![\w.]{0,20}-cuda)",
     re.I,
 )
-_TRAINED = re.compile(
-    r"trained with torch [\w.+]{3,24}, yours is (?P<v>\d\.\d{1,2}\.\d{1,2}(?:\+\w{2,12})?)", re.I
-)
-"""Lightning tells of the torch behind a checkpoint before it tells of the one that runs."""
 _BESIDE = re.compile(
     r"(?<![\w./-])(?P<name>torchvision|torchaudio|torchtext)(?:[ -]version)?(?:\.__version__\)?)?"
     + _GAP
@@ -192,25 +183,38 @@ _SPOKEN_OF = re.compile(
     r"requir|depend|tried|install|need|should|must|[<>~]=|compatib|grade|latest|from versions", re.I
 )
 """What stands in a line that speaks of a release rather than of what is there."""
+_REFUSED = re.compile(
+    r"(?:requirements? |distribution (?:found for |')|you require |because |no versions? of |match "
+    r")'?$|trained with $"
+)
+"""What stands before a release that was not found, or that a checkpoint was made with."""
+
+
+def _torch(doc: Document) -> Iterator[Said]:
+    for match in _TORCH.finditer(doc.flat):
+        if not _REFUSED.search(doc.low[max(0, match.start() - 24) : match.start()]):
+            facts = values.torch_facts(match["v"])
+            yield from stated(doc.line_of(match), AUTHOR, facts, Rank.PROSE)
+
+
+@gated("torchvision", "torchaudio", "torchtext")
+def _companions(doc: Document) -> Iterator[Said]:
+    for match in _BESIDE.finditer(doc.flat):
+        line = doc.line_at(match.start())
+        if not _SPOKEN_OF.search(line.text):
+            facts = {"packages": (distribution(match["name"], match["v"]),)}
+            yield from stated(line.number, AUTHOR, facts, Rank.PROSE)
+
+
+# --- single words that name a release or a system ------------------------------------------------
+
 _RELEASE = r"[2-6]\d\d(?:\.\d{2,3})"
-_DRIVER = re.compile(
-    r"\bdrivers?\b(?: version| ver\.?| is| release)?[^\w\n]{0,4}"
-    r"(?:(?:nvidia|geforce|game ready|studio|standard|driver|version|is) ){0,3}"
-    rf"v?(?P<v>{_RELEASE}{{0,2}})\b"
-    r"|\bnvidia(?:[ -](?:driver|standard driver|studio driver|drivers|proprietary driver))?"
-    rf"[ -](?:version )?(?P<w>{_RELEASE}{{1,2}})\b",
-    re.I,
-)
-_PYTHON = re.compile(
-    r"(?<![\w/.-])python(?: version)?" + _GAP + r"(?P<v>[23]\.\d{1,2}(?:\.\d{1,2})?)\b", re.I
-)
-Facts = dict[str, object]
 _LINUX: Facts = {"platform.system": "Linux"}
 _WINDOWS: Facts = {"platform.system": "Windows"}
 _MUSL: Facts = {"platform.libc": "musl", "platform.distro": "alpine", **_LINUX}
 _ARM: Facts = {"platform.machine": "aarch64"}
 _DISTRIBUTIONS = {
-    "ubuntu": r"\bubuntu(?:[ :-]?(?P<v>\d\d\.\d\d))?",
+    "ubuntu": r"\bubuntu(?:[ :-]?(?P<distro_version>\d\d\.\d\d))?",
     "debian": r"\bdebian\b",
     "rhel": r"\b(?:centos|rhel|red hat|rocky linux|almalinux)\b",
     "fedora": r"\bfedora\b",
@@ -233,9 +237,11 @@ _JETSON = (
     r"|\bnvidia xavier\b|\bnvidia orin\b|\bjp ?[4-7]\.\d|\b(?:10\.0\.326|10\.2\.300|11\.4\.315)\b"
 )
 """Its boards, its software, and the CUDA releases that were made for it alone."""
-_MAC = r"(?<![a-z])(?:macos|mac os|mac ?os ?x|osx)(?![a-z])|\bmacbook|\bapple silicon\b|\bimac\b"
-_MAC += r"|\bon (?:a |my |an |the )?mac\b|\bmy mac\b"
-_MAC += r"|\bmac (?:mini|studio|pro|air|laptop|machine|computer|users?)\b"
+_MAC_WORDS = (
+    r"(?<![a-z])(?:macos|mac os|mac ?os ?x|osx)(?![a-z])|\bmacbook|\bapple silicon\b|\bimac\b"
+)
+_MAC_WORDS += r"|\bon (?:a |my |an |the )?mac\b|\bmy mac\b"
+_MAC_WORDS += r"|\bmac (?:mini|studio|pro|air|laptop|machine|computer|users?)\b"
 _SYSTEMS: tuple[tuple[str, Facts], ...] = (
     (
         r"(?<![a-z0-9])windows[ -]?(?:10|11|7|8|server|nt)(?![a-z0-9])"
@@ -255,7 +261,7 @@ _SYSTEMS: tuple[tuple[str, Facts], ...] = (
         r"\b(?:macos|mac ?os ?x?|macbook)\b[^.;]{0,30}\b(?:arm64|m[1-5])\b",
         {"platform.system": "Darwin", "platform.machine": "arm64"},
     ),
-    (_MAC, {"platform.system": "Darwin"}),
+    (_MAC_WORDS, {"platform.system": "Darwin"}),
     (r"/private/var/folders/", {"platform.system": "Darwin"}),
     *(
         (words, Facts({"platform.distro": name, **_LINUX}))
@@ -285,7 +291,6 @@ _SYSTEMS: tuple[tuple[str, Facts], ...] = (
     (r"\b(?:slurm|sbatch|srun|salloc)\b", {"container.scheduler": "slurm"}),
     (r"\b(?:32[- ]bit|win32|i686) python\b|\bpython.{0,20}\b32[- ]bit\b", {"python.bits": 32}),
 )
-_WORDS = tuple((re.compile(words, re.I), facts) for words, facts in _SYSTEMS)
 _DENIED = re.compile(
     r"\b(?:not|no|without|instead of) (?:in |on |a |the |using ){0,2}"
     r"(?:windows|docker|wsl|container|linux|slurm)\b",
@@ -293,53 +298,78 @@ _DENIED = re.compile(
 )
 
 
-_REFUSED = re.compile(
-    r"(?:requirements? |distribution (?:found for |')|you require |because |no versions? of |match "
-    r")'?$"
+def _denied(match: re.Match[str]) -> bool:
+    return _DENIED.search(match.string[max(0, match.start() - 12) : match.end()]) is not None
+
+
+_author = partial(Phrase, "", source=AUTHOR, rank=Rank.PROSE)
+
+PHRASES: tuple[Phrase, ...] = (
+    # Lightning tells of the torch behind a checkpoint before it tells of the one that runs.
+    Phrase(
+        "trained with torch",
+        re.compile(
+            r"trained with torch [\w.+]{3,24}, yours is "
+            r"(?P<torch>\d\.\d{1,2}\.\d{1,2}(?:\+\w{2,12})?)",
+            re.I,
+        ),
+        "Lightning",
+        Rank.MESSAGE,
+    ),
+    _author(
+        re.compile(
+            r"\bdrivers?\b(?: version| ver\.?| is| release)?[^\w\n]{0,4}"
+            r"(?:(?:nvidia|geforce|game ready|studio|standard|driver|version|is) ){0,3}"
+            rf"v?(?P<driver_said>{_RELEASE}{{0,2}})\b"
+            r"|\bnvidia(?:[ -](?:driver|standard driver|studio driver|drivers|proprietary driver))?"
+            rf"[ -](?:version )?(?P<driver_named>{_RELEASE}{{1,2}})\b",
+            re.I,
+        )
+    ),
+    _author(
+        re.compile(
+            r"(?<![\w/.-])python(?: version)?"
+            + _GAP
+            + r"(?P<python>[23]\.\d{1,2}(?:\.\d{1,2})?)\b",
+            re.I,
+        )
+    ),
+    *(_author(re.compile(words, re.I), also=facts, unless=_denied) for words, facts in _SYSTEMS),
 )
-"""What stands before a release that an installer did not find: it is not installed."""
 
 
-def _versions(doc: Document) -> Iterator[Said]:
-    if yours := _TRAINED.search(doc.flat):
-        line = doc.line_at(yours.start()).number
-        for path, value in torch_facts(yours["v"]):
-            yield Said(path, value, line, Rank.MESSAGE, "Lightning")
-    for match in _TORCH.finditer(doc.flat):
-        before = doc.low[max(0, match.start() - 24) : match.start()]
-        if _REFUSED.search(before) or before.endswith("trained with "):
+# --- environment variables that a report sets or shows -------------------------------------------
+
+_SET = re.compile(
+    r"(?<![\w.$%{])(?:\$env:|environ(?:\.get)?\(?\[?\s?|setenv\(\s?)?[\"']?"
+    r"(?P<name>[A-Z][A-Z0-9_]{3,50})[\"']?\]?"
+    r"\s{0,2}(?:=|:\s|,(?=\s?[\"'])|\bis set to\b|\bset to:?)\s{0,2}"
+    r"(?P<value>\"[^\"\n]{0,400}\"|'[^'\n]{0,400}'|[^\s;&|)]{0,400})"
+)
+_FISH = re.compile(r"\bset -g?x (?P<name>[A-Z][A-Z0-9_]{3,50}) (?P<value>\S{0,400})")
+_ADVICE = re.compile(
+    r"(?:consider|try|by|must|can|could|please|need to|rerun|run) "
+    r"(?:passing|setting|set|with|to set)[^.=]{0,60}$",
+    re.I,
+)
+"""What stands before a setting that a message only proposes."""
+_NO_VALUE = frozenset({"N/A", "None", "not", "=", "==", "!="})
+
+
+@gated("cuda", "nccl", "gloo", "torch", "nvidia_", "ld_", "omp_", "master_", "pip_", "xla_")
+def read_assignments(doc: Document) -> Iterator[Said]:
+    """Variables of the allow-list: `export X=1`, `X=1 python`, os.environ["X"] = "1", `X: 1` ..."""
+    before = ""
+    for number, text in doc.lines:
+        above, before = before, text[-80:]
+        if "_" not in text or len(text) > 2000:
             continue
-        line = doc.line_at(match.start()).number
-        for path, value in torch_facts(match["v"]):
-            yield Said(path, value, line, Rank.PROSE, _WHO)
-    yield from _companions(doc)
-    for match in _DRIVER.finditer(doc.flat):
-        text = match["v"] or match["w"]
-        line = doc.line_at(match.start()).number
-        yield Said("driver.reported", DriverVersion(text), line, Rank.PROSE, _WHO)
-    for match in _PYTHON.finditer(doc.flat):
-        if version := version_of(match["v"]):
-            line = doc.line_at(match.start()).number
-            yield Said("python.version", version, line, Rank.PROSE, _WHO)
-
-
-def _companions(doc: Document) -> Iterator[Said]:
-    if not any(name in doc.low for name in ("torchvision", "torchaudio", "torchtext")):
-        return
-    for match in _BESIDE.finditer(doc.flat):
-        line = doc.line_at(match.start())
-        if not _SPOKEN_OF.search(line.text):
-            one = distribution(match["name"], match["v"])
-            yield Said("packages", (one,), line.number, Rank.PROSE, _WHO)
-
-
-def _systems(doc: Document) -> Iterator[Said]:
-    for pattern, facts in _WORDS:
-        match = pattern.search(doc.flat)
-        if match is None or _DENIED.search(doc.flat[max(0, match.start() - 12) : match.end()]):
-            continue
-        line = doc.line_at(match.start()).number
-        for path, value in facts.items():
-            yield Said(path, value, line, Rank.PROSE, _WHO)
-        if match.groupdict().get("v"):
-            yield Said("platform.distro_version", match["v"], line, Rank.PROSE, _WHO)
+        found = {
+            setting["name"]: setting["value"].strip("\"'").rstrip("\\`,")
+            for pattern in (_SET, _FISH)
+            for setting in pattern.finditer(text)
+            if setting["value"] not in _NO_VALUE and "$" not in setting["value"][:1]
+            if not _ADVICE.search(f"{above} {text[: setting.start()]}"[-120:])
+        }
+        if known := allowed(found):
+            yield from stated(number, "a setting in the text", {"env": known}, Rank.COMMAND)

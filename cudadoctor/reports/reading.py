@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,43 +9,59 @@ import msgspec
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.model.machine import Gap
 from cudadoctor.reports import (
-    assignments,
     doctor,
+    dumps,
     installs,
-    messages,
+    packages,
+    phrases,
     prose,
-    told_compilers,
-    traces,
+    tools,
+    transcripts,
 )
-from cudadoctor.reports.agreement import of_one_torch
-from cudadoctor.reports.document import Document, document
-from cudadoctor.reports.programs import PROGRAM_READERS
+from cudadoctor.reports.document import document
+from cudadoctor.reports.said import Reader, Said, machine_of, of_one_torch
 from cudadoctor.reports.symptoms import symptoms_of
-from cudadoctor.reports.telling import Said, machine_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from cudadoctor.knowledge import Knowledge
     from cudadoctor.model.machine import Machine
 
-Reader = Callable[[Document, "Knowledge"], Iterable[Said]]
-
+PROGRAM_READERS: tuple[Reader, ...] = (
+    tools.read_nvidia_smi,
+    tools.read_kernel_log,
+    tools.read_proc_version,
+    dumps.read_collect_env,
+    packages.read_packages,
+    packages.read_pip_show,
+    packages.read_pip_check,
+    phrases.read_compilers,
+    dumps.read_environment_dumps,
+    phrases.read_phrases,
+    transcripts.read_transcripts,
+    tools.read_system_packages,
+    tools.read_limits,
+    tools.read_modules,
+    tools.read_nodes,
+    tools.read_inventories,
+    tools.read_loader_lines,
+)
+"""The readers of what programs print about an environment."""
 READERS: tuple[Reader, ...] = (
-    doctor.read_doctor,
     *PROGRAM_READERS,
     installs.read_installs,
-    assignments.read_assignments,
-    messages.read_messages,
-    traces.read_paths,
-    traces.read_lspci,
-    prose.read_prose,
-    told_compilers.read_told_compilers,
+    prose.read_assignments,
+    tools.read_paths,
+    tools.read_lspci,
+    phrases.read_authors,
 )
-"""Each finds what it knows in a document, however little, and tells it. Of two of
-one rank that disagree the earlier counts."""
+"""Each finds what it knows in a document, however little. Of two statements of one rank that
+disagree the earlier counts."""
 
 
 def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
-    """The machine behind a report: what its parts tell, and the error texts that are known.
+    """The machine behind a report: what its parts state, and the error texts that are known.
 
     Raises NotTextError for what is no text. Never raises for any text.
     """
@@ -54,12 +69,18 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
     doc = doctor.without_own_words(whole)
     said: list[Said] = []
     gaps: list[Gap] = []
-    for reader in READERS:
+
+    def read(reader: Callable[..., Iterable[Said]], *given: object) -> None:
         try:
-            said += reader(whole if reader is doctor.read_doctor else doc, knowledge)
+            said.extend(reader(*given))
         except Exception as error:
             name, kind = reader.__name__.replace("_", " "), type(error).__name__
             gaps.append(Gap(fact=reader.__name__, why=f"{name} failed: {kind}", asked=False))
+
+    read(doctor.read_doctor, whole)
+    for reader in READERS:
+        read(reader, doc)
+    read(prose.read_prose, doc, knowledge)
     found = symptoms_of(doc, symptoms())
     if prose.may_complain(doc):
         why = "the report may complain of something that no reader understood"
@@ -67,5 +88,5 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
     machine = machine_of(
         of_one_torch(said), look="report", date=doc.day or None, symptoms=found, gaps=tuple(gaps)
     )
-    lines = {f"symptoms.{number}": f"line {one.line}" for number, one in enumerate(found)}
+    lines = {f"symptoms.{n}": f"line {symptom.line}" for n, symptom in enumerate(found)}
     return msgspec.structs.replace(machine, origins=machine.origins | lines)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -36,20 +37,13 @@ class SmiSaid(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: () only where it says that there are none. message: its first line where that is a
     failure. code: NVML's code for that failure, None where the words are not known.
-    tool: the version of nvidia-smi itself.
     """
 
     driver: DriverVersion | None = None
     cuda: Version | None = None
-    tool: DriverVersion | None = None
     gpus: tuple[Gpu, ...] | None = None
     message: str | None = None
     code: int | None = None
-
-    @property
-    def empty(self) -> bool:
-        """Nothing in the text was nvidia-smi's."""
-        return self == SmiSaid()
 
 
 MEANINGS: tuple[tuple[str, int], ...] = (
@@ -93,31 +87,16 @@ def parse_smi(text: str) -> SmiSaid:
     """Everything in an output of nvidia-smi, whichever of its forms it is."""
     text = "\n".join(line[:LONGEST_LINE] for line in cleaned(text).splitlines())
     message, code = first_message(text)
-    gpus = _rows(text)
-    if gpus is None:
-        gpus = _table(text)
-    if gpus is None:
-        gpus = _pages(text) if "Product Name" in text else None
-    if gpus is None:
-        gpus = _list(text)
-    if not gpus:
-        gpus = _lost(text) or gpus
+    gpus = _rows(text) or _table(text) or _pages(text) or _list(text) or _lost(text)
     if gpus is None and code == 6:
         gpus = ()
     return SmiSaid(
         driver=_driver(text),
         cuda=_cuda(text),
-        tool=_version(r"NVIDIA-SMI(?: version *:)? *([\d.]+)", text),
         gpus=gpus,
         message=message,
         code=code,
     )
-
-
-def _pages(text: str) -> tuple[Gpu, ...] | None:
-    from cudadoctor.reports.smi_query import query_gpus
-
-    return query_gpus(text)
 
 
 def first_message(text: str) -> tuple[str | None, int | None]:
@@ -191,13 +170,12 @@ def _rows(text: str) -> tuple[Gpu, ...] | None:
 def _row_gpu(position: int, row: dict[str, str]) -> Gpu:
     fields: dict[str, Any] = {}
     unsupported = []
-    for column, (field, convert) in _COLUMNS.items():
+    for column, field in _COLUMNS.items():
         value = row.get(column, "").strip()
         if value.strip("[]").lower() in ("n/a", "not supported", "not available"):
             unsupported.append(field)
             continue
-        converted = convert(value) if value else None
-        if converted is not None:
+        if value and (converted := _CONVERTED[field](value)) is not None:
             fields[field] = converted
     index = _whole(row.get("index", ""))
     missing = tuple(name for name in unsupported if name not in fields)
@@ -205,7 +183,7 @@ def _row_gpu(position: int, row: dict[str, str]) -> Gpu:
 
 
 def _whole(text: str) -> int | None:
-    found = re.match(r"\s*(\d{1,18})(?:\s|%|MiB|$)", text)
+    found = re.match(r"\s*(\d{1,18})(?:[\s%x]|MiB|$)", text)
     return int(found[1]) if found else None
 
 
@@ -220,12 +198,16 @@ def _mebibytes(text: str) -> int | None:
 
 
 def _switch(text: str) -> bool | None:
-    return {"enabled": True, "disabled": False, "on": True, "off": False}.get(text.strip().lower())
+    return _SWITCH.get(text.strip().lower())
+
+
+_SWITCH = {"enabled": True, "on": True, "yes": True, "disabled": False, "off": False, "no": False}
 
 
 def _words(text: str) -> str | None:
-    text = text.strip()
-    return text if text and text.isprintable() and not text.startswith("[") else None
+    text = text.strip()[:100]
+    unknown = text.lower() in ("", "n/a", "unknown error", "err!") or text.startswith("[")
+    return text if text.isprintable() and not unknown else None
 
 
 def _capability(text: str) -> Version | None:
@@ -245,8 +227,9 @@ def _device_id(text: str) -> str | None:
 
 def _compute_mode(text: str) -> str | None:
     low = text.strip().lower().replace(".", "").replace("_", " ")
-    names = {"default": "default", "prohibited": "prohibited"}
-    return "exclusive" if low.startswith(("exclusive", "e ")) else names.get(low)
+    if low.startswith(("exclusive", "e ")):
+        return "exclusive"
+    return low if low in ("default", "prohibited") else None
 
 
 def _state(text: str) -> int | None:
@@ -254,36 +237,79 @@ def _state(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-_COLUMNS: dict[str, tuple[str, Any]] = {
-    "name": ("name", _words),
-    "uuid": ("uuid", _words),
-    "pci.bus_id": ("bus_id", _bus),
-    "pci.device_id": ("device_id", _device_id),
-    "memory.total": ("memory_bytes", _mebibytes),
-    "memory.used": ("memory_used_bytes", _mebibytes),
-    "compute_cap": ("capability", _capability),
-    "compute_mode": ("compute_mode", _compute_mode),
-    "persistence_mode": ("persistence", _switch),
-    "mig.mode.current": ("mig", _switch),
-    "mig.mode.pending": ("mig_pending", _switch),
-    "ecc.mode.current": ("ecc", _switch),
-    "ecc.mode.pending": ("ecc_pending", _switch),
-    "ecc.errors.uncorrected.volatile.total": ("ecc_uncorrected", _whole),
-    "ecc.errors.uncorrected.aggregate.total": ("ecc_aggregate", _whole),
-    "pstate": ("performance_state", _state),
-    "utilization.gpu": ("utilization", _whole),
-    "temperature.gpu": ("temperature_c", _whole),
-    "power.draw": ("power_w", _watts),
-    "power.limit": ("power_limit_w", _watts),
-    "power.default_limit": ("power_default_w", _watts),
-    "clocks.current.sm": ("sm_clock_mhz", _whole),
-    "clocks.sm": ("sm_clock_mhz", _whole),
-    "clocks.max.sm": ("sm_clock_max_mhz", _whole),
-    "pcie.link.width.current": ("pcie_width", _whole),
-    "pcie.link.width.max": ("pcie_width_max", _whole),
-    "pcie.link.gen.current": ("pcie_generation", _whole),
-    "pcie.link.gen.max": ("pcie_generation_max", _whole),
+def _fabric(text: str) -> int | None:
+    return {"completed": 3, "in progress": 2, "not started": 1}.get(text.lower())
+
+
+_CONVERTED: dict[str, Callable[[str], object]] = {
+    "name": _words,
+    "uuid": _words,
+    "bus_id": _bus,
+    "device_id": _device_id,
+    "memory_bytes": _mebibytes,
+    "memory_used_bytes": _mebibytes,
+    "capability": _capability,
+    "compute_mode": _compute_mode,
+    "persistence": _switch,
+    "mig": _switch,
+    "mig_pending": _switch,
+    "ecc": _switch,
+    "ecc_pending": _switch,
+    "ecc_uncorrected": _whole,
+    "ecc_aggregate": _whole,
+    "performance_state": _state,
+    "utilization": _whole,
+    "temperature_c": _whole,
+    "power_w": _watts,
+    "power_limit_w": _watts,
+    "power_default_w": _watts,
+    "sm_clock_mhz": _whole,
+    "sm_clock_max_mhz": _whole,
+    "pcie_width": _whole,
+    "pcie_width_max": _whole,
+    "pcie_generation": _whole,
+    "pcie_generation_max": _whole,
+    "memory_reserved_bytes": _mebibytes,
+    "slowdown_c": _whole,
+    "pcie_generation_gpu_max": _whole,
+    "remap_pending": _switch,
+    "remap_failed": _switch,
+    "retired_pending": _switch,
+    "display": _switch,
+    "fabric_state": _fabric,
 }
+"""Field of a GPU -> what its text means; None if it says nothing."""
+_COLUMNS = {
+    "name": "name",
+    "uuid": "uuid",
+    "pci.bus_id": "bus_id",
+    "pci.device_id": "device_id",
+    "memory.total": "memory_bytes",
+    "memory.used": "memory_used_bytes",
+    "compute_cap": "capability",
+    "compute_mode": "compute_mode",
+    "persistence_mode": "persistence",
+    "mig.mode.current": "mig",
+    "mig.mode.pending": "mig_pending",
+    "ecc.mode.current": "ecc",
+    "ecc.mode.pending": "ecc_pending",
+    "ecc.errors.uncorrected.volatile.total": "ecc_uncorrected",
+    "ecc.errors.uncorrected.aggregate.total": "ecc_aggregate",
+    "pstate": "performance_state",
+    "utilization.gpu": "utilization",
+    "temperature.gpu": "temperature_c",
+    "power.draw": "power_w",
+    "power.limit": "power_limit_w",
+    "power.default_limit": "power_default_w",
+    "clocks.current.sm": "sm_clock_mhz",
+    "clocks.sm": "sm_clock_mhz",
+    "clocks.max.sm": "sm_clock_max_mhz",
+    "pcie.link.width.current": "pcie_width",
+    "pcie.link.width.max": "pcie_width_max",
+    "pcie.link.gen.current": "pcie_generation",
+    "pcie.link.gen.max": "pcie_generation_max",
+}
+"""Column of the CSV -> field of a GPU."""
 
 # --- the table ------------------------------------------------------------------------------
 
@@ -297,11 +323,12 @@ _FIRST_CUT = re.compile(
     r"\s*\|?\s*[0-9A-Fa-f:.]{0,14}$"
 )
 _SECOND = re.compile(
-    r"(?P<temperature>\d{1,3})C\s+(?P<state>P\d{1,2})\s+(?P<power>\d+W|N/A|ERR!)?"
-    r"[^|]*?(?P<limit>/ *\d+W)?\s*\|\s*(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB"
-    r"\s*(?:\|\s*(?P<load>\d+%|N/A)?\s*(?P<mode>[\w. ]+?)?\s*(?:\||$)|$)"
+    r"(?P<temperature_c>\d{1,3})C\s+(?P<performance_state>P\d{1,2})\s+(?P<power_w>\d+W|N/A|ERR!)?"
+    r"[^|]*?(?:/ *(?P<power_limit_w>\d+W))?\s*\|\s*(?P<memory_used_bytes>\d+)\s*MiB"
+    r"\s*/\s*(?P<memory_bytes>\d+)\s*MiB\s*"
+    r"(?:\|\s*(?P<utilization>\d+%|N/A)?\s*(?P<compute_mode>[\w. ]+?)?\s*(?:\||$)|$)"
 )
-_MEMORY = re.compile(r"\|\s*(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB")
+_MEMORY = re.compile(r"\|\s*(?P<memory_used_bytes>\d+)\s*MiB\s*/\s*(?P<memory_bytes>\d+)\s*MiB")
 
 
 def _table(text: str) -> tuple[Gpu, ...] | None:
@@ -355,19 +382,8 @@ def _first_fields(first: re.Match[str]) -> dict[str, Any]:
 
 def _second_fields(line: str) -> dict[str, Any]:
     found = _SECOND.search(line) or _MEMORY.search(line)
-    if found is None:
-        return {}
-    all_of = found.groupdict()
-    fields: dict[str, Any] = {
-        "memory_bytes": _mebibytes(all_of["total"]),
-        "memory_used_bytes": _mebibytes(all_of["used"]),
-        "temperature_c": _whole(all_of.get("temperature") or ""),
-        "performance_state": _state(all_of.get("state") or ""),
-        "power_w": _watts(all_of.get("power") or ""),
-        "power_limit_w": _watts((all_of.get("limit") or "").strip("/ ")),
-        "utilization": _whole(all_of.get("load") or ""),
-        "compute_mode": _compute_mode(all_of.get("mode") or ""),
-    }
+    texts = found.groupdict().items() if found else ()
+    fields = {name: _CONVERTED[name](text) for name, text in texts if text}
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -387,11 +403,8 @@ def _list(text: str) -> tuple[Gpu, ...] | None:
         if listed and (listed[3] or "UUID" not in line):
             found.append({"index": int(listed[1]), "name": listed[2], "uuid": listed[3]})
         elif instance and found:
-            found[-1].setdefault("mig_devices", []).append(instance[1])
-            found[-1]["mig"] = True
-    for fields in found:
-        if "mig_devices" in fields:
-            fields["mig_devices"] = tuple(fields["mig_devices"])
+            devices = (*found[-1].get("mig_devices", ()), instance[1])
+            found[-1] |= {"mig_devices": devices, "mig": True}
     return tuple(Gpu(**fields) for fields in found) or None
 
 
@@ -405,3 +418,126 @@ def _lost(text: str) -> tuple[Gpu, ...] | None:
             index = int(words[1]) if words[1] else len(found)
             found.append(Gpu(index=index, bus_id=_bus(words[2]), code=code or 999))
     return tuple(found) or None
+
+
+# --- nvidia-smi -q: pages of indented labels ----------------------------------------------------
+
+_LONGEST_FIELD = 300
+_PAGE = re.compile(
+    r"\s{0,8}GPU ((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$"
+)
+_FIELD = re.compile(
+    r"(?P<indent>\s{0,40})(?P<label>[A-Za-z][\w ()./-]{0,60}?)\s{0,60}:\s(?P<value>.{0,200})$"
+)
+_HEAD = re.compile(r"(?P<indent>\s{0,40})(?P<label>[A-Za-z][\w ()./-]{0,60}?)\s*$")
+_THROTTLE = {
+    "idle": 0x1,
+    "applications clocks setting": 0x2,
+    "sw power cap": 0x4,
+    "hw slowdown": 0x8,
+    "sync boost": 0x10,
+    "sw thermal slowdown": 0x20,
+    "hw thermal slowdown": 0x40,
+    "hw power brake slowdown": 0x80,
+    "display clock setting": 0x100,
+}
+"""NVML's bits of the reasons for which the clocks are held down."""
+
+
+def _pages(text: str) -> tuple[Gpu, ...] | None:
+    """The GPUs of a whole -q or of a part of it; None where there is none of it."""
+    if "Product Name" not in text:
+        return None
+    pages: list[dict[str, str]] = []
+    heads: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        if len(line) > _LONGEST_FIELD:
+            continue
+        gpu = _PAGE.match(line)
+        if gpu or (not pages and "Product Name" in line):
+            pages.append({"bus": gpu[1].lower()} if gpu else {})
+            heads = []
+        if pages and not gpu:
+            _note(line, pages[-1], heads)
+    found = (_page_gpu(n, page) for n, page in enumerate(pages) if "product name" in page)
+    return tuple(found) or None
+
+
+def _note(line: str, page: dict[str, str], heads: list[tuple[int, str]]) -> None:
+    """A value under the path of the heads above it, by their indentation."""
+    found = _FIELD.match(line) or _HEAD.match(line)
+    if found is None:
+        return
+    indent = len(found["indent"].expandtabs(8))
+    while heads and heads[-1][0] >= indent:
+        heads.pop()
+    label = found["label"].strip().lower()
+    if found.re is _HEAD:
+        heads.append((indent, label))
+        return
+    value = found["value"].strip()
+    page.setdefault(label, value)
+    page.setdefault(f"{heads[-1][1] if heads else ''}/{label}", value)
+
+
+def _page_gpu(index: int, page: dict[str, str]) -> Gpu:
+    fields: dict[str, Any] = {}
+    for path, field in _PATHS.items():
+        value = page.get(path)
+        if value and (converted := _CONVERTED[field](value)) is not None:
+            fields.setdefault(field, converted)
+    reasons = {
+        bit
+        for label, bit in _THROTTLE.items()
+        for head in ("clocks throttle reasons", "clocks event reasons")
+        if page.get(f"{head}/{label}", "").lower() == "active"
+    }
+    known = any(path.startswith(("clocks throttle", "clocks event")) for path in page)
+    throttle = sum(reasons) if known else None
+    return Gpu(index=index, bus_id=page.get("bus"), throttle=throttle, **fields)
+
+
+_PATHS = {
+    "product name": "name",
+    "gpu uuid": "uuid",
+    "pci/device id": "device_id",
+    "compute capability": "capability",
+    "/persistence mode": "persistence",
+    "persistence mode": "persistence",
+    "compute mode": "compute_mode",
+    "mig mode/current": "mig",
+    "mig mode/pending": "mig_pending",
+    "ecc mode/current": "ecc",
+    "ecc mode/pending": "ecc_pending",
+    "current ecc/current": "ecc",
+    "fb memory usage/total": "memory_bytes",
+    "fb memory usage/used": "memory_used_bytes",
+    "fb memory usage/reserved": "memory_reserved_bytes",
+    "performance state": "performance_state",
+    "utilization/gpu": "utilization",
+    "temperature/gpu current temp": "temperature_c",
+    "temperature/gpu slowdown temp": "slowdown_c",
+    "power readings/power draw": "power_w",
+    "gpu power readings/power draw": "power_w",
+    "gpu power readings/instantaneous power draw": "power_w",
+    "gpu power readings/average power draw": "power_w",
+    "power readings/power limit": "power_limit_w",
+    "gpu power readings/current power limit": "power_limit_w",
+    "power readings/default power limit": "power_default_w",
+    "gpu power readings/default power limit": "power_default_w",
+    "clocks/sm": "sm_clock_mhz",
+    "max clocks/sm": "sm_clock_max_mhz",
+    "pcie generation/current": "pcie_generation",
+    "pcie generation/max": "pcie_generation_max",
+    "pcie generation/device max": "pcie_generation_gpu_max",
+    "link width/current": "pcie_width",
+    "link width/max": "pcie_width_max",
+    "remapped rows/pending": "remap_pending",
+    "remapped rows/remapping failure occurred": "remap_failed",
+    "retired pages/pending page blacklist": "retired_pending",
+    "volatile/dram uncorrectable": "ecc_uncorrected",
+    "aggregate/dram uncorrectable": "ecc_aggregate",
+    "display active": "display",
+    "fabric/state": "fabric_state",
+}
+"""Label of a page behind the head above it -> field of a GPU."""

@@ -1,93 +1,68 @@
-"""Outputs of tools that tell of the driver and the GPUs: nvidia-smi and its neighbours."""
+"""Outputs of tools about the driver, the GPUs, the libraries and the limits of a machine."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any, Literal
 
 from packaging.version import Version
 
-from cudadoctor.model.machine import Gpu, Xid
+from cudadoctor.model.driver_packages import MATTERS, Manager, is_driver
+from cudadoctor.model.machine import Gpu, Library, ModuleFile, Node, PciGpu, SystemPackage, Xid
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.kernel_log import parse_kernel_log
+from cudadoctor.reports.said import Facts, Rank, Said, gated, stated
 from cudadoctor.reports.smi import parse_smi
-from cudadoctor.reports.telling import Rank, Said
 
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
+# --- nvidia-smi ----------------------------------------------------------------------------------
 
-_SMI_GATE = (
-    "nvidia-smi",
-    "nvml",
-    "driver version",
-    "kmd version",
-    "uuid: gpu-",
-    "uuid: mig-",
-    "mib /",
-    "mib |",
-    "driver_version",
-    "memory.total",
-    "no devices were found",
-    "device handle for gpu",
-    "persistence-m",
-    "product name",
-)
+SMI = "nvidia-smi"
 _BANNER = re.compile(
     r"(?:Driver|KMD) Version\s?:\s?(?P<driver>\d{3,4}(?:\.\d{1,3}){1,2})"
     r"(?:[\s|]{1,6}CUDA (?:UMD )?Version\s?:\s?(?P<cuda>\d{1,2}\.\d{1,2}|N/A|ERR!|Not Found))?",
     re.I,
 )
 _TOOL = re.compile(r"NVIDIA-SMI(?: version\s?:)? {1,3}(\d{3,4}(?:\.\d{1,3}){1,2})(?!\d)", re.I)
-_LIBRARY = re.compile(r"NVML library version: (\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)", re.I)
-
-
-def read_nvidia_smi(doc: Document, _: Knowledge) -> Iterator[Said]:
-    """Driver, newest CUDA version and GPUs out of nvidia-smi in any of its forms."""
-    if not any(words in doc.low for words in _SMI_GATE):
-        return
-    said = list(_banner(doc))
-    yield from said
-    smi = parse_smi(_with_names(doc) if "noheader" in doc.low else doc.text)
-    line = next((one.number for one in doc.lines if "NVIDIA-SMI" in one.text), 1)
-    for path, value in (
-        ("driver.reported", None if said or _only_of_collect_env(doc) else smi.driver),
-        ("gpus", _believed(smi.gpus, smi.code)),
-        ("driver.smi.message", smi.message),
-        ("driver.nvml.code", smi.code),
-    ):
-        yield Said(path, value, line, Rank.TOOL, "nvidia-smi")
-    mismatch = _LIBRARY.search(doc.flat)
-    if mismatch:
-        where = doc.line_at(mismatch.start()).number
-        yield Said("driver.library", DriverVersion(mismatch[1]), where, Rank.TOOL, "nvidia-smi")
-
-
-def _only_of_collect_env(doc: Document) -> bool:
-    """Whether each "driver version" is that of collect_env's label, which has its own reader."""
-    return 0 < doc.low.count("driver version") == doc.low.count("nvidia driver version")
-
-
 _QUERY = re.compile(r"--query-gpu[= ]([\w.,]{4,400})")
 
 
-def _with_names(doc: Document) -> str:
-    """A CSV without its head has it again: the command names the columns."""
-    out: list[str] = []
-    for line in doc.lines:
-        query = _QUERY.search(line.text) if "--query-gpu" in line.text else None
-        out.append(query[1] if query and "noheader" in line.text else line.text)
-    return "\n".join(out)
+@gated(
+    *(SMI, "nvml", "driver version", "kmd version", "uuid: gpu-", "uuid: mig-", "mib /", "mib |"),
+    *("driver_version", "memory.total", "no devices were found", "device handle for gpu"),
+    *("persistence-m", "product name"),
+)
+def read_nvidia_smi(doc: Document) -> Iterator[Said]:
+    """Driver, newest CUDA version and GPUs out of nvidia-smi in any of its forms."""
+    banner = list(_banner(doc))
+    yield from banner
+    text = doc.text
+    if "noheader" in doc.low:  # a CSV without its head has it again: the command names the columns
+        asked = ("noheader" in line.text and _QUERY.search(line.text) for line in doc.lines)
+        pairs = zip(doc.lines, asked, strict=True)
+        text = "\n".join(query[1] if query else line.text for line, query in pairs)
+    smi = parse_smi(text)
+    line = next((line.number for line in doc.lines if "NVIDIA-SMI" in line.text), 1)
+    # Each "driver version" may be that of collect_env's label, which has its own reader.
+    labels = doc.low.count("driver version")
+    foreign = banner or 0 < labels == doc.low.count("nvidia driver version")
+    facts = {
+        "driver.reported": None if foreign else smi.driver,
+        "gpus": _believed(smi.gpus, smi.code),
+        "driver.smi.message": smi.message,
+        "driver.nvml.code": smi.code,
+    }
+    yield from stated(line, SMI, facts)
 
 
 def _believed(gpus: tuple[Gpu, ...] | None, code: int | None) -> tuple[Gpu, ...] | None:
     """Without the lines that only look like one of a list: "GPU 0: out of memory"."""
     if not gpus:
         return gpus if code == 6 else None
-    kept = tuple(one for one in gpus if one.uuid or one.bus_id or one.code or _is_name(one.name))
-    return kept or None
+    kept = (gpu for gpu in gpus if gpu.uuid or gpu.bus_id or gpu.code or _is_name(gpu.name))
+    return tuple(kept) or None
 
 
 def _is_name(name: str | None) -> bool:
@@ -96,21 +71,24 @@ def _is_name(name: str | None) -> bool:
 
 def _banner(doc: Document) -> Iterator[Said]:
     """The versions in the table's head, in -q, or in one line of either that was quoted."""
-    own = "nvidia-smi" in doc.low or "product name" in doc.low or "| driver version" in doc.low
+    own = doc.mentions(SMI, "product name", "| driver version")
     for found in _BANNER.finditer(doc.flat):
         before = doc.low[max(0, found.start() - 60) : found.start()]
         if before.endswith(("nvidia ", "cuda ")) and "smi" not in before:
             continue  # collect_env's own label, and the CUDA driver API's number
-        rank = Rank.TOOL if own or found["cuda"] else Rank.PROSE
-        line = doc.line_at(found.start()).number
-        yield Said("driver.reported", DriverVersion(found["driver"]), line, rank, "nvidia-smi")
-        yield from _cuda(found["cuda"], line, rank)
+        facts: Facts = {"driver.reported": DriverVersion(found["driver"])}
+        if cuda := found["cuda"]:
+            why = f"nvidia-smi finds no libcuda (CUDA Version: {cuda})"
+            absent = {"driver.libcuda.loads": False, "driver.libcuda.why": why}
+            facts |= {"driver.cuda": Version(cuda)} if cuda[0].isdigit() else absent
+        line = doc.line_of(found)
+        yield from stated(line, SMI, facts, Rank.TOOL if own or cuda else Rank.PROSE)
         yield from _system(doc, found, line)
         return
     tool = _TOOL.search(doc.flat)
     if tool and "failed" not in doc.low[tool.end() : tool.end() + 40]:
-        line = doc.line_at(tool.start()).number
-        yield Said("driver.reported", DriverVersion(tool[1]), line, Rank.MESSAGE, "nvidia-smi")
+        facts = {"driver.reported": DriverVersion(tool[1])}
+        yield from stated(doc.line_of(tool), SMI, facts, Rank.MESSAGE)
 
 
 def _system(doc: Document, banner: re.Match[str], line: int) -> Iterator[Said]:
@@ -121,47 +99,34 @@ def _system(doc: Document, banner: re.Match[str], line: int) -> Iterator[Said]:
     tool = _TOOL.search(doc.flat, max(0, banner.start() - 60), banner.start())
     table = doc.low[banner.start() : banner.start() + 400]
     if "tcc/wddm" in table or "driver-model" in table:
-        yield Said("platform.system", "Windows", line, Rank.TOOL, "nvidia-smi")
+        yield from stated(line, SMI, {"platform.system": "Windows"})
     elif tool and DriverVersion(tool[1]) != DriverVersion(banner["driver"]):
-        yield Said("platform.system", "Linux", line, Rank.MESSAGE, "nvidia-smi")
-        yield Said("platform.wsl", 2, line, Rank.MESSAGE, "nvidia-smi")
+        facts = {"platform.system": "Linux", "platform.wsl": 2}
+        yield from stated(line, SMI, facts, Rank.MESSAGE)
 
 
-def _cuda(text: str | None, line: int, rank: Rank) -> Iterator[Said]:
-    if text and text[0].isdigit():
-        yield Said("driver.cuda", Version(text), line, rank, "nvidia-smi")
-    elif text:
-        why = f"nvidia-smi finds no libcuda (CUDA Version: {text})"
-        yield Said("driver.libcuda.loads", False, line, rank, "nvidia-smi")
-        yield Said("driver.libcuda.why", why, line, rank, "nvidia-smi")
-
-
-# --- the kernel's log, and its module -----------------------------------------------------------
+# --- the kernel's log, its modules and device nodes ----------------------------------------------
 
 _OF_A_LOG = re.compile(
     r"\s{0,4}(?:<\d{1,3}>)?\[\s{0,8}\d{1,8}\.\d{3,6}\]|.{0,60}\bkernel: |.{0,80}\bNVRM: "
 )
-_LOG_GATE = ("nvrm", "kernel:", "nvidia-nvlink", "nvidia: ", "nouveau", "xid")
 _XID = re.compile(r"\bxid(?: errors?)?(?: code)?[ :#=]{1,3}(\d{1,3})(?![\d.])")
 
 
-def read_kernel_log(doc: Document, _: Knowledge) -> Iterator[Said]:
+@gated("nvrm", "kernel:", "nvidia-nvlink", "nvidia: ", "nouveau", "xid")
+def read_kernel_log(doc: Document) -> Iterator[Said]:
     """Lines of dmesg or the journal about the driver, and Xids, also those only spoken of."""
-    if not any(word in doc.low for word in _LOG_GATE):
-        return
     lines = [line for line in doc.lines if _OF_A_LOG.match(line.text)]
-    log = parse_kernel_log("\n".join(line.text for line in lines)) if lines else None
-    first = lines[0].number if lines else 1
-    if log is not None:
-        yield Said("driver.log", log.lines or None, first, Rank.TOOL, "kernel log")
-        yield Said("driver.xids", log.xids or None, first, Rank.TOOL, "kernel log")
-    known = {one.code for one in log.xids} if log else set()
+    log = parse_kernel_log("\n".join(line.text for line in lines))
+    if lines:
+        facts = {"driver.log": log.lines or None, "driver.xids": log.xids or None}
+        yield from stated(lines[0].number, "kernel log", facts)
+    known = {xid.code for xid in log.xids}
     for found in _XID.finditer(doc.low):
-        if int(found[1]) not in known:
-            known.add(int(found[1]))
-            xid = Xid(code=int(found[1]), bus_id="")
-            line = doc.line_at(found.start()).number
-            yield Said("driver.xids", (xid,), line, Rank.PROSE, "an Xid by its number")
+        if (code := int(found[1])) not in known:
+            known.add(code)
+            facts = {"driver.xids": (Xid(code=code, bus_id=""),)}
+            yield from stated(doc.line_of(found), "an Xid by its number", facts, Rank.PROSE)
 
 
 _MODULE = re.compile(
@@ -177,21 +142,377 @@ _API_MISMATCH = re.compile(
 )
 
 
-def read_proc_version(doc: Document, _: Knowledge) -> Iterator[Said]:
-    """The loaded kernel module: /proc/driver/nvidia/version, its log, or a mismatch it told of."""
-    if "kernel module" not in doc.low:
+@gated("kernel module")
+def read_proc_version(doc: Document) -> Iterator[Said]:
+    """The loaded kernel module: /proc/driver/nvidia/version, its log, or a mismatch it names."""
+    source = "the kernel module"
+    if found := _MODULE.search(doc.flat):
+        facts: Facts = {
+            "driver.kernel": DriverVersion(found[1]),
+            "driver.flavour": "open" if "open" in found[0].lower() else "proprietary",
+            "driver.loaded": True,
+        }
+        yield from stated(doc.line_of(found), source, facts)
+    if found := _API_MISMATCH.search(re.sub(r"\[ {0,8}\d{1,8}\.\d{3,6}\] ", "", doc.flat)):
+        line = doc.line_at(doc.low.find("api mismatch")).number
+        library, kernel = map(DriverVersion, found.groups())
+        yield from stated(line, source, {"driver.library": library, "driver.kernel": kernel})
+
+
+_LSMOD = re.compile(
+    r"\s{0,4}(nvidia(?:_uvm|_modeset|_drm|_peermem|_fs)?|nouveau|nvgpu|nvmap|amdgpu|i915)"
+    r"\s{1,30}(\d{3,10})\s{1,10}-?\d{1,4}\b"
+)
+_DKMS = re.compile(
+    r"(nvidia(?:-[\w-]{1,30})?[/,] ?\d{3}[\d.]{2,12}(?:, [\w.+-]{3,80}, \w{4,10})"
+    r"?: (?:added|built|installed)\b(?: \(WARNING[^)]{0,80}\))?)"
+)
+_FILE = re.compile(
+    r"filename: (?P<path>/lib/modules/(?P<kernel>[^/\s]{3,80})/\S{0,160}nvidia\S{0,30})"
+)
+_VERSION = re.compile(r"\bversion: (\d{3,4}(?:\.\d{1,4}){1,2})\b")
+
+
+@gated("used by", "lsmod", "filename: ", ": installed", ": added")
+def read_modules(doc: Document) -> Iterator[Said]:
+    """lsmod, modinfo and dkms status."""
+    if doc.mentions("used by", "lsmod") and (rows := doc.rows(_LSMOD)):
+        names = tuple(sorted({found[1] for _, found in rows}))
+        loaded = {"driver.loaded": True} if "nvidia" in names else {}
+        yield from stated(rows[0][0], "lsmod", {"driver.modules": names, **loaded})
+    if found := _FILE.search(doc.flat):
+        version = _VERSION.search(doc.flat, found.end(), found.end() + 400)
+        licence = doc.low[found.end() : found.end() + 500]
+        flavour: Literal["open", "proprietary"] | None = None
+        if "license: " in licence:
+            flavour = "open" if "license: dual mit/gpl" in licence else "proprietary"
+        module = ModuleFile(
+            path=found["path"],
+            kernel=found["kernel"],
+            version=DriverVersion(version[1]) if version else None,
+            flavour=flavour,
+        )
+        facts = {"driver.module_files": (module,), "driver.installed": True}
+        yield from stated(doc.line_of(found), "modinfo", facts)
+    if doc.mentions(": installed", ": added") and (states := list(_DKMS.finditer(doc.flat))):
+        status = tuple(state[1].strip() for state in states)
+        yield from stated(doc.line_of(states[0]), "dkms", {"driver.dkms": status})
+
+
+_NODE = re.compile(
+    r"c(?P<mode>[rwx-]{9})[.+]?\s{1,4}\d{1,3} \w{1,30}\s{1,8}(?P<group>\w{1,30})\s.{1,60}?"
+    r"(?P<path>/dev/(?:nvidia[\w-]{0,20}|dxg|dri/\w{1,20}))\s{0,4}$"
+)
+_NO_NODES = re.compile(r"cannot access '?/dev/nvidia\S{0,3}'?: no such file")
+
+
+@gated("/dev/nvidia", "/dev/dxg")
+def read_nodes(doc: Document) -> Iterator[Said]:
+    """ls -l /dev/nvidia*, as it stands or with its complaint."""
+    if absent := _NO_NODES.search(doc.low):
+        yield from stated(doc.line_of(absent), "ls /dev", {"driver.nodes": ()})
+    elif rows := doc.rows(_NODE, "/dev/"):
+        nodes = tuple(
+            Node(path=found["path"], mode=_mode(found["mode"]), group=found["group"])
+            for _, found in rows
+        )
+        yield from stated(rows[0][0], "ls /dev", {"driver.nodes": nodes})
+
+
+def _mode(text: str) -> int:
+    return sum(1 << (8 - place) for place, mark in enumerate(text) if mark != "-")
+
+
+# --- inventories of GPUs -------------------------------------------------------------------------
+
+_GPUSTAT = re.compile(
+    r"^\s{0,4}\[(\d{1,2})\] (\S.{2,50}?)\s{0,10}\| {0,3}\d{1,3}.{0,30}\|\s{0,6}(\d{1,6})"
+    r" / (\d{3,6}) MB"
+)
+_NVTOP = re.compile(r"Device (\d{1,2}) \[((?:NVIDIA|GeForce|Tesla|Quadro)[^\]]{2,50})\]")
+
+
+@gated(" mb", "device 0 [")
+def read_inventories(doc: Document) -> Iterator[Said]:
+    """gpustat and nvtop."""
+    if rows := doc.rows(_GPUSTAT, " MB"):
+        gpus = tuple(
+            Gpu(
+                index=int(found[1]),
+                name=found[2],
+                memory_bytes=int(found[4]) << 20,
+                memory_used_bytes=int(found[3]) << 20,
+            )
+            for _, found in rows
+        )
+        yield from stated(rows[0][0], "gpustat", {"gpus": gpus})
+    if "device 0 [" in doc.low and (found := list(_NVTOP.finditer(doc.flat))):
+        gpus = tuple(Gpu(index=int(gpu[1]), name=gpu[2]) for gpu in found)
+        yield from stated(doc.line_of(found[0]), "nvtop", {"gpus": gpus})
+
+
+_DEVICE = re.compile(
+    r"(?P<address>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) "
+    r"(?:VGA compatible controller|3D controller|Display controller|Processing accelerators?)"
+    r"(?: \[(?P<id>03\d\d|1200)\])?: (?P<rest>.{5,200})",
+    re.I,
+)
+_IDS = re.compile(r"\[(?P<vendor>10de|1002|8086|1ab8|15ad):(?P<device>[0-9a-f]{4})\]", re.I)
+_BOUND = re.compile(r"Kernel driver in use: (?P<driver>[\w-]{2,20})", re.I)
+_VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
+_VENDOR_NAMES = {
+    "nvidia": "nvidia",
+    "advanced micro devices": "amd",
+    "ati ": "amd",
+    "intel": "intel",
+}
+
+
+@gated("controller", "accelerator")
+def read_lspci(doc: Document) -> Iterator[Said]:
+    """GPUs on the PCI bus, and the kernel driver that owns each, as lspci lists them."""
+    devices: list[dict[str, Any]] = []
+    first = 0
+    for line in doc.lines:
+        if len(line.text) > 400:
+            continue
+        if device := _DEVICE.search(line.text):
+            first = first or line.number
+            devices.append(_device(device))
+        elif devices and (bound := _BOUND.search(line.text)):
+            devices[-1].setdefault("bound", bound["driver"].replace("_", "-"))
+    if devices:
+        yield from stated(first, "lspci", {"pci": tuple(PciGpu(**fields) for fields in devices)})
+
+
+def _device(found: re.Match[str]) -> dict[str, Any]:
+    low, ids = found["rest"].lower(), _IDS.search(found["rest"])
+    named = next((vendor for word, vendor in _VENDOR_NAMES.items() if word in low), "other")
+    return {
+        "address": found["address"].lower(),
+        "vendor": _VENDORS.get(ids["vendor"].lower(), "other") if ids else named,
+        "device_id": ids["device"].lower() if ids else "?",
+        "class_id": found["id"],
+        **({"lost": True} if "(rev ff)" in low else {}),
+    }
+
+
+# --- packages of the operating system ------------------------------------------------------------
+
+_FORMS: dict[re.Pattern[str], Manager] = {
+    re.compile(
+        r"\s{0,4}(?:ii|hi|iU|iF)\s{1,8}([a-z][\w.+-]{1,80})(?::\w{3,8})?\s{1,60}(\S{3,60})"
+    ): "dpkg",
+    re.compile(
+        r"\s{0,4}([a-z][\w.+-]{1,80})/[\w,.+ -]{1,80} (\S{3,60}) \w{3,8} \[[^\]]{0,40}install"
+    ): "dpkg",
+    re.compile(
+        r"\s{0,4}([a-z][\w.+-]{1,80}?)-(?:\d{1,2}:)?(\d[\w.+~]{1,30}-[\w.~]{1,30})\.(?:x86_64|"
+        r"noarch|aarch64|i686)\s{0,4}$"
+    ): "rpm",
+    re.compile(
+        r"\s{0,4}([a-z][\w.+-]{1,80})\.(?:x86_64|noarch|aarch64)\s{1,60}(\S{3,60})\s{1,40}@\S{2,60}"
+    ): "rpm",
+    re.compile(
+        r"\s{0,4}(?:local/)?([a-z][\w.+-]{1,60}) ((?:\d:)?\d{2,4}\.[\w.]{1,20}-\d{1,3})\s{0,4}$"
+    ): "pacman",
+}
+"""Rows of dpkg -l, apt list --installed, rpm -qa, dnf list installed and pacman -Q."""
+_LIBRARIES = re.compile(
+    r"libnvidia-compute-\d{3}(?:-server)?|nvidia-utils(?:-\d{3}(?:-server)?)?|libcuda1|nvidia-smi"
+    r"|libnvidia-ml1|nvidia-driver-cuda(?:-libs)?|xorg-x11-drv-nvidia-cuda(?:-libs)?"
+)
+_RELEASE = re.compile(r"(?:\d:)?(\d{3}\.\d{2,3}(?:\.\d{2})?)(?=[-+~_]|$)")
+_WORDS = ("nvidia", "cuda", "cudnn", "nccl")
+
+
+@gated(*_WORDS)
+def read_system_packages(doc: Document) -> Iterator[Said]:
+    """Packages of the driver, CUDA, cuDNN and NCCL."""
+    rows = [(line.number, package) for line in doc.lines for package in _package(line.text)]
+    if not rows:
         return
-    found = _MODULE.search(doc.flat)
-    if found:
-        line = doc.line_at(found.start()).number
-        flavour = "open" if "open" in found[0].lower() else "proprietary"
-        source = "the kernel module"
-        yield Said("driver.kernel", DriverVersion(found[1]), line, Rank.TOOL, source)
-        yield Said("driver.flavour", flavour, line, Rank.TOOL, source)
-        yield Said("driver.loaded", True, line, Rank.TOOL, source)
-    told = _API_MISMATCH.search(re.sub(r"\[ {0,8}\d{1,8}\.\d{3,6}\] ", "", doc.flat))
-    if told:
-        place = doc.low.find("api mismatch")
-        line = doc.line_at(place).number
-        yield Said("driver.library", DriverVersion(told[1]), line, Rank.TOOL, "the kernel module")
-        yield Said("driver.kernel", DriverVersion(told[2]), line, Rank.TOOL, "the kernel module")
+    found = tuple(dict.fromkeys(package for _, package in rows))
+    line, source = rows[0][0], "the list of system packages"
+    installed = {"driver.installed": True} if any(is_driver(package) for package in found) else {}
+    yield from stated(line, source, {"driver.packages": found, **installed})
+    # The release of the driver's libraries, if all packages of them are of one.
+    releases = {
+        release[1]
+        for package in found
+        if _LIBRARIES.fullmatch(package.name) and (release := _RELEASE.match(package.version))
+    }
+    if len(releases) == 1:
+        library = DriverVersion(releases.pop())
+        yield from stated(line, source, {"driver.library": library}, Rank.MESSAGE)
+
+
+def _package(text: str) -> Iterator[SystemPackage]:
+    low = text.lower()
+    if len(text) > 400 or not any(word in low for word in _WORDS):
+        return
+    for pattern, manager in _FORMS.items():
+        found = pattern.match(text)
+        if found and MATTERS.fullmatch(found[1]):
+            yield SystemPackage(name=found[1], version=found[2], manager=manager)
+            return
+
+
+# --- shared libraries ----------------------------------------------------------------------------
+
+_OWNERS = {
+    "site-packages/torch/": "torch",
+    "dist-packages/torch/": "torch",
+    "site-packages/nvidia/": "wheel",
+    "dist-packages/nvidia/": "wheel",
+    "site-packages/cusparselt/": "wheel",
+    "/usr/local/cuda": "toolkit",
+    "/opt/cuda": "toolkit",
+    "nvidia gpu computing toolkit": "toolkit",
+    "conda": "conda",
+    "miniforge": "conda",
+    "mamba": "conda",
+    "/envs/": "conda",
+    "/usr/lib": "system",
+    "/lib/": "system",
+    "/lib64/": "system",
+}
+"""A part of a library's path -> whose it is; the first counts."""
+
+
+def library_at(path: str, fallback: str | None = None) -> Library | None:
+    """A library by its path: soname and version out of the file's name, owner out of its place."""
+    path = path.strip()
+    low = path.lower().replace("\\", "/")
+    owner = next((owner for words, owner in _OWNERS.items() if words in low), fallback)
+    name = re.split(r"[/\\]", path)[-1].rstrip(".,;)'\"")
+    found = re.fullmatch(r"(lib[\w+-]{2,40}\.so)(?:\.(\d{1,4}(?:\.\d{1,4}){0,3}))?", name)
+    if found is None:
+        windows = re.fullmatch(r"\w{2,40}\.dll", name, re.I)
+        return Library(soname=name, path=path, owner=owner) if windows else None
+    number = found[2] or ""
+    return Library(
+        soname=found[1] + (f".{number.partition('.')[0]}" if number else ""),
+        path=path,
+        owner=owner,
+        version=number if "." in number else None,
+    )
+
+
+_LDD = re.compile(
+    r"\s{0,12}(?P<soname>lib(?:cudnn|cublas|cudart|nvrtc|nvJitLink|cusparse|cufft|curand|cusolver"
+    r"|nccl|cupti|nvToolsExt|nvshmem|cufile|cuda|nvidia-ml|stdc\+\+|c10|torch)[\w+-]{0,40}"
+    r"\.so[\d.]{0,12})(?: \([\w,. -]{2,40}\))? => (?P<path>not found|/\S{3,200})"
+)
+
+
+@gated(" => ")
+def read_loader_lines(doc: Document) -> Iterator[Said]:
+    """ldd and ldconfig -p: which file answers to a soname, and what nothing provides."""
+    rows = doc.rows(_LDD, " => ")
+    missing: dict[str, int] = {}
+    copies: dict[str, Library] = {}
+    for line, row in rows:
+        if row["path"] == "not found":
+            missing.setdefault(row["soname"], line)
+        elif library := library_at(row["path"]):
+            copies.setdefault(library.path, library)
+    if copies:
+        yield from stated(rows[0][0], "ldd", {"libraries.copies": tuple(copies.values())})
+    if missing:
+        yield from stated(min(missing.values()), "ldd", {"libraries.missing": tuple(missing)})
+
+
+# --- df and free ---------------------------------------------------------------------------------
+
+_SCALE = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DF = re.compile(
+    r"\s{0,4}(?P<source>[\w/.:-]{2,80})\s{1,40}(?P<size>[\d.]{1,14}[KMGT]?)"
+    r"\s{1,20}(?P<used>[\d.]{1,14}[KMGT]?)"
+    r"\s{1,20}(?P<free>[\d.]{1,14}[KMGT]?)\s{1,20}\d{1,3}%\s{1,10}(?P<mount>/\S{0,80})\s{0,4}$"
+)
+_MEMORY = re.compile(r"\bMem: ([\d.]{1,14}(?:Ki|Mi|Gi|Ti|K|M|G|T|B)?)\b")
+_PLACES = {
+    "/": "limits.env_free_bytes",
+    "/home": "limits.env_free_bytes",
+    "/tmp": "limits.tmp_free_bytes",
+    "/dev/shm": "limits.shm_free_bytes",
+}
+
+
+@gated("% /", "mem: ")
+def read_limits(doc: Document) -> Iterator[Said]:
+    """Shared memory, free space and memory."""
+    for line, row in doc.rows(_DF, "%"):
+        facts: Facts = (
+            {"limits.shm_bytes": _bytes(row["size"])} if row["mount"] == "/dev/shm" else {}
+        )
+        if path := _PLACES.get(row["mount"]):
+            yield from stated(line, "df", {**facts, path: _bytes(row["free"])})
+    if "swap: " in doc.low and (found := _MEMORY.search(doc.flat)) and _NUMBER.match(found[1]):
+        memory = {"limits.memory_bytes": _bytes(found[1])}
+        yield from stated(doc.line_of(found), "free", memory)
+
+
+_NUMBER = re.compile(r"([0-9]{1,14}(?:\.[0-9]{1,6})?)([KMGTB]?)i?$")
+
+
+def _bytes(text: str) -> int:
+    """Blocks of 1 KiB if the number has no letter: df without -h."""
+    found = _NUMBER.match(text)
+    return int(float(found[1]) * _SCALE[(found[2] or "K").lower()]) if found else 0
+
+
+# --- paths of libraries in tracebacks ------------------------------------------------------------
+
+_PATH = "a path in the text"
+_LIBRARY = re.compile(
+    r"(?P<before>(?:/[\w.@+-]{1,60}){0,12}|[A-Za-z]:(?:\\[\w.@+ -]{1,60}){0,12})"
+    r"[/\\][Ll]ib(?:64)?[/\\](?:python(?P<python>3\.\d{1,2}t?)[/\\])?(?P<kind>site-packages|dist-packages)[/\\]"
+)
+_MOST = 40
+"""Frames of a traceback that are looked at."""
+_CONDA = ("conda", "miniforge", "mambaforge", "micromamba")
+_VENV = ("/.venv", "/venv", "\\venv", "\\.venv", "virtualenv", "/env/")
+_MAC = re.compile(r"(?<![a-z])mac(?:os|book|\b)|\bapple\b|\bm[1-5] (?:pro|max|ultra)\b")
+
+
+@gated("-packages")
+def read_paths(doc: Document) -> Iterator[Said]:
+    """System and Python out of the paths of tracebacks."""
+    known: set[str] = set()
+    for found, _ in zip(_LIBRARY.finditer(doc.flat), range(_MOST), strict=False):
+        facts = {path: value for path, value in _of_path(found, doc).items() if path not in known}
+        known |= facts.keys()
+        yield from stated(doc.line_of(found), _PATH, facts, Rank.MESSAGE)
+
+
+def _of_path(found: re.Match[str], doc: Document) -> Facts:
+    low = found["before"].lower()
+    facts: Facts = {}
+    if found["python"]:
+        facts["python.version"] = Version(found["python"].rstrip("t"))
+    if re.match(r"[a-z]:", low):
+        facts["platform.system"] = "Windows"
+    elif low.startswith(("/users/", "/library/")) or "/opt/homebrew" in low:
+        facts["platform.system"] = "Darwin"
+    elif low.startswith("/"):
+        if not _of_any_unix(found, doc):
+            facts["platform.system"] = "Linux"
+        if low.startswith("/mnt/c/"):
+            facts["platform.wsl"] = 2
+    if any(word in low for word in _CONDA):
+        named = "envs" in low or "/opt/conda" in low
+        facts["python.kind"] = "conda" if named else "conda-base"
+    elif any(word in low for word in _VENV):
+        facts["python.kind"] = "venv"
+    elif found["kind"] == "dist-packages":
+        facts["python.kind"] = "system"
+    return facts
+
+
+def _of_any_unix(found: re.Match[str], doc: Document) -> bool:
+    """Whether a path may be a Mac's too, and the text speaks of one."""
+    cut = doc.flat[max(0, found.start() - 1) : found.start()].isalnum()
+    shared = cut or found["before"].startswith(("/opt/", "/usr/local"))
+    return shared and _MAC.search(doc.low) is not None

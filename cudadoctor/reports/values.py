@@ -1,19 +1,17 @@
 """Values as programs print them -> facts: versions of torch and Python, names of systems.
 
-Every function hands back pairs of a fact path and a value, () where the text says nothing.
+Every function hands back facts by their paths, {} where the text says nothing.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
 
 from packaging.version import Version
 
-from cudadoctor.model.versions import DriverVersion
-
-Pairs = tuple[tuple[str, Any], ...]
-Build = Literal["cuda", "cpu", "rocm", "xpu"]
+from cudadoctor.model.machine import Toolkit
+from cudadoctor.model.versions import DriverVersion, version_of
+from cudadoctor.reports.said import Facts
 
 NOTHING = frozenset(
     {"", "none", "n/a", "na", "no", "not found", "not available", "unknown", "no cuda", "null"}
@@ -52,14 +50,6 @@ def is_nothing(text: str) -> bool:
     return text.strip(" .'\"()").lower() in NOTHING
 
 
-def version_of(text: str) -> Version | None:
-    """A version of Python's kind, None where the text is none."""
-    try:
-        return Version(text)
-    except ValueError:
-        return None
-
-
 def torch_version(text: str) -> Version | None:
     """The version of torch at the beginning of a text."""
     found = _TORCH.match(text.strip().strip("'\""))
@@ -69,41 +59,54 @@ def torch_version(text: str) -> Version | None:
 def cuda_of_tag(text: str) -> Version | None:
     """CUDA out of a tag such as cu118, cu92 or cu130."""
     found = _CUDA_TAG.search(text.lower())
-    return Version(f"{found[1][:-1]}.{found[1][-1]}") if found else None
+    return dotted(found[1]) if found else None
 
 
-def torch_facts(text: str) -> Pairs:
+def dotted(digits: str) -> Version:
+    """A version of two numbers, written in any way: 118 is 11.8, "8, 6" is 8.6."""
+    return Version(re.sub(r"\D{0,8}(\d)$", r".\1", digits))
+
+
+def torch_facts(text: str) -> Facts:
     """Release and build out of what torch.__version__ is."""
     version = torch_version(text)
     if version is None or version.major > 3:
-        return ()
-    said: Pairs = (
-        ("torch.version", version),
-        ("torch.text", str(version)),
-        ("torch.installed", True),
-    )
-    return said + build_facts(version.local or "")
+        return {}
+    said = {"torch.version": version, "torch.text": str(version), "torch.installed": True}
+    return said | build_facts(version.local or "")
 
 
-def build_facts(tag: str) -> Pairs:
+def build_facts(tag: str) -> Facts:
     """What the local part of a version says of the build."""
     low = tag.lower()
-    cuda = cuda_of_tag(low)
-    if cuda is not None:
-        return (("torch.build", "cuda"), ("torch.cuda", cuda))
-    if low.startswith("cpu"):
-        return (("torch.build", "cpu"),)
+    if cuda := cuda_of_tag(low):
+        return {"torch.build": "cuda", "torch.cuda": cuda}
     if low.startswith("rocm"):
-        return (("torch.build", "rocm"), ("torch.hip", low.removeprefix("rocm")))
-    if low.startswith("xpu"):
-        return (("torch.build", "xpu"),)
-    return (("torch.build", "cuda"),) if re.search(r"(?:^|\.)nv\d\d", low) else ()
+        return {"torch.build": "rocm", "torch.hip": low.removeprefix("rocm")}
+    if re.search(r"(?:^|\.)nv\d\d", low):
+        return {"torch.build": "cuda"}
+    return {"torch.build": low[:3]} if low.startswith(("cpu", "xpu")) else {}
 
 
 def release(text: str) -> Version | None:
     """Major and minor of a CUDA release at the beginning: 11.1.105 is 11.1."""
     found = _RELEASE.match(text.strip())
     return Version(found[1]) if found else None
+
+
+def toolkit_facts(
+    text: str, path: str = "nvcc", origin: str = "PATH", nvcc: str | None = "nvcc"
+) -> Facts:
+    """A toolkit by its CUDA release; without more, the one of the first nvcc on PATH."""
+    return {"build.toolkits": (Toolkit(path=path, origin=origin, cuda=Version(text), nvcc=nvcc),)}
+
+
+def compiler_facts(name: str, text: str) -> Facts:
+    """The host compiler, if the text is a version."""
+    version = version_of(text)
+    stem = "build.compiler"
+    known = {f"{stem}.present": True, f"{stem}.name": name, f"{stem}.version": version}
+    return known if version else {}
 
 
 def driver_version(text: str) -> DriverVersion | None:
@@ -129,28 +132,32 @@ def switch(text: str) -> bool | None:
 _PYTHON = re.compile(r"(?:c?python\s{0,3})?v?(\d\.\d{1,2}(?:\.\d{1,2})?)(?:(rc|a|b)(\d+))?", re.I)
 
 
-def python_facts(text: str) -> Pairs:
+def python_facts(text: str) -> Facts:
     """What sys.version or a shorter form of it says."""
     found = _PYTHON.match(text.strip())
     if found is None or not 2 <= int(found[1][0]) <= 3:
-        return ()
+        return {}
     low = text.lower()
-    said: list[tuple[str, Any]] = [("python.version", Version(found[1]))]
-    if "64-bit runtime" in low or "64 bit" in low:
-        said.append(("python.bits", 64))
-    elif "32-bit runtime" in low or "32 bit" in low:
-        said.append(("python.bits", 32))
-    if "conda" in low:
-        said.append(("python.kind", "conda"))
-    if "free-threading build" in low:
-        said.append(("python.free_threaded", True))
-    if "pypy" in low:
-        said.append(("python.implementation", "PyPy"))
+    said: Facts = {"python.version": Version(found[1])}
+    for words, facts in _PYTHON_WORDS.items():
+        if words in low:
+            said = facts | said
     if "[msc v." in low:
-        said.append(("platform.system", "Windows"))
+        said["platform.system"] = "Windows"
         if machine := re.search(r"\((amd64|arm64)\)", low):
-            said.append(("platform.machine", MACHINES[machine[1]]))
-    return tuple(said)
+            said["platform.machine"] = MACHINES[machine[1]]
+    return said
+
+
+_PYTHON_WORDS: dict[str, Facts] = {
+    "64-bit runtime": {"python.bits": 64},
+    "64 bit": {"python.bits": 64},
+    "32-bit runtime": {"python.bits": 32},
+    "32 bit": {"python.bits": 32},
+    "conda": {"python.kind": "conda"},
+    "free-threading build": {"python.free_threaded": True},
+    "pypy": {"python.implementation": "PyPy"},
+}
 
 
 # --- systems -----------------------------------------------------------------------------------
@@ -159,127 +166,120 @@ _LINUX = re.compile(
     r"Linux[- ](?P<kernel>\d\.\d{1,3}[\w.+~#-]{0,80}?)-"
     r"(?P<machine>x86_64|aarch64|arm64|ppc64le|i686|armv7l|amd64|riscv64)(?:-with-(?P<libc>[\w.-]{1,60}))?"
 )
-_KERNEL = re.compile(r"(?<![\w.])(\d\.\d{1,3}\.\d{1,3}[\w.+~-]{0,60})")
 _WINDOWS = re.compile(r"Windows-(?:XP|7|8|8\.1|10|11|20\d\d\w{0,8})-[\d.]{3,20}(?:-SP\d)?", re.I)
 _MAC = re.compile(r"(?:macOS|Darwin)-[\d.]{2,12}-(?P<machine>arm64|x86_64|i386)", re.I)
 OLDEST_GLIBC = Version("2.17")
 """Older ones are misread out of Python's own file: no system of today has them."""
 
 
-def platform_facts(text: str) -> Pairs:
+def platform_facts(text: str) -> Facts:
     """What platform.platform() says: system, kernel, processor, C library, WSL, Jetson."""
-    linux = _LINUX.search(text)
-    if linux is not None:
-        return (*linux_facts(linux["kernel"], linux["machine"]), *_libc(linux["libc"] or ""))
+    if linux := _LINUX.search(text):
+        return linux_facts(linux["kernel"], linux["machine"]) | _libc(linux["libc"] or "")
     if _WINDOWS.search(text):
-        return (("platform.system", "Windows"),)
+        return {"platform.system": "Windows"}
     mac = _MAC.search(text)
-    if mac is not None:
-        return (("platform.system", "Darwin"), ("platform.machine", MACHINES[mac["machine"]]))
-    return ()
+    known = {"platform.system": "Darwin"}
+    return known | {"platform.machine": MACHINES[mac["machine"]]} if mac else {}
 
 
-def linux_facts(kernel: str, machine: str | None = None) -> Pairs:
+def linux_facts(kernel: str, machine: str | None = None) -> Facts:
     """What the release of a kernel tells besides itself."""
-    said: list[tuple[str, Any]] = [("platform.system", "Linux"), ("platform.kernel", kernel)]
+    said: Facts = {"platform.system": "Linux", "platform.kernel": kernel}
     if machine:
-        said.append(("platform.machine", MACHINES.get(machine.lower(), machine.lower())))
+        said["platform.machine"] = MACHINES.get(machine.lower(), machine.lower())
     low = kernel.lower()
     if "microsoft" in low or "wsl2" in low:
         first = low.startswith(("3.", "4.4.")) and "wsl2" not in low
-        said.append(("platform.wsl", 1 if first else 2))
+        said["platform.wsl"] = 1 if first else 2
     if low.endswith("-tegra"):
-        said.append(("platform.jetson", True))
-    return tuple(said)
+        said["platform.jetson"] = True
+    return said
 
 
-def kernel_in(text: str) -> str | None:
-    """The release of a Linux kernel in a text."""
-    found = _KERNEL.search(text)
-    return found[1] if found else None
-
-
-def _libc(text: str) -> Pairs:
+def _libc(text: str) -> Facts:
     """glibc2.31 of newer Pythons; ubuntu-18.04-bionic of older ones."""
     if text.startswith("glibc"):
         return glibc_facts(text.removeprefix("glibc"))
-    old = re.match(r"(ubuntu|centos|fedora|redhat)-(\d{1,2}(?:\.\d{1,2})?)", text.lower())
-    if old:
+    if old := re.match(r"(ubuntu|centos|fedora|redhat)-(\d{1,2}(?:\.\d{1,2})?)", text.lower()):
         name = "rhel" if old[1] == "redhat" else old[1]
-        return (("platform.distro", name), ("platform.distro_version", old[2]))
-    return (("platform.libc", "musl"),) if text.startswith("musl") else ()
+        return {"platform.distro": name, "platform.distro_version": old[2]}
+    return {"platform.libc": "musl"} if text.startswith("musl") else {}
 
 
-def glibc_facts(text: str) -> Pairs:
+def glibc_facts(text: str) -> Facts:
     """The C library's version, unless it is one that no system has."""
     found = re.match(r"[\s-]*(\d\.\d{1,2})", text)
     if found is None or Version(found[1]) < OLDEST_GLIBC:
-        return ()
-    return (("platform.libc", "glibc"), ("platform.glibc", Version(found[1])))
+        return {}
+    return {"platform.libc": "glibc", "platform.glibc": Version(found[1])}
 
 
-_DISTROS = (
-    ("ubuntu", "ubuntu"),
-    ("debian", "debian"),
-    ("red hat enterprise", "rhel"),
-    ("rhel", "rhel"),
-    ("redhat", "rhel"),
-    ("centos", "centos"),
-    ("rocky linux", "rocky"),
-    ("almalinux", "almalinux"),
-    ("oracle linux", "ol"),
-    ("amazon linux", "amzn"),
-    ("fedora", "fedora"),
-    ("manjaro", "manjaro"),
-    ("endeavouros", "endeavouros"),
-    ("cachyos", "cachyos"),
-    ("garuda", "garuda"),
-    ("artix", "artix"),
-    ("arch linux", "arch"),
-    ("archlinux", "arch"),
-    ("opensuse leap", "opensuse-leap"),
-    ("opensuse tumbleweed", "opensuse-tumbleweed"),
-    ("opensuse", "opensuse"),
-    ("suse linux enterprise", "sles"),
-    ("linux mint", "linuxmint"),
-    ("linuxmint", "linuxmint"),
-    ("pop!_os", "pop"),
-    ("pop os", "pop"),
-    ("zorin", "zorin"),
-    ("nixos", "nixos"),
-    ("alpine", "alpine"),
-    ("gentoo", "gentoo"),
-    ("kali", "kali"),
-    ("void linux", "void"),
-    ("azure linux", "azurelinux"),
-    ("common base linux mariner", "mariner"),
-    ("cbl-mariner", "mariner"),
-    ("elementary os", "elementary"),
-    ("clear linux", "clear-linux-os"),
-    ("scientific linux", "scientific"),
-    ("raspbian", "raspbian"),
-)
+_DISTROS = {
+    "ubuntu": "ubuntu",
+    "debian": "debian",
+    "red hat enterprise": "rhel",
+    "rhel": "rhel",
+    "redhat": "rhel",
+    "centos": "centos",
+    "rocky linux": "rocky",
+    "almalinux": "almalinux",
+    "oracle linux": "ol",
+    "amazon linux": "amzn",
+    "fedora": "fedora",
+    "manjaro": "manjaro",
+    "endeavouros": "endeavouros",
+    "cachyos": "cachyos",
+    "garuda": "garuda",
+    "artix": "artix",
+    "arch linux": "arch",
+    "archlinux": "arch",
+    "opensuse leap": "opensuse-leap",
+    "opensuse tumbleweed": "opensuse-tumbleweed",
+    "opensuse": "opensuse",
+    "suse linux enterprise": "sles",
+    "linux mint": "linuxmint",
+    "linuxmint": "linuxmint",
+    "pop!_os": "pop",
+    "pop os": "pop",
+    "zorin": "zorin",
+    "nixos": "nixos",
+    "alpine": "alpine",
+    "gentoo": "gentoo",
+    "kali": "kali",
+    "void linux": "void",
+    "azure linux": "azurelinux",
+    "common base linux mariner": "mariner",
+    "cbl-mariner": "mariner",
+    "elementary os": "elementary",
+    "clear linux": "clear-linux-os",
+    "scientific linux": "scientific",
+    "raspbian": "raspbian",
+}
 
 
-def os_facts(text: str) -> Pairs:
+def os_facts(text: str) -> Facts:
     """What the name of an operating system tells: Ubuntu 22.04.3 LTS (x86_64)."""
     low = text.lower()
     machine = re.search(r"\((x86_64|amd64|aarch64|arm64|ppc64le|i686)\)", low)
-    last: Pairs = (("platform.machine", MACHINES[machine[1]]),) if machine else ()
+    said: Facts = {"platform.machine": MACHINES[machine[1]]} if machine else {}
     if low.startswith("win") or "microsoft windows" in low:
-        return (("platform.system", "Windows"), *last)
+        return {"platform.system": "Windows"} | said
     if low.startswith(("macos", "mac os", "darwin", "os x")):
-        return (("platform.system", "Darwin"), *last)
-    for words, name in _DISTROS:
-        place = low.find(words)
-        if place >= 0:
-            found = re.match(r"\D{0,30}?v?(\d{1,2}(?:\.\d{1,2})?)(?!\d)", low[place + len(words) :])
-            version: Pairs = (("platform.distro_version", found[1]),) if found else ()
-            wsl: Pairs = (("platform.wsl", 2),) if re.search(r"\bwsl\s?2?\b", low) else ()
-            musl: Pairs = (("platform.libc", "musl"),) if name == "alpine" else ()
-            system = (("platform.system", "Linux"), ("platform.distro", name))
-            return (*system, *version, *last, *wsl, *musl)
-    return (("platform.system", "Linux"), *last) if low.startswith("linux") else ()
+        return {"platform.system": "Darwin"} | said
+    linux = {"platform.system": "Linux"}
+    words = next((words for words in _DISTROS if words in low), None)
+    if words is None:
+        return linux | said if low.startswith("linux") else {}
+    said |= linux | {"platform.distro": _DISTROS[words]}
+    behind = low.partition(words)[2]
+    if found := re.match(r"\D{0,30}?v?(\d{1,2}(?:\.\d{1,2})?)(?!\d)", behind):
+        said["platform.distro_version"] = found[1]
+    if re.search(r"\bwsl\s?2?\b", low):
+        said["platform.wsl"] = 2
+    if words == "alpine":
+        said["platform.libc"] = "musl"
+    return said
 
 
 # --- GPUs --------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ from reader_fixtures import shown
 from cudadoctor.knowledge import load
 from cudadoctor.model.machine import lookup
 from cudadoctor.model.versions import DriverVersion
-from cudadoctor.reports.agreement import of_one_torch
 from cudadoctor.reports.reading import read_report
-from cudadoctor.reports.telling import Rank, Said
+from cudadoctor.reports.said import Rank, Said, of_one_torch
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudadoctor.knowledge.symptoms import symptoms
-from cudadoctor.reports.document import NotTextError, document, sought
-from cudadoctor.reports.finder import finder
+from cudadoctor.reports.document import NotTextError, document
+from cudadoctor.reports.symptoms import Index, finder, sought
 
 SEARCHED = [word for row in symptoms().rows for word in row.words]
 
@@ -120,12 +120,12 @@ def test_the_day_of_a_report_is_that_of_its_latest_stamp(text: str, day: str) ->
 )
 def test_the_index_never_denies_what_stands_there(text: str, words: str) -> None:
     if words in document(text).low:
-        assert document(text).index.may_hold(sought(words))
+        assert Index(document(text).low).may_hold(sought(words))
 
 
 @given(st.lists(st.sampled_from(SEARCHED), max_size=5), st.sampled_from([" ", "-", "x", ""]))
 def test_the_finder_overlooks_no_search_text(texts: list[str], between: str) -> None:
     doc = document(between.join(texts))
     table = symptoms()
-    found = {row.key for row, _ in finder(table).found_in(doc.index)}
+    found = {row.key for row, _ in finder(table).found_in(Index(doc.low))}
     assert found >= {row.key for row in table.rows if any(word in doc.low for word in row.words)}

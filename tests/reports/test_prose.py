@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cudadoctor.knowledge import load
-from cudadoctor.reports.assignments import read_assignments
 from cudadoctor.reports.document import document
-from cudadoctor.reports.prose import read_prose
-from cudadoctor.reports.telling import machine_of
+from cudadoctor.reports.prose import read_assignments, read_prose
+from cudadoctor.reports.said import machine_of
 
 KB = load()
 
@@ -97,5 +96,5 @@ def test_a_card_of_another_vendor_is_no_nvidia_gpu() -> None:
     ],
 )
 def test_a_variable_is_read_in_any_syntax(text: str, name: str, value: str | None) -> None:
-    machine = machine_of(read_assignments(document(text), KB), look="report")
+    machine = machine_of(read_assignments(document(text)), look="report")
     assert (machine.env or {}).get(name) == value

@@ -1,0 +1,630 @@
+"""Dumps of an environment that label each value: torch's collect_env and those of other projects.
+
+transformers-cli, accelerate and diffusers-cli env; ds_report; bitsandbytes; xformers.info; mmcv and
+detectron2's collect_env; Lightning; ComfyUI, A1111 and SD.Next; Ultralytics; unsloth.
+
+The labels are looked for anywhere, so that a dump whose line breaks were lost is read too. A value
+ends at its line's end or at the next label. Three answers of collect_env mean different things:
+"N/A" that torch could not be asked, "Could not collect" that the program gave nothing, and "No
+CUDA" that torch sees no GPU and nvidia-smi and nvcc gave nothing. None of them proves that there is
+no hardware.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from packaging.version import Version
+
+from cudadoctor.model.machine import Distribution, Gpu, PciGpu
+from cudadoctor.reports import values
+from cudadoctor.reports.document import Document
+from cudadoctor.reports.packages import distribution
+from cudadoctor.reports.said import Facts, Rank, Said, gated, stated
+from cudadoctor.reports.tools import library_at
+
+# --- what a value says, by the name of its field -------------------------------------------------
+
+
+def _torch_line(text: str) -> Facts:
+    """2.1.0+cu118 (True): the second says whether a GPU is seen; 1.8.1 @/opt/... where it lies."""
+    facts = values.torch_facts(text)
+    if not facts:
+        return {}
+    if seen := re.search(r"\((?:(True|CUDA)|False|CPU)\)", text):
+        facts |= _available("True" if seen[1] else "False")
+    if place := re.search(r"@ ?((?:/|[A-Za-z]:)\S{3,200})", text):
+        facts["torch.path"] = place[1]
+    return facts
+
+
+def _torch_cuda(text: str) -> Facts:
+    """torch.version.cuda is None in a build for the CPU: old and new forms say it differently."""
+    if cuda := values.release(text):
+        return {"torch.build": "cuda", "torch.cuda": cuda, "torch.installed": True}
+    none = text.lower().startswith(("none", "could not collect"))
+    return {"torch.build": "cpu"} if none else {}
+
+
+def _torch_hip(text: str) -> Facts:
+    if not re.match(r"\d{1,2}\.\d", text):
+        return {}
+    return {"torch.build": "rocm", "torch.hip": text.split(maxsplit=1)[0], "torch.installed": True}
+
+
+def _available(text: str) -> Facts:
+    """True, or why it is not: detectron2 says No: torch.cuda.is_available() == False."""
+    seen = values.switch(text)
+    if seen is None:
+        return {}
+    return {"torch.imported.cuda_available": seen, "torch.imported.ok": True}
+
+
+def _nvcc(text: str) -> Facts:
+    """An nvcc's banner or its release alone; a compiler's own words are no toolkit."""
+    found = re.search(r"(?:release |cuda_(?=[\d.]{3,5}\.))(\d{1,2}\.\d{1,2})", text, re.I)
+    cuda = values.release(found[1] if found else text)
+    return values.toolkit_facts(str(cuda)) | {"build.used": "nvcc"} if cuda else {}
+
+
+def _driver(value: str) -> Facts:
+    lines = (first_line(value) or value).splitlines()[:20]
+    version = next((known for line in lines if (known := values.driver_version(line))), None)
+    return {"driver.reported": version} if version else {}
+
+
+_GPU = re.compile(
+    r"GPU[ #]?(\d{1,3}(?:,\d{1,3}){0,15})\s?:\s{0,8}(\S.{1,79}?)(?=\s{0,8}GPU[ #]?\d|\n|$)"
+)
+_MIG = re.compile(r"MIG \d{1,2}[gc]\.[\w.]{1,20}\s{1,20}Device")
+
+
+def _gpus(value: str) -> Facts:
+    found = [
+        Gpu(index=int(number), name=name)
+        for row in _GPU.finditer(value)
+        if (name := values.gpu_name(row[2]))
+        for number in row[1].split(",")
+    ]
+    if not found:
+        text = first_line(value)
+        name = values.gpu_name(text)
+        return _amd(1) if _is_amd(text) else {"gpus": (Gpu(index=0, name=name),)} if name else {}
+    if all(_is_amd(gpu.name or "") for gpu in found):
+        return _amd(len(found))
+    if _MIG.search(value):
+        found[-1] = Gpu(index=found[-1].index, name=found[-1].name, mig=True)
+    return {"gpus": tuple(found)}
+
+
+def _is_amd(text: str) -> bool:
+    low = text.lower()
+    return low.startswith("amd ") or any(word in low for word in ("radeon", "(gfx", "instinct"))
+
+
+def _amd(count: int) -> Facts:
+    return {"pci": (PciGpu(address="", vendor="amd", device_id=""),) * count}
+
+
+def _one_gpu(text: str) -> Facts:
+    """The GPU that a program uses, with its capability if it is named."""
+    text = re.sub(r"^cuda(?::\d{1,2})? ", "", text)
+    if _is_amd(text):
+        return _amd(1)
+    name = values.gpu_name(text)
+    if name is None or not values.is_nvidia(name):
+        return {}
+    return {"gpus": (Gpu(index=0, name=name, capability=capability(text)),)}
+
+
+def capability(text: str) -> Version | None:
+    """The compute capability that stands beside a GPU's name."""
+    found = re.search(
+        r"(?:arch ?=|capability|compute|sm_?|Arch \()[ :=(]{0,4}(\d{1,2}[., ]{0,2}\d)(?!\d)",
+        text,
+        re.I,
+    )
+    return values.dotted(found[1]) if found else None
+
+
+def _capability_field(text: str) -> Facts:
+    found = re.match(r"\(?(\d{1,2}[.,]\s?\d)", text)
+    return {"torch.imported.capabilities": (values.dotted(found[1]),)} if found else {}
+
+
+def _cudnn(value: str) -> Facts:
+    paths = re.findall(r"(?:/|[A-Za-z]:\\)[^\n:*?\"<>|]{3,200}?cudnn[\w.]{2,60}", value)
+    copies = tuple(copy for path in paths[:40] if (copy := library_at(path, "system")))
+    return {"libraries.copies": copies} if copies else {}
+
+
+def _allocator(value: str) -> Facts:
+    found = dict(re.findall(r"['\"](PYTORCH_\w{3,30})['\"]: ?['\"]([^'\"\n]{1,200})['\"]", value))
+    return {"env": found} if found else {}
+
+
+def _machine(text: str) -> Facts:
+    known = values.MACHINES.get(text.lower().partition(" ")[0])
+    return {"platform.machine": known} if known else {}
+
+
+def _gcc(text: str) -> Facts:
+    release = r"(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)"
+    found = re.search(rf"\)\s{{0,4}}{release}", text) or re.match(rf"(?:gcc )?{release}", text)
+    return values.compiler_facts("g++", found[1]) if found else {}
+
+
+def _vllm(text: str) -> Facts:
+    found = re.match(r"v?(\d{1,2}\.\d{1,3}\S{0,60})", text)
+    return {"packages": (Distribution(name="vllm", version=found[1]),)} if found else {}
+
+
+def _cuda_home(text: str) -> Facts:
+    place = re.match(
+        r"(?:/|[A-Za-z]:\\)[^\s'\"\]]{0,200}(?: [\w.]{1,20}(?=[\\ ])[^\s'\"\]]{0,200}){0,6}", text
+    )
+    if place is None:
+        return {"build.cuda_home": ""} if text.lower() == "none" else {}
+    missing = {"build.cuda_home_exists": False} if "invalid!" in text else {}
+    return {"build.cuda_home": place[0].replace(" - invalid!", "").strip(), **missing}
+
+
+def _package(name: str, text: str) -> Facts:
+    """A package by a version that is a value of its own."""
+    found = re.match(r"v?(\d{1,4}\.\d{1,4}[\w.+]{0,60})", text)
+    return {"packages": (distribution(name, found[1].rstrip(".")),)} if found else {}
+
+
+def _shm(text: str) -> Facts:
+    found = re.match(r"(\d{1,6}(?:\.\d{1,3})?) ?([KMGT])B", text)
+    if found is None:
+        return {}
+    return {"limits.shm_bytes": int(float(found[1]) * (1024 << 10 * "KMGT".index(found[2])))}
+
+
+_SYSTEMS = {
+    "linux": "Linux",
+    "win32": "Windows",
+    "windows": "Windows",
+    "darwin": "Darwin",
+    "nt": "Windows",
+}
+
+
+def _system(text: str) -> Facts:
+    """linux, win32 and darwin of sys.platform, or the name of a system."""
+    known = _SYSTEMS.get(text.lower().split(" ")[0].strip("',\""))
+    return {"platform.system": known} if known else values.os_facts(text)
+
+
+def _executable(text: str) -> Facts:
+    text = text.strip("'\"")
+    return {"python.executable": text} if re.match(r"/|[A-Za-z]:\\", text) else {}
+
+
+LINES: dict[str, Callable[[str], Facts]] = {
+    "torch": _torch_line,
+    "torch.cuda": _torch_cuda,
+    "torch.hip": _torch_hip,
+    "torch.xpu": lambda text: {"torch.build": "xpu"} if text[:1].isdigit() else {},
+    "available": _available,
+    "nvcc": _nvcc,
+    "hypervisor": lambda text: (
+        {} if values.is_nothing(text) else {"platform.virtual": text.lower()[:20]}
+    ),
+    "machine": _machine,
+    "cpus": lambda text: {"limits.cpus": int(text)} if re.fullmatch(r"[0-9]{1,4}", text) else {},
+    "gcc": _gcc,
+    "vllm": _vllm,
+    "os": values.os_facts,
+    "libc": lambda text: values.glibc_facts(text.removeprefix("glibc")),
+    "python": values.python_facts,
+    "platform": lambda text: values.platform_facts(text) or _system(text),
+    "system": _system,
+    "gpu": _one_gpu,
+    "capability": _capability_field,
+    "cuda home": _cuda_home,
+    "shm": _shm,
+    "executable": _executable,
+}
+"""Field -> what the first line of its value says."""
+BLOCKS: dict[str, Callable[[str], Facts]] = {
+    "driver": _driver,
+    "gpus": _gpus,
+    "cudnn": _cudnn,
+    "allocator": _allocator,
+}
+"""Field -> what its whole value says."""
+
+
+def _field(field: str, value: str) -> Facts:
+    if field in BLOCKS:
+        return BLOCKS[field](value)
+    if field.startswith("package "):
+        return _package(field.removeprefix("package "), first_line(value))
+    return LINES[field](first_line(value)) if field else {}
+
+
+def first_line(value: str) -> str:
+    """The first line of a value; where it was wrapped behind its label, the next one."""
+    first, _, rest = value.partition("\n")
+    if first.strip():
+        return first.strip()[:400]
+    first = rest.partition("\n")[0]
+    return "" if ":" in first else first.strip()[:400]
+
+
+# --- labels with their values, wherever they stand in a text: `PyTorch version : 2.1.0` ----------
+
+
+class Dump(NamedTuple):
+    """A dump by its labels in lower case, each with the field of its value ("": of no interest).
+
+    source: who prints it. gate: words of which one stands in every such dump. sure: labels that
+    only a dump has. common: labels that count only that near to one that is sure. table: nothing
+    but spaces may stand between a label and its value.
+    """
+
+    source: str
+    gate: tuple[str, ...]
+    sure: dict[str, str]
+    common: dict[str, str]
+    near: int = 2500
+    table: bool = False
+
+
+_COLON = re.compile(
+    r"['\"]?(?: {1,2}\([^()\n]{1,30}\))?\*{0,2}[ \t]{0,40}"
+    r"(?:[:：]|\.{3,40}|=(?=[ \t]))\*{0,2}[ \t]{0,20}"
+)
+_SPACES = re.compile(r"[ \t]{2,60}(?=\S)")
+_MOST_PLACES = 40
+LONGEST = 4000
+"""Of a value more is not read."""
+
+
+class Place(NamedTuple):
+    """A label in a text: where it begins, where its value begins."""
+
+    start: int
+    after: int
+    label: str
+
+
+def labelled(text: str, dump: Dump) -> Iterator[tuple[str, str, int]]:
+    """The fields in order: name, value up to the next label, and where the value begins."""
+    low = text.replace("İ", "I").lower()
+    found = sorted(
+        (place for label in (*dump.sure, *dump.common) for place in _places(label, low, dump)),
+        key=lambda place: (place.start, -len(place.label)),
+    )
+    places: list[Place] = []
+    for place in found:  # of two at one place the longer
+        if not places or place.start >= places[-1].after:
+            places.append(place)
+    sure = [place.start for place in places if place.label in dump.sure]
+    places = [
+        place for place in places if any(abs(place.start - start) < dump.near for start in sure)
+    ]
+    ends = [place.start for place in places[1:]] + [len(text)]
+    fields = dump.sure | dump.common
+    for place, end in zip(places, ends, strict=False):
+        value = text[place.after : min(end, place.after + LONGEST)]
+        yield fields[place.label], value, place.after
+
+
+def _places(label: str, low: str, dump: Dump) -> Iterator[Place]:
+    start, times = low.find(label), 0
+    while start >= 0 and times < _MOST_PLACES:
+        times += 1
+        end = start + len(label)
+        mark = _COLON.match(low, end) or (_SPACES.match(low, end) if dump.table else None)
+        if mark and not (start and (low[start - 1].isalnum() or low[start - 1] in "_./")):
+            yield Place(start, mark.end(), label)
+        start = low.find(label, end)
+
+
+def _read_dump(doc: Document, dump: Dump, rank: Rank = Rank.TOOL) -> Iterator[Said]:
+    known: set[str] = set()
+    for field, value, start in labelled(doc.text, dump):
+        line = doc.line_in_text(start)
+        for path, fact in _field(field, value).items():
+            # No CUDA version is no build for the CPU where another was named.
+            if path != "torch.build" or path not in known or fact != "cpu":
+                known.add(path)
+                weight = Rank.COMMAND if path == "build.used" else rank
+                yield Said(path, fact, line, weight, dump.source)
+
+
+# --- torch's collect_env -------------------------------------------------------------------------
+
+COLLECT_ENV = Dump(
+    "collect_env",
+    (),
+    sure={
+        "is debug build": "",
+        "cuda used to build pytorch": "torch.cuda",
+        "rocm used to build pytorch": "torch.hip",
+        "xpu used to build pytorch": "torch.xpu",
+        "libc version": "libc",
+        "python platform": "platform",
+        "is cuda available": "available",
+        "cuda runtime version": "nvcc",
+        "cuda_module_loading set to": "",
+        "gpu models and configuration": "gpus",
+        "nvidia driver version": "driver",
+        "hip runtime version": "",
+        "miopen runtime version": "",
+        "is xnnpack available": "",
+        "is xpu available": "",
+        "caching allocator config": "allocator",
+        "versions of relevant libraries": "",
+        "neuron sdk version": "",
+        "vllm build flags": "",
+    },
+    common={
+        "pytorch version": "torch",
+        "os": "os",
+        "gcc version": "gcc",
+        "clang version": "",
+        "cmake version": "",
+        "python version": "python",
+        "cudnn version": "cudnn",
+        "architecture": "machine",
+        "hypervisor vendor": "hypervisor",
+        "cpu": "",
+        "cpu(s)": "cpus",
+        "rocm version": "",
+        "vllm version": "vllm",
+        "gpu topology": "",
+    },
+    near=3000,
+)
+
+
+@gated(*COLLECT_ENV.sure)
+def read_collect_env(doc: Document) -> Iterator[Said]:
+    """Everything that torch's collect_env, or vLLM's or another that is made after it, says."""
+    yield from _without_torch(doc)
+    # An issue form with these labels is filled in by a person.
+    form = doc.mentions("(e.g., ", "how you installed")
+    printed = doc.mentions("is debug build", "cuda used to build", "libc version")
+    yield from _read_dump(doc, COLLECT_ENV, Rank.PROSE if form and not printed else Rank.TOOL)
+
+
+_UNASKED = re.compile(r"pytorch version ?: n/a\b")
+_LISTED = re.compile(r"\[(?:pip3?|conda)\] (torch==|pytorch )?")
+
+
+def _without_torch(doc: Document) -> Iterator[Said]:
+    """Where torch could not be imported, the lists of packages tell whether it is there at all."""
+    unasked = _UNASKED.search(doc.low)
+    listed = [row[1] for row in _LISTED.finditer(doc.low)] if unasked else []
+    if unasked and listed and "[pip3] could not collect" not in doc.low:
+        path = "torch.imported.ok" if any(listed) else "torch.installed"
+        yield from stated(doc.line_of(unasked), COLLECT_ENV.source, {path: False})
+
+
+# --- the dumps of other projects -----------------------------------------------------------------
+
+DUMPS: tuple[Dump, ...] = (
+    Dump(
+        "the dump of transformers, accelerate or diffusers",
+        ("' version: ", "version (gpu?)", "version (accelerator?)", "huggingface_hub version"),
+        sure={
+            "transformers' version": "package transformers",
+            "accelerate' version": "package accelerate",
+            "diffusers' version": "package diffusers",
+            "huggingface_hub version": "",
+            "safetensors version": "",
+            "pytorch version (gpu?)": "torch",
+            "pytorch version (accelerator?)": "torch",
+            "pytorch accelerator": "",
+            "using gpu in script": "",
+            "using distributed or parallel set-up in script": "",
+            "running on google colab": "",
+        },
+        common={
+            "transformers version": "package transformers",
+            "accelerate version": "package accelerate",
+            "diffusers version": "package diffusers",
+            "peft version": "package peft",
+            "bitsandbytes version": "package bitsandbytes",
+            "xformers version": "package xformers",
+            "numpy version": "package numpy",
+            "pytorch version": "torch",
+            "platform": "platform",
+            "python version": "python",
+            "system ram": "",
+            "gpu type": "gpu",
+            "accelerator": "gpu",
+            "tensorflow version": "",
+            "deepspeed version": "package deepspeed",
+        },
+    ),
+    Dump(
+        "ds_report",
+        ("torch cuda version", "deepspeed info", "torch install path"),
+        sure={
+            "torch install path": "",
+            "torch cuda version": "torch.cuda",
+            "torch hip version": "torch.hip",
+            "deepspeed install path": "",
+            "deepspeed info": "package deepspeed",
+            "deepspeed wheel compiled w.": "",
+            "shared memory (/dev/shm) size": "shm",
+        },
+        common={
+            "torch version": "torch",
+            "nvcc version": "nvcc",
+        },
+    ),
+    Dump(
+        "xformers.info",
+        ("pytorch.version", "gpu.compute_capability"),
+        sure={
+            "pytorch.version": "torch",
+            "pytorch.cuda": "available",
+            "gpu.compute_capability": "capability",
+            "gpu.name": "gpu",
+            "build.info": "",
+            "build.cuda_version": "",
+            "build.python_version": "",
+            "build.torch_version": "",
+        },
+        common={},
+    ),
+    Dump(
+        "the dump of mmcv or detectron2",
+        ("sys.platform", "pytorch compiling details", "pytorch debug build", "arch flags"),
+        sure={
+            "sys.platform": "system",
+            "detectron2 arch flags": "",
+            "detectron2_env_module": "",
+            "pytorch debug build": "",
+            "pytorch compiling details": "",
+            "torchvision arch flags": "",
+            "mmcv compiler": "",
+            "mmcv cuda compiler": "",
+            "fvcore": "",
+        },
+        common={
+            "python": "python",
+            "numpy": "package numpy",
+            "cuda available": "available",
+            "gpu available": "available",
+            "cuda_home": "cuda home",
+            "nvcc": "nvcc",
+            "gcc": "gcc",
+            "msvc": "",
+            "compiler": "",
+            "cuda compiler": "",
+            "driver version": "driver",
+            "detectron2": "package detectron2",
+            "pytorch": "torch",
+            "pillow": "",
+            "torchvision": "package torchvision",
+            "opencv": "",
+            "mmcv": "package mmcv",
+            "mmengine": "",
+            "mmdetection": "",
+            "iopath": "",
+            "cv2": "",
+            "musa available": "",
+        },
+        table=True,
+    ),
+    Dump(
+        "the start of a user interface",
+        ("total vram", "set vram state", "** python", "comfyui version", "• torch:", "gradio: "),
+        sure={
+            "set vram state to": "",
+            "total vram": "",
+            "** python version": "python",
+            "** python executable": "executable",
+            "** platform": "system",
+            "comfyui version": "",
+            "embedded python": "",
+            "vram total": "",
+            "torch vram total": "",
+            "gradio": "",
+        },
+        common={
+            "pytorch version": "torch",
+            "xformers version": "package xformers",
+            "device": "gpu",
+            "python executable": "executable",
+            "python version": "python",
+            "os": "system",
+            "name": "gpu",
+            "torch": "torch",
+            "python": "python",
+            "xformers": "package xformers",
+            "checkpoint": "",
+            "bitsandbytes": "package bitsandbytes",
+        },
+    ),
+    Dump(
+        "python -m bitsandbytes",
+        ("related packages:",),
+        sure={
+            "related packages": "",
+        },
+        common={
+            "platform": "platform",
+            "libc": "",
+            "python": "python",
+            "pytorch": "torch",
+            "cuda": "torch.cuda",
+            "hip": "",
+            "xpu": "",
+            "accelerate": "package accelerate",
+            "diffusers": "package diffusers",
+            "numpy": "package numpy",
+            "peft": "package peft",
+            "safetensors": "package safetensors",
+            "transformers": "package transformers",
+            "triton": "package triton",
+        },
+    ),
+    Dump(
+        "the dump of Lightning",
+        ("* cuda:", "pytorch_version:", "* lightning:"),
+        sure={
+            "* cuda": "",
+            "* lightning": "",
+            "* packages": "",
+            "* system": "",
+            "pytorch_version": "torch",
+            "pytorch_debug": "",
+        },
+        common={
+            "available": "available",
+            "version": "torch.cuda",
+            "torch": "torch",
+            "torchvision": "package torchvision",
+            "torchaudio": "package torchaudio",
+            "numpy": "package numpy",
+            "pytorch-lightning": "package pytorch-lightning",
+            "lightning": "",
+            "os": "system",
+            "architecture": "",
+            "processor": "machine",
+            "python": "python",
+            "release": "",
+        },
+    ),
+)
+
+
+def read_environment_dumps(doc: Document) -> Iterator[Said]:
+    """Every dump whose labels are known."""
+    for dump in DUMPS:
+        if doc.mentions(*dump.gate):
+            yield from _read_dump(doc, dump)
+    if doc.mentions("sys.platform", "* cuda", "gpu available"):
+        yield from _listed_gpus(doc)
+
+
+_NUMBERED = re.compile(r"GPU (\d{1,2}(?:,\d{1,2}){0,15})(?:: {0,20}| {2,40})(\S.{1,120})$")
+_NESTED = re.compile(r"\s{1,24}[-*] (NVIDIA .{3,60}|(?:GeForce|Tesla|Quadro|TITAN) .{1,50})$", re.I)
+
+
+def _listed_gpus(doc: Document) -> Iterator[Said]:
+    """GPU 0,1: a name, as mmcv and detectron2 write it; and the nested list of Lightning."""
+    found: list[Gpu] = []
+    first = 1
+    for line in doc.lines:
+        numbered = _NUMBERED.match(line.text.strip(" \t-*•")) if "GPU " in line.text else None
+        nested = None if numbered else _NESTED.match(line.text)
+        name = values.gpu_name(numbered[2] if numbered else nested[1] if nested else "")
+        if name is None:
+            continue
+        first = first if found else line.number
+        arch = capability(numbered[2]) if numbered else None
+        places = numbered[1].split(",") if numbered else [str(len(found))]
+        found += [Gpu(index=int(place), name=name, capability=arch) for place in places]
+    if found:
+        yield from stated(first, "the dump of an environment", {"gpus": tuple(found)})
