@@ -256,7 +256,7 @@ TOOLCHAIN: tuple[Phrase, ...] = (
     ),
 )
 
-PROGRAMS: tuple[Phrase, ...] = (
+BANNERS: tuple[Phrase, ...] = (
     # torch.__config__.show()
     _config(re.compile(r"NVCC architecture flags: ?(?P<flags>[-\w=;, .]{4,2000})")),
     _config(re.compile(r"- CUDA Runtime (?P<torch_cuda>\d{1,2}\.\d{1,2})")),
@@ -387,6 +387,9 @@ PROGRAMS: tuple[Phrase, ...] = (
             re.I,
         ),
     ),
+)
+
+MESSAGES: tuple[Phrase, ...] = (
     # torch's own messages
     _torch(
         "(found version",
@@ -621,28 +624,6 @@ PROGRAMS: tuple[Phrase, ...] = (
         ),
         "the driver's message",
     ),
-    # paths and prompts
-    Phrase("\\python", _WINDOWS_PYTHON, "a path in the text", Rank.PROSE),
-    _message(
-        "\\python",
-        re.compile(r"\\Python(?:\\?Python)?3\d{1,2}(?P<bits32>-32)?\\", re.I),
-        "a path in the text",
-        also=_WINDOWS,
-    ),
-    _message(
-        "root@",
-        re.compile(r"\broot@[0-9a-f]{12}:[/~#]"),
-        "the shell's prompt",
-        also=_DOCKER,
-        once="prompt",
-    ),
-    _message(
-        "root@",
-        re.compile(r"\broot@[a-z][a-z0-9-]{5,50}-[a-z0-9]{5,10}-[a-z0-9]{5}:[/~]"),
-        "the shell's prompt",
-        also={"container.kind": "kubernetes"},
-        once="prompt",
-    ),
 )
 
 _INSTANCES = {
@@ -689,6 +670,28 @@ AUTHORS: tuple[Phrase, ...] = (
         )
         for name, pattern in _INSTANCES.items()
     ),
+    # paths and prompts
+    Phrase("\\python", _WINDOWS_PYTHON, "a path in the text", Rank.PROSE),
+    _message(
+        "\\python",
+        re.compile(r"\\Python(?:\\?Python)?3\d{1,2}(?P<bits32>-32)?\\", re.I),
+        "a path in the text",
+        also=_WINDOWS,
+    ),
+    _message(
+        "root@",
+        re.compile(r"\broot@[0-9a-f]{12}:[/~#]"),
+        "the shell's prompt",
+        also=_DOCKER,
+        once="prompt",
+    ),
+    _message(
+        "root@",
+        re.compile(r"\broot@[a-z][a-z0-9-]{5,50}-[a-z0-9]{5,10}-[a-z0-9]{5}:[/~]"),
+        "the shell's prompt",
+        also={"container.kind": "kubernetes"},
+        once="prompt",
+    ),
     # In a report about a build: "nvcc 9.1", "gcc: 7.4", the nvcc in a command that failed.
     _authors_nvcc(
         re.compile(
@@ -723,15 +726,20 @@ def read_compilers(doc: Document) -> Iterator[Said]:
     return read_table(doc, TOOLCHAIN)
 
 
-def read_phrases(doc: Document) -> Iterator[Said]:
-    """What sentences of programs state, and the lists that some of them make."""
+def read_banners(doc: Document) -> Iterator[Said]:
+    """What programs say of the torch, CUDA and GPU that they run with."""
     yield from _xformers(doc)
-    yield from read_table(doc, PROGRAMS)
+    yield from read_table(doc, BANNERS)
     yield from _listed(doc)
 
 
+def read_messages(doc: Document) -> Iterator[Said]:
+    """What torch's messages say, and the tools of the operating system."""
+    return read_table(doc, MESSAGES)
+
+
 def read_authors(doc: Document) -> Iterator[Said]:
-    """What authors say of their boards, machines of the cloud, and compilers."""
+    """What authors say of boards, machines of the cloud and compilers; paths and prompts."""
     return read_table(doc, AUTHORS)
 
 

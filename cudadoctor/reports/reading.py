@@ -38,8 +38,9 @@ PROGRAM_READERS: tuple[Reader, ...] = (
     packages.read_pip_check,
     phrases.read_compilers,
     dumps.read_environment_dumps,
-    phrases.read_phrases,
+    phrases.read_banners,
     transcripts.read_transcripts,
+    phrases.read_messages,
     tools.read_system_packages,
     tools.read_limits,
     tools.read_modules,
@@ -52,9 +53,9 @@ READERS: tuple[Reader, ...] = (
     *PROGRAM_READERS,
     installs.read_installs,
     prose.read_assignments,
+    phrases.read_authors,
     tools.read_paths,
     tools.read_lspci,
-    phrases.read_authors,
 )
 """Each finds what it knows in a document, however little. Of two statements of one rank that
 disagree the earlier counts."""
