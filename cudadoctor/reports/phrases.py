@@ -645,7 +645,7 @@ _authors_nvcc = partial(
     once="nvcc",
 )
 
-AUTHORS: tuple[Phrase, ...] = (
+BOARDS: tuple[Phrase, ...] = (
     _author(
         "nvidia-smi",
         re.compile(
@@ -670,6 +670,9 @@ AUTHORS: tuple[Phrase, ...] = (
         )
         for name, pattern in _INSTANCES.items()
     ),
+)
+
+AUTHORS: tuple[Phrase, ...] = (
     # paths and prompts
     Phrase("\\python", _WINDOWS_PYTHON, "a path in the text", Rank.PROSE),
     _message(
@@ -738,8 +741,13 @@ def read_messages(doc: Document) -> Iterator[Said]:
     return read_table(doc, MESSAGES)
 
 
+def read_boards(doc: Document) -> Iterator[Said]:
+    """What authors say of boards and machines of the cloud."""
+    return read_table(doc, BOARDS)
+
+
 def read_authors(doc: Document) -> Iterator[Said]:
-    """What authors say of boards, machines of the cloud and compilers; paths and prompts."""
+    """What authors say of compilers; paths and prompts."""
     return read_table(doc, AUTHORS)
 
 

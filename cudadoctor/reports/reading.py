@@ -53,8 +53,9 @@ READERS: tuple[Reader, ...] = (
     *PROGRAM_READERS,
     installs.read_installs,
     prose.read_assignments,
-    phrases.read_authors,
+    phrases.read_boards,
     tools.read_paths,
+    phrases.read_authors,
     tools.read_lspci,
 )
 """Each finds what it knows in a document, however little. Of two statements of one rank that
