@@ -11,8 +11,8 @@ from cudadoctor.model.trust import acting
 
 if TYPE_CHECKING:
     from cudadoctor.cli.options import Asked
-    from cudadoctor.installers.files import Hashes, Kind
-    from cudadoctor.installers.resolver import Verdict
+    from cudadoctor.installers.tool import Hashes, Kind
+    from cudadoctor.installers.verify import Verdict
     from cudadoctor.knowledge import TorchBuild
     from cudadoctor.model.findings import PackageChange, Wishes
     from cudadoctor.model.machine import Machine
@@ -33,13 +33,13 @@ def fix(asked: Asked) -> int:
     if asked.verify:
         judged = _verified(judged, wishes, here=not asked.saved)
     written(_rendered(judged, asked, wishes), asked.output)
-    from cudadoctor.installers.resolver import planned
+    from cudadoctor.installers.verify import holds
 
     steps = judged.plan.steps
     if not steps:
         return 1 if judged.diagnosis.verdict in ("broken", "undecided") else 0
     some = any(step.commands or step.variables for step in steps)
-    return 0 if some and planned.holds(judged.plan) else 1
+    return 0 if some and holds(judged.plan) else 1
 
 
 def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
@@ -50,7 +50,7 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
 
     from cudadoctor import knowledge
     from cudadoctor.cli.progress import shown_on_stderr
-    from cudadoctor.installers.resolver import LIMIT_S, planned, verify
+    from cudadoctor.installers.verify import LIMIT_S, verified, verify
 
     kb, end = knowledge.load(), time.monotonic() + LIMIT_S
 
@@ -68,14 +68,14 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
 
     with shown_on_stderr() as progress:
         progress("the resolver", True)
-        plan = planned.verified(judged.plan, ask)
+        plan = verified(judged.plan, ask)
     return msgspec.structs.replace(judged, plan=plan)
 
 
 def _project_file(machine: Machine, asked: Asked, kind: Kind) -> int:
     """Print the build for this machine as a file of a project; 1 and the reasons where none is."""
     from cudadoctor import knowledge
-    from cudadoctor.installers import files
+    from cudadoctor.installers import registry
     from cudadoctor.render import not_taken
     from cudadoctor.solver.builds import best_build, python_of
 
@@ -85,10 +85,10 @@ def _project_file(machine: Machine, asked: Asked, kind: Kind) -> int:
     if build is None:
         reasons = not_taken.sentences(choice.why_not)
         ways = [one.text for one in choice.ways_out]
-        written(files.refusal((*choice.why, *reasons, *ways)), asked.output)
+        written(registry.refusal((*choice.why, *reasons, *ways)), asked.output)
         return 1
-    if against := files.why_not(kind, machine, kb, build):
-        written(files.refusal((against,)), asked.output)
+    if against := registry.why_not(kind, machine, kb, build):
+        written(registry.refusal((against,)), asked.output)
         return 1
     hashes = None
     if asked.hashes or asked.verify:
@@ -96,7 +96,7 @@ def _project_file(machine: Machine, asked: Asked, kind: Kind) -> int:
         if verdict.resolves is False or (asked.hashes and not hashes):
             return _without_file(verdict, asked)
         sys.stderr.write(f"cudadoctor: {verdict.why}\n")
-    text = files.project_file(
+    text = registry.project_file(
         kind, machine, kb, build, python=python_of(machine), hashes=hashes or None
     )
     written(text, asked.output)
@@ -109,14 +109,14 @@ def _resolved_file(
     """What a resolver says of the file, and the digests where they are asked for."""
     from cudadoctor import knowledge
     from cudadoctor.cli.progress import shown_on_stderr
-    from cudadoctor.installers.resolver import LIMIT_S, project
+    from cudadoctor.installers.verify import LIMIT_S, digests, verify_file
 
     kb, here = knowledge.load(), not asked.saved
     with shown_on_stderr() as progress:
         progress("the resolver", True)
         if asked.hashes:
-            return project.digests(machine, kb, build, limit_s=LIMIT_S, here=here)
-        return project.verify_file(kind, machine, kb, build, limit_s=LIMIT_S, here=here), {}
+            return digests(machine, kb, build, limit_s=LIMIT_S, here=here)
+        return verify_file(kind, machine, kb, build, limit_s=LIMIT_S, here=here), {}
 
 
 def _without_file(verdict: Verdict, asked: Asked) -> int:

@@ -1,24 +1,35 @@
-"""conda, mamba and micromamba, by the names of conda-forge."""
+"""conda, mamba and micromamba, by the names of conda-forge; and environment.yml."""
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.version import Version
 
 from cudadoctor.installers import pip
-from cudadoctor.installers.address import manager
-from cudadoctor.installers.environment import folder_for
 from cudadoctor.installers.index import TAGGED, is_foreign
-from cudadoctor.installers.written import Command, Written, joined
+from cudadoctor.installers.requirement import (
+    constraint_of,
+    name_of,
+    pin_of,
+    sound,
+)
+from cudadoctor.installers.stack import heading, serving
+from cudadoctor.installers.tool import Command, Tool, Written, folder_for, joined, manager
 from cudadoctor.solver.builds import capabilities_of, platform_of
+from cudadoctor.solver.fit import served
 
 if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
+    from cudadoctor.installers.stack import Stack
+    from cudadoctor.installers.tool import Hashes
+    from cudadoctor.knowledge import Knowledge, TorchBuild
     from cudadoctor.model.findings import PackageChange
     from cudadoctor.model.machine import Machine
 
+PROGRAMS = ("mamba", "micromamba", "conda")
 _NAMES = {"torch": "pytorch", "opencv-python": "opencv", "faiss-gpu": "faiss"}
 _FROM_TORCH = ("nvidia-", "cuda-", "triton")
 _PLATFORMS = ("linux_x86_64", "windows_amd64")
@@ -37,47 +48,46 @@ _OLD_CUDNN = (
 )
 _NO_SUCH = "No conda channel has such builds, so pip takes them from the index made for them."
 _ENDED = "The pytorch channel ended with torch {newest}; conda-forge has no such build of {torch}."
+_PLAIN = r"[A-Za-z][A-Za-z0-9_.=<>,*+-]*"
+"""What YAML takes for a text without quotes: no space, no # and no colon in it."""
+
+
+# --- commands ----------------------------------------------------------------------------------
 
 
 def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
-    """The change in the examined conda environment; in a new one where it is not conda's."""
-    conda = manager(m, "mamba", "micromamba", "conda") or "conda"
+    """The change in the examined conda environment; in a new one if it is not conda's."""
+    conda = manager(m, *PROGRAMS) or "conda"
     if is_foreign(change.index):
-        made = pip.write(m, change)
+        made = pip.write(m, kb, change)
         return msgspec.structs.replace(made, note=joined(made.note, _NO_SUCH))
     channels, specs = packages_of(m, kb, change)
     note = note_on(m, kb, change, specs)
-    if specs and not is_condas(m):
-        return _anew(m, conda, channels, specs, note)
-    where = _where(m)
+    known = m.python.kind is None or m.python.kind.startswith("conda")
+    if specs and not known:
+        folder, version = folder_for(m, "torch-conda"), m.python.version
+        python = f"python={version.major}.{version.minor}" if version else "python"
+        create = (conda, "create", "-y", "-p", folder, *channels, python, *specs)
+        new = f"The examined environment is not conda's, so this makes one in {folder}; run "
+        note = joined(f"{new}programs with its python.", note)
+        return Written(tool="conda", commands=(create,), note=note, wheels=False)
+    prefix = m.python.prefix
+    where = () if not prefix or prefix.startswith(("~", "<")) else ("-p", prefix)
     commands: list[Command] = []
-    wheels = wheels_to_remove(m, change)
-    if wheels and specs:
+    # What pip had put into the conda environment, pip must take out again.
+    installed = {package.name: package.installer for package in m.packages or ()}
+    by_pip = tuple(name for name in change.remove if installed.get(name) in ("pip", "uv"))
+    if by_pip and specs:
         # conda does not see what pip installed: its answer holds for the time after it went.
         commands.append((conda, "install", "--dry-run", *where, *channels, *specs))
-    if wheels:
-        commands += pip.write(m, wheels).commands
-    gone = tuple(conda_name(name) for name in pip.sound(change.remove))
-    if not specs and gone and not wheels:
+    if by_pip:
+        commands += pip.write(m, kb, type(change)(install=(), remove=by_pip)).commands
+    gone = tuple(map(conda_name, sound(change.remove)))
+    if not specs and gone and not by_pip:
         commands.append((conda, "remove", "-y", *where, *gone))
     if specs:
         commands.append((conda, "install", "-y", *where, *channels, *specs))
     return Written(tool="conda", commands=tuple(commands), note=note, wheels=False)
-
-
-def is_condas(m: Machine) -> bool:
-    """Whether conda can change the examined environment; where nothing is known, it is tried."""
-    return m.python.kind is None or m.python.kind.startswith("conda")
-
-
-def _anew(m: Machine, conda: str, channels: Command, specs: Command, note: str | None) -> Written:
-    folder = folder_for(m, "torch-conda")
-    version = m.python.version
-    python = f"python={version.major}.{version.minor}" if version else "python"
-    made = (conda, "create", "-y", "-p", folder, *channels, python, *specs)
-    new = f"The examined environment is not conda's, so this makes one in {folder}; run programs "
-    said = joined(f"{new}with its python.", note)
-    return Written(tool="conda", commands=(made,), note=said, wheels=False)
 
 
 def packages_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[Command, Command]:
@@ -88,75 +98,78 @@ def packages_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[Comma
     found = _of_pytorch_channel(m, kb, change)
     if found is None:
         return ("-c", "conda-forge"), specs_of(m, kb, change)
-    nvidia = ("-c", "nvidia") if any(one.startswith("pytorch-cuda") for one in found) else ()
+    nvidia = ("-c", "nvidia") if any(spec.startswith("pytorch-cuda") for spec in found) else ()
     return ("-c", "pytorch", *nvidia), found
 
 
 def _of_pytorch_channel(m: Machine, kb: Knowledge, change: PackageChange) -> Command | None:
     """The pytorch channel's packages for a release that conda-forge lacks, None elsewhere."""
-    pins = {pip.name_of(one): one.partition("==")[2] for one in pip.sound(change.install)}
-    release, platform = pins.get("torch"), platform_of(m)
+    wanted, platform = sound(change.install), platform_of(m)
+    release = pin_of(wanted)
     if not release or change.cuda is None or platform not in _PLATFORMS:
         return None
-    wanted = Version(change.cuda)
+    asked = Version(change.cuda)
     made = kb.conda_cuda("pytorch", Version(release), platform) or ()
-    same = [one for one in made if one.major == wanted.major]
-    if not same or any(one.major == wanted.major for one in _made(m, kb, release)):
+    same = [cuda for cuda in made if cuda.major == asked.major]
+    if not same or any(cuda.major == asked.major for cuda in _made(m, kb, release)):
         return None
-    cuda = wanted if wanted in same else max(same)
+    cuda = asked if asked in same else max(same)
     name = "pytorch-cuda" if Version(release) >= _META_FROM else "cudatoolkit"
-    family = (f"{conda_name(one)}=={pin}" for one, pin in pins.items() if one in TAGGED and pin)
+    names = (one for one in map(name_of, wanted) if one in TAGGED and pin_of(wanted, one))
+    family = (f"{conda_name(one)}=={pin_of(wanted, one)}" for one in names)
     mkl = (_OLD_MKL,) if platform.startswith("linux") else ()
     return (*family, f"{name}={cuda.major}.{cuda.minor}", *mkl)
 
 
 def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> str | None:
     """What may surprise: another release, no driver in sight, an older cuDNN, an ended channel."""
-    release = _release(change)
-    if any(one.startswith(("pytorch-cuda", "cudatoolkit")) for one in specs):
+    release = pin_of(change.install)
+    if any(spec.startswith(("pytorch-cuda", "cudatoolkit")) for spec in specs):
         return _ENDED.format(newest=kb.newest_on_conda("pytorch"), torch=release)
-    if not any(one.startswith("pytorch-gpu") for one in specs):
+    if not any(spec.startswith("pytorch-gpu") for spec in specs):
         return None
-    old = any(one.startswith("cudnn<") for one in specs)
+    pinned, other = _pinned(m, kb, change), None
+    if release and pinned is not None and str(pinned) != release:
+        major = change.cuda.partition(".")[0] if change.cuda else ""
+        other = f"The last torch that conda-forge made for CUDA {major} is {pinned}."
+    elif release and pinned is None:
+        other = (
+            f"The builds of conda-forge are its own, and torch {release} was not seen there yet "
+            f"(the newest seen is {kb.newest_on_conda('conda-forge')}): the newest that fits is "
+            "taken."
+        )
+    old = any(spec.startswith("cudnn<") for spec in specs)
     blind = None if m.driver.cuda else _NO_GPU_SEEN.format(cuda=change.cuda)
-    return joined(_other_release(m, kb, change), _OLD_CUDNN if old else None, blind)
-
-
-def _other_release(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
-    """That conda-forge has another release than the wished one, None where it has that."""
-    release, pinned = _release(change), _pinned(m, kb, change)
-    if not release or str(pinned) == release:
-        return None
-    major = change.cuda.partition(".")[0] if change.cuda else ""
-    if pinned is not None:
-        return f"The last torch that conda-forge made for CUDA {major} is {pinned}."
-    return (
-        f"The builds of conda-forge are its own, and torch {release} was not seen there yet (the "
-        f"newest seen is {kb.newest_on_conda('conda-forge')}): the newest that fits is taken."
-    )
-
-
-def _release(change: PackageChange) -> str:
-    pins = (one.partition("==")[2] for one in change.install if pip.name_of(one) == "torch")
-    return next(pins, "")
+    return joined(other, _OLD_CUDNN if old else None, blind)
 
 
 def specs_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...]:
     """The change's requirements as conda-forge's packages."""
-    wanted = pip.sound((*change.install, *change.then))
-    names = [pip.name_of(one) for one in wanted]
-    if "torch" not in names:
-        return tuple(_spec(one) for one in wanted)
-    flavour = "pytorch-gpu" if change.cuda else "pytorch-cpu"
+    wanted = sound((*change.install, *change.then))
+    if "torch" not in map(name_of, wanted):
+        return tuple(map(conda_spec, wanted))
     pinned = _pinned(m, kb, change)
+    torch = "pytorch-gpu" if change.cuda else "pytorch-cpu"
     # Companions without a version: conda-forge pairs them with the torch that it chooses.
-    others = tuple(
-        conda_name(name) if name in ("torchvision", "torchaudio") else _spec(one)
-        for name, one in zip(names, wanted, strict=True)
-        if name != "torch" and not name.startswith(_FROM_TORCH)
+    others = (
+        conda_name(name_of(one)) if name_of(one) in TAGGED else conda_spec(one)
+        for one in wanted
+        if name_of(one) != "torch" and not name_of(one).startswith(_FROM_TORCH)
     )
-    torch = f"{flavour}={pinned}" if pinned else flavour
-    return (torch, *cuda_range(m, kb, change), *_old_cudnn(m, kb, change), *others)
+    limits: list[str] = []
+    if change.cuda is not None:
+        # conda-forge builds for fewer minors than torch's index: the lower end is one that it has,
+        # and the upper keeps the environment on the CUDA major which the driver runs.
+        asked = Version(change.cuda)
+        made = _made(m, kb, str(pinned or kb.newest_on_conda("conda-forge")))
+        same = [cuda for cuda in made if cuda.major == asked.major]
+        lowest = min(asked, *same) if same else Version(f"{asked.major}.0")
+        limits.append(f"cuda-version>={lowest.major}.{lowest.minor},<{asked.major + 1}")
+        # Newer cuDNN refuses some GPUs, and conda would take the newest.
+        capabilities = capabilities_of(m, kb)
+        if below := capabilities and kb.cudnn_below(min(capabilities)):
+            limits.append(f"cudnn<{below.major}.{below.minor}")
+    return (f"{torch}={pinned}" if pinned else torch, *limits, *others)
 
 
 def _pinned(m: Machine, kb: Knowledge, change: PackageChange) -> Version | None:
@@ -164,42 +177,19 @@ def _pinned(m: Machine, kb: Knowledge, change: PackageChange) -> Version | None:
 
     None leaves it to conda: the newest release has that major, or none is known to have it.
     """
-    release = _release(change)
-    wished = Version(release) if release else None
-    if wished is not None and _has(m, kb, wished, change):
-        return wished
-    if change.cuda is None or _has(m, kb, kb.newest_on_conda("conda-forge"), change):
+
+    def has(release: Version) -> bool:
+        made = _made(m, kb, str(release))
+        if change.cuda is None:
+            return bool(made)
+        return any(cuda.major == Version(change.cuda).major for cuda in made)
+
+    release = pin_of(change.install)
+    if release and has(Version(release)):
+        return Version(release)
+    if change.cuda is None or has(kb.newest_on_conda("conda-forge")):
         return None
-    return next((one for one in kb.torch_releases() if _has(m, kb, one, change)), None)
-
-
-def _has(m: Machine, kb: Knowledge, release: Version, change: PackageChange) -> bool:
-    """Whether conda-forge is known to have that release, with the change's CUDA major."""
-    made = _made(m, kb, str(release))
-    if change.cuda is None:
-        return bool(made)
-    return any(one.major == Version(change.cuda).major for one in made)
-
-
-def _old_cudnn(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...]:
-    """The constraint for GPUs that newer cuDNN refuses: conda would take the newest."""
-    found = capabilities_of(m, kb) if change.cuda else None
-    below = kb.cudnn_below(min(found)) if found else None
-    return (f"cudnn<{below.major}.{below.minor}",) if below else ()
-
-
-def cuda_range(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...]:
-    """The constraint that keeps the environment on the CUDA major which the driver runs.
-
-    conda-forge builds for fewer minors than torch's index: the lower end is one that it has.
-    """
-    if change.cuda is None:
-        return ()
-    wanted = Version(change.cuda)
-    release = _pinned(m, kb, change) or kb.newest_on_conda("conda-forge")
-    same = [cuda for cuda in _made(m, kb, str(release)) if cuda.major == wanted.major]
-    lowest = min(wanted, *same) if same else Version(f"{wanted.major}.0")
-    return (f"cuda-version>={lowest.major}.{lowest.minor},<{wanted.major + 1}",)
+    return next(filter(has, kb.torch_releases()), None)
 
 
 def _made(m: Machine, kb: Knowledge, release: str) -> tuple[Version, ...]:
@@ -215,22 +205,164 @@ def conda_name(name: str) -> str:
     return _NAMES.get(name, name)
 
 
-def wheels_to_remove(m: Machine, change: PackageChange) -> PackageChange | None:
-    """What pip had put into the conda environment and pip must take out again."""
-    installed = {one.name: one.installer for one in m.packages or ()}
-    by_pip = tuple(name for name in change.remove if installed.get(name) in ("pip", "uv"))
-    if not by_pip:
+def conda_spec(requirement: str) -> str:
+    """A requirement by conda-forge's name."""
+    return conda_name(name_of(requirement)) + constraint_of(requirement)
+
+
+# --- what conda-forge has of a stack -----------------------------------------------------------
+
+
+def forge_specs(stack: Stack, kb: Knowledge) -> dict[str, str] | None:
+    """conda-forge's packages -> their constraint; None if it is not known to have the stack.
+
+    The CUDA versions are those of its builds, kept within the major that the driver runs.
+    """
+    if not all(_has(build, stack, kb) for build in stack.builds):
         return None
-    return type(change)(install=(), remove=by_pip)
+    release = f"{stack.lead.torch}.*"
+    if stack.lead.cuda is None:
+        return {"pytorch-cpu": release}
+    lowest = min(cuda for build in stack.builds for cuda in _made_for(build, kb))
+    cuda = f">={lowest.major}.{lowest.minor},<{lowest.major + 1}"
+    return {"pytorch-gpu": release, "cuda-version": cuda}
 
 
-def _spec(requirement: str) -> str:
-    name = pip.name_of(requirement)
-    return conda_name(name) + requirement[len(name) :]
+def as_made(stack: Stack, kb: Knowledge) -> Stack:
+    """The stack as conda-forge builds it, for what is said of it: its CUDA, its GPUs.
+
+    For which Pythons it builds is not in the tables.
+    """
+    return msgspec.structs.replace(
+        stack, builds=tuple(_as_made(build, kb) for build in stack.builds)
+    )
 
 
-def _where(m: Machine) -> Command:
-    prefix = m.python.prefix
-    if not prefix or prefix.startswith(("~", "<")):
-        return ()
-    return ("-p", prefix)
+def _as_made(build: TorchBuild, kb: Knowledge) -> TorchBuild:
+    cuda = max(_made_for(build, kb), default=None)
+    archs = (kb.conda_archs(cuda, build.platform) or ()) if cuda else build.archs
+    linux = build.platform.startswith("linux")
+    return msgspec.structs.replace(
+        build,
+        cuda=cuda,
+        variant="conda-forge",
+        archs=tuple(
+            arch
+            for arch in archs or ()
+            if _cudnn_takes(Version(re.sub(r".*_(\d*)(\d)", r"\1.\2", arch)), kb)
+        ),
+        archs_uncertain=False,
+        pythons=(),
+        glibc=kb.conda_glibc(cuda) if cuda and linux else None,
+    )
+
+
+def _cudnn_takes(capability: Version, kb: Knowledge) -> bool:
+    """Whether the newest cuDNN takes a GPU: conda installs that one if nothing holds it back."""
+    newest = next((build.cudnn for build in kb.builds if build.cudnn), None)
+    return newest is not None and not kb.cudnn_refuses(Version(newest), capability)
+
+
+def _made_for(build: TorchBuild, kb: Knowledge) -> tuple[Version, ...]:
+    """The CUDA versions of the build's major that conda-forge made that release with."""
+    made = kb.conda_cuda("conda-forge", build.torch, build.platform) or ()
+    return tuple(cuda for cuda in made if build.cuda and cuda.major == build.cuda.major)
+
+
+def _has(build: TorchBuild, stack: Stack, kb: Knowledge) -> bool:
+    """Whether conda-forge's build has code for the GPUs, and the newest cuDNN takes them."""
+    if build.platform.startswith(("macos", "windows_arm")):
+        return False
+    if build.cuda is None:
+        return kb.conda_cuda("conda-forge", build.torch, build.platform) is not None
+    wanted = serving(build, kb) if stack.capabilities is None else stack.capabilities
+    made = _made_for(build, kb)
+    if not made or wanted is None:
+        return False
+    archs = {cuda: kb.conda_archs(cuda, build.platform) for cuda in made}
+    return all(
+        codes is not None
+        and served(codes, capability, build.torch, cuda, kb) is not None
+        and _cudnn_takes(capability, kb)
+        for capability in wanted
+        for cuda, codes in archs.items()
+    )
+
+
+# --- environment.yml ---------------------------------------------------------------------------
+
+
+def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
+    """environment.yml: from conda-forge if it has the stack, else torch's own wheels by pip."""
+    found, python = forge_specs(stack, kb), stack.one_python
+    notes = ["Make it with: conda env create -f environment.yml"]
+    if found is None:
+        notes.append(not_there(stack, "pip installs"))
+        index = (f"--extra-index-url {stack.index}",) if stack.index else ()
+        wheels = (*index, *pip.torch_lines(stack), *stack.then)
+        packages = ["  - pip", "  - pip:", *(f"      - {_scalar(one)}" for one in wheels)]
+    else:
+        if stack.lead.cuda is not None:
+            cuda = re.sub(r"^>=|,.*", "", found["cuda-version"])
+            notes.append(
+                "Where no driver is seen while this is installed (a login node, CI), put "
+                f"CONDA_OVERRIDE_CUDA={cuda} before the command."
+            )
+        # 2.13.0.* needs an equals sign to follow a name.
+        specs = (
+            f"{name}{'' if limit.startswith(('>', '<')) else '='}{limit}"
+            for name, limit in found.items()
+        )
+        # Companions without a version: conda-forge pairs them with the torch that it chooses.
+        others = (name for name, _ in stack.companions)
+        wanted = (*specs, *others, *map(conda_spec, stack.then))
+        packages = [f"  - {_scalar(one)}" for one in wanted]
+        stack = as_made(stack, kb)
+    lines = [*heading(stack, kb, *notes), "", f"name: {stack.name}", "channels:"]
+    lines += ["  - conda-forge", "  - nodefaults", "dependencies:"]
+    return "\n".join((*lines, f"  - {conda_python(python)}", *packages)) + "\n"
+
+
+def not_there(stack: Stack, what_is_done: str) -> str:
+    """Why torch's own wheels are taken."""
+    of = " for all of these GPUs" if stack.lead.cuda else ""
+    return (
+        f"conda-forge is not known to have this release{of}, so {what_is_done} torch's own wheels."
+    )
+
+
+def conda_python(version: str) -> str:
+    """conda-forge's package of that Python; the free-threaded one has a name of its own."""
+    name = "python-freethreading" if version.endswith("t") else "python"
+    return f"{name}={version.removesuffix('t')}.*"
+
+
+def _scalar(word: str) -> str:
+    """The word as YAML: plain if that is safe, else in double quotes as JSON writes them."""
+    return word if re.fullmatch(_PLAIN, word) else json.dumps(word)
+
+
+def owns(m: Machine) -> bool:
+    """Whether conda installed the torch of the examined environment.
+
+    What conda installed is changed by conda; a torch that pip put into a conda environment, by pip.
+    """
+    if not (m.python.kind or "").startswith("conda"):
+        return False
+    if m.torch.installer:
+        return m.torch.installer == "conda"
+    if m.torch.copies:
+        return m.torch.copies[0].kind == "conda"
+    # Nothing is there yet: pip serves where it is, since the tables are about its wheels.
+    return m.python.pip is False and manager(m, "uv") is None
+
+
+TOOL = Tool(
+    name="conda",
+    programs=PROGRAMS,
+    fits=owns,
+    write=write,
+    kind="environment",
+    file="environment.yml",
+    text=text,
+)

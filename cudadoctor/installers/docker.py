@@ -1,120 +1,256 @@
-"""docker: lines of a Dockerfile on an nvidia/cuda image that is known to exist.
+"""docker: a Dockerfile on an nvidia/cuda image that is known to exist, or lines of one.
 
 torch's wheels bring their own CUDA libraries, so the smallest image (base) is enough; what compiles
-against torch needs nvcc (devel).
+against torch needs nvcc (devel). What counts of the image is the driver that it asks for.
 """
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.installers import images
-from cudadoctor.installers.images import PLAIN, PYTHON_OF, Image
-from cudadoctor.installers.index import TORCH_INDEX, Source, is_foreign, options, pinned, source_for
-from cudadoctor.installers.pip import sound, split_compiled
-from cudadoctor.installers.written import Written, joined
+from cudadoctor.installers.index import TORCH_INDEX, is_foreign, options, pinned, source_for
+from cudadoctor.installers.pip import torch_lines
+from cudadoctor.installers.requirement import pin_of, sound, split_compiled
+from cudadoctor.installers.stack import IN_DOCKER, PLATFORM_NAMES, heading
+from cudadoctor.installers.tool import Tool, Written, joined
 from cudadoctor.model.findings import Edit
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+
+    from cudadoctor.installers.stack import Stack
+    from cudadoctor.installers.tool import Hashes
     from cudadoctor.knowledge import Knowledge, TorchBuild
     from cudadoctor.model.findings import PackageChange
     from cudadoctor.model.machine import Machine
 
-_PLATFORMS = {"x86_64": "linux_x86_64", "aarch64": "linux_aarch64", "arm64": "linux_aarch64"}
+_PYTHON_OF = {"ubuntu24.04": "3.12", "ubuntu22.04": "3.10", "ubuntu26.04": "3.14"}
+"""The Python of each distribution, the preferred distribution first."""
+_GLIBC_OF = {"3.12": "2.39", "3.10": "2.35"}
+"""glibc of the distribution with that Python, as Ubuntu's packages have it."""
+_VENV = "/opt/venv"
+_ASKS = "The image asks for a driver that runs CUDA {cuda} (NVIDIA_REQUIRE_CUDA)"
+
+
+# --- images ------------------------------------------------------------------------------------
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """An image. python: of its distribution; cuda: what it asks a driver for, None for nothing."""
+
+    name: str
+    python: str
+    cuda: Version | None = None
+
+
+PLAIN = Image(name="ubuntu:24.04", python="3.12")
+
+
+def image_for(
+    kb: Knowledge,
+    cuda: Version | None,
+    *,
+    runs: Version | None,
+    python: str | None = None,
+    pythons: Container[str] | None = None,
+    flavour: Literal["base", "devel"] = "base",
+) -> Image | None:
+    """The image for a build of this CUDA version, None if the tables have none that suits.
+
+    Not newer than the driver's own CUDA (runs): these images refuse to start on an older driver of
+    a GeForce, although the wheels in them would run. If the driver is not known, the oldest of
+    the major that the preferred distribution has. python: the wished one, which decides if an
+    image has it; pythons: those that the build is made for, if only the image's own can be used.
+    flavour: "devel" has nvcc.
+    """
+    if cuda is None:
+        return PLAIN
+    found: list[tuple[Version, int, Image]] = []
+    for minor in range(cuda.minor + 1):
+        asks = Version(f"{cuda.major}.{minor}")
+        for rank, (distro, own) in enumerate(_PYTHON_OF.items()):
+            tag = kb.newest_docker_tag(asks, flavour, distro)
+            if tag and (pythons is None or own in pythons):
+                image = Image(name=f"nvidia/cuda:{tag}", python=own, cuda=asks)
+                found.append((asks, rank, image))
+    wished = [row for row in found if python is not None and row[2].python == python]
+    found = wished or found
+    if runs is not None and runs.major >= cuda.major:
+        found = [row for row in found if row[0] <= runs]
+        found.sort(key=lambda row: (row[0], -row[1]), reverse=True)
+    else:
+        found.sort(key=lambda row: (row[1], row[0]))
+    return found[0][2] if found else None
+
+
+def image_of(m: Machine, kb: Knowledge, change: PackageChange) -> Image | None:
+    """The image for a change, with a Python that the change's torch is made for."""
+    build = _build(m, kb, change)
+    cuda = Version(change.cuda) if change.cuda else None
+    return image_for(
+        kb,
+        cuda,
+        runs=m.driver.cuda,
+        pythons=build.pythons if build else None,
+        flavour="devel" if split_compiled((*change.install, *change.then))[1] else "base",
+    )
+
+
+def inside(m: Machine, kb: Knowledge, change: PackageChange) -> Machine:
+    """The machine with the Python and the C library of the image, and nothing installed."""
+    image = image_of(m, kb, change) or PLAIN
+    python = image.python if image.python in _GLIBC_OF else PLAIN.python
+    replace = msgspec.structs.replace
+    arch = "aarch64" if m.platform.machine in ("aarch64", "arm64") else "x86_64"
+    glibc = Version(_GLIBC_OF[python])
+    return replace(
+        m,
+        platform=replace(m.platform, system="Linux", machine=arch, libc="glibc", glibc=glibc),
+        python=replace(
+            m.python,
+            executable=None,
+            version=Version(python),
+            implementation="cpython",
+            free_threaded=False,
+            bits=64,
+        ),
+    )
+
+
+# --- lines -------------------------------------------------------------------------------------
 
 
 def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     """The lines that bring the change's packages into an image."""
+    pip = ("pip", "install", "--no-cache-dir")
     if is_foreign(change.index):
-        return _of_jetson(change)
-    change = _in_linux(m, kb, change)
+        # A Jetson's: which of NVIDIA's images it starts from is not in the tables.
+        index = ("--index-url", change.index) if change.index else ()
+        line = f"RUN {shlex.join((*pip, *sound(change.install), *index))}"
+        return Written(
+            tool="docker",
+            edits=(Edit(file="Dockerfile", what=line),),
+            manual="Start from NVIDIA's l4t image for this JetPack, since an nvidia/cuda image is "
+            "made for other computers, and start the container with `docker run --runtime nvidia`.",
+        )
+    if change.variant is not None and m.platform.system not in (None, "Linux"):
+        # The Linux in the image may have another build as its default.
+        build = _build(m, kb, change)
+        index_url = None if build and build.default else f"{TORCH_INDEX}/{change.variant}"
+        change = msgspec.structs.replace(change, index=index_url)
     source = source_for(m, change, "docker")
-    image = image_for(m, kb, change)
+    image = image_of(m, kb, change)
+    asks = f"{_ASKS.format(cuda=image.cuda)}." if image and image.cuda else None
+    wheels, compiled = split_compiled(pinned(sound(change.install), source))
+    more, last = split_compiled(sound(change.then))
+    last = (*compiled, *last)
+    lines = [
+        f"FROM {(image or PLAIN).name}",
+        "RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv"
+        + (" g++ python3-dev" if last else ""),
+        f"RUN python3 -m venv {_VENV}",
+        f"ENV PATH={_VENV}/bin:$PATH",
+    ]
+    steps = (
+        (*wheels, *options(source)) if wheels else (),
+        more,
+        ("--no-build-isolation", *last) if last else (),
+    )
+    lines += [f"RUN {shlex.join((*pip, *words))}" for words in steps if words]
     start = "docker run --gpus all" if change.cuda else "docker run"
-    asks = None
-    if image is not None and image.cuda is not None:
-        asks = f"The image asks for a driver that runs CUDA {image.cuda} (NVIDIA_REQUIRE_CUDA)."
-    lines = "\n".join(_lines(image, change, source))
     return Written(
         tool="docker",
-        edits=(Edit(file="Dockerfile", what=lines),),
+        edits=(Edit(file="Dockerfile", what="\n".join(lines)),),
         manual=f"Build an image from these lines and start it with `{start}`.",
         note=joined(asks, source.note),
     )
 
 
-def _of_jetson(change: PackageChange) -> Written:
-    """An image for a Jetson: which of NVIDIA's it starts from is not in the tables."""
-    pip = ("pip", "install", "--no-cache-dir", *sound(change.install))
-    return Written(
-        tool="docker",
-        edits=(Edit(file="Dockerfile", what=f"RUN {shlex.join((*pip, *_index(change)))}"),),
-        manual="Start from NVIDIA's l4t image for this JetPack, since an nvidia/cuda image is made "
-        "for other computers, and start the container with `docker run --runtime nvidia`.",
-    )
-
-
-def _index(change: PackageChange) -> tuple[str, ...]:
-    return ("--index-url", change.index) if change.index else ()
-
-
-def image_for(m: Machine, kb: Knowledge, change: PackageChange) -> Image | None:
-    """The image for the change's CUDA, None where the tables have none that suits."""
-    if change.cuda is None:
-        return Image(name=PLAIN, python=PYTHON_OF["ubuntu24.04"])
-    needs_nvcc = split_compiled((*change.install, *change.then))[1]
-    return images.image_for(
-        kb,
-        Version(change.cuda),
-        runs=m.driver.cuda,
-        pythons=_pythons(m, kb, change),
-        flavour="devel" if needs_nvcc else "base",
-    )
-
-
-def _in_linux(m: Machine, kb: Knowledge, change: PackageChange) -> PackageChange:
-    """The change for the Linux in the image: elsewhere another build is the default."""
-    if change.variant is None or m.platform.system in (None, "Linux"):
-        return change
-    build = _build(m, kb, change)
-    index = None if build and build.default else f"{TORCH_INDEX}/{change.variant}"
-    return msgspec.structs.replace(change, index=index)
-
-
 def _build(m: Machine, kb: Knowledge, change: PackageChange) -> TorchBuild | None:
-    """The row of the change's torch for Linux, None where the tables have none."""
-    pin = next((one for one in change.install if one.startswith("torch==")), None)
-    if pin is None or change.variant is None:
+    """The row of the change's torch for Linux, None if the tables have none."""
+    release = pin_of(change.install)
+    if not release or change.variant is None:
         return None
-    platform = _PLATFORMS.get((m.platform.machine or "").lower(), "linux_x86_64")
-    return kb.build_of(Version(pin.partition("==")[2]), change.variant, platform)
+    arm = (m.platform.machine or "").lower() in ("aarch64", "arm64")
+    return kb.build_of(Version(release), change.variant, "linux_aarch64" if arm else "linux_x86_64")
 
 
-def _pythons(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...] | None:
-    """The Pythons that the change's torch is made for, None where the tables do not say."""
-    build = _build(m, kb, change)
-    return build.pythons if build else None
+# --- Dockerfile --------------------------------------------------------------------------------
 
 
-def _lines(image: Image | None, change: PackageChange, source: Source) -> list[str]:
-    wheels, compiled = split_compiled(pinned(sound(change.install), source))
-    more, last = split_compiled(sound(change.then))
-    pip = ("pip", "install", "--no-cache-dir")
-    needed = "python3 python3-venv" + (" g++ python3-dev" if compiled or last else "")
-    lines = [
-        f"FROM {image.name if image else PLAIN}",
-        f"RUN apt-get update && apt-get install -y --no-install-recommends {needed}",
-        "RUN python3 -m venv /opt/venv",
-        "ENV PATH=/opt/venv/bin:$PATH",
-    ]
-    if wheels:
-        lines.append("RUN " + shlex.join((*pip, *wheels, *options(source))))
-    if more:
-        lines.append("RUN " + shlex.join((*pip, *more)))
-    if compiled or last:
-        lines.append("RUN " + shlex.join((*pip, "--no-build-isolation", *compiled, *last)))
-    return lines
+def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
+    """Dockerfile: torch's wheels in an environment of their own; for Linux alone."""
+    linux = tuple(build for build in stack.builds if build.platform.startswith("linux"))
+    stack = msgspec.structs.replace(stack, builds=linux or stack.builds)
+    runs, python = stack.driver_cuda, stack.python
+    image = image_for(kb, stack.lead.cuda, runs=runs, python=python) or PLAIN
+    lines = ["# syntax=docker/dockerfile:1", *heading(stack, kb, *_notes(stack, image))]
+    lines += ["", f"FROM {image.name}", "", *_run(stack, image)]
+    lines += ["", f"ENV VIRTUAL_ENV={_VENV} PATH={_VENV}/bin:$PATH"]
+    return "\n".join(lines) + "\n"
+
+
+def why_not(lead: TorchBuild, kb: Knowledge) -> str | None:
+    """Why no image can hold a build, None if one can."""
+    if lead.platform.startswith("linux"):
+        return None
+    known = f"torch {lead.torch} {lead.variant} is known for {PLATFORM_NAMES[lead.platform]}"
+    rows = kb.builds_on(IN_DOCKER.get(lead.platform, lead.platform))
+    same = (build for build in rows if build.variant == lead.variant and build.published)
+    other = next((f" With --torch {build.torch} there is a file." for build in same), "")
+    return f"An image holds Linux, and {known}, not for Linux.{other}"
+
+
+def _notes(stack: Stack, image: Image) -> Iterator[str]:
+    name, cuda = stack.name, stack.lead.cuda
+    gpus = "--gpus all " if cuda else ""
+    yield f"Build it with: docker build -t {name} ."
+    yield f"Use it with: docker run --rm -it {gpus}{name} python"
+    if cuda is not None and image.cuda is None:
+        known = f"No nvidia/cuda image for CUDA {cuda} is known that suits, and the wheels bring"
+        yield f"{known} their own libraries: a plain one serves."
+    if image.cuda is not None:
+        asked = _ASKS.format(cuda=image.cuda)
+        yield f"{asked}; an older one starts it on data-centre GPUs only."
+
+
+def _run(stack: Stack, image: Image) -> Iterator[str]:
+    """The environment and what goes into it, as one layer.
+
+    With the wanted Python, by default one that the build is made for: the image's own, else one
+    that uv brings.
+    """
+    yield "# Versions follow the distribution of the image."
+    yield "# hadolint ignore=DL3008"
+    yield "RUN apt-get update \\"
+    yield "    && apt-get install --yes --no-install-recommends python3 python3-venv \\"
+    yield "    && rm -rf /var/lib/apt/lists/* \\"
+    own = image.python if image.python in stack.pythons else stack.one_python
+    python = stack.python or own
+    steps = [f"python3 -m venv {_VENV}"]
+    if python != image.python:
+        steps = [
+            "python3 -m venv /opt/uv",
+            "/opt/uv/bin/python -m pip install --no-cache-dir 'uv>=0.5'",
+            f"/opt/uv/bin/uv venv --seed --python {python} {_VENV}",
+        ]
+    pip = f"{_VENV}/bin/python -m pip install --no-cache-dir"
+    index = [f"--extra-index-url {stack.index}"] if stack.index else []
+    wanted = map(shlex.quote, (*torch_lines(stack), *stack.then))
+    steps.append(" \\\n        ".join((pip, *index, *wanted)))
+    yield "    && " + " \\\n    && ".join(steps)
+
+
+TOOL = Tool(
+    name="docker",
+    programs=("docker",),
+    fits=lambda _: False,
+    write=write,
+    kind="dockerfile",
+    file="Dockerfile",
+    text=text,
+)

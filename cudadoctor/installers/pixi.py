@@ -1,4 +1,4 @@
-"""pixi, whose environments belong to a project file.
+"""pixi, whose environments belong to a project file; and pixi.toml.
 
 What the project file says of the driver goes first: pixi solves for a machine without one.
 """
@@ -9,15 +9,26 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.installers.address import manager, parent
-from cudadoctor.installers.conda import conda_name, specs_of
+from cudadoctor.installers import conda
 from cudadoctor.installers.index import TAGGED, is_foreign
-from cudadoctor.installers.pip import name_of, sound
-from cudadoctor.installers.written import Command, Written
+from cudadoctor.installers.requirement import (
+    CONDA,
+    entry,
+    listed,
+    name_of,
+    pin_of,
+    quoted,
+    sound,
+)
+from cudadoctor.installers.stack import Stack, heading
+from cudadoctor.installers.tool import Command, Tool, Written, manager, parent
 from cudadoctor.model.findings import Edit
 from cudadoctor.solver.builds import capabilities_of, platform_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cudadoctor.installers.tool import Hashes
     from cudadoctor.knowledge import Knowledge
     from cudadoctor.model.findings import PackageChange
     from cudadoctor.model.machine import Machine
@@ -26,8 +37,6 @@ _BY_WHEELS = (
     "It is not known that conda-forge has torch {torch} for this GPU, so torch's own wheels are "
     "taken."
 )
-_FIRST = "First change pixi.toml, then run the command{where}."
-_NO_PROJECT = " in the project's folder (`pixi init` makes a new one)"
 
 
 def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
@@ -35,62 +44,55 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     pixi = manager(m, "pixi") or "pixi"
     project = project_of(m)
     where: Command = ("--manifest-path", project) if project else ()
-    specs = specs_of(m, kb, change)
-    gone = tuple(conda_name(name) for name in sound(change.remove))
+    specs = conda.specs_of(m, kb, change)
+    gone = tuple(map(conda.conda_name, sound(change.remove)))
     if not specs:
         commands = ((pixi, "remove", *where, *gone),) if gone else ()
         return Written(tool="pixi", commands=commands)
-    note = by_wheels(m, kb, change)
-    lines = [*_system(change), *_wheels(change)] if note else _system(change)
+    note = _by_wheels(m, kb, change)
+    lines = [] if change.cuda is None else ["[system-requirements]"]
+    lines += [] if change.cuda is None else [f'cuda = "{change.cuda.partition(".")[0]}"']
+    if note:
+        lines += ["", *_wheels_of(change)] if lines else _wheels_of(change)
     file = parent(m, project, "pixi.toml") if project else "pixi.toml"
-    manual = _FIRST.format(where="" if project else _NO_PROJECT)
+    new = "" if project else " in the project's folder (`pixi init` makes a new one)"
     return Written(
         tool="pixi",
         commands=((pixi, "install", *where),) if note else ((pixi, "add", *where, *specs),),
-        edits=(Edit(file=file, what="\n".join(lines).strip("\n")),) if lines else (),
-        manual=manual if lines else None,
+        edits=(Edit(file=file, what="\n".join(lines)),) if lines else (),
+        manual=f"First change pixi.toml, then run the command{new}." if lines else None,
         note=note,
         wheels=note is not None,
     )
 
 
-def by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
-    """Why wheels are taken, None where conda-forge is known to have this torch for these GPUs."""
-    from cudadoctor.installers.files import forge
-    from cudadoctor.installers.files.stack import Stack
-
+def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
+    """Why wheels are taken, None if conda-forge is known to have this torch for these GPUs."""
     if is_foreign(change.index):
         return "No conda channel has such builds, so wheels are taken from the index made for them."
-    pins = {name_of(one): one.partition("==")[2] for one in sound(change.install)}
-    release, platform = pins.get("torch"), platform_of(m)
+    release, platform = pin_of(sound(change.install)), platform_of(m)
     if not release or platform is None or change.variant is None:
         return None
     build = kb.build_of(Version(release), change.variant, platform)
     if build is None:
         return None
     stack = Stack(builds=(build,), capabilities=capabilities_of(m, kb))
-    return _BY_WHEELS.format(torch=release) if forge.specs(stack, kb) is None else None
+    known = conda.forge_specs(stack, kb) is not None
+    return None if known else _BY_WHEELS.format(torch=release)
 
 
-def _system(change: PackageChange) -> list[str]:
-    if change.cuda is None:
-        return []
-    return ["[system-requirements]", f'cuda = "{change.cuda.partition(".")[0]}"']
-
-
-def _wheels(change: PackageChange) -> list[str]:
-    """torch and what belongs to it from PyPI, led to torch's index where that alone has them."""
-    from cudadoctor.installers.files.pyproject import quoted
-
+def _wheels_of(change: PackageChange) -> list[str]:
+    """torch and what belongs to it from PyPI, led to torch's index if that alone has them."""
     comment = "# in place of pytorch, pytorch-gpu and torchvision under [dependencies]"
-    lines = ["", "[pypi-dependencies]", comment]
-    for one in sound((*change.install, *change.then)):
-        name = name_of(one)
-        pin = quoted(one[len(name) :] or "*")
-        led = change.index is not None and name in TAGGED
-        source = f"{{ version = {pin}, index = {quoted(change.index or '')} }}" if led else pin
-        lines.append(f"{quoted(name) if '.' in name else name} = {source}")
-    return lines
+    led = (f"index = {quoted(change.index)}",) if change.index is not None else ()
+    return [
+        "[pypi-dependencies]",
+        comment,
+        *(
+            entry(one, *(led if name_of(one) in TAGGED else ()))
+            for one in sound((*change.install, *change.then))
+        ),
+    ]
 
 
 def project_of(m: Machine) -> str | None:
@@ -98,3 +100,59 @@ def project_of(m: Machine) -> str | None:
     prefix = (m.python.prefix or "").replace("\\", "/")
     project, mark, _ = prefix.partition("/.pixi/envs/")
     return project if mark and not project.startswith(("~", "<")) else None
+
+
+def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
+    """pixi.toml: from conda-forge if it is known to have the stack, else torch's own wheels."""
+    found = conda.forge_specs(stack, kb)
+    notes, told = ["Make it with: pixi install"], stack
+    if found is None:
+        notes.append(conda.not_there(stack, "pixi takes"))
+        packages = [*_wheels(stack)]
+    else:
+        told = conda.as_made(stack, kb)
+        wanted = found | dict.fromkeys(dict(stack.companions), "*")
+        packages = [f"{name} = {quoted(limit)}" for name, limit in wanted.items()]
+        packages += map(entry, map(conda.conda_spec, stack.then))
+    python, version = conda.conda_python(stack.one_python).split("=")
+    platforms = listed(CONDA[platform] for platform in stack.platforms)
+    lines = [*heading(told, kb, *notes), "", "[workspace]", f"name = {quoted(told.name)}"]
+    lines += ['channels = ["conda-forge"]', f"platforms = {platforms}", *_system(told)]
+    lines += ["", "[dependencies]", f"{python} = {quoted(version)}", *packages]
+    return "\n".join(lines) + "\n"
+
+
+def _system(stack: Stack) -> Iterator[str]:
+    """The driver and C library that pixi takes for granted when it solves."""
+    cuda, glibc = stack.lead.cuda, [build.glibc for build in stack.builds if build.glibc]
+    if cuda is not None or glibc:
+        yield from ("", "[system-requirements]")
+    if cuda is not None:
+        yield f'cuda = "{cuda.major}"'
+    if glibc:
+        yield f'libc = {{ family = "glibc", version = "{max(glibc)}" }}'
+
+
+def _wheels(stack: Stack) -> Iterator[str]:
+    tagged = stack.tagged
+    index = (f"index = {quoted(stack.index or '')}",)
+    alike = not tagged or tagged == list(stack.platforms)
+    if alike or stack.then:
+        yield from ("", "[pypi-dependencies]")
+    if alike:
+        yield from (entry(pin, *(index if tagged else ())) for pin in stack.pins)
+    yield from map(entry, stack.then)
+    for platform in () if alike else stack.platforms:
+        yield from ("", f"[target.{CONDA[platform]}.pypi-dependencies]")
+        yield from (entry(pin, *(index if platform in tagged else ())) for pin in stack.pins)
+
+
+TOOL = Tool(
+    name="pixi",
+    programs=("pixi",),
+    fits=lambda m: conda.owns(m) and project_of(m) is not None and manager(m, "pixi") is not None,
+    write=write,
+    kind="pixi",
+    file="pixi.toml",
+    text=text,
+)

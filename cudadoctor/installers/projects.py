@@ -1,4 +1,4 @@
-"""uv, pdm and poetry projects, whose environment is written from a lock.
+"""pyproject.toml: uv, pdm and poetry projects, whose environment is written from a lock.
 
 What `pip install` or `uv pip install` puts there, the next sync takes out again: so the project's
 own file is changed, and its tool brings the environment after it. Only torch and its companions are
@@ -11,79 +11,86 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.installers.address import manager, parent
-from cudadoctor.installers.files.markers import CONDA, marker_of
-from cudadoctor.installers.files.pyproject import led_to, quoted
 from cudadoctor.installers.index import TAGGED
-from cudadoctor.installers.pip import name_of, sound, split_compiled
-from cudadoctor.installers.written import Command, Written, joined
+from cudadoctor.installers.requirement import (
+    CONDA,
+    entry,
+    listed,
+    marker,
+    marker_of,
+    name_of,
+    pin_of,
+    quoted,
+    sound,
+    split_compiled,
+)
+from cudadoctor.installers.stack import heading
+from cudadoctor.installers.tool import Command, Written, joined, manager, parent
 from cudadoctor.model.findings import Edit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cudadoctor.installers.stack import Stack
+    from cudadoctor.installers.tool import Hashes
     from cudadoctor.knowledge import Knowledge
     from cudadoctor.model.findings import PackageChange
     from cudadoctor.model.machine import Machine
 
-_SYNC = {"uv": "uv sync", "pdm": "pdm sync", "poetry": "poetry sync"}
+_TOOLS = ("uv", "pdm", "poetry")
 
 
-def tool_of(m: Machine) -> str | None:
-    """The tool that owns the examined environment: uv, pdm or poetry; None where none does."""
+# --- a project that is there -------------------------------------------------------------------
+
+
+def owner_of(m: Machine) -> str | None:
+    """The tool that owns the examined environment: uv, pdm or poetry; None if none does."""
     if m.python.kind == "poetry":
         return "poetry"
     project, tool = m.python.project, m.python.project_tool
     owned = bool(project) and (m.python.prefix or "").startswith(project or "")
-    return tool if owned and tool in _SYNC else None
+    return tool if owned and tool in _TOOLS else None
 
 
 def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Written | None:
-    """The change in the project; None where it only removes, which no project file says."""
+    """The change in the project; None if it only removes, which no project file says."""
     wanted = sound((*change.install, *change.then))
     if not wanted:
         return None
     folder = m.python.project if m.python.project_tool == tool else None
     if folder and folder.startswith(("~", "<")):
         folder = None  # redacted: it exists nowhere
-    lines = {"uv": _uv, "pdm": _pdm, "poetry": _poetry}[tool](
-        change, wanted, _marker(m, kb, change)
-    )
+    lines = _poetry if tool == "poetry" else _pdm if tool == "pdm" else _uv
     file = parent(m, folder, "pyproject.toml") if folder else "pyproject.toml"
-    at_once = "First change the file, then run the command"
+    first = "First change the file, then run the command"
+    why = (
+        f"The environment belongs to a {tool} project, whose next `{tool} sync` would undo what "
+        "pip does there."
+    )
+    elsewhere = change.index is None and "torch" in map(name_of, wanted)
+    other = "What leads torch to another index in that file has to go." if elsewhere else None
     return Written(
         tool=tool,
         commands=(_command(m, tool, folder, wanted),),
-        edits=(Edit(file=file, what="\n".join(lines)),),
-        manual=f"{at_once}." if folder else f"{at_once} in the project's folder.",
-        note=joined(_why(tool), _other_index(change, wanted)),
+        edits=(Edit(file=file, what="\n".join(lines(change, wanted, _marker(m, kb, change)))),),
+        manual=f"{first}." if folder else f"{first} in the project's folder.",
+        note=joined(why, other),
     )
 
 
 def in_vain(m: Machine) -> str | None:
-    """That pip's change will not last here, None where it will."""
-    tool = tool_of(m)
+    """That pip's change will not last here, None if it will."""
+    tool = owner_of(m)
     if tool is None:
         return None
     return (
-        f"This environment belongs to a {tool} project: the next `{_SYNC[tool]}` undoes the change."
+        f"This environment belongs to a {tool} project: the next `{tool} sync` undoes the change."
     )
-
-
-def _why(tool: str) -> str:
-    return (
-        f"The environment belongs to a {tool} project, whose next `{_SYNC[tool]}` would undo what "
-        "pip does there."
-    )
-
-
-def _other_index(change: PackageChange, wanted: tuple[str, ...]) -> str | None:
-    if change.index is not None or "torch" not in map(name_of, wanted):
-        return None
-    return "What leads torch to another index in that file has to go."
 
 
 def _command(m: Machine, tool: str, folder: str | None, wanted: tuple[str, ...]) -> Command:
     program = manager(m, tool) or tool
-    names = tuple(name_of(one) for one in wanted)
+    names = tuple(map(name_of, wanted))
     if tool == "uv":
         return (program, "sync", *(("--project", folder) if folder else ()))
     if tool == "pdm":
@@ -91,72 +98,114 @@ def _command(m: Machine, tool: str, folder: str | None, wanted: tuple[str, ...])
     return (program, *(("-C", folder) if folder else ()), "update", *names)
 
 
-def _uv(change: PackageChange, wanted: tuple[str, ...], marker: str | None) -> list[str]:
-    lines = _dependencies(wanted)
+def _uv(change: PackageChange, wanted: tuple[str, ...], marker: str | None) -> Iterator[str]:
+    yield from _dependencies(wanted)
     if compiled := split_compiled(wanted)[1]:
-        names = ", ".join(quoted(name_of(one)) for one in compiled)
-        lines += ["", "[tool.uv]", f"no-build-isolation-package = [{names}]"]
-    if change.index is None:
-        return lines
-    name = quoted(_name(change))
-    lines += ["", "[tool.uv.sources]"]
-    lines += [line for one in _led(change) for line in led_to(one, _name(change), marker)]
-    lines += ["", "[[tool.uv.index]]", f"name = {name}", f"url = {quoted(change.index)}"]
-    return [*lines, "explicit = true"]
+        names = listed(map(name_of, compiled))
+        yield from ("", "[tool.uv]", f"no-build-isolation-package = {names}")
+    if change.index is not None:
+        yield from _sources(_led(change), _index_name(change.variant), change.index, marker)
 
 
-def _pdm(change: PackageChange, wanted: tuple[str, ...], _: str | None) -> list[str]:
-    lines = _dependencies(wanted)
-    if change.index is None:
-        return lines
-    led = ", ".join(map(quoted, _led(change)))
-    lines += ["", "[[tool.pdm.source]]", f"name = {quoted(_name(change))}"]
-    return [*lines, f"url = {quoted(change.index)}", f"include_packages = [{led}]"]
+def _pdm(change: PackageChange, wanted: tuple[str, ...], _: str | None) -> Iterator[str]:
+    yield from _dependencies(wanted)
+    if change.index is not None:
+        yield from ("", "[[tool.pdm.source]]", *_index(change))
+        yield f"include_packages = {listed(_led(change))}"
 
 
-def _poetry(change: PackageChange, wanted: tuple[str, ...], marker: str | None) -> list[str]:
-    lines = ["[tool.poetry.dependencies]"]
+def _poetry(change: PackageChange, wanted: tuple[str, ...], marker: str | None) -> Iterator[str]:
+    yield "[tool.poetry.dependencies]"
     led = _led(change) if change.index else []
-    name = quoted(_name(change))
-    more = f", markers = {quoted(marker)}" if marker and change.index else ""
-    for one in wanted:
-        key, version = name_of(one), quoted(one[len(name_of(one)) :] or "*")
-        source = f"{{ version = {version}, source = {name}{more} }}" if key in led else version
-        lines.append(f"{quoted(key) if '.' in key else key} = {source}")
-    if change.index is None:
-        return lines
-    lines += ["", "[[tool.poetry.source]]", f"name = {name}", f"url = {quoted(change.index)}"]
-    return [*lines, 'priority = "explicit"']
+    markers = (f"markers = {quoted(marker)}",) if marker else ()
+    keys = (f"source = {quoted(_index_name(change.variant))}", *markers)
+    yield from (entry(one, *(keys if name_of(one) in led else ())) for one in wanted)
+    if change.index is not None:
+        yield from ("", "[[tool.poetry.source]]", *_index(change), 'priority = "explicit"')
 
 
-def _dependencies(wanted: tuple[str, ...]) -> list[str]:
-    pins = [f"    {quoted(one)}," for one in wanted]
-    comment = "    # in place of what stands there of these"
-    return ["[project]", "dependencies = [", comment, *pins, "]"]
+def _dependencies(wanted: tuple[str, ...]) -> Iterator[str]:
+    yield from ("[project]", "dependencies = [", "    # in place of what stands there of these")
+    yield from (f"    {quoted(one)}," for one in wanted)
+    yield "]"
 
 
 def _led(change: PackageChange) -> list[str]:
     """What comes from the change's own index: torch's family, or whatever that index is for."""
-    names = [name_of(one) for one in sound(change.install)]
-    return [one for one in names if one in TAGGED] or names
+    names = list(map(name_of, sound(change.install)))
+    return [name for name in names if name in TAGGED] or names
 
 
-def _name(change: PackageChange) -> str:
-    return f"pytorch-{change.variant}" if change.variant else "pytorch"
+def _index_name(variant: str | None) -> str:
+    return f"pytorch-{variant}" if variant else "pytorch"
+
+
+def _index(change: PackageChange) -> tuple[str, str]:
+    return f"name = {quoted(_index_name(change.variant))}", f"url = {quoted(change.index or '')}"
 
 
 def _marker(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
     """The platforms that torch's index serves; the project's others keep to the default index.
 
-    None where the tables do not have the build: nothing is said of platforms then.
+    None if the tables do not have the build: nothing is said of platforms then.
     """
-    pins = (one.partition("==")[2] for one in change.install if one.startswith("torch=="))
-    text = next(pins, None) or (m.torch.version.public if m.torch.version else None)
-    if text is None or change.variant is None:
+    release = pin_of(change.install) or (m.torch.version.public if m.torch.version else None)
+    if release is None or change.variant is None:
         return None
-    rows = (kb.build_of(Version(text), change.variant, one) for one in CONDA)
-    led = [one.platform for one in rows if one and one.published and not one.default]
+    rows = (kb.build_of(Version(release), change.variant, platform) for platform in CONDA)
+    led = [build.platform for build in rows if build and build.published and not build.default]
     if not led:
         return None
     # Windows on ARM has its wheels from the default index, and hardly any project is for it.
     return marker_of(led, [one for one in CONDA if one in led or one != "windows_arm64"])
+
+
+def _sources(names: Iterable[str], index: str, url: str, markers: str | None) -> Iterator[str]:
+    """The tables of uv that lead these packages to an index, nothing else. markers: where to.
+
+    A line for each platform, so that none is too long to be copied from a terminal.
+    """
+    yield from ("", "[tool.uv.sources]")
+    for name in names:
+        if markers is None:
+            yield f"{name} = [{{ index = {quoted(index)} }}]"
+            continue
+        yield f"{name} = ["
+        for part in markers.split(" or "):
+            marker = part.removeprefix("(").removesuffix(")")
+            yield f"    {{ index = {quoted(index)}, marker = {quoted(marker)} }},"
+        yield "]"
+    yield from ("", "[[tool.uv.index]]", f"name = {quoted(index)}")
+    yield from (f"url = {quoted(url)}", "explicit = true")
+
+
+# --- a whole file ------------------------------------------------------------------------------
+
+
+def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
+    """pyproject.toml of a uv project."""
+    python = stack.python or ""
+    use = f"Make it with: uv sync{f' --python {python}' if python.endswith('t') else ''}"
+    lines = [*heading(stack, kb, use), "", "[project]"]
+    lines += [f"name = {quoted(stack.name)}", 'version = "0.1.0"']
+    lines += [f"requires-python = {quoted(_requires_python(stack))}", "dependencies = ["]
+    lines += [f"    {quoted(one)}," for one in (*stack.pins, *stack.then)]
+    lines += ["]", "", "[tool.uv]", "package = false", "environments = ["]
+    lines += [f"    {quoted(marker(platform))}," for platform in stack.platforms]
+    lines.append("]")
+    if stack.index is not None:
+        names = map(name_of, stack.pins)
+        led = (build.platform for build in stack.builds if not build.default)
+        index = _index_name(stack.lead.variant)
+        lines += _sources(names, index, stack.index, marker_of(led, stack.platforms))
+    return "\n".join(lines) + "\n"
+
+
+def _requires_python(stack: Stack) -> str:
+    """The Pythons of the project: the fixed one, else all that the builds are made for."""
+    if stack.python:
+        return f"=={stack.python.removesuffix('t')}.*"
+    if not (made := stack.pythons):
+        return ">=3.10"
+    major, minor = made[-1].split(".")
+    return f">={made[0]},<{major}.{int(minor) + 1}"

@@ -8,11 +8,14 @@ the usual form goes to `packaging`, and a test holds the two against each other.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import Version
 
 from cudadoctor.model.versions import version_of
+
+if TYPE_CHECKING:
+    from cudadoctor.model.machine import Machine
 
 TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "torchtext")
 COMPANIONS = TORCH_FAMILY[1:]
@@ -80,6 +83,35 @@ def admits(specifier: str, release: Version) -> bool:
     except ValueError:  # no specifier, or one with a number that no version has
         exact = version_of(specifier)
         return exact is None or exact == release
+
+
+def marker_variables(m: Machine) -> dict[str, str]:
+    """The variables of environment markers (PEP 508) on that machine; nothing is taken from ours.
+
+    Of a Python whose maker is not known, as of CPython.
+    """
+    version, system = m.python.version, m.platform.system or "Linux"
+    machine = m.platform.machine or ""
+    if m.python.bits == 32 and machine == "x86_64":
+        machine = "i686"
+    if system == "Windows":
+        machine = {"x86_64": "AMD64", "i686": "x86", "aarch64": "ARM64"}.get(machine, machine)
+    elif system == "Darwin" and machine == "aarch64":
+        machine = "arm64"
+    name = m.python.implementation or "CPython"
+    return {
+        "implementation_name": name.lower(),
+        "implementation_version": str(version or ""),
+        "os_name": "nt" if system == "Windows" else "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": name,
+        "platform_release": m.platform.kernel or "",
+        "platform_system": system,
+        "platform_version": "",
+        "python_full_version": str(version or ""),
+        "python_version": f"{version.major}.{version.minor}" if version else "",
+        "sys_platform": {"Windows": "win32", "Darwin": "darwin"}.get(system, "linux"),
+    }
 
 
 def marker_holds(marker: str, variables: dict[str, str]) -> bool:

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import msgspec
 from packaging.version import Version
 
-from cudadoctor import installers
+from cudadoctor.installers import registry
 from cudadoctor.installers.index import is_foreign, own_host
-from cudadoctor.installers.pip import name_of
+from cudadoctor.installers.requirement import name_of
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import (
     BuildChoice,
@@ -123,7 +123,7 @@ def _step(
     manual, notes = remedy.manual, [remedy.note]
     change = remedy.packages and way_out.change(remedy.packages)
     if change is not None:
-        written = installers.write(machine, knowledge, change, wishes.manager)
+        written = registry.write(machine, knowledge, change, wishes.manager)
         wanted, edits = wanted + written.commands, edits + written.edits
         tool, manual = written.tool, manual or written.manual
         notes += (

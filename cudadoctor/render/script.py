@@ -9,8 +9,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from cudadoctor.installers.address import interpreter, parent, within
-from cudadoctor.installers.environment import BESIDE
+from cudadoctor.installers.tool import BESIDE, interpreter, parent, within
 from cudadoctor.model.findings import Edit, Severity
 from cudadoctor.model.trust import Command, acting, typed
 from cudadoctor.render import inert, pasted

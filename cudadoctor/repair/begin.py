@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cudadoctor.cli.options import Asked
-    from cudadoctor.installers.resolver import Verdict
+    from cudadoctor.installers.verify import Verdict
     from cudadoctor.model.findings import PackageChange, Step
     from cudadoctor.model.machine import Machine
     from cudadoctor.repair.place import Place
@@ -98,7 +98,7 @@ def dry_run(
     """
     from cudadoctor import knowledge
     from cudadoctor.host import local
-    from cudadoctor.installers.resolver import verify
+    from cudadoctor.installers.verify import verify
 
     downloads: list[room.Download] = []
     try:

@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from cudadoctor.model.findings import Confidence, Severity
 from cudadoctor.model.rule import Found, NotKnown, need, rule
+from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, install_python, install_torch, leave_out
 from cudadoctor.rules.evidence.devices import (
     code_version,
@@ -19,7 +20,7 @@ from cudadoctor.rules.evidence.devices import (
     way_to_run,
 )
 from cudadoctor.rules.evidence.loaded import applies, foreign, in_use
-from cudadoctor.rules.evidence.pins import library_pins, version_of
+from cudadoctor.rules.evidence.pins import library_pins
 from cudadoctor.rules.evidence.signs import gpu_present, live_gpus, said
 from cudadoctor.rules.healthy import somebody_trains_here
 from cudadoctor.solver.builds import best_build, is_installed, platform_of, python_of

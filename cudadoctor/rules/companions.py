@@ -11,6 +11,7 @@ from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.findings import Confidence, Severity
 from cudadoctor.model.requirements import EXTENSIONS, admits
 from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
     by_hand,
     install_companion,
@@ -19,7 +20,7 @@ from cudadoctor.plan.remedies import (
     remove_packages,
 )
 from cudadoctor.rules.evidence.devices import devices
-from cudadoctor.rules.evidence.pins import specifier_on, torch_pins, version_of
+from cudadoctor.rules.evidence.pins import specifier_on, torch_pins
 from cudadoctor.rules.evidence.signs import gpu_present, said
 
 if TYPE_CHECKING:

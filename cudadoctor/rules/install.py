@@ -10,6 +10,7 @@ from packaging.version import Version
 from cudadoctor.model.findings import Confidence, Severity
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.model.trust import acting
+from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
     by_hand,
     install_packages,
@@ -19,7 +20,6 @@ from cudadoctor.plan.remedies import (
     unset_variables,
 )
 from cudadoctor.rules.evidence.damaged_wheels import absent_wheels, libraries_again
-from cudadoctor.rules.evidence.pins import version_of
 from cudadoctor.rules.evidence.signs import said
 from cudadoctor.solver.builds import best_build
 
@@ -350,7 +350,7 @@ def wrong_interpreter(m: Machine, kb: Knowledge) -> Found | None:
     if m.python.chosen_by in ("--python", "own"):
         return None  # It was named by its path: what PATH holds is beside the point.
     missed = m.look == "report" and m.torch.installed is False
-    from cudadoctor.installers.address import interpreter
+    from cudadoctor.installers.tool import interpreter
 
     text = f"Install with `{interpreter(acting(m))} -m pip install`."
     return Found(

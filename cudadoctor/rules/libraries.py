@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cudadoctor.model.findings import Confidence, Severity
 from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, install_packages, reinstall_torch
 from cudadoctor.rules.evidence.devices import refused
 from cudadoctor.rules.evidence.loaded import (
@@ -21,7 +22,7 @@ from cudadoctor.rules.evidence.loaded import (
     sureness,
     way_out,
 )
-from cudadoctor.rules.evidence.pins import META, library_pins, version_of
+from cudadoctor.rules.evidence.pins import META, library_pins
 from cudadoctor.rules.evidence.signs import said
 
 if TYPE_CHECKING:

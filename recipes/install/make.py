@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from cudadoctor import knowledge
-from cudadoctor.installers.files import NAMES, recipes
+from cudadoctor.installers import recipes
+from cudadoctor.installers.registry import TOOLS
 
 HERE = Path(__file__).resolve().parent
 
@@ -21,8 +22,8 @@ def main(folder: Path = HERE) -> int:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8", newline="\n")
             changed += 1
-    for name in NAMES.values():
-        for file in folder.glob(f"*/{name}"):
+    for tool in TOOLS:
+        for file in folder.glob(f"*/{tool.file}"):
             if file.relative_to(folder).as_posix() not in texts:
                 file.unlink()
                 changed += 1

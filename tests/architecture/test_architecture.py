@@ -23,7 +23,8 @@ REPOSITORY = ROOT.parent
 CORE = (
     *("model", "knowledge", "reports", "rules", "solver", "plan", "privacy", "locale", "render"),
     *("pipeline", "cli.options", "installers.conda", "installers.docker", "installers.pip"),
-    *("installers.pixi", "installers.uv", "installers.projects", "installers.files"),
+    *("installers.pixi", "installers.uv", "installers.projects", "installers.registry"),
+    *("installers.question", "installers.recipes", "installers.stack", "installers.target"),
     *("bench.techniques", "bench.judging", "bench.bottleneck", "bench.search"),
     *("bench.script.samples", "bench.script.starved", "bench.results", "bench.charts"),
     *("bench.kept", "bench.advice", "bench.advice_rows"),
@@ -38,7 +39,7 @@ SHELL = frozenset(
 )
 """What may touch the world: the door, and what stands between it and the user."""
 
-SHELL_PACKAGES = ("host", "repair", "installers.resolver")
+SHELL_PACKAGES = ("host", "repair", "installers.verify")
 """Packages that change an environment or ask a package index, with all their modules."""
 
 WORLD = frozenset(

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from cudadoctor.host import local
-from cudadoctor.installers import resolver
-from cudadoctor.installers.resolver import Verdict, asking
-from cudadoctor.installers.resolver.asking import Clock, Setting, Tool
-from cudadoctor.installers.resolver.question import question_of
-from cudadoctor.installers.resolver.target import target_of
+from cudadoctor.installers import verify
+from cudadoctor.installers.question import question_of
+from cudadoctor.installers.target import target_of
+from cudadoctor.installers.verify import Clock, Resolver, Setting, Verdict
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Machine
@@ -40,8 +39,8 @@ def setting(m: Machine, *, limit_s: float = LONG_S, here: bool = False) -> Setti
     return Setting(local.this_host(), m, Clock(limit_s), here)
 
 
-def tool_of(kind: str, at: Setting) -> Tool:
-    for tool in asking.tools(at):
+def tool_of(kind: str, at: Setting) -> Resolver:
+    for tool in verify.resolvers(at):
         if tool.kind == kind:
             return tool
     pytest.skip(f"no {kind} is here that can be asked")
@@ -65,8 +64,8 @@ def asked(
     at = setting(m, limit_s=limit_s, here=here)
     question, target = question_of(m, change, planned), target_of(m, here=here)
     assert not isinstance(target, str)
-    answer = resolver.answered(at, tool, target, question)
-    return resolver.verdict_of(answer, tool, question)
+    answer = verify.answered(at, tool, target, question)
+    return verify.verdict_of(answer, tool, question)
 
 
 def wanted(index: str, *requirements: str, then: tuple[str, ...] = ()) -> PackageChange:

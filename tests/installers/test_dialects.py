@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cudadoctor import installers as dialects
 from cudadoctor import knowledge
-from cudadoctor.installers import docker
+from cudadoctor.installers import docker, registry
 from cudadoctor.installers.index import host_of
 from cudadoctor.locale.language import language
 from cudadoctor.model import factfile
@@ -44,7 +43,7 @@ def machine(like: str = "rtx4090-linux", **sections: dict[str, Any]) -> Machine:
 
 
 def commands(m: Machine, change: PackageChange, wish: Any = None) -> tuple[tuple[str, ...], ...]:
-    return dialects.write(m, KB, change, wish).commands
+    return registry.write(m, KB, change, wish).commands
 
 
 def test_pip_is_the_one_of_the_examined_interpreter() -> None:
@@ -136,7 +135,7 @@ def test_a_system_python_is_left_alone_and_gets_a_new_environment(uv: bool) -> N
         "externally_managed": True,
         "managers": managers,
     }
-    written = dialects.write(machine(python=system), KB, TO_CU126)
+    written = registry.write(machine(python=system), KB, TO_CU126)
     made, install = written.commands
     assert made[-1] == "/home/ada/.venvs/torch"
     assert "/usr/bin/python3" in made
@@ -162,14 +161,14 @@ def test_a_mirror_stays_in_use_for_the_default_build() -> None:
 def test_a_password_of_a_mirror_is_left_in_its_file() -> None:
     m = machine(python={"index": {"url": MIRROR, "origin": "/home/ada/.config/pip/pip.conf"}})
     for change in (DEFAULT, TO_CU126):
-        written = dialects.write(m, KB, change)
+        written = registry.write(m, KB, change)
         assert "s3cret" not in repr(written)
         assert "pytorch.org" in repr(written) or change is DEFAULT
 
 
 def test_torchs_index_is_added_beside_a_mirror_and_the_exact_build_is_named() -> None:
     m = machine(python={"index": {"url": MIRROR, "origin": "PIP_INDEX_URL"}})
-    written = dialects.write(m, KB, TO_CU126)
+    written = registry.write(m, KB, TO_CU126)
     assert written.commands[-1][4:] == (
         *("torch==2.14.1+cu126", "torchvision==0.29.1+cu126", "--extra-index-url", CU126),
     )
@@ -245,13 +244,13 @@ def test_a_companys_copy_of_torchs_index_is_turned_to_the_variant() -> None:
 
 def test_switched_off_indexes_are_named() -> None:
     index = {"no_index": True, "find_links": ["/opt/wheels"], "origin": "/etc/pip.conf"}
-    written = dialects.write(machine(python={"index": index}), KB, TO_CU126)
+    written = registry.write(machine(python={"index": index}), KB, TO_CU126)
     assert "switched off (/etc/pip.conf)" in (written.note or "")
 
 
 def test_without_ensurepip_somebody_must_bring_a_pip() -> None:
     python = {"pip": False, "ensurepip": False, "managers": []}
-    written = dialects.write(machine(python=python), KB, DEFAULT)
+    written = registry.write(machine(python=python), KB, DEFAULT)
     assert not any("ensurepip" in argv for argv in written.commands)
     assert "get a pip" in (written.manual or "")
 
@@ -329,7 +328,7 @@ def test_pixi_changes_its_project() -> None:
         managers=[{"name": "pixi", "path": "/usr/bin/pixi"}],
     )
     known = PackageChange(install=("torch==2.13.0",), index=CU126, variant="cu129", cuda="12.9")
-    written = dialects.write(m, KB, known)
+    written = registry.write(m, KB, known)
     assert written.tool == "pixi"
     head = ("/usr/bin/pixi", "add", "--manifest-path", "/work/proj")
     assert written.commands[0] == (*head, "pytorch-gpu=2.13.0", "cuda-version>=12.9,<13")
@@ -342,7 +341,7 @@ def test_pixi_takes_wheels_where_conda_forge_is_not_known_to_have_the_release() 
         prefix="/work/proj/.pixi/envs/default",
         managers=[{"name": "pixi", "path": "/usr/bin/pixi"}],
     )
-    written = dialects.write(m, KB, TO_CU126)
+    written = registry.write(m, KB, TO_CU126)
     assert written.commands == (("/usr/bin/pixi", "install", "--manifest-path", "/work/proj"),)
     wanted = f'torch = {{ version = "==2.14.1", index = "{CU126}" }}'
     assert wanted in written.edits[0].what.splitlines()
@@ -359,7 +358,7 @@ OLD_WISH = PackageChange(
 
 def test_the_pytorch_channel_serves_only_releases_that_it_alone_has() -> None:
     m = msgspec.structs.replace(conda(), packages=())
-    written = dialects.write(m, KB, OLD_WISH)
+    written = registry.write(m, KB, OLD_WISH)
     assert written.commands[0][5:] == (
         *("-c", "pytorch", "-c", "nvidia"),
         *("pytorch==2.2.2", "torchvision==0.17.2", "pytorch-cuda=12.1", "mkl<2024.1"),
@@ -382,14 +381,14 @@ def test_an_old_gpu_gets_an_older_cudnn_from_conda_forge() -> None:
     gpu = {"gpus": [{"index": 0, "name": "Tesla V100-SXM2-32GB", "capability": "7.0"}]}
     data = factfile.encode(msgspec.structs.replace(conda(), packages=()))
     m = factfile.from_plain(data | gpu)
-    written = dialects.write(m, KB, TO_CU126)
+    written = registry.write(m, KB, TO_CU126)
     assert "cudnn<9.11" in written.commands[0]
     assert "--with pip" in (written.note or "")
     assert not [one for one in commands(conda(), TO_CU126)[-1] if one.startswith("cudnn")]
 
 
 def test_conda_makes_an_environment_where_the_examined_one_is_not_its_own() -> None:
-    written = dialects.write(machine(), KB, TO_CU126, "conda")
+    written = registry.write(machine(), KB, TO_CU126, "conda")
     ((program, verb, *words),) = written.commands
     assert (program, verb) == ("conda", "create")
     assert words[:3] == ["-y", "-p", "/home/ada/.venvs/torch-conda"]
@@ -398,7 +397,7 @@ def test_conda_makes_an_environment_where_the_examined_one_is_not_its_own() -> N
 
 def test_conda_is_asked_for_the_last_release_with_that_cuda_major() -> None:
     old = PackageChange(install=("torch==2.7.1",), variant="cu118", cuda="11.8")
-    written = dialects.write(conda(), KB, old)
+    written = registry.write(conda(), KB, old)
     assert written.commands[-1][-2:] == ("pytorch-gpu=2.5.1", "cuda-version>=11.8,<12")
     assert "made for CUDA 11 is 2.5.1" in (written.note or "")
 
@@ -418,7 +417,7 @@ JETSON = PackageChange(
 
 @pytest.mark.parametrize("wish", ["conda", "pixi", "docker"])
 def test_a_jetsons_wheels_come_from_their_own_index_by_every_tool(wish: Any) -> None:
-    written = dialects.write(machine("orin-jetson"), KB, JETSON, wish)
+    written = registry.write(machine("orin-jetson"), KB, JETSON, wish)
     assert "jetson-ai-lab" in repr(written)
     assert "conda-forge'" not in repr(written) and "nvidia/cuda:" not in repr(written)
 
@@ -428,7 +427,7 @@ def test_a_jetsons_wheels_come_from_their_own_index_by_every_tool(wish: Any) -> 
 def test_what_every_tool_says_is_told_in_spanish(wish: Any, change: PackageChange) -> None:
     say = language("es")
     for m in (machine(), conda(), machine("gtx1080-linux"), machine(driver={"cuda": None})):
-        written = dialects.write(m, KB, change, wish)
+        written = registry.write(m, KB, change, wish)
         for text in filter(None, (written.manual, written.note)):
             left = re.split(r"(?<=\.) (?=[A-Z])", text)
             assert not [part for part in left if say.spoken(part) == part], text
@@ -436,16 +435,16 @@ def test_what_every_tool_says_is_told_in_spanish(wish: Any, change: PackageChang
 
 def test_a_driver_that_conda_cannot_see_is_told_to_it() -> None:
     blind = factfile.from_plain(factfile.encode(conda()) | {"driver": {"loaded": False}})
-    assert "CONDA_OVERRIDE_CUDA=12.6" in (dialects.write(blind, KB, TO_CU126).note or "")
-    assert "CONDA_OVERRIDE_CUDA" not in (dialects.write(conda(), KB, TO_CU126).note or "")
+    assert "CONDA_OVERRIDE_CUDA=12.6" in (registry.write(blind, KB, TO_CU126).note or "")
+    assert "CONDA_OVERRIDE_CUDA" not in (registry.write(conda(), KB, TO_CU126).note or "")
 
 
 def test_an_image_for_linux_never_takes_the_default_index_of_windows() -> None:
     """On Windows the default index has the CPU build; in an image it would bring CUDA."""
     cpu = PackageChange(install=("torch==2.14.1",), variant="cpu")
-    text = dialects.write(machine("rtx4090-windows"), KB, cpu, "docker").edits[0].what
+    text = registry.write(machine("rtx4090-windows"), KB, cpu, "docker").edits[0].what
     assert "--index-url https://download.pytorch.org/whl/cpu" in text
-    same = dialects.write(machine("rtx4090-windows"), KB, DEFAULT, "docker").edits[0].what
+    same = registry.write(machine("rtx4090-windows"), KB, DEFAULT, "docker").edits[0].what
     assert same.splitlines()[-1] == "RUN pip install --no-cache-dir torch==2.14.1"
 
 
@@ -460,7 +459,7 @@ def test_no_plan_shows_the_password_of_an_index(url: str, origin: str, tool: Dia
     uv = [{"name": "uv", "path": "/usr/bin/uv"}]
     m = machine(python={"managers": uv, "index": {"url": url, "origin": origin}})
     for change in (DEFAULT, TO_CU126):
-        assert "s3cret" not in repr(dialects.write(m, KB, change, tool))
+        assert "s3cret" not in repr(registry.write(m, KB, change, tool))
 
 
 def test_a_copy_of_torchs_index_with_a_password_stays_a_setting_of_its_tool() -> None:
@@ -470,7 +469,7 @@ def test_a_copy_of_torchs_index_with_a_password_stays_a_setting_of_its_tool() ->
     same = machine(python={"index": {"url": COPY.replace("cu118", "cu126"), "origin": PIP_CONF}})
     assert "index" not in repr(commands(same, TO_CU126)[-1])
     strange = machine(python={"index": {"url": COPY, "origin": UV_TOML}})
-    written = dialects.write(strange, KB, TO_CU126)
+    written = registry.write(strange, KB, TO_CU126)
     assert written.commands[-1][-2:] == ("--index-url", turned)
     assert "~/.netrc" in (written.note or "")
 
@@ -478,9 +477,9 @@ def test_a_copy_of_torchs_index_with_a_password_stays_a_setting_of_its_tool() ->
 def test_a_password_of_a_mirror_is_in_no_image() -> None:
     m = machine(python={"index": {"url": MIRROR, "origin": "/home/ada/.config/pip/pip.conf"}})
     for change in (DEFAULT, TO_CU126):
-        assert "s3cret" not in repr(dialects.write(m, KB, change, "docker"))
+        assert "s3cret" not in repr(registry.write(m, KB, change, "docker"))
     open_one = machine(python={"index": {"url": "https://mirror.example/simple"}})
-    assert "https://mirror.example/simple" in repr(dialects.write(open_one, KB, DEFAULT, "docker"))
+    assert "https://mirror.example/simple" in repr(registry.write(open_one, KB, DEFAULT, "docker"))
 
 
 @pytest.mark.parametrize("python", [None, "~/venv/bin/python", "$PYTHON"])
@@ -489,12 +488,12 @@ def test_an_unknown_interpreter_is_the_readers_variable(python: str | None) -> N
 
 
 def test_a_dockerfile_begins_with_an_image_of_the_table_that_the_driver_accepts() -> None:
-    written = dialects.write(machine(), KB, TO_CU126, "docker")
+    written = registry.write(machine(), KB, TO_CU126, "docker")
     lines = written.edits[0].what.splitlines()
     assert lines[0] == "FROM nvidia/cuda:12.6.3-base-ubuntu24.04"
     assert lines[-1].endswith(f"torch==2.14.1 torchvision==0.29.1 --index-url {CU126}")
     old = machine(driver={"cuda": "12.2"})
-    tag = docker.image_for(old, KB, TO_CU126)
+    tag = docker.image_of(old, KB, TO_CU126)
     assert tag is not None and tag.name.startswith("nvidia/cuda:12.2")
 
 
@@ -502,7 +501,7 @@ def test_a_release_that_needs_a_newer_python_is_not_put_on_an_older_system() -> 
     newest = msgspec.structs.replace(
         DEFAULT, install=("torch==2.15.0",), variant="cu132", cuda="13.2"
     )
-    tag = docker.image_for(machine(driver={"cuda": "13.3"}), KB, newest)
+    tag = docker.image_of(machine(driver={"cuda": "13.3"}), KB, newest)
     assert tag is not None and tag.name.endswith("ubuntu24.04")
     assert tag.name.startswith("nvidia/cuda:13.2")
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cudadoctor import installers as dialects
 from cudadoctor import knowledge
 from cudadoctor import pipeline as checkup
 from cudadoctor.host.local import LocalHost
-from cudadoctor.installers import Written
+from cudadoctor.installers import registry
+from cudadoctor.installers.tool import Written
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Dialect, PackageChange
 from cudadoctor.model.machine import Machine
@@ -56,7 +56,7 @@ def project(tool: str, **more: Any) -> Machine:
 
 
 def written(tool: str, change: PackageChange = TO_CU126, wish: Dialect | None = None) -> Written:
-    return dialects.write(project(tool), KB, change, wish)
+    return registry.write(project(tool), KB, change, wish)
 
 
 def edit(made: Written) -> dict[str, Any]:
@@ -123,14 +123,14 @@ def test_a_poetry_project_gets_an_explicit_source() -> None:
 def test_a_poetry_environment_whose_project_is_not_known_says_so() -> None:
     prefix = "/home/ada/.cache/pypoetry/virtualenvs/x-py3.11"
     m = project("", kind="poetry", prefix=prefix, project=None)
-    made = dialects.write(m, KB, TO_CU126)
+    made = registry.write(m, KB, TO_CU126)
     assert "in the project's folder" in (made.manual or "")
     assert made.commands == (("poetry", "update", "torch", "torchvision"),)
 
 
 def test_a_redacted_project_is_never_an_argument() -> None:
     m = project("uv", project="~/work", prefix="~/work/.venv", executable="~/work/.venv/bin/python")
-    made = dialects.write(m, KB, TO_CU126)
+    made = registry.write(m, KB, TO_CU126)
     assert made.commands == (("/usr/bin/uv", "sync"),)
     assert made.edits[0].file == "pyproject.toml"
 
@@ -138,7 +138,7 @@ def test_a_redacted_project_is_never_an_argument() -> None:
 def test_a_folder_from_outside_acts_in_no_script(tmp_path: Path) -> None:
     evil = f"{tmp_path}/a b'$(touch injected)\ntouch injected\n"
     m = project("uv", project=evil, prefix=f"{evil}/.venv")
-    (command,) = dialects.write(m, KB, TO_CU126).commands
+    (command,) = registry.write(m, KB, TO_CU126).commands
     line = shell_of("bash").command(typed(*command))
     assert "\n" not in line
     start = "\n".join(shell_of("bash").start(line))
@@ -165,7 +165,7 @@ def test_what_is_only_removed_is_removed_in_place() -> None:
 
 def test_an_environment_elsewhere_is_no_part_of_the_project() -> None:
     m = project("uv", prefix="/home/ada/.venvs/torch")
-    assert dialects.write(m, KB, TO_CU126).tool == "pip"
+    assert registry.write(m, KB, TO_CU126).tool == "pip"
 
 
 @pytest.mark.parametrize(

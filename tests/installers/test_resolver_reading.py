@@ -1,4 +1,4 @@
-"""What uv, pip, conda and pixi say, as texts."""
+"""What uv and pip say, as texts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from cudadoctor.installers.resolver import conda_reading, pip, pixi_reading, uv
-from cudadoctor.installers.resolver.verdict import File, refused, resolved, unverified
+from cudadoctor.installers import pip, uv
+from cudadoctor.installers.question import Answer, File, Question
+from cudadoctor.installers.verify import Resolver, resolved, unverified, verdict_of
 
 # --- uv ----------------------------------------------------------------------------------------
 
@@ -202,72 +203,12 @@ def test_a_report_that_cannot_be_read_is_no_answer(report: str) -> None:
     assert pip.read(0, report, "", "", "cp312").kind == "unfit"
 
 
-# --- conda and pixi ----------------------------------------------------------------------------
-
-
-def test_a_dry_run_of_conda_names_what_it_would_link() -> None:
-    said = {
-        "actions": {
-            "FETCH": [{"name": "pytorch-gpu", "version": "2.7.0", "size": 22, "sha256": "ab"}],
-            "LINK": [{"name": "pytorch-gpu", "version": "2.7.0"}],
-        },
-        "dry_run": True,
-        "success": True,
-    }
-    found = conda_reading.read("warning: old\n" + json.dumps(said), "")
-    assert found.kind == "resolved"
-    assert [(one.name, one.size_bytes) for one in found.files] == [("pytorch-gpu", 22)]
-
-
-@pytest.mark.parametrize(
-    ("said", "kind"),
-    [
-        ({"exception_name": "PackagesNotFoundError", "error": "not available: x"}, "refused"),
-        ({"exception_name": "LibMambaUnsatisfiableError", "message": "no"}, "refused"),
-        ({"success": False, "solver_problems": ["nothing provides x"]}, "refused"),
-        (
-            {"exception_name": "CondaHTTPError", "message": "HTTP 000 CONNECTION FAILED"},
-            "unreached",
-        ),
-        ({"exception_name": "EnvironmentLocationNotFound", "error": "no prefix"}, "unfit"),
-    ],
-)
-def test_what_conda_says_of_a_failure_is_told_apart(said: dict[str, object], kind: str) -> None:
-    assert conda_reading.read(json.dumps(said), "").kind == kind
-
-
-PIXI_LOCK = """\
-version: 6
-packages:
-- conda: https://conda.anaconda.org/conda-forge/linux-64/pytorch-gpu-2.7.0-cuda126_0.conda
-  sha256: 1111111111111111111111111111111111111111111111111111111111111111
-  size: 48000
-- conda: https://conda.anaconda.org/conda-forge/noarch/tzdata-2025b-h78e105d_0.conda
-"""
-
-
-def test_a_lock_file_of_pixi_names_packages() -> None:
-    found = pixi_reading.read(0, PIXI_LOCK, "")
-    assert [(one.name, one.version, one.size_bytes) for one in found.files] == [
-        ("pytorch-gpu", "2.7.0", 48000),
-        ("tzdata", "2025b", None),
-    ]
-
-
-def test_what_pixi_says_of_a_failure_is_told_apart() -> None:
-    unsolved = "Error: × failed to solve\n  ╰─▶ Cannot solve the request because of: No candidates"
-    assert pixi_reading.read(1, "", unsolved).kind == "refused"
-    assert (
-        pixi_reading.read(1, "", "error sending request for url (https://x.org/)").host == "x.org"
-    )
-    assert pixi_reading.read(2, "", "unexpected argument").kind == "unfit"
-
-
 # --- sentences ---------------------------------------------------------------------------------
 
 
 def test_words_of_a_resolver_are_inert_and_short() -> None:
-    why = refused("red \x1b[31m\n  lines " + "very " * 200, "uv 0.13.9").why
+    answer = Answer(kind="refused", text="red \x1b[31m\n  lines " + "very " * 200)
+    why = verdict_of(answer, Resolver("uv", "uv", "uv 0.13.9"), Question(first=("torch",))).why
     assert "\x1b" not in why
     assert "\n" not in why
     assert len(why) < 360

@@ -15,16 +15,14 @@ from packaging.version import Version
 from resolver_fixtures import asked, machine, wanted
 
 from cudadoctor import knowledge
-from cudadoctor.installers.resolver import Verdict, planned, sizes, verify
-from cudadoctor.installers.resolver.image import inside
-from cudadoctor.installers.resolver.question import environment, is_plain, question_of
-from cudadoctor.installers.resolver.target import Target, target_of
-from cudadoctor.installers.resolver.verdict import File
-from cudadoctor.model.findings import PackageChange, Plan, Step
+from cudadoctor.installers.docker import inside
+from cudadoctor.installers.question import File, environment, is_plain, question_of
+from cudadoctor.installers.target import Target, target_of
+from cudadoctor.installers.verify import Verdict, holds, verified, verify, with_sizes
+from cudadoctor.model.findings import Dialect, PackageChange, Plan, Step
 from cudadoctor.model.machine import Index, Machine
-from cudadoctor.model.requirements import marker_holds
+from cudadoctor.model.requirements import marker_holds, marker_variables
 from cudadoctor.model.trust import typed
-from cudadoctor.rules.evidence.pins import _environment
 
 
 def changed(m: Machine, section: str, **values: object) -> Machine:
@@ -106,12 +104,10 @@ def test_the_variables_of_markers_are_those_that_packaging_finds_here() -> None:
         kernel=platform.release(),
     )
     expected = {**here, "platform_version": ""}
-    assert target(m).markers == expected
-    assert _environment(m) == expected
+    assert target(m).markers == marker_variables(m) == expected
     windows = machine("rtx4090-windows")
-    assert target(windows).markers == _environment(windows)
     unknown = changed(windows, "python", implementation=None)
-    assert _environment(unknown) == _environment(windows)
+    assert marker_variables(unknown) == marker_variables(windows)
 
 
 def test_an_interpreter_of_a_redacted_document_is_not_run() -> None:
@@ -237,15 +233,12 @@ def test_an_interpreter_that_is_gone_is_sought_for_by_its_tags() -> None:
     assert found.resolves is True
 
 
-def test_a_manager_that_is_not_here_leaves_the_plan_unverified() -> None:
+@pytest.mark.parametrize("wish", ["conda", "pixi"])
+def test_a_plan_for_a_channel_stays_unverified(wish: Dialect) -> None:
     change = PackageChange(install=("torch==2.13.0",), variant="cu130", cuda="13.0")
-    m = changed(machine(), "python", managers=())
-    found = verify(change, m, knowledge.load(), here=True, wish="pixi")
-    if found.tool:
-        pytest.skip("pixi is here")
-    assert found == Verdict(
-        resolves=None, why="could not be verified: there is no pixi here to ask"
-    )
+    found = verify(change, machine(), knowledge.load(), here=True, wish=wish)
+    why = f"could not be verified: plans for {wish} are not checked by a resolver"
+    assert found == Verdict(resolves=None, why=why)
 
 
 def test_the_whole_verdict_has_sizes(tmp_path: Path) -> None:
@@ -262,7 +255,7 @@ def test_the_whole_verdict_has_sizes(tmp_path: Path) -> None:
 def test_a_size_that_is_not_told_is_not_known() -> None:
     with served(Shelf(), "hanging") as url:
         files = (File(url=f"{url}/a", name="a", version="1"), File(url="", name="b", version="1"))
-        assert [one.size_bytes for one in sizes.with_sizes(files, 0.5)] == [None, None]
+        assert [one.size_bytes for one in with_sizes(files, 0.5)] == [None, None]
 
 
 # --- the plan ----------------------------------------------------------------------------------
@@ -291,14 +284,14 @@ def test_the_next_way_is_taken_where_the_first_does_not_resolve() -> None:
     first, second = (PackageChange(install=(one,)) for one in ("a==1", "b==1"))
     plan = Plan(steps=(step("a", "g", first), step("b", "g", second)))
     said = {first: Verdict(resolves=False, why="no"), second: Verdict(resolves=True, why="yes")}
-    found = planned.verified(plan, said.__getitem__)
+    found = verified(plan, said.__getitem__)
     assert [(one.verified, one.resolution) for one in found.steps] == [
         (False, "no"),
         (True, "yes"),
     ]
-    assert planned.holds(found)
-    assert not planned.holds(Plan(steps=found.steps[:1]))
-    assert planned.holds(plan)
+    assert holds(found)
+    assert not holds(Plan(steps=found.steps[:1]))
+    assert holds(plan)
 
 
 def test_an_index_that_was_silent_is_not_asked_twice() -> None:
@@ -311,7 +304,7 @@ def test_an_index_that_was_silent_is_not_asked_twice() -> None:
         questions.append(change)
         return Verdict(resolves=None, why="silent", unreached="download.pytorch.org")
 
-    found = planned.verified(plan, ask)
+    found = verified(plan, ask)
     assert questions == changes[:1]
     assert [one.resolution for one in found.steps] == ["silent", "silent"]
 
@@ -320,5 +313,5 @@ def test_steps_without_packages_to_install_are_not_asked_about() -> None:
     plan = Plan(
         steps=(step("a", "g", None), step("b", "h", PackageChange(install=(), remove=("x",))))
     )
-    found = planned.verified(plan, lambda _: pytest.fail("asked"))
+    found = verified(plan, lambda _: pytest.fail("asked"))
     assert found == plan

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 from index_fixtures import Shelf, Wheel, served
 from resolver_fixtures import machine, setting, wanted
 
 from cudadoctor import knowledge
-from cudadoctor.host import local
-from cudadoctor.installers.resolver import asking, verify
+from cudadoctor.installers.verify import bundled, pip_of, resolvers, verify
 from cudadoctor.model.findings import PackageChange
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins are scripts of a shell")
@@ -45,7 +42,7 @@ def test_a_program_that_is_no_uv_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(tmp_path, "uv", "echo something else entirely", monkeypatch)
-    assert str(tmp_path / "uv") not in [one.program for one in asking.tools(setting(machine()))]
+    assert str(tmp_path / "uv") not in [one.program for one in resolvers(setting(machine()))]
 
 
 def test_a_uv_that_hangs_costs_no_more_than_the_limit(
@@ -59,58 +56,6 @@ def test_a_uv_that_hangs_costs_no_more_than_the_limit(
     assert found.why == (
         "could not be verified: the index download.pytorch.org did not answer within 1 s"
     )
-
-
-def test_conda_is_asked_for_a_dry_run_of_the_environment_that_is_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = {"success": True, "actions": {"LINK": [{"name": "pytorch-gpu", "version": "2.7.0"}]}}
-    body = f"echo \"$@\" > {tmp_path}/words\necho '{json.dumps(said)}'"
-    stand_in(tmp_path, "conda", body, monkeypatch)
-    m = machine()
-    m = msgspec.structs.replace(
-        m,
-        python=msgspec.structs.replace(
-            m.python, managers=(), prefix="/opt/conda/envs/train", kind="conda"
-        ),
-    )
-    found = verify(CHANGE, m, knowledge.load(), here=True, wish="conda")
-    assert found.why == "resolves: pytorch-gpu 2.7.0 (conda)"
-    words = (tmp_path / "words").read_text().split()
-    assert words[:5] == ["install", "-p", "/opt/conda/envs/train", "--dry-run", "--json"]
-    away = verify(CHANGE, m, knowledge.load(), here=False, wish="conda")
-    assert away.resolves is True
-    words = (tmp_path / "words").read_text().split()
-    assert words[0] == "create"
-    assert "--dry-run" in words
-    assert "python=3.12" in words
-
-
-def test_conda_is_asked_for_the_channels_that_the_plan_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(tmp_path, "conda", f'echo "$@" > {tmp_path}/words', monkeypatch)
-    pins = ("torch==2.2.2", "torchvision==0.17.2")
-    old = PackageChange(install=pins, variant="cu121", cuda="12.1")
-    verify(old, machine(), knowledge.load(), here=False, wish="conda")
-    words = (tmp_path / "words").read_text()
-    assert "--override-channels" not in words, "Python is in the configured channels"
-    assert "-c pytorch -c nvidia pytorch==2.2.2" in words
-    verify(old, machine(), knowledge.load(), here=True, wish="conda")
-    words = (tmp_path / "words").read_text()
-    assert words.startswith("create"), "what is no environment of conda's gets one beside it"
-
-
-def test_pixi_locks_a_project_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = f'cp "$3" {tmp_path}/seen.toml\necho "Error: failed to solve: No candidates" >&2\nexit 1'
-    stand_in(tmp_path, "pixi", body, monkeypatch)
-    made = PackageChange(install=("torch==2.13.0",), variant="cu130", cuda="13.0")
-    found = verify(made, machine(), knowledge.load(), here=False, wish="pixi")
-    assert found.resolves is False
-    project = (tmp_path / "seen.toml").read_text()
-    assert 'platforms = ["linux-64"]' in project
-    assert 'python = "3.12.*"' in project
-    assert "pytorch-gpu" in project
 
 
 def test_wheels_are_sought_where_a_plan_for_conda_or_pixi_takes_wheels(
@@ -129,9 +74,8 @@ def test_wheels_are_sought_where_a_plan_for_conda_or_pixi_takes_wheels(
 
 def test_the_pip_that_python_brings_along_can_be_asked() -> None:
     at = setting(machine())
-    bundled = [place for _, place in asking.pips(None) if place]
-    if not bundled:
+    if not bundled():
         pytest.skip("this Python brings no pip along")
-    found = asking.pip_of(local.this_host(), sys.executable, bundled[0], at.clock)
+    found = pip_of(at, sys.executable, bundled()[0])
     assert found is not None
     assert found.name.startswith("pip ")

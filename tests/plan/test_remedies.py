@@ -19,7 +19,7 @@ from remedy_fixtures import (
     words_of,
 )
 
-from cudadoctor import installers as dialects
+from cudadoctor.installers import registry
 from cudadoctor.model.findings import Remedy, Risk
 from cudadoctor.model.machine import Machine
 from cudadoctor.plan import remedies
@@ -52,7 +52,7 @@ def check_that_it_never_says_what_must_not_be_said(
 ) -> None:
     text = words_of(remedy)
     if remedy.packages is not None:
-        written = dialects.write(m, KB, remedy.packages)
+        written = registry.write(m, KB, remedy.packages)
         text += "\n" + "\n".join(" ".join(argv) for argv in written.commands)
     for pattern, why in NEVER:
         assert not re.search(pattern, text), f"{function}: {why}: {text}"

@@ -15,7 +15,7 @@ import pytest
 from matrix_fixtures import KB, PLATFORMS, Advice, advice
 from remedy_fixtures import MACHINES, NEVER, words_of
 
-from cudadoctor import installers as dialects
+from cudadoctor.installers import registry
 from cudadoctor.locale.language import language
 from cudadoctor.model.catalogue import CATALOGUE
 
@@ -57,7 +57,7 @@ def lines(one: Advice) -> list[str]:
     """All commands of a remedy, also those that install packages into the environment."""
     found = [" ".join(argv) for argv in one.remedy.commands]
     if one.remedy.packages is not None:
-        written = dialects.write(one.machine, KB, one.remedy.packages)
+        written = registry.write(one.machine, KB, one.remedy.packages)
         found += [" ".join(argv) for argv in written.commands]
     return found
 

@@ -16,8 +16,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from cudadoctor import knowledge
-from cudadoctor.installers.files import NAMES, recipes
-from cudadoctor.installers.files.recipes import Recipe
+from cudadoctor.installers import recipes
+from cudadoctor.installers.recipes import Recipe
+from cudadoctor.installers.registry import TOOLS
 from cudadoctor.knowledge import TorchBuild
 
 if sys.version_info >= (3, 11):
@@ -71,7 +72,7 @@ def test_the_generator_writes_and_removes_what_differs(tmp_path: Path) -> None:
 
 
 def test_every_variant_has_every_kind_of_file() -> None:
-    wanted = {f"{variant}/{name}" for variant in VARIANTS for name in NAMES.values()}
+    wanted = {f"{variant}/{name}" for variant in VARIANTS for name in (tool.file for tool in TOOLS)}
     assert wanted | {"README.md"} == TEXTS.keys()
     assert {"cpu", "cu118", "cu126", "cu128", "cu129", "cu130"} <= set(VARIANTS)
 
@@ -127,7 +128,7 @@ def test_a_requirements_file_names_the_build_of_each_platform(variant: str) -> N
 def test_a_torch_that_cannot_use_numpy_2_keeps_to_numpy_1() -> None:
     for variant in VARIANTS:
         old = of(variant).stack.lead.torch < Version("2.3")
-        for name in NAMES.values():
+        for name in (tool.file for tool in TOOLS):
             told = re.search(r"numpy\W*<2", read(variant, name)) is not None
             assert told == old, (variant, name)
 
@@ -177,8 +178,8 @@ def test_conda_forge_is_asked_only_for_what_it_is_known_to_have(variant: str) ->
         assert not [one for one in wanted if one.startswith("pytorch")]
         assert "pytorch-gpu" not in table["dependencies"]
         return
-    assert f"pytorch-gpu={of(variant).stack.torch}.*" in wanted
-    assert table["dependencies"]["pytorch-gpu"] == f"{of(variant).stack.torch}.*"
+    assert f"pytorch-gpu={of(variant).stack.lead.torch}.*" in wanted
+    assert table["dependencies"]["pytorch-gpu"] == f"{of(variant).stack.lead.torch}.*"
     constraint = SpecifierSet(table["dependencies"]["cuda-version"])
     for build in builds:
         made = KB.conda_cuda("conda-forge", build.torch, build.platform) or ()
@@ -196,7 +197,7 @@ def test_pixi_takes_the_same_release_for_every_platform(variant: str) -> None:
     per_platform = [one["pypi-dependencies"] for one in table.get("target", {}).values()]
     for pins in per_platform or [table["pypi-dependencies"]]:
         pin = pins["torch"] if isinstance(pins["torch"], str) else pins["torch"]["version"]
-        assert pin == f"=={of(variant).stack.torch}"
+        assert pin == f"=={of(variant).stack.lead.torch}"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

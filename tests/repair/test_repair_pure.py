@@ -12,7 +12,8 @@ import pytest
 from scenario_reader import healthy_machine, machine_like
 
 from cudadoctor import knowledge
-from cudadoctor.installers.resolver import File, Verdict
+from cudadoctor.installers.question import File
+from cudadoctor.installers.verify import Verdict
 from cudadoctor.model.findings import Edit, PackageChange, Plan, Risk, Step
 from cudadoctor.model.machine import Machine
 from cudadoctor.pipeline import Judged

@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 from remedy_fixtures import KB, machine
 
-from cudadoctor import installers as dialects
+from cudadoctor.installers import registry
 from cudadoctor.model.findings import PackageChange, Remedy
 from cudadoctor.model.machine import Machine
 from cudadoctor.plan import remedies
@@ -138,7 +138,7 @@ def test_pygs_parts_come_from_their_own_page_where_a_wheel_was_seen() -> None:
 def test_the_page_of_wheels_stands_in_the_command(tool: Any) -> None:
     m = holding("torch-scatter 2.1.2+pt28cu128")
     change = change_of(moved(m, "2.12.1", "cu130"))
-    last = dialects.write(m, KB, change, tool).commands[-1]
+    last = registry.write(m, KB, change, tool).commands[-1]
     assert last[last.index("--find-links") + 1] == change.find_links
     assert "torch-scatter==2.1.2+pt212cu130" in last
 
@@ -171,7 +171,7 @@ def test_torchvision_is_left_out_where_it_refuses_this_very_python() -> None:
 
 def test_the_old_ones_go_before_the_new_come() -> None:
     m = holding("xformers 0.0.32.post2", "flash-attn 2.8.3")
-    commands = dialects.write(m, KB, change_of(moved(m, "2.9.1", "cu128"))).commands
+    commands = registry.write(m, KB, change_of(moved(m, "2.9.1", "cu128"))).commands
     assert "uninstall" in commands[0]
     assert {"xformers", "flash-attn"} <= {*commands[0]}
 

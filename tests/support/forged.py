@@ -23,7 +23,8 @@ from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 
 from cudadoctor import knowledge
 from cudadoctor import pipeline as checkup
-from cudadoctor.installers import files
+from cudadoctor.installers import registry
+from cudadoctor.installers.tool import Kind
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Dialect, Wishes
 from cudadoctor.model.machine import Machine
@@ -214,7 +215,7 @@ def documents(number: int, seed: int, wrong: float = 0.15) -> Iterator[dict[str,
 
 DIALECTS: tuple[Dialect | None, ...] = (None, "pip", "uv", "conda", "pixi", "docker")
 SHELLS: tuple[ShellName, ...] = ("bash", "fish", "powershell")
-KINDS: tuple[files.Kind, ...] = tuple(files.NAMES)
+KINDS: tuple[Kind, ...] = tuple(registry.BY_KIND)
 HOSTS = {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io"}
 PROGRAMS = {
     *("$PYTHON", "python", "python3", "pip", "uv", "conda", "mamba", "micromamba", "pixi"),
@@ -387,9 +388,9 @@ def _words(line: str, shell: ShellName) -> list[str]:
     return words[1:] if words[:1] == ["env"] else words
 
 
-def _file(machine: Foreign | Machine, kind: files.Kind) -> Iterator[tuple[str, str, list[str]]]:
+def _file(machine: Foreign | Machine, kind: Kind) -> Iterator[tuple[str, str, list[str]]]:
     kb, inert = knowledge.load(), acting(machine)
     build = best_build(inert, kb).build
-    if build is not None and files.why_not(kind, inert, kb, build) is None:
-        text = files.project_file(kind, inert, kb, build, python=python_of(inert))
+    if build is not None and registry.why_not(kind, inert, kb, build) is None:
+        text = registry.project_file(kind, inert, kb, build, python=python_of(inert))
         yield from (("file", line, []) for line in text.split("\n") if not line.startswith("#"))

@@ -26,7 +26,7 @@ from cudadoctor.cli import usage as wrong_use
 from cudadoctor.host import replay
 from cudadoctor.host.children import Ran
 from cudadoctor.installers import index as dialect_index
-from cudadoctor.installers import pip as dialect_pip
+from cudadoctor.installers import requirement as dialect_requirement
 from cudadoctor.locale import language
 from cudadoctor.model import factfile, requirements, versions
 from cudadoctor.model.machine import Gpu, Identity, Machine
@@ -287,7 +287,7 @@ def _texts() -> Iterator[tuple[str, Parser]]:
         ("probes.torch_order.parse_order", lambda text: torch_order.parse_order(text, "13.0")),
         ("plain_words.options_of", _argv),
         ("dialects.index.host_of", dialect_index.host_of),
-        ("dialects.pip.name_of", dialect_pip.name_of),
+        ("dialects.pip.name_of", dialect_requirement.name_of),
         ("rules.visible.read_visible", lambda text: read_visible(text, ("GPU-1", "GPU-2"))),
         ("wrong_use.device_is_sound", wrong_use.device_is_sound),
     )

@@ -18,7 +18,7 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
     """What `fix`, `setup`, `--verify`, `--torch` and the bench read: one of them each."""
     from cudadoctor.bench import kept
     from cudadoctor.bench.script import samples
-    from cudadoctor.installers.resolver import conda_reading, pip, reading, verdict
+    from cudadoctor.installers import pip, question, verify
     from cudadoctor.repair import applied, aside, records, running
     from cudadoctor.repair.setup import pythons
     from cudadoctor.solver import constraint
@@ -33,10 +33,9 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
         ("repair.applied.parse_stat", applied.parse_stat),
         ("repair.aside.parse_record", lambda text: tuple(aside.parse_record(text))),
         ("repair.running.parse_maps", running.parse_maps),
-        ("resolver.conda_reading.read", lambda text: conda_reading.read(text, text)),
-        ("resolver.pip.version_in", pip.version_in),
-        ("resolver.reading.named_host", reading.named_host),
-        ("resolver.verdict.shortened", verdict.shortened),
+        ("installers.pip.version_in", pip.version_in),
+        ("installers.question.named_host", question.named_host),
+        ("installers.verify.shortened", verify.shortened),
         ("setup.pythons.launched", pythons.launched),
         ("constraint.wish_of", constraint.wish_of),
     )

@@ -422,7 +422,7 @@ def _on_the_cpu(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
 
 def _from_conda_forge(way: WayOut, m: Machine, kb: Knowledge) -> Remedy:
     """An environment of its own, with the build of another publisher."""
-    from cudadoctor.installers.address import manager
+    from cudadoctor.installers.tool import manager
 
     torch = kb.newest_on_conda("conda-forge")
     conda = manager(m, "mamba", "micromamba", "conda")

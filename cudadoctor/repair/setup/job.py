@@ -59,7 +59,7 @@ def _asked(
     """What the resolver says: an answer, its words, and the sizes of the files in bytes."""
     from cudadoctor.cli.progress import shown_on_stderr
     from cudadoctor.host import local
-    from cudadoctor.installers.resolver import verify
+    from cudadoctor.installers.verify import verify
 
     try:
         with shown_on_stderr() as progress:

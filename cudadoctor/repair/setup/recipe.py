@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from cudadoctor.installers import conda, pip
-from cudadoctor.installers.address import parent, within
+from cudadoctor.installers.tool import parent, within
 from cudadoctor.plan.remedies.torch import remedy_for
 
 if TYPE_CHECKING:
-    from cudadoctor.installers.written import Command
+    from cudadoctor.installers.tool import Command
     from cudadoctor.knowledge import Knowledge, TorchBuild
     from cudadoctor.model.findings import PackageChange
     from cudadoctor.repair.setup.choosing import Chosen, Tools
@@ -114,6 +114,6 @@ def _pixi(one: _Wanted) -> Recipe:
 
 
 def _file(kind: Literal["pyproject", "pixi"], one: _Wanted) -> str:
-    from cudadoctor.installers.files import project_file
+    from cudadoctor.installers.registry import project_file
 
     return project_file(kind, one.chosen.machine, one.kb, one.build, python=one.chosen.python)

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from cudadoctor.installers.address import parent
+from cudadoctor.installers.tool import parent
 from cudadoctor.locale.language import Language
 from cudadoctor.model.trust import typed
 from cudadoctor.render import inert, not_taken, pasted, summary
@@ -14,7 +14,7 @@ from cudadoctor.render.shells import shell_of
 from cudadoctor.render.terminal import Line
 
 if TYPE_CHECKING:
-    from cudadoctor.installers.written import Command
+    from cudadoctor.installers.tool import Command
     from cudadoctor.model.findings import Refusal
     from cudadoctor.model.machine import Machine
     from cudadoctor.repair.setup.choosing import Chosen, NoWay

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cudadoctor.model.findings import Confidence, Severity
 from cudadoctor.model.rule import need
+from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, off_search_path, reinstall_torch, unset_variables
-from cudadoctor.rules.evidence.pins import version_of
 from cudadoctor.rules.evidence.signs import cuda_works
 
 if TYPE_CHECKING:

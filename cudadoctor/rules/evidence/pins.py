@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import Version
 
-from cudadoctor.model.requirements import Asked, admits, cut, marker_holds
+from cudadoctor.model.requirements import Asked, admits, cut, marker_holds, marker_variables
 from cudadoctor.model.rule import need
+from cudadoctor.model.versions import version_of
 from cudadoctor.solver.builds import platform_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,10 @@ class Pin(NamedTuple):
 
 def torch_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     """What torch requires here, through the meta-package of CUDA libraries too."""
-    environment = _environment(m)
+    need(m.python.version, "python.version")
+    need(m.platform.system, "platform.system")
+    need(m.platform.machine, "platform.machine")
+    environment = marker_variables(m)
     need(m.packages, "packages")
     found: dict[str, Pin] = {}
     for asked in _asked(_required(m, kb), ("",)):
@@ -74,14 +78,6 @@ def specifier_on(line: str, name: str) -> str | None:
     if asked is None or asked.name != name or "extra" in asked.marker:
         return None
     return asked.specifier
-
-
-def version_of(text: str | None) -> Version | None:
-    """The version that a text is; None where it is none."""
-    try:
-        return Version(text) if text else None
-    except ValueError:
-        return None
 
 
 def _asked(lines: tuple[str, ...], extras: tuple[str, ...]) -> Iterator[Asked]:
@@ -119,26 +115,3 @@ def _pin(m: Machine, asked: Asked) -> Pin:
     version = version_of(present.version) if present else None
     met = present is not None and (version is None or admits(asked.specifier, version))
     return Pin(asked.name, asked.specifier, version, met)
-
-
-def _environment(m: Machine) -> dict[str, str]:
-    """The marker variables of the examined interpreter, of which nothing is taken from ours."""
-    version = need(m.python.version, "python.version")
-    system = need(m.platform.system, "platform.system")
-    machine = need(m.platform.machine, "platform.machine")
-    if system == "Windows":
-        machine = {"x86_64": "AMD64", "aarch64": "ARM64"}.get(machine, machine)
-    name = m.python.implementation or "CPython"
-    return {
-        "implementation_name": name.lower(),
-        "implementation_version": str(version),
-        "os_name": "nt" if system == "Windows" else "posix",
-        "platform_machine": machine,
-        "platform_python_implementation": name,
-        "platform_release": m.platform.kernel or "",
-        "platform_system": system,
-        "platform_version": "",
-        "python_full_version": str(version),
-        "python_version": f"{version.major}.{version.minor}",
-        "sys_platform": {"Windows": "win32", "Darwin": "darwin"}.get(system, "linux"),
-    }

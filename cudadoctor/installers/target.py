@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from packaging.tags import mac_platforms
 from packaging.version import Version
+
+from cudadoctor.model.requirements import marker_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +34,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     python: Version
-    free_threaded: bool
     abi: str
     tags: tuple[str, ...]
     uv: str | None
     markers: dict[str, str]
     executable: str | None = None
+
+    @property
+    def free_threaded(self) -> bool:
+        return self.abi.endswith("t")
 
     @property
     def macos(self) -> str | None:
@@ -64,11 +70,10 @@ def target_of(m: Machine, *, here: bool) -> Target | str:
     path = m.python.executable if here and not m.redacted else None
     return Target(
         python=python,
-        free_threaded=threaded,
         abi=f"cp{python.major}{python.minor}{'t' if threaded else ''}",
         tags=tags,
         uv=_uv_platform(m),
-        markers=_markers(m, python),
+        markers=marker_variables(m),
         executable=path if path and not path.startswith(("~", "<", "$")) else None,
     )
 
@@ -86,8 +91,6 @@ def _tags(m: Machine) -> Iterator[str]:
     if m.platform.system == "Windows":
         yield {"x86_64": "win_amd64", "i686": "win32"}.get(arch, "win_arm64")
     elif m.platform.system == "Darwin":
-        from packaging.tags import mac_platforms
-
         yield from mac_platforms(_macos(m), "arm64" if arch in ("arm64", "aarch64") else arch)
     elif m.platform.system == "Linux":
         yield from _linux_tags(m, arch)
@@ -130,26 +133,3 @@ def _uv_platform(m: Machine) -> str | None:
         return f"{arch}-unknown-linux-musl"
     fitting = [minor for minor in _UV_GLIBC if minor <= _glibc(m)]
     return f"{arch}-manylinux_2_{fitting[-1]}" if fitting else None
-
-
-def _markers(m: Machine, python: Version) -> dict[str, str]:
-    """The variables of environment markers (PEP 508) on that machine."""
-    system = m.platform.system or "Linux"
-    arch = _arch(m) or ""
-    if system == "Windows":
-        arch = {"x86_64": "AMD64", "i686": "x86"}.get(arch, "ARM64")
-    elif system == "Darwin" and arch == "aarch64":
-        arch = "arm64"
-    return {
-        "implementation_name": "cpython",
-        "implementation_version": str(python),
-        "os_name": "nt" if system == "Windows" else "posix",
-        "platform_machine": arch,
-        "platform_python_implementation": "CPython",
-        "platform_release": m.platform.kernel or "",
-        "platform_system": system,
-        "platform_version": "",
-        "python_full_version": str(python),
-        "python_version": f"{python.major}.{python.minor}",
-        "sys_platform": {"Windows": "win32", "Darwin": "darwin"}.get(system, "linux"),
-    }

@@ -1,0 +1,211 @@
+"""What a resolver is asked about a package change, and what it answers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from cudadoctor.installers.index import host_of, pinned, source_for
+from cudadoctor.installers.requirement import name_of, sound, split_compiled
+
+if TYPE_CHECKING:
+    from cudadoctor.model.findings import PackageChange
+    from cudadoctor.model.machine import Index, Machine
+
+_PLAIN = (
+    r"[A-Za-z0-9][\w.-]*(?:\[[\w.,-]*\])?"
+    r"(?:(?:[=<>!~]=|===|[<>])[\w.*+!]+(?:,(?:[=<>!~]=|===|[<>])[\w.*+!]+)*,?)?(?:;[^@/\\]*)?"
+)
+_FILES = (".whl", ".zip", ".gz", ".tgz", ".bz2", ".xz", ".tar")
+_ARCHIVES = (".tar.gz", ".zip", ".tar.bz2", ".tar.xz", ".tgz")
+
+UNREACHED = (
+    r"(?i)failed to establish a new connection|name or service not known|name resolution"
+    r"|connection (?:refused|timed out|reset|aborted|broken)|connection to \S+ timed out"
+    r"|max retries exceeded|network is unreachable|timed out|readtimeouterror|incompleteread"
+    r"|dns error|nodename nor servname|proxyerror|sslerror|tunnel error|invalid peer certificate"
+    r"|request failed after|failed to fetch|error sending request|returned an? 4\d\d"
+    r"|http error \d{3}|httperror: \d{3}|http status (?:client|server) error"
+    r"|network (?:was|connectivity is) disabled|could not install packages due to an oserror"
+)
+"""How pip, uv and conda say that a package index gave no answer."""
+SWITCHED_OFF = "package indexes are switched off (no-index)"
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that the resolver chose. url: without credentials. size_bytes: None not known."""
+
+    url: str
+    name: str
+    version: str
+    sha256: str | None = None
+    size_bytes: int | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run of a resolver comes to.
+
+    refused: the index answered, and there is no solution; text: the resolver's reason.
+    unreached: an index gave no answer; host: which, how: what it did instead, text: what keeps
+    every index from answering. source: text comes as source only.
+    unfit: this resolver cannot be asked so (too old, broken); text: why.
+    """
+
+    kind: Literal["resolved", "refused", "unreached", "source", "unfit"]
+    files: tuple[File, ...] = ()
+    text: str = ""
+    host: str = ""
+    how: str = ""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be had together.
+
+    first: the requirements of the plan's own install, from index (None: the default of the user's
+    configuration) and the extra ones. then: what follows from the default index, with all that the
+    first came to. left_out: comes as source, is not asked for. odd: names no release of an index
+    but a file, a folder or an address, whose setup.py a resolver would run. settings: of the user,
+    handed to a tool that would not read them itself.
+    """
+
+    first: tuple[str, ...]
+    index: str | None = None
+    extra: tuple[str, ...] = ()
+    then: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
+    settings: Index | None = None
+    like_pip: bool = True
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that are asked, the one of torch's own builds first."""
+        usual = (self.settings and self.settings.url) or "https://pypi.org/simple"
+        return tuple(dict.fromkeys(map(host_of, (*self.extra, self.index or usual))))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether several indexes are searched as one, as pip does and uv by default does not."""
+        return self.like_pip and bool(self.extra or (self.settings and self.settings.extra))
+
+
+def question_of(m: Machine, change: PackageChange, planned: str) -> Question:
+    """planned: the tool of the plan's commands, pip or uv."""
+    source = source_for(m, change, planned)
+    first, compiled = split_compiled(pinned(sound(change.install), source))
+    then, more = split_compiled(sound(change.then))
+    index, extra = source.index, source.extra
+    if planned == "uv" and index and not source.is_mirror:
+        index, extra = None, index  # uv's commands name it as the first of several
+    if not index and not extra:  # all from one place: one question
+        first, then = (*first, *then), ()
+    return Question(
+        first=first,
+        index=index,
+        extra=(extra,) if extra else (),
+        then=then,
+        odd=tuple(one for one in (*change.install, *change.then) if not is_plain(one)),
+        left_out=tuple(dict.fromkeys(map(name_of, (*compiled, *more)))),
+        settings=None if m.redacted else m.python.index,
+        like_pip=planned != "uv",
+    )
+
+
+def is_plain(requirement: str) -> bool:
+    """Whether a requirement can be found on an index only."""
+    return bool(re.fullmatch(_PLAIN, requirement)) and not requirement.lower().endswith(_FILES)
+
+
+def follow_up(question: Question, files: tuple[File, ...]) -> Question | None:
+    """The second question, once the first is answered; None if nothing follows.
+
+    What was found stays pinned with its local version, and its own index stays within reach.
+    """
+    if not question.then:
+        return None
+    versions = {file.name: file.version for file in files}
+    names = map(name_of, question.first)
+    kept = tuple(f"{name}=={versions[name]}" for name in names if versions.get(name))
+    indexes = (question.index, *question.extra) if question.first else ()
+    return msgspec.structs.replace(
+        question,
+        first=(*kept, *question.then),
+        then=(),
+        index=None,
+        extra=tuple(index for index in indexes if index),
+    )
+
+
+_NAMES = {
+    "uv": ("UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"),
+    "pip": ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"),
+}
+_UV_INDEXES = (*_NAMES["uv"], "UV_DEFAULT_INDEX", "UV_INDEX", "UV_NO_INDEX", "UV_TORCH_BACKEND")
+
+
+def handed_over(tool: str, question: Question, *, here: bool) -> Index | None:
+    """The user's settings that this resolver does not find on its own.
+
+    It does so on this machine, in the files that it reads.
+    """
+    settings = question.settings
+    for_uv = settings is not None and "uv" in (settings.origin or "").lower()
+    return None if here and for_uv == (tool == "uv") else settings
+
+
+def environment(tool: str, question: Question, *, here: bool) -> dict[str, str | None]:
+    """Variables of the resolver's process; None: unset. A password is nobody's argument.
+
+    Another tool's settings of the user are handed over, and its own that the plan's commands would
+    not read are kept from it.
+    """
+    changed: dict[str, str | None] = {}
+    if tool == "uv" and question.like_pip:
+        changed |= dict.fromkeys(_UV_INDEXES)
+    if settings := handed_over(tool, question, here=here):
+        mark = "," if tool == "uv" else " "
+        lists = ((settings.url or "",), settings.extra, settings.find_links)
+        for name, urls, between in zip(_NAMES[tool], lists, ("", " ", mark), strict=True):
+            # Folders of another machine lead nowhere.
+            reached = (url for url in urls if here or url.startswith(("https://", "http://")))
+            if value := between.join(reached):
+                changed[name] = value
+    return changed
+
+
+def without_index(tool: str, question: Question, *, here: bool) -> bool:
+    """Whether the resolver must be told that indexes are switched off."""
+    settings = handed_over(tool, question, here=here)
+    return settings is not None and settings.no_index
+
+
+def named_host(text: str) -> str:
+    """The host that an error is about."""
+    if named := re.search(r"host='([^']+)'", text):
+        return named[1]
+    return next(filter(None, map(host_in, re.findall(r"https?://[^\s)\"'`,]+", text))), "")
+
+
+def host_in(url: str) -> str:
+    """The host of a URL, without credentials or port; "" if it has none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def bare_url(url: str) -> str:
+    """The URL without credentials and without its fragment."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+
+
+def is_source(url: str) -> bool:
+    """Whether a file is an archive of source, which had to be built."""
+    return url.partition("#")[0].partition("?")[0].endswith(_ARCHIVES)

@@ -1,0 +1,75 @@
+"""All install tools, and the one that a change is written for.
+
+A further tool is a module with a `TOOL` of its own, and a row here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cudadoctor.installers import conda, docker, environment, pip, pixi, projects, uv
+from cudadoctor.installers.stack import comments, stack_for
+from cudadoctor.installers.tool import Hashes, Kind, Tool, Written, joined
+
+if TYPE_CHECKING:
+    from cudadoctor.knowledge import Knowledge, TorchBuild
+    from cudadoctor.model.findings import Dialect, PackageChange
+    from cudadoctor.model.machine import Machine
+
+TOOLS: tuple[Tool, ...] = (pixi.TOOL, conda.TOOL, uv.TOOL, pip.TOOL, docker.TOOL)
+"""The first one that fits the examined environment is taken."""
+BY_NAME = {tool.name: tool for tool in TOOLS}
+BY_KIND = {tool.kind: tool for tool in (pip.TOOL, conda.TOOL, uv.TOOL, pixi.TOOL, docker.TOOL)}
+"""What `fix --as` writes, in the order in which it is listed."""
+
+
+def tool_for(m: Machine, wish: Dialect | None = None) -> Tool:
+    """The wished tool, else the one that fits the examined environment."""
+    return BY_NAME[wish] if wish else next(tool for tool in TOOLS if tool.fits(m))
+
+
+def write(m: Machine, kb: Knowledge, change: PackageChange, wish: Dialect | None = None) -> Written:
+    """The change in the words of the wished tool, else of the one that fits."""
+    tool = tool_for(m, wish)
+    if tool.name not in ("pip", "uv"):
+        return tool.write(m, kb, change)
+    if environment.is_closed(m):
+        return environment.beside(m, change)
+    owner = projects.owner_of(m)
+    if owner and wish in (None, owner) and (found := projects.write(m, kb, change, owner)):
+        return found
+    # In the environment itself: a project that owns it will not keep the change.
+    made = tool.write(m, kb, change)
+    return msgspec.structs.replace(made, note=joined(made.note, projects.in_vain(m)))
+
+
+def project_file(
+    kind: Kind,
+    m: Machine,
+    kb: Knowledge,
+    build: TorchBuild,
+    *,
+    python: str | None,
+    hashes: Hashes | None = None,
+) -> str:
+    """The whole file that gives this machine that build.
+
+    python: "3.11", the one to fix; None leaves it to what the build is made for. hashes: (name,
+    version) -> SHA-256 digests of every file that was resolved; with them a requirements file pins
+    all of it.
+    """
+    return BY_KIND[kind].text(stack_for(kind, m, kb, build, python=python), kb, hashes)
+
+
+def why_not(kind: Kind, m: Machine, kb: Knowledge, build: TorchBuild) -> str | None:
+    """Why there can be no file of that kind for that build, None if there can."""
+    if BY_KIND[kind] is not docker.TOOL:
+        return None
+    return docker.why_not(stack_for(kind, m, kb, build, python=None).lead, kb)
+
+
+def refusal(reasons: tuple[str, ...]) -> str:
+    """Why there is no file, as comments of every kind of file."""
+    return "\n".join(comments(*reasons)) + "\n"

@@ -1,0 +1,460 @@
+"""`--verify`: asks a real resolver whether the plan's packages can be had together.
+
+Nothing is installed and nothing is built: only wheels count, so no stranger's setup.py is run.
+"""
+
+# Paths are texts for children here.
+# ruff: noqa: PTH100, PTH118, PTH120
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from cudadoctor.host import local
+from cudadoctor.host.children import start_thread
+from cudadoctor.installers import docker, pip, registry, uv
+from cudadoctor.installers.question import (
+    Answer,
+    File,
+    Question,
+    environment,
+    follow_up,
+    question_of,
+)
+from cudadoctor.installers.stack import stack_for
+from cudadoctor.installers.target import Target, target_of
+from cudadoctor.installers.tool import manager
+from cudadoctor.plan.remedies.torch import emptied, remedy_for
+from cudadoctor.render import inert
+from cudadoctor.render.script import is_runnable
+from cudadoctor.solver.builds import python_of
+
+if TYPE_CHECKING:
+    from cudadoctor.host.local import LocalHost
+    from cudadoctor.installers.tool import Hashes, Kind
+    from cudadoctor.knowledge import Knowledge, TorchBuild
+    from cudadoctor.model.findings import Dialect, PackageChange, Plan, Step
+    from cudadoctor.model.machine import Machine
+
+LIMIT_S = 60.0
+_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside", "pip_dry.py")
+_VERSION_S = 10.0
+_LOG_BYTES = 4 << 20
+_RETRIES = "1"
+"""What is tried again once is not tried for half of the limit."""
+_FIRST = ("torch", "torchvision", "torchaudio")
+_LONGEST = 300
+_HEADS_AT_ONCE = 8
+_HEADS_S = 8.0
+_HEAD_S = 4.0
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a package change can be had for an interpreter.
+
+    resolves: None if that could not be learnt. found: name and version of all that it comes to
+    in an empty environment. tool: the resolver with its version, "" if none was asked.
+    why: the sentence that is shown. unreached: the host that gave no answer, "" if all did.
+    """
+
+    resolves: bool | None
+    found: tuple[tuple[str, str], ...] = ()
+    files: tuple[File, ...] = ()
+    tool: str = ""
+    why: str = ""
+    unreached: str = ""
+
+
+class Clock:
+    """The time that is left of a limit, in seconds."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._end = time.monotonic() + limit_s
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+
+class Setting(NamedTuple):
+    """In what the question is asked. here: the examined interpreter is on this machine."""
+
+    door: LocalHost
+    machine: Machine
+    clock: Clock
+    here: bool
+
+
+class Resolver(NamedTuple):
+    """A resolver that is there. program: uv's path, or the interpreter that runs pip.
+
+    name: with its version. place: the wheel that holds pip, "" if the interpreter has one.
+    """
+
+    kind: str
+    program: str
+    name: str
+    place: str = ""
+
+
+# --- a change, a file, a plan ------------------------------------------------------------------
+
+
+def verify(
+    change: PackageChange,
+    m: Machine,
+    kb: Knowledge,
+    *,
+    limit_s: float = LIMIT_S,
+    here: bool,
+    wish: Dialect | None = None,
+    sized: bool = True,
+) -> Verdict:
+    """Whether the packages of a change can be had together for the machine's interpreter.
+
+    here: the examined interpreter is on this machine and may be asked; else its tags are used.
+    wish: the manager that the plan is written for. sized: ask for the size of each file too.
+    Takes at most limit_s seconds. Never raises for an index or a resolver that fails.
+    """
+    if limit_s <= 0:
+        return unverified("no time is left to ask")
+    tool = registry.tool_for(m, wish)
+    if not tool.write(m, kb, change).wheels:
+        return unverified(f"plans for {tool.name} are not checked by a resolver")
+    at = Setting(local.this_host(), m, Clock(limit_s), here)
+    if tool is docker.TOOL:
+        at = at._replace(machine=docker.inside(m, kb, change), here=False)
+    found = by_wheels(at, question_of(at.machine, change, tool.name))
+    if not sized or not found.files:
+        return found
+    return msgspec.structs.replace(found, files=with_sizes(found.files, at.clock.left_s))
+
+
+def verify_file(
+    kind: Kind, m: Machine, kb: Knowledge, build: TorchBuild, *, limit_s: float, here: bool
+) -> Verdict:
+    """Whether the packages of a project's file can be had for a new environment of this machine."""
+    fresh, tool = emptied(m), registry.BY_KIND[kind]
+    change = remedy_for(build, fresh, kb).packages
+    if change is None:
+        return unverified("nothing is installed")
+    here = here and tool in (pip.TOOL, uv.TOOL)  # the others make an environment of their own
+    return verify(change, fresh, kb, limit_s=limit_s, here=here, wish=tool.name, sized=False)
+
+
+def digests(
+    m: Machine, kb: Knowledge, build: TorchBuild, *, limit_s: float, here: bool
+) -> tuple[Verdict, Hashes]:
+    """The digests of every file that a requirements file of that build comes to.
+
+    Searched as the file is: torch's own index beside the default one. Files without a digest make
+    the verdict None: pip takes digests for all packages or for none.
+    """
+    stack = stack_for("requirements", m, kb, build, python=python_of(m))
+    torch, *companions = stack.pins
+    question = Question(
+        first=(f"{torch}+{build.variant}" if stack.index else torch, *companions),
+        extra=(stack.index,) if stack.index else (),
+        settings=None if m.redacted else m.python.index,
+    )
+    found = by_wheels(Setting(local.this_host(), m, Clock(limit_s), here), question)
+    if found.resolves and (bare := [file.name for file in found.files if not file.sha256]):
+        reason = f"the index names no digest for {', '.join(bare)}"
+        return unverified(reason, found.tool, unreached="index"), {}
+    return found, {(file.name, file.version): (file.sha256 or "",) for file in found.files}
+
+
+def verified(plan: Plan, ask: Callable[[PackageChange], Verdict]) -> Plan:
+    """Every step of packages with its verdict. ask: the resolver; each change is asked of once.
+
+    An index that did not answer is not asked again.
+    """
+    known: dict[PackageChange, Verdict] = {}
+    silent: dict[str | None, Verdict] = {}
+
+    def judged(step: Step) -> Step:
+        change = step.packages
+        if change is None or not (change.install or change.then):
+            return step
+        verdict = known.get(change) or silent.get(change.index) or ask(change)
+        known[change] = verdict
+        if verdict.unreached:
+            silent[change.index] = verdict
+        return msgspec.structs.replace(step, verified=verdict.resolves, resolution=verdict.why)
+
+    return msgspec.structs.replace(plan, steps=tuple(map(judged, plan.steps)))
+
+
+def holds(plan: Plan) -> bool:
+    """Whether each group whose packages cannot be had has another way that may be taken."""
+    failed = {step.group for step in plan.steps if step.verified is False}
+    return failed <= {step.group for step in plan.steps if is_runnable(step)}
+
+
+# --- one question ------------------------------------------------------------------------------
+
+
+def by_wheels(at: Setting, question: Question) -> Verdict:
+    """The verdict of uv if it is there, else of a pip that can report.
+
+    Another tool may know better than one that is unfit. After uv, pip is asked too: it may have
+    certificates and proxies in its own settings, and of several indexes searched as one, uv does
+    not tell that one of them refused it; before 0.9, it never did.
+    """
+    if question.odd:
+        return unverified(f"{question.odd[0]} names no release of a package index")
+    if not question.first and not question.then:
+        left = question.left_out
+        return unverified(_as_source(left) if left else "nothing is installed")
+    target = target_of(at.machine, here=at.here)
+    if isinstance(target, str):
+        return unverified(target)
+    last = unverified("neither uv nor a pip of 22.2 or newer is there to ask")
+    several = question.mixed or bool(question.then and question.index)
+    for resolver in resolvers(at):
+        answer = answered(at, resolver, target, question)
+        # What uv refuses for a plan of uv's own, pip cannot allow.
+        refused = last.resolves is False and not question.like_pip
+        less = bool(last.tool) if answer.kind == "unfit" else answer.kind == "resolved" and refused
+        last = last if less else verdict_of(answer, resolver, question)
+        if answer.kind == "refused":
+            further = several or "not found in the package registry" in answer.text
+        else:
+            further = answer.kind == "unreached" and question.like_pip
+        further = answer.kind == "unfit" or (resolver.kind == "uv" and further)
+        if at.clock.left_s <= 0 or not further:
+            break
+    return last
+
+
+def answered(at: Setting, resolver: Resolver, target: Target, question: Question) -> Answer:
+    """The answer to the whole question: what follows is asked once the first part is known."""
+    first = Answer(kind="resolved")
+    if question.first:
+        first = _ask(at, resolver, target, question)
+    more = follow_up(question, first.files) if first.kind == "resolved" else None
+    return _ask(at, resolver, target, more) if more else first
+
+
+def _ask(at: Setting, resolver: Resolver, target: Target, question: Question) -> Answer:
+    """One run of a resolver. Its caches and files stay in the scratch folder."""
+    if at.clock.left_s <= 0:
+        return _too_late(question, at.clock)
+    if resolver.kind == "pip":
+        return _ask_pip(at, resolver, target, question)
+    answer = _ask_uv(at, resolver, target, question)
+    if answer.kind == "unfit" and target.executable:
+        # The interpreter cannot be run, or is of a kind that uv does not take: by its tags.
+        return _ask_uv(at, resolver, msgspec.structs.replace(target, executable=None), question)
+    return answer
+
+
+def _ask_uv(at: Setting, resolver: Resolver, target: Target, question: Question) -> Answer:
+    argv = uv.argv(resolver.program, target, question, own=sys.executable, here=at.here)
+    if argv is None:
+        return Answer(kind="unfit", text=f"{resolver.name} has no words for this interpreter")
+    argv = (argv[0], *(uv.in_project(at.machine) if at.here else ()), *argv[1:])
+    env = _environment(at, resolver, question)
+    if target.macos and not target.executable:
+        env["MACOSX_DEPLOYMENT_TARGET"] = target.macos  # else uv takes an old macOS for granted
+    lines = "".join(f"{requirement}\n" for requirement in question.first)
+    ran = at.door.run(*argv, timeout_s=at.clock.left_s, env=env, stdin=lines)
+    if ran.timed_out:
+        return _too_late(question, at.clock)
+    if ran.why or ran.missing:
+        return Answer(kind="unfit", text=ran.why or f"{resolver.program} is gone")
+    return uv.read(ran.code, ran.stdout, ran.stderr)
+
+
+def _ask_pip(at: Setting, resolver: Resolver, target: Target, question: Question) -> Answer:
+    folder, mark = at.door.scratch or ".", os.urandom(4).hex()
+    report, log = (os.path.join(folder, f"pip-{mark}.{end}") for end in ("json", "log"))
+    words = pip.argv(target, question, report=report, log=log, here=at.here)
+    argv = _pip_started(resolver.program, resolver.place, words, target.markers)
+    env = _environment(at, resolver, question)
+    ran = at.door.run(*argv, timeout_s=at.clock.left_s, env=env)
+    if ran.timed_out:
+        return _too_late(question, at.clock)
+    if ran.why or ran.missing:
+        return Answer(kind="unfit", text=ran.why or f"{resolver.program} is gone")
+    # What ended it stands at the end.
+    start = max(0, at.door.stat(log).size - _LOG_BYTES)
+    noted = at.door.read(log, _LOG_BYTES, start).text
+    return pip.read(ran.code, at.door.read(report, _LOG_BYTES).text, ran.stderr, noted, target.abi)
+
+
+def _environment(at: Setting, resolver: Resolver, question: Question) -> dict[str, str]:
+    changed = {"UV_HTTP_RETRIES": _RETRIES, **at.door.env}
+    more = environment(resolver.kind, question, here=at.here)
+    more |= pip.VARIABLES if resolver.kind == "pip" else {}
+    if scratch := at.door.scratch:
+        # A child that is killed at its limit leaves nothing behind either.
+        # pip asks rustc for its version, and rustup's makes a folder in a home that has none.
+        more |= {"RUSTUP_HOME": os.path.join(scratch, "rustup")}
+        more |= {"TMPDIR": scratch, "UV_CACHE_DIR": os.path.join(scratch, "uv")}
+    changed |= {name: value for name, value in more.items() if value is not None}
+    return {name: value for name, value in changed.items() if more.get(name, value) is not None}
+
+
+def _too_late(question: Question, clock: Clock) -> Answer:
+    limit = f"{clock.limit_s:.0f}" if clock.limit_s >= 1 else f"{clock.limit_s:.2g}"
+    how = f"did not answer within {limit} s"
+    return Answer(kind="unreached", host=" or ".join(question.hosts), how=how)
+
+
+# --- which resolvers are there -----------------------------------------------------------------
+
+
+def resolvers(at: Setting) -> Iterator[Resolver]:
+    """The resolvers of this machine, the truest first; each is looked at when it is its turn."""
+    beside = os.path.join(os.path.dirname(sys.executable), "uv")
+    known = manager(at.machine, "uv") if at.here else None
+    for path in dict.fromkeys(filter(None, (known, at.door.which("uv"), beside))):
+        ran = at.door.run(path, "--version", timeout_s=min(_VERSION_S, at.clock.left_s))
+        words = ran.stdout.split()
+        if ran.ok and words[:1] == ["uv"] and len(words) > 1:
+            yield Resolver("uv", path, f"uv {words[1]}")
+            break
+    examined = at.machine.python.executable if at.here and not at.machine.redacted else None
+    pythons = [(sys.executable, ""), *((sys.executable, wheel) for wheel in bundled())]
+    pythons += [(examined, "")] if examined else []
+    if found := next(filter(None, (pip_of(at, *python) for python in pythons)), None):
+        yield found
+
+
+def bundled() -> list[str]:
+    """The pip that Python brings along for new environments."""
+    folder = os.path.join(os.path.dirname(os.__file__), "ensurepip", "_bundled")
+    return sorted(glob.glob(os.path.join(glob.escape(folder), "pip-*.whl")))[-1:]  # noqa: PTH207
+
+
+def pip_of(at: Setting, python: str, place: str) -> Resolver | None:
+    """The pip in that place that the interpreter runs, if it can report what it would install."""
+    argv = _pip_started(python, place, ("--version",))
+    limit_s = min(_VERSION_S, at.clock.left_s)
+    ran = at.door.run(*argv, timeout_s=limit_s, cwd=at.door.scratch)
+    version = pip.version_in(ran.stdout) if ran.ok else None
+    if version is None or version < pip.OLDEST:
+        return None
+    return Resolver("pip", python, f"pip {version}", place)
+
+
+def _pip_started(
+    python: str, place: str, words: tuple[str, ...], markers: dict[str, str] | None = None
+) -> tuple[str, ...]:
+    return (python, "-E", "-B", _SCRIPT, json.dumps(markers or {}), place, *words)
+
+
+# --- sentences ---------------------------------------------------------------------------------
+
+
+def verdict_of(answer: Answer, resolver: Resolver, question: Question) -> Verdict:
+    """The verdict of one resolver, with its sentence."""
+    name = resolver.name
+    if answer.kind == "resolved":
+        return resolved(answer.files, name, question.left_out)
+    if answer.kind == "refused":
+        why = f"does not resolve: {shortened(answer.text)} ({name})"
+        return Verdict(resolves=False, tool=name, why=why)
+    if answer.kind == "source":
+        return unverified(_as_source((answer.text,)), name)
+    if answer.kind == "unfit":
+        return unverified(f"{name} cannot be asked: {answer.text}", name)
+    host = answer.host or next(iter(question.hosts), "")
+    text = answer.text or f"the index {host} {answer.how or 'did not answer'}"
+    return unverified(text, name, unreached=host)
+
+
+def resolved(files: tuple[File, ...], tool: str, left_out: tuple[str, ...] = ()) -> Verdict:
+    """left_out: packages that come as source and were not asked for."""
+    versions = {file.name: file.version for file in files}
+    first = [name for name in _FIRST if name in versions]
+    found = tuple((name, versions[name]) for name in (*first, *sorted(versions.keys() - {*first})))
+    named = found[: len(first) or 3]
+    more = len(found) - len(named)
+    text = f"resolves: {', '.join(map(' '.join, named))}{f' and {more} more' if more else ''}"
+    text += f" ({tool})"
+    if left_out:
+        text += f"; not verified: {', '.join(left_out)}, which {_comes(left_out)} as source"
+    return Verdict(resolves=True, found=found, files=files, tool=tool, why=inert(text))
+
+
+def _comes(names: tuple[str, ...]) -> str:
+    return "come" if len(names) > 1 else "comes"
+
+
+def _as_source(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names)} {_comes(names)} as source, which is not built for it"
+
+
+def unverified(reason: str, tool: str = "", *, unreached: str = "") -> Verdict:
+    """Nothing is known of whether they can be had."""
+    why = f"could not be verified: {shortened(reason)}"
+    return Verdict(resolves=None, tool=tool, why=why, unreached=unreached)
+
+
+def shortened(text: str) -> str:
+    """A resolver's words on one line, inert, cut at a word."""
+    line = inert(re.sub(r"://[^/\s@]+@", "://", " ".join(text.split())))
+    if len(line) <= _LONGEST:
+        return line
+    return line[:_LONGEST].rsplit(" ", 1)[0] + " ..."
+
+
+# --- sizes -------------------------------------------------------------------------------------
+
+
+def with_sizes(files: tuple[File, ...], limit_s: float) -> tuple[File, ...]:
+    """The files with their sizes in bytes, as far as they come within the limit (8 s at most)."""
+    end = time.monotonic() + min(limit_s, _HEADS_S)
+    urls = [file.url for file in files if file.size_bytes is None]
+    wanted, found = urls[::-1], dict[str, int]()
+
+    def work() -> None:
+        while wanted and (left_s := end - time.monotonic()) > 0:
+            try:
+                url = wanted.pop()
+            except IndexError:  # another thread was quicker
+                return
+            size = _size_of(url, min(_HEAD_S, max(0.1, left_s)))
+            if size is not None:
+                found[url] = size
+
+    threads = [start_thread(work) for _ in urls[:_HEADS_AT_ONCE]]
+    for thread in threads:
+        if thread is not None:
+            # Left behind if it hangs: a daemon, whose answer nobody waits for.
+            thread.join(max(0.0, end - time.monotonic()))
+    known = dict(found)
+    return tuple(
+        msgspec.structs.replace(file, size_bytes=known.get(file.url, file.size_bytes))
+        for file in files
+    )
+
+
+def _size_of(url: str, timeout_s: float) -> int | None:
+    """Size of a file behind a URL in bytes; None if the server does not say."""
+    try:
+        if url.startswith("file:"):
+            path = urllib.request.url2pathname(url.removeprefix("file://"))
+            return os.stat(path).st_size  # noqa: PTH116
+        if not url.startswith(("https://", "http://")):
+            return None
+        request = urllib.request.Request(url, method="HEAD")
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            length = answer.headers.get("Content-Length")
+    except (OSError, ValueError, urllib.error.URLError):
+        return None
+    return int(length) if length and length.isdecimal() else None
