@@ -4,8 +4,6 @@ A recording is a folder: recording.json says how was looked, and one file of JSO
 kind of question has the answers in the order of asking. Long answers lie in `texts`.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

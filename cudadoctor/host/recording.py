@@ -1,7 +1,5 @@
 """Recording a host: every question of an examination and its answer, written into a folder."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Replaying a recording: a host that knows only what another one once said."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping

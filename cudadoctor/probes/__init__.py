@@ -1,7 +1,5 @@
 """What touches the world: one module a thing looked at; each returns facts, never a judgement."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

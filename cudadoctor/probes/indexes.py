@@ -3,8 +3,6 @@
 # Paths are texts here: links stay unresolved, as the user wrote them.
 # ruff: noqa: PTH111, PTH118, PTH120
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -13,7 +11,7 @@ from typing import Any
 
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Index
-from cudadoctor.probes.shims import upwards
+from cudadoctor.probes.target import upwards
 
 _SETTING = re.compile(r"([A-Za-z][\w \t-]*)[=:]\s*(.*)")
 _KEYS = ("index-url", "extra-index-url", "find-links", "no-index")

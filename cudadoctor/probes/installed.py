@@ -3,17 +3,178 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Literal, Union
 
+import msgspec
 from packaging.version import Version
 
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Distribution, TorchCopy
-from cudadoctor.model.versions import version_of
+from cudadoctor.model.versions import version_of, whole
 from cudadoctor.probes import Notes
-from cudadoctor.probes.archs import binding, read_archs
-from cudadoctor.probes.record import Damage, compare, compare_wheels
-from cudadoctor.probes.told import CopyLine, DistLine, Told
+from cudadoctor.probes.elf import Section, find_section
+
+# --- the lines of inside/look.py ------------------------------------------------------------------
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """The base of all lines; `kind` says which one it is."""
+
+
+class PythonLine(Line, frozen=True, kw_only=True, tag="python"):
+    """The interpreter itself. pyvenv: text of its pyvenv.cfg, None where there is none."""
+
+    executable: str
+    version: str
+    implementation: str
+    free_threaded: bool
+    bits: int
+    prefix: str
+    base_prefix: str
+    site_packages: str
+    user_site: str
+    pyvenv: str | None
+    conda: bool
+    conda_base: bool
+    embedded: bool
+    externally_managed: bool
+    abi: str | None
+    headers: bool
+    ensurepip: bool
+    env_free_bytes: int | None
+
+
+class PathLine(Line, frozen=True, kw_only=True, tag="path"):
+    """The path of the user's programs: (folder, cwd | PYTHONPATH | user | own).
+
+    nowhere: the working folder was deleted.
+    """
+
+    entries: tuple[tuple[str, str], ...]
+    nowhere: bool = False
+
+
+class DistLine(Line, frozen=True, kw_only=True, tag="dist"):
+    """A distribution. folder: its dist-info. texts: small files that tell what it was built for."""
+
+    name: str
+    version: str
+    entry: str
+    folder: str
+    installer: str
+    requires: tuple[str, ...]
+    texts: dict[str, str | None]
+
+
+class DistFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A dist-info of torch that stands beside a copy of it."""
+
+    folder: str
+    version: str
+
+
+class CopyLine(Line, frozen=True, kw_only=True, tag="copy"):
+    """A folder of the path that holds something named torch, or torch's dist-info.
+
+    shape: package, module (torch.py), remains (a package without __init__.py), "" (nothing).
+    text: its version.py.
+    """
+
+    path: str
+    entry: str
+    origin: str
+    shape: str
+    dists: tuple[DistFolder, ...]
+    text: str | None
+    lib: bool
+
+
+class LeftoversLine(Line, frozen=True, kw_only=True, tag="leftovers"):
+    """What a killed pip left in a folder of the path."""
+
+    entry: str
+    names: tuple[str, ...]
+
+
+class CondaLine(Line, frozen=True, kw_only=True, tag="conda"):
+    """File names of conda's records: name-version-build.json."""
+
+    folder: str
+    records: tuple[str, ...]
+
+
+class PipLine(Line, frozen=True, kw_only=True, tag="pip"):
+    """pip can be imported from this folder."""
+
+    entry: str
+
+
+class ShadowsLine(Line, frozen=True, kw_only=True, tag="shadows"):
+    """Files of the working folder with the names of modules that torch imports."""
+
+    files: tuple[str, ...]
+
+
+class EndLine(Line, frozen=True, kw_only=True, tag="end"):
+    """Nothing was cut off."""
+
+
+_ANY = Union[  # noqa: UP007
+    PythonLine,
+    PathLine,
+    DistLine,
+    CopyLine,
+    LeftoversLine,
+    CondaLine,
+    PipLine,
+    ShadowsLine,
+    EndLine,
+]
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """All that came. complete False: it was cut off by a crash, a hang or a flood."""
+
+    python: PythonLine | None = None
+    path: tuple[tuple[str, str], ...] = ()
+    nowhere: bool = False
+    dists: tuple[DistLine, ...] = ()
+    copies: tuple[CopyLine, ...] = ()
+    leftovers: tuple[str, ...] = ()
+    conda: CondaLine | None = None
+    pip: bool = False
+    shadows: tuple[str, ...] | None = None
+    complete: bool = False
+
+
+def parse(stdout: str) -> Told:
+    """The lines among whatever else the interpreter printed."""
+    decoder = msgspec.json.Decoder(_ANY)
+    lines: list[Line] = []
+    for text in stdout.splitlines():
+        if not text.startswith('{"kind": '):
+            continue
+        try:
+            lines.append(decoder.decode(text))
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            continue
+    return Told(
+        python=next((one for one in lines if isinstance(one, PythonLine)), None),
+        path=next((one.entries for one in lines if isinstance(one, PathLine)), ()),
+        nowhere=any(isinstance(one, PathLine) and one.nowhere for one in lines),
+        dists=tuple(one for one in lines if isinstance(one, DistLine)),
+        copies=tuple(one for one in lines if isinstance(one, CopyLine)),
+        leftovers=tuple(n for one in lines if isinstance(one, LeftoversLine) for n in one.names),
+        conda=next((one for one in lines if isinstance(one, CondaLine)), None),
+        pip=any(isinstance(one, PipLine) for one in lines),
+        shadows=next((one.files for one in lines if isinstance(one, ShadowsLine)), None),
+        complete=any(isinstance(one, EndLine) for one in lines),
+    )
+
+
+# --- torch and its kin ----------------------------------------------------------------------------
 
 _ASSIGNED = re.compile(
     r"""^(\w+)(?:[ \t]*:[^=\n]*|[ \t]*)=[ \t]*(?:['"]([^'"]*)['"]|None)""", re.MULTILINE
@@ -276,3 +437,211 @@ def _from_deepspeed(text: str) -> tuple[Version | None, Version | None]:
 def version_or_none(text: str | None) -> Version | None:
     """The version that a text is; None where it is none."""
     return version_of(text)
+
+
+# --- compares the files of torch that every import needs, and of its wheels, with their R---
+
+MOST_RECORD = 16 << 20
+NEEDED = (
+    "version.py",
+    "__init__.py",
+    "_tensor.py",
+    "nn/__init__.py",
+    "cuda/__init__.py",
+    "optim/__init__.py",
+    "autograd/__init__.py",
+    "utils/__init__.py",
+    "utils/data/__init__.py",
+    "distributed/__init__.py",
+    "backends/cudnn/__init__.py",
+)
+"""Python files that every import of torch, or every training, opens."""
+_LIBRARIES = {"Windows": (b".dll,", b".pyd,"), "Darwin": (b".so,", b".dylib,")}
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that are absent, empty, or (libraries only) shorter than RECORD says."""
+
+    missing: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+    short: tuple[str, ...] = ()
+
+
+def compare(host: Host, entry: str, dist_info: str) -> Damage | None:
+    """The damage of the torch in that folder of the path; None where there is no RECORD."""
+    data = host.read(f"{entry}/{dist_info}/RECORD", MOST_RECORD).data
+    if not data:
+        return None
+    missing, empty, short = [], [], []
+    # A search through RECORD costs more than a look at the file.
+    sick = tuple(name for name in NEEDED if not host.stat(f"{entry}/torch/{name}").size)
+    for path, expected in expected_sizes(data, host.system, sick):
+        found = host.stat(f"{entry}/{path}")
+        if found.exists is False:
+            missing.append(path)
+        elif found.exists and not found.size and expected:
+            empty.append(path)
+        elif found.exists and found.size < expected and not path.endswith(".py"):
+            short.append(path)
+    return Damage(missing=tuple(missing), empty=tuple(empty), short=tuple(short))
+
+
+def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
+    """The libraries of NVIDIA's wheels that are gone, empty or cut short, as on a full disk.
+
+    Which parts of cuDNN are gone is for the loader's own look to tell.
+
+    records: folder of the path and dist-info. Two wheels may claim one file: the smaller counts.
+    """
+    claimed: dict[tuple[str, str], int] = {}
+    for entry, dist_info in records:
+        data = host.read(f"{entry}/{dist_info}/RECORD", MOST_RECORD).data
+        for path, size in _sizes(_lines_with(data, b"/lib/lib"), "nvidia/"):
+            if ".so" in path:
+                claimed[entry, path] = min(size, claimed.get((entry, path), size))
+    missing: list[str] = []
+    empty: list[str] = []
+    short: list[str] = []
+    for (entry, path), expected in claimed.items():
+        found = host.stat(f"{entry}/{path}")
+        if found.exists and found.size < expected:
+            (short if found.size else empty).append(path)
+        elif found.exists is False and "libcudnn" not in path:
+            missing.append(path)
+    return Damage(missing=tuple(missing), empty=tuple(empty), short=tuple(short))
+
+
+def expected_sizes(
+    data: bytes, system: str = "Linux", needed: tuple[str, ...] = NEEDED
+) -> Iterator[tuple[str, int]]:
+    """Path and size of the files worth a look: of 15,000 some fifty are needed by every import."""
+    wanted = (f"torch/{name},".encode() for name in needed)
+    lines = [line for part in wanted for line in _lines_with(data, part)]
+    for ending in _LIBRARIES.get(system, (b".so",)):
+        lines += _lines_with(data, ending)
+    yield from _sizes(lines, "torch/")
+
+
+def _sizes(lines: Iterable[str], below: str) -> Iterator[tuple[str, int]]:
+    for line in dict.fromkeys(lines):
+        path, _, rest = line.partition(",")
+        size = rest.rpartition(",")[2]
+        if path.startswith(below) and ".." not in path:
+            yield path, whole(size) or 0
+
+
+def _lines_with(data: bytes, part: bytes) -> list[str]:
+    """The lines that hold a text, found without cutting the other lines out."""
+    found = []
+    at = data.find(part)
+    while at >= 0:
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        line = data[data.rfind(b"\n", 0, at) + 1 : end]
+        found.append(line.decode("utf-8", "replace").strip())
+        at = data.find(part, end)
+    return found
+
+
+# --- the GPU architectures that a torch was compiled for, read from its library without i---
+
+MOST_CONSTANTS = 32 << 20
+MOST_FILE = 256 << 20
+_CHUNK = 8 << 20
+_LONGEST = 1024
+
+_NAME = rb"(?:(?:sm|compute)_\d{2,3}[a-z]?|gfx[0-9a-f]{3,5}(?:[:+-][a-z+:-]+)?)"
+_LOOSE = re.compile(_NAME + rb"(?:[ ;,]" + _NAME + rb")+(?![\w.-])")
+_FLAGS = re.compile(rb"\0(" + _NAME + rb"(?:[ ;,]" + _NAME + rb")*)[ ;]?\0")
+
+
+def read_archs(host: Host, torch_dir: str, prefix: str | None = None) -> tuple[str, ...] | None:
+    """What the torch in that folder has machine code (sm_90) and PTX (compute_90) for.
+
+    None where the library is not there or holds no such list.
+    """
+    path = binding(host, torch_dir, prefix)
+    return archs_of(host, path) if path else None
+
+
+def binding(host: Host, torch_dir: str, prefix: str | None = None) -> str | None:
+    """torch's Python binding: beside torch, or in the lib folder of conda or of the system."""
+    places = [f"{torch_dir}/lib/libtorch_python.so", f"{torch_dir}/lib/torch_python.dll"]
+    if prefix:
+        places += [f"{prefix}/lib/libtorch_python.so", f"{prefix}/Library/bin/torch_python.dll"]
+    if torch_dir.startswith("/usr/lib/python3/"):
+        places += host.glob("/usr/lib/*/libtorch_python.so*")
+    return next((one for one in places if host.stat(one).exists), None)
+
+
+def archs_of(host: Host, path: str) -> tuple[str, ...] | None:
+    """The list in one library: from its constants, else from wherever it lies in the file.
+
+    The last resort is a list of at least two names within a longer text. torch 2.8 and 2.9 have
+    a constant without an end right before the list: its first name begins inside of a word.
+    """
+    for part in _constants(host, path):
+        data = host.read(path, min(part.size, MOST_CONSTANTS), part.offset).data
+        if found := flags_in(data):
+            return found
+    loose = b""
+    for data in _whole(host, path):
+        if found := flags_in(data):
+            return found
+        if b"sm_" in data or b"gfx" in data:
+            loose = max([loose, *_LOOSE.findall(data)], key=len)
+    return _arch_names(loose) if loose else None
+
+
+def flags_in(data: bytes) -> tuple[str, ...] | None:
+    """The longest list of architectures that stands in these bytes as a text of its own."""
+    # Every name is searched in C first: the pattern alone would look at each byte.
+    for mark in (b"sm_", b"compute_", b"gfx"):
+        lists = []
+        at = data.find(mark)
+        while at >= 0:
+            if found := _FLAGS.match(data, max(0, at - 1), at + _LONGEST):
+                lists.append(found[1])
+            at = data.find(mark, at + 1)
+        if lists:
+            return _arch_names(max(lists, key=len))
+    return None
+
+
+def _arch_names(flags: bytes) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.decode("ascii") for one in re.split(rb"[ ;,]", flags)))
+
+
+def _constants(host: Host, path: str) -> tuple[Section, ...]:
+    if path.endswith(".dll"):
+        found = pe_section(host.read(path, 4096).data, b".rdata")
+    else:
+        found = find_section(host, path, ".rodata")
+    return (found,) if found else ()
+
+
+def pe_section(data: bytes, name: bytes) -> Section | None:
+    """Where the section of that name lies in a Windows library, from the library's first bytes."""
+    try:
+        start = int(struct.unpack_from("<I", data, 0x3C)[0])
+        count, optional = struct.unpack_from("<H12xH", data, start + 6)
+        if data[start : start + 4] != b"PE\0\0":
+            return None
+        for row in range(min(count, 96)):
+            at = start + 24 + optional + 40 * row
+            if data[at : at + 8].rstrip(b"\0") == name:
+                size, offset = struct.unpack_from("<II", data, at + 16)
+                return Section(offset, size)
+    except struct.error:
+        return None
+    return None
+
+
+def _whole(host: Host, path: str) -> Iterator[bytes]:
+    """The file in pieces that overlap, so that no list is cut in two."""
+    size = min(host.stat(path).size, MOST_FILE)
+    for offset in range(0, size, _CHUNK):
+        data = host.read(path, _CHUNK + _LONGEST, offset).data
+        if not data:
+            return
+        yield data

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from typing import Literal
 
 from cudadoctor.host.local import Answer, Host
-from cudadoctor.model.machine import Node
+from cudadoctor.model.machine import ModuleFile, Node, SystemPackage
 from cudadoctor.model.versions import DriverVersion, driver_of, whole
 from cudadoctor.probes import Looked, Notes
-from cudadoctor.probes.fabric import note_fabric
-from cudadoctor.probes.modules import dkms_lines, module_files
-from cudadoctor.probes.packages import note_packages
 from cudadoctor.probes.streamed import streamed
+from cudadoctor.model.driver_packages import MATTERS, Manager, is_driver
 from cudadoctor.reports.kernel_log import parse_kernel_log
 
 PROC_VERSION = "/proc/driver/nvidia/version"
@@ -232,3 +231,282 @@ def _holds_driver(host: Host, pid: str, name: str) -> bool:
     handles = host.listing(f"/proc/{pid}/fd").names[:512]
     links = (host.stat(f"/proc/{pid}/fd/{handle}").real for handle in handles)
     return any(link.startswith(("/dev/nvidia", "/dev/dxg")) for link in links)
+
+
+# --- nVIDIA's kernel modules on disk, for every kernel that is installed, and what DKMS b---
+
+BASE = "/lib/modules"
+DKMS = "/var/lib/dkms"
+
+_FOLDERS = (
+    "updates",
+    "updates/dkms",
+    "extra",
+    "extra/nvidia",
+    "weak-updates",
+    "weak-updates/nvidia",
+    "misc",
+    "kernel/drivers/video",
+    "kernel/drivers/video/nvidia",
+    "kernel/drivers/gpu/nvidia",
+    "extramodules",
+    "video",
+)
+_FILE = re.compile(r"nvidia(-current|-legacy[\w-]*|-tesla[\w-]*|-\d{3}[\w-]*)?\.ko(\.(xz|zst|gz))?")
+_MOST_KERNELS = 16
+
+
+def module_files(host: Host, *, ask: bool) -> tuple[ModuleFile, ...]:
+    """The driver's main module for each kernel. ask: let `modinfo` open compressed ones."""
+    found = []
+    for kernel in host.listing(BASE).names[-_MOST_KERNELS:]:
+        for path in _module_paths(host, f"{BASE}/{kernel}"):
+            found.append(_module_file(host, path, kernel, ask))
+    return tuple(found)
+
+
+def _module_paths(host: Host, root: str) -> Iterator[str]:
+    inside = host.listing(f"{root}/kernel").names
+    # Ubuntu's signed modules: kernel/nvidia-570-open, kernel/nvidia-580srv.
+    folders = [*_FOLDERS, *(f"kernel/{name}" for name in inside if name.startswith("nvidia"))]
+    for folder in folders:
+        for name in host.listing(f"{root}/{folder}").names:
+            if _FILE.fullmatch(name):
+                yield f"{root}/{folder}/{name}"
+
+
+def _module_file(host: Host, path: str, kernel: str, ask: bool) -> ModuleFile:
+    words = modinfo(host, path) if path.endswith(".ko") else {}
+    if not words and ask and host.which("modinfo"):
+        ran = host.run("modinfo", path, timeout_s=5.0)
+        words = _pairs(ran.stdout, ":") if ran.ok else {}
+    return ModuleFile(
+        path=path,
+        kernel=kernel,
+        version=_driver_version(words.get("version", "")) or _version_of_dkms(host, path, kernel),
+        flavour=_flavour(words.get("license", ""), path),
+    )
+
+
+def _driver_version(text: str) -> DriverVersion | None:
+    try:
+        return DriverVersion(text.strip())
+    except ValueError:
+        return None
+
+
+def _version_of_dkms(host: Host, path: str, kernel: str) -> DriverVersion | None:
+    """A module in DKMS's folder is of the version that DKMS installed for that kernel."""
+    if "/dkms/" not in path:
+        return None
+    versions = {
+        line.partition(",")[0].partition("/")[2]
+        for line in dkms_lines(host)
+        if f", {kernel}," in line and line.endswith(": installed")
+    }
+    return _driver_version(versions.pop()) if len(versions) == 1 else None
+
+
+def _flavour(licence: str, path: str) -> Literal["open", "proprietary"] | None:
+    if licence:
+        return "open" if "GPL" in licence else "proprietary"
+    folder = path.rpartition("/")[0].rpartition("/")[2]
+    if folder.startswith("nvidia-"):
+        return "open" if folder.endswith("-open") else "proprietary"
+    return None
+
+
+def modinfo(host: Host, path: str) -> dict[str, str]:
+    """What an uncompressed module says about itself: only its section .modinfo is read."""
+    header = host.read(path, 64).data
+    if len(header) < 64 or header[:5] != b"\x7fELF\x02":
+        return {}
+    (table,) = struct.unpack_from("<Q", header, 40)
+    size, count, names = struct.unpack_from("<HHH", header, 58)
+    rows = host.read(path, size * count, table).data
+    if size < 64 or len(rows) < size * count or names >= count:
+        return {}
+    sections = [struct.unpack_from("<IIQQQQ", rows, n * size) for n in range(count)]
+    strings = host.read(path, min(sections[names][5], 1 << 20), sections[names][4]).data
+    for name, _, _, _, offset, length in sections:
+        if strings[name : name + 9] == b".modinfo\0":
+            text = host.read(path, min(length, 1 << 20), offset).text
+            return _pairs(text.replace("\0", "\n"), "=")
+    return {}
+
+
+def _pairs(text: str, between: str) -> dict[str, str]:
+    rows = (line.partition(between) for line in text.splitlines())
+    found: dict[str, str] = {}
+    for name, there, value in rows:
+        if there:
+            found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def dkms_lines(host: Host) -> tuple[str, ...]:
+    """What `dkms status` would print for nvidia, read from its folders: it is slow itself."""
+    found = []
+    for module in host.listing(DKMS).names:
+        if not module.startswith("nvidia"):
+            continue
+        for version in host.listing(f"{DKMS}/{module}").names:
+            if version[:1].isdigit():
+                found += _built(host, module, version)
+    return tuple(found)
+
+
+def _built(host: Host, module: str, version: str) -> list[str]:
+    folder = f"{DKMS}/{module}"
+    links = host.listing(folder).names
+    lines = []
+    for kernel in host.listing(f"{folder}/{version}").names:
+        if kernel in ("source", "build"):
+            continue
+        for arch in host.listing(f"{folder}/{version}/{kernel}").names:
+            linked = host.stat(f"{folder}/kernel-{kernel}-{arch}").real
+            here = f"kernel-{kernel}-{arch}" in links and f"/{version}/" in f"{linked}/"
+            built = host.listing(f"{folder}/{version}/{kernel}/{arch}/module").names
+            state = "installed" if here else "built" if built else "failed"
+            lines.append(f"{module}/{version}, {kernel}, {arch}: {state}")
+    return lines or [f"{module}/{version}: added"]
+
+
+# --- nVSwitch's daemon, the fabric manager: whether it is there, runs, and which version ---
+
+UNIT = "nvidia-fabricmanager"
+PROGRAM = "/usr/bin/nv-fabricmanager"
+UNITS = tuple(f"{folder}/systemd/system/{UNIT}.service" for folder in ("/usr/lib", "/lib", "/etc"))
+
+State = Literal["absent", "inactive", "failed", "active"]
+
+
+def note_fabric(
+    notes: Notes, host: Host, packages: tuple[SystemPackage, ...] | None, *, fast: bool
+) -> None:
+    """State and version of the fabric manager of this system; a container cannot see the host's."""
+    there = any(host.stat(path).exists for path in (PROGRAM, *UNITS))
+    version = _of_package(packages or ())
+    if not there and version is None:
+        notes.fact("driver.fabric.manager", "absent", PROGRAM)
+        return
+    notes.fact("driver.fabric.version", version or _of_program(host, fast=fast), UNIT)
+    state = _unit_state(host, 1.0 if fast else 5.0)
+    notes.fact("driver.fabric.manager", state, f"systemctl show {UNIT}")
+    if state is None:
+        notes.gap("driver.fabric.manager", "systemd does not answer here")
+
+
+def _of_package(packages: tuple[SystemPackage, ...]) -> DriverVersion | None:
+    for one in packages:
+        found = re.search(r"\d{3}\.\d+(?:\.\d+)?", one.version)
+        if found and re.fullmatch(r"nvidia-fabric-?manager(-\d+)?", one.name):
+            return driver_of(found[0])
+    return None
+
+
+def _of_program(host: Host, *, fast: bool) -> DriverVersion | None:
+    if fast:
+        return None
+    ran = host.run(PROGRAM, "--version", timeout_s=3.0)
+    found = re.search(r"version is\s*:?\s*(\d{3}\.\d+(?:\.\d+)?)", ran.stdout + ran.stderr, re.I)
+    return driver_of(found[1]) if found else None
+
+
+def _unit_state(host: Host, limit_s: float) -> State | None:
+    ran = host.run("systemctl", "show", UNIT, "-p", "ActiveState,LoadState", timeout_s=limit_s)
+    return parse_unit(ran.stdout) if ran.ok else None
+
+
+def parse_unit(text: str) -> State | None:
+    """The state in the lines of `systemctl show`."""
+    words = dict(line.partition("=")[::2] for line in text.splitlines())
+    if words.get("LoadState") == "not-found":
+        return "absent"
+    states: dict[str, State] = {
+        "active": "active",
+        "reloading": "active",
+        "failed": "failed",
+        "inactive": "inactive",
+        "activating": "inactive",
+        "deactivating": "inactive",
+    }
+    return states.get(words.get("ActiveState", ""))
+
+
+# --- packages of the operating system that belong to the driver, CUDA, cuDNN or NCCL ------------
+
+__all__ = ["DPKG", "is_driver", "note_packages", "parse_dpkg"]
+
+DPKG = "/var/lib/dpkg/status"
+PACMAN = "/var/lib/pacman/local"
+RPM = ("/var/lib/rpm", "/usr/lib/sysimage/rpm")
+
+_LONGEST = 1 << 16
+"""Of the words on one package."""
+
+
+def note_packages(notes: Notes, host: Host, *, fast: bool) -> tuple[SystemPackage, ...] | None:
+    """The packages, from whichever database this system has; () where it has none that matters."""
+    dpkg = host.read(DPKG, 64 << 20)
+    if dpkg.known and dpkg.data:
+        found = parse_dpkg(dpkg.data)
+        notes.fact("driver.packages", found, DPKG)
+        return found
+    names = host.listing(PACMAN).names
+    if names:
+        found = _pacman(names)
+        notes.fact("driver.packages", found, PACMAN)
+        return found
+    if any(host.listing(path).names for path in RPM):
+        return _note_rpm(notes, host, fast=fast)
+    notes.gap("driver.packages", dpkg.why or "no package database of dpkg, rpm or pacman is here")
+    return None
+
+
+def parse_dpkg(data: bytes) -> tuple[SystemPackage, ...]:
+    """The installed packages that matter, out of dpkg's status file."""
+    found = []
+    for start in re.finditer(rb"\nPackage: ([^\n]*(?:nv|cud|nccl)[^\n]*)", b"\n" + data):
+        name = start[1].decode("ascii", "replace")
+        # One byte was put before the data, so that the first package also follows a line end.
+        begin = start.end() - 1
+        end = data.find(b"\n\n", begin, begin + _LONGEST)
+        stanza = data[begin : end if end >= 0 else begin + _LONGEST]
+        version = re.search(rb"^Version: (\S+)", stanza, re.MULTILINE)
+        installed = re.search(rb"^Status: \S+ \S+ (?!config-files|not-installed)", stanza, re.M)
+        if version and installed and MATTERS.fullmatch(name):
+            found.append(_package(name, version[1].decode("ascii", "replace"), "dpkg"))
+    return tuple(found)
+
+
+def _package(name: str, version: str, manager: Manager) -> SystemPackage:
+    return SystemPackage(name=name, version=version, manager=manager)
+
+
+def _pacman(names: tuple[str, ...]) -> tuple[SystemPackage, ...]:
+    """A folder name-version-release for each package."""
+    parts = (name.rsplit("-", 2) for name in names)
+    return tuple(
+        _package(part[0], f"{part[1]}-{part[2]}", "pacman")
+        for part in parts
+        if len(part) == 3 and MATTERS.fullmatch(part[0])
+    )
+
+
+def _note_rpm(notes: Notes, host: Host, *, fast: bool) -> tuple[SystemPackage, ...] | None:
+    if fast:
+        notes.gap("driver.packages", "rpm is not asked with --fast", asked=False)
+        return None
+    ran = host.run("rpm", "-qa", "--qf", r"%{NAME} %{VERSION}-%{RELEASE}\n", timeout_s=10.0)
+    if not ran.ok:
+        notes.gap("driver.packages", f"rpm: {ran.why or f'exit status {ran.code}'}")
+        return None
+    rows = (line.split() for line in ran.stdout.splitlines())
+    found = tuple(
+        _package(row[0], row[1], "rpm")
+        for row in rows
+        if len(row) == 2 and MATTERS.fullmatch(row[0])
+    )
+    notes.fact("driver.packages", found, "rpm")
+    return found

@@ -1,7 +1,5 @@
 """Limits of this process: shared memory, locked memory, open files, memory, processors."""
 
-from __future__ import annotations
-
 import re
 
 from cudadoctor.host.local import Host

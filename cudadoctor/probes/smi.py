@@ -1,7 +1,5 @@
 """What nvidia-smi says; the driver probe asks it only where NVML gave no answer of its own."""
 
-from __future__ import annotations
-
 import re
 import time
 
@@ -11,7 +9,6 @@ from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Gpu, Smi
 from cudadoctor.probes import Looked, Notes
-from cudadoctor.probes.smi_place import find_smi
 from cudadoctor.probes.streamed import SLOW, Patience
 from cudadoctor.reports.smi import (
     FULL_QUERY,
@@ -39,13 +36,9 @@ class _Heard(msgspec.Struct, kw_only=True):
     silent_s: float = 0.0
 
 
-def read_smi(host: Host, patience: Patience) -> Looked:
+def read_smi(host: Host, path: str, patience: Patience) -> Looked:
     """Ask nvidia-smi for what NVML did not tell; its limit is for all its calls together."""
     notes = Notes()
-    path = find_smi(host)
-    if path is None:
-        notes.fact("driver.smi", Smi(found=False), "PATH")
-        return notes.looked()
     heard = _asked(host, path, time.monotonic() + patience.smi_s)
     hung = heard.silent_s >= patience.start_s
     _note(notes, path, heard, hung)

@@ -6,15 +6,12 @@ is opened by path wins over LD_LIBRARY_PATH, so the rules are read from the text
 torch/__init__.py and not from a table of releases.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from cudadoctor.probes.linkmap import Process
-from cudadoctor.probes.loader import Mapped
+from cudadoctor.probes.loader import Mapped, Process
 
 PRELOADED = "preloaded by torch"
 _PAIR = re.compile(r'"(\w+)"\s*[:,]\s*"(lib[\w-]+\.so[^"]*)"(\s*,\s*required=False)?')

@@ -10,7 +10,7 @@ from scenario_reader import machine_like
 from cudadoctor.host.local import LocalHost
 from cudadoctor.model.findings import Severity
 from cudadoctor.pipeline import Judged, judge
-from cudadoctor.probes.record import compare_wheels
+from cudadoctor.probes.installed import compare_wheels
 
 CUBLAS, CUSOLVER = "libcublas.so.13", "nvidia/cu13/lib/libcusolver.so.12"
 

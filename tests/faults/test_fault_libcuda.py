@@ -16,8 +16,8 @@ from standin_fixtures import HostWith, StandIns
 from cudadoctor.host.children import Ran
 from cudadoctor.model.machine import Libcuda, gap_of
 from cudadoctor.probes import Looked
-from cudadoctor.probes.assembled import assembled
 from cudadoctor.probes.driver import FAST, FULL
+from cudadoctor.probes.examine import assembled
 from cudadoctor.probes.libcuda import read_libcuda
 from cudadoctor.probes.streamed import Patience
 

@@ -24,12 +24,12 @@ from cudadoctor.model.machine import Identity, Index, Machine
 from cudadoctor.model.versions import DriverVersion, driver_of, version_of, whole
 from cudadoctor.privacy.conceal import Concealer
 from cudadoctor.privacy.redact import Redactor
-from cudadoctor.probes import Notes, compiler, kernel, limits, nvml, nvml_pairs, record, toolkit
-from cudadoctor.probes.fabric import note_fabric
+from cudadoctor.probes import Notes, installed, kernel, limits, nvml, toolkit
 from cudadoctor.probes.indexes import ini_section, read_index
 from cudadoctor.probes.installed import assigned, torch_from_tag, version_or_none
+from cudadoctor.probes.installed import parse as told_of
+from cudadoctor.probes.kernel import note_fabric
 from cudadoctor.probes.streamed import Streamed, streamed
-from cudadoctor.probes.told import parse as told_of
 from cudadoctor.reports.kernel_log import parse_kernel_log
 from cudadoctor.reports.reading import read_report
 from cudadoctor.reports.smi import parse_smi
@@ -63,7 +63,7 @@ def test_a_driver_in_other_digits_or_of_too_many_is_none(text: str) -> None:
 
 def test_other_digits_are_no_version_of_nvcc_or_of_a_compiler() -> None:
     assert toolkit.parse_nvcc("Cuda compilation tools, release ١٣.٠, V13") is None
-    assert compiler.parse_version("g++ (Debian) ٣.٨.0") == ("g++", None)
+    assert toolkit.parse_version("g++ (Debian) ٣.٨.0") == ("g++", None)
     assert torch_from_tag("x²") is None
 
 
@@ -79,7 +79,10 @@ def test_a_fabric_manager_of_no_driver_release_has_no_version() -> None:
 
 def test_a_size_in_record_that_is_no_number_is_not_known() -> None:
     lines = f"torch/lib/a.so,sha256=x,²\ntorch/lib/b.so,sha256=x,{ENDLESS}\n"
-    assert dict(record.expected_sizes(lines.encode())) == {"torch/lib/a.so": 0, "torch/lib/b.so": 0}
+    assert dict(installed.expected_sizes(lines.encode())) == {
+        "torch/lib/a.so": 0,
+        "torch/lib/b.so": 0,
+    }
 
 
 @pytest.mark.parametrize("text", ["²", ENDLESS, "0-" + ENDLESS, "5-1", "0-99999999"])
@@ -231,7 +234,7 @@ def test_answers_of_nvml_that_have_no_sense_become_no_facts() -> None:
         {"kind": "gpu", "index": 0, "field": "memory", "value": {"total": 1 << 30, "used": 0}},
     )
     check(nvml.nvml_facts(Streamed(lines=lines, done=True)))
-    assert nvml_pairs.pair_from({"first": False, "second": True}) is None
+    assert nvml.pair_from({"first": False, "second": True}) is None
 
 
 # --- searches that never came back ----------------------------------------------------------------

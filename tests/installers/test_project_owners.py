@@ -20,7 +20,7 @@ from cudadoctor.model import factfile
 from cudadoctor.model.findings import Dialect, PackageChange
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
-from cudadoctor.probes.projects import NONE, project_of
+from cudadoctor.probes.interpreter import NONE, project_of
 from cudadoctor.render import terminal
 from cudadoctor.render.shells import shell_of
 

@@ -14,8 +14,7 @@ import pytest
 
 from cudadoctor.host.local import LocalHost
 from cudadoctor.probes.elf import Elf, read_elf
-from cudadoctor.probes.linkmap import Process
-from cudadoctor.probes.loader import CACHE, Mapped, Search, parse_cache
+from cudadoctor.probes.loader import CACHE, Mapped, Process, Search, parse_cache
 
 pytestmark = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or not shutil.which("gcc"), reason="needs glibc and gcc"

@@ -13,7 +13,7 @@ import pytest
 
 from cudadoctor.host.children import OWN
 from cudadoctor.host.local import INSIDE
-from cudadoctor.probes.told import parse
+from cudadoctor.probes.installed import parse
 
 LOOK = f"{INSIDE}/look.py"
 

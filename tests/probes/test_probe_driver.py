@@ -16,8 +16,7 @@ from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Answer, Stat
 from cudadoctor.model.machine import Nvml, Smi
 from cudadoctor.probes import Looked
-from cudadoctor.probes.driver import FAST, FULL, read_driver
-from cudadoctor.probes.libfiles import DriverFiles
+from cudadoctor.probes.driver import FAST, FULL, DriverFiles, read_driver
 from cudadoctor.probes.streamed import Patience
 
 SHORT = Patience(start_s=1.5, call_s=1.5, smi_s=2.0, beside_s=0.3, total_s=10.0, nvml_s=9.0)

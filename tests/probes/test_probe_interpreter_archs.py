@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cudadoctor.host.local import LocalHost
-from cudadoctor.probes.archs import archs_of, binding, flags_in, pe_section, read_archs
+from cudadoctor.probes.installed import archs_of, binding, flags_in, pe_section, read_archs
 
 gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to make a library with")
 

@@ -9,10 +9,16 @@ import pytest
 from packaging.version import Version
 
 from cudadoctor.host.local import LocalHost
-from cudadoctor.probes.installed import assigned, build_of, cuda_from_tag, torch_from_tag
-from cudadoctor.probes.installers import is_pixi, kind_of, managers
-from cudadoctor.probes.record import expected_sizes
-from cudadoctor.probes.told import PythonLine, Told
+from cudadoctor.probes.installed import (
+    PythonLine,
+    Told,
+    assigned,
+    build_of,
+    cuda_from_tag,
+    expected_sizes,
+    torch_from_tag,
+)
+from cudadoctor.probes.interpreter import is_pixi, kind_of, managers
 
 PLAIN = PythonLine(
     executable="/opt/py/bin/python",

@@ -13,10 +13,21 @@ from cudadoctor.host.local import Answer, LocalHost, Stat
 from cudadoctor.model.machine import Fabric, ModuleFile, Node, SystemPackage, Xid
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.probes import Looked, Notes
-from cudadoctor.probes.fabric import note_fabric, parse_unit
-from cudadoctor.probes.kernel import PROC_VERSION, parse_proc_version, read_kernel, stuck_processes
-from cudadoctor.probes.modules import dkms_lines, modinfo, module_files
-from cudadoctor.probes.packages import DPKG, is_driver, note_packages, parse_dpkg
+from cudadoctor.probes.kernel import (
+    DPKG,
+    PROC_VERSION,
+    dkms_lines,
+    is_driver,
+    modinfo,
+    module_files,
+    note_fabric,
+    note_packages,
+    parse_dpkg,
+    parse_proc_version,
+    parse_unit,
+    read_kernel,
+    stuck_processes,
+)
 from cudadoctor.reports.kernel_log import parse_kernel_log
 
 Files = dict[str, str | bytes | Answer]

@@ -16,8 +16,7 @@ from cudadoctor.model.versions import DriverVersion
 from cudadoctor.probes import Looked
 from cudadoctor.probes.driver import FULL
 from cudadoctor.probes.libcuda import file_version, read_libcuda
-from cudadoctor.probes.nvml import library_version, read_nvml
-from cudadoctor.probes.nvml_gpu import gpu_from
+from cudadoctor.probes.nvml import gpu_from, library_version, read_nvml
 from cudadoctor.probes.streamed import Patience
 
 LONG = 60.0

@@ -8,8 +8,7 @@ from recorded_host import RecordedHost
 from cudadoctor.host.local import Answer, Listing
 from cudadoctor.model.machine import PciGpu
 from cudadoctor.probes import Looked
-from cudadoctor.probes.pci import BUS, read_pci
-from cudadoctor.probes.pci_paths import redirects
+from cudadoctor.probes.pci import BUS, read_pci, redirects
 
 BARS = """\
 0x00000000fa000000 0x00000000faffffff 0x0000000000040200

@@ -8,9 +8,16 @@ from recorded_host import RecordedHost
 
 from cudadoctor.host.local import Answer, LocalHost
 from cudadoctor.model.machine import Container, Identity, Platform
-from cudadoctor.probes.boxed import container_kind, hypervisor, scheduler
-from cudadoctor.probes.environment import allowed, read_environment
-from cudadoctor.probes.platform import SECURE_BOOT, parse_l4t, read_platform
+from cudadoctor.model.variables import allowed
+from cudadoctor.probes.examine import read_environment
+from cudadoctor.probes.platform import (
+    SECURE_BOOT,
+    container_kind,
+    hypervisor,
+    parse_l4t,
+    read_platform,
+    scheduler,
+)
 
 UBUNTU = 'NAME="Ubuntu"\nID=ubuntu\nVERSION_ID="24.04"\nID_LIKE=debian\n'
 KERNEL = "/proc/sys/kernel/osrelease"

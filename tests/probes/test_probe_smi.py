@@ -10,8 +10,8 @@ from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Stat
 from cudadoctor.model.machine import Smi
 from cudadoctor.probes import Looked, driver
+from cudadoctor.probes.driver import find_smi
 from cudadoctor.probes.smi import read_smi
-from cudadoctor.probes.smi_place import find_smi
 from cudadoctor.reports.smi import FULL_QUERY, SMALL_QUERY, SmiSaid, parse_smi
 
 TABLE_530 = """\
@@ -210,7 +210,7 @@ def smi(seen: Looked) -> Smi:
 
 
 def test_query_and_banner_are_put_together() -> None:
-    seen = read_smi(host(full=CSV, plain=TABLE_530), driver.FULL)
+    seen = read_smi(host(full=CSV, plain=TABLE_530), PATH, driver.FULL)
     assert (smi(seen).code, smi(seen).message, smi(seen).hung) == (0, None, False)
     assert seen.facts["driver.cuda"] == Version("12.1")
     assert [gpu.uuid for gpu in seen.facts["gpus"]] == ["GPU-1", "GPU-2"]
@@ -218,14 +218,14 @@ def test_query_and_banner_are_put_together() -> None:
 
 def test_an_old_program_that_refuses_a_field_is_asked_for_less() -> None:
     csv = "index, name, driver_version\n0, Tesla V100, 418.87.00\n"
-    seen = read_smi(host(full=REFUSED, small=csv, plain=TABLE_375), driver.FULL)
+    seen = read_smi(host(full=REFUSED, small=csv, plain=TABLE_375), PATH, driver.FULL)
     assert [gpu.name for gpu in seen.facts["gpus"]] == ["Tesla V100"]
     assert str(seen.facts["driver.reported"]) == "418.87.00"
     assert smi(seen).code == 0
 
 
 def test_a_program_that_knows_the_plain_call_only_is_heard() -> None:
-    seen = read_smi(host(plain=TABLE_530), driver.FULL)
+    seen = read_smi(host(plain=TABLE_530), PATH, driver.FULL)
     assert str(seen.facts["driver.reported"]) == "530.41.03"
     assert len(seen.facts["gpus"]) == 2
     assert (smi(seen).code, smi(seen).message) == (0, None)
@@ -233,19 +233,19 @@ def test_a_program_that_knows_the_plain_call_only_is_heard() -> None:
 
 def test_a_program_that_prints_its_table_whatever_it_is_asked_is_asked_once() -> None:
     asked = RecordedHost(programs={"nvidia-smi": PATH}, otherwise=Ran(code=0, stdout=TABLE_530))
-    seen = read_smi(asked, driver.FULL)
+    seen = read_smi(asked, PATH, driver.FULL)
     assert len(seen.facts["gpus"]) == 2
     assert len(asked.asked) == 1
 
 
 def test_a_program_that_lists_only_is_heard() -> None:
-    seen = read_smi(host(listed=LIST), driver.FULL)
+    seen = read_smi(host(listed=LIST), PATH, driver.FULL)
     assert [gpu.uuid for gpu in seen.facts["gpus"]] == ["GPU-5d2f", "GPU-77"]
 
 
 def test_a_refusal_of_the_driver_is_not_asked_again() -> None:
     asked = host(full=Ran(code=18, stdout=MISMATCH))
-    seen = read_smi(asked, driver.FULL)
+    seen = read_smi(asked, PATH, driver.FULL)
     assert (smi(seen).code, smi(seen).message) == (18, MISMATCH.splitlines()[0])
     assert len(asked.asked) == 1
     assert "gpus" not in seen.facts
@@ -256,6 +256,7 @@ def test_no_devices_is_a_known_none() -> None:
         RecordedHost(
             programs={"nvidia-smi": PATH}, otherwise=Ran(code=6, stdout="No devices were found\n")
         ),
+        PATH,
         driver.FULL,
     )
     assert seen.facts["gpus"] == ()
@@ -267,7 +268,7 @@ def test_silence_is_a_hang_after_a_long_wait_and_a_gap_after_a_short_one() -> No
         RecordedHost(programs={"nvidia-smi": PATH}, otherwise=cut_short(silent_s=one))
         for one in (60.0, 15.0)
     ]
-    sure, unsure = (read_smi(one, driver.FULL) for one in hosts)
+    sure, unsure = (read_smi(one, PATH, driver.FULL) for one in hosts)
     assert (smi(sure).hung, smi(unsure).hung) == (True, None)
     assert "30 s" in unsure.gaps[0].why
     assert [len(one.asked) for one in hosts] == [1, 1]
@@ -285,9 +286,3 @@ def test_it_is_found_on_windows_outside_path() -> None:
         system="Windows", env={"WINDIR": "D:/Win"}, stats={path: Stat(exists=True)}
     )
     assert find_smi(windows) == path
-
-
-def test_absence_is_known() -> None:
-    seen = read_smi(RecordedHost(), driver.FULL)
-    assert smi(seen) == Smi(found=False)
-    assert not seen.gaps

@@ -10,8 +10,7 @@ from typing import ClassVar
 import pytest
 
 from cudadoctor.host.local import Answer, LocalHost, Stat
-from cudadoctor.probes.shims import interpreter_of
-from cudadoctor.probes.target import Chosen, UsageError, choose
+from cudadoctor.probes.target import Chosen, UsageError, choose, interpreter_of
 
 
 def program(path: Path, text: str = "#!/bin/sh\nexit 3\n", mode: int = 0o755) -> Path:

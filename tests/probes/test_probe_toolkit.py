@@ -13,8 +13,7 @@ from cudadoctor import knowledge
 from cudadoctor.host.local import LocalHost
 from cudadoctor.model.machine import Distribution, Toolkit
 from cudadoctor.probes import Looked
-from cudadoctor.probes.compiler import family, parse_version
-from cudadoctor.probes.toolkit import parse_nvcc, read_toolkits
+from cudadoctor.probes.toolkit import family, parse_nvcc, parse_version, read_toolkits
 
 NVCC_13 = """nvcc: NVIDIA (R) Cuda compiler driver
 Copyright (c) 2005-2025 NVIDIA Corporation

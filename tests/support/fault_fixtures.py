@@ -18,7 +18,7 @@ from cudadoctor import knowledge
 from cudadoctor.model.findings import Diagnosis, Severity
 from cudadoctor.model.machine import Gpu, Libcuda, Machine, Nvml, PciGpu, Smi, gap_of, lookup
 from cudadoctor.probes import Looked
-from cudadoctor.probes.assembled import assembled
+from cudadoctor.probes.examine import assembled
 from cudadoctor.probes.nvml import read_nvml
 from cudadoctor.probes.streamed import Patience
 from cudadoctor.rules.diagnose import diagnose

@@ -13,7 +13,7 @@ from packaging.version import Version
 from cudadoctor.model import factfile, versions
 from cudadoctor.model.machine import Machine, Section
 from cudadoctor.probes import Looked
-from cudadoctor.probes.assembled import assembled
+from cudadoctor.probes.examine import assembled
 
 
 class Parser(NamedTuple):

@@ -34,12 +34,8 @@ from cudadoctor.model.trust import foreign
 from cudadoctor.privacy.conceal import Concealer
 from cudadoctor.probes import (
     Notes,
-    archs,
-    boxed,
-    compiler,
     elf,
-    environment,
-    fabric,
+    examine,
     indexes,
     installed,
     interpreter,
@@ -48,18 +44,12 @@ from cudadoctor.probes import (
     libraries,
     limits,
     loader,
-    modules,
     nvml,
-    nvml_gpu,
-    packages,
     pci,
     platform,
-    record,
-    shims,
     smi,
     streamed,
     target,
-    told,
     toolkit,
     torch_order,
 )
@@ -117,7 +107,7 @@ def _nvml(data: bytes) -> object:
 
 def _gpu(data: bytes) -> object:
     lines = streamed.streamed(Ran(code=0, stdout=text_of(data))).of("gpu")
-    return nvml_gpu.gpu_from(0, lines)
+    return nvml.gpu_from(0, lines)
 
 
 def _nobody(_: str) -> None: ...
@@ -132,7 +122,7 @@ def _smoke(data: bytes) -> object:
 
 
 def _packages(data: bytes) -> object:
-    said = told.parse(text_of(data))
+    said = installed.parse(text_of(data))
     return (installed.copies_of(said, "/work"), installed.packages(said))
 
 
@@ -181,14 +171,14 @@ def _plain_document(data: bytes) -> object:
 
 
 def _shebang(host: BabblingHost) -> object:
-    return shims.interpreter_of(host, "/usr/bin/pip"), shims.behind_shim(host, "/r/shims/python")
+    return target.interpreter_of(host, "/usr/bin/pip"), target.behind_shim(host, "/r/shims/python")
 
 
 def _package_of_torch(host: BabblingHost) -> object:
     place = "/site/torch"
-    damage = record.compare(host, "/site", "torch-2.dist-info")
-    record.compare_wheels(host, [("/site", "nvidia_cublas-13.dist-info")])
-    return archs.read_archs(host, place, "/work"), damage
+    damage = installed.compare(host, "/site", "torch-2.dist-info")
+    installed.compare_wheels(host, [("/site", "nvidia_cublas-13.dist-info")])
+    return installed.read_archs(host, place, "/work"), damage
 
 
 def _chosen(host: BabblingHost) -> object:
@@ -267,9 +257,9 @@ def _texts() -> Iterator[tuple[str, Parser]]:
             "reports.kernel_log.parse_kernel_log",
             lambda text: kernel_log.parse_kernel_log(text, 12345.6),
         ),
-        ("probes.compiler.parse_version", compiler.parse_version),
-        ("probes.compiler.family", compiler.family),
-        ("probes.fabric.parse_unit", fabric.parse_unit),
+        ("probes.toolkit.parse_version", toolkit.parse_version),
+        ("probes.toolkit.family", toolkit.family),
+        ("probes.kernel.parse_unit", kernel.parse_unit),
         ("probes.indexes.ini_section", lambda text: indexes.ini_section(text, "global")),
         ("probes.installed.assigned", lambda text: installed.build_of(installed.assigned(text))),
         ("probes.installed.torch_from_tag", installed.torch_from_tag),
@@ -282,7 +272,7 @@ def _texts() -> Iterator[tuple[str, Parser]]:
         ("probes.nvml.library_version", nvml.library_version),
         ("probes.platform.parse_os_release", platform.parse_os_release),
         ("probes.platform.parse_l4t", platform.parse_l4t),
-        ("probes.told.parse", told.parse),
+        ("probes.installed.parse", installed.parse),
         ("probes.toolkit.parse_nvcc", toolkit.parse_nvcc),
         ("probes.torch_order.parse_order", lambda text: torch_order.parse_order(text, "13.0")),
         ("plain_words.options_of", _argv),
@@ -319,20 +309,24 @@ def _data() -> Iterator[tuple[str, Parser]]:
     names: tuple[str, ...]
     yield "elf", Parser(("elf.parse", "elf.section"), _elf)
     yield "probes.loader.parse_cache", Parser(("probes.loader.parse_cache",), loader.parse_cache)
-    binary = ("probes.archs.flags_in", "probes.archs.pe_section")
+    binary = ("probes.installed.flags_in", "probes.installed.pe_section")
     yield (
-        "probes.archs",
-        Parser(binary, lambda data: (archs.flags_in(data), archs.pe_section(data, b".rdata"))),
+        "probes.installed",
+        Parser(
+            binary, lambda data: (installed.flags_in(data), installed.pe_section(data, b".rdata"))
+        ),
     )
-    yield "probes.packages.parse_dpkg", Parser(("probes.packages.parse_dpkg",), packages.parse_dpkg)
+    yield "probes.kernel.parse_dpkg", Parser(("probes.kernel.parse_dpkg",), kernel.parse_dpkg)
     yield (
-        "probes.record.expected_sizes",
-        Parser(("probes.record.expected_sizes",), lambda data: tuple(record.expected_sizes(data))),
+        "probes.installed.expected_sizes",
+        Parser(
+            ("probes.installed.expected_sizes",), lambda data: tuple(installed.expected_sizes(data))
+        ),
     )
-    names = ("probes.streamed.streamed", "probes.nvml.nvml_facts", "probes.nvml_pairs.pair_from")
+    names = ("probes.streamed.streamed", "probes.nvml.nvml_facts", "probes.nvml.pair_from")
     names = (*names, "probes.libcuda.libcuda_from")
     yield "probes.nvml", Parser(names, _nvml)
-    yield "probes.nvml_gpu", Parser(("probes.nvml_gpu.gpu_from",), _gpu)
+    yield "probes.nvml.gpu_from", Parser(("probes.nvml.gpu_from",), _gpu)
     names = ("smoke.lines.read_line", "smoke.on_line", "smoke.reading.read")
     names = (*names, "smoke.reading.parse", "smoke.reading.stage_of")
     yield "smoke.reading", Parser(names, _smoke)
@@ -372,11 +366,11 @@ def _hosts() -> Iterator[tuple[str, Parser]]:
     kept: tuple[str, ...] = ("/site",)
     env = {"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/x:/y"}
     probes: tuple[tuple[str, Callable[[bytes], object]], ...] = (
-        ("boxed.container_kind", _of_host(boxed.container_kind)),
-        ("boxed.hypervisor", _of_host(lambda host: boxed.hypervisor(host, "6.8"))),
-        ("compiler.note_compiler", _noted(compiler.note_compiler, {"CXX": "g++-13"}, False)),
-        ("environment.read_environment", _of_host(environment.read_environment)),
-        ("fabric.note_fabric", _noted(fabric.note_fabric, (), fast=False)),
+        ("platform.container_kind", _of_host(platform.container_kind)),
+        ("platform.hypervisor", _of_host(lambda host: platform.hypervisor(host, "6.8"))),
+        ("toolkit.note_compiler", _noted(toolkit.note_compiler, {"CXX": "g++-13"}, False)),
+        ("examine.read_environment", _of_host(examine.read_environment)),
+        ("kernel.note_fabric", _noted(kernel.note_fabric, (), fast=False)),
         ("indexes.read_index", _of_host(lambda host: indexes.read_index(host, "/work", True))),
         ("interpreter.read_target", _of_host(_target)),
         ("kernel.read_kernel", _of_host(lambda host: kernel.read_kernel(host, fast=False))),
@@ -391,14 +385,17 @@ def _hosts() -> Iterator[tuple[str, Parser]]:
             ),
         ),
         ("limits.read_limits", _of_host(lambda host: limits.read_limits(host, "/work"))),
-        ("modules.module_files", _of_host(lambda host: modules.module_files(host, ask=True))),
+        ("kernel.module_files", _of_host(lambda host: kernel.module_files(host, ask=True))),
         ("nvml.read_nvml", _of_host(lambda host: nvml.read_nvml(host, streamed.Patience()))),
-        ("packages.note_packages", _noted(packages.note_packages, fast=False)),
+        ("kernel.note_packages", _noted(kernel.note_packages, fast=False)),
         ("pci.read_pci", _of_host(pci.read_pci)),
         ("platform.read_platform", _of_host(platform.read_platform)),
-        ("shims.interpreter_of", _of_host(_shebang)),
-        ("smi.read_smi", _of_host(lambda host: smi.read_smi(host, streamed.Patience()))),
-        ("record.compare", _of_host(_package_of_torch)),
+        ("target.interpreter_of", _of_host(_shebang)),
+        (
+            "smi.read_smi",
+            _of_host(lambda host: smi.read_smi(host, "smi", streamed.Patience())),
+        ),
+        ("installed.compare", _of_host(_package_of_torch)),
         (
             "toolkit.read_toolkits",
             _of_host(lambda host: toolkit.read_toolkits(host, env, "/c", kept, (), fast=True)),
@@ -421,7 +418,7 @@ def _hosts() -> Iterator[tuple[str, Parser]]:
 _WITHIN = {
     "indexes.read_index": ("probes.indexes.read_pip", "probes.indexes.read_uv"),
     "libraries.read_libraries": ("elf.read_elf", "probes.loader.split", "probes.loader.expand"),
-    "record.compare": ("probes.archs.read_archs",),
+    "installed.compare": ("probes.installed.read_archs",),
 }
 """What a probe runs besides itself."""
 
