@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Literal
 
 from cudadoctor.host.local import Answer, Host
+from cudadoctor.model.driver_packages import MATTERS, Manager, is_driver
 from cudadoctor.model.machine import ModuleFile, Node, SystemPackage
 from cudadoctor.model.versions import DriverVersion, driver_of, whole
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.streamed import streamed
-from cudadoctor.model.driver_packages import MATTERS, Manager, is_driver
 from cudadoctor.reports.kernel_log import parse_kernel_log
 
 PROC_VERSION = "/proc/driver/nvidia/version"
