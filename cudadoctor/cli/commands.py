@@ -104,14 +104,15 @@ def bench(asked: Asked) -> int:
 
 def explain(cause: str | None) -> int:
     """Print the page of a cause, or the list of causes."""
+    from cudadoctor.model.catalogue import CATALOGUE
     from cudadoctor.render import pages
-    from cudadoctor.rules.registry import CATALOGUE, RULES
+    from cudadoctor.rules.registry import explained_rules
 
     if cause is None:
-        sys.stdout.write(pages.listing(CATALOGUE, RULES))
+        sys.stdout.write(pages.listing(CATALOGUE, explained_rules()))
         return 0
     refuse_strange_cause(cause, f"there is no cause {cause!r}")
-    sys.stdout.write(pages.page(cause, RULES))
+    sys.stdout.write(pages.page(cause, explained_rules()))
     return 0
 
 

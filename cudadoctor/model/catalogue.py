@@ -94,3 +94,5 @@ CATALOGUE: tuple[str, ...] = (
     "unknown",
 )
 """The public names of causes, in the order in which equal findings are told."""
+HARMLESS = ("not-environment", "torch-bug")
+"""Causes that are no fault of an environment."""

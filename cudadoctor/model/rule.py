@@ -64,7 +64,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     yields_to: causes that explain this one away where they are found too.
     essential: whether the verdict is undecided while this rule is. page: text for `explain`.
-    silent: its no means nothing, for it looks at a report that need not show everything.
     """
 
     name: str
@@ -76,7 +75,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     essential: bool = False
     why: str
     page: str
-    silent: bool = False
 
 
 def rule(

@@ -14,25 +14,18 @@ if TYPE_CHECKING:
 
 
 def listing(catalogue: Sequence[str], rules: Sequence[Rule]) -> str:
-    """Every cause with the title of its first rule; those without a rule are marked."""
-    titles: dict[str, str] = {}
+    """Every cause with the title of its page, or of its first rule."""
+    titles = {cause: title for cause, (title, _) in PAGES.items()}
     for rule in rules:
         titles.setdefault(rule.cause, _heading(rule))
     widest = max(map(len, catalogue))
-    for name, (title, _) in PAGES.items():
-        titles[name] = title if name in titles else f"{title} (not judged yet)"
-    rows = (f"{name:<{widest}}  {titles.get(name, '(not judged yet)')}\n" for name in catalogue)
-    return "".join(rows)
+    return "".join(f"{cause:<{widest}}  {titles[cause]}\n" for cause in catalogue)
 
 
 def page(cause: str, rules: Sequence[Rule]) -> str:
     """What a cause is, how it is told and what cures it."""
-    own = [rule for rule in rules if rule.cause == cause]
-    known = PAGES.get(cause, ())
-    if not own:
-        return "\n\n".join((cause, *known, "This version has no rule for it.")) + "\n"
-    parts = [cause, *known]
-    for rule in own:
+    parts = [cause, *PAGES.get(cause, ())]
+    for rule in (rule for rule in rules if rule.cause == cause):
         parts += [*_opening(rule), rule.page.strip()]
         if rule.yields_to:
             parts.append(f"Explained away by: {', '.join(rule.yields_to)}.")

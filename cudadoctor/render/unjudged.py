@@ -1,4 +1,4 @@
-"""Pages of causes that no rule judges yet: they show in a program's own output, not on a machine.
+"""Pages of causes that show in a program's own output: only pasted reports are judged by them.
 
 Each is a title and a text: how it shows, what it is told from, what cures it.
 """

@@ -1,17 +1,16 @@
 """Is there a torch, is it made for this machine's GPU, and for this Python?"""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.machine import Machine
 from cudadoctor.model.rule import Found, NotKnown, need, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, install_python, install_torch, leave_out
 from cudadoctor.rules.evidence.devices import (
+    Device,
     code_version,
     compiled,
     devices,
@@ -19,17 +18,10 @@ from cudadoctor.rules.evidence.devices import (
     row_of,
     way_to_run,
 )
-from cudadoctor.rules.evidence.loaded import applies, foreign, in_use
-from cudadoctor.rules.evidence.pins import library_pins
+from cudadoctor.rules.evidence.libraries import applies, foreign, in_use, library_pins
 from cudadoctor.rules.evidence.signs import gpu_present, live_gpus, said
 from cudadoctor.rules.healthy import somebody_trains_here
 from cudadoctor.solver.builds import best_build, is_installed, platform_of, python_of
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.model.findings import Remedy
-    from cudadoctor.model.machine import Machine
-    from cudadoctor.rules.evidence.devices import Device
 
 NO_IMAGE = ("no kernel image is available", "not compatible with the current PyTorch installation")
 
@@ -201,9 +193,14 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Found | None:
 
 
 def _rocm() -> tuple[Remedy, ...]:
-    text = "On Linux, take the ROCm build of this torch release: its index is "
-    text += "https://download.pytorch.org/whl/ followed by rocm and the ROCm version."
-    return by_hand("install-rocm-torch", "Install the ROCm build of torch", text)
+    return by_hand(
+        "install-rocm-torch",
+        "Install the ROCm build of torch",
+        (
+            "On Linux, take the ROCm build of this torch release: its index is "
+            "https://download.pytorch.org/whl/ followed by rocm and the ROCm version."
+        ),
+    )
 
 
 @rule(
@@ -260,8 +257,10 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
         return None
     worst = (unserved or slow)[0]
     if unserved and kb.known_bad_arch(worst.capability) and not said(m, *NO_IMAGE):
-        why = f"compute capability {worst.capability} is newer than the tables"
-        raise NotKnown(f"{worst.path}.capability", why)
+        raise NotKnown(
+            f"{worst.path}.capability",
+            f"compute capability {worst.capability} is newer than the tables",
+        )
     others = [one for one in present if ways[one] == "native"]
     # Newer than every published build: PTX is how such a GPU is meant to be served.
     ahead = not unserved and kb.known_bad_arch(worst.capability)
@@ -364,11 +363,15 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> tuple[Remedy, ...]:
     rows = kb.builds_on(platform_of(m) or "linux_x86_64")
     found = next((row for row in rows if row.published and _has_code(row, device, kb)), None)
     if found is None:
-        text = f"No published build of torch has code for the {device.name}. "
-        text += "Train on the CPU or on another GPU."
+        text = (
+            f"No published build of torch has code for the {device.name}. "
+            "Train on the CPU or on another GPU."
+        )
         return by_hand("other-gpu", "Use another GPU", text)
-    text = f"The newest one is torch {found.torch} as {found.variant}, from {found.index}; it must "
-    text += "also be made for this Python and run with this driver."
+    text = (
+        f"The newest one is torch {found.torch} as {found.variant}, from {found.index}; it must "
+        "also be made for this Python and run with this driver."
+    )
     return by_hand("fitting-torch", f"Install a torch with code for the {device.name}", text)
 
 
@@ -453,14 +456,3 @@ def _only_python_hinders(m: Machine, kb: Knowledge, pythons: tuple[str, ...], py
         m.python, version=Version(plain), free_threaded=False, implementation="CPython"
     )
     return best_build(msgspec.structs.replace(m, python=other), kb).build is not None
-
-
-RULES = (
-    torch_missing,
-    torch_cpu_build,
-    torch_wrong_backend,
-    torch_arch_unsupported_new,
-    torch_arch_unsupported_old,
-    cudnn_refuses_gpu,
-    torch_python_unsupported,
-)

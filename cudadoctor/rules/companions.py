@@ -1,14 +1,14 @@
 """Do the packages around torch fit it?"""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from packaging.version import Version
 
+from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
-from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.machine import Distribution, Machine
 from cudadoctor.model.requirements import EXTENSIONS, admits
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.model.versions import version_of
@@ -20,13 +20,8 @@ from cudadoctor.plan.remedies import (
     remove_packages,
 )
 from cudadoctor.rules.evidence.devices import devices
-from cudadoctor.rules.evidence.pins import specifier_on, torch_pins
+from cudadoctor.rules.evidence.libraries import specifier_on, torch_pins
 from cudadoctor.rules.evidence.signs import gpu_present, said
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import Remedy
-    from cudadoctor.model.machine import Distribution, Machine
 
 COMPANIONS = ("torchvision", "torchaudio", "torchtext")
 COMPILES_SINCE = Version("2.0")
@@ -42,7 +37,6 @@ KERNELS_AT_RUN_TIME = (
     "vllm",
 )
 """Packages whose own kernels are Triton's, or that call torch.compile unasked."""
-
 _BROKEN = (
     "torchvision::",
     "torchaudio::",
@@ -108,8 +102,12 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Found | None:
 
 def _without(m: Machine, kb: Knowledge, names: tuple[str, ...]) -> tuple[Remedy, ...]:
     """Where no release fits the installed torch: another torch with its companions, or without."""
-    title = f"Remove {', '.join(names)}, of which no release fits this torch"
-    return remove_packages(m, "remove-companion", title, *names) or install_torch(m, kb)
+    return remove_packages(
+        m,
+        "remove-companion",
+        f"Remove {', '.join(names)}, of which no release fits this torch",
+        *names,
+    ) or install_torch(m, kb)
 
 
 def _misfit(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Misfit | None:
@@ -117,8 +115,12 @@ def _misfit(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Mis
     errors = (imported.companion_errors or {}) if imported and imported.ok is not False else {}
     error = errors.get(one.name, "")
     if any(words in error for words in _BROKEN):
-        fact = f"torch.imported.companion_errors.{one.name}"
-        return _as_misfit(one, f"its import fails with {error[:160]}", fact, Confidence.CERTAIN)
+        return _as_misfit(
+            one,
+            f"its import fails with {error[:160]}",
+            f"torch.imported.companion_errors.{one.name}",
+            Confidence.CERTAIN,
+        )
     asked = [found for line in one.requires if (found := specifier_on(line, "torch")) is not None]
     refused = [specifier for specifier in asked if not admits(specifier, torch)]
     if refused:
@@ -207,15 +209,20 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Found | None:
         why = _built_for_other(m, kb, one, torch) if one.name in EXTENSIONS else None
         if why is None:
             continue
-        text = f"Install {one.name} again for torch {torch.public}: a wheel that is made for it, "
-        text += "or a build with --no-build-isolation --no-cache-dir."
         return Found(
             evidence=("packages", "torch.text"),
             values={"package": one.name, "version": one.version, "why": why},
             confidence=Confidence.LIKELY,
             severity=Severity.ERROR if said(m, "undefined symbol: _ZN") else None,
             remedies=install_companion(m, kb, one.name)
-            or by_hand("rebuild-extension", f"Install {one.name} again", text),
+            or by_hand(
+                "rebuild-extension",
+                f"Install {one.name} again",
+                (
+                    f"Install {one.name} again for torch {torch.public}: a wheel that is made "
+                    "for it, or a build with --no-build-isolation --no-cache-dir."
+                ),
+            ),
         )
     return None
 
@@ -297,14 +304,11 @@ def triton_broken(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("build.headers" if compiler else "build.compiler.present",),
         values={"what": what},
-        severity=Severity.WARNING if _needs_triton(m) else Severity.INFO,
+        severity=Severity.WARNING
+        if (bool(m.build.needed_by) or any(m.package(name) for name in KERNELS_AT_RUN_TIME))
+        else Severity.INFO,
         remedies=_development(m, headers=bool(compiler)),
     )
-
-
-def _needs_triton(m: Machine) -> bool:
-    """Whether something here compiles while it runs; training alone does not."""
-    return bool(m.build.needed_by) or any(m.package(name) for name in KERNELS_AT_RUN_TIME)
 
 
 def _compiles(m: Machine, kb: Knowledge) -> bool:
@@ -328,13 +332,15 @@ def _development(m: Machine, *, headers: bool) -> tuple[Remedy, ...]:
     else:
         name = known[0].format(number, number.replace(".", "")) if headers else known[1]
     title = "Install the headers of this Python" if headers else "Install a C compiler"
-    text = f"Install the package {name} with the system's package manager (it needs root), or ask "
-    text += "the administrator for it; in an image, add it where the image is built."
+    text = (
+        f"Install the package {name} with the system's package manager (it needs root), or ask "
+        "the administrator for it; in an image, add it where the image is built."
+    )
     if headers and known is not None and known[0] == _WITH_PYTHON:
         text = (
             "The headers of this distribution's own Python are in its package python. For another "
+            "Python, make the environment with uv or conda, which bring them."
         )
-        text += "Python, make the environment with uv or conda, which bring them."
     return by_hand("python-headers" if headers else "c-compiler", title, text)
 
 
@@ -349,6 +355,3 @@ _PACKAGES: tuple[tuple[str, tuple[str, str]], ...] = (
     (r"gentoo", (_WITH_PYTHON, "sys-devel/gcc")),
 )
 """The packages of each family of distributions: Python's headers, and a C compiler with C++."""
-
-
-RULES = (torch_companion_mismatch, torch_extension_abi, numpy_abi, triton_broken)

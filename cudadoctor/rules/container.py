@@ -1,10 +1,8 @@
 """Was the container given the GPU, wholly and for good?"""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.machine import Machine, Node
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.plan.remedies import by_hand, container_option, grant_gpu
 from cudadoctor.plan.remedies.place import keeper_of
@@ -13,6 +11,7 @@ from cudadoctor.rules.evidence.signs import (
     NO_PERMISSION,
     UNKNOWN,
     code_path,
+    cpu_on_purpose,
     cuda_works,
     driver_code,
     graver_with_cuda,
@@ -23,10 +22,6 @@ from cudadoctor.rules.evidence.signs import (
     wait_for_table,
 )
 from cudadoctor.rules.process import visible_count
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Machine, Node
 
 _EPERM = 1
 _MIB = 1 << 20
@@ -129,7 +124,7 @@ def container_driver_caps(m: Machine, kb: Knowledge) -> Found | None:
         evidence=("env.NVIDIA_DRIVER_CAPABILITIES", "driver.libcuda.why"),
         values={"capabilities": asked},
         confidence=Confidence.CERTAIN if started(m) or m.driver.loaded else Confidence.LIKELY,
-        remedies=_with_compute(m),
+        remedies=with_compute(m),
     )
 
 
@@ -149,7 +144,7 @@ def container_without_libcuda(m: Machine, kb: Knowledge) -> Found | None:
     """
     if not m.container.kind or m.platform.jetson or not started(m) or cuda_works(m):
         return None
-    if m.torch.build in ("cpu", "rocm", "xpu") or m.driver.libcuda.hung:
+    if cpu_on_purpose(m) or m.driver.libcuda.hung:
         return None
     if need(m.driver.libcuda.loads, "driver.libcuda.loads"):
         return None
@@ -162,11 +157,11 @@ def container_without_libcuda(m: Machine, kb: Knowledge) -> Found | None:
         values={"driver": m.driver.version or ""},
         confidence=Confidence.POSSIBLE if hearsay else Confidence.LIKELY,
         severity=Severity.WARNING if hearsay else Severity.ERROR,
-        remedies=_with_compute(m),
+        remedies=with_compute(m),
     )
 
 
-def _with_compute(m: Machine) -> tuple[Remedy, ...]:
+def with_compute(m: Machine) -> tuple[Remedy, ...]:
     return container_option(
         m,
         "driver-capabilities",
@@ -188,7 +183,11 @@ def container_gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
     """
     if not m.container.kind or cuda_works(m):
         return None
-    refused = [node for node in m.driver.nodes or () if _refused_by_rule(node)]
+    refused = [
+        node
+        for node in m.driver.nodes or ()
+        if (node.errno == _EPERM and (node.path == "/dev/nvidiactl" or bool(_gpu_nodes((node,)))))
+    ]
     code = driver_code(m)
     if code != UNKNOWN and not (refused and m.driver.nvml.loads is not False):
         return None
@@ -201,16 +200,18 @@ def container_gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-def _refused_by_rule(node: Node) -> bool:
-    return node.errno == _EPERM and (node.path == "/dev/nvidiactl" or bool(_gpu_nodes((node,))))
-
-
 def _start_anew(m: Machine) -> tuple[Remedy, ...]:
-    text = "Restart the container. So that it does not return, use CDI on the host "
-    text += "(`--device nvidia.com/gpu=all`), or run there, as root, "
-    text += "`nvidia-ctk system create-dev-char-symlinks --create-all`."
     where = keeper_of(m)
-    return by_hand("restart-container", "Start the container anew", text, where)
+    return by_hand(
+        "restart-container",
+        "Start the container anew",
+        (
+            "Restart the container. So that it does not return, use CDI on the host "
+            "(`--device nvidia.com/gpu=all`), or run there, as root, "
+            "`nvidia-ctk system create-dev-char-symlinks --create-all`."
+        ),
+        where,
+    )
 
 
 @rule(
@@ -248,17 +249,13 @@ def shm_too_small(m: Machine, kb: Knowledge) -> Found | None:
 
 
 def _more_shm(m: Machine) -> tuple[Remedy, ...]:
-    title = "Give the container a larger /dev/shm"
     if m.container.kind:
-        return container_option(m, "shm-size", title, "--shm-size=8g")
-    text = "As root: `mount -o remount,size=8G /dev/shm`; for good, in /etc/fstab."
-    return by_hand("shm-size", "Make /dev/shm larger", text, "admin")
-
-
-RULES = (
-    container_no_gpu,
-    container_driver_caps,
-    container_without_libcuda,
-    container_gpu_lost,
-    shm_too_small,
-)
+        return container_option(
+            m, "shm-size", "Give the container a larger /dev/shm", "--shm-size=8g"
+        )
+    return by_hand(
+        "shm-size",
+        "Make /dev/shm larger",
+        "As root: `mount -o remount,size=8G /dev/shm`; for good, in /etc/fstab.",
+        "admin",
+    )

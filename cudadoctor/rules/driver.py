@@ -1,13 +1,13 @@
-"""Is the driver there, loaded, whole, and new enough for the examined torch?"""
-
-from __future__ import annotations
+"""Is the driver there, loaded, whole, sound, and new enough for the examined torch?"""
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from packaging.version import Version
 
+from cudadoctor.knowledge import DriverFault, Knowledge
 from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.machine import Machine, lookup
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.model.versions import cuda_from_int
 from cudadoctor.plan.remedies import (
@@ -26,9 +26,13 @@ from cudadoctor.rules.evidence.signs import (
     answered,
     bare,
     code_path,
+    cpu_on_purpose,
     cuda_works,
     driver_code,
+    driver_runs,
+    driver_system,
     graver_with_cuda,
+    live_gpus,
     log_text,
     module_spoke,
     nvidia_pci,
@@ -38,13 +42,9 @@ from cudadoctor.rules.evidence.signs import (
     torch_works,
     wait_for_answer,
 )
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Machine
+from cudadoctor.solver.builds import capabilities_of
 
 Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
-
 _REASONS: dict[Reason, tuple[str, str]] = {
     "nouveau": (
         "The nouveau driver holds the GPU, so NVIDIA's driver is not loaded",
@@ -127,7 +127,18 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
         return None
     need(m.driver.loaded if code != NOT_LOADED else False, "driver.loaded")
     if nvidia_pci(m) and all(one.bound in ("vfio-pci", "pci-stub") for one in nvidia_pci(m)):
-        return _given_away(m)
+        return Found(
+            title="The GPU is reserved for a virtual machine (vfio-pci)",
+            why="A GPU that is bound to vfio-pci can be used inside that virtual machine only.",
+            evidence=("pci",),
+            severity=graver_with_cuda(m),
+            remedies=by_hand(
+                "release-gpu",
+                "Take the GPU back from the virtual machine",
+                "Detach the GPU from the virtual machine and bind it to nvidia, if it is to be "
+                "used here.",
+            ),
+        )
     reason, evidence = _what_keeps_it_out(m)
     title, why = _REASONS[reason]
     return Found(
@@ -137,19 +148,6 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
         values={"kernel": m.platform.kernel, "files": m.driver.blacklisted_by or ()},
         confidence=Confidence.CERTAIN if m.driver.loaded is False else Confidence.LIKELY,
         remedies=load_driver(m, kb, reason),
-    )
-
-
-def _given_away(m: Machine) -> Found:
-    text = (
-        "Detach the GPU from the virtual machine and bind it to nvidia, if it is to be used here."
-    )
-    return Found(
-        title="The GPU is reserved for a virtual machine (vfio-pci)",
-        why="A GPU that is bound to vfio-pci can be used inside that virtual machine only.",
-        evidence=("pci",),
-        severity=graver_with_cuda(m),
-        remedies=by_hand("release-gpu", "Take the GPU back from the virtual machine", text),
     )
 
 
@@ -181,9 +179,7 @@ def host_driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
     in the image changes nothing.
     """
     boxed = m.container.kind and not (m.platform.wsl or m.platform.jetson)
-    if not boxed or module_spoke(m) or not nvidia_pci(m):
-        return None
-    if need(m.driver.loaded, "driver.loaded"):
+    if not boxed or module_spoke(m) or not nvidia_pci(m) or need(m.driver.loaded, "driver.loaded"):
         return None
     return Found(
         evidence=("pci", "driver.loaded", "container.kind"),
@@ -226,16 +222,18 @@ def driver_library_mismatch(m: Machine, kb: Knowledge) -> Found | None:
 
 def _one_version_again(m: Machine) -> tuple[Remedy, ...]:
     if m.container.kind:
-        text = "Take the driver's libraries (libcuda.so.*, libnvidia-*.so.*) out of the image: "
-        text += (
+        text = (
+            "Take the driver's libraries (libcuda.so.*, libnvidia-*.so.*) out of the image: "
             "the container toolkit mounts those of the host. After a driver update on the host, "
+            "start the container anew."
         )
-        text += "start the container anew."
         way = by_hand("driver-out-of-image", "Use the host's driver libraries", text, "container")
         return (*reboot(m), *way) if m.look == "report" else way
-    text = "Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), "
-    text += "then, as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and "
-    text += "`modprobe nvidia`."
+    text = (
+        "Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), "
+        "then, as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and "
+        "`modprobe nvidia`."
+    )
     again = by_hand("reload-driver", "Load the new module instead", text, "admin")
     return (*reboot(m), *again)
 
@@ -257,15 +255,16 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Found | None:
     driver needs root and must still support the GPU. Data-centre GPUs have a third, NVIDIA's
     forward-compatibility package. A newer torch or a toolkit makes it worse or changes nothing.
     """
-    if m.torch.build in ("cpu", "rocm", "xpu") or torch_works(m) or _newer_libcuda(m):
+    if cpu_on_purpose(m) or torch_works(m) or _newer_libcuda(m):
         return None
     if m.driver.version is None or m.platform.jetson:
         return _by_cuda_level(m, kb)
     cuda = m.torch.cuda
     if cuda is None:
         return None
-    system = "Windows" if m.platform.wsl or m.platform.system == "Windows" else "Linux"
-    floor = need(kb.oldest_driver(cuda, system), "torch.cuda", f"no table knows CUDA {cuda}")
+    floor = need(
+        kb.oldest_driver(cuda, driver_system(m)), "torch.cuda", f"no table knows CUDA {cuda}"
+    )
     if m.driver.version >= floor.driver:
         return None
     return Found(
@@ -284,8 +283,6 @@ def _past_every_driver(m: Machine, kb: Knowledge, branch: int) -> tuple[str, ...
 
     A torch with code for it is the only way out, and such a torch runs with its drivers.
     """
-    from cudadoctor.solver.builds import capabilities_of
-
     known = [kb.architecture(one) for one in capabilities_of(m, kb) or ()]
     last = [one.last_branch if one else None for one in known]
     lost = bool(last) and all(one is not None and one < branch for one in last)
@@ -310,7 +307,7 @@ def _by_cuda_level(m: Machine, kb: Knowledge) -> Found | None:
         wait_for_answer(m)
     if level is None or (cuda is None and path == "driver.cuda"):
         return None
-    if cuda is not None and _runs(level, cuda):
+    if cuda is not None and driver_runs(level, cuda):
         return None
     floor = kb.oldest_driver(cuda, "Linux") if cuda else None
     return Found(
@@ -341,8 +338,6 @@ def _told_by_torch(m: Machine) -> tuple[Version, str] | None:
     path = said(m, "driver on your system is too old")
     if path is None:
         return None
-    from cudadoctor.model.machine import lookup
-
     number = _TOO_OLD.search(str(lookup(m, path)))
     return (cuda_from_int(int(number[1])), path) if number else None
 
@@ -350,8 +345,12 @@ def _told_by_torch(m: Machine) -> tuple[Version, str] | None:
 def _for_an_old_driver(m: Machine, kb: Knowledge, branch: int | None) -> tuple[Remedy, ...]:
     """A torch for the driver, a driver for the torch, or what lifts the driver; each once."""
     newer = upgrade_driver(m, kb, branch) if branch is not None else ()
-    ways = (*install_torch(m, kb), *newer, *forward_compat(m, kb, m.torch.cuda))
-    return tuple({one.id: one for one in reversed(ways)}.values())[::-1]
+    return each_once(*install_torch(m, kb), *newer, *forward_compat(m, kb, m.torch.cuda))
+
+
+def each_once(*remedies: Remedy) -> tuple[Remedy, ...]:
+    """These remedies; of those with one id the first."""
+    return tuple({remedy.id: remedy for remedy in reversed(remedies)}.values())[::-1]
 
 
 @rule(
@@ -377,9 +376,6 @@ def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:
     if not need(m.driver.loaded, "driver.loaded"):
         return None
     version = m.driver.version
-    text = f"Install the driver's library for computing in version {version or 'of the module'}: "
-    text += "libnvidia-compute-BRANCH (Ubuntu), libcuda1 (Debian), nvidia-driver-cuda or "
-    text += "xorg-x11-drv-nvidia-cuda (RHEL, Fedora), nvidia-utils (Arch)."
     hearsay = only_smi_speaks(m)
     shaky = hearsay and not torch_fails(m)
     title = "nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing"
@@ -389,15 +385,112 @@ def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:
         values={"driver": version or ""},
         confidence=Confidence.POSSIBLE if shaky else Confidence.CERTAIN,
         severity=Severity.WARNING if shaky else Severity.ERROR,
-        remedies=by_hand("install-libcuda", "Install the driver's libcuda", text, "admin"),
+        remedies=by_hand(
+            "install-libcuda",
+            "Install the driver's libcuda",
+            (
+                "Install the driver's library for computing in version "
+                f"{version or 'of the module'}: "
+                "libnvidia-compute-BRANCH (Ubuntu), libcuda1 (Debian), nvidia-driver-cuda or "
+                "xorg-x11-drv-nvidia-cuda (RHEL, Fedora), nvidia-utils (Arch)."
+            ),
+            "admin",
+        ),
     )
 
 
-RULES = (
-    driver_not_installed,
-    driver_not_loaded,
-    host_driver_not_loaded,
-    driver_library_mismatch,
-    driver_too_old,
-    driver_userspace_missing,
+_GRAVE = {"error": Severity.ERROR, "warning": Severity.WARNING, "info": Severity.INFO}
+
+
+@rule(
+    "driver-bug",
+    title="Driver {driver} has a known fault",
+    severity=Severity.WARNING,
+    yields_to=("gpu-lost", "driver-unsupported-gpu"),
 )
+def driver_bug(m: Machine, kb: Knowledge) -> Found | None:
+    """A fault of this release is known, and this machine is of the kind that meets it.
+
+    Told by the release where the source names the first and the last with the fault, and by its
+    signs (words in the kernel log, the code of cuInit) where it does not hang on the release. A
+    fault between GPUs is told only where there are several, and one of P2P only where the driver
+    offers it. An information means that it was seen on such machines, not on this one.
+
+    Told from driver-too-old by the CUDA version, which fits, and from torch-bug, where another
+    torch cures it. Cured by the release that its source names; HMM, where that is the fault, is
+    switched off by an option of the module.
+    """
+    for fault in kb.driver_faults if _on_linux(m) else ():
+        seen = _signs(fault, m) if fault.log else _of_release(fault, m, kb)
+        if seen:
+            return _told(fault, seen, m, kb)
+    return None
+
+
+def _on_linux(m: Machine) -> bool:
+    """On Windows and in WSL the driver counts its releases otherwise, and a Jetson has its own."""
+    return m.platform.system in (None, "Linux") and not (m.platform.wsl or m.platform.jetson)
+
+
+def _signs(fault: DriverFault, m: Machine) -> tuple[str, ...]:
+    """The facts that show it: the words in the log, and the code of cuInit where one is named."""
+    log = log_text(m)
+    if not any(words in log for words in fault.log):
+        return ()
+    code = m.driver.libcuda.code
+    if fault.cuinit is None:
+        return ("driver.log",)
+    if cuda_works(m) or code not in (None, fault.cuinit) or not answered(m):
+        return ()
+    return ("driver.log", *(("driver.libcuda.code",) if code is not None else ()))
+
+
+def _of_release(fault: DriverFault, m: Machine, kb: Knowledge) -> tuple[str, ...]:
+    """The facts that show it: the release, and what else the fault hangs on."""
+    version, gpus = m.driver.version, live_gpus(m)
+    if version is None or fault.first is None or fault.below is None:
+        return ()
+    if not fault.first <= version < fault.below or (fault.several and len(gpus) < 2):
+        return ()
+    named = [gpu for gpu in gpus if fault.gpus is None or fault.gpus in (gpu.name or "")]
+    if len(named) < 1 + fault.several or (fault.p2p and not _offered(m, {g.index for g in named})):
+        return ()
+    models = [kb.gpu_by_name(gpu.name) for gpu in named if gpu.name]
+    if fault.data_center and not any(one is not None and one.data_center for one in models):
+        return ()
+    release = "driver.kernel" if m.driver.kernel else "driver.reported"
+    return (release, *(("driver.pairs",) if fault.p2p else ()), *(("gpus",) if fault.gpus else ()))
+
+
+def _offered(m: Machine, indexes: set[int]) -> bool:
+    """Whether the driver offers P2P between two of these GPUs."""
+    pairs = m.driver.pairs or ()
+    return any(one.p2p == "ok" and {one.first, one.second} <= indexes for one in pairs)
+
+
+def _told(fault: DriverFault, seen: tuple[str, ...], m: Machine, kb: Knowledge) -> Found:
+    return Found(
+        title=fault.title,
+        why=fault.why,
+        evidence=seen,
+        values={"driver": m.driver.version or ""},
+        cites=fault.sources,
+        severity=_GRAVE[fault.severity],
+        confidence=Confidence.POSSIBLE if fault.uncertain else Confidence.LIKELY,
+        remedies=_cure(fault, m, kb),
+    )
+
+
+def _cure(fault: DriverFault, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+    if fault.cure == "upgrade":
+        return upgrade_driver(m, kb, fault.fixed_branch) if fault.fixed_branch else ()
+    return by_hand(
+        "hmm-off",
+        "Switch HMM off in the module nvidia_uvm",
+        (
+            "As root, write `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/uvm.conf, "
+            "then reboot. A newer kernel may do as well. Only programs that let the GPU read "
+            "ordinary memory of the host need HMM, and torch does not."
+        ),
+        "admin",
+    )

@@ -1,12 +1,12 @@
 """Is there an NVIDIA GPU, does this driver support it, and is it set up for computing?"""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
+from cudadoctor.knowledge import Architecture, GpuModel, Knowledge
 from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.machine import Machine, ModuleFile, PciGpu
 from cudadoctor.model.rule import Found, NotKnown, need, rule
+from cudadoctor.model.versions import DriverVersion
 from cudadoctor.plan.remedies import (
     by_hand,
     grant_gpu,
@@ -26,11 +26,6 @@ from cudadoctor.rules.evidence.signs import (
     wait_for_answer,
     wait_for_table,
 )
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Architecture, GpuModel, Knowledge
-    from cudadoctor.model.machine import Machine, ModuleFile, PciGpu
-    from cudadoctor.model.versions import DriverVersion
 
 _LEGACY = re.compile(r"supported through the nvidia (\d+)\.xx legacy drivers")
 _NOT_SUPPORTED = re.compile(r"is not supported by the nvidia [\d.]+ driver release")
@@ -114,82 +109,16 @@ def _bring_a_gpu(m: Machine) -> tuple[Remedy, ...]:
     granted = grant_gpu(m) if elsewhere else ()
     if granted:
         return granted
-    text = "In a virtual machine or the cloud, choose an instance with an NVIDIA GPU or pass one "
-    text += "through. On a computer of your own, look at the slot, the power cables and the "
-    text += "firmware's settings; `echo 1 > /sys/bus/pci/rescan` as root looks again."
-    return by_hand("gpu-into-machine", "Give this system an NVIDIA GPU", text, keeper_of(m))
-
-
-@rule(
-    "driver-wrong-flavour",
-    title="The {gpu} does not start with the {flavour} kernel modules",
-    yields_to=("driver-unsupported-gpu",),
-)
-def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Found | None:
-    """Of the driver's two flavours, open and proprietary, this GPU takes the {other} one only.
-
-    Blackwell and newer, and Grace Hopper, work with the open kernel modules only; GPUs before
-    Turing with the proprietary ones only. The flavour of the loaded module stands in
-    /proc/driver/nvidia/version, and the kernel log names the refusal. nvidia-smi says that no
-    devices were found.
-
-    Told from driver-unsupported-gpu by the branch: there no flavour of that release would do. The
-    right flavour of the same branch and a reboot cure it.
-    """
-    if not bare(m) or m.driver.installed is False or (m.driver.loaded is False and not _files(m)):
-        return None
-    needed = _flavour_told(m)
-    silent = silent_gpus(m)
-    if not silent and not (needed and m.pci is None and not live_gpus(m)):
-        return None
-    flavour = m.driver.flavour or next((one.flavour for one in _files(m)), None)
-    if needed is None:
-        loaded = need(flavour, "driver.flavour")
-        kinds = {model.open_modules for model in _models(silent, kb)}
-        needed = "open" if loaded == "proprietary" else "proprietary"
-        if ("only" if needed == "open" else "none") not in kinds:
-            return None
-    return Found(
-        evidence=tuple(path for path, known in _flavour_evidence(m) if known),
-        values={"gpu": _name(silent, kb), "flavour": flavour or "loaded", "other": needed},
-        confidence=Confidence.CERTAIN if silent else Confidence.LIKELY,
-        remedies=open_modules(m, kb) if needed == "open" else proprietary_modules(m, kb),
+    return by_hand(
+        "gpu-into-machine",
+        "Give this system an NVIDIA GPU",
+        (
+            "In a virtual machine or the cloud, choose an instance with an NVIDIA GPU or pass one "
+            "through. On a computer of your own, look at the slot, the power cables and the "
+            "firmware's settings; `echo 1 > /sys/bus/pci/rescan` as root looks again."
+        ),
+        keeper_of(m),
     )
-
-
-def _files(m: Machine) -> list[ModuleFile]:
-    return [one for one in m.driver.module_files or () if one.kernel == m.platform.kernel]
-
-
-def _flavour_told(m: Machine) -> str | None:
-    log = log_text(m)
-    if _NEEDS_OPEN in log:
-        return "open"
-    return "proprietary" if any(words in log for words in _NEEDS_PROPRIETARY) else None
-
-
-def _flavour_evidence(m: Machine) -> tuple[tuple[str, object], ...]:
-    told = _flavour_told(m)
-    return (("driver.flavour", m.driver.flavour), ("pci", m.pci), ("driver.log", told))
-
-
-def _generations(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[Architecture]:
-    """The generations of these devices."""
-    found = [kb.architecture(model.capability) for model in _models(devices, kb)]
-    return [one for one in found if one is not None]
-
-
-def _models(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[GpuModel]:
-    """The models behind these devices; the end of the rule where the tables know none of them."""
-    known = [model for one in devices for model in kb.gpus_by_pci(one.device_id)]
-    if devices and not known:
-        raise NotKnown("pci", f"no table knows the GPU {devices[0].device_id}")
-    return known
-
-
-def _name(devices: tuple[PciGpu, ...], kb: Knowledge) -> str:
-    models = [model for one in devices for model in kb.gpus_by_pci(one.device_id)]
-    return models[0].name if models else "GPU"
 
 
 @rule(
@@ -269,6 +198,78 @@ def _right_branch(
 
 
 @rule(
+    "driver-wrong-flavour",
+    title="The {gpu} does not start with the {flavour} kernel modules",
+    yields_to=("driver-unsupported-gpu",),
+)
+def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Found | None:
+    """Of the driver's two flavours, open and proprietary, this GPU takes the {other} one only.
+
+    Blackwell and newer, and Grace Hopper, work with the open kernel modules only; GPUs before
+    Turing with the proprietary ones only. The flavour of the loaded module stands in
+    /proc/driver/nvidia/version, and the kernel log names the refusal. nvidia-smi says that no
+    devices were found.
+
+    Told from driver-unsupported-gpu by the branch: there no flavour of that release would do. The
+    right flavour of the same branch and a reboot cure it.
+    """
+    if not bare(m) or m.driver.installed is False or (m.driver.loaded is False and not _files(m)):
+        return None
+    needed = _flavour_told(m)
+    silent = silent_gpus(m)
+    if not silent and not (needed and m.pci is None and not live_gpus(m)):
+        return None
+    flavour = m.driver.flavour or next((one.flavour for one in _files(m)), None)
+    if needed is None:
+        loaded = need(flavour, "driver.flavour")
+        kinds = {model.open_modules for model in _models(silent, kb)}
+        needed = "open" if loaded == "proprietary" else "proprietary"
+        if ("only" if needed == "open" else "none") not in kinds:
+            return None
+    return Found(
+        evidence=tuple(path for path, known in _flavour_evidence(m) if known),
+        values={"gpu": _name(silent, kb), "flavour": flavour or "loaded", "other": needed},
+        confidence=Confidence.CERTAIN if silent else Confidence.LIKELY,
+        remedies=open_modules(m, kb) if needed == "open" else proprietary_modules(m, kb),
+    )
+
+
+def _files(m: Machine) -> list[ModuleFile]:
+    return [one for one in m.driver.module_files or () if one.kernel == m.platform.kernel]
+
+
+def _flavour_told(m: Machine) -> str | None:
+    log = log_text(m)
+    if _NEEDS_OPEN in log:
+        return "open"
+    return "proprietary" if any(words in log for words in _NEEDS_PROPRIETARY) else None
+
+
+def _flavour_evidence(m: Machine) -> tuple[tuple[str, object], ...]:
+    told = _flavour_told(m)
+    return (("driver.flavour", m.driver.flavour), ("pci", m.pci), ("driver.log", told))
+
+
+def _generations(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[Architecture]:
+    """The generations of these devices."""
+    found = [kb.architecture(model.capability) for model in _models(devices, kb)]
+    return [one for one in found if one is not None]
+
+
+def _models(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[GpuModel]:
+    """The models behind these devices; the end of the rule where the tables know none of them."""
+    known = [model for one in devices for model in kb.gpus_by_pci(one.device_id)]
+    if devices and not known:
+        raise NotKnown("pci", f"no table knows the GPU {devices[0].device_id}")
+    return known
+
+
+def _name(devices: tuple[PciGpu, ...], kb: Knowledge) -> str:
+    models = [model for one in devices for model in kb.gpus_by_pci(one.device_id)]
+    return models[0].name if models else "GPU"
+
+
+@rule(
     "pci-bar-bios",
     title="The firmware gave the {gpu} no address space",
     yields_to=("driver-wrong-flavour", "driver-unsupported-gpu", "gpu-lost"),
@@ -289,20 +290,14 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Found | None:
     told = any(words in log_text(m) for words in _NO_BAR)
     if not missing and not told:
         return None
-    text = "Switch on Above 4G decoding and Resizable BAR in the firmware (BIOS) settings."
     return Found(
         evidence=("pci",) if missing else ("driver.log",),
         values={"gpu": _name(tuple(missing) or silent, kb)},
         confidence=Confidence.CERTAIN if missing and told else Confidence.LIKELY,
         remedies=by_hand(
-            "firmware-bar", "Give the GPU address space in the firmware", text, "admin"
+            "firmware-bar",
+            "Give the GPU address space in the firmware",
+            "Switch on Above 4G decoding and Resizable BAR in the firmware (BIOS) settings.",
+            "admin",
         ),
     )
-
-
-RULES = (
-    gpu_not_detected,
-    driver_unsupported_gpu,
-    driver_wrong_flavour,
-    pci_bar_bios,
-)

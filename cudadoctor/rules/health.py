@@ -1,12 +1,10 @@
 """Does each GPU answer, and is its hardware sound?"""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
+from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Confidence, Remedy, Severity
-from cudadoctor.model.machine import is_start
+from cudadoctor.model.machine import Gpu, Machine, Xid, is_start
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.plan.remedies import by_hand, reboot, reset_gpu
 from cudadoctor.plan.remedies.place import keeper_of
@@ -23,10 +21,6 @@ from cudadoctor.rules.evidence.signs import (
     log_text,
     nvidia_pci,
 )
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Gpu, Machine, Xid
 
 _FELL_OFF = 79
 _FELL_OFF_WORDS = "fallen off the bus"
@@ -67,7 +61,6 @@ def gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
         values={"which": which or fell or ""},
         title=None if which or ":" in (fell or "") else "A GPU no longer answers",
         confidence=Confidence.LIKELY if _only_unknown(gone, code) or fell else Confidence.CERTAIN,
-        severity=None if gone or dead or code in (LOST, RESET_REQUIRED) else Severity.ERROR,
         remedies=_bring_back(m, gone),
     )
 
@@ -113,9 +106,15 @@ def _evidence(m: Machine, gone: bool, dead: bool, fell: str | None) -> tuple[str
 
 def _bring_back(m: Machine, gone: list[Gpu]) -> tuple[Remedy, ...]:
     waiting = [gpu for gpu in gone if gpu.code == RESET_REQUIRED]
-    text = "Where it is lost again after a cold start: look at its power cables, riser, power "
-    text += "supply, temperature and slot, and at PCIe errors in the kernel log; then the warranty."
-    check = by_hand("gpu-hardware", "Check the GPU's hardware", text, keeper_of(m))
+    check = by_hand(
+        "gpu-hardware",
+        "Check the GPU's hardware",
+        (
+            "Where it is lost again after a cold start: look at its power cables, riser, power "
+            "supply, temperature and slot, and at PCIe errors in the kernel log; then the warranty."
+        ),
+        keeper_of(m),
+    )
     first = reset_gpu(m, waiting[0].index) if waiting else ()
     return (*first, *reboot(m), *check)
 
@@ -156,9 +155,15 @@ def gpu_ecc(m: Machine, kb: Knowledge) -> Found | None:
 
 
 def _replace(m: Machine, index: int) -> tuple[Remedy, ...]:
-    text = f"Leave GPU {index} out of your programs until then. The seller may ask for a proof: "
-    text += "NVIDIA's DCGM (`dcgmi diag -r 3`) or its field diagnostics give it."
-    return by_hand("replace-gpu", f"Have GPU {index} replaced", text, keeper_of(m))
+    return by_hand(
+        "replace-gpu",
+        f"Have GPU {index} replaced",
+        (
+            f"Leave GPU {index} out of your programs until then. The seller may ask for a proof: "
+            "NVIDIA's DCGM (`dcgmi diag -r 3`) or its field diagnostics give it."
+        ),
+        keeper_of(m),
+    )
 
 
 def _ecc(gpu: Gpu) -> list[tuple[str, bool]]:
@@ -273,36 +278,6 @@ def xid_of_the_device(m: Machine, kb: Knowledge) -> Found | None:
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="GPU {which} gets no power from its external cables",
-    yields_to=("gpu-lost",),
-)
-def gpu_not_started(m: Machine, kb: Knowledge) -> Found | None:
-    """The driver counts the GPU and cannot start it, and names what the board denies it.
-
-    NVML answers the first question about it with code 8 (external power missing) or 11 (its
-    interrupts do not arrive). Code 4 there means no permission and in a job often the GPU of
-    somebody else, which is no fault.
-
-    Cables first; for interrupts a newer firmware (BIOS) of the board, then another slot.
-    """
-    bad = [gpu for gpu in m.gpus or () if gpu.code in (NO_POWER, NO_INTERRUPTS)]
-    if not bad:
-        return None
-    power = bad[0].code == NO_POWER
-    text = "Connect every power socket of the GPU to the supply, each with a cable of its own."
-    if not power:
-        text = "Update the firmware (BIOS) of the board, and put the GPU into another slot."
-    alike = [(n, gpu) for n, gpu in enumerate(m.gpus or ()) if gpu.code == bad[0].code]
-    return Found(
-        evidence=tuple(f"gpus.{n}.code" for n, _ in alike),
-        values={"which": [gpu.index for _, gpu in alike]},
-        title=None if power else "The interrupts of GPU {which} do not reach the driver",
-        remedies=by_hand("gpu-on-its-board", "Check the GPU's place", text, keeper_of(m)),
-    )
-
-
-@rule(
-    "gpu-unhealthy-hardware",
     title="The driver asks for a recovery of GPU {bus}: {action}",
     severity=Severity.WARNING,
     yields_to=("gpu-ecc",),
@@ -371,12 +346,31 @@ def fault_of_a_switch(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-RULES = (
-    gpu_lost,
-    gpu_ecc,
-    driver_hangs,
-    xid_of_the_device,
-    recovery_wanted,
-    fault_of_a_switch,
-    gpu_not_started,
+@rule(
+    "gpu-unhealthy-hardware",
+    title="GPU {which} gets no power from its external cables",
+    yields_to=("gpu-lost",),
 )
+def gpu_not_started(m: Machine, kb: Knowledge) -> Found | None:
+    """The driver counts the GPU and cannot start it, and names what the board denies it.
+
+    NVML answers the first question about it with code 8 (external power missing) or 11 (its
+    interrupts do not arrive). Code 4 there means no permission and in a job often the GPU of
+    somebody else, which is no fault.
+
+    Cables first; for interrupts a newer firmware (BIOS) of the board, then another slot.
+    """
+    bad = [gpu for gpu in m.gpus or () if gpu.code in (NO_POWER, NO_INTERRUPTS)]
+    if not bad:
+        return None
+    power = bad[0].code == NO_POWER
+    text = "Connect every power socket of the GPU to the supply, each with a cable of its own."
+    if not power:
+        text = "Update the firmware (BIOS) of the board, and put the GPU into another slot."
+    alike = [(n, gpu) for n, gpu in enumerate(m.gpus or ()) if gpu.code == bad[0].code]
+    return Found(
+        evidence=tuple(f"gpus.{n}.code" for n, _ in alike),
+        values={"which": [gpu.index for _, gpu in alike]},
+        title=None if power else "The interrupts of GPU {which} do not reach the driver",
+        remedies=by_hand("gpu-on-its-board", "Check the GPU's place", text, keeper_of(m)),
+    )

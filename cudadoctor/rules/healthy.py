@@ -5,18 +5,25 @@ facts with `need`: a missing one leaves the verdict undecided. What contradicts 
 shortfall, which the rule `unknown` reports if no known cause explains it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from cudadoctor.model.machine import gap_of
-from cudadoctor.model.rule import NotKnown, need
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.catalogue import CATALOGUE
+from cudadoctor.model.findings import Confidence, Remedy
+from cudadoctor.model.machine import Gpu, Machine, PciGpu, gap_of
+from cudadoctor.model.rule import Found, NotKnown, need, rule
+from cudadoctor.plan.remedies import by_hand, reload_uvm
+from cudadoctor.rules.evidence.devices import compiled, devices, way_to_run
 from cudadoctor.rules.evidence.signs import (
     NO_LIBRARY,
     NOT_FOUND,
     NOT_LOADED,
+    NOT_READY,
+    NOT_READY_WORDS,
     SUCCESS,
+    UNKNOWN,
+    UNKNOWN_WORDS,
     answered,
     code_path,
     cpu_on_purpose,
@@ -24,6 +31,8 @@ from cudadoctor.rules.evidence.signs import (
     driver_code,
     gpu_nodes,
     gpu_present,
+    has_fabric,
+    heard,
     is_fenced,
     is_gpu_node,
     live_gpus,
@@ -33,12 +42,10 @@ from cudadoctor.rules.evidence.signs import (
     silent_gpus,
     torch_fails,
     torch_works,
+    training_passed,
+    uvm_missing,
 )
 from cudadoctor.rules.process import promised_by_scheduler, visible
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Gpu, Machine, PciGpu, Smoke
 
 _EPERM = 1
 """What opening a device node says to a process that the device rules of its job keep out."""
@@ -119,8 +126,9 @@ def everything_answered(m: Machine, kb: Knowledge) -> Shortfall | None:
     """
     imported = m.torch.imported
     if imported is not None and imported.hung:
-        what = "torch does not come back from its import or first look"
-        return Shortfall(what, "torch.imported.hung")
+        return Shortfall(
+            "torch does not come back from its import or first look", "torch.imported.hung"
+        )
     for name, number in (
         ("libcuda", m.driver.libcuda.signal),
         ("torch", imported.signal if imported else None),
@@ -168,19 +176,16 @@ def training_step_passed(m: Machine, kb: Knowledge) -> Shortfall | None:
     """With a full look, stages ran and none of them failed."""
     for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
         if stage.status in ("failed", "timed-out"):
-            what = f"The stage {stage.name} of the training step failed"
-            return Shortfall(what, f"smoke.stages.{number}")
+            return Shortfall(
+                f"The stage {stage.name} of the training step failed", f"smoke.stages.{number}"
+            )
     if m.smoke and m.smoke.ended:
         return Shortfall("The training step ended early", "smoke.ended")
     if m.look != "full" or m.torch.installed is False:
         return None
-    if not _passed(need(m.smoke, "smoke")):
+    if not training_passed(need(m.smoke, "smoke")):
         need(None, "smoke.stages", "no stage of the training step passed")
     return None
-
-
-def _passed(smoke: Smoke) -> bool:
-    return any(stage.status == "passed" for stage in smoke.stages)
 
 
 def torch_is_known(m: Machine, kb: Knowledge) -> Shortfall | None:
@@ -253,13 +258,18 @@ def every_gpu_is_named(m: Machine, kb: Knowledge) -> Shortfall | None:
     gpus = _whole_list(m)
     for number, gpu in enumerate(gpus):
         if not _answers(gpu) and not is_fenced(gpu, m):
-            what = f"The driver does not report GPU {gpu.index} (NVML error {gpu.code})"
-            return Shortfall(what, f"gpus.{number}.code")
+            return Shortfall(
+                f"The driver does not report GPU {gpu.index} (NVML error {gpu.code})",
+                f"gpus.{number}.code",
+            )
         if _answers(gpu):
             need(gpu.name or gpu.uuid or gpu.bus_id, f"gpus.{number}.name")
         if gpu.failed:
-            why = f"NVML fails with code {gpu.failed} when it is asked about GPU {gpu.index}"
-            need(None, f"gpus.{number}.failed", why)
+            need(
+                None,
+                f"gpus.{number}.failed",
+                f"NVML fails with code {gpu.failed} when it is asked about GPU {gpu.index}",
+            )
     if gpus and not live_gpus(m):
         return Shortfall("The driver does not report any GPU", "gpus.0.code")
     if not _has_no_nvml(m) and len(gpus) != need(nvml.count, "driver.nvml.count"):
@@ -352,8 +362,10 @@ def cuda_counts_them_all(m: Machine, kb: Knowledge) -> Shortfall | None:
     if libcuda.loads is False or libcuda.code not in (None, SUCCESS):
         return None
     if libcuda.count_code:
-        what = f"CUDA does not count the GPUs (cuDeviceGetCount: {libcuda.count_code})"
-        return Shortfall(what, "driver.libcuda.count_code")
+        return Shortfall(
+            f"CUDA does not count the GPUs (cuDeviceGetCount: {libcuda.count_code})",
+            "driver.libcuda.count_code",
+        )
     count = need(libcuda.count, "driver.libcuda.count")
     fewest, most = _may_be_seen(m)
     if fewest <= count <= most:
@@ -394,8 +406,6 @@ def torch_serves_the_gpus(m: Machine, kb: Knowledge) -> Shortfall | None:
     """The architectures of the build were compared with those of the GPUs."""
     if m.torch.installed is False or m.torch.build != "cuda":
         return None
-    from cudadoctor.rules.evidence.devices import compiled, devices, way_to_run
-
     need(m.torch.cuda, "torch.cuda")
     need(m.torch.archs, "torch.archs")
     present = devices(m, kb)
@@ -489,3 +499,74 @@ SEEN_IN_REPORTS: tuple[Requirement, ...] = (
     cuda_counts_them_all,
 )
 REPORT: tuple[Requirement, ...] = (torch_used_a_gpu, nobody_complains)
+
+
+_EXPLAINS_NO_FAILURE = frozenset(
+    {
+        "wrong-interpreter",
+        "torch-index-wrong",
+        "build-isolation",
+        "pynvml-conflict",
+        "toolkit-missing",
+        "toolkit-torch-mismatch",
+        "toolkit-env-wrong",
+        "host-compiler-unsupported",
+        "arch-list-wrong",
+        "amp-no-benefit",
+        "tf32-off",
+        "slow-dataloader",
+        "pcie-degraded",
+        "thermal-throttle",
+        "clocks-capped",
+        "gpu-topology",
+        "p2p-not-possible",
+        "cpu-bound",
+        "not-environment",
+        "unknown",
+    }
+)
+_EXPLAINED_BY = tuple(cause for cause in CATALOGUE if cause not in _EXPLAINS_NO_FAILURE)
+"""Every cause that can make training fail. An explanation counts only where it is as grave."""
+_NOT_READY = "CUDA answers 802 (system not yet initialized), and there is no NVSwitch here."
+_STUCK_UVM = "CUDA fails to start (error 999), though the module nvidia_uvm is loaded"
+_AFTER_SUSPEND = "After a suspend this module can stop working until it is loaded again."
+_WAIT = (
+    "The driver may still be starting, or a MIG change may be under way. If it stays: a vGPU needs "
+    "its licence service, and confidential computing its attestation (`nvidia-smi conf-compute "
+    "-grs` shows that state)."
+)
+
+
+@rule("unknown", title="{what}, and no known cause explains it", yields_to=_EXPLAINED_BY)
+def unknown(m: Machine, kb: Knowledge) -> Found | None:
+    """Something that ought to work on this machine failed; the evidence shows its own words.
+
+    It is said only where the driver and the GPU answer, or where torch itself fails, and where no
+    other cause is at least likely. A look with all probes (without --fast and --no-smoke) and the
+    first error of the program's own log decide most of these. `cudadoctor facts` keeps what
+    is known of this machine for a bug report.
+    """
+    failures, _ = shortfalls(m, kb)
+    if not failures:
+        return None
+    # A report that hints at a cause is worth more than one that only shows a failure.
+    sure = Confidence.POSSIBLE if m.look == "report" else Confidence.LIKELY
+    title, why, remedies = _hint(m, kb)
+    return Found(
+        evidence=(failures[0].fact,),
+        values={"what": failures[0].what},
+        confidence=sure,
+        title=title,
+        why=why,
+        remedies=remedies,
+    )
+
+
+def _hint(m: Machine, kb: Knowledge) -> tuple[str | None, str | None, tuple[Remedy, ...]]:
+    """Title, why and what to try, where the code that CUDA answers leaves only a few reasons."""
+    codes = (m.driver.libcuda.code, m.driver.libcuda.clean_code)
+    if has_fabric(m, kb) is False and (NOT_READY in codes or heard(m, *NOT_READY_WORDS)):
+        return None, _NOT_READY, by_hand("wait-for-driver", "Wait a minute and check again", _WAIT)
+    if uvm_missing(m) is False and (UNKNOWN in codes or heard(m, *UNKNOWN_WORDS)):
+        return _STUCK_UVM, _AFTER_SUSPEND, reload_uvm(m)
+    return None, None, ()

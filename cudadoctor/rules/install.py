@@ -1,13 +1,13 @@
 """Is the installation whole, the only one, and the one that is run?"""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from packaging.version import Version
 
-from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.machine import Machine, TorchCopy
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.model.trust import acting
 from cudadoctor.model.versions import version_of
@@ -19,18 +19,79 @@ from cudadoctor.plan.remedies import (
     set_variables,
     unset_variables,
 )
-from cudadoctor.rules.evidence.damaged_wheels import absent_wheels, libraries_again
+from cudadoctor.rules.evidence.libraries import META, Pin, library_pins
 from cudadoctor.rules.evidence.signs import said
 from cudadoctor.solver.builds import best_build
 
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import Remedy
-    from cudadoctor.model.machine import Machine, TorchCopy
+FEW = 3
+"""Where more wheels than these are damaged, the whole installation is doubtful."""
+_WHEEL_OF = (
+    ("cublas", "cublas"),
+    ("cudart", "cuda-runtime"),
+    ("cudnn", "cudnn"),
+    ("cufft", "cufft"),
+    ("cufile", "cufile"),
+    ("cupti", "cuda-cupti"),
+    ("curand", "curand"),
+    ("cusolver", "cusolver"),
+    ("cusparselt", "cusparselt"),
+    ("cusparse", "cusparse"),
+    ("nccl", "nccl"),
+    ("nvjitlink", "nvjitlink"),
+    ("nvrtc", "cuda-nvrtc"),
+    ("nvshmem", "nvshmem"),
+    ("nvtoolsext", "nvtx"),
+)
+"""How a library's file begins after "lib", and the product in its wheel's name."""
+
+
+def libraries_again(m: Machine, kb: Knowledge, damaged: Iterable[str]) -> tuple[Remedy, ...]:
+    """Only the wheels that these files belong to; () where one of them is torch's own.
+
+    damaged: relative paths or the names under which the loader looked for them.
+    """
+    if m.packages is None or not m.torch.requires:
+        return ()
+    pins = library_pins(m, kb)
+    found = {path: _wheel_of(path, pins) for path in damaged}
+    wheels = {pin.name: pin for pin in found.values() if pin is not None}
+    if not wheels or None in found.values() or len(wheels) > FEW:
+        return ()
+    return _installed_again(m, tuple(wheels.values()))
+
+
+def absent_wheels(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
+    """Wheels that torch requires and that are not installed."""
+    return tuple(pin for pin in library_pins(m, kb) if pin.installed is None and pin.name != META)
+
+
+def _installed_again(m: Machine, pins: tuple[Pin, ...]) -> tuple[Remedy, ...]:
+    again = (
+        f"{pin.name}=={pin.installed}" if pin.installed and pin.met else pin.requirement
+        for pin in pins
+    )
+    present = tuple(pin.name for pin in pins if pin.installed)
+    verb = "again" if present else "as torch requires"
+    return install_packages(
+        m,
+        "reinstall-libraries",
+        f"Install {' and '.join(pin.name for pin in pins)} {verb}",
+        *again,
+        remove=present,
+    )
+
+
+def _wheel_of(path: str, pins: Iterable[Pin]) -> Pin | None:
+    if path.startswith(("torch/", "torch\\")):
+        return None
+    name = re.split(r"[/\\]", path)[-1].lower().removeprefix("lib")
+    product = next((wheel for start, wheel in _WHEEL_OF if name.startswith(start)), None)
+    named = re.compile(rf"nvidia-{product}(-cu\d+)?")
+    return next((pin for pin in pins if product and named.fullmatch(pin.name)), None)
+
 
 PYNVML_OF_NVIDIA = Version("12")
 """From this release on pynvml brings no module of its own and requires nvidia-ml-py."""
-
 _OWN = re.compile(r"lib(c10|torch|cu(?!da\b|dnn_)|nv(?!idia|cuvid)|nccl)")
 """What torch is linked with. Of cuDNN's parts, loaded later, cudnn-missing-sublib tells."""
 _NO_METADATA = "its metadata (dist-info) is gone"
@@ -213,8 +274,9 @@ def _broken_beside(m: Machine, error: str) -> tuple[Remedy, ...]:
         return ()
     if one := m.package(name):
         title = f"Install {name} {one.version} again"
-        pin = f"{name}=={one.version}"
-        return install_packages(m, f"reinstall-{name}", title, pin, remove=(name,))
+        return install_packages(
+            m, f"reinstall-{name}", title, f"{name}=={one.version}", remove=(name,)
+        )
     required = (re.match(r"[\w.-]+", line) for line in m.torch.requires or ())
     names = {found[0].lower().replace("_", "-") for found in required if found}
     if m.packages is None or name not in names:
@@ -256,12 +318,41 @@ def module_shadowed(m: Machine, kb: Knowledge) -> Found | None:
     files = traced or m.python.shadows or ()
     if not files or m.torch.installed is False:
         return None
-    text = "Any name will do that no module of Python has. Or start programs in another folder."
     return Found(
         evidence=("torch.imported.shadows", "torch.imported.error") if traced else _BY_NAME,
         confidence=Confidence.CERTAIN if traced else Confidence.LIKELY,
         values={"path": files[0], "name": re.split(r"[/\\]", files[0])[-1].partition(".")[0]},
-        remedies=by_hand("rename-file", f"Rename {files[0]}", text),
+        remedies=by_hand(
+            "rename-file",
+            f"Rename {files[0]}",
+            "Any name will do that no module of Python has. Or start programs in another folder.",
+        ),
+    )
+
+
+@rule(
+    "not-environment",
+    title="The folder in which this runs was deleted",
+    severity=Severity.INFO,
+)
+def in_a_deleted_folder(m: Machine, kb: Knowledge) -> Found | None:
+    """A program that starts there finds none of its files, and some builds of torch do not load.
+
+    The shell stays in a folder that somebody removed or made anew; `ls` shows it empty and `pwd`
+    may still print its name. Libraries that look for themselves (Intel's MKL in torch among them)
+    then end the process with words about a file that is there. torch was tried from another folder.
+
+    Cured by changing to a folder that exists; where it was made anew, `cd "$PWD"` does.
+    """
+    if not m.python.nowhere:
+        return None
+    return Found(
+        evidence=("python.nowhere",),
+        remedies=by_hand(
+            "change-folder",
+            "Leave the deleted folder",
+            "Change to a folder that exists, such as `cd ~`, and start the program there.",
+        ),
     )
 
 
@@ -311,20 +402,25 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> tuple
     """The way out by the kind of the copy that is in the way."""
     first = copies[0]
     if first.kind == "local":
-        text = f"Rename {first.path}, or start programs in another folder (python -P leaves the "
-        text += "folder of the script out of the path)."
+        text = (
+            f"Rename {first.path}, or start programs in another folder (python -P leaves the "
+            "folder of the script out of the path)."
+        )
         return by_hand("rename-local-torch", f"Rename {first.path}", text)
     named = (m.env or {}).get("PYTHONPATH", "").replace(";", ":").split(":")
     if any(entry and first.path.startswith(entry.rstrip("/") + "/") for entry in named):
         return unset_variables(m, "PYTHONPATH")
     user = m.python.user_site
     if user and any(copy.path.startswith(user) for copy in copies):
-        title = "Leave the user site out of the path"
-        return set_variables(m, "no-user-site", title, {"PYTHONNOUSERSITE": "1"})
+        return set_variables(
+            m, "no-user-site", "Leave the user site out of the path", {"PYTHONNOUSERSITE": "1"}
+        )
     if len({copy.path for copy in copies}) == 1:
         return reinstall_torch(m, kb) or install_torch(m, kb)
-    text = f"Uninstall every copy but the one in {m.python.site_packages or first.path}, each with "
-    text += "the manager and the interpreter that installed it."
+    text = (
+        f"Uninstall every copy but the one in {m.python.site_packages or first.path}, each with "
+        "the manager and the interpreter that installed it."
+    )
     return by_hand("remove-other-torch", "Remove the other copies of torch", text)
 
 
@@ -352,14 +448,17 @@ def wrong_interpreter(m: Machine, kb: Knowledge) -> Found | None:
     missed = m.look == "report" and m.torch.installed is False
     from cudadoctor.installers.tool import interpreter
 
-    text = f"Install with `{interpreter(acting(m))} -m pip install`."
     return Found(
         evidence=("python.executable", "python.pip_python"),
         values={"pip": pip, "python": python},
         # A mere difference is a hint: it must not explain a torch that was never installed.
         confidence=Confidence.LIKELY if missed else Confidence.POSSIBLE,
         severity=Severity.ERROR if missed else Severity.INFO,
-        remedies=by_hand("use-own-pip", "Call pip through the Python that runs", text),
+        remedies=by_hand(
+            "use-own-pip",
+            "Call pip through the Python that runs",
+            f"Install with `{interpreter(acting(m))} -m pip install`.",
+        ),
     )
 
 
@@ -371,36 +470,6 @@ def _folder(path: str) -> str:
 def _folders_of(m: Machine) -> tuple[str, ...]:
     prefix = (m.python.prefix or "").rstrip("/\\").lower()
     return (f"{prefix}/bin", f"{prefix}\\scripts", prefix) if prefix else ()
-
-
-@rule(
-    "pynvml-conflict",
-    title="pynvml {pynvml} and nvidia-ml-py {nvml} both own the module pynvml",
-    severity=Severity.WARNING,
-)
-def pynvml_conflict(m: Machine, kb: Knowledge) -> Found | None:
-    """The old package hides NVIDIA's own module, and programs that ask for the GPU's state fail.
-
-    Until release 12 the package pynvml brought a pynvml.py of its own, the file that nvidia-ml-py
-    installs too: the last one installed wins, and uninstalling one deletes the file of both.
-    Release 12 and later leave the file to nvidia-ml-py. The old package alone is information.
-
-    Cured by removing both and installing nvidia-ml-py. Training itself does not need either.
-    """
-    need(m.packages, "packages")
-    old, other = m.package("pynvml"), m.package("nvidia-ml-py")
-    version = version_of(old.version) if old else None
-    if version is None or version >= PYNVML_OF_NVIDIA:
-        return None
-    both = ("pynvml", "nvidia-ml-py") if other else ("pynvml",)
-    title = "Keep nvidia-ml-py alone"
-    return Found(
-        evidence=("packages",),
-        values={"pynvml": version, "nvml": other.version if other else ""},
-        severity=None if other else Severity.INFO,
-        title=None if other else "pynvml {pynvml} is an old copy of nvidia-ml-py",
-        remedies=install_packages(m, "pynvml", title, "nvidia-ml-py", remove=both),
-    )
 
 
 @rule(
@@ -431,20 +500,53 @@ def disk_full(m: Machine, kb: Knowledge) -> Found | None:
         return None
     free, place = (temporary, "the temporary folder") if tight else (environment, "the environment")
     values = {"TMPDIR": "/path/to/a/larger/disk"}
-    title = "Let pip unpack on a larger disk"
-    text = "Free some room, or make the environment on a larger disk."
     return Found(
         evidence=("limits.tmp_free_bytes" if tight else "limits.env_free_bytes",),
         values={"free": _megabytes(free), "place": place, "wheel": _megabytes(wheel)},
         confidence=Confidence.CERTAIN,
-        remedies=set_variables(m, "tmpdir", title, values)
+        remedies=set_variables(m, "tmpdir", "Let pip unpack on a larger disk", values)
         if tight
-        else by_hand("free-disk", "Make room for torch", text),
+        else by_hand(
+            "free-disk",
+            "Make room for torch",
+            "Free some room, or make the environment on a larger disk.",
+        ),
     )
 
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.0f} MB"
+
+
+@rule(
+    "pynvml-conflict",
+    title="pynvml {pynvml} and nvidia-ml-py {nvml} both own the module pynvml",
+    severity=Severity.WARNING,
+)
+def pynvml_conflict(m: Machine, kb: Knowledge) -> Found | None:
+    """The old package hides NVIDIA's own module, and programs that ask for the GPU's state fail.
+
+    Until release 12 the package pynvml brought a pynvml.py of its own, the file that nvidia-ml-py
+    installs too: the last one installed wins, and uninstalling one deletes the file of both.
+    Release 12 and later leave the file to nvidia-ml-py. The old package alone is information.
+
+    Cured by removing both and installing nvidia-ml-py. Training itself does not need either.
+    """
+    need(m.packages, "packages")
+    old, other = m.package("pynvml"), m.package("nvidia-ml-py")
+    version = version_of(old.version) if old else None
+    if version is None or version >= PYNVML_OF_NVIDIA:
+        return None
+    both = ("pynvml", "nvidia-ml-py") if other else ("pynvml",)
+    return Found(
+        evidence=("packages",),
+        values={"pynvml": version, "nvml": other.version if other else ""},
+        severity=None if other else Severity.INFO,
+        title=None if other else "pynvml {pynvml} is an old copy of nvidia-ml-py",
+        remedies=install_packages(
+            m, "pynvml", "Keep nvidia-ml-py alone", "nvidia-ml-py", remove=both
+        ),
+    )
 
 
 @rule("windows-runtime-dll", title="A DLL that torch loads is missing", essential=False)
@@ -462,46 +564,13 @@ def windows_runtime_dll(m: Machine, kb: Knowledge) -> Found | None:
     if fact is None:
         need(m.torch.imported.ok if m.torch.imported else None, "torch.imported.ok")
         return None
-    text = "Install https://aka.ms/vs/17/release/vc_redist.x64.exe, then start a new shell."
-    title = "Install the Visual C++ redistributable"
     return Found(
         evidence=(fact, "platform.system"),
         confidence=Confidence.LIKELY,
-        remedies=by_hand("vc-runtime", title, text, where="windows"),
+        remedies=by_hand(
+            "vc-runtime",
+            "Install the Visual C++ redistributable",
+            "Install https://aka.ms/vs/17/release/vc_redist.x64.exe, then start a new shell.",
+            where="windows",
+        ),
     )
-
-
-@rule(
-    "not-environment",
-    title="The folder in which this runs was deleted",
-    severity=Severity.INFO,
-)
-def in_a_deleted_folder(m: Machine, kb: Knowledge) -> Found | None:
-    """A program that starts there finds none of its files, and some builds of torch do not load.
-
-    The shell stays in a folder that somebody removed or made anew; `ls` shows it empty and `pwd`
-    may still print its name. Libraries that look for themselves (Intel's MKL in torch among them)
-    then end the process with words about a file that is there. torch was tried from another folder.
-
-    Cured by changing to a folder that exists; where it was made anew, `cd "$PWD"` does.
-    """
-    if not m.python.nowhere:
-        return None
-    text = "Change to a folder that exists, such as `cd ~`, and start the program there."
-    return Found(
-        evidence=("python.nowhere",),
-        remedies=by_hand("change-folder", "Leave the deleted folder", text),
-    )
-
-
-RULES = (
-    torch_install_corrupt,
-    torch_import_fails,
-    module_shadowed,
-    in_a_deleted_folder,
-    torch_duplicate,
-    wrong_interpreter,
-    disk_full,
-    pynvml_conflict,
-    windows_runtime_dll,
-)

@@ -1,10 +1,8 @@
 """Does a process of this user get the right libcuda, and may it open the GPU?"""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Confidence, Remedy
+from cudadoctor.model.machine import Machine, Node
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.plan.remedies import (
     by_hand,
@@ -29,10 +27,6 @@ from cudadoctor.rules.evidence.signs import (
     uvm_missing,
 )
 
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Machine, Node
-
 _EACCES = 13
 _OTHER_NODES = ("caps", "uvm-tools", "modeset", "nvswitch", "nvlink")
 _STUB, _DRIVER_MISMATCH, _NO_COMPAT = 34, 803, 804
@@ -41,6 +35,88 @@ _COMPAT_WORDS = (
     "forward compatibility was attempted on non supported",
     "system has unsupported display driver / cuda driver combination",
 )
+
+
+@rule("device-permission", title="This user may not open the GPU's device nodes")
+def device_permission(m: Machine, kb: Knowledge) -> Found | None:
+    """The nodes under /dev belong to a group that this user is not in, so CUDA sees no GPU.
+
+    Opening a node answers EACCES (13), NVML answers code 4, and the same program works as root. A
+    refusal with EPERM (1) comes from the container's device rules instead: container-gpu-lost. On a
+    Jetson the groups are video and render, and a new group counts from the next login on.
+
+    Neither running as root nor opening the nodes to everybody is a cure.
+    """
+    if m.platform.system in ("Windows", "Darwin") or cuda_works(m):
+        return None
+    code = driver_code(m)
+    if code != NO_PERMISSION and m.driver.nodes is None and live_gpus(m):
+        return None
+    refused = [] if code == NO_PERMISSION and m.driver.nodes is None else _refused(m)
+    if (not refused and code != NO_PERMISSION) or m.driver.libcuda.code == SUCCESS:
+        return None
+    return Found(
+        evidence=("driver.nodes", code_path(m)) if refused else (code_path(m),),
+        values={"nodes": [node.path for node in refused]},
+        confidence=Confidence.CERTAIN if refused else Confidence.LIKELY,
+        remedies=device_groups(m),
+    )
+
+
+def _refused(m: Machine) -> list[Node]:
+    """The nodes that CUDA needs and this user may not open; MIG's and others' do not count."""
+    needed = ("/dev/nvidia", "/dev/dxg", "/dev/nvgpu", "/dev/nvmap", "/dev/nvhost")
+    extra = tuple(f"/dev/nvidia-{one}" for one in _OTHER_NODES)
+    nodes = need(m.driver.nodes, "driver.nodes")
+    return [
+        node
+        for node in nodes
+        if node.errno == _EACCES
+        and node.path.startswith(needed)
+        and not node.path.startswith(extra)
+    ]
+
+
+@rule(
+    "cuda-compat-conflict",
+    title="A forward-compatibility libcuda does not work on this GPU or driver",
+    yields_to=("driver-library-mismatch",),
+)
+def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:
+    """A cuda-compat package brings a newer libcuda to data-centre GPUs; elsewhere CUDA fails.
+
+    cuInit answers 804 where the GPU is none that may use them (a GeForce, most RTX), and 803 where
+    the package is older than the loaded driver or does not fit its branch. NVML and nvidia-smi work
+    meanwhile; where they fail too, the cause is driver-library-mismatch.
+
+    Such packages come with NVIDIA's container images and with /usr/local/cuda/compat in
+    LD_LIBRARY_PATH or /etc/ld.so.conf.d. Cured by taking that directory out of the loader's way; a
+    torch build for the driver needs none of it.
+    """
+    libcuda = m.driver.libcuda
+    if libcuda.code == SUCCESS or cuda_works(m) or driver_code(m) == MISMATCH:
+        return None
+    told = heard(m, *_COMPAT_WORDS)
+    if told is None and libcuda.loads is False:
+        return None
+    if told is None and libcuda.code is None and not answered(m):
+        return None
+    path = libcuda.path or ""
+    code = libcuda.code if told else need(libcuda.code, "driver.libcuda.code")
+    if told is None and code not in (_DRIVER_MISMATCH, _NO_COMPAT) and "/compat" not in path:
+        return None
+    if told is None and _stale(m):
+        return None
+    sure = code == _NO_COMPAT or "/compat" in path
+    return Found(
+        evidence=(told,)
+        if told and code is None
+        else ("driver.libcuda.code", "driver.libcuda.path"),
+        confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
+        remedies=off_the_path(
+            m, path if "compat" in path else "/usr/local/cuda/compat/libcuda.so.1"
+        ),
+    )
 
 
 @rule("libcuda-stub", title="The libcuda in use is not the driver's: {path}")
@@ -91,52 +167,14 @@ def off_the_path(m: Machine, path: str) -> tuple[Remedy, ...]:
         return named
     if path and path in (m.env or {}).get("LD_PRELOAD", ""):
         return unset_variables(m, "LD_PRELOAD")
-    text = (
-        f"Find out what owns {path or 'that libcuda.so.1'} (`dpkg -S`, `rpm -qf`, `conda list`), "
-    )
-    text += "or which line of /etc/ld.so.conf.d names its directory, and take that away; then run "
-    text += "`ldconfig` as root."
-    return by_hand("libcuda-away", "Take the other libcuda out of the loader's way", text)
-
-
-@rule(
-    "cuda-compat-conflict",
-    title="A forward-compatibility libcuda does not work on this GPU or driver",
-    yields_to=("driver-library-mismatch",),
-)
-def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:
-    """A cuda-compat package brings a newer libcuda to data-centre GPUs; elsewhere CUDA fails.
-
-    cuInit answers 804 where the GPU is none that may use them (a GeForce, most RTX), and 803 where
-    the package is older than the loaded driver or does not fit its branch. NVML and nvidia-smi work
-    meanwhile; where they fail too, the cause is driver-library-mismatch.
-
-    Such packages come with NVIDIA's container images and with /usr/local/cuda/compat in
-    LD_LIBRARY_PATH or /etc/ld.so.conf.d. Cured by taking that directory out of the loader's way; a
-    torch build for the driver needs none of it.
-    """
-    libcuda = m.driver.libcuda
-    if libcuda.code == SUCCESS or cuda_works(m) or driver_code(m) == MISMATCH:
-        return None
-    told = heard(m, *_COMPAT_WORDS)
-    if told is None and libcuda.loads is False:
-        return None
-    if told is None and libcuda.code is None and not answered(m):
-        return None
-    path = libcuda.path or ""
-    code = libcuda.code if told else need(libcuda.code, "driver.libcuda.code")
-    if told is None and code not in (_DRIVER_MISMATCH, _NO_COMPAT) and "/compat" not in path:
-        return None
-    if told is None and _stale(m):
-        return None
-    sure = code == _NO_COMPAT or "/compat" in path
-    return Found(
-        evidence=(told,)
-        if told and code is None
-        else ("driver.libcuda.code", "driver.libcuda.path"),
-        confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
-        remedies=off_the_path(
-            m, path if "compat" in path else "/usr/local/cuda/compat/libcuda.so.1"
+    return by_hand(
+        "libcuda-away",
+        "Take the other libcuda out of the loader's way",
+        (
+            f"Find out what owns {path or 'that libcuda.so.1'} (`dpkg -S`, `rpm -qf`, `conda "
+            "list`), "
+            "or which line of /etc/ld.so.conf.d names its directory, and take that away; then run "
+            "`ldconfig` as root."
         ),
     )
 
@@ -176,48 +214,3 @@ def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
         confidence=Confidence.CERTAIN if missing else Confidence.LIKELY,
         remedies=grant_gpu(m) if m.container.kind else reload_uvm(m),
     )
-
-
-@rule("device-permission", title="This user may not open the GPU's device nodes")
-def device_permission(m: Machine, kb: Knowledge) -> Found | None:
-    """The nodes under /dev belong to a group that this user is not in, so CUDA sees no GPU.
-
-    Opening a node answers EACCES (13), NVML answers code 4, and the same program works as root. A
-    refusal with EPERM (1) comes from the container's device rules instead: container-gpu-lost. On a
-    Jetson the groups are video and render, and a new group counts from the next login on.
-
-    Neither running as root nor opening the nodes to everybody is a cure.
-    """
-    if m.platform.system in ("Windows", "Darwin") or cuda_works(m):
-        return None
-    code = driver_code(m)
-    if code != NO_PERMISSION and m.driver.nodes is None and live_gpus(m):
-        return None
-    refused = [] if code == NO_PERMISSION and m.driver.nodes is None else _refused(m)
-    if not refused and code != NO_PERMISSION:
-        return None
-    if m.driver.libcuda.code == SUCCESS:
-        return None
-    return Found(
-        evidence=("driver.nodes", code_path(m)) if refused else (code_path(m),),
-        values={"nodes": [node.path for node in refused]},
-        confidence=Confidence.CERTAIN if refused else Confidence.LIKELY,
-        remedies=device_groups(m),
-    )
-
-
-def _refused(m: Machine) -> list[Node]:
-    """The nodes that CUDA needs and this user may not open; MIG's and others' do not count."""
-    needed = ("/dev/nvidia", "/dev/dxg", "/dev/nvgpu", "/dev/nvmap", "/dev/nvhost")
-    extra = tuple(f"/dev/nvidia-{one}" for one in _OTHER_NODES)
-    nodes = need(m.driver.nodes, "driver.nodes")
-    return [
-        node
-        for node in nodes
-        if node.errno == _EACCES
-        and node.path.startswith(needed)
-        and not node.path.startswith(extra)
-    ]
-
-
-RULES = (device_permission, cuda_compat_conflict, libcuda_stub, uvm_not_loaded)

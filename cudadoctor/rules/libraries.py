@@ -1,16 +1,18 @@
 """Do torch's libraries come from its own set, whole and in the versions that it pins?"""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
-from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.machine import Machine, lookup
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, install_packages, reinstall_torch
 from cudadoctor.rules.evidence.devices import refused
-from cudadoctor.rules.evidence.loaded import (
+from cudadoctor.rules.evidence.libraries import (
+    META,
+    Pin,
+    Use,
     applies,
     compared,
     foreign,
@@ -18,19 +20,12 @@ from cudadoctor.rules.evidence.loaded import (
     import_fails,
     in_use,
     is_own,
+    library_pins,
     proven_sound,
     sureness,
     way_out,
 )
-from cudadoctor.rules.evidence.pins import META, library_pins
 from cudadoctor.rules.evidence.signs import said
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import Remedy
-    from cudadoctor.model.machine import Machine
-    from cudadoctor.rules.evidence.loaded import Use
-    from cudadoctor.rules.evidence.pins import Pin
 
 _LIBRARY = re.compile(r"nvidia-(?P<base>[a-z][a-z-]*?)(?:-cu(?P<major>\d+))?")
 _ONE_NAME_IN_ALL_CUDA_12 = frozenset({"curand", "cusolver", "nvtx"})
@@ -142,12 +137,15 @@ def _pinned_again(
     hurt = {pin.name: pin for pin in (*wrong, *(pin for _, pin in strangers))}
     names = tuple(dict.fromkeys(name for name, _ in strangers))
     remove = (*names, *(pin.name for _, pin in strangers))
-    title = "Install the versions that torch pins"
     if META in hurt:
         return reinstall_torch(m, kb)
     pins = tuple(pin.requirement for pin in hurt.values())
     first = install_packages(
-        m, "pinned-libraries", title, *pins, remove=tuple(dict.fromkeys(remove))
+        m,
+        "pinned-libraries",
+        "Install the versions that torch pins",
+        *pins,
+        remove=tuple(dict.fromkeys(remove)),
     )
     return first + reinstall_torch(m, kb)
 
@@ -281,14 +279,17 @@ def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int =
 
 def _by_words(spoken: str, pattern: str) -> Found:
     """The loader's own words prove it where the files are not known."""
-    text = "Start the program with LD_LIBRARY_PATH and LD_PRELOAD unset."
     name = pattern.replace("\\.", "")
     return Found(
         evidence=(spoken,),
         values={"soname": name, "version": "", "path": "another CUDA", "own": ""},
         confidence=Confidence.LIKELY,
         title=None if name.isidentifier() else "A library of another CUDA is loaded before torch's",
-        remedies=by_hand("own-libraries", "Let torch load its own libraries", text),
+        remedies=by_hand(
+            "own-libraries",
+            "Let torch load its own libraries",
+            "Start the program with LD_LIBRARY_PATH and LD_PRELOAD unset.",
+        ),
     )
 
 
@@ -317,9 +318,10 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Found | None:
         return None
     wheel = next((p for p in m.packages or () if _base(p.name)[0] == "cudnn"), None)
     again = (f"{wheel.name}=={wheel.version}",) if wheel else ()
-    title = "Install cuDNN again"
     fresh = (
-        install_packages(m, "reinstall-cudnn", title, *again, remove=(wheel.name,)) if wheel else ()
+        install_packages(m, "reinstall-cudnn", "Install cuDNN again", *again, remove=(wheel.name,))
+        if wheel
+        else ()
     )
     return Found(
         evidence=(spoken or evidence,),
@@ -366,31 +368,23 @@ def libstdcxx_old(m: Machine, kb: Knowledge) -> Found | None:
     text = _words(m, spoken)
     named = re.search(r"(/[^\s:'\"]*libstdc\+\+[^\s:'\"]*)", text)
     symbol = re.search(r"(?:GLIBCXX|CXXABI)_[\d.]*\d", text)
-    way = "In a conda environment, run conda install -c conda-forge 'libstdcxx-ng>=13'; otherwise "
-    way += "start the program without LD_LIBRARY_PATH, or use a newer system or image."
     return Found(
         evidence=(spoken,),
         values={
             "path": named[1] if named else "libstdc++.so.6",
             "symbol": symbol[0] if symbol else "a newer GLIBCXX",
         },
-        remedies=by_hand("newer-libstdcxx", "Load a newer libstdc++", way),
+        remedies=by_hand(
+            "newer-libstdcxx",
+            "Load a newer libstdc++",
+            (
+                "In a conda environment, run conda install -c conda-forge 'libstdcxx-ng>=13'; "
+                "otherwise "
+                "start the program without LD_LIBRARY_PATH, or use a newer system or image."
+            ),
+        ),
     )
 
 
 def _words(m: Machine, path: str) -> str:
-    from cudadoctor.model.machine import lookup
-
     return str(lookup(m, path) or "")
-
-
-RULES = (
-    nvidia_wheels_mixed,
-    cudnn_shadowed,
-    cublas_mismatch,
-    nccl_shadowed,
-    nvjitlink_mismatch,
-    cuda_lib_shadowed,
-    cudnn_missing_sublib,
-    libstdcxx_old,
-)

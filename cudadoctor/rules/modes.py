@@ -1,12 +1,10 @@
 """Is the GPU open for computing: fabric, compute mode, MIG?"""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.findings import Confidence, Remedy, Severity, Where
+from cudadoctor.model.machine import Gpu, Machine
 from cudadoctor.model.rule import Found, rule
 from cudadoctor.plan.remedies import by_hand, grant_gpu, set_variables
 from cudadoctor.plan.remedies.place import keeper_of
@@ -18,11 +16,6 @@ from cudadoctor.rules.evidence.signs import (
     heard,
     live_gpus,
 )
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import Remedy, Where
-    from cudadoctor.model.machine import Gpu, Machine
 
 _BUSY = ("devices are busy or unavailable", "device(s) is/are busy or unavailable")
 
@@ -52,11 +45,6 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
     if joined is False:
         return None
     sure = bool(fabric.nvswitches) and (fabric.manager != "active" or _fabric_differs(m))
-    text = (
-        f"Install nvidia-fabricmanager of exactly version {m.driver.version or 'of the driver'}, "
-    )
-    text += "then run, as root, `systemctl enable --now nvidia-fabricmanager` and start the CUDA "
-    text += "programs again."
     return Found(
         evidence=(told or "driver.libcuda.code", "driver.fabric"),
         confidence=Confidence.CERTAIN
@@ -65,7 +53,15 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
         if joined
         else Confidence.POSSIBLE,
         remedies=by_hand(
-            "fabric-manager", "Start the fabric manager of this driver", text, _who(m)
+            "fabric-manager",
+            "Start the fabric manager of this driver",
+            (
+                "Install nvidia-fabricmanager of exactly version "
+                f"{m.driver.version or 'of the driver'}, "
+                "then run, as root, `systemctl enable --now nvidia-fabricmanager` and start the "
+                "CUDA programs again."
+            ),
+            _who(m),
         ),
     )
 
@@ -78,6 +74,64 @@ def _who(m: Machine) -> Where:
 def _fabric_differs(m: Machine) -> bool:
     version, driver = m.driver.fabric.version, m.driver.version
     return version is not None and driver is not None and version != driver
+
+
+@rule("confidential-computing", title="Confidential computing is on and takes no work yet")
+def confidential_computing(m: Machine, kb: Knowledge) -> Found | None:
+    """Until somebody sets the GPUs ready, every CUDA program ends in error 802; nvidia-smi works.
+
+    In this mode a GPU waits until its attestation was checked; a service of the virtual machine
+    then sets it ready. Told from fabric-manager, which gives the same error where there are
+    NVSwitches, by NVML's own word on both.
+
+    Cured by the attestation service, or by hand where none is wanted.
+    """
+    if m.driver.confidential is not True or m.driver.confidential_ready is not False:
+        return None
+    if cuda_works(m):
+        return None
+    return Found(
+        evidence=("driver.confidential", "driver.confidential_ready"),
+        remedies=by_hand(
+            "confidential-ready",
+            "Set the GPUs ready",
+            (
+                "After the attestation, as root: `nvidia-smi conf-compute -srs 1`. "
+                "`nvidia-smi conf-compute -grs` shows the state."
+            ),
+            "admin",
+        ),
+    )
+
+
+@rule("gpu-excluded", title="A setting of the driver keeps GPUs from use: {count}")
+def gpu_excluded(m: Machine, kb: Knowledge) -> Found | None:
+    """The module was told to leave them alone (NVreg_ExcludedGpus), so no program sees them.
+
+    Somebody set it on purpose, mostly for a GPU that is broken or meant for another use: where
+    others are left it is information. NVML counts them; nvidia-smi does not show them.
+
+    Cured by taking the setting out of modprobe.d and a reboot, if they are wanted.
+    """
+    if not m.driver.excluded:
+        return None
+    left = bool(live_gpus(m)) or cuda_works(m)
+    return Found(
+        evidence=("driver.excluded",),
+        values={"count": m.driver.excluded},
+        severity=Severity.INFO if left else Severity.ERROR,
+        remedies=()
+        if left
+        else by_hand(
+            "include-gpus",
+            "Include the GPUs",
+            (
+                "Take NVreg_ExcludedGpus out of the files in /etc/modprobe.d and off the kernel's "
+                "command line, make the initial ramdisk anew and reboot, if they are wanted."
+            ),
+            "admin",
+        ),
+    )
 
 
 @rule("compute-mode", title="The compute mode of the GPU keeps this program out ({modes})")
@@ -95,13 +149,19 @@ def compute_mode(m: Machine, kb: Knowledge) -> Found | None:
     shut = [gpu for gpu in gpus if gpu.compute_mode == "prohibited" or _taken(gpu)]
     if told is None and (not gpus or len(shut) < len(gpus)):
         return None
-    text = "As root: `nvidia-smi -i INDEX -c DEFAULT`. On a cluster, use the GPU of the job, and "
-    text += "MPS where several ranks share it."
     return Found(
         evidence=(told, "gpus") if told else ("gpus.0.compute_mode", "gpus.0.processes"),
         values={"modes": sorted(modes) or "not known"},
         confidence=Confidence.CERTAIN if "prohibited" in modes else Confidence.LIKELY,
-        remedies=by_hand("compute-mode", "Set the compute mode to default", text, "admin"),
+        remedies=by_hand(
+            "compute-mode",
+            "Set the compute mode to default",
+            (
+                "As root: `nvidia-smi -i INDEX -c DEFAULT`. On a cluster, use the GPU of the "
+                "job, and MPS where several ranks share it."
+            ),
+            "admin",
+        ),
     )
 
 
@@ -127,11 +187,17 @@ def mig_misconfigured(m: Machine, kb: Knowledge) -> Found | None:
     stale = asked.startswith(("MIG-", "<mig-")) and not _named(asked, m)
     if not empty and not stale:
         return None
-    text = "As root: `nvidia-smi mig -cgi PROFILE -C` (`nvidia-smi mig -lgip` lists the profiles), "
-    text += (
-        "or `nvidia-smi -i INDEX -mig 0` while the GPU is idle. `nvidia-smi -L` lists the UUIDs."
+    made = by_hand(
+        "mig-instances",
+        "Make MIG instances or leave MIG mode",
+        (
+            "As root: `nvidia-smi mig -cgi PROFILE -C` (`nvidia-smi mig -lgip` lists the "
+            "profiles), "
+            "or `nvidia-smi -i INDEX -mig 0` while the GPU is idle. `nvidia-smi -L` lists the "
+            "UUIDs."
+        ),
+        "admin",
     )
-    made = by_hand("mig-instances", "Make MIG instances or leave MIG mode", text, "admin")
     living = _living(m) if stale else ()
     return Found(
         title="CUDA_VISIBLE_DEVICES names a MIG instance that does not exist"
@@ -154,62 +220,19 @@ def _name_a_living(m: Machine, living: tuple[str, ...]) -> tuple[Remedy, ...]:
     """The variable with an instance that is there; a job's own list is the scheduler's to make."""
     if m.container.scheduler or m.container.kind == "kubernetes":
         return grant_gpu(m)
-    title = "Name a MIG instance that exists"
-    (named,) = set_variables(m, "mig-uuid", title, {"CUDA_VISIBLE_DEVICES": living[0]})
+    (named,) = set_variables(
+        m, "mig-uuid", "Name a MIG instance that exists", {"CUDA_VISIBLE_DEVICES": living[0]}
+    )
     if len(living) == 1:
         return (named,)
-    others = f"A process uses one instance. The others here: {', '.join(living[1:])}."
-    return (msgspec.structs.replace(named, note=others),)
+    return (
+        msgspec.structs.replace(
+            named, note=f"A process uses one instance. The others here: {', '.join(living[1:])}."
+        ),
+    )
 
 
 def _named(asked: str, m: Machine) -> bool:
     known = [uuid for gpu in m.gpus or () for uuid in gpu.mig_devices or ()]
     first = asked.partition(",")[0].strip()
     return any(uuid.startswith(first) for uuid in known)
-
-
-@rule("confidential-computing", title="Confidential computing is on and takes no work yet")
-def confidential_computing(m: Machine, kb: Knowledge) -> Found | None:
-    """Until somebody sets the GPUs ready, every CUDA program ends in error 802; nvidia-smi works.
-
-    In this mode a GPU waits until its attestation was checked; a service of the virtual machine
-    then sets it ready. Told from fabric-manager, which gives the same error where there are
-    NVSwitches, by NVML's own word on both.
-
-    Cured by the attestation service, or by hand where none is wanted.
-    """
-    if m.driver.confidential is not True or m.driver.confidential_ready is not False:
-        return None
-    if cuda_works(m):
-        return None
-    text = "After the attestation, as root: `nvidia-smi conf-compute -srs 1`. "
-    text += "`nvidia-smi conf-compute -grs` shows the state."
-    return Found(
-        evidence=("driver.confidential", "driver.confidential_ready"),
-        remedies=by_hand("confidential-ready", "Set the GPUs ready", text, "admin"),
-    )
-
-
-@rule("gpu-excluded", title="A setting of the driver keeps GPUs from use: {count}")
-def gpu_excluded(m: Machine, kb: Knowledge) -> Found | None:
-    """The module was told to leave them alone (NVreg_ExcludedGpus), so no program sees them.
-
-    Somebody set it on purpose, mostly for a GPU that is broken or meant for another use: where
-    others are left it is information. NVML counts them; nvidia-smi does not show them.
-
-    Cured by taking the setting out of modprobe.d and a reboot, if they are wanted.
-    """
-    if not m.driver.excluded:
-        return None
-    text = "Take NVreg_ExcludedGpus out of the files in /etc/modprobe.d and off the kernel's "
-    text += "command line, make the initial ramdisk anew and reboot, if they are wanted."
-    left = bool(live_gpus(m)) or cuda_works(m)
-    return Found(
-        evidence=("driver.excluded",),
-        values={"count": m.driver.excluded},
-        severity=Severity.INFO if left else Severity.ERROR,
-        remedies=() if left else by_hand("include-gpus", "Include the GPUs", text, "admin"),
-    )
-
-
-RULES = (fabric_manager, confidential_computing, gpu_excluded, compute_mode, mig_misconfigured)

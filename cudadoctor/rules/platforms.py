@@ -1,20 +1,15 @@
 """Is this a platform for CUDA builds of torch, and set up as that platform wants it?"""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Confidence, Remedy
+from cudadoctor.model.machine import Machine
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.plan.remedies import by_hand, install_python, jetson_torch, wsl_driver
 from cudadoctor.rules.evidence.signs import cpu_on_purpose, cuda_works, said, started, torch_works
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Machine
 
 _DRIVER_PACKAGES = ("nvidia-driver-", "libnvidia-compute-", "nvidia-dkms-", "cuda-drivers")
 _KIT = re.compile(r"(?i) (engineering reference )?developer kit.*")
@@ -162,9 +157,12 @@ def _unsupported(m: Machine) -> tuple[str, str]:
 
 
 def _elsewhere() -> tuple[Remedy, ...]:
-    text = "Use a system that has builds: a Debian or Ubuntu image in a container, such as "
-    text += "python:3.12-slim, or another computer."
-    return by_hand("other-platform", "Run torch on a supported platform", text, "admin")
-
-
-RULES = (wsl_setup, jetson_build, platform_unsupported)
+    return by_hand(
+        "other-platform",
+        "Run torch on a supported platform",
+        (
+            "Use a system that has builds: a Debian or Ubuntu image in a container, such as "
+            "python:3.12-slim, or another computer."
+        ),
+        "admin",
+    )

@@ -1,14 +1,18 @@
 """Do the process's environment, its limits and its job let it use the GPU?"""
 
-from __future__ import annotations
+import re
+from typing import Literal
 
-from typing import TYPE_CHECKING
+import msgspec
 
+from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.machine import Gpu, Machine
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.plan.remedies import by_hand, grant_gpu, unset_variables
 from cudadoctor.rules.evidence.signs import (
     SUCCESS,
+    cpu_on_purpose,
     cuda_works,
     gpu_present,
     live_gpus,
@@ -18,11 +22,64 @@ from cudadoctor.rules.evidence.signs import (
     torch_fails,
     torch_works,
 )
-from cudadoctor.rules.evidence.visible import Visible, read_visible
 
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Gpu, Machine
+_NUMBER = re.compile(r"\s*([+-]?\d{1,18})")
+Stop = Literal[
+    "", "empty", "negative", "out of range", "unknown", "ambiguous", "twice", "no number"
+]
+
+
+class Visible(msgspec.Struct, frozen=True, kw_only=True):
+    """What remains visible, in the order of the variable.
+
+    stopped_at: the entry that ended the list, "" where all were read; stop: what is wrong with it.
+    """
+
+    indexes: tuple[int, ...]
+    stopped_at: str = ""
+    stop: Stop = ""
+
+
+def read_visible(value: str, uuids: tuple[str, ...]) -> Visible:
+    """The GPUs that a CUDA program sees under this value.
+
+    uuids: one for each device in CUDA's order, "" where it is not known. The list ends at the first
+    invalid entry; a device named twice leaves none at all; a number is read as far as it goes
+    ("1gpu" is 1); a UUID may be shortened while it stays unique.
+    """
+    indexes: list[int] = []
+    for entry in value.split(","):
+        index, stop = _device(entry, uuids)
+        if index is None:
+            return Visible(indexes=tuple(indexes), stopped_at=entry.strip(), stop=stop)
+        if index in indexes:
+            return Visible(indexes=(), stopped_at=entry.strip(), stop="twice")
+        indexes.append(index)
+    return Visible(indexes=tuple(indexes))
+
+
+def _device(entry: str, uuids: tuple[str, ...]) -> tuple[int | None, Stop]:
+    if not entry.strip():
+        return None, "empty"
+    if entry.strip().startswith(("GPU-", "MIG-", "<gpu-", "<mig-")):
+        return _by_uuid(entry.strip(), uuids)
+    number = _NUMBER.match(entry)
+    if number is None:
+        return None, "no number"
+    index = int(number[1])
+    if index < 0:
+        return None, "negative"
+    return (index, "") if index < len(uuids) else (None, "out of range")
+
+
+def _by_uuid(prefix: str, uuids: tuple[str, ...]) -> tuple[int | None, Stop]:
+    named = [index for index, uuid in enumerate(uuids) if uuid.lower().startswith(prefix.lower())]
+    if len(named) == 1:
+        return named[0], ""
+    if "" in uuids and not named and len(uuids) == 1:
+        return 0, ""
+    return None, "ambiguous" if named else "unknown"
+
 
 _NAME = "CUDA_VISIBLE_DEVICES"
 _NAMED = ("GPU-", "MIG-", "<")
@@ -145,7 +202,7 @@ def _seen_all_the_same(m: Machine, value: str) -> bool:
 
 def _how_grave(m: Machine, left: Visible) -> Severity:
     """Nothing left is an error, a list that was cut a warning, a shorter one on purpose is fine."""
-    if m.torch.build in ("cpu", "rocm", "xpu"):
+    if cpu_on_purpose(m):
         return Severity.INFO
     if not left.indexes:
         return Severity.ERROR
@@ -163,16 +220,14 @@ def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
     from somebody else, or fails.
     """
     scheduler = m.container.scheduler or ""
-    if scheduler not in _JOB or cuda_works(m) or m.torch.build in ("cpu", "rocm", "xpu"):
+    if scheduler not in _JOB or cuda_works(m) or cpu_on_purpose(m):
         return None
     env = need(m.env, "env")
     if m.look == "report" and _NAME not in env:
         return None  # A report shows a few variables, not all.
     given = promised_by_scheduler(m) is not None
     hidden = env.get(_NAME, "").strip() in ("", "NoDevFiles", "-1")
-    if given or not hidden:
-        return None
-    if not (live_gpus(m) or nvidia_pci(m) or m.driver.loaded):
+    if given or not hidden or not (live_gpus(m) or nvidia_pci(m) or m.driver.loaded):
         return None
     return Found(
         evidence=(
@@ -257,15 +312,17 @@ def too_few_files(m: Machine, kb: Knowledge) -> Found | None:
     if told is None and not few:
         need(m.limits.nofile, "limits.nofile")
         return None
-    text = (
-        "Raise the limit: `ulimit -n 65536` in the shell, `--ulimit nofile=65536` for a container."
-    )
     return Found(
         evidence=("limits.nofile", told) if told else ("limits.nofile",),
         values={"nofile": m.limits.nofile if m.limits.nofile is not None else ""},
         title=None if m.limits.nofile is not None else "The limit of open files is too low",
         severity=Severity.ERROR if told else Severity.WARNING,
-        remedies=by_hand("raise-nofile", "Allow more open files", text),
+        remedies=by_hand(
+            "raise-nofile",
+            "Allow more open files",
+            "Raise the limit: `ulimit -n 65536` in the shell, `--ulimit nofile=65536` for a "
+            "container.",
+        ),
     )
 
 
@@ -376,14 +433,3 @@ def broken_by_environment(m: Machine, kb: Knowledge) -> Found | None:
         confidence=Confidence.LIKELY,
         remedies=unset_variables(m, *names),
     )
-
-
-RULES = (
-    visible_devices_hides_gpu,
-    scheduler_no_gpu,
-    memory_held_by_others,
-    too_few_files,
-    allocator_option,
-    slower_by_variable,
-    broken_by_environment,
-)

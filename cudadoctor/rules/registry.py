@@ -1,10 +1,10 @@
-"""All rules, joined in causal order."""
+"""The one registry of rules: `check`, `check --from` and `explain` take theirs from here."""
 
-from __future__ import annotations
+from collections.abc import Iterable
+from functools import cache
+from types import ModuleType
 
-from typing import TYPE_CHECKING
-
-from cudadoctor.model.catalogue import CATALOGUE
+from cudadoctor.model.machine import Machine
 from cudadoctor.model.rule import Rule
 from cudadoctor.rules import (
     build,
@@ -12,59 +12,54 @@ from cudadoctor.rules import (
     container,
     distributed,
     driver,
-    faults,
     gpu,
     health,
+    healthy,
     install,
     libcuda,
     libraries,
     modes,
-    peers,
     platforms,
     process,
     speed,
     toolkit,
-    unknown,
 )
 
-if TYPE_CHECKING:
-    from cudadoctor.model.machine import Machine
 
-RULES: tuple[Rule, ...] = (
-    *platforms.RULES,
-    *gpu.RULES,
-    *driver.RULES,
-    *faults.RULES,
-    *container.RULES,
-    *health.RULES,
-    *modes.RULES,
-    *libcuda.RULES,
-    *process.RULES,
-    *build.RULES,
-    *install.RULES,
-    *companions.RULES,
-    *libraries.RULES,
-    *toolkit.RULES,
-    *distributed.RULES,
-    *peers.RULES,
-    *speed.RULES,
-    *unknown.RULES,
+def rules_in(families: Iterable[ModuleType]) -> tuple[Rule, ...]:
+    """The rules of these modules, in the order in which they stand there."""
+    return tuple(
+        rule for family in families for rule in vars(family).values() if isinstance(rule, Rule)
+    )
+
+
+RULES = rules_in(
+    (
+        *(platforms, gpu, driver, container, health, modes, libcuda, process, build, install),
+        *(companions, libraries, toolkit, distributed, speed, healthy),
+    )
 )
-"""Every rule: platform, GPU, driver, box, process, torch, libraries, toolkit; what is left last."""
+"""The rules for hosts: platform, GPU, driver, box, process, torch, libraries; what is left last."""
+
+
+@cache
+def pasted_rules() -> tuple[Rule, ...]:
+    """The rules for what only a pasted report shows; a host never loads them."""
+    from cudadoctor.rules.pasted import installs, reported
+
+    of_installers = rules_in((installs,))
+    deeper: dict[str, tuple[str, ...]] = {}
+    for rule in RULES + of_installers:
+        deeper[rule.cause] = (*deeper.get(rule.cause, ()), *rule.yields_to)
+    return of_installers + reported.reported_rules(deeper)
 
 
 def rules_for(machine: Machine) -> tuple[Rule, ...]:
     """The rules that judge this machine: a pasted report has symptoms to judge as well."""
-    if machine.look != "report":
-        return RULES
-    from cudadoctor.rules.pasted import resolution
-    from cudadoctor.rules.pasted.reported import reported_rules
-
-    deeper: dict[str, dict[str, None]] = {}
-    for one in (*RULES, *resolution.RULES):
-        deeper.setdefault(one.cause, {}).update(dict.fromkeys(one.yields_to))
-    told = reported_rules(tuple((cause, tuple(some)) for cause, some in deeper.items()))
-    return RULES + resolution.RULES + told
+    return RULES + pasted_rules() if machine.look == "report" else RULES
 
 
-__all__ = ["CATALOGUE", "RULES", "rules_for"]
+def explained_rules() -> tuple[Rule, ...]:
+    """The rules whose pages `explain` shows: those for hosts, else those for reports."""
+    on_hosts = {rule.cause for rule in RULES}
+    return RULES + tuple(rule for rule in pasted_rules() if rule.cause not in on_hosts)

@@ -1,21 +1,14 @@
 """Is a GPU that works held back: by heat, power, its slot, its links, or a variable?"""
 
-from __future__ import annotations
+from collections.abc import Callable
 
-from typing import TYPE_CHECKING
-
-from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.machine import Gpu, Machine
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.plan.remedies import by_hand, unset_variables
 from cudadoctor.plan.remedies.place import keeper_of
 from cudadoctor.rules.evidence.signs import bare, cuda_works, live_gpus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import Remedy
-    from cudadoctor.model.machine import Gpu, Machine
 
 _SOFT_HEAT, _HARD_HEAT, _POWER_BRAKE = 0x20, 0x40, 0x80
 _BITS_TOLD = 0x1000
@@ -74,13 +67,19 @@ def thermal_throttle(m: Machine, kb: Knowledge) -> Found | None:
     if not hot:
         return None
     sure = any(_slowed(gpu, _HARD_HEAT) for _, gpu in hot)
-    text = "Clean its fans and filters, let air in and out of the case, and watch the temperature "
-    text += "with `nvidia-smi dmon -s pc` while a training runs."
     return Found(
         evidence=_paths(hot, "throttle", "temperature_c", "slowdown_c"),
         values={"which": _numbers(hot)},
         confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
-        remedies=by_hand("cool-gpu", "Cool the GPU", text, keeper_of(m)),
+        remedies=by_hand(
+            "cool-gpu",
+            "Cool the GPU",
+            (
+                "Clean its fans and filters, let air in and out of the case, and watch the "
+                "temperature with `nvidia-smi dmon -s pc` while a training runs."
+            ),
+            keeper_of(m),
+        ),
     )
 
 
@@ -100,12 +99,18 @@ def power_brake(m: Machine, kb: Knowledge) -> Found | None:
     held = _which(m, lambda gpu: _slowed(gpu, _POWER_BRAKE))
     if not held:
         return None
-    text = "Check the power supplies, the GPU's power cables and the power limit of the rack; the "
-    text += "log of the management controller (BMC) names the part."
     return Found(
         evidence=_paths(held, "throttle", "power_w", "power_limit_w"),
         values={"which": _numbers(held)},
-        remedies=by_hand("check-power", "Check the power supply", text, keeper_of(m)),
+        remedies=by_hand(
+            "check-power",
+            "Check the power supply",
+            (
+                "Check the power supplies, the GPU's power cables and the power limit of the "
+                "rack; the log of the management controller (BMC) names the part."
+            ),
+            keeper_of(m),
+        ),
     )
 
 
@@ -193,9 +198,6 @@ def pcie_degraded(m: Machine, kb: Knowledge) -> Found | None:
         return None
     first = narrow[0][1]
     meant = all(_by_design(gpu, m, kb) for _, gpu in narrow)
-    text = "Seat the card again and without a riser, in the slot that has all lanes; the board's "
-    text += "manual says which slots share theirs. In the firmware (BIOS), the bifurcation of that "
-    text += "slot must not be split (x16, not x4x4x4x4)."
     return Found(
         evidence=_paths(narrow, "pcie_width", "pcie_width_max"),
         values={
@@ -204,7 +206,17 @@ def pcie_degraded(m: Machine, kb: Knowledge) -> Found | None:
             "most": first.pcie_width_max,
         },
         severity=Severity.INFO if meant else Severity.WARNING,
-        remedies=() if meant else _reseat(m, text),
+        remedies=()
+        if meant
+        else _reseat(
+            m,
+            (
+                "Seat the card again and without a riser, in the slot that has all lanes; the "
+                "board's "
+                "manual says which slots share theirs. In the firmware (BIOS), the bifurcation "
+                "of that slot must not be split (x16, not x4x4x4x4)."
+            ),
+        ),
     )
 
 
@@ -251,8 +263,6 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
     slow = _which(m, lambda gpu: _slow_and_busy(gpu) and has_link(gpu, m, kb))
     if slow:
         first = slow[0][1]
-        text = "Look at the generation that the firmware sets for that slot, then at the riser and "
-        text += "the seat of the card."
         return Found(
             evidence=_paths(slow, "pcie_generation", "pcie_generation_max", "utilization"),
             values={
@@ -261,7 +271,13 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
                 "most": first.pcie_generation_max,
             },
             confidence=Confidence.LIKELY,
-            remedies=_reseat(m, text),
+            remedies=_reseat(
+                m,
+                (
+                    "Look at the generation that the firmware sets for that slot, then at the "
+                    "riser and the seat of the card."
+                ),
+            ),
         )
     return _older_slot(m, kb)
 
@@ -278,12 +294,19 @@ def _is_busy(gpu: Gpu) -> bool:
     return _BUSY_PERCENT <= busy <= 100 and state <= _FAST_STATE
 
 
-def _in_older_slot(gpu: Gpu) -> bool:
-    return 0 < (gpu.pcie_generation_max or 0) < (gpu.pcie_generation_gpu_max or 0) < _NO_GENERATION
-
-
 def _older_slot(m: Machine, kb: Knowledge) -> Found | None:
-    older = _which(m, lambda gpu: _in_older_slot(gpu) and has_link(gpu, m, kb))
+    older = _which(
+        m,
+        lambda gpu: (
+            (
+                0
+                < (gpu.pcie_generation_max or 0)
+                < (gpu.pcie_generation_gpu_max or 0)
+                < _NO_GENERATION
+            )
+            and has_link(gpu, m, kb)
+        ),
+    )
     if not older:
         return None
     first = older[0][1]
@@ -383,8 +406,6 @@ def nvlink_down(m: Machine, kb: Knowledge) -> Found | None:
     if not broken:
         return None
     switched = bool(m.driver.fabric.nvswitches)
-    text = "Run `nvidia-smi nvlink --status`, reboot the machine while nobody uses it, and give "
-    text += "what stays down to whoever services the hardware."
     return Found(
         evidence=(*_paths(broken, "nvlink_down"), "driver.fabric.nvswitches"),
         values={
@@ -393,7 +414,17 @@ def nvlink_down(m: Machine, kb: Knowledge) -> Found | None:
         },
         severity=Severity.WARNING if switched else Severity.INFO,
         confidence=Confidence.CERTAIN if switched else Confidence.POSSIBLE,
-        remedies=by_hand("nvlink", "Bring the NVLink links up", text, "admin") if switched else (),
+        remedies=by_hand(
+            "nvlink",
+            "Bring the NVLink links up",
+            (
+                "Run `nvidia-smi nvlink --status`, reboot the machine while nobody uses it, and "
+                "give what stays down to whoever services the hardware."
+            ),
+            "admin",
+        )
+        if switched
+        else (),
     )
 
 
@@ -423,18 +454,3 @@ def persistence_off(m: Machine, kb: Knowledge) -> Found | None:
     if len(off) < _MANY or not bare(m):
         return None
     return Found(evidence=_paths(off, "persistence"), values={"count": len(off)})
-
-
-RULES = (
-    thermal_throttle,
-    power_brake,
-    power_limited,
-    clocks_capped,
-    pcie_degraded,
-    pcie_slow_under_load,
-    tf32_off,
-    amp_no_benefit,
-    nvlink_down,
-    mixed_gpus,
-    persistence_off,
-)

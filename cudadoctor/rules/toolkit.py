@@ -1,24 +1,18 @@
 """Would a compilation of an extension find a toolkit and a compiler that fit torch?"""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
-from cudadoctor.model.findings import Severity
+from packaging.version import Version
+
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.findings import Remedy, Severity
+from cudadoctor.model.machine import Machine, Toolkit
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.plan.remedies import by_hand, set_variables, unset_variables
+from cudadoctor.solver.demand import capabilities_of
 
-if TYPE_CHECKING:
-    from packaging.version import Version
-
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import Remedy
-    from cudadoctor.model.machine import Machine, Toolkit
-
-    Wrong = tuple[str | None, dict[str, object]]
-    """A title in place of the rule's own, and the values."""
-
+Wrong = tuple[str | None, dict[str, object]]
+"""A title in place of the rule's own, and the values."""
 _CODE = re.compile(r"(\d{1,2})\.(\d)([af]?)(?:\+PTX)?")
 _FLAT = re.compile(r"(?:sm_|compute_)?\d{2,3}[af]?|\d[\d.,]*,[\d.,]+")
 
@@ -153,13 +147,16 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Found | None:
         shown, newest = f"g++ {version}", f"g++ {limit}"
     else:
         shown, newest = "", f"g++ {kb.gcc_max(toolkit) or ''}".strip()
-    text = f"Install {newest} and set NVCC_CCBIN to it."
     return Found(
         evidence=("build.compiler", f"build.toolkits.{_index(m, used)}.cuda"),
         values={"toolkit": toolkit, "compiler": shown, "limit": newest},
         title=None if shown else "nvcc of CUDA {toolkit} finds no C++ compiler",
         severity=_gravity(m),
-        remedies=by_hand("older-compiler", "Give nvcc a compiler that it accepts", text),
+        remedies=by_hand(
+            "older-compiler",
+            "Give nvcc a compiler that it accepts",
+            f"Install {newest} and set NVCC_CCBIN to it.",
+        ),
     )
 
 
@@ -201,8 +198,6 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Found | None:
 
 def _without_the_list(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     """Unset, torch compiles for the GPUs that it sees, where nvcc knows them."""
-    from cudadoctor.solver.demand import capabilities_of
-
     _, used = _taken(m)
     known = kb.nvcc_capabilities(used.cuda) if used and used.cuda else None
     gpus = capabilities_of(m, kb) or ()
@@ -228,8 +223,6 @@ def _unknown_to_nvcc(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | Non
 
 
 def _without_the_gpu(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | None:
-    from cudadoctor.solver.demand import capabilities_of
-
     parsed = [(_CODE.fullmatch(one), one.endswith("+PTX")) for one in codes]
     if not all(found for found, _ in parsed):
         return None
@@ -288,24 +281,21 @@ def _variable(m: Machine) -> str:
 def _right_home(m: Machine, fitting: list[Toolkit]) -> tuple[Remedy, ...]:
     if not fitting:
         return unset_variables(m, _variable(m))
-    title = f"Set CUDA_HOME to {fitting[0].path}"
-    return set_variables(m, "set-cuda-home", title, {"CUDA_HOME": fitting[0].path})
+    return set_variables(
+        m, "set-cuda-home", f"Set CUDA_HOME to {fitting[0].path}", {"CUDA_HOME": fitting[0].path}
+    )
 
 
 def _install(m: Machine) -> tuple[Remedy, ...]:
     cuda = m.torch.cuda
     number = f"{cuda.major}.{cuda.minor}" if cuda else "of torch's version"
     package = f"cuda-toolkit-{cuda.major}-{cuda.minor}" if cuda else "cuda-toolkit"
-    text = f"Install a CUDA {number} toolkit without its driver: the package {package} of NVIDIA's "
-    text += "repository, or in a conda environment conda install -c conda-forge "
-    text += f"cuda-nvcc cuda-cudart-dev cuda-version={number}, and set CUDA_HOME to it."
-    return by_hand("install-toolkit", f"Install a CUDA {number} toolkit", text)
-
-
-RULES = (
-    toolkit_missing,
-    toolkit_torch_mismatch,
-    toolkit_env_wrong,
-    host_compiler_unsupported,
-    arch_list_wrong,
-)
+    return by_hand(
+        "install-toolkit",
+        f"Install a CUDA {number} toolkit",
+        (
+            f"Install a CUDA {number} toolkit without its driver: the package {package} of "
+            "NVIDIA's repository, or in a conda environment conda install -c conda-forge "
+            f"cuda-nvcc cuda-cudart-dev cuda-version={number}, and set CUDA_HOME to it."
+        ),
+    )

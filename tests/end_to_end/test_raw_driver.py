@@ -11,6 +11,9 @@ from raw_hosts import BUS, KERNEL, LIBRARIES, SECURE_BOOT, RawHost, healthy
 from raw_texts import loader_cache, modules
 from standin_fixtures import StandIns
 
+from cudadoctor.rules import container, driver, gpu, health, libcuda, modes, platforms, process
+from cudadoctor.rules.registry import rules_in
+
 FELL = (
     "NVRM: Xid (PCI:0000:a0:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 )
@@ -42,21 +45,9 @@ def test_the_machine_that_all_are_made_from_is_healthy(host: RawHost) -> None:
 
 def test_every_cause_of_driver_gpu_box_and_process_is_reached_from_raw_answers() -> None:
     """Each is named by a test of these files, so that none stands on facts that no probe tells."""
-    from cudadoctor.rules import (
-        container,
-        driver,
-        faults,
-        gpu,
-        health,
-        libcuda,
-        modes,
-        platforms,
-        process,
-    )
-
-    families = (driver, faults, gpu, health, modes, container, platforms, process, libcuda)
-    causes = {rule.cause for family in families for rule in family.RULES}
-    here = Path(__file__).parent.parent
+    families = (driver, gpu, health, modes, container, platforms, process, libcuda)
+    causes = {rule.cause for rule in rules_in(families)}
+    here = Path(__file__).parent
     tests = "".join(one.read_text(encoding="utf-8") for one in here.glob("test_raw_driver*.py"))
     asked = set(re.findall(r'told_as\([^"]*"(?:[^"]*", "){0,2}([\w-]+)"', tests))
     asked |= set(re.findall(r'^    told_as\(.*, "([\w-]+)"', tests, re.M))

@@ -5,21 +5,30 @@ from __future__ import annotations
 import pytest
 
 from cudadoctor.model.catalogue import CATALOGUE
+from cudadoctor.model.rule import Rule
 from cudadoctor.render.pages import listing, page
 from cudadoctor.render.unjudged import PAGES
-from cudadoctor.rules.registry import RULES
+from cudadoctor.rules.registry import RULES, explained_rules, pasted_rules
 
 
 @pytest.mark.parametrize("cause", [one for one in CATALOGUE if one != "unknown"])
 def test_a_page_says_what_it_is_and_what_cures_it(cause: str) -> None:
-    text = page(cause, RULES)
+    text = page(cause, explained_rules())
     assert text.startswith(f"{cause}\n\n")
     assert len(text.split("\n\n")) >= 3
     assert max(map(len, text.splitlines())) <= 160
 
 
-def test_pages_without_a_rule_name_causes_and_the_list_marks_them() -> None:
+def test_the_list_has_every_cause_and_only_rules_for_reports_need_a_page_of_their_own() -> None:
     assert PAGES.keys() <= set(CATALOGUE)
-    judged = {rule.cause for rule in RULES}
-    marked = {line.split()[0] for line in listing(CATALOGUE, RULES).splitlines() if "(not " in line}
-    assert marked == set(CATALOGUE) - judged
+    assert [line.split()[0] for line in listing(CATALOGUE, explained_rules()).splitlines()] == list(
+        CATALOGUE
+    )
+    assert set(CATALOGUE) == {rule.cause for rule in explained_rules()}
+
+
+@pytest.mark.parametrize("rule", pasted_rules(), ids=lambda rule: rule.name)
+def test_what_a_report_is_told_has_its_title_and_why_in_explain(rule: Rule) -> None:
+    if rule.cause in {judged.cause for judged in RULES} or "{" in rule.title + rule.why:
+        return
+    assert f"{rule.title}\n\n{rule.why}\n" in page(rule.cause, explained_rules())

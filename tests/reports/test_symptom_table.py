@@ -11,7 +11,7 @@ from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.machine import Machine
 from cudadoctor.reports.document import document
 from cudadoctor.reports.symptoms import symptoms_of
-from cudadoctor.rules.evidence.conditions import CIRCUMSTANCES, holds
+from cudadoctor.rules.pasted.conditions import CIRCUMSTANCES, holds
 from cudadoctor.rules.pasted.reported import VERDICT
 
 TABLE = symptoms()

@@ -17,7 +17,7 @@ from cudadoctor.model.machine import Machine
 from cudadoctor.render import Report, json_v1, markdown, pasted, terminal
 from cudadoctor.render.script import script
 from cudadoctor.reports.reading import read_report
-from cudadoctor.rules.undecided import command_after
+from cudadoctor.rules.diagnose import command_after
 
 OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040)."
 LIST = "Package     Version\n----------- -------\ntorch       2.1.0\ntorchvision 0.17.0\n"

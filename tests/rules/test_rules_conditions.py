@@ -8,7 +8,7 @@ import pytest
 from scenario_reader import machine_like
 
 from cudadoctor import knowledge
-from cudadoctor.rules.evidence.conditions import CIRCUMSTANCES, holds
+from cudadoctor.rules.pasted.conditions import CIRCUMSTANCES, holds
 
 LINUX, WINDOWS, WSL, SERVER = "rtx4090-linux", "rtx4090-windows", "rtx3060-wsl", "h100x8-linux"
 PASCAL, MAC, JETSON, DOCKER, CPU = (

@@ -9,7 +9,7 @@ import pytest
 from scenario_reader import machine_like
 
 from cudadoctor.model.machine import Library
-from cudadoctor.rules.evidence.loaded import Foreign, Use, compared, gravity, in_use, is_own
+from cudadoctor.rules.evidence.libraries import Foreign, Use, compared, gravity, in_use, is_own
 
 OTHER = "/usr/local/cuda/lib64/libcudart.so.13"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudadoctor.rules.evidence.visible import Visible, read_visible
+from cudadoctor.rules.process import Visible, read_visible
 
 TWO = ("GPU-aaaa-1", "GPU-aabb-2")
 

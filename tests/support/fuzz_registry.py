@@ -57,7 +57,7 @@ from cudadoctor.reports import kernel_log
 from cudadoctor.reports import reading as report_text
 from cudadoctor.reports import smi as smi_text
 from cudadoctor.reports.document import NotTextError
-from cudadoctor.rules.evidence.visible import read_visible
+from cudadoctor.rules.process import read_visible
 from cudadoctor.smoke import manners, mapped, reading
 
 RELEASE = Version("2.14.1+cu130")

@@ -1,21 +1,17 @@
 """What the installed torch was compiled for, and which of this machine's GPUs that serves."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from packaging.version import Version
 
+from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Confidence
+from cudadoctor.model.machine import Gpu, Machine
 from cudadoctor.model.rule import need
 from cudadoctor.rules.evidence.signs import live_gpus, nvidia_pci
 from cudadoctor.solver.builds import platform_of
 from cudadoctor.solver.fit import served
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.model.machine import Gpu, Machine
 
 _CODE = re.compile(r"(?:sm|compute)_(\d+)(\d)[af]?")
 

@@ -4,17 +4,15 @@ NVML, nvidia-smi, libcuda and torch are voices of one driver. Where one of them 
 could not answer, another may have said the same, and an answer of a higher layer proves the lower.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from typing import Literal
 
+from packaging.version import Version
+
+from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Severity
+from cudadoctor.model.machine import Gpu, Machine, PciGpu, Smoke
 from cudadoctor.model.rule import need
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Gpu, Machine, PciGpu
 
 SUCCESS, NO_PERMISSION, NOT_FOUND, NOT_LOADED = 0, 4, 6, 9
 NO_LIBRARY, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN = 12, 15, 16, 17, 18, 999
@@ -23,7 +21,6 @@ _NO_SUCH_FILE = 2
 UNKNOWN_WORDS = ("CUDA unknown error", "Error 999: unknown error")
 NOT_READY, NOT_READY_WORDS = 802, ("system not yet initialized",)
 """CUDA's code and words for a system whose daemons are not ready."""
-
 SPOKEN: tuple[tuple[str, int], ...] = (
     ("driver/library version mismatch", MISMATCH),
     ("couldn't communicate with the nvidia driver", NOT_LOADED),
@@ -39,7 +36,6 @@ SPOKEN: tuple[tuple[str, int], ...] = (
     ("blocked by the operating system", BLOCKED),
 )
 """What nvidia-smi prints, in lower case, and the code that it stands for."""
-
 AUTHOR = "the author"
 """How the origin of a fact begins that only the words of a report's author tell."""
 _MODULE_ANSWERED = frozenset({NO_PERMISSION, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN})
@@ -75,7 +71,7 @@ def torch_works(m: Machine) -> bool:
     torch = m.torch.imported
     if torch is not None and torch.cuda_available and (torch.device_count or 0) > 0:
         return True
-    return m.smoke is not None and m.smoke.device.startswith("cuda") and _passed(m)
+    return m.smoke is not None and m.smoke.device.startswith("cuda") and training_passed(m.smoke)
 
 
 def torch_fails(m: Machine) -> bool:
@@ -99,8 +95,9 @@ def cuda_works(m: Machine) -> bool:
     return m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
 
 
-def _passed(m: Machine) -> bool:
-    return any(stage.status == "passed" for stage in m.smoke.stages) if m.smoke else False
+def training_passed(smoke: Smoke) -> bool:
+    """Whether a stage of the training step passed."""
+    return any(stage.status == "passed" for stage in smoke.stages)
 
 
 def live_gpus(m: Machine) -> tuple[Gpu, ...]:
@@ -274,6 +271,16 @@ def bare(m: Machine) -> bool:
     """Whether the driver of this Linux belongs to it: no container, no WSL, no Jetson."""
     system = m.platform.system in (None, "Linux")
     return system and not (m.container.kind or m.platform.wsl or m.platform.jetson)
+
+
+def driver_system(m: Machine) -> Literal["Linux", "Windows"]:
+    """The system whose driver this is: WSL uses that of Windows."""
+    return "Windows" if m.platform.wsl or m.platform.system == "Windows" else "Linux"
+
+
+def driver_runs(level: Version, cuda: Version) -> bool:
+    """Whether a driver whose newest CUDA is `level` runs this one."""
+    return level.major >= cuda.major if cuda.major >= 11 else level >= cuda
 
 
 def cpu_on_purpose(m: Machine) -> bool:

@@ -4,24 +4,36 @@ They judge pasted reports only. A text alone is likely or possible; where the fa
 prove the same cause, the rule that judges hosts finds it too, and says it with certainty.
 """
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import NamedTuple
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
+from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, SymptomRow, symptoms
-from cudadoctor.model.findings import Candidate, Confidence, Severity
+from cudadoctor.model.catalogue import HARMLESS
+from cudadoctor.model.findings import Candidate, Confidence, Finding, Remedy, Severity
+from cudadoctor.model.machine import Machine, Symptom
 from cudadoctor.model.rule import Found, Judge, Rule
-from cudadoctor.rules.complaint import HARMLESS
-from cudadoctor.rules.evidence.conditions import holds
-from cudadoctor.rules.evidence.refuted import refuted
-from cudadoctor.rules.pasted.reported_cures import cures
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import Finding
-    from cudadoctor.model.machine import Machine, Symptom
-
+from cudadoctor.plan.remedies import (
+    by_hand,
+    device_groups,
+    grant_gpu,
+    install_driver,
+    install_packages,
+    install_torch,
+    jetson_torch,
+    load_driver,
+    open_modules,
+    proprietary_modules,
+    reboot,
+    reinstall_torch,
+    unset_variables,
+    upgrade_driver,
+    wsl_driver,
+)
+from cudadoctor.rules.container import with_compute
+from cudadoctor.rules.driver import Reason, each_once
+from cudadoctor.rules.evidence.signs import driver_system
+from cudadoctor.rules.pasted.conditions import holds, refuted
 
 VERDICT = "cudadoctor-verdict"
 """The symptom that is a verdict of this doctor; its cause stands among its values."""
@@ -36,11 +48,8 @@ class Seen(NamedTuple):
     meaning: Meaning
 
 
-@lru_cache(maxsize=1)
-def reported_rules(deeper: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> tuple[Rule, ...]:
+def reported_rules(deeper: dict[str, tuple[str, ...]]) -> tuple[Rule, ...]:
     """One rule a cause of the table. deeper: cause -> causes that explain it away."""
-    over = dict(deeper)
-    table = symptoms()
     return tuple(
         Rule(
             name=f"reported-{cause}",
@@ -48,12 +57,11 @@ def reported_rules(deeper: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> tupl
             title=text.title,
             severity=Severity[text.severity.upper()],
             judge=_judge(cause, text),
-            yields_to=tuple(dict.fromkeys((*over.get(cause, ()), *text.yields_to))),
+            yields_to=tuple(dict.fromkeys((*deeper.get(cause, ()), *text.yields_to))),
             why=text.why,
             page="",
-            silent=True,
         )
-        for cause, text in table.causes.items()
+        for cause, text in symptoms().causes.items()
     )
 
 
@@ -93,14 +101,20 @@ def _retold(cause: str, m: Machine) -> list[Seen]:
     """What this doctor itself said of that machine, in a text that somebody pasted."""
     row = symptoms().by_key[VERDICT]
     return [
-        Seen(place, one, row, Meaning(cause=cause, confidence=_sureness(one.values)))
+        Seen(
+            place,
+            one,
+            row,
+            Meaning(
+                cause=cause,
+                confidence="possible"
+                if one.values.get("sure", "").strip().lower() == "possible"
+                else "likely",
+            ),
+        )
         for place, one in enumerate(m.symptoms or ())
         if one.key == VERDICT and one.values.get("cause") == cause
     ]
-
-
-def _sureness(values: dict[str, str]) -> Literal["likely", "possible"]:
-    return "possible" if values.get("sure", "").strip().lower() == "possible" else "likely"
 
 
 def meaning_of(row: SymptomRow, m: Machine, kb: Knowledge) -> Meaning | None:
@@ -174,3 +188,85 @@ def _lines(seen: tuple[Seen, ...]) -> tuple[str, ...]:
     for one in seen:
         first.setdefault(one.symptom.line or one.place, f"symptoms.{one.place}.text")
     return tuple(first.values())[:3]
+
+
+def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+    """The ways out for this cause: the remedies of hosts if the report's facts suffice for them.
+
+    Those know the platform, and prescribe no driver inside a container, WSL or a Jetson.
+    words: the cure as the table of symptoms says it.
+    """
+    seen = frozenset(symptom.key for symptom in m.symptoms or ())
+    if cause in _AS_ON_HOSTS and (ways := _AS_ON_HOSTS[cause](m, kb, seen)):
+        return ways
+    title, _, rest = words.partition(". ")
+    return by_hand(f"cure-{cause}", title.rstrip("."), rest or words)
+
+
+def _old_driver(m: Machine, kb: Knowledge, _: frozenset[str]) -> tuple[Remedy, ...]:
+    floor = kb.driver_floor(m.torch.cuda, driver_system(m)) if m.torch.cuda else None
+    newer = upgrade_driver(m, kb, floor.driver.branch) if floor else ()
+    return each_once(*install_torch(m, kb), *newer)
+
+
+def _unloaded(m: Machine, kb: Knowledge, seen: frozenset[str]) -> tuple[Remedy, ...]:
+    reasons: dict[str, Reason] = {
+        "module-not-signed": "secure-boot",
+        "gpu-without-its-driver": "nouveau",
+        "module-not-built": "not-built",
+        "after-kernel-update": "not-built",
+    }
+    told = (reason for key, reason in reasons.items() if key in seen)
+    return load_driver(m, kb, next(told, "modprobe"))
+
+
+_ABOUT_RELEASES = {"triton-of-another-release", "triton-not-there", "triton-does-not-compile"}
+_COMPILER = {"compiler-not-found", "python-headers-missing", "toolkit-in-pieces"}
+_COMPILER_WORDS = ("failed to find c compiler", "cl is not found", "find msvc", "c++ compiler")
+
+
+def _triton(m: Machine, kb: Knowledge, seen: frozenset[str]) -> tuple[Remedy, ...]:
+    """Triton of its own for Windows; on Linux the one that torch pins. A compiler needs words."""
+    texts = " ".join(symptom.text.lower() for symptom in m.symptoms or ())
+    if not seen & _ABOUT_RELEASES or seen & _COMPILER:
+        return ()
+    if any(words in texts for words in _COMPILER_WORDS):
+        return ()
+    if m.platform.system == "Windows":
+        return install_packages(m, "triton-windows", "Install Triton for Windows", "triton-windows")
+    return reinstall_torch(m, kb) if m.torch.version and m.platform.system == "Linux" else ()
+
+
+def _shown(m: Machine, _: Knowledge, __: frozenset[str]) -> tuple[Remedy, ...]:
+    """A job's own list is the scheduler's to change."""
+    return grant_gpu(m) if m.container.scheduler else unset_variables(m, "CUDA_VISIBLE_DEVICES")
+
+
+_AS_ON_HOSTS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], tuple[Remedy, ...]]] = {
+    "driver-too-old": _old_driver,
+    "driver-not-installed": lambda m, kb, _: install_driver(m, kb),
+    "driver-not-loaded": _unloaded,
+    # Inside a container a reboot is not the only way, which the words say.
+    "driver-library-mismatch": lambda m, *_: () if m.container.kind else reboot(m),
+    "driver-wrong-flavour": lambda m, kb, seen: (
+        proprietary_modules(m, kb) if "needs-proprietary-modules" in seen else open_modules(m, kb)
+    ),
+    "device-permission": lambda m, *_: device_groups(m),
+    "container-no-gpu": lambda m, *_: grant_gpu(m),
+    "container-driver-caps": lambda m, *_: with_compute(m),
+    "scheduler-no-gpu": lambda m, *_: grant_gpu(m),
+    "wsl-setup": lambda m, *_: wsl_driver(m),
+    "jetson-build": lambda m, kb, _: jetson_torch(m, kb),
+    "torch-arch-unsupported-new": lambda m, kb, _: install_torch(m, kb),
+    "torch-arch-unsupported-old": lambda m, kb, _: install_torch(m, kb),
+    "visible-devices-hides-gpu": _shown,
+    "torch-missing": lambda m, kb, _: (
+        install_torch(m, kb) if m.platform.system and m.gpus and m.python.version else ()
+    ),
+    "triton-broken": _triton,
+    "arch-list-wrong": lambda m, _, seen: (
+        unset_variables(m, "TORCH_CUDA_ARCH_LIST")
+        if "TORCH_CUDA_ARCH_LIST" in (m.env or {}) and "architecture-list-empty" not in seen
+        else ()
+    ),
+}

@@ -3,31 +3,32 @@
 Hosts have no such texts, so these rules stand apart from those that judge hosts too.
 """
 
-from __future__ import annotations
+import re
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING
+from packaging.version import Version
 
-import msgspec
-
-from cudadoctor.model.findings import Confidence, Severity
-from cudadoctor.model.rule import Found, Rule, rule
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.knowledge.offers import PYPI
+from cudadoctor.model.findings import Confidence, Remedy
+from cudadoctor.model.machine import Install, Machine
+from cudadoctor.model.rule import Found, rule
 from cudadoctor.plan.remedies import by_hand, install_packages, install_python, install_torch
-from cudadoctor.rules.pasted.asked_index import wanted_by
-from cudadoctor.rules.pasted.chosen_builds import cpu_chosen, fallen_back
-from cudadoctor.rules.pasted.conda_refusals import conda_refusals
-from cudadoctor.rules.pasted.refused_builds import (
+from cudadoctor.rules.evidence.signs import gpu_present
+from cudadoctor.rules.pasted.refusals import (
+    CONDA,
     INDEX,
     PLATFORM,
     PYTHON,
     Refused,
+    conda_refusals,
+    index_of,
     offers_of,
     refusals,
+    searched_by,
+    wanted_by,
 )
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import Remedy
-    from cudadoctor.model.machine import Machine
+from cudadoctor.solver.demand import platform_of
 
 _BROKEN_NETWORK = frozenset({"download-failed", "hashes-differ"})
 """Symptoms after which what an installer says of versions means nothing."""
@@ -57,9 +58,42 @@ def _found(one: Refused, m: Machine, why: str, remedies: tuple[Remedy, ...]) -> 
 
 
 @rule(
+    "platform-unsupported",
+    title="No build of {wanted} exists for this system or processor",
+    essential=False,
+)
+def refused_for_platform(m: Machine, kb: Knowledge) -> Found | None:
+    """Nobody publishes this release for the system that asked for it.
+
+    CUDA builds are made for 64-bit Linux with glibc and for Windows. Macs with Intel processors
+    got their last release with torch 2.2, and 32-bit systems, Windows on ARM, musl and other
+    processors never had one of these.
+
+    Way out: another release, a build for the CPU, or a system that torch is built for.
+    """
+    one = _refused(m, kb, PLATFORM)
+    if one is None:
+        return None
+    return _found(
+        one,
+        m,
+        _WHY.get(one.kind, ""),
+        by_hand(
+            "other-platform",
+            "Use a system that has builds",
+            (
+                "Use a 64-bit Python on a system that torch is built for, or a container of one. "
+                "On a Mac ask for the plain release without a CUDA variant."
+            ),
+        ),
+    )
+
+
+@rule(
     "torch-python-unsupported",
     title="{wanted} is not made for the Python that asked for it",
     yields_to=("platform-unsupported",),
+    essential=False,
 )
 def refused_for_python(m: Machine, kb: Knowledge) -> Found | None:
     """This release exists on this system, for other Pythons only: {pythons}.
@@ -77,11 +111,14 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Found | None:
     plain = "Each release of torch is made for a few versions of Python, and not for this one."
     versions = [name for name in pythons.split(", ") if name]
     made = f" ({pythons})" if pythons else ""
-    text = (
-        f"Make an environment with one of the Pythons it is made for{made}, or ask for a release "
+    by_words = by_hand(
+        "other-python",
+        "Use a Python that this release is made for",
+        (
+            f"Make an environment with one of the Pythons it is made for{made}, or ask for a "
+            "release that is made for this one."
+        ),
     )
-    text += "that is made for this one."
-    by_words = by_hand("other-python", "Use a Python that this release is made for", text)
     known = m.platform.system is not None and m.python.kind is not None
     name, _, release = str(one.values.get("wanted") or "").partition("==")
     wish = release if name == "torch" and release else None
@@ -101,6 +138,7 @@ def _installs(remedy: Remedy, release: str) -> bool:
     "torch-index-wrong",
     title="The index that was asked does not have {wanted}",
     yields_to=("torch-python-unsupported", "platform-unsupported"),
+    essential=False,
 )
 def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
     """This release exists for this Python and system, in another index than the one asked.
@@ -118,19 +156,29 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
     variants = str(one.values.get("variants") or "")
     ways = install_torch(m, kb) if m.platform.system and m.gpus else ()
     if one.kind.startswith("conda"):
-        return _found(one, m, why, _other_channel())
+        return _found(
+            one,
+            m,
+            why,
+            by_hand(
+                "right-channel",
+                "Ask a channel that has it",
+                (
+                    "The pytorch channel ended with torch 2.5.1, for CUDA 11.8, 12.1 and 12.4. "
+                    "Take "
+                    "pytorch-gpu from conda-forge with cuda-version, or pip's wheel from torch's "
+                    "own index."
+                ),
+            ),
+        )
     return _found(one, m, why, ways or _named_index(variants))
 
 
-def _other_channel() -> tuple[Remedy, ...]:
-    text = "The pytorch channel ended with torch 2.5.1, for CUDA 11.8, 12.1 and 12.4. Take "
-    text += "pytorch-gpu from conda-forge with cuda-version, or pip's wheel from torch's own index."
-    return by_hand("right-channel", "Ask a channel that has it", text)
-
-
 def _named_index(variants: str) -> tuple[Remedy, ...]:
-    text = "Take the index of a CUDA version that this release was built for: "
-    text += "--index-url https://download.pytorch.org/whl/ followed by "
+    text = (
+        "Take the index of a CUDA version that this release was built for: "
+        "--index-url https://download.pytorch.org/whl/ followed by "
+    )
     text += f"one of {variants}." if "," in variants else f"{variants or 'its name'}."
     return by_hand("right-index", "Ask the index that has it", text)
 
@@ -151,33 +199,11 @@ _WHY = {
 }
 
 
-@rule("platform-unsupported", title="No build of {wanted} exists for this system or processor")
-def refused_for_platform(m: Machine, kb: Knowledge) -> Found | None:
-    """Nobody publishes this release for the system that asked for it.
-
-    CUDA builds are made for 64-bit Linux with glibc and for Windows. Macs with Intel processors
-    got their last release with torch 2.2, and 32-bit systems, Windows on ARM, musl and other
-    processors never had one of these.
-
-    Way out: another release, a build for the CPU, or a system that torch is built for.
-    """
-    one = _refused(m, kb, PLATFORM)
-    if one is None:
-        return None
-    text = "Use a 64-bit Python on a system that torch is built for, or a container of one. On a "
-    text += "Mac ask for the plain release without a CUDA variant."
-    return _found(
-        one,
-        m,
-        _WHY.get(one.kind, ""),
-        by_hand("other-platform", "Use a system that has builds", text),
-    )
-
-
 @rule(
     "torch-cpu-build",
     title="{command} gives a CPU build of torch",
     yields_to=("torch-index-wrong", "jetson-build", "platform-unsupported"),
+    essential=False,
 )
 def cpu_build_chosen(m: Machine, kb: Knowledge) -> Found | None:
     """Which build comes depends on the index: this one gives a build without CUDA.
@@ -191,9 +217,14 @@ def cpu_build_chosen(m: Machine, kb: Knowledge) -> Found | None:
     chosen = cpu_chosen(m, kb)
     if chosen is None:
         return None
-    text = "Uninstall torch, then install it with --index-url https://download.pytorch.org/whl/ "
-    text += "followed by the variant for this driver and GPU, such as cu126 or cu130."
-    words = by_hand("cuda-build", "Install the CUDA build of torch", text)
+    words = by_hand(
+        "cuda-build",
+        "Install the CUDA build of torch",
+        (
+            "Uninstall torch, then install it with --index-url https://download.pytorch.org/whl/ "
+            "followed by the variant for this driver and GPU, such as cu126 or cu130."
+        ),
+    )
     known = m.platform.system is not None and bool(m.gpus)
     return Found(
         evidence=(f"installs.{chosen.place}.requirements", *chosen.evidence),
@@ -207,7 +238,7 @@ def cpu_build_chosen(m: Machine, kb: Knowledge) -> Found | None:
 @rule(
     "torch-index-wrong",
     title="There is no index of torch for {variant}, so pip took PyPI's build",
-    severity=Severity.ERROR,
+    essential=False,
 )
 def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Found | None:
     """torch is built for a few CUDA versions only; an extra index that is not there is passed over.
@@ -231,7 +262,7 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Found | None:
 @rule(
     "torch-index-wrong",
     title="The index for {variant} gave no torch, so pip took PyPI's build",
-    severity=Severity.ERROR,
+    essential=False,
 )
 def variant_not_given(m: Machine, kb: Knowledge) -> Found | None:
     """pip passes over an extra index that has nothing, and says no word of it.
@@ -257,6 +288,7 @@ def variant_not_given(m: Machine, kb: Knowledge) -> Found | None:
     "triton-broken",
     title="{wanted} was asked for on a system for which it has no build",
     yields_to=("torch-python-unsupported", "torch-index-wrong"),
+    essential=False,
 )
 def triton_refused(m: Machine, kb: Knowledge) -> Found | None:
     """The package triton is built for Linux only, each release for a few versions of Python.
@@ -271,10 +303,16 @@ def triton_refused(m: Machine, kb: Knowledge) -> Found | None:
         return None
     known = m.platform.system is not None
     windows = m.platform.system == "Windows"
-    title = "Install Triton for Windows"
-    text = "On Linux, leave it to torch, which brings the release that it needs."
-    words = by_hand("no-triton", "Install without the package triton", text)
-    package = install_packages(m, "triton-windows", title, "triton-windows") if windows else ()
+    words = by_hand(
+        "no-triton",
+        "Install without the package triton",
+        "On Linux, leave it to torch, which brings the release that it needs.",
+    )
+    package = (
+        install_packages(m, "triton-windows", "Install Triton for Windows", "triton-windows")
+        if windows
+        else ()
+    )
     return Found(
         evidence=(f"installs.{place}.refused",),
         values={"wanted": (m.installs or ())[place].refused or "triton"},
@@ -284,7 +322,9 @@ def triton_refused(m: Machine, kb: Knowledge) -> Found | None:
 
 
 @rule(
-    "platform-unsupported", title="{wanted} is a library of NVIDIA's that this system has none of"
+    "platform-unsupported",
+    title="{wanted} is a library of NVIDIA's that this system has none of",
+    essential=False,
 )
 def cuda_library_refused(m: Machine, kb: Knowledge) -> Found | None:
     """NVIDIA's library wheels are made for Linux and Windows on 64-bit processors.
@@ -296,13 +336,16 @@ def cuda_library_refused(m: Machine, kb: Knowledge) -> Found | None:
     place = _refused_place(m, ("nvidia-",))
     if place is None or m.platform.system not in ("Darwin", "Windows"):
         return None
-    text = "Take the nvidia-* lines out of the requirements. torch asks for those it needs."
     mac = m.platform.system == "Darwin"
     return Found(
         evidence=(f"installs.{place}.refused", "platform.system"),
         values={"wanted": (m.installs or ())[place].refused or ""},
         confidence=Confidence.LIKELY if mac else Confidence.POSSIBLE,
-        remedies=by_hand("no-nvidia-wheels", "Install without the nvidia-* packages", text),
+        remedies=by_hand(
+            "no-nvidia-wheels",
+            "Install without the nvidia-* packages",
+            "Take the nvidia-* lines out of the requirements. torch asks for those it needs.",
+        ),
     )
 
 
@@ -310,6 +353,7 @@ def cuda_library_refused(m: Machine, kb: Knowledge) -> Found | None:
     "torch-extension-abi",
     title="The wheel of {wanted} is made for another Python, system or torch",
     yields_to=("torch-python-unsupported",),
+    essential=False,
 )
 def extension_wheel_refused(m: Machine, kb: Knowledge) -> Found | None:
     """The name of a wheel says which Python and which system it is for: here {tags}.
@@ -324,13 +368,20 @@ def extension_wheel_refused(m: Machine, kb: Knowledge) -> Found | None:
         compiled = [tag for tag in one.made_for if tag.startswith("cp")]
         if name is None or not compiled or offers_of(kb).of(name.name):
             continue
-        text = "Take the wheel whose name has the tag of this Python (cp312 for Python 3.12), of "
-        text += "this system, and of the installed torch and CUDA. Where there is none, build it."
         return Found(
             evidence=(f"installs.{place}.refused",),
             values={"wanted": one.refused or "", "tags": ", ".join(one.made_for)},
             confidence=Confidence.LIKELY,
-            remedies=by_hand("fitting-wheel", "Take the wheel that fits", text),
+            remedies=by_hand(
+                "fitting-wheel",
+                "Take the wheel that fits",
+                (
+                    "Take the wheel whose name has the tag of this Python (cp312 for Python "
+                    "3.12), of "
+                    "this system, and of the installed torch and CUDA. Where there is none, "
+                    "build it."
+                ),
+            ),
         )
     return None
 
@@ -351,17 +402,151 @@ def _named(requirement: str, name: str) -> bool:
     return rest != requirement and not rest[:1].isalnum() and not rest.startswith("-")
 
 
-RULES: tuple[Rule, ...] = tuple(
-    msgspec.structs.replace(one, essential=False, silent=True)
-    for one in (
-        refused_for_platform,
-        refused_for_python,
-        refused_by_index,
-        cpu_build_chosen,
-        fallen_back_to_pypi,
-        variant_not_given,
-        triton_refused,
-        cuda_library_refused,
-        extension_wheel_refused,
-    )
+CUDA_ON_ARM = Version("2.11")
+"""The first release whose Linux wheel for ARM on PyPI is a CUDA build."""
+CUDA_ON_ARM_SINCE = "2026-03-23"
+_WANTED_CUDA = frozenset(
+    {"torch-not-compiled-with-cuda", "cuda-not-available-plain", "cuda-is-not-available"}
+    | {"no-nvidia-packages", "cpu-torch-in-prose"}
 )
+_CPU_SEEN = frozenset({"no-nvidia-packages", "cpu-torch-in-prose", "torch-not-compiled-with-cuda"})
+"""Symptoms that show a CPU build, whatever the day of the report."""
+_COMPLAINTS = ("compiled with cuda", "cuda is not available", "is_available() false")
+
+
+_OF_A_VARIANT = re.compile(r"/whl/(?P<name>(?P<nightly>nightly/)?cu\d{2,3})\b")
+_PLAIN = re.compile(r"torch==\d[\d.]*")
+"""torch as PyPI names it: the builds of torch's own indexes carry their variant, or a day."""
+
+
+class Chosen(NamedTuple):
+    """An install that gives a CPU build, and how that is known.
+
+    strange: an index it names that never was.
+    """
+
+    place: int
+    command: str
+    why: str
+    confidence: Confidence
+    evidence: tuple[str, ...]
+    strange: str = ""
+
+
+def cpu_chosen(m: Machine, kb: Knowledge) -> Chosen | None:
+    """The last install of torch, where it gives a CPU build and CUDA was wanted."""
+    if m.torch.build not in (None, "cpu") or not (m.installs and _cuda_wanted(m)):
+        return None
+    for place in range(len(m.installs) - 1, -1, -1):
+        one = m.installs[place]
+        asked = [text for text in (*one.requirements, *one.installed) if _is_torch(text)]
+        if not asked or one.failed or _unsolved(one, m):
+            continue
+        found = _outright(one, place) or _by_index(one, place, asked[0], m, kb)
+        if found is not None and m.torch.build == "cpu":
+            return found._replace(confidence=min(found.confidence, Confidence.LIKELY))
+        return found
+    return None
+
+
+def fallen_back(m: Machine, kb: Knowledge) -> tuple[int, str] | None:
+    """The last install that named a variant and got PyPI's torch, and that variant."""
+    for place in range(len(m.installs or ()) - 1, -1, -1):
+        one = (m.installs or ())[place]
+        if not any(_PLAIN.fullmatch(text) for text in one.installed):
+            continue
+        for found in filter(None, map(_OF_A_VARIANT.search, one.indexes)):
+            if found["nightly"] or found["name"] not in offers_of(kb).indexes:
+                return place, found["name"]
+    return None
+
+
+def _unsolved(one: Install, m: Machine) -> bool:
+    """Whether conda found no solution: then nothing of that command came in."""
+    said = any(symptom.key == "conda-cannot-install" for symptom in m.symptoms or ())
+    return said and one.tool in ("conda", "mamba", "micromamba") and not one.installed
+
+
+def _cuda_wanted(m: Machine) -> bool:
+    """Whether the report shows that CUDA was looked for and not found, or a GPU beside it."""
+    seen = m.torch.imported
+    if seen is not None and seen.cuda_available is not None:
+        return not seen.cuda_available
+    if gpu_present(m) is True and m.torch.build == "cpu":
+        return True
+    return any(
+        one.key in _WANTED_CUDA or any(words in one.text.lower() for words in _COMPLAINTS)
+        for one in m.symptoms or ()
+    )
+
+
+def _is_torch(text: str) -> bool:
+    return re.match(r"(?:[\w.-]+::)?(?:py)?torch(?:-cpu|-gpu)?(?![\w-])", text) is not None
+
+
+def _outright(one: Install, place: int) -> Chosen | None:
+    """CPU builds that were named as such."""
+    words = (*one.requirements, *one.installed)
+    if any(re.match(r"(?:[\w.-]+::)?(?:cpuonly|pytorch-cpu)\b", text) for text in words):
+        return _said(one, place, _BY_NAME)
+    if any(_is_torch(text) and re.search(r"\+cpu|[=_*]cpu[_*]", text) for text in words):
+        return _said(one, place, _BY_NAME)
+    if any(index_of(url) == "cpu" for url in one.indexes) or "--torch-backend=cpu" in one.options:
+        return _said(one, place, _CPU_INDEX)
+    return None
+
+
+_BY_NAME = "It asks for the build without CUDA by its name."
+_CPU_INDEX = "The index /whl/cpu holds builds without CUDA only."
+_WINDOWS = "The builds of torch that PyPI has for Windows are made without CUDA."
+
+
+def _said(one: Install, place: int, why: str) -> Chosen:
+    evidence = (f"installs.{place}.indexes",) if one.indexes else ()
+    return Chosen(place, _command(one), why, Confidence.LIKELY, evidence)
+
+
+def _by_index(one: Install, place: int, asked: str, m: Machine, kb: Knowledge) -> Chosen | None:
+    """What PyPI gives on this platform, where pip fell back on it or was given nothing else."""
+    searched = searched_by(one)
+    offers = offers_of(kb)
+    known = searched.indexes - {PYPI}
+    strange = sorted(name for name in known if name[2:].isdigit() and name not in offers.indexes)
+    backend = any(option.startswith("--torch-backend") for option in one.options)
+    if one.tool in CONDA or PYPI not in searched.indexes or known - set(strange) or backend:
+        return None
+    platform = platform_of(m) or {"Windows": "windows_amd64"}.get(m.platform.system or "")
+    first = strange[0] if strange else ""
+    if platform == "windows_amd64":
+        evidence = ("platform.system",)
+        return Chosen(place, _command(one), _WINDOWS, Confidence.LIKELY, evidence, first)
+    return _on_arm(one, place, asked, m, first) if platform == "linux_aarch64" else None
+
+
+def _on_arm(one: Install, place: int, asked: str, m: Machine, strange: str) -> Chosen | None:
+    wanted = wanted_by(asked)
+    version = wanted.version if wanted else None
+    why = _ARM
+    sure = Confidence.LIKELY
+    if version is not None:
+        if version.release >= CUDA_ON_ARM.release:
+            return None
+    elif m.date is not None:
+        if m.date >= CUDA_ON_ARM_SINCE:
+            return None
+    elif not any(symptom.key in _CPU_SEEN for symptom in m.symptoms or ()):
+        why, sure = _ARM_UNDATED, Confidence.POSSIBLE
+    evidence = ("platform.machine",)
+    return Chosen(place, _command(one), why, sure, evidence, strange)
+
+
+_ARM = "Before torch 2.11 (March 2026) the builds that PyPI had for Linux on ARM were without CUDA."
+_ARM_UNDATED = (
+    "Before torch 2.11 (March 2026) the builds that PyPI had for Linux on ARM were without CUDA, "
+    "and the report does not say when it was written."
+)
+
+
+def _command(one: Install) -> str:
+    words = " ".join(one.requirements[:3]) or "torch"
+    return f"{one.tool} install {words}"

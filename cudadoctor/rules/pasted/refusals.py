@@ -5,39 +5,313 @@ have led to what the installer said counts by how well it explains the versions 
 the cause that most of them share is the likely one.
 """
 
-from __future__ import annotations
-
+import math
+import re
+from collections.abc import Iterable, Iterator
+from datetime import date, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from cudadoctor.knowledge.offers import PYPI, Offer, Offers
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.knowledge.offers import PYPI, PYTHON_RELEASED, Offer, Offers
 from cudadoctor.model.findings import Confidence
-from cudadoctor.model.machine import Machine
-from cudadoctor.model.versions import whole
-from cudadoctor.rules.pasted.asked_index import (
-    ALL,
-    CONDA,
-    NIGHTLY,
-    OTHER,
-    Searched,
-    Wanted,
-    nightlies,
-    releases,
-    searched_by,
-    wanted_by,
-    without_local,
-)
-from cudadoctor.rules.pasted.weighed_guesses import Guess, builds_asked, guesses_of
+from cudadoctor.model.machine import Install, Interpreter, Machine, Platform
+from cudadoctor.model.versions import version_of, whole
 from cudadoctor.solver.demand import PLATFORM_OF, platform_of, python_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+ALL = "all"
+"""The root of torch's index, which lists the builds of every variant."""
+NIGHTLY = "nightly"
+OTHER = "other"
+"""An index of somebody else: what it has is not known."""
+CONDA = frozenset({"conda", "mamba", "micromamba"})
 
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Install, Interpreter, Platform
+
+class Searched(NamedTuple):
+    """indexes: names of variants, "pypi", "all", "nightly", "other".
+
+    told: the report shows them; else they are supposed.
+    """
+
+    indexes: frozenset[str]
+    told: bool
+
+
+class Wanted(NamedTuple):
+    """A requirement in its parts. local: the variant it names (cu118), "" none."""
+
+    name: str
+    specifier: SpecifierSet
+    text: str
+    local: str
+
+    @property
+    def pinned(self) -> bool:
+        return any(one.operator in ("==", "===", "~=") for one in self.specifier)
+
+    @property
+    def version(self) -> Version | None:
+        """The one release that it asks for."""
+        for one in self.specifier:
+            if one.operator in ("==", "===") and not one.version.endswith("*"):
+                return version_of(one.version)
+        return None
+
+    @property
+    def nightly(self) -> str | None:
+        """The day of the nightly build that it asks for."""
+        found = re.search(r"dev(\d{8})", self.text)
+        return found[1] if found else None
+
+
+_VARIANT = re.compile(r"(?:^|[/_.=-])(cu\d{2,3}|cpu)(?:$|[/_.-])")
+_ROOT = re.compile(
+    r"(?:^|//)download\.pytorch\.org/whl/?(?:torch_stable\.html|torch/?)?$|torch_stable\.html$"
+)
+_PYPI = re.compile(r"pypi|/simple/?$|pythonhosted|mirrors?\.|douban|tuna", re.I)
+
+
+def index_of(url: str) -> str:
+    """The index behind a URL, or the name that uv and poetry give it."""
+    url = url.partition("=")[2] if re.match(r"[\w-]{1,40}=https?:", url) else url
+    low = url.lower().rstrip("/")
+    if "nightly" in low or "/test" in low:
+        return NIGHTLY
+    if "rocm" in low or "xpu" in low or "jetson" in low or "/lts/" in low:
+        return OTHER
+    if found := _VARIANT.search(low):
+        return found[1]
+    if _ROOT.search(low):
+        return ALL
+    return PYPI if _PYPI.search(low) else OTHER
+
+
+def searched_by(one: Install) -> Searched:
+    """The indexes that an install asked. pip's own report of them counts as it stands."""
+    named = frozenset(index_of(url) for url in one.indexes)
+    offered = {local for text in one.offered or () if (local := text.partition("+")[2])}
+    hinted = frozenset(name for name in offered if re.fullmatch(r"cu\d+|cpu", name))
+    if len(hinted) > 2:  # the root of torch's index lists them all
+        hinted = frozenset({ALL})
+    if not named:
+        plain = not offered or not one.offered or any("+" not in text for text in one.offered)
+        return Searched(hinted | ({PYPI} if plain else set()), told=bool(offered))
+    alone = "--index-url" in one.options or PYPI in named
+    return Searched(named | (frozenset() if alone else {PYPI}), told=True)
+
+
+_REQUIREMENT = re.compile(r"([A-Za-z][\w.-]*?)(?:\[[^\]]*\])?\s*@?\s*((?:[=<>~!^].*|\d.*)?)$")
+
+
+def wanted_by(text: str) -> Wanted | None:
+    """A requirement as pip reads it, None for what is none."""
+    found = _REQUIREMENT.match(text.strip())
+    if found is None:
+        return None
+    spec = found[2].replace("^", ">=").strip()
+    spec = f"=={spec}" if spec[:1].isdigit() else spec
+    spec = re.sub(r"^=(?=\d)", "==", spec)
+    try:
+        specifier = SpecifierSet(spec)
+        local = re.search(r"\+(\w+)", spec)
+        return Wanted(
+            name=re.sub(r"[-_.]+", "-", found[1]).lower(),
+            specifier=specifier,
+            text=text.strip(),
+            local=local[1].lower() if local else "",
+        )
+    except ValueError:
+        return None
+
+
+def without_local(wanted: Wanted) -> Wanted:
+    """The same release in any build."""
+    plain = SpecifierSet(re.sub(r"\+\w+", "", str(wanted.specifier)))
+    return wanted._replace(specifier=plain, local="")
+
+
+def releases(versions: tuple[str, ...], oldest: tuple[int, ...] = (1,)) -> frozenset[Version]:
+    """The final releases from the oldest on among versions that were offered."""
+    found: set[Version] = set()
+    for text in versions:
+        try:
+            one = Version(text)
+        except ValueError:
+            continue
+        if not one.is_prerelease and one.release >= oldest and one.post is None:
+            found.add(Version(one.base_version))
+    return frozenset(found)
+
+
+def nightlies(versions: tuple[str, ...]) -> tuple[str, ...]:
+    """The days of the nightly builds among versions that were offered."""
+    return tuple(sorted(m[1] for text in versions if (m := re.search(r"dev(\d{8})", text))))
+
+
+class Shown(NamedTuple):
+    """What an install was offered: final releases, None where the report does not show them.
+
+    stubs: only source releases of 2016, which PyPI listed for every Python until about 2021.
+    asked: the day from which on what was wanted existed. today: the day of the tables.
+    """
+
+    seen: frozenset[Version] | None
+    stubs: bool
+    asked: str
+    today: str
+
+
+class Guess(NamedTuple):
+    """A Python on a platform that may have been the one, and how much speaks for it."""
+
+    platform: str
+    python: str
+    day: str
+    weight: float
+
+
+_PLATFORMS = {
+    "linux_x86_64": 0.45,
+    "windows_amd64": 0.38,
+    "macos_arm64": 0.06,
+    "macos_x86_64": 0.06,
+    "linux_aarch64": 0.05,
+}
+"""How often each system is behind a report that does not name it."""
+_RARE = {"2.7": 0.03, "3.5": 0.05, "3.6": 0.3, "3.15": 0.3}
+"""Pythons that are behind fewer reports than the others."""
+
+
+def guesses_of(
+    one: Install, wanted: Wanted, m: Machine, rest: tuple[Offers, Searched]
+) -> Iterator[Guess]:
+    """Every Python and platform that is not excluded, with what the index would have offered it."""
+    offers, searched = rest
+    oldest = (1,) if wanted.name == "torch" else (0, 3)
+    seen = None if one.offered is None else releases(one.offered, oldest)
+    stubs = bool(one.offered) and not seen
+    asked = min((offer.released for offer in builds_asked(wanted, offers)), default="")
+    shown = Shown(seen, stubs, asked, offers.today)
+    places = _places(searched, offers)
+    python = python_of(m)
+    for platform, prior in _platforms(m).items():
+        for name in (python,) if python else offers.pythons:
+            listed = offers.listed(wanted.name, places, platform, name)
+            weight = prior * _common(name)
+            if shown.seen == frozenset() and m.date is None:
+                yield from _empty(listed, Guess(platform, name, "", weight), shown, rest, wanted)
+                continue
+            day, fit = _fit(listed, shown, m, name)
+            if fit > 0.004:
+                yield Guess(platform, name, day, weight * fit)
+
+
+def _common(python: str) -> float:
+    return _RARE.get(python.rstrip("t"), 1.0) * (0.2 if python.endswith("t") else 1.0)
+
+
+def _places(searched: Searched, offers: Offers) -> frozenset[str]:
+    if ALL in searched.indexes:
+        return offers.indexes | (searched.indexes & {PYPI})
+    return searched.indexes
+
+
+def _platforms(m: Machine) -> dict[str, float]:
+    known = platform_of(m)
+    if known:
+        return {known: 1.0}
+    system = {"Linux": "linux", "Windows": "windows", "Darwin": "macos"}.get(
+        m.platform.system or ""
+    )
+    if system is None:
+        return _PLATFORMS
+    return {name: weight for name, weight in _PLATFORMS.items() if name.startswith(system)}
+
+
+def _fit(listed: tuple[Offer, ...], shown: Shown, m: Machine, python: str) -> tuple[str, float]:
+    """The day on which the index would have listed what was seen, and how well it does."""
+    first = PYTHON_RELEASED.get(python.rstrip("t"), "2016-01-01")
+    seen = shown.seen
+    if m.date is not None:
+        had = frozenset(one.release for one in listed if one.released <= m.date)
+        known = 1.0 if seen is None else _likeness(had, seen)
+        return m.date, known if m.date >= first else 0.0
+    if seen is None:
+        return shown.today, 1.0
+    newest = max(seen)
+    had = frozenset(
+        one.release for one in listed if one.release <= newest or one.released <= shown.asked
+    )
+    days = [one.released for one in listed if one.release == newest]
+    return max([*days, shown.asked], default=shown.today), _likeness(had, seen)
+
+
+_STUBS_UNTIL = "2021-10-01"
+"""About when PyPI stopped to list the source releases of 2016."""
+_AFTERGLOW = 9
+"""Months for which people still ask an index after its last release."""
+_HASTE = 2.0
+"""Whoever takes a Python before any build for it is out fails; later on, only some do."""
+
+
+def _empty(
+    listed: tuple[Offer, ...],
+    guess: Guess,
+    shown: Shown,
+    rest: tuple[Offers, Searched],
+    wanted: Wanted,
+) -> Iterator[Guess]:
+    """The times at which the index had nothing: before any index had this Python, and after."""
+    offers, searched = rest
+    start, end = _asked_between(offers, searched, guess, shown)
+    end = min([end, *(one.released for one in listed)])
+    anywhere = [
+        one.released
+        for one in offers.of(wanted.name)
+        if one.platform == guess.platform and guess.python in one.pythons
+    ]
+    first = min(anywhere, default=shown.today)
+    for since, until, haste in ((start, min(end, first), _HASTE), (max(start, first), end, 1.0)):
+        months = _months(until) - _months(since)
+        if months > 0:
+            eve = date.fromisoformat(until) - timedelta(days=1)
+            yield guess._replace(day=eve.isoformat(), weight=guess.weight * haste * months / 12)
+
+
+def _asked_between(
+    offers: Offers, searched: Searched, guess: Guess, shown: Shown
+) -> tuple[str, str]:
+    """From when to when this Python may have asked these indexes."""
+    start = PYTHON_RELEASED.get(guess.python.rstrip("t"), "2016-01-01")
+    if PYPI in searched.indexes or not searched.indexes & offers.indexes:
+        until = _STUBS_UNTIL if shown.stubs else shown.today
+        return max(start, "2019-01-01" if shown.stubs else _STUBS_UNTIL), until
+    days = [one.released for one in offers.torch if one.place in searched.indexes]
+    last = date.fromisoformat(max(days)) + timedelta(days=30 * _AFTERGLOW)
+    end = min(last.isoformat(), shown.today)
+    return (max(start, min(days)), end) if start < end else (start, shown.today)
+
+
+def _months(day: str) -> float:
+    return int(day[:4]) * 12 + int(day[5:7]) + int(day[8:10]) / 31
+
+
+def _likeness(had: frozenset[Version], seen: frozenset[Version]) -> float:
+    either = len(had | seen)
+    return 1.0 if not either else math.exp(-7 * (1 - len(had & seen) / either))
+
+
+def builds_asked(wanted: Wanted, offers: Offers) -> tuple[Offer, ...]:
+    return tuple(
+        one
+        for one in offers.of(wanted.name)
+        if wanted.specifier.contains(one.version, prereleases=True)
+    )
+
 
 PYTHON, INDEX, PLATFORM = "torch-python-unsupported", "torch-index-wrong", "platform-unsupported"
 
@@ -375,3 +649,76 @@ def _of_guess(
         "platform": guess.platform,
         "pythons": ", ".join(sorted(pythons, key=Version)),
     }
+
+
+PYTORCH_CUDA = ("11.6", "11.7", "11.8", "12.1", "12.4")
+"""The CUDA versions of the package pytorch-cuda; its channel ended with torch 2.5."""
+_CUDA = frozenset({"pytorch-cuda", "cudatoolkit", "cuda-toolkit", "pytorch-gpu", "cuda-version"})
+
+_CUDA |= {"cuda", "cuda-runtime", "cuda-cudart", "cuda-libraries"}
+
+_TORCH = {"pytorch": "torch", "torchvision": "torchvision", "torchaudio": "torchaudio"}
+
+
+def conda_refusals(m: Machine, kb: Knowledge) -> Iterator[Refused]:
+    """Every refusal of torch, or of what selects its CUDA version, by conda or mamba."""
+    for place, one in enumerate(m.installs or ()):
+        if one.tool not in CONDA or not one.refused:
+            continue
+        name, version = _parts(one.refused)
+        wanted = wanted_by(f"{name}=={version}" if version else name)
+        if wanted is None or name not in {*_CUDA, *_TORCH}:
+            continue
+        cause, sure, kind = _conda_cause(one, name, version, m, kb)
+        shown = f"{name}={version}" if version else name
+        values: dict[str, object] = {
+            "wanted": shown,
+            "variants": ", ".join(PYTORCH_CUDA),
+            "pythons": "",
+            "variant": shown,
+        }
+        yield Refused(cause, sure, place, wanted, kind, values)
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Name and version of a conda requirement, without its build."""
+    found = re.match(r"(?:[\w.-]+::)?([\w.-]+?)(?:\[[^\]]*\])?[=<>! ]+(\d[\w.]*)", text)
+    if found:
+        return found[1].lower(), found[2].rstrip(".*")
+    return re.split(r"[=<>!\[ ]", text.rpartition("::")[2])[0].lower(), ""
+
+
+def _conda_cause(
+    one: Install, name: str, version: str, m: Machine, kb: Knowledge
+) -> tuple[str, Confidence, str]:
+    platform = platform_of(m) or ""
+    if (m.platform.machine or "") in ("x86", "i686", "armv7l"):
+        return PLATFORM, Confidence.LIKELY, "conda-channel"
+    if name in _CUDA and (m.platform.system == "Darwin" or platform == "linux_aarch64"):
+        return PLATFORM, Confidence.LIKELY, "conda-channel"
+    if name == "pytorch-cuda" and version and _minor(version) not in PYTORCH_CUDA:
+        return INDEX, Confidence.CERTAIN, "conda-variant"
+    if one.lacks == "python":
+        return PYTHON, Confidence.LIKELY, "said"
+    if name in _TORCH and version and _not_for_python(_TORCH[name], version, m, kb):
+        return PYTHON, Confidence.LIKELY, "said"
+    return INDEX, Confidence.LIKELY, "conda-channel"
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _not_for_python(name: str, version: str, m: Machine, kb: Knowledge) -> bool:
+    python, platform = python_of(m), platform_of(m)
+    try:
+        release = Version(version).release
+    except ValueError:
+        return False
+    rows = [
+        one
+        for one in offers_of(kb).of(name)
+        if one.version.release[: len(release)] == release
+        and (platform is None or one.platform == platform)
+    ]
+    return bool(rows) and python is not None and not any(python in one.pythons for one in rows)

@@ -9,27 +9,30 @@
 A condition on what is not known does not hold.
 """
 
-from __future__ import annotations
-
 import operator
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from packaging.version import Version
 
-from cudadoctor.model.machine import origin_of
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.machine import Machine, origin_of
 from cudadoctor.model.rule import NotKnown
 from cudadoctor.model.versions import DriverVersion
-from cudadoctor.rules.evidence.signs import AUTHOR, gpu_present, has_fabric, live_gpus, named_gpus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Machine
+from cudadoctor.rules.evidence.devices import code_version, compiled, devices, way_to_run
+from cudadoctor.rules.evidence.signs import (
+    AUTHOR,
+    driver_runs,
+    driver_system,
+    gpu_present,
+    has_fabric,
+    live_gpus,
+    named_gpus,
+)
+from cudadoctor.rules.pasted.refusals import offers_of
 
 Circumstance = "Callable[[Machine, Knowledge], bool]"
-
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -125,15 +128,11 @@ def _driver_answers(m: Machine, _: Knowledge) -> bool:
 def _driver_runs_torch(m: Machine, _: Knowledge) -> bool:
     """Whether the newest CUDA of the driver is known to be enough for torch's."""
     level, cuda = m.driver.cuda, m.torch.cuda
-    if level is None or cuda is None:
-        return False
-    return level.major >= cuda.major if cuda.major >= 11 else level >= cuda
+    return level is not None and cuda is not None and driver_runs(level, cuda)
 
 
 def _served(m: Machine, kb: Knowledge) -> tuple[bool, bool] | None:
     """Whether torch has code for all GPUs, and whether the first is newer than that code."""
-    from cudadoctor.rules.evidence.devices import code_version, compiled, devices, way_to_run
-
     try:
         present, have = devices(m, kb), compiled(m, kb)
     except NotKnown:
@@ -210,8 +209,7 @@ def _conda_cuda_beyond_driver(m: Machine, kb: Knowledge) -> bool:
     found = next((match for text in asked if (match := _CONDA_CUDA.fullmatch(text))), None)
     if driver is None or found is None:
         return False
-    system = "Windows" if m.platform.wsl or m.platform.system == "Windows" else "Linux"
-    floor = kb.oldest_driver(Version(found[1]), system)
+    floor = kb.oldest_driver(Version(found[1]), driver_system(m))
     return floor is not None and driver < floor.driver
 
 
@@ -281,8 +279,6 @@ def _toolkit_differs(m: Machine, kb: Knowledge) -> bool:
 
 def _built_for(release: Version, cuda: Version, kb: Knowledge) -> bool:
     """Whether that release exists as a build for this CUDA, or no build of it is known."""
-    from cudadoctor.rules.pasted.refused_builds import offers_of
-
     places = {one.place for one in offers_of(kb).torch if one.release == release}
     known = {place for place in places if place.startswith("cu")}
     return not known or f"cu{cuda.major}{cuda.minor}" in known or cuda.major > 10
@@ -337,8 +333,8 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     ),
     "amd-gpu": lambda m, _: any(one.vendor == "amd" for one in m.pci or ()),
     "blackwell": _arch("Blackwell"),
-    "turing-to-hopper": _arch("Turing", "Ampere", "Ada", "Ada Lovelace", "Hopper"),
-    "since-ampere": _arch("Ampere", "Ada", "Ada Lovelace", "Hopper", "Blackwell"),
+    "turing-to-hopper": _arch("Turing", "Ampere", "Ada Lovelace", "Hopper"),
+    "since-ampere": _arch("Ampere", "Ada Lovelace", "Hopper", "Blackwell"),
     "before-turing": _arch("Kepler", "Maxwell", "Pascal", "Volta"),
     "mig": lambda m, _: any(gpu.mig for gpu in m.gpus or ()),
     "torch-cpu": lambda m, _: m.torch.build == "cpu",
@@ -365,3 +361,48 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "ld-library-path-set": _env("LD_LIBRARY_PATH"),
 }
 """Circumstances by name. Add one here rather than a special case in a rule."""
+
+
+def refuted(conditions: tuple[str, ...], m: Machine, kb: Knowledge) -> bool:
+    """Whether one of the conditions is known not to hold, not merely not known to hold."""
+    return any(not holds(one, m, kb) and _is_known(one, m) for one in conditions)
+
+
+def _is_known(condition: str, m: Machine) -> bool:
+    if condition.startswith("not "):
+        return True  # what it denies holds
+    words = condition.split()
+    if len(words) == 3:
+        return words[0] == "torch" and m.torch.version is not None
+    known = _KNOWN.get(condition)
+    return known is not None and known(m)
+
+
+def _system(m: Machine) -> bool:
+    return m.platform.system is not None
+
+
+def _build(m: Machine) -> bool:
+    return m.torch.build is not None
+
+
+_KNOWN: dict[str, Callable[[Machine], bool]] = {
+    "windows": _system,
+    "macos": _system,
+    "wsl": lambda m: m.platform.system not in (None, "Linux") or m.platform.kernel is not None,
+    "aarch64": lambda m: m.platform.machine is not None,
+    "jetson": lambda m: (
+        m.platform.system not in (None, "Linux")
+        or m.platform.machine not in (None, "aarch64")
+        or bool(m.platform.wsl)
+    ),
+    "no-builds-here": lambda _: True,  # a processor without builds is named where there is one
+    "amd-gpu": lambda m: gpu_present(m) is True,
+    "seen:amd-card-named": lambda m: gpu_present(m) is True,
+    "no-gpu": lambda m: gpu_present(m) is not None,
+    "torch-cpu": _build,
+    "torch-cuda": _build,
+    "torch-rocm": _build,
+    "bare-torch-of-windows": lambda _: True,
+}
+"""Circumstances whose contrary can be known, and where it is."""
