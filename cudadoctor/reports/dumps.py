@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from packaging.version import Version
 
-from cudadoctor.model.machine import Distribution, Gpu, PciGpu
+from cudadoctor.model.machine import Gpu, PciGpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.packages import distribution
@@ -34,7 +34,7 @@ def _torch_line(text: str) -> Facts:
     if not facts:
         return {}
     if seen := re.search(r"\((?:(True|CUDA)|False|CPU)\)", text):
-        facts |= _available("True" if seen[1] else "False")
+        facts |= {"torch.imported.cuda_available": bool(seen[1]), "torch.imported.ok": True}
     if place := re.search(r"@ ?((?:/|[A-Za-z]:)\S{3,200})", text):
         facts["torch.path"] = place[1]
     return facts
@@ -46,20 +46,6 @@ def _torch_cuda(text: str) -> Facts:
         return {"torch.build": "cuda", "torch.cuda": cuda, "torch.installed": True}
     none = text.lower().startswith(("none", "could not collect"))
     return {"torch.build": "cpu"} if none else {}
-
-
-def _torch_hip(text: str) -> Facts:
-    if not re.match(r"\d{1,2}\.\d", text):
-        return {}
-    return {"torch.build": "rocm", "torch.hip": text.split(maxsplit=1)[0], "torch.installed": True}
-
-
-def _available(text: str) -> Facts:
-    """True, or why it is not: detectron2 says No: torch.cuda.is_available() == False."""
-    seen = values.switch(text)
-    if seen is None:
-        return {}
-    return {"torch.imported.cuda_available": seen, "torch.imported.ok": True}
 
 
 def _nvcc(text: str) -> Facts:
@@ -129,11 +115,6 @@ def capability(text: str) -> Version | None:
     return values.dotted(found[1]) if found else None
 
 
-def _capability_field(text: str) -> Facts:
-    found = re.match(r"\(?(\d{1,2}[.,]\s?\d)", text)
-    return {"torch.imported.capabilities": (values.dotted(found[1]),)} if found else {}
-
-
 def _cudnn(value: str) -> Facts:
     paths = re.findall(r"(?:/|[A-Za-z]:\\)[^\n:*?\"<>|]{3,200}?cudnn[\w.]{2,60}", value)
     copies = tuple(copy for path in paths[:40] if (copy := library_at(path, "system")))
@@ -148,17 +129,6 @@ def _allocator(value: str) -> Facts:
 def _machine(text: str) -> Facts:
     known = values.MACHINES.get(text.lower().partition(" ")[0])
     return {"platform.machine": known} if known else {}
-
-
-def _gcc(text: str) -> Facts:
-    release = r"(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)"
-    found = re.search(rf"\)\s{{0,4}}{release}", text) or re.match(rf"(?:gcc )?{release}", text)
-    return values.compiler_facts("g++", found[1]) if found else {}
-
-
-def _vllm(text: str) -> Facts:
-    found = re.match(r"v?(\d{1,2}\.\d{1,3}\S{0,60})", text)
-    return {"packages": (Distribution(name="vllm", version=found[1]),)} if found else {}
 
 
 def _cuda_home(text: str) -> Facts:
@@ -177,13 +147,6 @@ def _package(name: str, text: str) -> Facts:
     return {"packages": (distribution(name, found[1].rstrip(".")),)} if found else {}
 
 
-def _shm(text: str) -> Facts:
-    found = re.match(r"(\d{1,6}(?:\.\d{1,3})?) ?([KMGT])B", text)
-    if found is None:
-        return {}
-    return {"limits.shm_bytes": int(float(found[1]) * (1024 << 10 * "KMGT".index(found[2])))}
-
-
 _SYSTEMS = {
     "linux": "Linux",
     "win32": "Windows",
@@ -199,35 +162,33 @@ def _system(text: str) -> Facts:
     return {"platform.system": known} if known else values.os_facts(text)
 
 
-def _executable(text: str) -> Facts:
-    text = text.strip("'\"")
-    return {"python.executable": text} if re.match(r"/|[A-Za-z]:\\", text) else {}
-
-
-LINES: dict[str, Callable[[str], Facts]] = {
+LINES: dict[str, Callable[[str], Facts | None]] = {
     "torch": _torch_line,
     "torch.cuda": _torch_cuda,
-    "torch.hip": _torch_hip,
-    "torch.xpu": lambda text: {"torch.build": "xpu"} if text[:1].isdigit() else {},
-    "available": _available,
+    "torch.hip": values.matching(r"(?P<hip>(?P<installed>\d{1,2}\.\d)\S*)"),
+    "torch.xpu": values.matching(r"(?P<xpu>\d)"),
+    # True, or why it is not: detectron2 says No: torch.cuda.is_available() == False.
+    "available": values.matching(
+        r"(?i)[ .,;'\"()\[\]]{0,4}(?P<available>true|yes|available|cuda|false|no|not)(?![a-z])"
+    ),
     "nvcc": _nvcc,
     "hypervisor": lambda text: (
         {} if values.is_nothing(text) else {"platform.virtual": text.lower()[:20]}
     ),
     "machine": _machine,
-    "cpus": lambda text: {"limits.cpus": int(text)} if re.fullmatch(r"[0-9]{1,4}", text) else {},
-    "gcc": _gcc,
-    "vllm": _vllm,
+    "cpus": values.matching(r"(?P<cpus>[0-9]{1,4})$"),
+    "gcc": values.matching(r"(?:gcc |.{0,120}\)\s{0,4})?(?P<gcc>\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)"),
+    "vllm": values.matching(r"v?(?P<vllm>\d{1,2}\.\d{1,3}\S{0,60})"),
     "os": values.os_facts,
     "libc": lambda text: values.glibc_facts(text.removeprefix("glibc")),
     "python": values.python_facts,
     "platform": lambda text: values.platform_facts(text) or _system(text),
     "system": _system,
     "gpu": _one_gpu,
-    "capability": _capability_field,
+    "capability": values.matching(r"\(?(?P<capability>\d{1,2}[.,]\s?\d)"),
     "cuda home": _cuda_home,
-    "shm": _shm,
-    "executable": _executable,
+    "shm": values.matching(r"(?P<shm>\d{1,6}(?:\.\d{1,3})? ?[KMGT])B"),
+    "executable": values.matching(r"['\"]?(?P<executable>(?:/|[A-Za-z]:\\)[^'\"]*)"),
 }
 """Field -> what the first line of its value says."""
 BLOCKS: dict[str, Callable[[str], Facts]] = {
@@ -244,7 +205,7 @@ def _field(field: str, value: str) -> Facts:
         return BLOCKS[field](value)
     if field.startswith("package "):
         return _package(field.removeprefix("package "), first_line(value))
-    return LINES[field](first_line(value)) if field else {}
+    return LINES[field](first_line(value)) or {} if field else {}
 
 
 def first_line(value: str) -> str:

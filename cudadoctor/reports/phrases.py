@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
-import msgspec
 from packaging.version import Version
 
 from cudadoctor.model.machine import Distribution, Gpu
-from cudadoctor.model.versions import DriverVersion, cuda_from_int, version_of
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.said import Facts, Rank, Said, gated, stated
@@ -32,7 +30,7 @@ class Phrase(NamedTuple):
     """
 
     words: str
-    pattern: re.Pattern[str]
+    pattern: str
     source: str = "a program's own line"
     rank: Rank = Rank.TOOL
     also: Facts | None = None
@@ -46,81 +44,16 @@ def read_table(doc: Document, phrases: tuple[Phrase, ...]) -> Iterator[Said]:
     for phrase in phrases:
         if phrase.once in done or not doc.mentions(*phrase.words.split("|")):
             continue
-        by_line = bool(phrase.pattern.flags & re.M)
-        found = phrase.pattern.search(doc.text if by_line else doc.flat)
+        pattern = _compiled(phrase.pattern)
+        by_line = bool(pattern.flags & re.M)
+        found = pattern.search(doc.text if by_line else doc.flat)
         if found is None or (phrase.unless and phrase.unless(found)):
             continue
         if phrase.once:
             done.add(phrase.once)
         line = doc.line_in_text(found.start()) if by_line else doc.line_of(found)
-        facts = (phrase.also or {}) | facts_of(found)
+        facts = (phrase.also or {}) | values.facts_of(found)
         yield from stated(line, phrase.source, facts, phrase.rank)
-
-
-def facts_of(found: re.Match[str]) -> Facts:
-    """What the named groups of a match state."""
-    groups = {name: text for name, text in found.groupdict().items() if text}
-    facts = {"gpus": gpus} if (gpus := gpus_of(groups)) else {}
-    for name, text in groups.items():
-        if name in GROUPS:
-            facts |= GROUPS[name](text)
-    return facts
-
-
-def gpus_of(groups: dict[str, str]) -> tuple[Gpu, ...]:
-    """The GPUs of the groups gpu, cc (compute capability), memory (MiB), count and index."""
-    name = values.gpu_name(groups.get("gpu", ""))
-    if name is None:
-        return ()
-    gpu = Gpu(
-        index=int(groups.get("index", 0)),
-        name=name,
-        capability=values.dotted(groups["cc"]) if "cc" in groups else None,
-        memory_bytes=int(groups["memory"]) << 20 if "memory" in groups else None,
-    )
-    count = int(groups.get("count", 1))
-    return (gpu, *(msgspec.structs.replace(gpu, index=n) for n in range(1, count)))
-
-
-def _archs(text: str, pattern: str = r"(?:sm|compute)_\d{2,3}[af]?") -> Facts:
-    return {"torch.archs": tuple(dict.fromkeys(re.findall(pattern, text)))}
-
-
-def _driver_cuda(text: str) -> Facts:
-    """A number such as 12020, or 12.2 where a program has made a version of it."""
-    return {"driver.cuda": Version(text) if "." in text else cuda_from_int(int(text))}
-
-
-def _virtual(kind: str) -> Facts:
-    if kind == "wsl":
-        return {"platform.wsl": 2}
-    if kind in ("docker", "lxc"):
-        return {"container.kind": kind}
-    return {"platform.virtual": "" if kind == "none" else kind}
-
-
-def _wsl_rows(text: str) -> Facts:
-    versions = set(re.findall(r"(?:Running|Stopped) ([12])", text))
-    return {"platform.wsl": int(versions.pop())} if len(versions) == 1 else {}
-
-
-def _bound(driver: str) -> Facts:
-    """The kernel driver that owns the GPU."""
-    if driver.lower() == "nouveau":
-        return {"driver.modules": ("nouveau",)}
-    return {"driver.loaded": True} if driver.lower() == "nvidia" else {}
-
-
-def _l4t(text: str) -> Facts:
-    return {"platform.jetson": True, "platform.l4t": Version(re.sub(r"[^\d.]+", ".", text))}
-
-
-def _limit(path: str, unit: int) -> Callable[[str], Facts]:
-    return lambda text: {path: -1 if text == "unlimited" else int(text) * unit}
-
-
-def _fact(path: str, convert: Callable[[str], object] = str) -> Callable[[str], Facts]:
-    return lambda text: {path: convert(text)}
 
 
 _SEEN = {"torch.imported.ok": True, "torch.imported.cuda_available": True}
@@ -129,52 +62,7 @@ _CUDA_BUILD = {"torch.build": "cuda"}
 _DOCKER = {"container.kind": "docker"}
 _WINDOWS = {"platform.system": "Windows"}
 
-GROUPS: dict[str, Callable[[str], Facts]] = {
-    "torch": values.torch_facts,
-    "torch_cuda": lambda text: _CUDA_BUILD | {"torch.cuda": values.dotted(text)},
-    "torch_alone": lambda text: {"torch.installed": True, "torch.version": version_of(text)},
-    "seen": lambda _: _SEEN,
-    "archs": _archs,
-    "flags": partial(_archs, pattern=r"code=\[?((?:sm|compute)_\d{2,3}[af]?)"),
-    "nccl": _fact("torch.imported.nccl"),
-    "capability": lambda text: {"torch.imported.capabilities": (values.dotted(text),)},
-    "python": values.python_facts,
-    "windows_python": lambda text: {"python.version": Version(f"{text[0]}.{text[1:]}")},
-    "bits32": lambda _: {"python.bits": 32},
-    "driver": _fact("driver.reported", values.driver_version),
-    "driver_said": _fact("driver.reported", DriverVersion),
-    "driver_named": _fact("driver.reported", DriverVersion),
-    "kernel_side": _fact("driver.kernel", values.driver_version),
-    "library": _fact("driver.library", values.driver_version),
-    "driver_cuda": _driver_cuda,
-    "bound": _bound,
-    "fabric": lambda text: {
-        "driver.fabric.manager": "inactive" if text == "activating" else text.lower()
-    },
-    "nvcc": values.toolkit_facts,
-    "nvcc_used": lambda text: (
-        values.toolkit_facts(text, "CUDA_HOME", "CUDA_HOME")
-        | {"build.used": "CUDA_HOME", "build.needed_by": ("--compile",)}
-    ),
-    "toolkit": lambda text: values.toolkit_facts(text, "/usr/local/cuda", "/usr/local", None),
-    "gcc": partial(values.compiler_facts, "g++"),
-    "clang": partial(values.compiler_facts, "clang++"),
-    "msvc": partial(values.compiler_facts, "cl"),
-    "kernel": lambda text: values.linux_facts(text.rstrip(",;")),
-    "machine": _fact("platform.machine", lambda text: values.MACHINES[text.replace("-", "_")]),
-    "os": values.os_facts,
-    "distro": _fact("platform.distro", str.lower),
-    "distro_version": _fact("platform.distro_version"),
-    "glibc": values.glibc_facts,
-    "virtual": _virtual,
-    "wsl_rows": _wsl_rows,
-    "l4t": _l4t,
-    "l4t_release": _l4t,
-    "secure_boot": _fact("platform.secure_boot", lambda text: text.lower() == "enabled"),
-    "nofile": _limit("limits.nofile", 1),
-    "memlock": _limit("limits.memlock_bytes", 1024),
-}
-"""Named group of a pattern -> the facts in its text."""
+_compiled = cache(re.compile)
 
 
 def _of_a_program(found: re.Match[str]) -> bool:
@@ -185,22 +73,19 @@ def _of_a_program(found: re.Match[str]) -> bool:
 
 # --- the rows ------------------------------------------------------------------------------------
 
-_KERNEL = re.compile(
+_KERNEL = (
     r"\bKernel(?: Version| Release)?: (?:Linux )?(?P<kernel>\d\.\d{1,3}\.\d{1,3}[\w.+~-]{0,80})"
 )
-_OS_NAME = re.compile(
-    r"\b(?:PRETTY_NAME=\"|Description:\s{1,20}|Operating System: )(?P<os>[^\"\n]{4,80})"
-)
-_WINDOWS_WORDS = re.compile(
+_OS_NAME = r"\b(?:PRETTY_NAME=\"|Description:\s{1,20}|Operating System: )(?P<os>[^\"\n]{4,80})"
+_WINDOWS_WORDS = (
     r"Microsoft Windows \[\w{4,12} \d{1,2}\.\d\.\d{4,6}|OS Name:\s{1,40}Microsoft Windows .{2,40}"
 )
-_WINDOWS_PYTHON = re.compile(r"\\Python(?:\\?Python)?(?P<windows_python>3\d{1,2})(?:-32)?\\", re.I)
-_GLIBC = re.compile(
-    r"(?:\bldd \((?:Ubuntu |Debian |GNU )?(?:GLIBC|EGLIBC|libc)[^)]{0,40}\)"
-    r"|GNU C Library .{0,60}?version) (?P<glibc>\d\.\d{1,2})",
-    re.I,
+_WINDOWS_PYTHON = r"(?i)\\Python(?:\\?Python)?(?P<windows_python>3\d{1,2})(?:-32)?\\"
+_GLIBC = (
+    r"(?i)(?:\bldd \((?:Ubuntu |Debian |GNU )?(?:GLIBC|EGLIBC|libc)[^)]{0,40}\)"
+    r"|GNU C Library .{0,60}?version) (?P<glibc>\d\.\d{1,2})"
 )
-_VERSION_FILE = re.compile(r"(?<![\w-])CUDA Version (?P<toolkit>\d{1,2}\.\d)\.\d{1,4}\b")
+_VERSION_FILE = r"(?<![\w-])CUDA Version (?P<toolkit>\d{1,2}\.\d)\.\d{1,4}\b"
 
 _torch = partial(Phrase, source="torch", rank=Rank.MESSAGE)
 _config = partial(Phrase, "pytorch built with|nvcc architecture flags", source="torch.__config__")
@@ -218,37 +103,35 @@ _author = partial(Phrase, source=AUTHOR, rank=Rank.PROSE)
 TOOLCHAIN: tuple[Phrase, ...] = (
     _nvcc(
         "cuda compilation|build cuda_|, v",
-        re.compile(r"Cuda compilation tools,? {1,3}release {1,3}(?P<nvcc>\d{1,2}\.\d{1,2})", re.I),
+        r"(?i)Cuda compilation tools,? {1,3}release {1,3}(?P<nvcc>\d{1,2}\.\d{1,2})",
     ),
-    _nvcc("build cuda_", re.compile(r"Build cuda_(?P<nvcc>\d{1,2}\.\d{1,2})\.r", re.I)),
-    _nvcc(", v", re.compile(r"\brelease (?P<nvcc>\d{1,2}\.\d), V(?P=nvcc)\.\d{1,4}", re.I)),
+    _nvcc("build cuda_", r"(?i)Build cuda_(?P<nvcc>\d{1,2}\.\d{1,2})\.r"),
+    _nvcc(", v", r"(?i)\brelease (?P<nvcc>\d{1,2}\.\d), V(?P=nvcc)\.\d{1,4}"),
     _message("cuda version ", _VERSION_FILE, "the toolkit's version file", once="version file"),
     _message(
         '"cuda sdk"',
-        re.compile(r'"name" ?: ?"CUDA SDK", "version" ?: ?"(?P<toolkit>\d{1,2}\.\d)'),
+        r'"name" ?: ?"CUDA SDK", "version" ?: ?"(?P<toolkit>\d{1,2}\.\d)',
         "the toolkit's version file",
         once="version file",
     ),
     _message(
         "container image copyright",
-        re.compile(r"(?<![\w-])CUDA Version \d{1,2}\.\d\.\d{1,4}\b"),
+        r"(?<![\w-])CUDA Version \d{1,2}\.\d\.\d{1,4}\b",
         "NVIDIA's image",
         also=_DOCKER,
     ),
     _compilers(
-        re.compile(
+        (
             r"\b(?:gcc|g\+\+|c\+\+|cc)(?:-\d{1,2})?(?:\.exe)?"
             r" \([^()\n]{1,80}(?:\([^()\n]{1,40}\)[^()\n]{0,40})?\)"
             r" (?P<gcc>\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)"
         ),
         source="g++",
     ),
-    _compilers(re.compile(r"\bgcc version (?P<gcc>\d{1,2}\.\d{1,2}(?:\.\d{1,2})?) "), source="g++"),
+    _compilers(r"\bgcc version (?P<gcc>\d{1,2}\.\d{1,2}(?:\.\d{1,2})?) ", source="g++"),
+    _compilers(r"\bclang version (?P<clang>\d{1,2}\.\d{1,2}\.\d{1,2})", source="clang++"),
     _compilers(
-        re.compile(r"\bclang version (?P<clang>\d{1,2}\.\d{1,2}\.\d{1,2})"), source="clang++"
-    ),
-    _compilers(
-        re.compile(
+        (
             r"Microsoft \(R\) C/C\+\+ .{0,40}?(?:Version )?"
             r"(?P<msvc>19\.\d{2}(?:\.\d{1,6}){0,2}) "
         ),
@@ -258,18 +141,18 @@ TOOLCHAIN: tuple[Phrase, ...] = (
 
 BANNERS: tuple[Phrase, ...] = (
     # torch.__config__.show()
-    _config(re.compile(r"NVCC architecture flags: ?(?P<flags>[-\w=;, .]{4,2000})")),
-    _config(re.compile(r"- CUDA Runtime (?P<torch_cuda>\d{1,2}\.\d{1,2})")),
-    _config(re.compile(r"\bTORCH_VERSION=(?P<torch_alone>\d\.\d{1,2}\.\d{1,3})")),
+    _config(r"NVCC architecture flags: ?(?P<flags>[-\w=;, .]{4,2000})"),
+    _config(r"- CUDA Runtime (?P<torch_cuda>\d{1,2}\.\d{1,2})"),
+    _config(r"\bTORCH_VERSION=(?P<torch_alone>\d\.\d{1,2}\.\d{1,3})"),
     _config(
-        re.compile(r"use_cuda=(?:off|0)", re.I),
+        r"(?i)use_cuda=(?:off|0)",
         also={"torch.build": "cpu"},
         unless=lambda found: "use_rocm=on" in found.string.lower(),
     ),
     # programs that name what they run with
     Phrase(
         " torch-|yolov5",
-        re.compile(
+        (
             r"(?:Python-(?P<python>3\.\d{1,2}(?:\.\d{1,2})?) )?"
             r"torch[- ](?P<torch>\d\.\d{1,2}\.\d{1,2}\S{0,40}) (?:CPU\b"
             r"|(?P<seen>CUDA:[\d,]{1,20}) \((?P<gpu>[^,()]{3,60}), (?P<memory>\d{3,6})"
@@ -278,113 +161,101 @@ BANNERS: tuple[Phrase, ...] = (
     ),
     Phrase(
         "torch backend: nvidia",
-        re.compile(r"Torch backend: nVidia CUDA (?P<torch_cuda>\d{1,2}\.\d)", re.I),
+        r"(?i)Torch backend: nVidia CUDA (?P<torch_cuda>\d{1,2}\.\d)",
     ),
     Phrase(
         "torch detected gpu",
-        re.compile(
+        (
             r"Torch detected GPU: (?P<gpu>.{3,60}?) VRAM (?P<memory>\d{3,6})"
             r"(?: Arch \((?P<cc>\d{1,2}, \d)\))?"
         ),
     ),
     Phrase(
         "settings found: cuda_version",
-        re.compile(
-            r"PyTorch settings found: CUDA_VERSION=(?P<torch_cuda>\d{2,3}),"
-            r" Highest Compute Capability: \(?(?P<capability>\d{1,2}(?:\.|, )\d)",
-            re.I,
+        (
+            r"(?i)PyTorch settings found: CUDA_VERSION=(?P<torch_cuda>\d{2,3}),"
+            r" Highest Compute Capability: \(?(?P<capability>\d{1,2}(?:\.|, )\d)"
         ),
         also=_SEEN,
     ),
     Phrase(
         "max memory",
-        re.compile(
-            r"(?P<seen>GPU): (?P<gpu>[^.]{3,60})\.(?: Num GPUs = (?P<count>\d{1,2})\.)? Max memory"
+        (
+            r"(?i)(?P<seen>GPU): (?P<gpu>[^.]{3,60})\.(?: Num GPUs = (?P<count>\d{1,2})\.)?"
+            r" Max memory"
             r".{0,120}?(?:Py)?Torch: (?P<torch>\d\.\d{1,2}\.\d\S{0,20}?)\."
-            r" CUDA(?: =|:) (?P<cc>\d{1,2}\.\d)",
-            re.I,
+            r" CUDA(?: =|:) (?P<cc>\d{1,2}\.\d)"
         ),
     ),
     _message(
         "computecapability:",
-        re.compile(
-            r"pciBusID: \S{6,16} name: (?P<gpu>.{3,60}?) computeCapability: (?P<cc>\d{1,2}\.\d)"
-        ),
+        r"pciBusID: \S{6,16} name: (?P<gpu>.{3,60}?) computeCapability: (?P<cc>\d{1,2}\.\d)",
     ),
     Phrase(
         "_cudadeviceproperties(",
-        re.compile(
-            r"_CudaDeviceProperties\(name='(?P<gpu>[^']{3,60})', major=(?P<cc>\d{1,2}, minor=\d)"
-        ),
+        r"_CudaDeviceProperties\(name='(?P<gpu>[^']{3,60})', major=(?P<cc>\d{1,2}, minor=\d)",
     ),
     Phrase(
         "library=cuda",
-        re.compile(
+        (
             r"library=cuda .{0,60}?compute=(?P<cc>\d{1,2}\.\d) .{0,60}?"
             r"driver=(?P<driver_cuda>\d{1,2}\.\d) .{0,60}?name=\"(?P<gpu>[^\"]{3,60})\""
         ),
     ),
     Phrase(
         "cuda driver version / runtime version",
-        re.compile(
-            r"CUDA Driver Version / Runtime Version (?P<driver_cuda>\d{1,2}\.\d) / \d{1,2}\.\d"
-        ),
+        r"CUDA Driver Version / Runtime Version (?P<driver_cuda>\d{1,2}\.\d) / \d{1,2}\.\d",
     ),
     Phrase(
         "cuda driver version|cudadriverversion",
-        re.compile(
-            r"(?:CUDA Driver Version ?: ?|cudaDriverVersion )"
-            r"(?P<driver_cuda>[5-9]\d{3}|1\d{4}|(?:[5-9]|1\d)\.\d)(?![\d.])",
-            re.I,
+        (
+            r"(?i)(?:CUDA Driver Version ?: ?|cudaDriverVersion )"
+            r"(?P<driver_cuda>[5-9]\d{3}|1\d{4}|(?:[5-9]|1\d)\.\d)(?![\d.])"
         ),
     ),
-    Phrase("nccl version ", re.compile(r"NCCL version (?P<nccl>2\.\d{1,2}\.\d{1,2})", re.I)),
-    Phrase("__cuda=", re.compile(r"__cuda==?(?P<driver_cuda>\d{1,2}\.\d)(?![\d.])")),
-    Phrase("__glibc=", re.compile(r"__glibc==?(?P<glibc>2\.\d{1,2})")),
+    Phrase("nccl version ", r"(?i)NCCL version (?P<nccl>2\.\d{1,2}\.\d{1,2})"),
+    Phrase("__cuda=", r"__cuda==?(?P<driver_cuda>\d{1,2}\.\d)(?![\d.])"),
+    Phrase("__glibc=", r"__glibc==?(?P<glibc>2\.\d{1,2})"),
     _message(
         "kernel reported version is",
-        re.compile(r"kernel reported version is:? (?P<kernel_side>\d{3}\.[\d.]{2,9})", re.I),
+        r"(?i)kernel reported version is:? (?P<kernel_side>\d{3}\.[\d.]{2,9})",
     ),
     _message(
         "libcuda reported version is",
-        re.compile(r"libcuda reported version is:? (?P<library>\d{3}\.[\d.]{2,9})", re.I),
+        r"(?i)libcuda reported version is:? (?P<library>\d{3}\.[\d.]{2,9})",
     ),
     _message(
         "or later, but version",
-        re.compile(
-            r"NVIDIA Driver Release \S{3,12} or later, but version"
-            r" (?P<driver>\d{3}\.[\d.]{2,9}) was detected",
-            re.I,
+        (
+            r"(?i)NVIDIA Driver Release \S{3,12} or later, but version"
+            r" (?P<driver>\d{3}\.[\d.]{2,9}) was detected"
         ),
         also=_DOCKER,
     ),
     Phrase(
         "nvidia release ",
-        re.compile(
-            r"NVIDIA Release \S{4,8} .{0,60}?PyTorch Version (?P<torch>\d\.\d{1,2}\S{0,40})"
-        ),
+        r"NVIDIA Release \S{4,8} .{0,60}?PyTorch Version (?P<torch>\d\.\d{1,2}\S{0,40})",
         also=_CUDA_BUILD | _DOCKER,
     ),
     Phrase(
         "using ",
-        re.compile(
+        (
             r"Using (?:CPython|Python) (?P<python>3\.\d{1,2}\.\d{1,2}) "
             r"(?:interpreter at|environment at)"
         ),
     ),
     Phrase(
         "device 0 compute capability",
-        re.compile(
+        (
             r"Device 0 Name ?: (?P<gpu>.{3,60}?) Device 0 Compute Capability ?: "
             r"(?P<cc>\d{2,3})(?!\d)"
         ),
     ),
     Phrase(
         "[supported] compute capability",
-        re.compile(
-            r"id \d{1,2} b'(?P<gpu>[^']{3,60})' \[SUPPORTED\] Compute Capability: "
-            r"(?P<cc>\d{1,2}\.\d)",
-            re.I,
+        (
+            r"(?i)id \d{1,2} b'(?P<gpu>[^']{3,60})' \[SUPPORTED\] Compute Capability: "
+            r"(?P<cc>\d{1,2}\.\d)"
         ),
     ),
 )
@@ -393,12 +264,12 @@ MESSAGES: tuple[Phrase, ...] = (
     # torch's own messages
     _torch(
         "(found version",
-        re.compile(r"too old \(found version (?P<driver_cuda>[5-9]\d{3}|1\d{4})\)", re.I),
+        r"(?i)too old \(found version (?P<driver_cuda>[5-9]\d{3}|1\d{4})\)",
         also=_CUDA_BUILD | _UNSEEN,
     ),
     _torch(
         "with cuda capability sm_",
-        re.compile(
+        (
             r"(?:^|[\s'\"])(?P<gpu>(?:NVIDIA |GeForce |Tesla |Quadro |TITAN |[GR]TX |[AHLB]\d|GB\d"
             r"|Orin)[^:\n]{0,50}?) with CUDA capability sm_(?P<cc>\d{2,3})[af]? is not compatible"
         ),
@@ -406,66 +277,61 @@ MESSAGES: tuple[Phrase, ...] = (
     ),
     _torch(
         "supports cuda capabilities",
-        re.compile(
-            r"PyTorch install(?:ation)? supports CUDA capabilities"
-            r" (?P<archs>(?:(?:sm|compute)_\d{2,3}[af]?[\s,.]{0,3}){1,40})",
-            re.I,
+        (
+            r"(?i)PyTorch install(?:ation)? supports CUDA capabilities"
+            r" (?P<archs>(?:(?:sm|compute)_\d{2,3}[af]?[\s,.]{0,3}){1,40})"
         ),
         also=_CUDA_BUILD,
     ),
     _torch(
         "'sm_",
-        re.compile(r"\[(?P<archs>(?:['\"](?:sm|compute)_\d{2,3}[af]?['\"],? ?){1,40})\]"),
+        r"\[(?P<archs>(?:['\"](?:sm|compute)_\d{2,3}[af]?['\"],? ?){1,40})\]",
         also=_CUDA_BUILD,
     ),
     _torch(
         "found gpu",
-        re.compile(
-            r"Found GPU ?(?P<index>\d{1,2}) (?P<gpu>.{3,60}?) which "
+        (
+            r"(?i)Found GPU ?(?P<index>\d{1,2}) (?P<gpu>.{3,60}?) which "
             r"(?:is of (?:cuda|compute) capability(?: \(CC\))? |requires "
-            r"|is (?:too old|supported)[^.]{0,60}?)(?P<cc>\d{1,2}\.\d)?",
-            re.I,
+            r"|is (?:too old|supported)[^.]{0,60}?)(?P<cc>\d{1,2}\.\d)?"
         ),
         also=_CUDA_BUILD,
     ),
     # Builds for ROCm count as compiled with CUDA in these words; those for Macs do not.
     _torch(
         "not compiled with cuda|not linked with support for cuda",
-        re.compile(
-            r"Torch not compiled with CUDA enabled|not linked with support for cuda devices"
+        (
+            r"(?i)Torch not compiled with CUDA enabled|not linked with support for cuda devices"
             r"|PyTorch was compiled without CUDA|built without CUDA support|"
-            r"torch\.cuda\.is_available\(\) is False.{0,40}CPU-only (?:build|version)",
-            re.I,
+            r"torch\.cuda\.is_available\(\) is False.{0,40}CPU-only (?:build|version)"
         ),
         also={"torch.build": "cpu", "torch.installed": True, "torch.imported.ok": True},
     ),
     _torch(
         "compiled with different cuda",
-        re.compile(
-            r"PyTorch and torchvision were compiled with different CUDA(?: major)? versions\."
+        (
+            r"(?i)PyTorch and torchvision were compiled with different CUDA(?: major)? versions\."
             r" PyTorch has CUDA Version[= ](?P<torch_cuda>\d{1,2}\.\d) and torchvision has CUDA"
-            r" Version[= ]\d{1,2}\.\d",
-            re.I,
+            r" Version[= ]\d{1,2}\.\d"
         ),
     ),
     _torch(
         "used to compile pytorch",
-        re.compile(
-            r"detected CUDA version \((?P<nvcc_used>\d{1,2}\.\d{1,2})\)"
+        (
+            r"(?i)detected CUDA version \((?P<nvcc_used>\d{1,2}\.\d{1,2})\)"
             r" (?:mismatches|has a minor version mismatch with) the version that was used"
-            r" to compile PyTorch \((?P<torch_cuda>\d{1,2}\.\d{1,2})\)",
-            re.I,
+            r" to compile PyTorch \((?P<torch_cuda>\d{1,2}\.\d{1,2})\)"
         ),
     ),
     _torch(
         "found no nvidia driver on your system",
-        re.compile(r"Found no NVIDIA driver on your system", re.I),
+        r"(?i)Found no NVIDIA driver on your system",
         also=_CUDA_BUILD | _UNSEEN,
     ),
     # the operating system
     Phrase(
         "gnu/linux",
-        re.compile(
+        (
             r"\bLinux \S{1,80} (?P<kernel>\d\.\d{1,3}\.\d{1,3}\S{0,80})"
             r" .{0,120}?\b(?P<machine>x86_64|aarch64|ppc64le|i686|armv7l)\b"
         ),
@@ -473,22 +339,20 @@ MESSAGES: tuple[Phrase, ...] = (
     ),
     Phrase(
         "linux version",
-        re.compile(r"\bLinux version (?P<kernel>\d\.\d{1,3}\.\d{1,3}\S{0,80})"),
+        r"\bLinux version (?P<kernel>\d\.\d{1,3}\.\d{1,3}\S{0,80})",
         "/proc/version",
     ),
     Phrase("kernel: ", _KERNEL, "hostnamectl"),
     Phrase("kernel version: ", _KERNEL, "docker info"),
     Phrase(
         "wslg version",
-        re.compile(r"Kernel version: \d\.\d{1,3}\.\d{1,3}\S{0,40}"),
+        r"Kernel version: \d\.\d{1,3}\.\d{1,3}\S{0,40}",
         "wsl --version",
         also={"platform.wsl": 2, "platform.system": "Linux"},
     ),
     Phrase(
         "name state version",
-        re.compile(
-            r"NAME STATE VERSION(?P<wsl_rows>(?: \*? ?[\w.-]{2,40} (?:Running|Stopped) [12]){1,12})"
-        ),
+        r"NAME STATE VERSION(?P<wsl_rows>(?: \*? ?[\w.-]{2,40} (?:Running|Stopped) [12]){1,12})",
         "wsl --list",
         Rank.PROSE,
     ),
@@ -497,12 +361,12 @@ MESSAGES: tuple[Phrase, ...] = (
     Phrase("operating system: ", _OS_NAME, "hostnamectl"),
     Phrase(
         "architecture: ",
-        re.compile(r"\bArchitecture: (?P<machine>x86[-_]64|arm64|aarch64|amd64)\b"),
+        r"\bArchitecture: (?P<machine>x86[-_]64|arm64|aarch64|amd64)\b",
         "hostnamectl",
     ),
     Phrase(
         "virtualization: ",
-        re.compile(
+        (
             r"\bVirtualization: "
             r"(?P<virtual>kvm|vmware|microsoft|oracle|xen|wsl|docker|lxc|none)\b"
         ),
@@ -513,70 +377,66 @@ MESSAGES: tuple[Phrase, ...] = (
     Phrase("ldd (|gnu c library", _GLIBC, "ldd --version"),
     Phrase(
         "musl",
-        re.compile(r"\bmusl libc \(\w{4,10}\)|ld-musl-\w{4,10}\.so"),
+        r"\bmusl libc \(\w{4,10}\)|ld-musl-\w{4,10}\.so",
         "ldd --version",
         also={"platform.libc": "musl"},
     ),
     Phrase(
         "(release), revision:",
-        re.compile(r"# R(?P<l4t>\d{2} \(release\), REVISION: \d{1,2}(?:\.\d{1,2})?)"),
+        r"# R(?P<l4t>\d{2} \(release\), REVISION: \d{1,2}(?:\.\d{1,2})?)",
         "/etc/nv_tegra_release",
         also={"platform.machine": "aarch64"},
     ),
-    Phrase("version_id=", re.compile(r"^ID=\"?(?P<distro>[\w.-]{2,30})\"?$", re.M), "os-release"),
+    Phrase("version_id=", r"(?m)^ID=\"?(?P<distro>[\w.-]{2,30})\"?$", "os-release"),
     Phrase(
         "version_id=",
-        re.compile(r"^VERSION_ID=\"?(?P<distro_version>[\d.]{1,10})\"?", re.M),
+        r"(?m)^VERSION_ID=\"?(?P<distro_version>[\d.]{1,10})\"?",
         "os-release",
     ),
     _message(
         "python 3.|python 2.",
-        re.compile(
-            r"^[ \t]{0,8}Python (?P<python>[23]\.\d{1,2}\.\d{1,2}\S{0,6}(?: .{0,160})?)$", re.M
-        ),
+        r"(?m)^[ \t]{0,8}Python (?P<python>[23]\.\d{1,2}\.\d{1,2}\S{0,6}(?: .{0,160})?)$",
         "python --version",
     ),
     # the kernel's side of the driver, and inventories
     Phrase(
         "secureboot ",
-        re.compile(r"secureboot (?P<secure_boot>enabled|disabled)", re.I),
+        r"(?i)secureboot (?P<secure_boot>enabled|disabled)",
         "mokutil",
     ),
     Phrase(
         "modinfo: ",
-        re.compile(r"modinfo: error: module nvidia not found", re.I),
+        r"(?i)modinfo: error: module nvidia not found",
         "modinfo",
         also={"driver.module_files": ()},
     ),
     Phrase(
         "nvidia-fabricmanager",
-        re.compile(r"nvidia-fabricmanager\.service could not be found", re.I),
+        r"(?i)nvidia-fabricmanager\.service could not be found",
         "systemctl",
         also={"driver.fabric.manager": "absent"},
         once="fabric manager",
     ),
     Phrase(
         "nvidia-fabricmanager",
-        re.compile(
-            r"nvidia-fabricmanager\S{0,10} .{0,240}?active: "
-            r"(?P<fabric>active|inactive|failed|activating)",
-            re.I,
+        (
+            r"(?i)nvidia-fabricmanager\S{0,10} .{0,240}?active: "
+            r"(?P<fabric>active|inactive|failed|activating)"
         ),
         "systemctl",
         once="fabric manager",
     ),
     Phrase(
         "device-",
-        re.compile(
-            r"Device-\d: NVIDIA .{3,80}? driver: (?P<bound>nvidia|nouveau|N/A)"
-            r"(?: v: (?P<driver>\d{3}[\d.]{2,12}))?",
-            re.I,
+        (
+            r"(?i)Device-\d: NVIDIA .{3,80}? driver: (?P<bound>nvidia|nouveau|N/A)"
+            r"(?: v: (?P<driver>\d{3}[\d.]{2,12}))?"
         ),
         "inxi",
     ),
     Phrase(
         "vendor: nvidia",
-        re.compile(
+        (
             r"vendor: NVIDIA Corporation .{0,400}?configuration: .{0,60}?"
             r"driver=(?P<bound>nvidia|nouveau)"
         ),
@@ -585,14 +445,14 @@ MESSAGES: tuple[Phrase, ...] = (
     # How Windows counts the releases of NVIDIA's driver; those of other makers look otherwise.
     _message(
         ".0.1",
-        re.compile(r"(?<![\w.])(?P<driver>3\d\.0\.1\d\.\d{4})(?!\d)"),
+        r"(?<![\w.])(?P<driver>3\d\.0\.1\d\.\d{4})(?!\d)",
         "Windows",
         also=_WINDOWS,
         unless=lambda found: "nvidia" not in found.string.lower(),
     ),
     Phrase(
         "nvrm version: ",
-        re.compile(
+        (
             r"NVRM version: (?P<driver>\d{3}[\d.]{2,12}) CUDA version: (?P<driver_cuda>\d{1,2}\.\d)"
             r"(?:.{0,80}?Model: (?P<gpu>.{3,60}?) Brand:)?"
             r"(?:.{0,200}?Architecture: (?P<cc>\d{1,2}\.\d))?"
@@ -601,40 +461,39 @@ MESSAGES: tuple[Phrase, ...] = (
     ),
     Phrase(
         "nvml library version",
-        re.compile(r"NVML library version: (?P<library>\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)", re.I),
+        r"(?i)NVML library version: (?P<library>\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)",
         "nvidia-smi",
     ),
     Phrase(
         "(-n)",
-        re.compile(r"open files \(-n\) (?P<nofile>\d{1,9}|unlimited)", re.I),
+        r"(?i)open files \(-n\) (?P<nofile>\d{1,9}|unlimited)",
         "ulimit",
     ),
     Phrase(
         "-l)",
-        re.compile(r"max locked memory \(kbytes, -l\) (?P<memlock>\d{1,12}|unlimited)", re.I),
+        r"(?i)max locked memory \(kbytes, -l\) (?P<memlock>\d{1,12}|unlimited)",
         "ulimit",
     ),
     # two versions of one driver, as the CUDA library tells them
     _message(
         "does not match dso",
-        re.compile(
-            r"kernel version (?P<kernel_side>\d{3}\.[\d.]{1,8}\d) does not match DSO version"
-            r" (?P<library>\d{3}\.[\d.]{1,8}\d)",
-            re.I,
+        (
+            r"(?i)kernel version (?P<kernel_side>\d{3}\.[\d.]{1,8}\d) does not match DSO version"
+            r" (?P<library>\d{3}\.[\d.]{1,8}\d)"
         ),
         "the driver's message",
     ),
 )
 
 _INSTANCES = {
-    "Tesla K80": re.compile(r"\bp2\.\d{0,2}xlarge\b|\bNC6\b", re.I),
-    "Tesla V100-SXM2-16GB": re.compile(r"\bp3\.\d{0,2}xlarge\b", re.I),
-    "Tesla T4": re.compile(r"\bg4dn\.\w{5,8}\b|\bNC\d{1,2}as_T4", re.I),
-    "NVIDIA A10G": re.compile(r"\bg5\.\d{0,2}xlarge\b", re.I),
-    "NVIDIA L4": re.compile(r"\bg6\.\d{0,2}xlarge\b|\bg2-standard", re.I),
-    "NVIDIA A100-SXM4-40GB": re.compile(r"\bp4d\.24xlarge\b|\ba2-highgpu", re.I),
-    "NVIDIA H100 80GB HBM3": re.compile(r"\bp5\.48xlarge\b|\ba3-highgpu", re.I),
-    "Tesla M60": re.compile(r"\bg3s?\.\d{0,2}xlarge\b", re.I),
+    "Tesla K80": r"(?i)\bp2\.\d{0,2}xlarge\b|\bNC6\b",
+    "Tesla V100-SXM2-16GB": r"(?i)\bp3\.\d{0,2}xlarge\b",
+    "Tesla T4": r"(?i)\bg4dn\.\w{5,8}\b|\bNC\d{1,2}as_T4",
+    "NVIDIA A10G": r"(?i)\bg5\.\d{0,2}xlarge\b",
+    "NVIDIA L4": r"(?i)\bg6\.\d{0,2}xlarge\b|\bg2-standard",
+    "NVIDIA A100-SXM4-40GB": r"(?i)\bp4d\.24xlarge\b|\ba2-highgpu",
+    "NVIDIA H100 80GB HBM3": r"(?i)\bp5\.48xlarge\b|\ba3-highgpu",
+    "Tesla M60": r"(?i)\bg3s?\.\d{0,2}xlarge\b",
 }
 """GPU -> the cloud machines that have it."""
 _BUILDS = "nvcc|failed building|setup.py|error compiling|error building|gcc"
@@ -648,18 +507,16 @@ _authors_nvcc = partial(
 BOARDS: tuple[Phrase, ...] = (
     _author(
         "nvidia-smi",
-        re.compile(
-            r"nvidia-smi\b(?:[^.]|\.(?=\S)){0,50}\bcuda(?: version)?[ :=]{1,3}"
-            r"(?P<driver_cuda>\d{1,2}\.\d)\b",
-            re.I,
+        (
+            r"(?i)nvidia-smi\b(?:[^.]|\.(?=\S)){0,50}\bcuda(?: version)?[ :=]{1,3}"
+            r"(?P<driver_cuda>\d{1,2}\.\d)\b"
         ),
     ),
     _author(
         "l4t|(release), revision",
-        re.compile(
-            r"\b(?:L4T|R)[ :]{0,2}(?:release )?R?(?P<l4t>3[2-9]\.\d(?:\.\d)?)\b"
-            r"|\bR(?P<l4t_release>3[2-9] \(release\), REVISION: \d\.\d)",
-            re.I,
+        (
+            r"(?i)\b(?:L4T|R)[ :]{0,2}(?:release )?R?(?P<l4t>3[2-9]\.\d(?:\.\d)?)\b"
+            r"|\bR(?P<l4t_release>3[2-9] \(release\), REVISION: \d\.\d)"
         ),
     ),
     *(
@@ -677,48 +534,39 @@ AUTHORS: tuple[Phrase, ...] = (
     Phrase("\\python", _WINDOWS_PYTHON, "a path in the text", Rank.PROSE),
     _message(
         "\\python",
-        re.compile(r"\\Python(?:\\?Python)?3\d{1,2}(?P<bits32>-32)?\\", re.I),
+        r"(?i)\\Python(?:\\?Python)?3\d{1,2}(?P<bits32>-32)?\\",
         "a path in the text",
         also=_WINDOWS,
     ),
     _message(
         "root@",
-        re.compile(r"\broot@[0-9a-f]{12}:[/~#]"),
+        r"\broot@[0-9a-f]{12}:[/~#]",
         "the shell's prompt",
         also=_DOCKER,
         once="prompt",
     ),
     _message(
         "root@",
-        re.compile(r"\broot@[a-z][a-z0-9-]{5,50}-[a-z0-9]{5,10}-[a-z0-9]{5}:[/~]"),
+        r"\broot@[a-z][a-z0-9-]{5,50}-[a-z0-9]{5,10}-[a-z0-9]{5}:[/~]",
         "the shell's prompt",
         also={"container.kind": "kubernetes"},
         once="prompt",
     ),
     # In a report about a build: "nvcc 9.1", "gcc: 7.4", the nvcc in a command that failed.
     _authors_nvcc(
-        re.compile(
-            r"\bnvcc(?:[ _-]?version)?(?: is| ver\.?)?[ :=`\"'-]{1,4}v?"
-            r"(?P<nvcc>\d{1,2}\.\d)(?:\.\d{1,3})?\b",
-            re.I,
-        )
+        r"(?i)\bnvcc(?:[ _-]?version)?(?: is| ver\.?)?[ :=`\"'-]{1,4}v?"
+        r"(?P<nvcc>\d{1,2}\.\d)(?:\.\d{1,3})?\b"
     ),
     _authors_nvcc(
-        re.compile(
-            r"(?:/usr/local/cuda-|CUDA[\\/]{1,2}v)(?P<nvcc>\d{1,2}\.\d)[\\/]{1,2}bin[\\/]{1,2}nvcc"
-            r"(?:\.exe)?['\"]? (?:failed|-D)",
-            re.I,
-        )
+        r"(?i)(?:/usr/local/cuda-|CUDA[\\/]{1,2}v)(?P<nvcc>\d{1,2}\.\d)[\\/]{1,2}bin[\\/]{1,2}nvcc"
+        r"(?:\.exe)?['\"]? (?:failed|-D)"
     ),
-    _authors_nvcc(
-        re.compile(r"(?<![\w.])cuda(?: ?toolkit)?\s?[:=]{1,2}\s?v?(?P<nvcc>\d{1,2}\.\d)\b", re.I)
-    ),
+    _authors_nvcc(r"(?i)(?<![\w.])cuda(?: ?toolkit)?\s?[:=]{1,2}\s?v?(?P<nvcc>\d{1,2}\.\d)\b"),
     _author(
         _BUILDS,
-        re.compile(
-            r"\b(?:gcc|g\+\+)(?:[ _-]?version)?(?: is| ver\.?)?[ :=`\"'-]{1,4}v?"
-            r"(?P<gcc>(?:[4-9]|1\d)(?:\.\d{1,2}){0,2})\b",
-            re.I,
+        (
+            r"(?i)\b(?:gcc|g\+\+)(?:[ _-]?version)?(?: is| ver\.?)?[ :=`\"'-]{1,4}v?"
+            r"(?P<gcc>(?:[4-9]|1\d)(?:\.\d{1,2}){0,2})\b"
         ),
     ),
 )
@@ -764,7 +612,7 @@ def _listed(doc: Document) -> Iterator[Said]:
     places = list(_COMPUTE.finditer(doc.flat))
     gpus: dict[int, Gpu] = {}
     for found in places:
-        for gpu in gpus_of(found.groupdict()):
+        for gpu in values.gpus_of(found.groupdict()):
             gpus.setdefault(gpu.index, gpu)
     if gpus:
         line = doc.line_of(places[0])

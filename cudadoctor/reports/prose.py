@@ -308,33 +308,24 @@ PHRASES: tuple[Phrase, ...] = (
     # Lightning tells of the torch behind a checkpoint before it tells of the one that runs.
     Phrase(
         "trained with torch",
-        re.compile(
-            r"trained with torch [\w.+]{3,24}, yours is "
-            r"(?P<torch>\d\.\d{1,2}\.\d{1,2}(?:\+\w{2,12})?)",
-            re.I,
+        (
+            r"(?i)trained with torch [\w.+]{3,24}, yours is "
+            r"(?P<torch>\d\.\d{1,2}\.\d{1,2}(?:\+\w{2,12})?)"
         ),
         "Lightning",
         Rank.MESSAGE,
     ),
     _author(
-        re.compile(
-            r"\bdrivers?\b(?: version| ver\.?| is| release)?[^\w\n]{0,4}"
-            r"(?:(?:nvidia|geforce|game ready|studio|standard|driver|version|is) ){0,3}"
-            rf"v?(?P<driver_said>{_RELEASE}{{0,2}})\b"
-            r"|\bnvidia(?:[ -](?:driver|standard driver|studio driver|drivers|proprietary driver))?"
-            rf"[ -](?:version )?(?P<driver_named>{_RELEASE}{{1,2}})\b",
-            re.I,
-        )
+        r"(?i)\bdrivers?\b(?: version| ver\.?| is| release)?[^\w\n]{0,4}"
+        r"(?:(?:nvidia|geforce|game ready|studio|standard|driver|version|is) ){0,3}"
+        rf"v?(?P<driver_said>{_RELEASE}{{0,2}})\b"
+        r"|\bnvidia(?:[ -](?:driver|standard driver|studio driver|drivers|proprietary driver))?"
+        rf"[ -](?:version )?(?P<driver_named>{_RELEASE}{{1,2}})\b"
     ),
     _author(
-        re.compile(
-            r"(?<![\w/.-])python(?: version)?"
-            + _GAP
-            + r"(?P<python>[23]\.\d{1,2}(?:\.\d{1,2})?)\b",
-            re.I,
-        )
+        r"(?i)(?<![\w/.-])python(?: version)?" + _GAP + r"(?P<python>[23]\.\d{1,2}(?:\.\d{1,2})?)\b"
     ),
-    *(_author(re.compile(words, re.I), also=facts, unless=_denied) for words, facts in _SYSTEMS),
+    *(_author("(?i)" + words, also=facts, unless=_denied) for words, facts in _SYSTEMS),
 )
 
 

@@ -94,7 +94,7 @@ def _answers(text: str, pending: list[str]) -> list[tuple[str, str]]:
     if 1 < len(pending) <= len(words) <= len(pending) + 6 and (pairs := _in_order(pending, words)):
         return pairs
     bare = body.strip("'\"")
-    return [(kind, bare) for kind in pending if _FACTS[kind](bare)][:1]
+    return [(kind, bare) for kind in pending if _FACTS[kind](bare) is not None][:1]
 
 
 def _in_order(pending: list[str], words: list[str]) -> list[tuple[str, str]]:
@@ -102,7 +102,7 @@ def _in_order(pending: list[str], words: list[str]) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     rest = iter(words)
     for kind in pending:
-        word = next((word for word in rest if _FACTS[kind](word)), None)
+        word = next((word for word in rest if _FACTS[kind](word) is not None), None)
         if word is None:
             return []
         pairs.append((kind, word))
@@ -110,80 +110,29 @@ def _in_order(pending: list[str], words: list[str]) -> list[tuple[str, str]]:
 
 
 def _stated(kind: str, answer: str, line: int) -> Iterator[Said]:
-    facts = {path: value for path, value in _FACTS[kind](answer).items() if path != _NO_FACT}
-    return stated(line, "an answer of torch", facts)
+    return stated(line, "an answer of torch", _FACTS[kind](answer) or {})
 
 
-# --- answers by their kind -----------------------------------------------------------------------
-
-_NO_FACT = "-"
-_ANSWERED: Facts = {_NO_FACT: None}
-"""What is an answer and says nothing that counts."""
-
-
-def _cuda(text: str) -> Facts:
-    if found := re.match(r"['\"]?(\d{1,2}\.\d{1,2})(?:\.\d{1,4})?['\"]?(?![\w.])", text):
-        cuda = values.release(found[1])
-        return {"torch.build": "cuda", "torch.cuda": cuda, "torch.installed": True}
-    return _ANSWERED if re.match(r"None\b", text) else {}
-
-
-def _available(text: str) -> Facts:
-    found = re.match(r"['\"`*(]{0,3}(true|false)\b", text, re.I)
-    if found is None:
-        return {}
-    seen = found[1].lower() == "true"
-    return {"torch.imported.cuda_available": seen, "torch.imported.ok": True}
-
-
-def _count(text: str) -> Facts:
-    found = re.match(r"(\d{1,3})(?![\d.])", text)
-    return {"torch.imported.device_count": int(found[1])} if found else {}
-
-
-def _name(text: str) -> Facts:
+def _name(text: str) -> Facts | None:
     name = values.gpu_name(text.strip("'\"` "))
-    return {"gpus": (Gpu(index=0, name=name),)} if name and values.is_nvidia(name) else {}
+    return {"gpus": (Gpu(index=0, name=name),)} if name and values.is_nvidia(name) else None
 
 
-def _capability(text: str) -> Facts:
-    found = re.match(r"\(?(\d{1,2}, ?\d)\)?", text)
-    return {"torch.imported.capabilities": (values.dotted(found[1]),)} if found else {}
-
-
-def _archs(text: str) -> Facts:
-    found = tuple(re.findall(r"\b(?:sm|compute)_\d{2,3}[af]?", text))
-    return {"torch.archs": found} if found else {}
-
-
-def _cudnn(text: str) -> Facts:
-    found = re.match(r"(\d{4,6})(?!\d)", text)
-    if found is None:
-        return _ANSWERED if text.startswith("None") else {}
-    number = int(found[1])
-    major, rest = divmod(number, 10000 if number >= 90000 else 1000)
-    return {"torch.imported.cudnn": f"{major}.{rest // 100}.{rest % 100}"}
-
-
-def _hip(text: str) -> Facts:
-    if text == "None":
-        return _ANSWERED
-    found = re.match(r"['\"]?(\d{1,2}\.\d[\w.-]{0,30})", text)
-    return {"torch.build": "rocm", "torch.hip": found[1]} if found else {}
-
-
-_FACTS: dict[str, Callable[[str], Facts]] = {
-    "version": lambda text: values.torch_facts(text.strip("'\"` ")),
-    "cuda": _cuda,
-    "hip": _hip,
-    "available": _available,
-    "count": _count,
+_FACTS: dict[str, Callable[[str], Facts | None]] = {
+    "version": lambda text: values.torch_facts(text.strip("'\"` ")) or None,
+    "cuda": values.matching(
+        r"['\"]?(?P<cuda_build>\d{1,2}\.\d{1,2})(?:\.\d{1,4})?['\"]?(?![\w.])|None\b"
+    ),
+    "hip": values.matching(r"['\"]?(?P<hip>\d{1,2}\.\d[\w.-]{0,30})|None$"),
+    "available": values.matching(r"(?i)['\"`*(]{0,3}(?P<available>true|false)\b"),
+    "count": values.matching(r"(?P<device_count>\d{1,3})(?![\d.])"),
     "name": _name,
-    "capability": _capability,
-    "archs": _archs,
-    "cudnn": _cudnn,
-    "switch": lambda text: _ANSWERED if text.startswith(("True", "False")) else {},
-    "number": lambda text: _ANSWERED if re.match(r"\d{1,3}(?![\d.])", text) else {},
-    "python": values.python_facts,
-    "other": lambda text: _ANSWERED if text.startswith("(") else {},
+    "capability": values.matching(r"\(?(?P<capability>\d{1,2}, ?\d)\)?"),
+    "archs": values.matching(r"\W{0,9}(?P<archs>(?:sm|compute)_\d{2,3}.*)"),
+    "cudnn": values.matching(r"(?P<cudnn>\d{4,6})(?!\d)|None"),
+    "switch": values.matching(r"True|False"),
+    "number": values.matching(r"\d{1,3}(?![\d.])"),
+    "python": lambda text: values.python_facts(text) or None,
+    "other": values.matching(r"\("),
 }
+"""What an answer states by the kind of its question: {} if nothing, None if it is no answer."""

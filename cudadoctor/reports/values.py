@@ -1,22 +1,25 @@
 """Values as programs print them -> facts: versions of torch and Python, names of systems.
 
-Every function hands back facts by their paths, {} where the text says nothing.
+Every function hands back facts by their paths, {} if the text says nothing. What a named group of a
+pattern means is the same in every reader (GROUPS).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 
+import msgspec
 from packaging.version import Version
 
-from cudadoctor.model.machine import Toolkit
-from cudadoctor.model.versions import DriverVersion, version_of
+from cudadoctor.model.machine import Distribution, Gpu, Toolkit
+from cudadoctor.model.versions import DriverVersion, cuda_from_int, version_of
 from cudadoctor.reports.said import Facts
 
-NOTHING = frozenset(
-    {"", "none", "n/a", "na", "no", "not found", "not available", "unknown", "no cuda", "null"}
-    | {"could not collect", "cannot collect", "not installed", "<not set>", "not set", "<fill in>"}
-    | {"failed to import", "-", "?", "false"}
+NOTHING = re.compile(
+    r"|none|n/?a|no|not found|not available|unknown|no cuda|null|could not collect|cannot collect"
+    r"|not installed|<not set>|not set|<fill in>|failed to import|-|\?|false"
 )
 """What stands in the place of a value where there is none."""
 
@@ -47,7 +50,7 @@ MACHINES = {
 
 def is_nothing(text: str) -> bool:
     """Whether a program says with this that it has no value."""
-    return text.strip(" .'\"()").lower() in NOTHING
+    return NOTHING.fullmatch(text.strip(" .'\"()").lower()) is not None
 
 
 def torch_version(text: str) -> Version | None:
@@ -116,15 +119,6 @@ def driver_version(text: str) -> DriverVersion | None:
         return DriverVersion(f"{windows[1]}{windows[2]}{windows[3][0]}.{windows[3][1:]}")
     found = _DRIVER.search(text)
     return DriverVersion(found[1]) if found else None
-
-
-def switch(text: str) -> bool | None:
-    """Yes or no, in any of the words for it."""
-    low = text.strip(" .,;'\"()[]").lower()
-    word = re.match(r"[a-z]*", low)
-    known = {"true": True, "yes": True, "available": True, "cuda": True}
-    known |= {"false": False, "no": False, "not": False}
-    return known.get(word[0]) if word else None
 
 
 # --- Python ------------------------------------------------------------------------------------
@@ -313,3 +307,152 @@ def gpu_name(text: str) -> str | None:
     if is_nothing(name) or not 2 <= len(name) <= 80 or not re.search(r"[A-Za-z]", name):
         return None
     return name
+
+
+# --- named groups of patterns --------------------------------------------------------------------
+
+
+def facts_of(found: re.Match[str]) -> Facts:
+    """What the named groups of a match state."""
+    groups = {name: text for name, text in found.groupdict().items() if text}
+    facts = {"gpus": gpus} if (gpus := gpus_of(groups)) else {}
+    for name, text in groups.items():
+        if name in GROUPS:
+            facts |= GROUPS[name](text)
+    return facts
+
+
+def matching(pattern: str) -> Callable[[str], Facts | None]:
+    """What a value states that begins with a pattern; None if it does not."""
+    compiled = re.compile(pattern)
+    return lambda text: facts_of(found) if (found := compiled.match(text)) else None
+
+
+def gpus_of(groups: dict[str, str]) -> tuple[Gpu, ...]:
+    """The GPUs of the groups gpu, cc (compute capability), memory (MiB), count and index."""
+    name = gpu_name(groups.get("gpu", ""))
+    if name is None:
+        return ()
+    gpu = Gpu(
+        index=int(groups.get("index", 0)),
+        name=name,
+        capability=dotted(groups["cc"]) if "cc" in groups else None,
+        memory_bytes=int(groups["memory"]) << 20 if "memory" in groups else None,
+    )
+    count = int(groups.get("count", 1))
+    return (gpu, *(msgspec.structs.replace(gpu, index=n) for n in range(1, count)))
+
+
+def _archs(text: str, pattern: str = r"(?:sm|compute)_\d{2,3}[af]?") -> Facts:
+    return {"torch.archs": tuple(dict.fromkeys(re.findall(pattern, text)))}
+
+
+def _driver_cuda(text: str) -> Facts:
+    """A number such as 12020, or 12.2 where a program has made a version of it."""
+    return {"driver.cuda": Version(text) if "." in text else cuda_from_int(int(text))}
+
+
+def _cudnn(text: str) -> Facts:
+    major, rest = divmod(int(text), 10000 if int(text) >= 90000 else 1000)
+    return {"torch.imported.cudnn": f"{major}.{rest // 100}.{rest % 100}"}
+
+
+def _virtual(kind: str) -> Facts:
+    if kind == "wsl":
+        return {"platform.wsl": 2}
+    if kind in ("docker", "lxc"):
+        return {"container.kind": kind}
+    return {"platform.virtual": "" if kind == "none" else kind}
+
+
+def _wsl_rows(text: str) -> Facts:
+    versions = set(re.findall(r"(?:Running|Stopped) ([12])", text))
+    return {"platform.wsl": int(versions.pop())} if len(versions) == 1 else {}
+
+
+def _bound(driver: str) -> Facts:
+    """The kernel driver that owns the GPU."""
+    if driver.lower() == "nouveau":
+        return {"driver.modules": ("nouveau",)}
+    return {"driver.loaded": True} if driver.lower() == "nvidia" else {}
+
+
+def _l4t(text: str) -> Facts:
+    return {"platform.jetson": True, "platform.l4t": Version(re.sub(r"[^\d.]+", ".", text))}
+
+
+def _limit(path: str, unit: int) -> Callable[[str], Facts]:
+    return lambda text: {path: -1 if text == "unlimited" else int(text) * unit}
+
+
+def _fact(path: str, convert: Callable[[str], object] = str) -> Callable[[str], Facts]:
+    return lambda text: {path: convert(text)}
+
+
+_YES = ("true", "yes", "available", "cuda")
+_SCALE = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+GROUPS: dict[str, Callable[[str], Facts]] = {
+    "torch": torch_facts,
+    "torch_cuda": lambda text: {"torch.build": "cuda", "torch.cuda": dotted(text)},
+    "torch_alone": lambda text: {"torch.installed": True, "torch.version": version_of(text)},
+    "cuda_build": lambda text: {
+        "torch.build": "cuda",
+        "torch.cuda": dotted(text),
+        "torch.installed": True,
+    },
+    "hip": lambda text: {"torch.build": "rocm", "torch.hip": text},
+    "installed": lambda _: {"torch.installed": True},
+    "xpu": lambda _: {"torch.build": "xpu"},
+    "available": lambda text: {
+        "torch.imported.cuda_available": text.lower() in _YES,
+        "torch.imported.ok": True,
+    },
+    "device_count": _fact("torch.imported.device_count", int),
+    "cudnn": _cudnn,
+    "seen": lambda _: {"torch.imported.ok": True, "torch.imported.cuda_available": True},
+    "archs": _archs,
+    "flags": partial(_archs, pattern=r"code=\[?((?:sm|compute)_\d{2,3}[af]?)"),
+    "nccl": _fact("torch.imported.nccl"),
+    "capability": lambda text: {"torch.imported.capabilities": (dotted(text),)},
+    "python": python_facts,
+    "windows_python": lambda text: {"python.version": Version(f"{text[0]}.{text[1:]}")},
+    "bits32": lambda _: {"python.bits": 32},
+    "driver": _fact("driver.reported", driver_version),
+    "driver_said": _fact("driver.reported", DriverVersion),
+    "driver_named": _fact("driver.reported", DriverVersion),
+    "kernel_side": _fact("driver.kernel", driver_version),
+    "library": _fact("driver.library", driver_version),
+    "driver_cuda": _driver_cuda,
+    "bound": _bound,
+    "fabric": lambda text: {
+        "driver.fabric.manager": "inactive" if text == "activating" else text.lower()
+    },
+    "nvcc": toolkit_facts,
+    "nvcc_used": lambda text: (
+        toolkit_facts(text, "CUDA_HOME", "CUDA_HOME")
+        | {"build.used": "CUDA_HOME", "build.needed_by": ("--compile",)}
+    ),
+    "toolkit": lambda text: toolkit_facts(text, "/usr/local/cuda", "/usr/local", None),
+    "gcc": partial(compiler_facts, "g++"),
+    "clang": partial(compiler_facts, "clang++"),
+    "msvc": partial(compiler_facts, "cl"),
+    "kernel": lambda text: linux_facts(text.rstrip(",;")),
+    "machine": _fact("platform.machine", lambda text: MACHINES[text.replace("-", "_")]),
+    "os": os_facts,
+    "distro": _fact("platform.distro", str.lower),
+    "distro_version": _fact("platform.distro_version"),
+    "glibc": glibc_facts,
+    "virtual": _virtual,
+    "wsl_rows": _wsl_rows,
+    "l4t": _l4t,
+    "l4t_release": _l4t,
+    "secure_boot": _fact("platform.secure_boot", lambda text: text.lower() == "enabled"),
+    "cpus": _fact("limits.cpus", int),
+    "shm": lambda text: {"limits.shm_bytes": int(float(text[:-1]) * _SCALE[text[-1]])},
+    "executable": _fact("python.executable"),
+    "vllm": lambda text: {"packages": (Distribution(name="vllm", version=text),)},
+    "nofile": _limit("limits.nofile", 1),
+    "memlock": _limit("limits.memlock_bytes", 1024),
+}
+"""Named group of a pattern -> the facts in its text."""

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from cudadoctor.reports import prose
+from cudadoctor.reports.phrases import AUTHORS, BANNERS, BOARDS, MESSAGES, TOOLCHAIN
+
 ROOT = Path(__file__).parent.parent.parent / "cudadoctor"
 PARSER = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 SAMPLE = frozenset(map(chr, range(128))) | {"²", "٣", "é"}
@@ -29,10 +32,13 @@ def patterns() -> Iterator[tuple[str, str]]:
                 text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
                 if isinstance(text, str):
                     yield f"{path.name}:{node.lineno}", text
+    for table in (TOOLCHAIN, BANNERS, MESSAGES, BOARDS, AUTHORS, prose.PHRASES):
+        for phrase in table:
+            yield phrase.pattern, phrase.pattern
 
 
 def _takes_pattern(node: ast.Call) -> bool:
-    return re.fullmatch(r"re\.[a-z]+", ast.unparse(node.func)) is not None
+    return re.fullmatch(r"re\.[a-z]+|values\.matching", ast.unparse(node.func)) is not None
 
 
 def _kind(item: Any) -> str:
