@@ -1,150 +1,169 @@
-"""Drivers: the oldest that runs a CUDA version, and the CUDA version that each branch brings."""
+"""Drivers: the oldest that runs a CUDA version, what each branch brings, and known faults."""
 
-from __future__ import annotations
+from functools import cached_property
+from typing import Literal
 
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.knowledge.model import Compat, Floor
-from cudadoctor.knowledge.tables import Row, table, version
+from cudadoctor.knowledge.tables import Row, table
 from cudadoctor.model.versions import DriverVersion
 
 MINOR_COMPATIBILITY_FROM = 11
 SPREAD = 5
 """Windows drivers of one branch count a few hundreds on: 475.14 belongs to branch 470."""
 
-CELLS: dict[str, Compat] = {"C": "compatible", "N": "native", "X": "older"}
+Compat = Literal["compatible", "native", "older"]
+"""A cuda-compat package on a driver branch: usable, not needed, or older than the driver."""
+
+_CELLS: dict[str, Compat] = {"C": "compatible", "N": "native", "X": "older"}
 
 
-class FloorRow(Row, frozen=True):
-    major: int
-    linux: str
-    windows: str
-    sources: tuple[str, ...]
+class Floor(Row, frozen=True):
+    """The oldest driver that runs a CUDA version on one system."""
+
+    driver: DriverVersion
+    source: str
+    uncertain: bool = False
 
 
-class ToolkitRow(Row, frozen=True):
-    toolkit: str
-    linux: str | None
-    windows: str | None
-    bundled: str | None
+class DriverFault(Row, frozen=True):
+    """A known fault of driver releases: which of them have it, and how it is told.
+
+    first, below: the releases that have it, None where its signs alone tell. fixed_branch: the
+    oldest branch without it. uncertain: the source does not name the bounds.
+    log: words of the kernel log that prove it; cuinit: the code that cuInit gives with it.
+    gpus: words in the name of a GPU that has it; several: it shows between GPUs; p2p: only where
+    the driver offers P2P. cure: "upgrade" or "hmm-off".
+    """
+
+    id: str
+    title: str
+    why: str
+    first: DriverVersion | None
+    below: DriverVersion | None
+    fixed_branch: int | None
     uncertain: bool
+    log: tuple[str, ...]
+    cuinit: int | None
+    flavour: Literal["open", "proprietary"] | None
+    gpus: str | None
+    several: bool
+    p2p: bool
+    data_center: bool | None
+    severity: Literal["error", "warning", "info"]
+    cure: Literal["upgrade", "hmm-off"]
     sources: tuple[str, ...]
 
 
-class BranchRow(Row, frozen=True):
+class _Oldest(Row, frozen=True):
+    """The oldest driver of a toolkit, or of a major from CUDA 11 on."""
+
+    linux: DriverVersion | None
+    windows: DriverVersion | None
+    sources: tuple[str, ...]
+    major: int = 0
+    toolkit: Version | None = None
+    uncertain: bool = False
+
+    def on(self, system: str) -> DriverVersion | None:
+        return self.windows if system == "Windows" else self.linux
+
+    def covers(self, cuda: Version) -> bool:
+        """Whether it is of that release, or of that major.minor if no update is named."""
+        assert self.toolkit is not None
+        parts = self.toolkit.release
+        exact = parts == cuda.release
+        return exact or (len(cuda.release) < 3 and parts[:2] == (cuda.major, cuda.minor))
+
+
+class _Branch(Row, frozen=True):
     branch: int
-    cuda: str | None
-    note: str | None
+    cuda: Version | None
     current: bool
-    sources: tuple[str, ...]
 
 
-class WindowsRow(Row, frozen=True):
-    driver: str
-    cuda: str
-    sources: tuple[str, ...]
-
-
-class CompatRow(Row, frozen=True):
-    package: str
-    cuda: str
+class _Forward(Row, frozen=True):
+    cuda: Version
     cells: dict[str, str]
 
 
-class DriverTable(Row, frozen=True):
-    floors: tuple[FloorRow, ...]
-    toolkits: tuple[ToolkitRow, ...]
-    branches: tuple[BranchRow, ...]
-    windows_levels: tuple[WindowsRow, ...]
-    forward_compat: tuple[CompatRow, ...]
-    forward_compat_sources: tuple[str, ...]
+class _DriverTable(Row, frozen=True):
+    floors: tuple[_Oldest, ...]
+    toolkits: tuple[_Oldest, ...]
+    branches: tuple[_Branch, ...]
+    forward_compat: tuple[_Forward, ...]
 
 
 class Drivers:
-    """Floors, branches and forward compatibility."""
+    """Floors, branches, forward compatibility and faults."""
 
-    def __init__(self) -> None:
-        self._table = table("drivers", DriverTable)
+    @cached_property
+    def _drivers(self) -> _DriverTable:
+        return table("drivers", _DriverTable)
 
-    def floor(self, cuda: Version, system: str) -> Floor | None:
-        """The floor of the major from CUDA 11 on, the toolkit's own row before."""
-        windows = system == "Windows"
+    @cached_property
+    def driver_faults(self) -> tuple[DriverFault, ...]:
+        """Known faults of driver releases, each with its sources."""
+        return table("driver_faults", dict[str, tuple[DriverFault, ...]])["faults"]
+
+    def driver_floor(self, cuda: Version, system: str) -> Floor | None:
+        """The oldest driver that runs this CUDA version on Linux or Windows.
+
+        From 11 on the floor of the major (minor-version compatibility), before it the toolkit's own
+        row: that of its newest update, since a build rarely names its update. None where the tables
+        are silent.
+        """
         if cuda.major < MINOR_COMPATIBILITY_FROM:
-            return self._toolkit_floor(cuda, windows)
-        for row in self._table.floors:
-            if row.major == cuda.major:
-                driver = DriverVersion(row.windows if windows else row.linux)
-                return Floor(driver=driver, source=row.sources[0])
-        return None
+            rows = (row for row in self._drivers.toolkits if row.covers(cuda))
+        else:
+            rows = (row for row in self._drivers.floors if row.major == cuda.major)
+        row = next(rows, None)
+        if row is None or (driver := row.on(system)) is None:
+            return None
+        return Floor(driver=driver, source=row.sources[0], uncertain=row.uncertain)
 
-    def oldest(self, cuda: Version, system: str) -> Floor | None:
-        """The floor, or the driver of this very release where that is older (CUDA 11.0, 12.0)."""
-        floor = self.floor(cuda, system)
-        own = self._own_driver(cuda, system == "Windows")
+    def oldest_driver(self, cuda: Version, system: str) -> Floor | None:
+        """The oldest driver that the tables name for programs of this CUDA release.
+
+        That of the release itself can be older than the floor of its major (CUDA 11.0, 12.0). It
+        proves that a driver is too old; what is prescribed keeps to the floor.
+        """
+        floor = self.driver_floor(cuda, system)
+        named = (row.on(system) for row in self._drivers.toolkits if row.covers(cuda))
+        own = min((driver for driver in named if driver), default=None)
         if floor is None or own is None or own >= floor.driver:
             return floor
         return msgspec.structs.replace(floor, driver=own)
 
-    def _own_driver(self, cuda: Version, windows: bool) -> DriverVersion | None:
-        """The oldest driver of this very release: those of CUDA 11.0 are older than 11's floor."""
-        rows = [row for row in self._table.toolkits if _covers(row.toolkit, cuda)]
-        texts = [row.windows if windows else row.linux for row in rows]
-        return min((DriverVersion(text) for text in texts if text), default=None)
-
-    def _toolkit_floor(self, cuda: Version, windows: bool) -> Floor | None:
-        """The row of the toolkit's newest update, since a build rarely tells its update."""
-        for row in self._table.toolkits:
-            if _covers(row.toolkit, cuda):
-                text = row.windows if windows else row.linux
-                if text is None:
-                    return None
-                return Floor(
-                    driver=DriverVersion(text), source=row.sources[0], uncertain=row.uncertain
-                )
-        return None
-
-    def shipped_with(self, toolkit: Version) -> ToolkitRow | None:
-        """The row of a toolkit: the driver that its release notes and its installer name."""
-        return next((row for row in self._table.toolkits if _covers(row.toolkit, toolkit)), None)
-
-    def native(self, driver: DriverVersion) -> Version | None:
-        """The CUDA level of the branch that a driver belongs to."""
-        rows = self._table.branches
+    def native_cuda(self, driver: DriverVersion) -> Version | None:
+        """The CUDA version that a driver of this branch reports, None for an unknown branch."""
+        rows = self._drivers.branches
         row = next((row for row in rows if row.branch <= driver.branch), None)
-        if row is None or row.cuda is None:
+        if row is None:
             return None
         # A number just behind the newest branch can be a branch that the tables do not know yet.
         spread = SPREAD - 1 if row is rows[0] else SPREAD
-        return version(row.cuda) if driver.branch - row.branch <= spread else None
+        return row.cuda if driver.branch - row.branch <= spread else None
 
     def branch_for(self, cuda: Version) -> int | None:
-        fitting = [
-            row.branch
-            for row in self._table.branches
-            if row.current and row.cuda is not None and version(row.cuda) >= cuda
-        ]
+        """The oldest current driver branch whose own CUDA level is at least this version."""
+        rows = self._drivers.branches
+        fitting = (row.branch for row in rows if row.current and row.cuda and row.cuda >= cuda)
         return min(fitting, default=None)
 
     def newest_branch(self) -> int:
-        return self._table.branches[0].branch
+        """The newest driver branch in the tables."""
+        return self._drivers.branches[0].branch
 
-    def is_current(self, branch: int) -> bool | None:
-        """Whether a branch still gets updates, None for one that the tables do not have."""
-        rows = (row.current for row in self._table.branches if row.branch == branch)
-        return next(rows, None)
+    def branch_is_current(self, branch: int) -> bool | None:
+        """Whether that branch still gets updates, None for one that the tables do not have."""
+        return next((row.current for row in self._drivers.branches if row.branch == branch), None)
 
-    def compat(self, cuda: Version, branch: int) -> Compat | None:
-        """A cuda-compat package on a branch, None where the guide does not name the pair."""
-        for row in self._table.forward_compat:
-            if version(row.cuda) == cuda and str(branch) in row.cells:
-                return CELLS[row.cells[str(branch)]]
-        return None
+    def forward_compat(self, cuda: Version, branch: int) -> Compat | None:
+        """What the cuda-compat package of a CUDA version is on a driver branch.
 
-
-def _covers(toolkit: str, cuda: Version) -> bool:
-    """Whether a toolkit row is of that release, or of that major.minor where no update is named."""
-    parts = version(toolkit).release
-    return parts == cuda.release or (
-        len(cuda.release) < 3 and parts[:2] == (cuda.major, cuda.minor)
-    )
+        None where NVIDIA's table does not name the pair: an ended branch, which is no target.
+        """
+        rows = (row.cells for row in self._drivers.forward_compat if row.cuda == cuda)
+        return next((_CELLS[cells[str(branch)]] for cells in rows if str(branch) in cells), None)

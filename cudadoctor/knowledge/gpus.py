@@ -1,74 +1,215 @@
-"""GPUs by name and by PCI id."""
+"""GPUs by name and by PCI id, their generations, and which compiled code serves which GPU."""
 
-from __future__ import annotations
+import re
+from functools import cached_property, lru_cache
+from typing import Literal
 
-from typing import Literal, cast
+from packaging.version import Version
 
-from cudadoctor.knowledge.gpu_names import spellings
-from cudadoctor.knowledge.model import GpuModel
-from cudadoctor.knowledge.tables import Row, table, version
+from cudadoctor.knowledge.tables import Row, minor, table, version
 
-Modules = Literal["only", "both", "none"]
+OpenModules = Literal["only", "both", "none"]
+Served = Literal["native", "ptx"]
+
+_CODE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+_MEMORY = re.compile(r"\d+g(?:b|$)")
+_VIRTUAL = re.compile(r"-\d+[qcab]$")
 
 
-class ModelRow(Row, frozen=True):
+class GpuModel(Row, frozen=True):
+    """A GPU as NVIDIA sells it. data_center: forward compatibility packages may be used.
+
+    open_modules: "only", "both" or "none", where this board differs from its generation too.
+    memory and tensor cores are hints.
+    """
+
     name: str
-    capability: str
+    capability: Version
     architecture: str
     data_center: bool
     memory_gb: tuple[float, ...]
     tensor_cores: bool | None
     bf16: bool | None
     tf32: bool | None
-    open_modules: str
-    sources: tuple[str, ...]
+    open_modules: OpenModules = "both"
+    sources: tuple[str, ...] = ()
 
 
-class GpuTable(Row, frozen=True):
-    models: tuple[ModelRow, ...]
+class GpuPeaks(Row, frozen=True):
+    """The most that a GPU does, dense and with fp32 sums; tera-operations and GB a second.
+
+    None: it has no units for that type, or the figure is not known.
+    """
+
+    name: str
+    fp32_tflops: float | None
+    tf32_tflops: float | None
+    bf16_tflops: float | None
+    fp16_tflops: float | None
+    bandwidth_gb_s: float
+    sources: tuple[str, ...] = ()
+
+
+class Architecture(Row, frozen=True):
+    """A generation of GPUs and its drivers.
+
+    last_branch: the newest driver branch that supports it, None for "all later ones".
+    first_branch: the oldest, approximate. open_modules: "only", "both" or "none".
+    """
+
+    name: str
+    capabilities: tuple[Version, ...]
+    first_branch: int | None
+    last_branch: int | None
+    open_modules: OpenModules
+    source: str
+
+
+class _Models(Row, frozen=True):
+    """names: spelling -> number of the model, -1 for a name of several chips."""
+
+    models: tuple[GpuModel, ...]
     names: dict[str, int]
     devices: dict[str, tuple[int, ...]]
 
 
+class _Peaks(Row, frozen=True):
+    rows: tuple[GpuPeaks, ...]
+    names: dict[str, int]
+
+
+class _Lifted(Row, frozen=True):
+    torch: Version
+    cuda: Version
+    code: tuple[str, ...]
+
+
+class _Serving(Row, frozen=True):
+    exclusions: dict[str, tuple[str, ...]]
+    aliases: dict[str, tuple[str, ...]]
+    lifted: _Lifted
+
+
+class _Architectures(Row, frozen=True):
+    generations: tuple[Architecture, ...]
+    serving: _Serving
+
+
 class Gpus:
-    """Models by name and by PCI id."""
+    """Models, peaks and generations, and the compatibility of machine code and PTX."""
 
-    def __init__(self) -> None:
-        self._table = table("gpus", GpuTable)
+    @cached_property
+    def _gpus(self) -> _Models:
+        return table("gpus", _Models)
 
-    def by_pci(self, device_id: str) -> tuple[GpuModel, ...]:
-        key = device_id.lower().removeprefix("0x")
-        return tuple(self._model(number) for number in self._table.devices.get(key, ()))
+    @cached_property
+    def _peaks(self) -> _Peaks:
+        return table("peaks", _Peaks)
 
-    def by_name(self, name: str) -> GpuModel | None:
-        """The first spelling that the tables know decides; -1 marks one with several chips."""
-        for spelling in spellings(name):
-            number = self._table.names.get(spelling)
-            if number is not None:
-                return None if number < 0 else self._model(number)
+    @cached_property
+    def _architectures(self) -> _Architectures:
+        return table("architectures", _Architectures)
+
+    @cached_property
+    def _by_capability(self) -> dict[str, Architecture]:
+        rows = self._architectures.generations
+        return {str(capability): row for row in rows for capability in row.capabilities}
+
+    def gpus_by_pci(self, device_id: str) -> tuple[GpuModel, ...]:
+        """The models behind a PCI device id (four hex digits), () if it is not in the table."""
+        numbers = self._gpus.devices.get(device_id.lower().removeprefix("0x"), ())
+        return tuple(self._gpus.models[number] for number in numbers)
+
+    def gpu_by_name(self, name: str) -> GpuModel | None:
+        """The model of that name, None if unknown or if the name means several chips.
+
+        "NVIDIA GeForce RTX 3090" and "GeForce RTX 3090" are the same name.
+        """
+        number = _number(name, self._gpus.names)
+        if number is not None:
+            return None if number < 0 else self._gpus.models[number]
         return self._cut_off(name) if name.endswith("...") else None
 
     def _cut_off(self, name: str) -> GpuModel | None:
-        """Of a name that a table cut off, the first model, where all that begin so are alike."""
+        """Of a name that a table cut off, the first model, if all that begin so are alike."""
         start = spellings(name.rstrip(". "))[0]
-        numbers = {no for one, no in self._table.names.items() if one.startswith(start)}
-        if len(start) < 5 or not numbers or min(numbers) < 0:
+        known = self._gpus.names.items()
+        numbers = sorted({number for spelling, number in known if spelling.startswith(start)})
+        if len(start) < 5 or not numbers or numbers[0] < 0:
             return None
-        models = [self._table.models[number] for number in sorted(numbers)]
-        alike = {(one.capability, one.architecture, one.data_center) for one in models}
-        return self._model(min(numbers)) if len(alike) == 1 else None
+        models = [self._gpus.models[number] for number in numbers]
+        alike = {(model.capability, model.architecture, model.data_center) for model in models}
+        return models[0] if len(alike) == 1 else None
 
-    def _model(self, number: int) -> GpuModel:
-        row = self._table.models[number]
-        return GpuModel(
-            name=row.name,
-            capability=version(row.capability),
-            architecture=row.architecture,
-            data_center=row.data_center,
-            memory_gb=row.memory_gb,
-            tensor_cores=row.tensor_cores,
-            bf16=row.bf16,
-            tf32=row.tf32,
-            open_modules=cast("Modules", row.open_modules),
-            sources=row.sources,
-        )
+    def peaks(self, name: str) -> GpuPeaks | None:
+        """The most that a GPU of this name does; None not known, or if several boards share it."""
+        number = _number(name, self._peaks.names)
+        return None if number is None or number < 0 else self._peaks.rows[number]
+
+    def architecture(self, capability: Version) -> Architecture | None:
+        """The generation of a compute capability, None for one that the tables do not have."""
+        return self._by_capability.get(minor(capability))
+
+    @property
+    def capabilities(self) -> tuple[Version, ...]:
+        """Every compute capability of the tables, lowest first."""
+        return tuple(sorted(map(version, self._by_capability)))
+
+    def known_bad_arch(self, capability: Version) -> bool:
+        """Whether the capability is newer than every architecture in the tables."""
+        return capability > self.capabilities[-1]
+
+    def serves(
+        self, code: str, capability: Version, torch: Version | None, cuda: Version | None
+    ) -> Served | None:
+        """How code compiled for sm_XX or compute_XX runs on a device, None if it does not.
+
+        Same major and lower or equal minor, but for the exclusions in the tables (Jetson);
+        PTX is compiled for anything newer. torch, cuda: of the build, for its exceptions.
+        """
+        parsed = _parsed(code)
+        if parsed is None:
+            return None
+        kind, built_for, suffix = parsed
+        device = (capability.major, capability.minor)
+        if suffix == "a":  # architecture-specific code runs on its own architecture only
+            return kind if device == built_for else None
+        if kind == "ptx" and not suffix:
+            return "ptx" if device >= built_for else None
+        rule = self._architectures.serving
+        number, name = f"{built_for[0]}{built_for[1]}", minor(capability)
+        if name in rule.aliases.get(number, ()):
+            return "native"
+        lifted = torch and cuda and torch >= rule.lifted.torch and cuda >= rule.lifted.cuda
+        if name in rule.exclusions.get(number, ()) and not (lifted and number in rule.lifted.code):
+            return None
+        return kind if device[0] == built_for[0] and device[1] >= built_for[1] else None
+
+
+@lru_cache(maxsize=4096)
+def _parsed(code: str) -> tuple[Served, tuple[int, int], str] | None:
+    found = _CODE.fullmatch(code)
+    if found is None:
+        return None
+    return "ptx" if found[1] == "compute" else "native", (int(found[2]), int(found[3])), found[4]
+
+
+def _number(name: str, names: dict[str, int]) -> int | None:
+    """The first spelling that the tables know decides; -1 marks one with several chips."""
+    return next((names[text] for text in spellings(name) if text in names), None)
+
+
+def spellings(name: str) -> tuple[str, ...]:
+    """A GPU's name in its plain spelling, then without its memory size if it has one.
+
+    nvidia-smi says "NVIDIA GeForce RTX 3090", torch says the same, older drivers leave the vendor
+    out, lists of PCI ids write "Tesla V100 SXM2 16GB" where the driver writes "Tesla
+    V100-SXM2-16GB".
+    """
+    text = name.lower().partition(" mig ")[0].replace("(nvgpu)", " ")
+    text = _VIRTUAL.sub("", text.strip())
+    text = text.replace("with max-q design", "max-q")
+    words = [word for word in re.split(r"[\s\-_]+", text) if word not in ("", "nvidia", "gpu")]
+    exact = " ".join(words)
+    short = " ".join(word for word in words if not _MEMORY.match(word))
+    return (exact, short) if short and short != exact else (exact,)

@@ -1,35 +1,46 @@
-"""Reads a table that lies beside this module."""
-
-from __future__ import annotations
+"""Reads the tables that lie beside this module, straight into the types that the rules use."""
 
 import os
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.knowledge.model import KnowledgeError
+from cudadoctor.model.versions import DriverVersion
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tables")
 
 T = TypeVar("T")
 
 
-class Row(msgspec.Struct, frozen=True):
-    """A row as it lies in its file: words and numbers, versions still as text.
+class KnowledgeError(ValueError):
+    """A table contradicts itself: our own mistake, in one sentence."""
 
-    Each module declares the rows of its own table, so that no look pays for the others.
-    """
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a table. Columns that no rule asks for are left out."""
+
+
+class Source(Row, frozen=True):
+    """Where a number comes from. url None: the package index itself. date: last looked up."""
+
+    title: str
+    url: str | None
+    date: str | None
 
 
 def table(name: str, kind: type[T]) -> T:
-    """One table, decoded. Raises KnowledgeError where the file is missing or of another shape."""
+    """One table, decoded. Raises KnowledgeError if the file is missing or of another shape."""
     try:
         with open(os.path.join(FOLDER, f"{name}.json"), "rb") as file:
-            return msgspec.json.decode(file.read(), type=kind)
+            return msgspec.json.decode(file.read(), type=kind, dec_hook=_decoded)
     except (OSError, msgspec.DecodeError) as error:
         raise KnowledgeError(f"The table {name}.json cannot be read: {error}") from error
+
+
+def _decoded(kind: type, value: Any) -> object:
+    return version(value) if kind is Version else DriverVersion(value)
 
 
 @lru_cache(maxsize=1024)
@@ -38,10 +49,6 @@ def version(text: str) -> Version:
     return Version(text)
 
 
-class _Dated(msgspec.Struct):
-    collected: str
-
-
-def day() -> str:
-    """The day the tables were collected, read without the rest."""
-    return table("torch", _Dated).collected
+def minor(cuda: Version) -> str:
+    """The major.minor of a version, as the tables name a toolkit or a generation."""
+    return f"{cuda.major}.{cuda.minor}"

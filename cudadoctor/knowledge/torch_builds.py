@@ -1,14 +1,12 @@
 """Builds of torch: which release exists in which variant, where, and for what."""
 
-from __future__ import annotations
-
 import re
 from functools import cached_property
 
+import msgspec
 from packaging.version import Version
 
-from cudadoctor.knowledge.model import TorchBuild
-from cudadoctor.knowledge.tables import Row, table, version
+from cudadoctor.knowledge.tables import Row, table
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 TORCH_INDEX = "https://download.pytorch.org/whl"
@@ -16,8 +14,10 @@ TORCH_INDEX = "https://download.pytorch.org/whl"
 _NAME = re.compile(r"[a-z0-9.-]+")
 
 
-class ReleaseRow(Row, frozen=True):
-    torch: str
+class TorchRelease(Row, frozen=True):
+    """One release of torch. pythons: platform -> "3.11", "3.14t", as the default index has them."""
+
+    torch: Version
     released: str
     pythons: dict[str, tuple[str, ...]]
     torchvision: str | None
@@ -26,116 +26,120 @@ class ReleaseRow(Row, frozen=True):
     sources: tuple[str, ...]
 
 
-class BuildRow(Row, frozen=True):
-    torch: str
+class TorchBuild(
+    Row, frozen=True, rename={"archs_uncertain": "uncertain", "download_bytes": "bytes"}
+):
+    """One published build of torch: a release, a variant and a platform.
+
+    variant: cu126, cpu ... cuda: None for cpu. published: True seen, False known absent, None only
+    announced. archs: machine code (sm_90) and PTX (compute_90), None not known; archs_uncertain:
+    not read from a binary and marked weak; contested: code of that list that another source denies.
+    glibc: the floor, Linux only. default: what a plain `pip install torch==X` gives on this
+    platform. download_bytes: of the wheel alone, None not known.
+    toolkit: the CUDA release that it was compiled with; cudnn: its cuDNN (Linux).
+    pythons, torchvision, torchaudio, released: of its release; None where there is none.
+    """
+
+    torch: Version
     variant: str
     platform: str
-    cuda: str | None
-    toolkit: str | None
-    cudnn: str | None
+    cuda: Version | None
     published: bool | None
     archs: tuple[str, ...] | None
-    uncertain: bool
-    contested: tuple[str, ...]
-    glibc: str | None
+    archs_uncertain: bool
+    glibc: Version | None
     default: bool
-    bytes: int | None
+    download_bytes: int | None
     sources: tuple[str, ...]
+    contested: tuple[str, ...] = ()
+    toolkit: str | None = None
+    cudnn: str | None = None
+    pythons: tuple[str, ...] = ()
+    torchvision: str | None = None
+    torchaudio: str | None = None
+    released: str = ""
+
+    @property
+    def index(self) -> str:
+        """URL for pip: of the default index if the build is the default."""
+        return DEFAULT_INDEX if self.default else f"{TORCH_INDEX}/{self.variant}"
 
 
-class TorchTable(Row, frozen=True):
-    collected: str
-    releases: tuple[ReleaseRow, ...]
-    builds: tuple[BuildRow, ...]
+class _Torch(Row, frozen=True):
+    releases: tuple[TorchRelease, ...]
+    builds: tuple[TorchBuild, ...]
 
 
-class PinRow(Row, frozen=True):
+class _Pins(Row, frozen=True):
     torch: str
     platform: str
     requires: tuple[str, ...]
-    sources: tuple[str, ...]
-
-
-class PinTable(Row, frozen=True):
-    pins: tuple[PinRow, ...]
 
 
 class TorchBuilds:
     """The builds in the tables, newest release first."""
 
-    def __init__(self) -> None:
-        self._table = table("torch", TorchTable)
-        self._releases = {row.torch: row for row in self._table.releases}
-        self._known: dict[tuple[str, str], tuple[TorchBuild, ...]] = {}
-
-    @property
-    def collected(self) -> str:
-        return self._table.collected
+    @cached_property
+    def _torch(self) -> _Torch:
+        return table("torch", _Torch)
 
     @cached_property
-    def all(self) -> tuple[TorchBuild, ...]:
-        """Every build of every platform."""
-        return tuple(self._build(row) for row in self._table.builds)
+    def _releases(self) -> dict[str, TorchRelease]:
+        return {str(release.torch): release for release in self._torch.releases}
 
-    def on(self, platform: str) -> tuple[TorchBuild, ...]:
-        """The builds of one platform."""
-        key = ("platform", platform)
-        if key not in self._known:
-            rows = (row for row in self._table.builds if row.platform == platform)
-            self._known[key] = tuple(self._build(row) for row in rows)
-        return self._known[key]
-
-    def one(self, torch: str, variant: str, platform: str) -> TorchBuild | None:
-        """That build, None where there is no row for it."""
-        for build in self.on(platform):
-            if build.variant == variant and str(build.torch) == torch:
-                return build
-        return None
-
-    def newest(self) -> Version:
-        return version(self._table.releases[0].torch)
-
-    def releases(self) -> tuple[Version, ...]:
-        return tuple(version(row.torch) for row in self._table.releases)
-
-    def release(self, torch: str) -> ReleaseRow | None:
-        return self._releases.get(torch)
-
-    def pins(self, torch: str, platform: str) -> tuple[str, ...] | None:
-        """What the wheel of the default index requires; None where there is no row."""
-        return self._pins.get((torch, platform))
-
-    @property
-    def pinned(self) -> frozenset[str]:
-        """The names of all that a wheel of torch requires."""
-        named = (_NAME.match(line) for lines in self._pins.values() for line in lines)
-        return frozenset(found[0] for found in named if found)
+    @cached_property
+    def _by_platform(self) -> dict[str, tuple[TorchBuild, ...]]:
+        found: dict[str, list[TorchBuild]] = {}
+        for build in self.builds:
+            found.setdefault(build.platform, []).append(build)
+        return {platform: tuple(builds) for platform, builds in found.items()}
 
     @cached_property
     def _pins(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        rows = table("pins", PinTable).pins
+        rows = table("pins", dict[str, tuple[_Pins, ...]])["pins"]
         return {(row.torch, row.platform): row.requires for row in rows}
 
-    def _build(self, row: BuildRow) -> TorchBuild:
-        release = self._releases[row.torch]
-        return TorchBuild(
-            torch=version(row.torch),
-            variant=row.variant,
-            platform=row.platform,
-            cuda=None if row.cuda is None else version(row.cuda),
-            published=row.published,
-            archs=row.archs,
-            archs_uncertain=row.uncertain,
-            pythons=release.pythons.get(row.platform, ()),
-            glibc=None if row.glibc is None else version(row.glibc),
-            default=row.default,
-            index=DEFAULT_INDEX if row.default else f"{TORCH_INDEX}/{row.variant}",
-            download_bytes=row.bytes,
+    @cached_property
+    def builds(self) -> tuple[TorchBuild, ...]:
+        """Every build of torch in the tables, newest release first."""
+        return tuple(map(self._with_release, self._torch.builds))
+
+    def _with_release(self, build: TorchBuild) -> TorchBuild:
+        release = self._releases[str(build.torch)]
+        return msgspec.structs.replace(
+            build,
+            pythons=release.pythons.get(build.platform, ()),
             torchvision=release.torchvision,
             torchaudio=release.torchaudio,
             released=release.released,
-            sources=row.sources,
-            contested=row.contested,
-            toolkit=row.toolkit,
-            cudnn=row.cudnn,
         )
+
+    def builds_on(self, platform: str) -> tuple[TorchBuild, ...]:
+        """The builds of one platform, newest release first; () for an unknown platform."""
+        return self._by_platform.get(platform, ())
+
+    def build_of(self, torch: Version, variant: str, platform: str) -> TorchBuild | None:
+        """That build, None if the tables have no row for it."""
+        release = torch.base_version
+        return next(
+            (
+                build
+                for build in self.builds_on(platform)
+                if build.variant == variant and str(build.torch) == release
+            ),
+            None,
+        )
+
+    def torch_releases(self) -> tuple[Version, ...]:
+        """Every release in the tables, newest first."""
+        return tuple(release.torch for release in self._torch.releases)
+
+    def default_pins(self, torch: Version, platform: str) -> tuple[str, ...] | None:
+        """What the wheel of the default index requires (nvidia-*, triton), None not known."""
+        return self._pins.get((torch.base_version, platform))
+
+    @property
+    def pinned_names(self) -> frozenset[str]:
+        """The names of all that a wheel of torch requires."""
+        named = (_NAME.match(line) for lines in self._pins.values() for line in lines)
+        return frozenset(found[0] for found in named if found)

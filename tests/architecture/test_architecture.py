@@ -66,7 +66,7 @@ DIRECTION = {
     "model.machine": {"model"},
     "model.factfile": {"model"},
     "model.findings": {"model"},
-    "knowledge": {"knowledge", "model.versions"},
+    "knowledge": {"knowledge", "model"},
     "reports": {"model", "knowledge", "reports"},
     "probes": {"cli.progress", "host", "knowledge", "model", "probes", "reports", "smoke"},
     "smoke": {"host", "model", "probes", "smoke"},

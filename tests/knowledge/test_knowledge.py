@@ -179,7 +179,7 @@ def test_a_fast_look_reads_no_table_that_it_does_not_need() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.stdout.strip() == "['_architectures', '_drivers'] False"
+    assert done.stdout.strip() == "['_architectures', '_by_capability', '_drivers'] False"
 
 
 def test_looking_up_companions_does_not_load_the_grammar_of_specifiers() -> None:
@@ -200,7 +200,7 @@ def test_looking_up_companions_does_not_load_the_grammar_of_specifiers() -> None
 def test_builds_come_newest_release_first_and_compare_as_versions() -> None:
     releases = [build.torch for build in KB.builds]
     assert releases == sorted(releases, reverse=True)
-    assert KB.newest_torch() == version("2.15.0")
+    assert KB.torch_releases()[0] == version("2.15.0")
     assert KB.torch_releases()[-1] == version("1.7.0")
 
 
@@ -373,9 +373,11 @@ def test_compilers_are_known_per_toolkit() -> None:
         *(11, 13, 15, 16)
     ]
     assert KB.gcc_max(version("12.7")) is None
-    assert KB.nvcc_range(version("13.0")) == (version("7.5"), version("12.1"))
-    assert KB.nvcc_range(version("12.6.3")) == (version("5.0"), version("9.0"))
-    assert KB.nvcc_range(version("12.7")) is None
+    assert KB.nvcc_capabilities(version("12.7")) is None
+    for toolkit, span in (("13.0", ("7.5", "12.1")), ("12.6.3", ("5.0", "9.0"))):
+        found = KB.nvcc_capabilities(version(toolkit))
+        assert found is not None
+        assert (min(found), max(found)) == tuple(map(version, span))
     assert version("8.8") in (KB.nvcc_capabilities(version("13.0")) or ())
     host = KB.host_compilers(version("12.3"))
     assert host is not None
@@ -383,21 +385,15 @@ def test_compilers_are_known_per_toolkit() -> None:
 
 
 def test_wheels_belong_to_toolkits() -> None:
-    wheels = KB.cuda_wheels("12.6.3")
+    wheels = row_of(tables()["libraries"]["wheels"], {"toolkit": "12.6.3"})
     assert wheels is not None
-    assert wheels["nvidia-cublas-cu12"] == "12.6.4.1"
-    assert "12.6.3" in KB.toolkits_of_wheel("nvidia-cublas-cu12", "12.6.4.1")
-    assert KB.toolkits_of_wheel("nvidia-cublas-cu12", "1.0") == ()
-    assert KB.nccl_of(version("2.14.1"), "cu126") == "2.29.3"
-    assert KB.nccl_of(version("2.15.0"), "cu132") == "2.30.7"
-    assert KB.nccl_of(version("2.15.0"), "cu130") is None
+    assert wheels["packages"]["nvidia-cublas-cu12"] == "12.6.4.1"
+    assert "nvidia-cublas-cu12" in KB.projects
 
 
-def test_a_tag_beyond_the_full_list_is_not_known_to_be_absent() -> None:
-    assert KB.docker_tag("12.6.3", "base", "ubuntu22.04") is True
-    assert KB.docker_tag("12.6.3", "base", "ubuntu99.04") is False
-    assert KB.docker_tag("13.4.3", "base", "ubuntu24.04") is None
+def test_the_newest_tag_of_a_minor_is_found() -> None:
     assert KB.newest_docker_tag(version("12.6"), "base", "ubuntu24.04") == "12.6.3-base-ubuntu24.04"
+    assert KB.newest_docker_tag(version("12.6"), "base", "ubuntu99.04") is None
     assert KB.newest_docker_tag(version("12.7"), "base", "ubuntu24.04") is None
 
 

@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 
 from cudadoctor import knowledge
-from cudadoctor.knowledge.gpu_names import spellings
+from cudadoctor.knowledge.gpus import spellings
 from cudadoctor.model.versions import DriverVersion
 
 KB = knowledge.load()

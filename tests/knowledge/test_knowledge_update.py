@@ -31,7 +31,7 @@ from update_fixtures import (
 )
 
 from cudadoctor.knowledge import tables as tables_module
-from cudadoctor.knowledge.torch_builds import TorchBuilds, TorchTable
+from cudadoctor.knowledge.torch_builds import TorchBuilds
 from cudadoctor.knowledge.update.__main__ import NOT_ASKED, main
 from cudadoctor.knowledge.update.rows import ORDER
 
@@ -171,11 +171,11 @@ def test_the_loader_reads_what_was_written(folder: Path, monkeypatch: pytest.Mon
     run(folder, new_pages(), "--only", PYPI_ONLY, "--write")
     monkeypatch.setattr(tables_module, "FOLDER", str(folder / "tables"))
     builds = TorchBuilds()
-    assert builds.newest() == Version(NEW)
-    one = builds.one(NEW, "cu133", "linux_x86_64")
+    assert builds.torch_releases()[0] == Version(NEW)
+    one = builds.build_of(Version(NEW), "cu133", "linux_x86_64")
     assert one is not None
     assert one.archs is None
-    assert tables_module.table("torch", TorchTable).releases[0].sources == ("seen.pypi",)
+    assert one.sources == ("seen.pypi",)
 
 
 def test_every_new_row_names_a_source_with_address_and_day(folder: Path) -> None:

@@ -209,7 +209,8 @@ def test_an_image_exists_and_asks_for_no_newer_driver_than_the_variants_cuda(var
         return
     found = re.fullmatch(r"nvidia/cuda:([\d.]+)-(base)-(ubuntu[\d.]+)", image)
     assert found is not None
-    assert KB.docker_tag(found[1], found[2], found[3]) is True
+    newest = KB.newest_docker_tag(Version(found[1]), found[2], found[3])
+    assert image == f"nvidia/cuda:{newest}"
     assert Version(found[1]).release[:2] <= build.cuda.release[:2]
     assert Version(found[1]).major == build.cuda.major
 

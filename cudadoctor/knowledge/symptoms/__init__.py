@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from cudadoctor.knowledge.model import KnowledgeError
+from cudadoctor.knowledge.tables import KnowledgeError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -1,0 +1,290 @@
+"""cuDNN, compilers, boards and packages; and where else torch comes from: images and conda."""
+
+import re
+from functools import cached_property
+from typing import Literal
+
+from packaging.version import Version
+
+from cudadoctor.knowledge.tables import Row, minor, table, version
+
+Channel = Literal["pytorch", "conda-forge"]
+
+CONDA_PLATFORMS = {
+    "linux_x86_64": "linux_64",
+    "linux_aarch64": "linux_aarch64",
+    "windows_amd64": "win_64",
+}
+
+
+class HostCompilers(Row, frozen=True):
+    """What nvcc of one toolkit accepts as a host compiler; None not known.
+
+    msc_min, msc_below: bounds of _MSC_VER. uncertain: not read from nvcc's own header.
+    """
+
+    toolkit: str
+    gcc_max: int | None
+    clang_max: int | None
+    msc_min: int | None
+    msc_below: int | None
+    visual_studio: str | None
+    uncertain: bool
+    sources: tuple[str, ...]
+
+
+class JetsonBuild(Row, frozen=True):
+    """Where the builds of torch for one JetPack lie. l4t: its Linux for Tegra release."""
+
+    l4t: int
+    jetpack: int
+    index: str
+    variant: str
+    cuda: str
+    python: str
+    sources: tuple[str, ...]
+
+
+class Board(Row, frozen=True):
+    """How GPUs whose names hold a pattern are wired. pcie: they have a PCIe link of their own.
+
+    nvswitch: "bus" where they come on boards whose NVSwitches stand on the PCI bus, "hidden" where
+    these do not, "none" where they come without. A board may be equipped with fewer.
+    """
+
+    names: str
+    nvswitch: Literal["bus", "hidden", "none"]
+    pcie: bool
+    sources: tuple[str, ...]
+
+
+class PygWheel(Row, frozen=True):
+    """A compiled part of torch-geometric that was seen on PyG's page for one torch and variant."""
+
+    torch: str
+    variant: str
+    package: str
+    version: str
+    platforms: tuple[str, ...]
+    pythons: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+class _Compiling(Row, frozen=True):
+    package: str
+
+
+class _NoWheel(Row, frozen=True):
+    """Releases without a wheel where their torch has one. pythons: () for all."""
+
+    package: str
+    versions: tuple[str, ...]
+    platform: str
+    pythons: tuple[str, ...]
+
+
+class _Practice(Row, frozen=True):
+    compiles: tuple[_Compiling, ...]
+    jetson: tuple[JetsonBuild, ...]
+    pyg: tuple[PygWheel, ...]
+    no_wheel: tuple[_NoWheel, ...]
+    boards: tuple[Board, ...]
+
+
+class _Cudnn(Row, frozen=True):
+    first: Version
+    last: Version | None
+    lowest: Version
+    highest: Version | None
+
+
+class _Wheels(Row, frozen=True):
+    packages: dict[str, str]
+
+
+class _Libraries(Row, frozen=True):
+    cudnn: tuple[_Cudnn, ...]
+    wheels: tuple[_Wheels, ...]
+
+
+class _Nvcc(Row, frozen=True):
+    toolkit: str
+    capabilities: tuple[Version, ...]
+
+
+class _Compilers(Row, frozen=True):
+    nvcc: tuple[_Nvcc, ...]
+    hosts: tuple[HostCompilers, ...]
+
+
+class _Image(Row, frozen=True):
+    cuda: Version
+    distro: str
+    flavours: tuple[str, ...]
+
+
+class _Images(Row, frozen=True):
+    tags: tuple[_Image, ...]
+
+
+class _CondaTorch(Row, frozen=True):
+    torch: Version
+    cuda: tuple[str, ...]
+
+
+class _Conda(Row, frozen=True):
+    pytorch: tuple[_CondaTorch, ...]
+    conda_forge: tuple[_CondaTorch, ...]
+    conda_forge_archs: dict[str, tuple[str, ...]]
+    conda_forge_glibc: dict[str, Version]
+
+    def rows(self, channel: Channel) -> tuple[_CondaTorch, ...]:
+        return self.pytorch if channel == "pytorch" else self.conda_forge
+
+
+class Software:
+    """What surrounds torch."""
+
+    @cached_property
+    def _libraries(self) -> _Libraries:
+        return table("libraries", _Libraries)
+
+    @cached_property
+    def _compilers(self) -> _Compilers:
+        return table("compilers", _Compilers)
+
+    @cached_property
+    def _images(self) -> _Images:
+        return table("images", _Images)
+
+    @cached_property
+    def _conda(self) -> _Conda:
+        return table("conda", _Conda)
+
+    @cached_property
+    def _practice(self) -> _Practice:
+        return table("practice", _Practice)
+
+    # Libraries and compilers
+
+    @property
+    def library_names(self) -> frozenset[str]:
+        """Every nvidia-* wheel of the tables."""
+        return frozenset(name for row in self._libraries.wheels for name in row.packages)
+
+    def cudnn_refuses(self, cudnn: Version, capability: Version) -> bool | None:
+        """Whether that cuDNN refuses a GPU of this capability, None if the tables are silent."""
+        # The release without its build number: 9.10.2.21 is 9.10.2.
+        short = version(".".join(map(str, cudnn.release[:3])))
+        for row in self._libraries.cudnn:
+            if cudnn >= row.first and (row.last is None or short <= row.last):
+                if capability < row.lowest:
+                    return True
+                return False if row.highest is not None and capability <= row.highest else None
+        return None
+
+    def cudnn_below(self, capability: Version) -> Version | None:
+        """The first cuDNN that refuses a GPU of this capability; None if none does."""
+        rows = self._libraries.cudnn
+        return min((row.first for row in rows if capability < row.lowest), default=None)
+
+    def host_compilers(self, cuda: Version) -> HostCompilers | None:
+        """All host compilers that nvcc of this CUDA accepts; None not known."""
+        return next((row for row in self._compilers.hosts if row.toolkit == minor(cuda)), None)
+
+    def gcc_max(self, cuda: Version) -> int | None:
+        """The newest gcc major that nvcc of this CUDA accepts."""
+        host = self.host_compilers(cuda)
+        return host.gcc_max if host else None
+
+    def nvcc_capabilities(self, cuda: Version) -> tuple[Version, ...] | None:
+        """Every compute capability that nvcc of this CUDA compiles for; None not known."""
+        rows = self._compilers.nvcc
+        return next((row.capabilities for row in rows if row.toolkit == minor(cuda)), None)
+
+    # Packages and boards
+
+    @property
+    def compiles_at_run_time(self) -> tuple[str, ...]:
+        """Packages that call nvcc while a program runs, not only while they are installed."""
+        return tuple(row.package for row in self._practice.compiles)
+
+    def lacks_wheel(self, package: str, release: str, python: str, platform: str) -> bool:
+        """Whether that release is known to have no wheel for this Python ("3.13") there."""
+        return any(
+            row.package == package
+            and release in row.versions
+            and row.platform == platform
+            and (not row.pythons or python in row.pythons)
+            for row in self._practice.no_wheel
+        )
+
+    def pyg_wheels(self, torch: Version, variant: str) -> tuple[PygWheel, ...]:
+        """Wheels of PyG's compiled parts seen for that torch's minor and variant: no full list."""
+        return tuple(
+            row
+            for row in self._practice.pyg
+            if row.variant == variant and minor(version(row.torch)) == minor(torch)
+        )
+
+    def board(self, gpu: str) -> Board | None:
+        """How GPUs of that name are wired: the first row that has a word of it, None if none."""
+        rows = self._practice.boards
+        return next((row for row in rows if re.search(row.names, gpu, re.IGNORECASE)), None)
+
+    def jetson_build(self, l4t: int) -> JetsonBuild | None:
+        """Where NVIDIA's builds of torch for that Linux for Tegra release lie; None not known."""
+        return next((row for row in self._practice.jetson if row.l4t == l4t), None)
+
+    # Images and conda
+
+    def newest_docker_tag(self, cuda: Version, flavour: str, distro: str) -> str | None:
+        """The newest known tag of nvidia/cuda for that CUDA major.minor, None if there is none."""
+        found = [
+            row.cuda
+            for row in self._images.tags
+            if row.distro == distro and flavour in row.flavours and minor(row.cuda) == minor(cuda)
+        ]
+        return f"{max(found)}-{flavour}-{distro}" if found else None
+
+    def conda_cuda(
+        self, channel: Channel, torch: Version, platform: str
+    ) -> tuple[Version, ...] | None:
+        """The CUDA versions of a torch on a conda channel; None if it lacks that release."""
+        release = torch.base_version
+        rows = self._conda.rows(channel)
+        row = next((row for row in rows if str(row.torch) == release), None)
+        if row is None:
+            return None
+        if channel == "pytorch":
+            return tuple(map(version, row.cuda))
+        prefix = f"{CONDA_PLATFORMS.get(platform, '')}:"
+        return tuple(
+            version(text.removeprefix(prefix)) for text in row.cuda if text.startswith(prefix)
+        )
+
+    def conda_archs(self, cuda: Version, platform: str) -> tuple[str, ...] | None:
+        """What conda-forge compiles its current builds of that CUDA for; None not known.
+
+        A row is for several CUDA versions ("12.8 / 12.9"), or for one on one processor.
+        """
+        processor = "aarch64" if platform.endswith("aarch64") else "x86_64"
+        for label, capabilities in self._conda.conda_forge_archs.items():
+            words = set(label.split())
+            if minor(cuda) in words and words & {"x86_64", "aarch64"} <= {processor}:
+                return tuple(code for text in capabilities for code in _codes(text))
+        return None
+
+    def conda_glibc(self, cuda: Version) -> Version | None:
+        """The oldest glibc for conda-forge's Linux builds with that CUDA; None not known."""
+        return self._conda.conda_forge_glibc.get(str(cuda))
+
+    def newest_on_conda(self, channel: Channel) -> Version:
+        """The newest torch seen on a conda channel."""
+        return max(row.torch for row in self._conda.rows(channel))
+
+
+def _codes(capability: str) -> tuple[str, ...]:
+    """12.0+PTX as the code that is compiled for it: sm_120 and compute_120."""
+    number = capability.removesuffix("+PTX").replace(".", "")
+    return (f"sm_{number}", f"compute_{number}") if "+" in capability else (f"sm_{number}",)
