@@ -27,9 +27,10 @@ from typing import Any
 
 from cudadoctor.bench.heats import Runner, Track
 from cudadoctor.bench.results import config
-from cudadoctor.bench.stable import INSIDE, Stable
+from cudadoctor.bench.stable import Stable
 from cudadoctor.bench.storing import cpu_name
 from cudadoctor.bench.techniques import settings_of
+from cudadoctor.smoke import INSIDE
 
 BAR = 0.05
 TECHNIQUES = {

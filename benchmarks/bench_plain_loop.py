@@ -2,7 +2,7 @@
 
     python bench_plain_loop.py FOLDER WORKLOAD TECHNIQUE DEVICE SHAPE
 
-Models and data are the bench's (FOLDER is cudadoctor/bench/inside); the loader, the step and the
+Models and data are the bench's (FOLDER is cudadoctor/smoke/inside); the loader, the step and the
 clock are its own, as somebody would write them. For every number read it does so many steps and
 prints the seconds of one.
 """
@@ -23,16 +23,14 @@ from torch.utils.data import DataLoader
 TECHNIQUES = ("baseline", "amp-bf16", "sdpa", "channels-last")
 
 
-def bench_parts(folder: str) -> tuple[Any, Any, Any]:
-    """The modules that define models and data."""
+def workloads_of(folder: str) -> Any:
+    """The module that defines models and data."""
     home = types.ModuleType("bench_parts")
     home.__path__ = [folder]
     sys.modules["bench_parts"] = home
     import importlib
 
-    names = ("models", "data", "order")
-    models, data, order = (importlib.import_module(f"bench_parts.{name}") for name in names)
-    return models, data, order
+    return importlib.import_module("bench_parts.workloads")
 
 
 def loader_of(data: Any, workload: str, shape: dict[str, Any]) -> DataLoader:
@@ -52,10 +50,10 @@ def loader_of(data: Any, workload: str, shape: dict[str, Any]) -> DataLoader:
 def main() -> None:
     folder, workload, technique, device, text = sys.argv[1:]
     shape = json.loads(text)
-    models, data, order = bench_parts(folder)
+    workloads = workloads_of(folder)
     torch.manual_seed(0)
-    settings = order.Settings({"attention": "sdpa"} if technique == "sdpa" else {})
-    model = models.build(workload, shape, settings).to(device)
+    settings = workloads.Settings({"attention": "sdpa"} if technique == "sdpa" else {})
+    model = workloads.build(workload, shape, settings).to(device)
     last = technique == "channels-last"
     if last:
         model = model.to(memory_format=torch.channels_last)
@@ -68,13 +66,13 @@ def main() -> None:
 
     def steps() -> Iterator[None]:
         """The loop of any training script: a batch stays alive until the next one is there."""
-        for host in loader_of(data, workload, shape):
+        for host in loader_of(workloads, workload, shape):
             batch = [one.to(device) for one in host]
             if last:
                 batch[0] = batch[0].to(memory_format=torch.channels_last)
             optimizer.zero_grad()
             with torch.autocast(kind, torch.bfloat16) if mixed else contextlib.nullcontext():
-                loss = models.loss_of(workload, model, batch)
+                loss = workloads.loss_of(workload, model, batch)
             loss.backward()
             optimizer.step()
             yield

@@ -12,8 +12,8 @@ from cudadoctor.bench.techniques import Ground
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.machine import Gpu
 from cudadoctor.model.versions import version_of
-from cudadoctor.smoke.inside.choosing import choose
-from cudadoctor.smoke.manners import as_words, short_bus_id
+from cudadoctor.smoke import short_bus_id, skipped
+from cudadoctor.smoke.inside.spec import choose
 
 SHARE_OF_FREE = 0.9
 REACHED, REACHED_BY_A_COPY = 0.6, 0.7
@@ -44,23 +44,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class _Wish:
-    """What the choice of the training step's devices asks for."""
-
-    def __init__(self, device: str | None, gpus: tuple[Gpu, ...] | None) -> None:
-        self.device = device or ""
-        self.skip: list[tuple[str, int, str]] = []
-        for word in as_words(gpus):
-            name, _, value = word.partition("=")
-            if name == "skip":
-                bus, position, reason = value.split("|", 2)
-                self.skip.append((bus, int(position), reason))
-
-
 def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | None) -> Place:
     """The first GPU that nobody else is using, or what was asked for; else the CPU."""
-    wish: Any = _Wish(asked, gpus)
-    chosen = choose(wish, look)
+    chosen = choose(asked or "", skipped(gpus), look)
     if chosen.error:
         return Place(device=asked or "cpu", error=chosen.error)
     notes = tuple(f"GPU {index} is left alone: {reason}" for index, reason in chosen.skipped)

@@ -182,7 +182,10 @@ class Runner:
             samples_a_step=int(ready.get("samples") or 0),
             peak_bytes=self.memory.get("peak_bytes"),
             driver_bytes=self.memory.get("driver_bytes"),
-            losses=tuple(ready.get("losses") or ()),
+            # Infinity and nan travel as words.
+            losses=tuple(
+                None if isinstance(loss, str) else loss for loss in ready.get("losses") or ()
+            ),
             error=self.error,
             loader_wait_s=waits[len(waits) // 2] if waits else None,
             settings=settings,
@@ -357,7 +360,7 @@ def _too_late(end: float, going: list[Runner]) -> bool:
 
 
 def _failure(line: Line) -> str:
-    error = str(line.get("error") or "it failed")
+    error = " ".join(str(line.get("error") or "it failed").split())
     return f"out of memory ({error})"[:400] if line.get("oom") else error[:400]
 
 

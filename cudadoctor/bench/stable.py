@@ -15,15 +15,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from cudadoctor.bench.inside.boot import BOOT
 from cudadoctor.host.children import kill, start_thread
+from cudadoctor.smoke import INSIDE
+from cudadoctor.smoke.inside.wire import BOOT
 
-INSIDE = Path(__file__).parent / "inside"
 KILLED_S = 5.0
 HEARING_S = 0.2
 TAIL = 4000
@@ -152,7 +151,7 @@ class Stable:
                     self._stash[number].append({"kind": "over", "detail": child.last_words()})
         elif line["kind"] in ("torch", "broken"):
             self.torch = str(line.get("version") or self.torch)
-            child.error = str(line.get("error") or child.error)
+            child.error = " ".join(str(line.get("error") or child.error).split())[:600]
             child.ready, child.dismissed = True, bool(line.get("begun"))
             if child.dismissed:
                 self._one_each()

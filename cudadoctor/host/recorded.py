@@ -16,7 +16,7 @@ import msgspec
 
 from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Answer, Listing, Space, Stat
-from cudadoctor.smoke.inside.boot import BOOT
+from cudadoctor.smoke.inside.wire import BOOT
 
 ABOUT = "recording.json"
 TEXTS = "texts"

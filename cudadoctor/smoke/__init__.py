@@ -8,8 +8,7 @@ The tests have no GPU: what only a GPU runs (its share of memory, NCCL, formats 
 not exercised by them; the order of things is, with a CPU in its place.
 """
 
-from __future__ import annotations
-
+import contextlib
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,13 +17,21 @@ from typing import Literal
 from cudadoctor.host.local import Host, LocalHost
 from cudadoctor.model.machine import Gpu
 from cudadoctor.probes import Looked
-from cudadoctor.smoke.inside.boot import BOOT
-from cudadoctor.smoke.lines import read_line
-from cudadoctor.smoke.manners import as_words
-from cudadoctor.smoke.reading import read
+from cudadoctor.smoke.inside.wire import BOOT
+from cudadoctor.smoke.reading import read, read_line
 
 INSIDE = Path(__file__).parent / "inside"
 Progress = Callable[[str], None]
+FULL = 0.8
+
+# They hold a little memory on every machine with a screen, and no training stands in their way.
+SCREEN = frozenset(
+    {
+        *("Xorg", "X", "Xwayland", "Xvnc", "gnome-shell", "gnome-session", "mutter", "kwin_x11"),
+        *("kwin_wayland", "plasmashell", "cinnamon", "sway", "Hyprland", "weston", "xfwm4"),
+        *("compiz", "gdm", "sddm", "dwm.exe", "explorer.exe", "csrss.exe"),
+    }
+)
 
 
 def run_smoke(
@@ -53,59 +60,86 @@ def run_smoke(
     start: how workers begin; None decides by system. For tests, plant: "stage:fault", to see a
     stage fail; pretend: so many GPUs that the CPU plays.
     """
-    scratch = getattr(host, "scratch", None) or ""
-    with _Folder(scratch) as folder:
-        words = [f"mode={mode}", f"until={max(1.0, timeout_s - 1.0):g}", f"scratch={folder}"]
-        words += [f"device={device}"] if device else []
-        words += [f"ranks={ranks}"] if ranks else []
-        words += [f"limit={stage_limit_s:g}"] if stage_limit_s else []
-        words += [f"plant={plant}"] if plant else []
-        words += [f"start={start}"] if start else []
-        words += [f"pretend={pretend}"] if pretend else []
-        argv = (python, "-c", BOOT, str(INSIDE), *words, *as_words(gpus))
-        own = {**(host.env if env is None else env), **_caches(folder)}
+    with contextlib.ExitStack() as stack:
+        folder = ""
+        with contextlib.suppress(OSError):  # a full or read-only disk: stages that need it say so
+            made = tempfile.TemporaryDirectory(
+                prefix="cudadoctor-smoke-",
+                dir=getattr(host, "scratch", None) or None,
+                ignore_cleanup_errors=True,
+            )
+            folder = stack.enter_context(made)
+        options = {
+            "mode": mode,
+            "until": f"{max(1.0, timeout_s - 1.0):g}",
+            "scratch": folder,
+            "device": device,
+            "ranks": ranks,
+            "limit": f"{stage_limit_s:g}" if stage_limit_s else None,
+            "plant": plant,
+            "start": start,
+            "pretend": pretend,
+        }
+        words = [f"{name}={value}" for name, value in options.items() if value or value == ""]
+        words += ["careful=1"] if gpus is None else []
+        words += [f"skip={bus}|{position}|{reason}" for bus, position, reason in skipped(gpus)]
+        own = dict(host.env if env is None else env)
+        if folder:
+            # Where torch and CUDA keep what they compile: some make the folder at import.
+            names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
+            own |= {name: f"{folder}/{name.lower()}" for name in names}
+        argv = (python, "-c", BOOT, str(INSIDE), *words)
         if on_line is not None and isinstance(host, LocalHost):
-            tell = told_by(on_line)
-            ran = host.run(*argv, timeout_s=timeout_s, env=own, on_line=tell)
+            ran = host.run(*argv, timeout_s=timeout_s, env=own, on_line=stages_begun(on_line))
         else:
             ran = host.run(*argv, timeout_s=timeout_s, env=own)
     return read(ran, mode, python)
 
 
-class _Folder:
-    """A folder of its own below the scratch folder, "" where none can be made."""
-
-    def __init__(self, parent: str) -> None:
-        self._parent = parent or None
-        self._made: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> str:
-        try:
-            self._made = tempfile.TemporaryDirectory(
-                prefix="cudadoctor-smoke-", dir=self._parent, ignore_cleanup_errors=True
-            )
-        except OSError:
-            # A full or read-only disk: the stages that need a file say so.
-            return ""
-        return self._made.name
-
-    def __exit__(self, *_: object) -> None:
-        if self._made is not None:
-            self._made.cleanup()
-
-
-def _caches(folder: str) -> dict[str, str]:
-    """Where torch and CUDA keep what they compile: some make the folder at import."""
-    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
-    return {name: f"{folder}/{name.lower()}" for name in names} if folder else {}
-
-
-def told_by(tell: Progress) -> Progress:
+def stages_begun(say: Progress) -> Progress:
     """Of the child's lines, pass on the name of every stage that begins."""
 
     def on_line(line: str) -> None:
         found = read_line(line) if line.startswith('{"kind": "start"') else None
         if found and found["kind"] == "start" and not found.get("rank"):
-            tell(found["stage"])
+            say(found["stage"])
 
     return on_line
+
+
+# --- which GPUs a guest leaves alone --------------------------------------------------------------
+
+
+def skipped(gpus: tuple[Gpu, ...] | None) -> tuple[tuple[str, int, str], ...]:
+    """The PCI address, the position in the tuple and the reason of each GPU to leave alone."""
+    return tuple(
+        (short_bus_id(gpu.bus_id), position, reason)
+        for position, gpu in enumerate(gpus or ())
+        if (reason := _reason(gpu))
+    )
+
+
+def short_bus_id(bus_id: str | None) -> str:
+    """0000:41:00.0, as CUDA writes it, of NVML's 00000000:41:00.0; "" where it is not known."""
+    domain, colon, rest = (bus_id or "").partition(":")
+    return f"{domain[-4:]}{colon}{rest}".lower()
+
+
+def _reason(gpu: Gpu) -> str:
+    if gpu.code:
+        return "the driver cannot reach it"
+    if gpu.compute_mode in ("exclusive", "prohibited"):
+        return f"its compute mode is {gpu.compute_mode}"
+    others = [
+        process
+        for process in gpu.processes or ()
+        if (process.name or "").replace("\\", "/").rpartition("/")[2].split(" ")[0] not in SCREEN
+    ]
+    if others:
+        named = ", ".join(f"{other.name or 'a process'} ({other.pid})" for other in others[:3])
+        return f"other processes use it: {named}"
+    if gpu.memory_bytes and gpu.memory_used_bytes is not None:
+        used = gpu.memory_used_bytes / gpu.memory_bytes
+        if used > FULL:
+            return f"{used:.0%} of its memory is in use"
+    return ""

@@ -1,19 +1,16 @@
 """From the lines of the child to facts. Pure: text and an ending in, facts out."""
 
-from __future__ import annotations
-
+import re
 import signal
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import msgspec
-from packaging.version import Version
 
 from cudadoctor.host.children import Ran
-from cudadoctor.model.machine import Imported, Smoke, Stage
+from cudadoctor.model.machine import Imported, Library, Smoke, Stage
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked, Notes
-from cudadoctor.smoke.lines import read_line
-from cudadoctor.smoke.mapped import libraries
 
 STAGES = (
     "allocate",
@@ -29,6 +26,55 @@ WORST = ("failed", "timed-out", "skipped", "passed")
 Line = dict[str, Any]
 
 
+class _Device(msgspec.Struct):
+    capability: str
+
+
+_FIELDS: dict[str, list[Any]] = {
+    "start": [("stage", str), ("rank", int | None, None)],
+    "torch": [
+        *(("ok", bool), ("error", str), ("seconds", float)),
+        ("shadows", tuple[str, ...] | None, None),
+    ],
+    "cuda": [
+        *(("available", bool), ("count", int), ("error", str)),
+        ("devices", tuple[_Device, ...]),
+    ],
+    "libraries": [("nccl", str | None), ("cudnn", str | None), ("cudnn_error", str)],
+    "numpy": [("error", str)],
+    "companion": [("name", str), ("error", str)],
+    "maps": [("paths", tuple[str, ...]), ("torch", str), ("prefix", str), ("conda", bool)],
+    "device": [("device", str), ("skipped", tuple[tuple[int, str], ...])],
+    "end": [
+        *(("stage", str), ("status", Literal["passed", "failed", "skipped", "timed-out"])),
+        *(("seconds", float | None), ("detail", str)),
+        ("figures", dict[str, float | int | str | bool]),
+        *(("rank", int | None, None), ("signal", int | None, None)),
+    ],
+    "broken": [("error", str)],
+}
+_SHAPES: dict[str, type] = {
+    kind: msgspec.defstruct(kind, fields) for kind, fields in _FIELDS.items()
+}
+
+
+def read_line(text: str) -> Line | None:
+    """The line that a text is; None for what the examined interpreter prints beside ours."""
+    if not text.startswith("{"):
+        return None
+    try:
+        # Unlike the library's own reader it refuses NaN and 1e999, which no document can hold.
+        line = msgspec.json.decode(text)
+        if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+            return None
+        shaped: Any = msgspec.convert(line, _SHAPES.get(line["kind"], dict[str, Any]))
+    except (ValueError, RecursionError):
+        return None
+    if getattr(shaped, "seconds", None) is not None:
+        line["seconds"] = shaped.seconds
+    return line
+
+
 def read(ran: Ran, mode: str, python: str) -> Looked:
     """Everything that the child told before it ended, however it ended."""
     lines = parse(ran.stdout)
@@ -36,9 +82,23 @@ def read(ran: Ran, mode: str, python: str) -> Looked:
     source = f"import torch in {python}"
     imported = _imported(lines, ran, notes)
     notes.fact("torch.imported", imported, source)
-    notes.fact("libraries.mapped", _mapped(lines), f"/proc/self/maps of {source}")
-    if mode == "full":
-        _smoke_facts(lines, ran, imported, notes, python)
+    # Of all processes that said so: some libraries come only when they are used.
+    maps = [line for line in lines if line["kind"] == "maps"]
+    paths = [path for line in maps for path in line["paths"]]
+    where = [maps[0][name] for name in ("torch", "prefix", "conda")] if maps else []
+    mapped = libraries(paths, *where) if maps else None
+    notes.fact("libraries.mapped", mapped, f"/proc/self/maps of {source}")
+    if mode == "full" and (imported is None or not imported.ok):
+        notes.gap("smoke", "torch could not be imported")
+    elif mode == "full":
+        device = _first(lines, "device") or {"device": "cpu", "skipped": ()}
+        alone = [
+            Stage(name=f"gpu-{gpu}", status="skipped", detail=f"GPU {gpu} is left alone: {reason}")
+            for gpu, reason in device["skipped"]
+        ]
+        stages = (*alone, *filter(None, (stage_of(name, lines, ran) for name in STAGES)))
+        smoke = Smoke(device=device["device"], stages=stages, ended=_ended(stages, lines, ran))
+        notes.fact("smoke", smoke, f"training step in {python}")
     return notes.looked()
 
 
@@ -74,7 +134,10 @@ def _imported(lines: list[Line], ran: Ran, notes: Notes) -> Imported | None:
 def _not_imported(lines: list[Line], ran: Ran, notes: Notes) -> Imported | None:
     """The import itself never came back: it hung, was killed, or the interpreter did not run."""
     if _first(lines, "start") is None:
-        notes.gap("torch.imported", _never_ran(ran))
+        ended = f"the interpreter ended with status {ran.code}: {_last_words(ran)}"
+        notes.gap(
+            "torch.imported", "there is no such interpreter" if ran.missing else ran.why or ended
+        )
         return None
     if ran.timed_out:
         notes.gap("torch.imported.cuda_available", f"import torch: {ran.why}")
@@ -84,24 +147,28 @@ def _not_imported(lines: list[Line], ran: Ran, notes: Notes) -> Imported | None:
     return Imported(ok=False, error=f"import torch: {said}", hung=False, signal=number)
 
 
-def _never_ran(ran: Ran) -> str:
-    if ran.missing:
-        return "there is no such interpreter"
-    return ran.why or f"the interpreter ended with status {ran.code}: {_last_words(ran)}"
-
-
 def _last_words(ran: Ran) -> str:
-    return next((one for one in reversed(ran.stderr.splitlines()) if one.strip()), "no words")[:300]
+    lines = reversed(ran.stderr.splitlines())
+    return next((line for line in lines if line.strip()), "no words")[:300]
 
 
 def _cuda(lines: list[Line], notes: Notes) -> dict[str, Any]:
+    """What CUDA and the libraries beside it answered."""
     facts: dict[str, Any] = {}
     cuda, answered = _first(lines, "cuda"), _first(lines, "libraries")
     if cuda is not None:
+        # CUDA's own words of a stage, where the first look went well.
+        details = [
+            str(line.get("detail") or "")
+            for line in lines
+            if line["kind"] == "end" and line.get("status") == "failed"
+        ]
+        later = next((text for text in details if "CUDA" in text and "Error" in text), "")
+        versions = [version_of(device["capability"]) for device in cuda["devices"]]
         facts["cuda_available"] = cuda["available"]
         facts["device_count"] = cuda["count"]
-        facts["cuda_error"] = cuda["error"] or _later_error(lines)
-        facts["capabilities"] = _versions([one["capability"] for one in cuda["devices"]])
+        facts["cuda_error"] = cuda["error"] or later
+        facts["capabilities"] = tuple(versions) if all(versions) else ()
     if answered is not None:
         facts["nccl"] = answered["nccl"]
         if answered["cudnn_error"]:
@@ -111,29 +178,15 @@ def _cuda(lines: list[Line], notes: Notes) -> dict[str, Any]:
     return facts
 
 
-def _later_error(lines: list[Line]) -> str:
-    """CUDA's own words of a stage, where the first look went well."""
-    for line in lines:
-        if line["kind"] == "end" and line.get("status") == "failed":
-            detail = str(line.get("detail") or "")
-            if "CUDA" in detail and "Error" in detail:
-                return detail
-    return ""
-
-
-def _versions(texts: list[str]) -> tuple[Version, ...]:
-    found = tuple(map(version_of, texts))
-    return tuple(one for one in found if one is not None) if all(found) else ()
-
-
 def _neighbours(lines: list[Line]) -> dict[str, Any]:
+    """What numpy and torch's companions answered, or died of."""
     facts: dict[str, Any] = {}
     numpy, ended = _first(lines, "numpy"), _end_of(lines, "numpy")
     if numpy is not None:
         facts["numpy_error"] = numpy["error"]
     elif ended is not None and not _from_outside(ended) and ended["status"] != "timed-out":
         facts["numpy_error"] = ended["detail"]
-    errors = {one["name"]: one["error"] for one in lines if one["kind"] == "companion"}
+    errors = {line["name"]: line["error"] for line in lines if line["kind"] == "companion"}
     for line in lines:
         name = str(line.get("stage", "")).partition("companion ")[2]
         if line["kind"] == "end" and name and name not in errors and not _from_outside(line):
@@ -147,52 +200,18 @@ def _from_outside(end: Line) -> bool:
     return end.get("signal") in (9, 15)
 
 
-def _mapped(lines: list[Line]) -> Any:
-    """Of all processes that told: some libraries come only when they are used."""
-    told = [one for one in lines if one["kind"] == "maps"]
-    if not told:
-        return None
-    first = told[0]
-    paths = dict.fromkeys(path for one in told for path in one["paths"])
-    return libraries(paths, first["torch"], first["prefix"], first["conda"])
-
-
-def _smoke_facts(
-    lines: list[Line], ran: Ran, imported: Imported | None, notes: Notes, python: str
-) -> None:
-    if imported is None or not imported.ok:
-        notes.gap("smoke", "torch could not be imported")
-        return
-    device = _first(lines, "device")
-    stages = _skipped_gpus(lines) + tuple(
-        stage for name in STAGES if (stage := stage_of(name, lines, ran)) is not None
-    )
-    notes.fact(
-        "smoke",
-        Smoke(
-            device=device["device"] if device else "cpu",
-            stages=stages,
-            ended=_ended(stages, lines, ran),
-        ),
-        f"training step in {python}",
-    )
-
-
-def _skipped_gpus(lines: list[Line]) -> tuple[Stage, ...]:
-    device = _first(lines, "device") or {"skipped": []}
-    return tuple(
-        Stage(name=f"gpu-{index}", status="skipped", detail=f"GPU {index} is left alone: {reason}")
-        for index, reason in device["skipped"]
-    )
-
-
 def stage_of(name: str, lines: list[Line], ran: Ran) -> Stage | None:
     """One stage, of all ranks that ran it; lost stages are told by the child or by its end."""
     mine = [line for line in lines if line.get("stage") == name]
     ends = [line for line in mine if line["kind"] == "end"]
     begun = [line for line in mine if line["kind"] == "start"]
     if not ends and not begun:
-        return _never_begun(name, ran, lines)
+        # Nobody reached it, because the child ended before.
+        broken = _first(lines, "broken")
+        if ran.ok and broken is None:
+            return None
+        why = broken["error"] if broken else _cut_off(ran)[1]
+        return Stage(name=name, status="skipped", detail=f"not reached: {why}")
     if len(ends) < len({line.get("rank") for line in begun}):
         status, why = _cut_off(ran)
         ends = [*ends, {"status": status, "detail": why, "figures": {}, "seconds": None}]
@@ -201,14 +220,17 @@ def stage_of(name: str, lines: list[Line], ran: Ran) -> Stage | None:
 
 def _joined(name: str, ends: list[Line]) -> Stage:
     """One stage of all its ranks: the worst decides, and every rank that did not pass is named."""
-    status = min((one["status"] for one in ends), key=WORST.index)
+    status = min((end["status"] for end in ends), key=WORST.index)
     # A rank that was killed comes first: what the others say follows from it.
-    bad = sorted((one for one in ends if one["status"] != "passed"), key=_cause_first)
-    detail = _told(bad) if status in ("failed", "timed-out") else (bad or ends)[0]["detail"]
-    if status == "passed" and len({one["figures"].get("digest") for one in ends}) > 1:
+    bad = sorted((end for end in ends if end["status"] != "passed"), key=_cause_first)
+    detail = (bad or ends)[0]["detail"]
+    if status in ("failed", "timed-out"):
+        ranks = [f"rank {end['rank']}: " if "rank" in end else "" for end in bad[:4]]
+        detail = "; ".join(rank + end["detail"] for rank, end in zip(ranks, bad, strict=False))
+    if status == "passed" and len({end["figures"].get("digest") for end in ends}) > 1:
         status, detail = "failed", "the gradients of the ranks are not equal"
     figures = {key: value for key, value in ends[0]["figures"].items() if key != "digest"}
-    seconds = [one["seconds"] for one in ends if one["seconds"] is not None]
+    seconds = [end["seconds"] for end in ends if end["seconds"] is not None]
     return Stage(
         name=name,
         status=status,
@@ -220,22 +242,6 @@ def _joined(name: str, ends: list[Line]) -> Stage:
 
 def _cause_first(end: Line) -> tuple[bool, bool, bool]:
     return "signal" not in end, end["detail"].startswith("ended, since"), not end.get("lost")
-
-
-def _told(bad: list[Line]) -> str:
-    said = [
-        f"rank {one['rank']}: {one['detail']}" if "rank" in one else one["detail"] for one in bad
-    ]
-    return "; ".join(said[:4])
-
-
-def _never_begun(name: str, ran: Ran, lines: list[Line]) -> Stage | None:
-    """A stage that nobody reached, because the child ended before."""
-    broken = _first(lines, "broken")
-    if ran.ok and broken is None:
-        return None
-    why = broken["error"] if broken else _cut_off(ran)[1]
-    return Stage(name=name, status="skipped", detail=f"not reached: {why}")
 
 
 def _cut_off(ran: Ran) -> tuple[Any, str]:
@@ -274,3 +280,59 @@ def _end_of(lines: list[Line], stage: str) -> Line | None:
     return next(
         (line for line in lines if line["kind"] == "end" and line.get("stage") == stage), None
     )
+
+
+# --- libraries ------------------------------------------------------------------------------------
+
+_WANTED = re.compile(
+    r"lib(cuda|cudart|cudnn|cublas|cufft|curand|cusolver|cusparse|cupti|cufile|cudss|caffe2"
+    r"|nv|nccl|torch|c10|stdc\+\+|gcc_s|gomp|iomp|omp|mkl|amdhip|hsa|rccl)"
+)
+_NAME = re.compile(r"(lib.+?)(?:-[0-9a-f]{8})?\.so((?:\.\d+)*)$")
+# Their files carry the driver's release where the soname has 1.
+_DRIVERS = re.compile(r"lib(cuda|nvidia-.+|nvcuvid|nvoptix)$")
+_TOOLKIT = re.compile(r"/cuda(-[\d.]+)?/")
+
+
+def libraries(paths: Iterable[str], torch: str, prefix: str, conda: bool) -> tuple[Library, ...]:
+    """Those that CUDA, torch and the C++ runtime are made of, each once, in order."""
+    return tuple(
+        Library(
+            soname=soname(path),
+            path=path,
+            how="mapped",
+            owner=_owner(path, torch, prefix, conda),
+        )
+        for path in dict.fromkeys(paths)
+        if _WANTED.match(path.rpartition("/")[2])
+    )
+
+
+def soname(path: str) -> str:
+    """The name a program asks the loader for, from the name of the file that answered."""
+    name = path.rpartition("/")[2]
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return name
+    stem, numbers = match[1], match[2].split(".")[1:]
+    if _DRIVERS.fullmatch(stem) and numbers:
+        return f"{stem}.so.1"
+    # CUDA 11 and older runtimes have two numbers in the soname, and so has what nvrtc builds in.
+    old = stem in ("libcudart", "libnvrtc") and numbers and int(numbers[0]) < 12
+    kept = 2 if old or stem == "libnvrtc-builtins" else 1
+    return ".".join((f"{stem}.so", *numbers[:kept]))
+
+
+def _owner(path: str, torch: str, prefix: str, conda: bool) -> str:
+    packages = torch.rpartition("/")[0]
+    if torch and path.startswith(torch + "/"):
+        return "torch"
+    if packages and path.startswith(packages + "/"):
+        return "wheel"
+    if conda and path.startswith(prefix + "/"):
+        return "conda"
+    if _TOOLKIT.search(path):
+        return "toolkit"
+    if path.startswith(("/lib", "/usr/lib", "/lib64")):
+        return "system"
+    return "other"

@@ -196,12 +196,11 @@ def test_the_oldest_interpreter_compiles_every_script() -> None:
 def test_a_script_for_other_interpreters_needs_no_package() -> None:
     """The standard library alone; what trains imports torch too, and its own folder."""
     for module in SCRIPTS:
-        package = module.name.partition(".")[0]
-        trains = package in ("smoke", "bench")
+        trains = within(module.name, "smoke.inside")
         more = {"torch", "numpy"} if trains else set[str]()
-        more |= {"pynvml"} if module.name in {*OWN, "bench.inside.looking"} else set()
+        more |= {"pynvml"} if module.name in {*OWN, "smoke.inside.measuring"} else set()
         assert not module.foreign - sys.stdlib_module_names - more, module.name
-        assert all(trains and within(other, f"{package}.inside") for other in ours(module.all))
+        assert all(trains and within(other, "smoke.inside") for other in ours(module.all))
 
 
 # --- names ------------------------------------------------------------------------

@@ -15,20 +15,22 @@ from typing import Any
 
 import pytest
 
-from cudadoctor.bench.inside import room
-from cudadoctor.bench.inside.boot import BOOT
-from cudadoctor.bench.stable import INSIDE, Stable
+from cudadoctor.bench.stable import Stable
+from cudadoctor.smoke import INSIDE
+from cudadoctor.smoke.inside.wire import BOOT
 
 CNN = {"image": 16, "width": 8, "blocks": [1, 1], "classes": 4, "batch": 8, "samples": 64}
 TEXT = {"length": 32, "width": 32, "heads": 2, "layers": 1, "vocabulary": 100, "batch": 4}
 TEXT = {**TEXT, "samples": 64}
 MB = 1_000_000
+TRAINING = "training\nfrom cudadoctor_inside.workloads import Order"
+MEASURING = "measuring, training\nfrom cudadoctor_inside.workloads import Order\nimport torch"
 BEGIN = """\
 import sys, json
-home = type(sys)("cudadoctor_bench")
+home = type(sys)("cudadoctor_inside")
 home.__path__ = [sys.argv[1]]
-sys.modules["cudadoctor_bench"] = home
-from cudadoctor_bench import %s
+sys.modules["cudadoctor_inside"] = home
+from cudadoctor_inside import %s
 def order(workload, shape, **more):
     return Order(dict({"id": 1, "workload": workload, "shape": shape}, **more))
 """
@@ -56,58 +58,63 @@ def environment(**more: str) -> dict[str, str]:
 # --- workers of a loader, and the room for their batches ------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("asked", "batch_bytes", "shared", "memory", "workers"),
-    [
-        (8, 19 * MB, 16_000 * MB, 64_000 * MB, 8),
-        (8, 19 * MB, 16 * MB, 64_000 * MB, 0),
-        (8, 19 * MB, 160 * MB, 64_000 * MB, 3),
-        (8, 1 * MB, 16 * MB, 64_000 * MB, 7),
-        (8, 500 * MB, None, 16_000 * MB, 3),
-        (8, 500 * MB, 16_000 * MB, 2_000 * MB, 0),
-        (8, 500 * MB, None, 0, 8),
-        (0, 500 * MB, 1 * MB, 1 * MB, 0),
-    ],
-)
-def test_workers_are_as_many_as_their_batches_have_room(
-    asked: int, batch_bytes: int, shared: int | None, memory: int, workers: int
-) -> None:
-    found, why = room.workers_that_fit(asked, batch_bytes, shared, memory)
-    assert found == workers
-    assert bool(why) is (asked > 0 and workers == 0)
+ROOM = [
+    ((8, 19 * MB, 16_000 * MB, 64_000 * MB), 8),
+    ((8, 19 * MB, 16 * MB, 64_000 * MB), 0),
+    ((8, 19 * MB, 160 * MB, 64_000 * MB), 3),
+    ((8, 1 * MB, 16 * MB, 64_000 * MB), 7),
+    ((8, 500 * MB, None, 16_000 * MB), 3),
+    ((8, 500 * MB, 16_000 * MB, 2_000 * MB), 0),
+    ((8, 500 * MB, None, 0), 8),
+    ((0, 500 * MB, 1 * MB, 1 * MB), 0),
+    ((8, 500 * MB, 16 * MB, 64_000 * MB), 0),
+    ((8, 500 * MB, 64_000 * MB, 1_000 * MB), 0),
+]
+"""Asked, bytes of a batch, of /dev/shm and of memory; workers."""
 
 
-def test_no_workers_have_a_reason() -> None:
-    assert room.workers_that_fit(8, 19 * MB, 16 * MB, 64_000 * MB) == (
-        0,
-        "/dev/shm has no room for workers that prepare batches of 19.0 MB",
-    )
-    assert room.workers_that_fit(8, 500 * MB, None, 1_000 * MB)[1].startswith("memory has no room")
+def test_workers_are_as_many_as_their_batches_have_room(python_cpu: str) -> None:
+    asked = [numbers for numbers, _ in ROOM]
+    code = f"print(json.dumps([training.workers_that_fit(*one) for one in {asked!r}]))"
+    found = inside(python_cpu, TRAINING, code)
+    assert [workers for workers, _ in found] == [workers for _, workers in ROOM]
+    for (wanted, *_), (workers, why) in zip(asked, found, strict=True):
+        assert bool(why) is (wanted > 0 and workers == 0)
+    assert found[1][1] == "/dev/shm has no room for workers that prepare batches of 19.0 MB"
+    assert found[-1][1].startswith("memory has no room")
 
 
-def test_a_container_has_no_more_memory_than_its_limit(tmp_path: Path) -> None:
-    most, used = tmp_path / "memory.max", tmp_path / "memory.current"
-    group = ((str(most), str(used), "inactive_file"),)
-    assert room.allowed_bytes(group) is None
-    most.write_text("max\n")
-    used.write_text("3000\n")
-    assert room.allowed_bytes(group) is None
-    most.write_text("4000\n")
-    assert room.allowed_bytes(group) == 1000
-    (tmp_path / "memory.stat").write_text("anon 2500\ninactive_file 400\n")
-    assert room.allowed_bytes(group) == 1400
+def test_a_container_has_no_more_memory_than_its_limit(python_cpu: str, tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+folder = Path({str(tmp_path)!r})
+most, used = folder / "memory.max", folder / "memory.current"
+found = []
+def look():
+    found.append(training.allowed_bytes([(str(most), str(used), "inactive_file")]))
+look()
+most.write_text("max\\n")
+used.write_text("3000\\n")
+look()
+most.write_text("4000\\n")
+look()
+(folder / "memory.stat").write_text("anon 2500\\ninactive_file 400\\n")
+look()
+print(json.dumps(found))
+"""
+    assert inside(python_cpu, TRAINING, code) == [None, None, 1000, 1400]
 
 
 def test_a_batch_is_as_large_as_it_is_told(python_cpu: str) -> None:
     code = f"""
 found = []
 for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TEXT!r})):
-    batch = feeding.Feed(order(workload, shape)).next()
+    batch = training.Feed(order(workload, shape)).next()
     size = sum(one.numel() * one.element_size() for one in batch)
-    found.append([size, feeding.batch_bytes(order(workload, shape))])
+    found.append([size, training.batch_bytes(order(workload, shape))])
 print(json.dumps(found))
 """
-    found = inside(python_cpu, "feeding\nfrom cudadoctor_bench.order import Order", code)
+    found = inside(python_cpu, TRAINING, code)
     for size, told in found:
         assert size <= told <= 1.1 * size
 
@@ -265,14 +272,12 @@ def test_who_makes_its_images_itself_makes_fewer(
 def test_compilers_and_variables_that_falsify_are_told(python_cpu: str, tmp_path: Path) -> None:
     (tmp_path / "cc").symlink_to("/bin/true")
     env = {"PATH": str(tmp_path), "CUDA_LAUNCH_BLOCKING": "1", "NVIDIA_TF32_OVERRIDE": "1"}
-    found = inside(python_cpu, "looking", "\nprint(json.dumps(looking.look()))\n", **env)
+    found = inside(python_cpu, "measuring", "\nprint(json.dumps(measuring.look()))\n", **env)
     assert (found["compiler"], found["c_compiler"]) == ("", str(tmp_path / "cc"))
     assert found["environment"] == ["CUDA_LAUNCH_BLOCKING=1"]
 
 
 # --- what is asked of a GPU ----------------------------------------------------------------------
-
-TRAINING = "training\nfrom cudadoctor_bench.order import Order"
 
 
 def test_the_largest_batch_is_sought_in_half_of_the_room(python_cpu: str) -> None:
@@ -285,10 +290,10 @@ torch.cuda._lazy_init = full
 torch.cuda.set_device = torch.cuda.reset_peak_memory_stats = lambda *_: None
 torch.cuda.mem_get_info = lambda _: (80, 100)
 torch.cuda.set_per_process_memory_fraction = lambda part, _: asked.append(round(part, 3))
-found = fitting.largest(order("encoder", {TEXT!r}, device="cuda:0"))
+found = measuring.largest(order("encoder", {TEXT!r}, device="cuda:0"))
 print(json.dumps([found, asked]))
 """
-    found = inside(python_cpu, "fitting\nfrom cudadoctor_bench.order import Order", code)
+    found = inside(python_cpu, MEASURING, code)
     assert found == [1, [0.36, 0.72]]
 
 
@@ -298,21 +303,20 @@ import torch
 places = set()
 for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TEXT!r})):
     with torch.device("meta"):
-        model = models.build(workload, shape, order(workload, shape).settings)
+        model = workloads.build(workload, shape, order(workload, shape).settings)
     places |= {{str(one.device) for one in list(model.parameters()) + list(model.buffers())}}
 print(json.dumps(sorted(places)))
 """
-    names = "models\nfrom cudadoctor_bench.order import Order"
+    names = "workloads\nfrom cudadoctor_inside.workloads import Order"
     assert inside(python_cpu, names, code) == ["meta"]
 
 
 def test_a_scale_that_overflows_nowhere_leaves_out_no_step(python_cpu: str) -> None:
     code = f"""
-from cudadoctor_bench.feeding import Feed
 scales = []
 for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TEXT!r})):
     one = order(workload, shape, settings={{"amp": "float16"}})
-    trained, feed = training.Training(one), Feed(one)
+    trained, feed = training.Training(one), training.Feed(one)
     for _ in range(6):
         trained.step(feed.next())
     scales.append(trained.scaler.get_scale())
@@ -346,13 +350,12 @@ def test_wide_models_take_small_steps(python_cpu: str) -> None:
     """By the rate of narrow ones their losses jump, and bf16 seems to compute something else."""
     code = """
 found = {}
-for tier, shape in fitting.SHAPES["encoder"].items():
+for tier, shape in measuring.SHAPES["encoder"].items():
     model = torch.nn.Linear(2, 2)
     one = training._optimizer(order("encoder", shape), model)
     found[tier] = one.param_groups[0]["lr"]
 print(json.dumps(found))
 """
-    names = "fitting, training\nfrom cudadoctor_bench.order import Order\nimport torch"
-    found = inside(python_cpu, names, code)
+    found = inside(python_cpu, MEASURING, code)
     assert (found["cpu"], found["tiny"]) == (3e-4, 3e-4)
     assert found["large"] < 2e-6 < found["small"] < 1e-4

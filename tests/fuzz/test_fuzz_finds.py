@@ -33,8 +33,8 @@ from cudadoctor.probes.streamed import Streamed, streamed
 from cudadoctor.reports.kernel_log import parse_kernel_log
 from cudadoctor.reports.reading import read_report
 from cudadoctor.reports.smi import parse_smi
-from cudadoctor.smoke import told_by
-from cudadoctor.smoke.lines import read_line
+from cudadoctor.smoke import stages_begun
+from cudadoctor.smoke.reading import read_line
 
 DEEP = "[" * 100_000
 ENDLESS = "9" * 5000
@@ -220,7 +220,7 @@ def test_the_progress_survives_a_line_that_is_not_whole() -> None:
         '{"kind": "start"}',
         '{"kind": "start", "stage": "matmul"}',
     ):
-        told_by(told.append)(line)
+        stages_begun(told.append)(line)
     assert told == ["matmul"]
 
 

@@ -24,8 +24,8 @@ PACKAGES = """
     colorama pygments markdown_it mdurl simplejson PIL accelerate apex bitsandbytes flash_attn
     xformers functorch tensorboard tqdm cuda cupy pip setuptools pkg_resources wheel virtualenv uv
     conda mamba pyximport cython yaml requests urllib3 certifi idna truststore keyring distutils
-    _distutils_hack _virtualenv sitecustomize usercustomize pdb_attach cudadoctor_smoke
-    cudadoctor_bench entry wire boot look planted test tests mypy pytest
+    _distutils_hack _virtualenv sitecustomize usercustomize pdb_attach cudadoctor_inside
+    entry wire boot look planted test tests mypy pytest
 """.split()  # noqa: SIM905
 MODULES = sorted({*PACKAGES, *sys.stdlib_module_names} - set(sys.builtin_module_names))
 PROGRAMS = """

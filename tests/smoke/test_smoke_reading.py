@@ -15,12 +15,10 @@ from packaging.version import Version
 import cudadoctor.smoke
 from cudadoctor.host.children import Ran
 from cudadoctor.model.machine import Gpu, GpuProcess, Imported, Smoke
+from cudadoctor.smoke import short_bus_id, skipped
 from cudadoctor.smoke.inside import wire
-from cudadoctor.smoke.inside.choosing import choose
-from cudadoctor.smoke.inside.spec import Spec
-from cudadoctor.smoke.manners import as_words, avoided, short_bus_id
-from cudadoctor.smoke.mapped import libraries, soname
-from cudadoctor.smoke.reading import parse, read
+from cudadoctor.smoke.inside.spec import Chosen, choose
+from cudadoctor.smoke.reading import libraries, parse, read, soname
 
 GIB = 1 << 30
 INSIDE = Path(cudadoctor.smoke.__file__).parent / "inside"
@@ -192,7 +190,7 @@ def test_the_scripts_inside_can_be_read_by_python_3_6(script: Path) -> None:
     tree = ast.parse(script.read_text(), feature_version=(3, 6))
     named = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
     modules = {alias.name.split(".")[0] for node in named for alias in node.names}
-    assert modules <= {"torch", "numpy", *sys.stdlib_module_names}
+    assert modules <= {"torch", "numpy", "pynvml", *sys.stdlib_module_names}
 
 
 def gpu(index: int = 0, **more: object) -> Gpu:
@@ -212,7 +210,7 @@ def gpu(index: int = 0, **more: object) -> Gpu:
     ],
 )
 def test_a_guest_leaves_a_gpu_alone(more: dict[str, object], reason: str) -> None:
-    assert avoided((gpu(0), gpu(1, **more))) == {1: reason}
+    assert skipped((gpu(0), gpu(1, **more))) == (("0000:41:00.0", 1, reason),)
 
 
 @pytest.mark.parametrize(
@@ -225,17 +223,13 @@ def test_a_guest_leaves_a_gpu_alone(more: dict[str, object], reason: str) -> Non
     ],
 )
 def test_a_guest_uses_a_gpu_that_only_the_screen_uses(more: dict[str, object]) -> None:
-    assert avoided((gpu(0, **more),)) == {}
+    assert skipped((gpu(0, **more),)) == ()
 
 
 def test_the_address_of_nvml_is_that_of_cuda() -> None:
     assert short_bus_id("00000000:C1:00.0") == "0000:c1:00.0"
     assert short_bus_id("0000:c1:00.0") == "0000:c1:00.0"
     assert short_bus_id(None) == ""
-
-
-def spec_with(*words: str, gpus: tuple[Gpu, ...] | None = ()) -> Spec:
-    return Spec([*words, *as_words(gpus)])
 
 
 SEEN = {
@@ -246,22 +240,24 @@ SEEN = {
 }
 
 
+def chosen_of(device: str = "", gpus: tuple[Gpu, ...] = ()) -> Chosen:
+    return choose(device, skipped(gpus), SEEN)
+
+
 def test_a_gpu_in_use_is_found_by_its_address_where_torch_counts_otherwise() -> None:
-    spec = spec_with(gpus=(gpu(0, compute_mode="exclusive"), gpu(1)))
-    chosen = choose(spec, SEEN)
+    chosen = chosen_of(gpus=(gpu(0, compute_mode="exclusive"), gpu(1)))
     assert chosen.devices == (0,)
     assert chosen.skipped == ((1, "its compute mode is exclusive"),)
 
 
 def test_where_every_gpu_is_in_use_the_cpu_is_left() -> None:
     busy = (gpu(0, compute_mode="exclusive"), gpu(1, compute_mode="exclusive"))
-    chosen = choose(spec_with(gpus=busy), SEEN)
+    chosen = chosen_of(gpus=busy)
     assert (chosen.devices, chosen.device(), len(chosen.skipped)) == ((), "cpu", 2)
 
 
 def test_a_device_that_is_asked_for_is_used_whoever_uses_it() -> None:
-    spec = spec_with("device=cuda:1", gpus=(gpu(0, compute_mode="exclusive"), gpu(1)))
-    chosen = choose(spec, SEEN)
+    chosen = chosen_of("cuda:1", gpus=(gpu(0, compute_mode="exclusive"), gpu(1)))
     assert (chosen.devices, chosen.device(), chosen.skipped) == ((1,), "cuda:1", ())
 
 
@@ -281,17 +277,17 @@ def test_a_device_that_is_asked_for_is_used_whoever_uses_it() -> None:
     ],
 )
 def test_a_device_that_is_not_there_is_an_error(look: dict[str, object], error: str) -> None:
-    assert choose(spec_with("device=cuda:2"), look).error == error
+    assert choose("cuda:2", (), look).error == error
 
 
 @pytest.mark.parametrize(("asked", "world"), [(0, 2), (1, 1), (2, 2), (5, 2)])
 def test_no_two_ranks_share_a_gpu(asked: int, world: int) -> None:
-    assert choose(spec_with(), SEEN).world(asked) == world
+    assert chosen_of().world(asked) == world
 
 
 def test_the_cpu_takes_as_many_ranks_as_are_asked_for() -> None:
-    assert choose(spec_with("device=cpu"), SEEN).world(0) == 2
-    assert choose(spec_with("device=cpu"), SEEN).world(3) == 3
+    assert chosen_of("cpu").world(0) == 2
+    assert chosen_of("cpu").world(3) == 3
 
 
 @pytest.mark.parametrize(

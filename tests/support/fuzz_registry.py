@@ -58,7 +58,7 @@ from cudadoctor.reports import reading as report_text
 from cudadoctor.reports import smi as smi_text
 from cudadoctor.reports.document import NotTextError
 from cudadoctor.rules.process import read_visible
-from cudadoctor.smoke import manners, mapped, reading
+from cudadoctor.smoke import reading, short_bus_id
 
 RELEASE = Version("2.14.1+cu130")
 PYTHON = "/work/.venv/bin/python"
@@ -116,7 +116,7 @@ def _nobody(_: str) -> None: ...
 def _smoke(data: bytes) -> object:
     mode = "full" if len(data) % 2 else "import"
     for line in text_of(data).splitlines():
-        smoke.told_by(_nobody)(line)
+        smoke.stages_begun(_nobody)(line)
     looked = reading.read(_ran(data), mode, PYTHON)
     return looked, reading.stage_of("matmul", reading.parse(text_of(data)), _ran(data))
 
@@ -127,8 +127,8 @@ def _packages(data: bytes) -> object:
 
 
 def _mapped(text: str) -> object:
-    found = mapped.libraries(text.splitlines()[:200], "/site/torch", "/work", True)
-    return found, mapped.soname(text), manners.short_bus_id(text)
+    found = reading.libraries(text.splitlines()[:200], "/site/torch", "/work", True)
+    return found, reading.soname(text), short_bus_id(text)
 
 
 def _requirement(text: str) -> object:
@@ -292,7 +292,7 @@ def _texts() -> Iterator[tuple[str, Parser]]:
         "requirements.normal",
     )
     yield "requirements", Parser(names, of_text(_requirement))
-    names = ("smoke.mapped.libraries", "smoke.mapped.soname", "smoke.manners.short_bus_id")
+    names = ("smoke.reading.libraries", "smoke.reading.soname", "smoke.short_bus_id")
     yield "smoke.mapped", Parser(names, of_text(_mapped))
     names = ("versions.driver_of", "versions.version_of", "versions.whole")
     yield "versions", Parser(names, of_text(_number))
@@ -327,7 +327,7 @@ def _data() -> Iterator[tuple[str, Parser]]:
     names = (*names, "probes.libcuda.libcuda_from")
     yield "probes.nvml", Parser(names, _nvml)
     yield "probes.nvml.gpu_from", Parser(("probes.nvml.gpu_from",), _gpu)
-    names = ("smoke.lines.read_line", "smoke.on_line", "smoke.reading.read")
+    names = ("smoke.reading.read_line", "smoke.on_line", "smoke.reading.read")
     names = (*names, "smoke.reading.parse", "smoke.reading.stage_of")
     yield "smoke.reading", Parser(names, _smoke)
     names = (

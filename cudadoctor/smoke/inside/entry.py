@@ -1,4 +1,4 @@
-"""The first lines of the child: import torch as a program of the user would, and go on."""
+"""The first lines of the child: import torch as a program of the user would, and do its orders."""
 
 import gc
 import os
@@ -10,26 +10,36 @@ from .spec import Spec
 
 TYPE_CHECKING = False  # a typing.py beside the user's program must hit torch, not this
 if TYPE_CHECKING:
-    from typing import Any, List, Set, Tuple
+    from typing import Any, List, Tuple
+
+BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def main(words: "List[str]") -> None:
-    """Run as told, and end without the interpreter's own slow ending."""
-    spec = Spec(words)
+    """Do what the words order, and end without the interpreter's own slow ending."""
     wire.claim()
     code = 1
     try:
-        if spec.only:
-            _worker(spec)
-        elif _imported():
-            from . import conduct
-
-            conduct.conduct(spec)
+        if words[:1] in (["fork"], ["one"]):
+            _bench(words[0] == "fork")
+        else:
+            _training_step(Spec(words))
         code = 0
     except BaseException as problem:
         wire.say("broken", error=wire.words(problem))
     finally:
         os._exit(code)
+
+
+# --- the training step -----------------------------------------------------------------------
+
+
+def _training_step(spec: Spec) -> None:
+    if spec.only or _imported():
+        # A worker that was started anew imports torch itself.
+        from . import conduct
+
+        conduct.work(spec) if spec.only else conduct.conduct(spec)
 
 
 def _imported() -> bool:
@@ -56,10 +66,15 @@ def _imported() -> bool:
         version=str(getattr(torch, "__version__", "")),
         path=str(getattr(torch, "__file__", None) or ""),
     )
+    _keep_what_was_imported()
+    return not error
+
+
+def _keep_what_was_imported() -> None:
+    """Garbage is collected again, but never looked for in what an import made."""
     if hasattr(gc, "freeze"):
         gc.freeze()
     gc.enable()
-    return not error
 
 
 def _shadows(problem: BaseException, error: str) -> "List[str]":
@@ -73,25 +88,22 @@ def _shadows(problem: BaseException, error: str) -> "List[str]":
         found = _like_the_library()
     except OSError:
         return []
-    return [path for name, path in found if _took_part(path, files) or _named(name, path, error)][
-        :8
-    ]
-
-
-def _took_part(path: str, files: "Set[str]") -> bool:
-    return path in files or any(one.startswith(path + os.sep) for one in files)
-
-
-def _named(name: str, path: str, error: str) -> bool:
-    """Whether the words name the file or, in quotes, its module or a part of it."""
-    return path in error or "'%s'" % name in error or "'%s." % name in error
+    shadows: List[str] = []
+    for name, path in found:
+        took_part = path in files or any(file.startswith(path + os.sep) for file in files)
+        # Whether the words name the file or, in quotes, its module or a part of it.
+        if took_part or path in error or "'%s'" % name in error or "'%s." % name in error:
+            shadows.append(path)
+    return shadows[:8]
 
 
 def _like_the_library() -> "List[Tuple[str, str]]":
     """Files and packages before the standard library on the path, named like one of its modules."""
     library = os.path.dirname(os.path.abspath(os.__file__))
-    parts = [one for one in (library, os.path.join(library, "lib-dynload")) if os.path.isdir(one)]
-    known = {name.partition(".")[0] for part in parts for name in os.listdir(part)}
+    parts = [library, os.path.join(library, "lib-dynload")]
+    known = {
+        name.partition(".")[0] for part in parts if os.path.isdir(part) for name in os.listdir(part)
+    }
     known.update(getattr(sys, "stdlib_module_names", ()))
     found = []
     for entry in sys.path:
@@ -117,13 +129,67 @@ def _no_torch(module: "Any") -> str:
     return ""
 
 
-def _worker(spec: Spec) -> None:
-    """A worker that was started anew: it imports torch itself."""
-    import torch  # noqa: F401
+# --- the bench ------------------------------------------------------------------------------
 
-    from . import chain
 
-    chain.run(chain.task_of(spec.only), spec)
+def _bench(forks: bool) -> None:
+    """Serve as a stable that forks a runner for every order, or as one runner."""
+    began = time.monotonic()
+    gc.disable()
+    error = _with_torch()
+    begun = not error and forks and _begun()
+    wire.say(
+        "torch",
+        error=error,
+        version="" if error else str(sys.modules["torch"].__version__),
+        seconds=round(time.monotonic() - began, 3),
+        begun=begun,
+    )
+    _keep_what_was_imported()
+    if not error and not begun:
+        from . import serving
+
+        serving.serve() if forks else serving.alone()
+
+
+def _with_torch() -> str:
+    """Import torch and all that forks would import again; why that failed.
+
+    A module that asks meanwhile whether there is a GPU is answered by NVML: the other way begins
+    CUDA, and no fork could use it any more.
+    """
+    before = os.environ.get(BY_NVML)
+    os.environ[BY_NVML] = "1"
+    try:
+        import torch
+        import torch.utils.data  # noqa: F401
+
+        try:
+            import torch._dynamo  # noqa: F401
+        except BaseException:
+            return ""  # broken: whoever needs it says so
+    except BaseException as problem:
+        return wire.words(problem)
+    finally:
+        if before is None:
+            del os.environ[BY_NVML]
+        else:
+            os.environ[BY_NVML] = before
+    return ""
+
+
+def _begun() -> bool:
+    """Whether an import has begun CUDA all the same, by torch or past it."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        return True
+    try:
+        opened = ["/proc/self/fd/" + name for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return False
+    # NVML has no use for this device, CUDA has.
+    return any(os.path.realpath(path).startswith("/dev/nvidia-uvm") for path in opened)
 
 
 assert sys.version_info >= (3, 6)

@@ -110,6 +110,14 @@ def maps() -> None:
     )
 
 
+LOOKS: Dict[str, Any] = {
+    "cuda": cuda,
+    "numpy": numpy_bridge,
+    "companion": companion,
+    "maps": maps,
+}
+
+
 def _built_for() -> str:
     version: Any = torch.version
     return str(getattr(version, "cuda", None) or getattr(version, "hip", None) or "")

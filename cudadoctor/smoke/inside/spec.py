@@ -1,10 +1,10 @@
-"""What the child was told to do, as plain words on its command line."""
+"""What the training step is ordered to do, as words on its command line, and on which devices."""
 
 import time
 
 TYPE_CHECKING = False  # a typing.py beside the user's program must hit torch, not this
 if TYPE_CHECKING:
-    from typing import Dict, List, Tuple
+    from typing import Any, Dict, List, Sequence, Tuple
 
 EARLY = ("allocate", "matmul", "conv")
 LATE = ("train-fp32", "amp-fp16", "amp-bf16", "checkpoint")
@@ -69,8 +69,69 @@ class Spec:
 
     def fault(self, stage: str) -> str:
         """The fault that is to be planted in this stage, "" none."""
-        for one in self.plant.split(","):
-            name, _, fault = one.partition(":")
-            if name == stage:
-                return fault
-        return ""
+        planted = dict(word.split(":") for word in self.plant.split(",") if word)
+        return planted.get(stage, "")
+
+
+class Chosen:
+    """devices: indexes in torch's order, () the CPU. skipped: (index, why) of those left alone.
+
+    error: why the device that was asked for cannot be had, "" where it can.
+    """
+
+    def __init__(
+        self,
+        devices: "Tuple[int, ...]" = (),
+        skipped: "Tuple[Tuple[int, str], ...]" = (),
+        error: str = "",
+    ) -> None:
+        self.devices = devices
+        self.skipped = skipped
+        self.error = error
+
+    def device(self, rank: int = 0) -> str:
+        """The device of a rank, as torch names it."""
+        return "cuda:%d" % self.devices[rank] if self.devices else "cpu"
+
+    def world(self, ranks: int) -> int:
+        """How many ranks fit: one a GPU, or two and more on the CPU."""
+        if not self.devices:
+            return ranks or 2
+        return min(ranks or len(self.devices), len(self.devices))
+
+
+def choose(device: str, skip: "Sequence[Tuple[str, int, str]]", look: "Dict[str, Any]") -> Chosen:
+    """The GPUs to use: the one that was asked for, else all that nobody else is using.
+
+    skip: (bus id, position, reason) of GPUs to leave alone. look: what torch says of CUDA.
+    """
+    count = int(look.get("count") or 0) if look.get("available") else 0
+    if device == "cpu" or not (device or count):
+        return Chosen()
+    if device and not count:
+        why = str(look.get("error") or "the first look at CUDA did not end")
+        if look and not look.get("built"):
+            why = "this build of torch is for the CPU"
+        return Chosen(error="torch sees no GPU: " + why)
+    if device == "cuda":
+        return Chosen(tuple(range(count)))
+    if device:
+        index = int(device.partition(":")[2])
+        if index >= count:
+            return Chosen(error="there is no %s, torch sees %d" % (device, count))
+        return Chosen((index,))
+    by_bus = {
+        str(known["bus_id"]): int(known["index"])
+        for known in look.get("devices") or []
+        if known.get("bus_id")
+    }
+    reasons: Dict[int, str] = {}
+    for bus, position, reason in skip:
+        # Without an address the position is the best guess that does not disturb somebody.
+        found = by_bus.get(bus, None if by_bus else position)
+        if found is not None:
+            reasons[found] = reason
+    return Chosen(
+        tuple([index for index in range(count) if index not in reasons]),
+        tuple([(index, reasons[index]) for index in range(count) if index in reasons]),
+    )

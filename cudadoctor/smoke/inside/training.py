@@ -1,165 +1,416 @@
-"""A few steps of training: in fp32, and with mixed precision in fp16 and bf16."""
+"""A training with its settings applied: its batches on the device, its model, and its steps."""
 
-from typing import Any, Dict, List, Tuple
+import contextlib
+import inspect
+import os
+import signal
+import time
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import torch
+from torch.utils.data import DataLoader
 
-from .place import Place, Skip, Wrong
+from . import process, workloads
+from .workloads import Order
 
-Said = Tuple[str, Dict[str, Any]]
-
-STEPS = 4
-SAME_RUN = 1e-5
-OTHER_DEVICE = 5e-3
-# How far the loss of mixed precision may lie from that of fp32, as a share of it.
-MIXED = {"fp16": 0.02, "bf16": 0.05}
-KINDS = {"fp16": torch.float16, "bf16": torch.bfloat16}
+WITH_GRAPHS = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that record CUDA graphs."""
+RATE_SGD, RATE_ADAMW = 0.004, 3e-4
+"""Without a warm-up, and small: where losses jump, they tell rounding from a fault no more."""
+GRAPH_WARM_UP = 3
+"""Steps on a side stream before a recording: cuBLAS, autograd and the optimiser allocate lazily."""
 
 
-def network(norm: Any) -> Any:
-    """Convolution, norm and linear: what cuDNN and cuBLAS are used for, in 4,600 parameters."""
-    torch.manual_seed(3)
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 16, 3, padding=1),
-        norm,
-        torch.nn.ReLU(),
-        torch.nn.AvgPool2d(4),
-        torch.nn.Flatten(),
-        torch.nn.Linear(256, 16),
+class Training:
+    """One training by the order; `step` takes a batch on the device and gives its loss, detached.
+
+    Losses are tensors: reading one waits for the device, and that is left to the caller.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.settings = order.settings
+        settings = order.settings
+        torch.set_float32_matmul_precision(settings.matmul)
+        torch.backends.cudnn.benchmark = settings.cudnn_benchmark
+        torch.manual_seed(order.seed)
+        # A model for a GPU is made there, where torch 2.0 or newer can: it need not be copied.
+        there = order.gpu and hasattr(torch.device, "__enter__")
+        with torch.device(order.device) if there else contextlib.nullcontext():
+            model = workloads.build(order.workload, order.shape, order.settings)
+        model = model.to(order.device)
+        if settings.channels_last:
+            model = model.to(memory_format=torch.channels_last)
+        self.optimizer = _optimizer(order, model)
+        if settings.compile:
+            mode = None if settings.compile == "default" else settings.compile
+            model = torch.compile(model, mode=mode)
+        self.model = model
+        self.scaler: Any = None
+        if settings.amp == "float16":
+            # The usual first scale of 65536 overflows here and leaves out steps until it is halved
+            # often enough: each loss after that would be that of an earlier step.
+            self.scaler = torch.amp.GradScaler(order.device.split(":")[0], init_scale=2.0**10)
+        self.graph = Recorded(self) if settings.graphs else None
+
+    def step(self, batch: Any) -> Any:
+        """One step of the optimiser."""
+        _planted(self.settings.fault)
+        if self.graph is not None:
+            return self.graph.step(batch)
+        if self.settings.compile in WITH_GRAPHS and self.order.gpu:
+            _mark_step()
+        return self.eager(batch)
+
+    @property
+    def replays(self) -> bool:
+        """Whether a recording is replayed, which uses memory and allocates none."""
+        return self.graph is not None or self.settings.compile in WITH_GRAPHS
+
+    def eager(self, batch: Any) -> Any:
+        """One step, operation by operation."""
+        self.optimizer.zero_grad(set_to_none=True)
+        parts = self.settings.accumulate
+        loss = self._pass(batch) if parts == 1 else self._in_parts(batch, parts)
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        return loss
+
+    def _in_parts(self, batch: Any, parts: int) -> Any:
+        """Gradients of a few small batches add up to those of the large one."""
+        losses: List[Any] = []
+        for part in zip(*[one.chunk(parts) for one in batch]):
+            losses.append(self._pass(part, len(part[0]) / float(len(batch[0]))))
+        return torch.stack(losses).sum()
+
+    def _pass(self, batch: Any, weight: float = 1.0) -> Any:
+        with self._precision():
+            loss = workloads.loss_of(self.order.workload, self.model, batch)
+        loss = loss if weight == 1.0 else loss * weight
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        # A compiled step with CUDA graphs inside writes over what the one before it gave.
+        return loss.detach().clone() if self.settings.compile else loss.detach()
+
+    def _precision(self) -> Any:
+        if not self.settings.amp:
+            return contextlib.nullcontext()
+        kind = getattr(torch, self.settings.amp)
+        device = self.order.device.split(":")[0]
+        # A recorded step must not read casts that were cached outside of the recording.
+        cache = False if self.settings.graphs else None
+        return torch.autocast(device, dtype=kind, cache_enabled=cache)
+
+
+class Recorded:
+    """The whole step as one CUDA graph: a batch is copied to where the graph reads it."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self.steps = 0
+        self.graph: Any = None
+        self.batch: Any = None
+        self.loss: Any = None
+        self.side = torch.cuda.Stream()
+
+    def step(self, batch: Any) -> Any:
+        """The first steps run eagerly on a side stream; the next records, and all later replay."""
+        self.steps += 1
+        if self.steps <= GRAPH_WARM_UP:
+            self.side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
+                loss = self.training.eager(batch)
+            torch.cuda.current_stream().wait_stream(self.side)
+            return loss
+        if self.graph is None:
+            self._record(batch)
+        for to, new in zip(self.batch, batch):
+            to.copy_(new, non_blocking=True)
+        self.graph.replay()
+        return self.loss.clone()
+
+    def _record(self, batch: Any) -> None:
+        self.batch = [one.clone(memory_format=torch.preserve_format) for one in batch]
+        self.training.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, **_this_thread_alone()):
+            self.loss = self.training.eager(self.batch)
+
+
+def _this_thread_alone() -> Dict[str, Any]:
+    """The loader's thread that pins batches calls CUDA too. Before torch 2.1 that is no option."""
+    known = inspect.signature(torch.cuda.graph.__init__).parameters
+    return {"capture_error_mode": "thread_local"} if "capture_error_mode" in known else {}
+
+
+def _mark_step() -> None:
+    """Tell the graphs inside a compiled model that a step begins; torch 2.0 asks for no mark."""
+    mark = getattr(getattr(torch, "compiler", None), "cudagraph_mark_step_begin", None)
+    if mark is not None:
+        mark()
+
+
+def _optimizer(order: Order, model: Any) -> Any:
+    more = {order.settings.optimizer: True} if order.settings.optimizer else {}
+    if order.workload == "cnn":
+        return torch.optim.SGD(model.parameters(), lr=RATE_SGD, momentum=0.9, **more)
+    if order.settings.graphs:
+        # The count of steps lives on the GPU: a recording cannot count in Python.
+        more["capturable"] = True
+    # Less for wide models, whose losses would jump in their first steps otherwise.
+    rate = float(RATE_ADAMW * min(1.0, (128.0 / int(order.shape["width"])) ** 3))
+    return torch.optim.AdamW(model.parameters(), lr=rate, **more)
+
+
+def _planted(fault: str) -> None:
+    """What a test wants to see fail."""
+    if fault == "error":
+        raise RuntimeError("a planted error")
+    if fault == "oom":
+        raise MemoryError("CUDA out of memory (planted)")
+    if fault == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if fault == "hang":
+        time.sleep(1e6)
+    if fault == "slow":
+        time.sleep(0.02)
+
+
+# --- batches, one after the other and without end; how long each was waited for ---------------
+
+
+class Feed:
+    """The loader of an order. wait_s: seconds spent waiting for batches so far.
+
+    stock: batches that may lie ready after a pause, which a measured step must not live on.
+    why_no_workers: what keeps from starting those that were asked for, "" where nothing does.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.workers, self.why_no_workers = workers_of(order)
+        self.wait_s = 0.0
+        self.stock = AHEAD * self.workers
+        self.made_s = 0.0
+        dataset, collate, lengths = _dataset(order)
+        if self.workers:
+            # How long one batch takes to be made, in this process.
+            alone = iter(_loader(order, dataset, collate, lengths, 0))
+            began = time.perf_counter()
+            next(alone)
+            self.made_s = time.perf_counter() - began
+        host = self._waited(iter(_loader(order, dataset, collate, lengths, self.workers)))
+        self._batches = _ahead(host, order) if order.settings.prefetch else _plain(host, order)
+
+    def next(self) -> Any:
+        return next(self._batches)
+
+    def rest(self) -> None:
+        """Let the workers fill their stock: they must not disturb whoever is measured next."""
+        if self.workers:
+            time.sleep(min(1.0, 0.02 + 1.3 * self.made_s * self.stock / self.workers))
+
+    def _waited(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            began = time.perf_counter()
+            batch = next(batches)
+            self.wait_s += time.perf_counter() - began
+            yield batch
+
+
+def workers_of(order: Order) -> Tuple[int, str]:
+    """How many workers, and why none: as asked, or one a core but one, at most eight.
+
+    Fewer where their batches would fill memory: that ends in a Bus error, or kills a neighbour.
+    """
+    asked = order.settings.workers
+    if asked < 0:
+        asked = max(1, min(8, cores() - 1))
+    return workers_that_fit(asked, batch_bytes(order), shared_bytes(), available_bytes())
+
+
+def batch_bytes(order: Order) -> int:
+    """The size of a batch, as workers hand it over."""
+    shape, number = order.shape, 8
+    if order.workload == "cnn":
+        return int(order.batch * (3 * int(shape["image"]) ** 2 * 4 + number))
+    of_a_token = 2 * number if order.workload == "decoder" else number + 1
+    return int(order.batch * (int(shape["length"]) * of_a_token + number))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _dataset(order: Order) -> Tuple[Any, Any, Any]:
+    """The data set, what puts samples together, and the length of each sample."""
+    shape, settings = order.shape, order.settings
+    if order.workload == "cnn":
+        images = workloads.Images(shape, settings.cached)
+        return images, None, [1] * len(images)
+    if order.workload == "decoder":
+        windows = workloads.Windows(shape)
+        return windows, None, [1] * len(windows)
+    texts = workloads.Texts(shape, settings.cached)
+    bucketed = settings.lengths == "bucketed"
+    length = int(shape["length"])
+    most = workloads.covering(texts.lengths, 0.95) if bucketed else length
+    return texts, workloads.Padding(length, bucketed, most), texts.lengths
+
+
+def _loader(order: Order, dataset: Any, collate: Any, lengths: Any, workers: int) -> Any:
+    settings = order.settings
+    bucketed = settings.lengths == "bucketed"
+    batches = workloads.Batches(lengths, order.batch, order.seed, bucketed)
+    more: Dict[str, Any] = {}
+    if workers:
+        more = {
+            "persistent_workers": True,
+            "prefetch_factor": AHEAD,
+            # Also where another way is Python's default: the others cannot find this module.
+            # Forks inherit a CUDA that is in use, and never touch it.
+            "multiprocessing_context": "fork",
+            "worker_init_fn": process.end_with_the_parent,
+        }
+    return DataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=workers,
+        pin_memory=order.gpu and (settings.pinned or settings.prefetch),
+        collate_fn=collate,
+        **more,
     )
 
 
-def batch(size: int, seed: int = 4) -> Any:
-    """Images and their labels, the same on every device."""
-    torch.manual_seed(seed)
-    return torch.randn(size, 3, 16, 16), torch.arange(size) % 16
+def _plain(host: Iterator[Any], order: Order) -> Iterator[Any]:
+    """Each batch is copied when it is needed."""
+    for batch in host:
+        yield _moved(batch, order, order.settings.pinned)
 
 
-def train_fp32(place: Place) -> Said:
-    """Full precision; on a GPU the losses are those of the CPU, on a CPU those of a second run."""
-    found = _spoilt(place, _losses(place.device, place=place))
-    _judged(found)
-    expected = _losses(torch.device("cpu"))
-    off = _distance(found, expected)
-    allowed = OTHER_DEVICE if place.gpu else SAME_RUN
-    if not off <= allowed:
-        raise Wrong("the losses %s differ from the %s on the CPU" % (_list(found), _list(expected)))
-    return "", {"loss_first": found[0], "loss_last": found[-1], "difference": round(off, 9)}
+def _ahead(host: Iterator[Any], order: Order) -> Iterator[Any]:
+    """Each batch is copied while the one before it is in use."""
+    side = torch.cuda.Stream() if order.gpu else None
+    coming = _copied(next(host), order, side)
+    for batch in host:
+        (ready, copied), coming = coming, _copied(batch, order, side)
+        if copied is not None:
+            # The current stream waits for this copy, and its memory is kept until it is done.
+            current = torch.cuda.current_stream()
+            current.wait_event(copied)
+            for tensor in ready:
+                tensor.record_stream(current)
+        yield ready
 
 
-def amp_fp16(place: Place) -> Said:
-    """Mixed precision in fp16, the gradients scaled."""
-    if not place.computes("fp16"):
-        raise Skip("a GPU of this generation has no fp16")
-    return _mixed(place, "fp16", _scaler(place))
+def _copied(batch: Any, order: Order, side: Any) -> Tuple[Any, Any]:
+    if side is None:
+        return _moved(batch, order, False), None
+    with torch.cuda.stream(side):
+        moved = _moved(batch, order, True)
+        return moved, side.record_event()
 
 
-def amp_bf16(place: Place) -> Said:
-    """Mixed precision in bf16, which needs no scaling."""
-    if not place.computes("bf16"):
-        raise Skip("a GPU of this generation has no bf16; fp16 is its half precision")
-    return _mixed(place, "bf16", None)
+def _moved(batch: Any, order: Order, waitless: bool) -> Any:
+    tensors = [one.to(order.device, non_blocking=waitless) for one in batch]
+    if order.settings.channels_last and order.workload == "cnn":
+        tensors[0] = tensors[0].contiguous(memory_format=torch.channels_last)
+    return tensors
 
 
-def _mixed(place: Place, name: str, scaler: Any) -> Said:
-    kind = KINDS[name]
+# --- room for batches on their way to the device: memory, and /dev/shm ------------------------
+
+SHARED = "/dev/shm"
+GROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "inactive_file"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
+AHEAD = 2
+"""Batches that each worker prepares in advance: the loader's own default."""
+IN_USE = 2
+"""Batches that have left the workers, and are not given back yet."""
+WORKER_BYTES = 128 << 20
+"""What a forked worker comes to need of its own, apart from its batches."""
+SHARE = 0.25
+"""Of what there is: several loaders run side by side, and others are guests too."""
+
+
+def available_bytes() -> int:
+    """Memory that is free for a new program, in this container too; 0 where that is not known."""
     try:
-        found = _losses(place.device, kind, scaler, place)
-    except RuntimeError as problem:
-        if place.gpu or "not implemented" not in str(problem):
-            raise
-        raise Skip("this torch cannot train in %s on the CPU" % name) from None
-    found = _spoilt(place, found)
-    _judged(found)
-    expected = _losses(place.device)
-    off = _distance(found, expected)
-    if not off <= MIXED[name]:
-        raise Wrong("the losses %s are far from fp32's %s" % (_list(found), _list(expected)))
-    figures: Dict[str, Any] = {"loss_last": found[-1], "difference": round(off, 9)}
-    if scaler is not None:
-        figures["scale"] = float(scaler.get_scale())
-    return "", figures
+        with open("/proc/meminfo") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return 0
+    free = next((int(row[1]) * 1024 for row in rows if row[0] == "MemAvailable:"), 0)
+    allowed = allowed_bytes()
+    return free if allowed is None else min(free, allowed)
 
 
-def _losses(device: Any, kind: Any = None, scaler: Any = None, place: Any = None) -> List[float]:
-    """Train anew and say the loss of every step."""
-    net = network(torch.nn.BatchNorm2d(16)).to(device)
-    images, labels = [one.to(device) for one in batch(16)]
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        with _autocast(device.type, kind):
-            logits = net(images)
-            loss = torch.nn.functional.cross_entropy(logits, labels)
-        if place is not None:
-            place.proven(logits, loss)
-            _cast(logits, kind, place)
-        _step(loss, optimizer, scaler)
-        losses.append(float(loss.detach()))
-    return losses
+def shared_bytes() -> Optional[int]:
+    """What one loader may fill of /dev/shm, through which workers hand over; None not known.
+
+    Mostly a part of the whole, so that loaders side by side get the same number of workers.
+    """
+    try:
+        found = os.statvfs(SHARED)
+    except (OSError, AttributeError):
+        return None
+    whole, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return int(min(SHARE * whole, free / 2.0))
 
 
-def _step(loss: Any, optimizer: Any, scaler: Any) -> None:
-    if scaler is None:
-        loss.backward()
-        optimizer.step()
-        return
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
+def workers_that_fit(
+    asked: int, batch_bytes: int, shared: Optional[int], memory: int
+) -> Tuple[int, str]:
+    """So many workers at most, and why there are none. memory: 0 where it is not known."""
+    fit, why = asked, ""
+    if shared is not None:
+        fit, why = _fewer(fit, (shared // batch_bytes - IN_USE) // AHEAD, SHARED)
+    if memory:
+        of_one = WORKER_BYTES + AHEAD * batch_bytes
+        fit, more = _fewer(fit, int(SHARE * memory) // of_one, "memory")
+        why = why or more
+    if not why:
+        return fit, ""
+    size = "%.1f MB" % (batch_bytes / 1e6)
+    return 0, "%s has no room for workers that prepare batches of %s" % (why, size)
 
 
-def _cast(logits: Any, kind: Any, place: Place) -> None:
-    """Mixed precision that quietly stayed in float32 proves nothing."""
-    if kind is None or logits.dtype == kind:
-        return
-    said = "autocast left the numbers in %s" % str(logits.dtype).replace("torch.", "")
-    if place.gpu:
-        raise Wrong(said)
-    raise Skip("this torch cannot do it on the CPU: " + said)
+def allowed_bytes(groups: Iterable[Tuple[str, str, str]] = GROUPS) -> Optional[int]:
+    """What the limit of the control group leaves; files that are only cached count as free."""
+    for most, used, cached in groups:
+        try:
+            # Without a limit there stands "max", which is no number.
+            left = int(_text(most)) - int(_text(used))
+        except (OSError, ValueError):
+            continue
+        # 0 would say that it is not known.
+        return max(1, left + _cached_bytes(os.path.dirname(most), cached))
+    return None
 
 
-def _autocast(device: str, kind: Any) -> Any:
-    """torch.amp where it has autocast, else torch.autocast of torch 1.10."""
-    if kind is None:
-        # As good as no context: old releases refuse a dtype even for autocast that is off.
-        return torch.enable_grad()
-    amp = getattr(torch, "amp", None)
-    autocast: Any = getattr(amp, "autocast", None) or torch.autocast
-    return autocast(device, dtype=kind)
+def _fewer(asked: int, fit: int, where: str) -> Tuple[int, str]:
+    return max(0, min(asked, fit)), where if asked and fit < 1 else ""
 
 
-def _scaler(place: Place) -> Any:
-    """A scale of 1024 never overflows here, so that no step is left out."""
-    amp: Any = getattr(torch, "amp", None)
-    if hasattr(amp, "GradScaler"):
-        return amp.GradScaler(place.device.type, init_scale=1024.0)
-    if place.gpu:
-        return torch.cuda.amp.GradScaler(init_scale=1024.0)
-    raise Skip("this torch scales gradients on a GPU only")
+def _cached_bytes(folder: str, name: str) -> int:
+    try:
+        rows = [line.split() for line in _text(os.path.join(folder, "memory.stat")).splitlines()]
+        return next((int(row[1]) for row in rows if row[0] == name), 0)
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
-def _spoilt(place: Place, losses: List[float]) -> List[float]:
-    if place.fault == "wrong":
-        return [one * (1.5 - 0.1 * step) for step, one in enumerate(losses)]
-    if place.fault == "nan":
-        return losses[:-1] + [float("nan")]
-    if place.fault == "rising":
-        return losses[::-1]
-    return losses
-
-
-def _judged(losses: List[float]) -> None:
-    if not all([abs(one) < float("inf") for one in losses]):
-        raise Wrong("the losses %s are not finite" % _list(losses))
-    if not losses[-1] < losses[0]:
-        raise Wrong("the losses %s do not fall" % _list(losses))
-
-
-def _distance(found: List[float], expected: List[float]) -> float:
-    return max([abs(one - other) / abs(other) for one, other in zip(found, expected)])
-
-
-def _list(losses: List[float]) -> str:
-    return ", ".join(["%.5g" % one for one in losses])
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read()

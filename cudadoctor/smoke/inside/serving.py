@@ -1,17 +1,14 @@
 """The stable: forks a runner for every order, passes words on, and tells how each one ended."""
 
-import ctypes
-import faulthandler
 import json
 import os
 import select
 import signal
-import sys
 import time
 import warnings
 from typing import Any, Dict, List
 
-from . import leaving, wire
+from . import process, wire
 
 REAP_S = 0.2
 """How often it is looked whether a runner has ended."""
@@ -37,7 +34,7 @@ class Stable:
 
     def orders(self) -> bool:
         """Read what is ordered; False where stdin has closed."""
-        data = os.read(wire.ears(), 1 << 16)
+        data = os.read(wire.input_fd(), 1 << 16)
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
             self._obey(json.loads(line.decode("utf-8")))
@@ -47,14 +44,17 @@ class Stable:
         number = int(order["id"])
         if order["do"] == "start":
             if order.get("shape"):
-                from . import data
+                from . import workloads
 
-                data.made(str(order["workload"]), dict(order["shape"]))  # once, for every fork
+                workloads.made(str(order["workload"]), dict(order["shape"]))  # once, for every fork
             self.runners[number] = _forked(order, self.runners.values())
         elif number in self.runners and order["do"] == "kill":
             os.kill(self.runners[number].pid, signal.SIGKILL)
         elif number in self.runners:
-            _write(self.runners[number].to, order)
+            try:
+                os.write(self.runners[number].to, (json.dumps(order) + "\n").encode("ascii"))
+            except OSError:
+                return  # it has ended: told when its pipe closes
 
     def pass_on(self, number: int) -> bool:
         """Whole lines of a runner go to whoever ordered it; False where its pipe has closed."""
@@ -79,7 +79,8 @@ class Stable:
             del self.runners[number]
             os.close(runner.to)
             os.close(runner.back)
-            wire.say("over", id=number, detail=_ending(status, runner.trace))
+            code = process.exit_code(status)
+            wire.say("over", id=number, detail=process.ending(code, runner.trace) if code else "")
 
 
 def serve() -> None:
@@ -88,12 +89,12 @@ def serve() -> None:
     going = True
     while going:
         backs = {runner.back: number for number, runner in stable.runners.items()}
-        ready = select.select([wire.ears()] + list(backs), [], [], REAP_S)[0]
+        ready = select.select([wire.input_fd()] + list(backs), [], [], REAP_S)[0]
         closed = [one for one in ready if one in backs and not stable.pass_on(backs[one])]
         if closed:
             time.sleep(0.01)  # its process ends a moment after its pipe
         stable.reap()
-        if wire.ears() in ready:
+        if wire.input_fd() in ready:
             going = stable.orders()
     for runner in stable.runners.values():
         os.kill(runner.pid, signal.SIGKILL)
@@ -104,85 +105,40 @@ def alone() -> None:
     order = wire.heard()
     if order is not None:
         order["alone"] = True
-        _settle_in()
         _run(order)
 
 
 def _forked(order: Dict[str, Any], others: Any) -> Runner:
+    """A runner of its own; in the child it is the whole life."""
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pid = os.fork()
     if pid == 0:
-        _live(order, theirs_in, theirs_out, [ours_in, ours_out], list(others))
+        code = 1
+        try:
+            # An open copy of another's pipe would hide its end.
+            for end in [ours_in, ours_out] + [end for it in others for end in (it.to, it.back)]:
+                os.close(end)
+            wire.use(theirs_in, theirs_out)
+            _run(order)
+            code = 0
+        finally:
+            os._exit(code)  # Python's own ending belongs to the parent
     os.close(theirs_in)
     os.close(theirs_out)
     return Runner(pid, ours_out, ours_in)
 
 
-def _live(order: Dict[str, Any], hears: int, says: int, ours: List[int], others: Any) -> None:
-    """The life of a forked runner; Python's own ending belongs to the parent."""
-    code = 1
-    try:
-        # An open copy of another's pipe would hide its end.
-        for one in ours + [end for other in others for end in (other.to, other.back)]:
-            os.close(one)
-        wire.use(hears, says)
-        _settle_in()
-        _run(order)
-        code = 0
-    finally:
-        os._exit(code)
-
-
 def _run(order: Dict[str, Any]) -> None:
     """Do what was ordered; what goes wrong in it is a line, not a traceback."""
-    from . import running
+    from . import measuring
 
-    try:
-        running.run(order)
-    except BaseException as problem:
-        wire.say("failed", id=order["id"], error=wire.words(problem), oom=running.is_oom(problem))
-
-
-def _settle_in() -> None:
-    """A crash leaves its trace with us and no core file; we do not outlive the stable."""
-    warnings.simplefilter("ignore")
-    faulthandler.enable(file=wire.voice())
+    process.settle_in()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform.startswith("linux"):
-        libc = ctypes.CDLL(None)
-        limit_core, none = 4, (ctypes.c_ulong * 2)(0, 0)
-        libc.setrlimit(limit_core, none)
-    leaving.end_with_the_parent()
-
-
-def _write(descriptor: int, order: Dict[str, Any]) -> None:
     try:
-        os.write(descriptor, (json.dumps(order) + "\n").encode("ascii"))
-    except OSError:
-        return  # it has ended: told when its pipe closes
-
-
-def _ending(status: int, trace: List[str]) -> str:
-    """How a process ended; "" where it ended as it should."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        try:
-            name = signal.Signals(number).name
-        except ValueError:
-            name = "signal %d" % number
-        return "killed by %s%s" % (name, _where(trace))
-    code = os.WEXITSTATUS(status)
-    return "the process ended with status %d" % code if code else ""
-
-
-def _where(trace: List[str]) -> str:
-    """The innermost line of Python that a crash left, as `, in f (file.py)`."""
-    for line in trace:
-        text = line.strip()
-        if text.startswith("File ") and " in " in text:
-            path = text.split('"')[1]
-            return ", in %s (%s)" % (text.rpartition(" in ")[2], os.path.basename(path))
-    return ""
+        measuring.run(order)
+    except BaseException as problem:
+        oom = measuring.is_oom(problem)
+        wire.say("failed", id=order["id"], error=wire.words(problem), oom=oom)
