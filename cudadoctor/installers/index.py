@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from cudadoctor.installers.tool import joined
 from cudadoctor.model.machine import Index
 from cudadoctor.model.trust import is_host
 from cudadoctor.privacy.telltale import TOKEN, bare, compiled
@@ -47,30 +48,51 @@ def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
 
     A mirror of the user's stays in use; an index for another torch variant is never obeyed.
     """
-    found = _without_password(_found(m, change, tool), m.python.index or Index(), tool)
+    configured = m.python.index or Index()
+    found = _without_password(_found(change, configured, tool), configured, tool)
     if found.tag is not None:
-        found = msgspec.structs.replace(found, of=_tagged_on(platform_of(m)))
-    if m.python.index is None or not m.python.index.no_index:
+        # torch's index is sure to tag torch alone, but for the platforms where it tags all.
+        platform = platform_of(m) or ""
+        sure = 3 if platform in _ALL_TAGGED_ON else 0 if platform.startswith("macos") else 1
+        found = msgspec.structs.replace(found, of=TAGGED[:sure])
+    if not configured.no_index:
         return found
-    origin = m.python.index.origin or "the configuration"
+    origin = configured.origin or "the configuration"
     note = f"Package indexes are switched off ({origin}): the wheels must lie in a find-links "
     note += "folder, or no-index must go."
-    return msgspec.structs.replace(found, note=f"{note} {found.note}" if found.note else note)
+    return msgspec.structs.replace(found, note=joined(note, found.note))
 
 
-def _found(m: Machine, change: PackageChange, tool: str) -> Source:
+def _found(change: PackageChange, configured: Index, tool: str) -> Source:
     if change.variant is None or is_foreign(change.index):
         return Source(index=change.index)
-    configured = m.python.index or Index()
-    own = _torch_mirror(configured, change.variant)
+    own = _own_url(configured)
+    if own is not None and (variant := _variant_of(own)):
+        # A company's copy of torch's index, turned to the variant that is wanted.
+        base = own.rstrip("/").rpartition("/")[0]
+        same = variant == change.variant
+        index = own if same else f"{base}/{change.variant}"
+        return Source(index=index, tag=None if same else change.variant)
     if own is not None:
-        return own
-    if mirror := _mirror(configured):
-        return _through(mirror, configured, change, tool)
-    if _leads_astray(configured, change):
-        index = change.index or f"{TORCH_INDEX}/{change.variant}"
+        read = read_by(tool, configured)
+        # Left where it is for its password: the tool that it is configured for reads it from there,
+        # and an image is given to others, so nothing secret may stand in its lines.
+        stays = _has_credentials(own) and (tool == "docker" or read)
+        if change.index is None:
+            return Source(index=None if stays else own, is_mirror=True)
         return Source(
-            index=index,
+            index=None if read or stays else own,
+            is_mirror=True,
+            extra=change.index,
+            tag=change.variant,
+            note=f"Your index ({host_of(own)}) stays in use for all other packages; it is not "
+            f"known to have the {change.variant} builds, so torch's own index is added.",
+        )
+    urls = [url for url in (configured.url, *configured.extra) if url]
+    others = {_variant_of(url) for url in urls} - {None, change.variant}
+    if others or (change.index is None and any(map(_is_official, urls))):
+        return Source(
+            index=change.index or f"{TORCH_INDEX}/{change.variant}",
             tag=change.variant,
             note="The configured index offers another variant of torch, so the exact one is named.",
         )
@@ -78,13 +100,6 @@ def _found(m: Machine, change: PackageChange, tool: str) -> Source:
     # to what else is configured: with the tag that fails aloud.
     more = tool == "uv" or configured.extra or configured.find_links
     return Source(index=change.index, tag=change.variant if more and change.index else None)
-
-
-def _tagged_on(platform: str | None) -> tuple[str, ...]:
-    """What of torch's family is sure to bear its local version on torch's index."""
-    if platform in _ALL_TAGGED_ON:
-        return TAGGED
-    return () if (platform or "").startswith("macos") else ("torch",)
 
 
 def options(source: Source) -> tuple[str, ...]:
@@ -132,50 +147,14 @@ def is_at(url: str, domain: str) -> bool:
 
 def own_host(m: Machine) -> str | None:
     """The host of an index of the user's own in place of PyPI or of torch's; None for none."""
-    url = m.python.index.url if m.python.index else None
-    if url is None or _is_official(url) or host_of(url) in _PYPI_HOSTS:
-        return None
-    return host if is_host(host := host_of(url)) else None
+    url = _own_url(m.python.index or Index())
+    return host if url is not None and is_host(host := host_of(url)) else None
 
 
-def _through(mirror: str, configured: Index, change: PackageChange, tool: str) -> Source:
-    if change.index is None:
-        kept = _stays(mirror, configured, tool)
-        return Source(index=None if kept else mirror, is_mirror=True)
-    return Source(
-        index=None if _read_by(tool, configured) or _stays(mirror, configured, tool) else mirror,
-        is_mirror=True,
-        extra=change.index,
-        tag=change.variant,
-        note=f"Your index ({host_of(mirror)}) stays in use for all other packages; it is not known "
-        f"to have the {change.variant} builds, so torch's own index is added.",
-    )
-
-
-def _torch_mirror(configured: Index, variant: str) -> Source | None:
-    """A company's copy of torch's index, turned to the variant that is wanted."""
+def _own_url(configured: Index) -> str | None:
+    """The user's main index if it is neither PyPI nor torch's."""
     url = configured.url
-    if url is None or _is_official(url) or _variant_of(url) is None:
-        return None
-    base = url.rstrip("/").rpartition("/")[0]
-    same = _variant_of(url) == variant
-    return Source(index=url if same else f"{base}/{variant}", tag=None if same else variant)
-
-
-def _mirror(configured: Index) -> str | None:
-    """The user's own main index, where it is neither PyPI nor torch's."""
-    url = configured.url
-    if url is None or _is_official(url) or host_of(url) in _PYPI_HOSTS:
-        return None
-    return url
-
-
-def _leads_astray(configured: Index, change: PackageChange) -> bool:
-    indexes = [url for url in (configured.url, *configured.extra) if url]
-    variants = {_variant_of(url) for url in indexes} - {None}
-    return bool(variants - {change.variant}) or any(
-        _is_official(url) and change.index is None for url in indexes
-    )
+    return None if url is None or _is_official(url) or host_of(url) in _PYPI_HOSTS else url
 
 
 def is_foreign(index: str | None) -> bool:
@@ -214,38 +193,25 @@ def _without_password(found: Source, configured: Index, tool: str) -> Source:
     """
     if found.index is None or not _has_credentials(found.index):
         return found
-    index = _address(found.index)
-    if tool != "docker" and _read_by(tool, configured):
-        if found.index == configured.url or index is None:
-            return msgspec.structs.replace(found, index=None)
-        if tool == "pip":  # --index-url would take the place of the setting, password and all
-            return msgspec.structs.replace(found, index=None, extra=index)
-        return msgspec.structs.replace(found, index=index)
-    if index is None:
+    index, extra, note = _address(found.index), found.extra, found.note
+    if read_by(tool, configured):
+        if found.index == configured.url:
+            index = None
+        elif tool == "pip":  # --index-url would take the place of the setting, password and all
+            index, extra = None, index or extra
+    elif index is None:
         note = f"The address of your index ({host_of(found.index)}) holds a secret and is not "
         note += "written out: name it in the settings of the tool."
-        return msgspec.structs.replace(found, index=None, note=note)
-    note = f"The password for {host_of(index)} is not written out: put it into ~/.netrc, which pip "
-    note += "and uv read."
-    note = f"{note} {found.note}" if found.note else note
-    return msgspec.structs.replace(found, index=index, note=note)
+    else:
+        plain = f"The password for {host_of(index)} is not written out: put it into ~/.netrc,"
+        note = joined(plain, "which pip and uv read.", note)
+    return msgspec.structs.replace(found, index=index, extra=extra, note=note)
 
 
-def _stays(mirror: str, configured: Index, tool: str) -> bool:
-    """Whether a mirror is not written out, for its password.
-
-    That is left where it is: the tool that it is configured for reads it from there. An image is
-    given to others, so nothing secret may stand in its lines.
-    """
-    return _has_credentials(mirror) and (tool == "docker" or _read_by(tool, configured))
-
-
-def _read_by(tool: str, configured: Index) -> bool:
+def read_by(tool: str, configured: Index) -> bool:
     """Whether that tool reads the configuration which this index came from.
 
     In an image there is none of it.
     """
-    if tool == "docker":
-        return False
     for_uv = "uv" in (configured.origin or "").lower()
-    return for_uv == (tool == "uv")
+    return tool != "docker" and for_uv == (tool == "uv")

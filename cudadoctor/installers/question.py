@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from cudadoctor.installers.index import host_of, pinned, source_for
+from cudadoctor.installers.index import host_of, pinned, read_by, source_for
 from cudadoctor.installers.requirement import name_of, sound, split_compiled
 
 if TYPE_CHECKING:
@@ -152,8 +152,7 @@ def handed_over(tool: str, question: Question, *, here: bool) -> Index | None:
     It does so on this machine, in the files that it reads.
     """
     settings = question.settings
-    for_uv = settings is not None and "uv" in (settings.origin or "").lower()
-    return None if here and for_uv == (tool == "uv") else settings
+    return None if here and settings and read_by(tool, settings) else settings
 
 
 def environment(tool: str, question: Question, *, here: bool) -> dict[str, str | None]:

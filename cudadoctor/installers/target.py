@@ -121,7 +121,7 @@ def _glibc(m: Machine) -> int:
 
 
 def _uv_platform(m: Machine) -> str | None:
-    """uv's name for the platform; None where it has none."""
+    """uv's name for the platform; None if it has none."""
     arch = "aarch64" if m.platform.machine == "arm64" else _arch(m)
     if arch not in ("x86_64", "aarch64"):
         return None
@@ -131,5 +131,5 @@ def _uv_platform(m: Machine) -> str | None:
         return f"{arch}-apple-darwin"
     if m.platform.libc == "musl":
         return f"{arch}-unknown-linux-musl"
-    fitting = [minor for minor in _UV_GLIBC if minor <= _glibc(m)]
-    return f"{arch}-manylinux_2_{fitting[-1]}" if fitting else None
+    glibc = max((minor for minor in _UV_GLIBC if minor <= _glibc(m)), default=None)
+    return f"{arch}-manylinux_2_{glibc}" if glibc else None

@@ -64,20 +64,18 @@ def in_project(m: Machine) -> Command:
     return ("--directory", found[1]) if inside else ()
 
 
-def argv(
-    program: str, target: Target, question: Question, *, own: str, here: bool
-) -> tuple[str, ...] | None:
+def argv(start: Command, target: Target, question: Question, *, own: str, here: bool) -> Command:
     """The words of the command, requirements on its standard input.
 
-    own: an interpreter that uv may run if the target itself cannot be asked. None if uv has no
+    own: an interpreter that uv may run if the target itself cannot be asked. () if uv has no
     words for that target.
     """
-    words = [program, "pip", "compile", "-", "--format", "pylock.toml", "--no-header", "-q"]
+    words = [*start, "pip", "compile", "-", "--format", "pylock.toml", "--no-header", "-q"]
     words += ["--only-binary", ":all:", "--no-python-downloads", "--python"]
     if target.executable:
         words += [target.executable]
     elif target.uv is None or target.free_threaded:
-        return None
+        return ()
     else:
         words += [own, "--python-version", target.release, "--python-platform", target.uv]
     words += ["--default-index", question.index] if question.index else []

@@ -252,47 +252,38 @@ def _ask(at: Setting, resolver: Resolver, target: Target, question: Question) ->
     """One run of a resolver. Its caches and files stay in the scratch folder."""
     if at.clock.left_s <= 0:
         return _too_late(question, at.clock)
+    door, env, stdin = at.door, _environment(at, resolver, question), None
+    log = os.path.join(door.scratch or ".", f"pip-{os.urandom(4).hex()}.log")
+    report = f"{log}.json"
     if resolver.kind == "pip":
-        return _ask_pip(at, resolver, target, question)
-    answer = _ask_uv(at, resolver, target, question)
-    if answer.kind == "unfit" and target.executable:
+        words = pip.argv(target, question, report=report, log=log, here=at.here)
+        argv = _pip_started(resolver.program, resolver.place, words, target.markers)
+    else:
+        start = (resolver.program, *(uv.in_project(at.machine) if at.here else ()))
+        argv = uv.argv(start, target, question, own=sys.executable, here=at.here)
+        stdin = "".join(f"{requirement}\n" for requirement in question.first)
+        if target.macos and not target.executable:
+            env["MACOSX_DEPLOYMENT_TARGET"] = target.macos  # else uv takes an old macOS for granted
+        if not argv:
+            text = f"{resolver.name} has no words for this interpreter"
+            return Answer(kind="unfit", text=text)
+    ran = door.run(*argv, timeout_s=at.clock.left_s, env=env, stdin=stdin)
+    if ran.timed_out:
+        return _too_late(question, at.clock)
+    if ran.why or ran.missing:
+        answer = Answer(kind="unfit", text=ran.why or f"{resolver.program} is gone")
+    elif resolver.kind == "uv":
+        answer = uv.read(ran.code, ran.stdout, ran.stderr)
+    else:
+        # What ended it stands at the end.
+        noted = door.read(log, _LOG_BYTES, max(0, door.stat(log).size - _LOG_BYTES)).text
+        said = door.read(report, _LOG_BYTES).text
+        answer = pip.read(ran.code, said, ran.stderr, noted, target.abi)
+    if resolver.kind == "uv" and answer.kind == "unfit" and target.executable:
         # The interpreter cannot be run, or is of a kind that uv does not take: by its tags.
-        return _ask_uv(at, resolver, msgspec.structs.replace(target, executable=None), question)
+        target = msgspec.structs.replace(target, executable=None)
+        return _ask(at, resolver, target, question)
     return answer
-
-
-def _ask_uv(at: Setting, resolver: Resolver, target: Target, question: Question) -> Answer:
-    argv = uv.argv(resolver.program, target, question, own=sys.executable, here=at.here)
-    if argv is None:
-        return Answer(kind="unfit", text=f"{resolver.name} has no words for this interpreter")
-    argv = (argv[0], *(uv.in_project(at.machine) if at.here else ()), *argv[1:])
-    env = _environment(at, resolver, question)
-    if target.macos and not target.executable:
-        env["MACOSX_DEPLOYMENT_TARGET"] = target.macos  # else uv takes an old macOS for granted
-    lines = "".join(f"{requirement}\n" for requirement in question.first)
-    ran = at.door.run(*argv, timeout_s=at.clock.left_s, env=env, stdin=lines)
-    if ran.timed_out:
-        return _too_late(question, at.clock)
-    if ran.why or ran.missing:
-        return Answer(kind="unfit", text=ran.why or f"{resolver.program} is gone")
-    return uv.read(ran.code, ran.stdout, ran.stderr)
-
-
-def _ask_pip(at: Setting, resolver: Resolver, target: Target, question: Question) -> Answer:
-    folder, mark = at.door.scratch or ".", os.urandom(4).hex()
-    report, log = (os.path.join(folder, f"pip-{mark}.{end}") for end in ("json", "log"))
-    words = pip.argv(target, question, report=report, log=log, here=at.here)
-    argv = _pip_started(resolver.program, resolver.place, words, target.markers)
-    env = _environment(at, resolver, question)
-    ran = at.door.run(*argv, timeout_s=at.clock.left_s, env=env)
-    if ran.timed_out:
-        return _too_late(question, at.clock)
-    if ran.why or ran.missing:
-        return Answer(kind="unfit", text=ran.why or f"{resolver.program} is gone")
-    # What ended it stands at the end.
-    start = max(0, at.door.stat(log).size - _LOG_BYTES)
-    noted = at.door.read(log, _LOG_BYTES, start).text
-    return pip.read(ran.code, at.door.read(report, _LOG_BYTES).text, ran.stderr, noted, target.abi)
 
 
 def _environment(at: Setting, resolver: Resolver, question: Question) -> dict[str, str]:

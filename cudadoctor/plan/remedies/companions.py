@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY, admits
+from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY, admits, normal
 from cudadoctor.model.versions import version_of
 from cudadoctor.solver.builds import python_of
 
@@ -308,11 +308,7 @@ def _requirements(
         wanted = set(_EXTRA.findall(line))
         if found and (not wanted or "*" in extras or wanted & extras):
             asked = (extra.strip() for extra in (found[2] or "").split(","))
-            yield _canonical(found[1]), frozenset(extra for extra in asked if extra)
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+            yield normal(found[1]), frozenset(extra for extra in asked if extra)
 
 
 def _is_torch_wheel(name: str) -> bool:
