@@ -28,7 +28,7 @@ from typing import Any
 from cudadoctor.bench.heats import Runner, Track
 from cudadoctor.bench.results import config
 from cudadoctor.bench.stable import Stable
-from cudadoctor.bench.storing import cpu_name
+from cudadoctor.bench.store import cpu_name
 from cudadoctor.bench.techniques import settings_of
 from cudadoctor.smoke import INSIDE
 

@@ -33,7 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from standin_fixtures import StandIns
 
-from cudadoctor.bench.script import samples, starting
+from cudadoctor.bench import script
+from cudadoctor.bench.script import starved
 
 BAR = 0.01
 LOOP = """
@@ -81,7 +82,7 @@ class Loop:
         self.child.wait()
 
 
-def turn(sampler: starting.Sampler, loop: Loop, seconds: float, *, on: bool) -> list[Piece]:
+def turn(sampler: script.Sampler, loop: Loop, seconds: float, *, on: bool) -> list[Piece]:
     """One turn with the sampler running or stopped."""
     os.kill(sampler.pid, signal.SIGCONT if on else signal.SIGSTOP)
     began = time.monotonic()
@@ -106,7 +107,7 @@ def measured(pairs: int, seconds: float, loops: int) -> dict[str, object]:
     loop = Loop(loops)
     time.sleep(2.0)
     before = time.monotonic()
-    sampler = starting.Sampler(loop.child.pid)
+    sampler = script.Sampler(loop.child.pid)
     time.sleep(3.0)
     walls: list[float] = []
     cpus: list[float] = []
@@ -118,7 +119,7 @@ def measured(pairs: int, seconds: float, loops: int) -> dict[str, object]:
             cpus.append(rate(told[True], 2) / rate(told[False], 2))
         os.kill(sampler.pid, signal.SIGCONT)
         lasted = time.monotonic() - before
-        figures = samples.figures(samples.parsed(sampler.end()))
+        figures = starved.figures(starved.parsed(sampler.end()))
     finally:
         loop.end()
     on_s = lasted - pairs * seconds

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from cudadoctor.bench import results, techniques, words
+from cudadoctor.bench import page, results, techniques
 from cudadoctor.bench.results import BenchResult, Gain, WorkloadResult
 from cudadoctor.render.markdown import escaped
 
@@ -187,9 +187,9 @@ def said(gain: Gain) -> str:
     """A verdict in a few words; a ratio only where it is a difference."""
     if gain.verdict in ("faster", "slower") and gain.ratio is not None:
         span = f" ({gain.low:.2f} to {gain.high:.2f})" if gain.low and gain.high else ""
-        return f"{words.times(gain.ratio)}{span}{words.memory(gain)}"
+        return f"{page.times(gain.ratio)}{span}{page.memory(gain)}"
     if gain.verdict == "same":
-        return f"no difference{words.memory(gain)}"
+        return f"no difference{page.memory(gain)}"
     return {"loss-differs": "another loss"}.get(gain.verdict, gain.verdict)
 
 

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 def bench(asked: Asked) -> int:
     """The command: with words after `--` a user's own script, else the workloads."""
     if asked.words:
-        import importlib
+        from cudadoctor.bench import script
 
-        script = importlib.import_module("cudadoctor.bench.script")
-        return int(script.run(asked.words, asked))
+        return script.run(asked.words, asked)
     from cudadoctor.bench import command
 
     return command.run(asked)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudadoctor import __version__
-from cudadoctor.bench import ground, techniques
+from cudadoctor import __version__, knowledge
+from cudadoctor.bench import ground, page, results, store, techniques
 from cudadoctor.bench.heats import Heats, Track
 from cudadoctor.bench.results import BenchResult, WorkloadResult
 from cudadoctor.bench.search import Search
-from cudadoctor.bench.showing import Progress, shown
 from cudadoctor.bench.stable import Interrupted, Line, Stable
+from cudadoctor.cli import painting
+from cudadoctor.cli.commands import NARROWEST, WIDEST, written
+from cudadoctor.cli.progress import shown_on_stderr
 from cudadoctor.cli.usage import nearest, refuse, refuse_device
+from cudadoctor.host import local
+from cudadoctor.host.signals import Interrupts, end_now
+from cudadoctor.probes.examine import Look, NoInterpreter, examine
 
 if TYPE_CHECKING:
     from cudadoctor.cli.options import Asked
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 TIERS_GPU, TIERS_CPU, TIERS_TINY = ("large", "small"), ("cpu", "tiny"), ("tiny",)
 LOOK_S = 200.0
 SIZE_S = 120.0
+BAR = 20
 CLOSING_S = 1.0
 """Kept back of the budget: processes need a moment to end."""
 
@@ -37,10 +40,6 @@ CLOSING_S = 1.0
 def run(asked: Asked) -> int:
     """0 where something was measured, 1 where nothing could be, 130 after Ctrl-C (143 TERM)."""
     _refuse(asked)
-    from cudadoctor.cli.progress import shown_on_stderr
-    from cudadoctor.host import local
-    from cudadoctor.probes.examine import Look, NoInterpreter, examine
-
     try:
         with shown_on_stderr() as told:
             machine = examine(Look(python=asked.python, depth="fast", device=asked.device), told)
@@ -53,23 +52,29 @@ def run(asked: Asked) -> int:
         return 1
     host = local.this_host()
     stable = Stable(python, host.quiet(host.env, host.place), host.place)
+
+    def end(number: int) -> None:
+        stable.end()
+        end_now(number)
+
     try:
-        with _interruptible(stable):
+        # The first Ctrl-C ends the measuring, the second the process.
+        with Interrupts(stable.stop, end, ("SIGINT", "SIGTERM")) as interrupts:
             result = Bench(asked, machine, stable).measured()
     finally:
         stable.end()
-    return _ended(result, asked, stable.stopped)
+    return _ended(result, asked, interrupts.code if interrupts() else 0)
 
 
 def _refuse(asked: Asked) -> None:
     refuse_device(asked)
     if asked.as_json and asked.markdown:
         refuse("--json and --markdown exclude each other: choose one")
-    known = (*techniques.BY_NAME, techniques.NOTHING)
     for name in asked.only:
-        if name not in known:
-            close = nearest(name, known)
-            meant = f"; did you mean {close}" if close else f"; there are {', '.join(known)}"
+        if name not in techniques.ORDER:
+            close = nearest(name, techniques.ORDER)
+            known = ", ".join(techniques.ORDER)
+            meant = f"; did you mean {close}" if close else f"; there are {known}"
             refuse(f"--only {name!r} is no technique{meant}")
     if asked.chart and not asked.chart.endswith((".svg", ".png")):
         refuse(f"--chart {asked.chart!r} names neither an SVG nor a PNG: end it in .svg or .png")
@@ -79,11 +84,6 @@ def _refuse(asked: Asked) -> None:
         # Told before the measuring, not after it.
         if file and not Path(file).absolute().parent.is_dir():
             refuse(f"cannot write to {file}: there is no such folder")
-    if asked.chart and asked.chart.endswith(".png"):
-        from cudadoctor.bench import charts
-
-        if why := charts.why_no_png():  # told before the minutes are spent
-            refuse(why)
 
 
 def _ended(result: BenchResult | str, asked: Asked, stopped: int) -> int:
@@ -91,33 +91,58 @@ def _ended(result: BenchResult | str, asked: Asked, stopped: int) -> int:
     if isinstance(result, str):
         sys.stderr.write(f"cudadoctor: nothing was measured: {result}\n")
         return stopped or 1
-    measured = any(one.baseline.rounds for one in result.workloads)
-    shown(result, asked, keep=measured)
+    measured = any(workload.baseline.rounds for workload in result.workloads)
+    written(_text(result, asked), asked.output)
+    try:
+        if asked.chart and asked.chart.endswith(".png"):
+            Path(asked.chart).write_bytes(page.png(result))
+        elif asked.chart:
+            Path(asked.chart).write_text(page.svg(result), encoding="utf-8")
+    except OSError as error:
+        refuse(f"cannot write to {asked.chart}: {error.strerror}")
+    if measured and asked.scale != "tiny" and (why := store.keep(result, os.environ)) is not None:
+        sys.stderr.write(f"cudadoctor: {why}\n")
     return stopped or (0 if measured else 1)
 
 
-@contextmanager
-def _interruptible(stable: Stable) -> Iterator[None]:
-    """The first Ctrl-C ends the measuring, the second the process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _text(result: BenchResult, asked: Asked) -> str:
+    if asked.as_json:
+        return results.dumps(result) + "\n"
+    if asked.markdown:
+        return page.markdown(result)
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    layout = page.Layout(width=painting.width(NARROWEST, WIDEST), blocks=encoding == "utf8")
+    return painting.painted(page.report(result, layout), to_file=asked.output is not None)
 
-    def heard(number: int, _: object) -> None:
-        if stable.stopped:
-            stable.end()
-            os._exit(128 + number)
-        stable.stop(128 + number)
 
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
-    for one, old in before.items():
-        if old is not signal.SIG_IGN:
-            signal.signal(one, heard)
-    try:
-        yield
-    finally:
-        for one, old in before.items():
-            signal.signal(one, old)
+class Progress:
+    """One line that moves on a terminal; elsewhere a line for each new thing that is begun."""
+
+    def __init__(self, began: float, seconds: float) -> None:
+        self.began = began
+        self.seconds = max(1.0, seconds)
+        self.live = sys.stderr.isatty()
+        self._last = ""
+
+    def say(self, text: str) -> None:
+        spent = time.monotonic() - self.began
+        left, done = max(0.0, self.seconds - spent), min(BAR, round(BAR * spent / self.seconds))
+        with contextlib.suppress(OSError):  # a full disk behind stderr
+            if self.live:
+                bar = "#" * done + "." * (BAR - done)
+                line = f"[{bar}] {left // 60:.0f}:{left % 60:02.0f} at most  {text}"
+                columns = os.get_terminal_size(sys.stderr.fileno()).columns
+                sys.stderr.write("\r\x1b[2K" + line[: columns - 1])
+            elif (what := text.partition(": round ")[0]) != self._last:
+                self._last = what
+                sys.stderr.write(f"[{spent:4.0f} s] {what}\n")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        if self.live:
+            with contextlib.suppress(OSError):
+                sys.stderr.write("\r\x1b[2K")
+                sys.stderr.flush()
 
 
 class Bench:
@@ -212,8 +237,6 @@ class Bench:
         return dict(line["shape"])
 
     def _track(self, name: str, shape: dict[str, Any]) -> Track:
-        from cudadoctor import knowledge
-
         tiny = self.asked.scale == "tiny"
         return Track(
             device=self.place.device,
@@ -226,12 +249,15 @@ class Bench:
         )
 
     def _result(self) -> BenchResult:
-        from cudadoctor.bench.storing import cpu_name
-
         gpu = self.place.name
-        driver = self.machine.driver
-        release = driver.kernel or driver.library
-        notes = (*self.place.notes, *_notes(self.done))
+        release = self.machine.driver.kernel or self.machine.driver.library
+        notes = [f"{done.name}: {done.ended}" for done in self.done if done.ended]
+        notes += [
+            f"{done.name}: the machine was busy or unsteady: smaller gains than"
+            f" {100 * ((done.noise or 1.0) - 1):.0f} % could not be told"
+            for done in self.done
+            if (done.noise or 1.0) > 1.1 and done.baseline.rounds
+        ]
         return BenchResult(
             cudadoctor=__version__,
             date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -242,13 +268,13 @@ class Bench:
             torch=str(self.look.get("torch", "")),
             cuda=(str(self.look.get("cuda") or "") or None) if gpu else None,
             python=str(self.look.get("python", "")),
-            cpu=cpu_name() or "a CPU",
+            cpu=store.cpu_name() or "a CPU",
             cores=self.look.get("cores"),
             minutes=self.asked.minutes,
             seconds=round(time.monotonic() - self.began, 1),
             workloads=tuple(self.done),
             complete=not self.stable.stopped and not any(one.ended for one in self.done),
-            notes=notes,
+            notes=(*self.place.notes, *notes),
         )
 
 
@@ -264,14 +290,3 @@ def _described(name: str, shape: dict[str, Any]) -> str:
     what = "Encoder with a classifier" if name == "encoder" else "Decoder-only language model"
     size = f"{shape['layers']} layers of width {shape['width']}, {shape['length']} tokens"
     return f"{what}, {size}, {batch}"
-
-
-def _notes(done: list[WorkloadResult]) -> tuple[str, ...]:
-    found = [f"{one.name}: {one.ended}" for one in done if one.ended]
-    loud = [one for one in done if (one.noise or 1.0) > 1.1 and one.baseline.rounds]
-    found += [
-        f"{one.name}: the machine was busy or unsteady: smaller gains than"
-        f" {100 * ((one.noise or 1.0) - 1):.0f} % could not be told"
-        for one in loud
-    ]
-    return tuple(found)

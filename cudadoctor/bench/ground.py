@@ -1,13 +1,11 @@
 """On what it is measured: the device that a guest may use, and what the tables know of it. Pure."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from cudadoctor.bench.bottleneck import Peaks
+from cudadoctor.bench.judging import Peaks
 from cudadoctor.bench.techniques import Ground
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.machine import Gpu

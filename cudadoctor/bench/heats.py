@@ -1,18 +1,16 @@
 """A heat: some configurations in processes of their own that take turns, round by round."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from cudadoctor.bench import bottleneck, ground, judging
+from cudadoctor.bench import ground, judging
 from cudadoctor.bench.results import Bottleneck, Config, Measured
 from cudadoctor.bench.search import Heat, Raced
 from cudadoctor.bench.stable import Line, Stable
-from cudadoctor.bench.techniques import Value, technique
+from cudadoctor.bench.techniques import KNOWN, Value
 
 ROUNDS = 10
 LONGEST_START_S = 300.0
@@ -40,7 +38,7 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     round_s: float = 0.4
     warm_s: float = 3.0
     share: float = 0.9
-    peaks: bottleneck.Peaks | None = None
+    peaks: judging.Peaks | None = None
     start_s: float = LONGEST_START_S
     faults: dict[str, str] = {}
 
@@ -103,7 +101,7 @@ class Runner:
         """How long a round may take: many times what its steps should."""
         step_s = float(self.ready.get("step_s") or 1.0)
         lead_in = 3 * self.workers + 1
-        compiles = any(technique(one).group == "compile" for one in self.config.techniques)
+        compiles = any(KNOWN[one].group == "compile" for one in self.config.techniques)
         more = RECOMPILE_S if compiles else 0.0
         return 10.0 + more + ROUND_PATIENCE * step_s * (self.steps + lead_in)
 
@@ -218,17 +216,34 @@ class Heats:
         end = min(self.until, began + heat.limit_s)
         if heat.fresh:
             self.close()
-        reference = self._reference(heat, end, say)
+        kept = self._kept
+        if kept is not None and kept.config == heat.reference and not kept.gone:
+            reference = kept
+        else:
+            self.close()
+            reference = self._started(heat.reference, end, say)
         if reference.error is not None:
-            return self._without(heat, reference, began)
-        rivals = self._rivals(heat, end, say)
+            why = reference.error
+            if not why.startswith(judging.OVER):
+                why = f"{heat.reference.name}: {why}"
+            return Raced(
+                reference=reference.measured(),
+                candidates=tuple(Measured(config=run, error=why) for run in heat.candidates),
+                seconds=time.monotonic() - began,
+            )
+        wanted = [*heat.candidates, *[heat.reference] * heat.twins]
+        rivals = [self._started(run, end, say) for run in wanted]
         before = len(reference.rounds)
         self._take_turns(reference, rivals, end, say)
         found = self._profiled(rivals, reference) if heat.twins else None
         for rival in rivals:
             rival.stop()
         number = len(heat.candidates)
-        main = self._left(reference, before)
+        # It is kept, since the next heat's reference is often the same.
+        self._kept = None if reference.error is not None else reference
+        if reference.error is None and not reference.memory:
+            reference.ask_memory()
+        main = reference.measured(len(reference.rounds) - before)
         if found is not None and found.figures.get("device_s"):
             main = msgspec.structs.replace(main, device_s=found.figures["device_s"])
         return Raced(
@@ -244,13 +259,6 @@ class Heats:
         if self._kept is not None:
             self._kept.stop(2.0)
             self._kept = None
-
-    def _reference(self, heat: Heat, end: float, say: Say) -> Runner:
-        kept = self._kept
-        if kept is not None and kept.config == heat.reference and not kept.gone:
-            return kept
-        self.close()
-        return self._started(heat.reference, end, say)
 
     def _started(self, wanted: Config, end: float, say: Say) -> Runner:
         say(f"{wanted.workload}: {wanted.name}: starting")
@@ -268,17 +276,13 @@ class Heats:
             return found
         changes = self.settings(one.config)
         warm, self._compiled = self._compiled, self._compiled or "compile" in changes
-        alone = len(names) == 1 and technique(names[0]).prepares
+        alone = len(names) == 1 and KNOWN[names[0]].prepares
         if not alone or {"batch", "cached"} & changes.keys():
             return found
         if warm and "compile" in changes:
             return found
         compile_s = max(0.0, one.start_s - reference.start_s)
         return msgspec.structs.replace(found, compile_s=compile_s)
-
-    def _rivals(self, heat: Heat, end: float, say: Say) -> list[Runner]:
-        wanted = [*heat.candidates, *[heat.reference] * heat.twins]
-        return [self._started(one, end, say) for one in wanted]
 
     def _take_turns(self, reference: Runner, rivals: list[Runner], end: float, say: Say) -> None:
         """Everybody once a round, in another order each time, so that drift hits all alike."""
@@ -288,7 +292,7 @@ class Heats:
             if len(going) < 2 or reference.error is not None:
                 break
             say(f"{reference.config.workload}: {names}: round {number + 1} of {ROUNDS}")
-            if _too_late(end, going):
+            if time.monotonic() + sum(run.turn_s for run in going) > end:
                 break
             place = number % len(going)
             for one in going[place:] + going[:place]:
@@ -298,10 +302,7 @@ class Heats:
                     over = _over("in its rounds")
                 if not one.turn(over, min(left, one.patience_s)) and one is reference:
                     return
-        self._tell_too_few(reference, rivals)
-
-    def _tell_too_few(self, reference: Runner, rivals: list[Runner]) -> None:
-        """The time of a heat may end before its rounds can tell anything."""
+        # The time of a heat may end before its rounds can tell anything.
         for one in rivals:
             if one.error is None and len(one.rounds) < judging.LEAST_ROUNDS and reference.rounds:
                 one.error = _over(f"after {len(one.rounds)} of its rounds")
@@ -316,57 +317,24 @@ class Heats:
         line = twin.profile(min(PROFILE_S, left)) or {}
         twin.error = None  # its rounds stand, also where the profile failed
         measured = reference.measured()
-        figures = bottleneck.Figures(
+        peaks = None
+        if line.get("peak_flops") and line.get("peak_bytes_s"):
+            flops, bytes_s = float(line["peak_flops"]), float(line["peak_bytes_s"])
+            peaks = judging.Peaks(flops, bytes_s, "as measured here")
+        figures = judging.Figures(
             step_s=measured.step_s or 1.0,
             wait_s=measured.loader_wait_s or 0.0,
             device_s=line.get("device_s"),
             operations=tuple(tuple(one) for one in line.get("operations") or ()),
-            peaks=ground.believed(self.track.peaks, _peaks(line), twin.config.workload),
+            peaks=ground.believed(self.track.peaks, peaks, twin.config.workload),
         )
-        return bottleneck.judge(figures)
-
-    def _left(self, reference: Runner, before: int) -> Measured:
-        """The reference's figures of this heat; it is kept, since the next is often the same."""
-        if reference.error is not None:
-            self._kept = None
-            return reference.measured(len(reference.rounds) - before)
-        self._kept = reference
-        if not reference.memory:
-            reference.ask_memory()
-        return reference.measured(len(reference.rounds) - before)
-
-    def _without(self, heat: Heat, reference: Runner, began: float) -> Raced:
-        why = str(reference.error)
-        if not _is_over(reference):
-            why = f"{heat.reference.name}: {why}"
-        return Raced(
-            reference=reference.measured(),
-            candidates=tuple(Measured(config=one, error=why) for one in heat.candidates),
-            seconds=time.monotonic() - began,
-        )
+        return judging.bottleneck_of(figures)
 
 
 def _over(when: str) -> str:
     return f"{judging.OVER} {when}"
 
 
-def _is_over(runner: Runner) -> bool:
-    return (runner.error or "").startswith(judging.OVER)
-
-
-def _too_late(end: float, going: list[Runner]) -> bool:
-    """Whether another round would not end in time."""
-    return time.monotonic() + sum(one.turn_s for one in going) > end
-
-
 def _failure(line: Line) -> str:
     error = " ".join(str(line.get("error") or "it failed").split())
     return f"out of memory ({error})"[:400] if line.get("oom") else error[:400]
-
-
-def _peaks(line: Line) -> bottleneck.Peaks | None:
-    """What the device reached on a large product and a large copy."""
-    flops, bytes_s = line.get("peak_flops"), line.get("peak_bytes_s")
-    if not flops or not bytes_s:
-        return None
-    return bottleneck.Peaks(float(flops), float(bytes_s), "as measured here")

@@ -4,15 +4,12 @@ Times are seconds, memory is bytes. A ratio compares samples a second: 1.5 means
 again as the baseline of the same workload, on the same device, in rounds that took turns.
 """
 
-from __future__ import annotations
-
 import statistics
 from typing import Literal
 
 import msgspec
 
 SCHEMA = 1
-KINDS = ("data loading", "host overhead", "memory bandwidth", "compute", "not known")
 Kind = Literal["data loading", "host overhead", "memory bandwidth", "compute", "not known"]
 Verdict = Literal["faster", "slower", "same", "loss-differs", "failed", "not-here"]
 
@@ -98,7 +95,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
     technique: str
     verdict: Verdict
-    why: str
+    why: str = ""
     ratio: float | None = None
     low: float | None = None
     high: float | None = None

@@ -5,8 +5,6 @@ time goes; each technique alone, what can help there first; the best combination
 helps most as long as that is more than noise; and that combination in fresh processes at the end.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import msgspec
@@ -97,9 +95,8 @@ class Search:
         self._left_over: list[str] = []
         self._dropped: list[str] = []
         self._added = False
-        names = only or (*techniques.BY_NAME,)
-        for name in names:
-            why = techniques.why_not(techniques.technique(name), ground, workload)
+        for name in only or techniques.BY_NAME:
+            why = techniques.why_not(techniques.KNOWN[name], ground, workload)
             if why:
                 self.alone[name] = Gain(technique=name, verdict="not-here", why=why)
             else:
@@ -110,12 +107,11 @@ class Search:
     def next(self, spent_s: float) -> Heat | None:
         """The next heat, where this much of the slice is spent; None where all is done."""
         left_s = self.slice_s - spent_s
-        if self.ended:
+        first = self._phase == "first"
+        if self.ended or (left_s <= 0.0 and not first):
             self._phase, self._pending = "over", None
-        elif self._phase == "first":
+        elif first:
             self._pending = Heat(reference=config(self.workload), twins=TWINS, limit_s=left_s)
-        elif left_s <= 0.0:
-            self._phase, self._pending = "over", None
         else:
             self._pending = self._heat(spent_s, left_s)
         return self._pending
@@ -124,8 +120,13 @@ class Search:
         if self._phase == "alone":
             if (heat := self._turns(self.untried, spent_s)) is not None:
                 return heat
+            # From the best one alone; what could not be told alone may count once that is in.
             self._phase = "combine"
-            self._begin_to_combine()
+            faster, same = self._with("faster"), self._with("same")
+            self.best, self.found = self._best_alone()
+            # What only saves memory has shown that it speeds up nothing.
+            rest = faster[1:] + [name for name in same if techniques.KNOWN[name].helps]
+            self._left_over = [name for name in rest if techniques.fits(name, self.best)]
         if self._phase == "combine":
             if (heat := self._combine(spent_s)) is not None:
                 return heat
@@ -177,7 +178,7 @@ class Search:
         """Seconds that a process with these techniques takes, by what such ones took."""
         usual_s = SLOW_GPU_S if self.ground.gpu else SLOW_CPU_S
         slow = [
-            slowness(name) * self._slow_s.get(techniques.technique(name).group, usual_s)
+            slowness(name) * self._slow_s.get(techniques.KNOWN[name].group, usual_s)
             for name in names
         ]
         return max([self._each_s, self._took_s.get(tuple(sorted(names)), 0.0), *slow])
@@ -203,30 +204,19 @@ class Search:
             names = candidate.config.techniques
             self._took_s[names] = max(took_s, self._took_s.get(names, 0.0))
             for name in slow if candidate.error is None else ():
-                self._slow_s[techniques.technique(name).group] = took_s / slowness(name)
+                self._slow_s[techniques.KNOWN[name].group] = took_s / slowness(name)
         self._running = beside if raced.reference.error is None else None
 
     # --- the combination -----------------------------------------------------------------------
-
-    def _begin_to_combine(self) -> None:
-        """From the best one alone; what could not be told alone may count once that is in."""
-        faster = self._with("faster")
-        self.best, self.found = self._best_alone()
-        rest = faster[1:] + self._helping(self._with("same"))
-        self._left_over = [one for one in rest if techniques.fits(one, self.best)]
 
     def _best_alone(self) -> tuple[tuple[str, ...], Gain | None]:
         names = tuple(self._with("faster")[:1])
         return names, self.alone[names[0]] if names else None
 
     def _with(self, verdict: str) -> list[str]:
-        found = [one for one in self.alone.values() if one.verdict == verdict]
-        found = [one for one in found if one.technique != techniques.NOTHING]
-        return [one.technique for one in sorted(found, key=lambda one: -(one.ratio or 0.0))]
-
-    def _helping(self, names: list[str]) -> list[str]:
-        """Those that speed up something: what only saves memory has shown that it does not."""
-        return [name for name in names if techniques.technique(name).helps]
+        found = [gain for gain in self.alone.values() if gain.verdict == verdict]
+        found.sort(key=lambda gain: -(gain.ratio or 0.0))
+        return [gain.technique for gain in found if gain.technique != techniques.NOTHING]
 
     def _combine(self, spent_s: float) -> Heat | None:
         """Some additions to the best so far; None where there are none, or no time for them."""
@@ -259,21 +249,19 @@ class Search:
         heat, self._pending = self._pending, None
         assert heat is not None, "an outcome without a heat"
         self._learn(heat, raced)
-        if self._phase == "first":
-            self._took_first(raced)
-        elif self._phase == "alone":
-            self._took_alone(raced)
-        elif self._phase == "combine":
-            self._took_combined(heat, raced)
-        else:
-            self._took_confirmed(raced)
+        took = {
+            "first": self._took_first,
+            "alone": self._took_alone,
+            "combine": self._took_combined,
+            "confirm": self._took_confirmed,
+        }
+        took[self._phase](heat, raced)
 
-    def _took_first(self, raced: Raced) -> None:
+    def _took_first(self, _: Heat, raced: Raced) -> None:
         self.baseline = raced.reference
         if raced.reference.error is not None or not raced.reference.rounds:
-            twins = [one.error for one in raced.twins if one.error is not None]
-            why = raced.reference.error or next(iter(twins), "nothing was measured")
-            self.ended = f"the baseline: {why}"
+            errors = [run.error for run in (raced.reference, *raced.twins) if run.error]
+            self.ended = f"the baseline: {errors[0] if errors else 'nothing was measured'}"
             return
         if self.memory_bytes and raced.reference.peak_bytes:
             fit = int(ROOM * self.memory_bytes / (LARGER * raced.reference.peak_bytes))
@@ -285,12 +273,15 @@ class Search:
         self.untried = list(techniques.ordered(tuple(self.untried), kind, self.ground))
         self._phase = "alone"
 
-    def _took_alone(self, raced: Raced) -> None:
+    def _took_alone(self, _: Heat, raced: Raced) -> None:
         for candidate in raced.candidates:
             name = candidate.config.techniques[0]
             self.untried.remove(name)
             self.alone[name] = self._gain(name, raced.reference, candidate, (name,))
-        self._pool(raced.reference)
+        # The baseline's figures are of all its rounds.
+        if self.baseline is not None and raced.reference.rounds:
+            rounds = self.baseline.rounds + raced.reference.rounds
+            self.baseline = msgspec.structs.replace(self.baseline, rounds=rounds)
 
     def _took_combined(self, heat: Heat, raced: Raced) -> None:
         gained: list[Gain] = []
@@ -319,7 +310,7 @@ class Search:
         if raced.reference.error is not None:
             self._left_over, self._added = [], False
 
-    def _took_confirmed(self, raced: Raced) -> None:
+    def _took_confirmed(self, _: Heat, raced: Raced) -> None:
         """What is denied is no best any more; what could not be measured again stays unproven."""
         self._phase = "over"
         names = self.best
@@ -346,18 +337,13 @@ class Search:
             losses=techniques.losses_of(names),
         )
 
-    def _pool(self, reference: Measured) -> None:
-        """The baseline's figures are of all its rounds."""
-        if self.baseline is not None and reference.rounds:
-            rounds = self.baseline.rounds + reference.rounds
-            self.baseline = msgspec.structs.replace(self.baseline, rounds=rounds)
-
     def settings(self, wanted: Config) -> dict[str, techniques.Value]:
         """The settings of a configuration; what was sought once is not sought again."""
         found = techniques.settings_of(wanted.techniques)
         known = self.alone.get("larger-batch")
         if "batch" in found and known is not None:
-            found["batch"] = max(1, _factor_of(known))
+            chosen = known.measured.settings if known.measured else {}
+            found["batch"] = max(1, int(chosen.get("batch_factor", 1)))
         return found
 
     def result(self) -> WorkloadResult:
@@ -365,8 +351,10 @@ class Search:
         untried = [
             Gain(technique=name, verdict="not-here", why=NOT_REACHED) for name in self.untried
         ]
-        order = [*techniques.BY_NAME, techniques.NOTHING]
-        alone = sorted([*self.alone.values(), *untried], key=lambda one: order.index(one.technique))
+        alone = sorted(
+            [*self.alone.values(), *untried],
+            key=lambda gain: techniques.ORDER.index(gain.technique),
+        )
         decided = self.best or self.best_gain is not None
         best, found = (self.best, self.found) if decided else self._best_alone()
         unproven = None
@@ -387,10 +375,3 @@ class Search:
             ended=self.ended or self._lost or (NO_TIME if self.untried or unproven else ""),
             shape=self.shape,
         )
-
-
-def _factor_of(found: Gain) -> int:
-    """How many times the usual batch a measurement ran with."""
-    if found.measured is None:
-        return 1
-    return int(found.measured.settings.get("batch_factor", 1))

@@ -52,7 +52,7 @@ class Stable:
         self.env = dict(env)
         self.cwd = cwd
         self.forks = sys.platform.startswith("linux") if forks is None else forks
-        self.stopped = 0
+        self.stopped = False
         self.torch = ""
         self._number = 0
         self._mail: queue.SimpleQueue[tuple[_Child, Line | None]] = queue.SimpleQueue()
@@ -103,9 +103,9 @@ class Stable:
                 return
         self.end()
 
-    def stop(self, code: int) -> None:
+    def stop(self, _: int) -> None:
         """From a signal's handler: every waiting `hear` raises Interrupted soon."""
-        self.stopped = code
+        self.stopped = True
 
     def end(self) -> None:
         """End every child."""

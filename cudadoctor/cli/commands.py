@@ -264,12 +264,12 @@ def _advice(shown: Report, asked: Asked) -> tuple[Advice, ...]:
     import os
 
     from cudadoctor import knowledge
-    from cudadoctor.bench import advice, storing
+    from cudadoctor.bench import advice, store
 
-    found = storing.Read() if asked.saved else storing.read(os.environ)
+    found = store.Read() if asked.saved else store.read(os.environ)
     for text in found.ignored:
         sys.stderr.write(f"not used for the advice: {text}\n")
-    cpu = None if asked.saved else storing.cpu_name()
+    cpu = None if asked.saved else store.cpu_name()
     return advice.advise(shown.machine, knowledge.load(), found.kept, cpu)
 
 

@@ -25,17 +25,15 @@ CORE = (
     *("pipeline", "cli.options", "installers.conda", "installers.docker", "installers.pip"),
     *("installers.pixi", "installers.uv", "installers.projects", "installers.registry"),
     *("installers.question", "installers.recipes", "installers.stack", "installers.target"),
-    *("bench.techniques", "bench.judging", "bench.bottleneck", "bench.search"),
-    *("bench.script.samples", "bench.script.starved", "bench.results", "bench.charts"),
-    *("bench.kept", "bench.advice", "bench.advice_rows"),
+    *("bench.techniques", "bench.judging", "bench.search", "bench.results", "bench.page"),
+    *("bench.advice", "bench.script.starved"),
 )
 """What judges and shows: values in, values out. A package stands for all its modules."""
 
 SHELL = frozenset(
     {"__main__", "probes.examine", "smoke", "cli.commands", "cli.group", "cli.own_path"}
     | {"cli.painting", "cli.printing", "cli.progress", "cli.saved", "cli.triage", "cli.usage"}
-    | {"bench.storing", "bench.command", "bench.heats", "bench.showing", "bench.stable"}
-    | {"bench.script", "bench.script.starting"}
+    | {"bench.store", "bench.command", "bench.heats", "bench.stable", "bench.script"}
 )
 """What may touch the world: the door, and what stands between it and the user."""
 

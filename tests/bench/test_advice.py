@@ -14,9 +14,10 @@ from bench_results_made import gain, gpu_result
 from packaging.version import Version
 
 from cudadoctor import knowledge
-from cudadoctor.bench import advice, advice_rows, kept, storing
+from cudadoctor.bench import advice, store
 from cudadoctor.bench.advice import Advice
-from cudadoctor.bench.kept import Kept
+from cudadoctor.bench.results import Gain
+from cudadoctor.bench.store import Kept
 from cudadoctor.locale.language import language
 from cudadoctor.model import factfile
 from cudadoctor.model.machine import Gpu, Machine
@@ -122,7 +123,7 @@ def test_no_gpu_gets_what_helps_on_a_cpu_and_unknown_gpus_get_neither() -> None:
 # --- corrected by what was measured ------------------------------------------------------------
 
 
-def kept_on(one: Machine, *gains: kept.KeptGain, workload: str = "decoder") -> Kept:
+def kept_on(one: Machine, *gains: Gain, workload: str = "decoder") -> Kept:
     assert one.gpus and one.gpus[0].name
     return Kept(
         workload=workload,
@@ -134,8 +135,8 @@ def kept_on(one: Machine, *gains: kept.KeptGain, workload: str = "decoder") -> K
     )
 
 
-def outcome(technique: str, verdict: str, ratio: float | None) -> kept.KeptGain:
-    return kept.KeptGain(technique=technique, verdict=verdict, ratio=ratio)  # type: ignore[arg-type]
+def outcome(technique: str, verdict: str, ratio: float | None) -> Gain:
+    return Gain(technique=technique, verdict=verdict, ratio=ratio)  # type: ignore[arg-type]
 
 
 def told_of(one: Machine, id_: str, *results: Kept) -> Advice:
@@ -218,7 +219,7 @@ def test_a_result_of_a_cpu_counts_on_that_cpu_only() -> None:
 
 def test_the_best_combination_and_what_nobody_expected_are_told_first() -> None:
     here = machine("rtx4090-linux")
-    (result,) = kept.from_result(gpu_result())
+    (result,) = store.from_result(gpu_result())
     result = msgspec.structs.replace(
         result,
         torch=here.torch.text,
@@ -233,12 +234,12 @@ def test_the_best_combination_and_what_nobody_expected_are_told_first() -> None:
 
 def test_each_recipe_is_there() -> None:
     folder = REPOSITORY / "recipes" / "train"
-    named = {row.recipe for row in advice_rows.ROWS if row.recipe}
+    named = {row.recipe for row in advice.ROWS if row.recipe}
     assert not {one for one in named if not (folder / f"{one}.py").exists()}
 
 
 def test_ids_are_unique() -> None:
-    names = [row.id for row in advice_rows.ROWS]
+    names = [row.id for row in advice.ROWS]
     assert len(names) == len(set(names))
 
 
@@ -322,7 +323,7 @@ def test_a_saved_machine_is_not_corrected_by_results_of_this_one(tmp_path: Path)
         torch=here.torch.text,
         driver=str(here.driver.version),
     )
-    storing.keep(result, {"XDG_STATE_HOME": str(tmp_path)})
+    store.keep(result, {"XDG_STATE_HOME": str(tmp_path)})
     ran = check(*FROM, "--advice", XDG_STATE_HOME=str(tmp_path))
     assert "measured here: " not in ran.stdout
 
@@ -330,7 +331,7 @@ def test_a_saved_machine_is_not_corrected_by_results_of_this_one(tmp_path: Path)
 def test_a_check_reads_what_the_bench_kept_and_writes_nothing(
     tmp_path: Path, python_cpu: str
 ) -> None:
-    cpu = storing.cpu_name()
+    cpu = store.cpu_name()
     assert cpu
     result = msgspec.structs.replace(
         gpu_result(), gpu=None, driver=None, cuda=None, cpu=cpu, torch="2.13.0+cpu"
@@ -339,7 +340,7 @@ def test_a_check_reads_what_the_bench_kept_and_writes_nothing(
         result.workloads[0], alone=(gain("channels-last", 1.0, 0.98, 1.02),), best=()
     )
     state = tmp_path / "state"
-    storing.keep(msgspec.structs.replace(result, workloads=(one,)), {"XDG_STATE_HOME": str(state)})
+    store.keep(msgspec.structs.replace(result, workloads=(one,)), {"XDG_STATE_HOME": str(state)})
     bad = state / "cudadoctor" / "bench" / "bad.json"
     bad.write_text("{")
     before = sorted(path.name for path in state.rglob("*"))
@@ -365,6 +366,6 @@ def test_a_check_without_it_loads_none_of_it(python_cpu: str) -> None:
         ran = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
         return set(ran.stderr.splitlines()[-1].split())
 
-    parts = {"cudadoctor.bench.advice", "cudadoctor.bench.advice_rows", "cudadoctor.bench.storing"}
+    parts = {"cudadoctor.bench.advice", "cudadoctor.bench.store"}
     assert not loaded() & {*parts, "cudadoctor.bench", "cudadoctor.render.advised"}
     assert parts <= loaded("--advice")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cudadoctor.bench.bottleneck import Figures, Peaks, judge
+from cudadoctor.bench.judging import Figures, Peaks
+from cudadoctor.bench.judging import bottleneck_of as judge
 
 PEAKS = Peaks(flops=10e12, bytes_s=1e12, source="as measured here")
 PRODUCT = (10**11, 10**8, 1)

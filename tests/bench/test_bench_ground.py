@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from cudadoctor import knowledge
 from cudadoctor.bench import ground
-from cudadoctor.bench.bottleneck import Peaks
+from cudadoctor.bench.judging import Peaks
 from cudadoctor.model.machine import Gpu, GpuProcess
 
 

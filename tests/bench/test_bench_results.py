@@ -51,12 +51,12 @@ def test_a_document_from_before_there_was_an_unproven_best_is_read() -> None:
 def test_only_a_proven_best_is_kept_for_advice() -> None:
     import msgspec
 
-    from cudadoctor.bench import kept
+    from cudadoctor.bench import store
 
     found = Gain(technique="sdpa", verdict="faster", why="not measured again", ratio=1.2)
     for unproven, best in ((found, ()), (None, ("sdpa",))):
         one = msgspec.structs.replace(some().workloads[0], best=("sdpa",), unproven=unproven)
-        (stored,) = kept.from_result(msgspec.structs.replace(some(), workloads=(one,)))
+        (stored,) = store.from_result(msgspec.structs.replace(some(), workloads=(one,)))
         assert stored.best == best
 
 

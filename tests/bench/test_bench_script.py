@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from standin_fixtures import StandIns
 
-from cudadoctor.bench.script import starting
-from cudadoctor.bench.script.samples import LEAST_TICKS
+from cudadoctor.bench.script import exit_code
+from cudadoctor.bench.script.starved import LEAST_TICKS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 
@@ -303,4 +303,4 @@ def test_the_report_may_go_to_a_file(tmp_path: Path) -> None:
 
 
 def test_exit_codes_are_those_of_a_shell() -> None:
-    assert [starting.exit_code(one) for one in (0, 3, -9, -15)] == [0, 3, 137, 143]
+    assert [exit_code(one) for one in (0, 3, -9, -15)] == [0, 3, 137, 143]

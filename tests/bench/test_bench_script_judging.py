@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudadoctor.bench import sampled_page as bench_script
-from cudadoctor.bench.script import samples, starved
-from cudadoctor.bench.script.samples import Figures, GpuFigures
+from cudadoctor.bench import page
+from cudadoctor.bench.script import starved
+from cudadoctor.bench.script.starved import Figures, GpuFigures
 
 REPOSITORY = Path(__file__).parent.parent.parent
 HZ = 100
@@ -60,7 +60,7 @@ def trained(seconds: int = 10, **of_gpu: Any) -> list[dict[str, Any]]:
 
 
 def test_counters_become_rates() -> None:
-    found = samples.figures(trained())
+    found = starved.figures(trained())
     assert found.main_thread == pytest.approx(1.0)
     assert found.main_cores == pytest.approx(1.0)
     assert found.cores == pytest.approx(2.0)
@@ -72,16 +72,16 @@ def test_counters_become_rates() -> None:
 
 
 def test_bytes_of_the_link_are_a_share_of_what_it_can_carry() -> None:
-    (gpu,) = samples.figures(trained(rx=31_504_000, tx=1000)).gpus
+    (gpu,) = starved.figures(trained(rx=31_504_000, tx=1000)).gpus
     assert gpu.pcie == pytest.approx(0.5, abs=0.001)
 
 
 def test_bits_of_the_clock_are_told_apart() -> None:
-    (gpu,) = samples.figures(trained(throttle=0x4)).gpus
+    (gpu,) = starved.figures(trained(throttle=0x4)).gpus
     assert (gpu.capped, gpu.hot) == (1.0, 0.0)
-    (gpu,) = samples.figures(trained(throttle=0x40)).gpus
+    (gpu,) = starved.figures(trained(throttle=0x40)).gpus
     assert (gpu.capped, gpu.hot) == (0.0, 1.0)
-    (gpu,) = samples.figures(trained(throttle=0x1)).gpus
+    (gpu,) = starved.figures(trained(throttle=0x1)).gpus
     assert (gpu.capped, gpu.hot) == (0.0, 0.0)
 
 
@@ -90,7 +90,7 @@ def test_the_start_is_left_out_until_the_gpu_works() -> None:
     for at in range(20):
         lines.append(tick(at, process(7, ticks=at)))
         lines.append(busy(at, {"busy": 90 if at >= 12 else 0}))
-    found = samples.figures(lines)
+    found = starved.figures(lines)
     assert found.judged_s == 7
     assert found.gpus[0].busy == pytest.approx(0.9)
 
@@ -98,7 +98,7 @@ def test_the_start_is_left_out_until_the_gpu_works() -> None:
 def test_of_several_gpus_those_count_that_the_script_uses() -> None:
     ours = [busy(at, {"busy": 0, "pids": []}, {"busy": 80, "pids": [7]}) for at in range(5)]
     lines = [HOST, gpus(2), *ours, *(tick(at, process(7)) for at in range(5))]
-    found = samples.figures(lines)
+    found = starved.figures(lines)
     assert (found.gpus_by, [one.index for one in found.gpus]) == ("processes", [1])
 
 
@@ -107,7 +107,7 @@ def test_in_a_container_the_gpu_whose_memory_grew_is_ours() -> None:
     for at in range(5):
         lines.append(busy(at, {"memory": 1 << 30, "pids": [999]}, {"memory": (at + 1) << 30}))
         lines.append(tick(at, process(7)))
-    found = samples.figures(lines)
+    found = starved.figures(lines)
     assert (found.gpus_by, [one.index for one in found.gpus]) == ("memory", [1])
 
 
@@ -116,7 +116,7 @@ def test_where_nothing_tells_them_apart_all_are_shown_and_that_is_said() -> None
     for at in range(5):
         lines.append(busy(at, {"busy": 0, "memory": 1}, {"busy": 95, "memory": 1}))
         lines.append(tick(at, process(7)))
-    found = samples.figures(lines)
+    found = starved.figures(lines)
     assert found.gpus_by == "all"
     judged = starved.judge(found)
     assert judged.by == "not starved"
@@ -126,15 +126,15 @@ def test_where_nothing_tells_them_apart_all_are_shown_and_that_is_said() -> None
 def test_lines_that_were_cut_off_are_left_out() -> None:
     whole = [json.dumps(one).encode() for one in trained()]
     cut = [*whole, whole[3][:40], b"", b"\xff", b"[]", b"3"]
-    assert samples.figures(samples.parsed(cut)) == samples.figures(samples.parsed(whole))
+    assert starved.figures(starved.parsed(cut)) == starved.figures(starved.parsed(whole))
 
 
 @given(st.data())
 def test_any_part_of_the_lines_gives_figures_and_a_judgement(data: st.DataObject) -> None:
     lines = trained()
     kept = data.draw(st.lists(st.sampled_from(lines), max_size=30))
-    judged = starved.judge(samples.figures(sorted(kept, key=lambda one: one["t"])))
-    assert judged.by in starved.Cause.__args__  # type: ignore[attr-defined]
+    judged = starved.judge(starved.figures(sorted(kept, key=lambda one: one["t"])))
+    assert judged.by in {*starved.CAUSES, "not known"}
 
 
 # --- the judgement at its thresholds ------------------------------------------------------------
@@ -201,10 +201,10 @@ def test_too_few_samples_are_no_judgement() -> None:
 def test_a_system_without_proc_is_told_and_its_gpu_still_judged() -> None:
     host = HOST | {"proc": False}
     alone = [host, gpus(1), *(busy(at, {"busy": 95}) for at in range(9))]
-    judged = starved.judge(samples.figures(alone))
+    judged = starved.judge(starved.figures(alone))
     assert judged.by == "not starved"
     assert any("no /proc" in one for one in judged.notes)
-    nothing = starved.judge(samples.figures([host, {"kind": "no-gpus", "t": 0.1, "why": "none"}]))
+    nothing = starved.judge(starved.figures([host, {"kind": "no-gpus", "t": 0.1, "why": "none"}]))
     assert "neither processes nor a GPU" in nothing.why
 
 
@@ -219,7 +219,7 @@ def test_settings_fit_what_is_there() -> None:
 
 
 def test_each_recipe_is_there() -> None:
-    named = {name for rows in starved._RECIPES.values() for _, name in rows if name}
+    named = {setting.recipe for cause in starved.CAUSES.values() for setting in cause.settings}
     folder = REPOSITORY / "recipes" / "train"
     assert not {one for one in named if not (folder / f"{one}.py").exists()}
 
@@ -227,8 +227,8 @@ def test_each_recipe_is_there() -> None:
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_the_report_keeps_to_the_width_and_to_plain_letters(width: int) -> None:
     for found in (figures(WORKING), figures(None, main_thread=1.0), figures(WAITING, waiting=0.5)):
-        told = bench_script.Told(figures=found, starved=starved.judge(found), code=0)
-        lines = list(bench_script.lines(told, width))
+        told = starved.Told(figures=found, starved=starved.judge(found), code=0)
+        lines = [line.text for line in page.labelled(starved.rows(told), width)]
         assert not [one for one in lines if len(one) > width and "recipes/" not in one]
         assert all(one.isascii() for one in lines)
 
@@ -245,8 +245,8 @@ KEYS = {
 
 def test_the_document_has_its_keys() -> None:
     found = figures(WAITING)
-    told = bench_script.Told(figures=found, starved=starved.judge(found))
-    document = json.loads(bench_script.dumps(told))
+    told = starved.Told(figures=found, starved=starved.judge(found))
+    document = json.loads(starved.dumps(told))
     assert document["schema"] == 1
     assert {"figures", "starved", "code", "stopped"} <= set(document)
     for name, keys in KEYS.items():

@@ -273,7 +273,7 @@ class Clock:
         return msgspec.structs.replace(found, candidates=tuple(map(cut_off, found.candidates)))
 
     def _start_s(self, wanted: Config) -> float:
-        compiles = any("compile" in techniques.technique(one).changes for one in wanted.techniques)
+        compiles = any("compile" in techniques.KNOWN[one].changes for one in wanted.techniques)
         return self.start_s + self.compile_s * compiles
 
     @property

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 from bench_results_made import cpu_result, decoder, gpu_result
 
-from cudadoctor.bench import kept, storing
+from cudadoctor.bench import store
 from cudadoctor.bench.results import Gain
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
-    assert storing.keep(gpu_result(), env) is None
-    assert storing.keep(cpu_result(), env) is None
-    found = storing.read(env)
+    assert store.keep(gpu_result(), env) is None
+    assert store.keep(cpu_result(), env) is None
+    found = store.read(env)
     assert found.ignored == ()
     assert {(one.gpus, one.torch, one.workload) for one in found.kept} == {
         (("NVIDIA GeForce RTX 4090",), "2.14.1+cu130", "decoder"),
@@ -31,8 +31,8 @@ def test_the_newest_result_of_a_machine_takes_the_place_of_the_last(tmp_path: Pa
     later = msgspec.structs.replace(gpu_result(), date="2026-12-24T10:00:00")
     other = msgspec.structs.replace(gpu_result(), driver="590.1")
     for one in (gpu_result(), later, other):
-        storing.keep(one, env)
-    assert sorted(one.date for one in storing.read(env).kept) == ["2026-11-21", "2026-12-24"]
+        store.keep(one, env)
+    assert sorted(one.date for one in store.read(env).kept) == ["2026-11-21", "2026-12-24"]
 
 
 def test_only_the_named_facts_are_kept(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_only_the_named_facts_are_kept(tmp_path: Path) -> None:
     one = msgspec.structs.replace(decoder(), alone=(private,))
     result = msgspec.structs.replace(gpu_result(), workloads=(one,), notes=("host engine",))
     env = {"XDG_STATE_HOME": str(tmp_path)}
-    storing.keep(result, env)
+    store.keep(result, env)
     (path,) = (tmp_path / "cudadoctor" / "bench").iterdir()
     document = json.loads(path.read_text())
     assert set(document) == {
@@ -57,41 +57,41 @@ def test_only_the_named_facts_are_kept(tmp_path: Path) -> None:
 )
 def test_an_unreadable_file_is_left_out_with_a_word(tmp_path: Path, text: bytes) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
-    storing.keep(gpu_result(), env)
+    store.keep(gpu_result(), env)
     bad = tmp_path / "cudadoctor" / "bench" / "bad.json"
     bad.write_bytes(text)
-    found = storing.read(env)
+    found = store.read(env)
     assert len(found.kept) == 1
     assert len(found.ignored) == 1 and str(bad) in found.ignored[0]
 
 
 def test_another_schema_is_left_out(tmp_path: Path) -> None:
-    (one,) = kept.from_result(gpu_result())
-    assert kept.loads(kept.dumps(one)) == one
-    assert kept.loads(kept.dumps(msgspec.structs.replace(one, schema=2))) is None
+    (one,) = store.from_result(gpu_result())
+    assert store.decoded(msgspec.json.encode(one)) == one
+    assert store.decoded(msgspec.json.encode(msgspec.structs.replace(one, schema=2))) is None
 
 
 def test_a_pipe_in_the_folder_is_not_opened(tmp_path: Path) -> None:
     place = tmp_path / "cudadoctor" / "bench"
     place.mkdir(parents=True)
     os.mkfifo(place / "a.json")
-    assert storing.read({"XDG_STATE_HOME": str(tmp_path)}).ignored
+    assert store.read({"XDG_STATE_HOME": str(tmp_path)}).ignored
 
 
 def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    told = storing.keep(gpu_result(), {"XDG_STATE_HOME": str(file)})
+    told = store.keep(gpu_result(), {"XDG_STATE_HOME": str(file)})
     assert told is not None and str(file) in told
-    assert storing.keep(gpu_result(), {}) is not None
-    assert storing.read({}) == storing.Read()
+    assert store.keep(gpu_result(), {}) is not None
+    assert store.read({}) == store.Read()
 
 
 def test_nothing_half_written_stays(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
-    (one,) = kept.from_result(gpu_result())
+    (one,) = store.from_result(gpu_result())
     (tmp_path / "cudadoctor" / "bench" / one.name).mkdir(parents=True)  # cannot be replaced
-    assert storing.keep(gpu_result(), env) is not None
+    assert store.keep(gpu_result(), env) is not None
     assert not list((tmp_path / "cudadoctor" / "bench").glob(".new-*"))
 
 
@@ -104,11 +104,11 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
     ],
 )
 def test_the_place_follows_the_variables(env: dict[str, str], place: str) -> None:
-    assert str(storing.folder(env)) == place
+    assert str(store.folder(env)) == place
 
 
 def test_a_baseline_that_was_not_measured_is_not_kept() -> None:
     one = decoder()
     failed = msgspec.structs.replace(one.baseline, rounds=())
     broken = msgspec.structs.replace(one, baseline=failed)
-    assert kept.from_result(msgspec.structs.replace(gpu_result(), workloads=(broken,))) == ()
+    assert store.from_result(msgspec.structs.replace(gpu_result(), workloads=(broken,))) == ()

@@ -15,7 +15,7 @@ from cudadoctor.bench.techniques import Ground
 
 
 def why_not(name: str, ground: Ground, workload: str = "cnn") -> str:
-    return techniques.why_not(techniques.technique(name), ground, workload)
+    return techniques.why_not(techniques.KNOWN[name], ground, workload)
 
 
 def test_on_a_cpu_nothing_of_cuda_is_tried() -> None:
@@ -46,7 +46,7 @@ def test_every_recipe_that_is_named_lies_in_the_folder() -> None:
 
 
 def test_checkpointing_says_that_it_costs_time() -> None:
-    assert "Time for memory" in techniques.technique("activation-checkpointing").cost
+    assert "Time for memory" in techniques.KNOWN["activation-checkpointing"].cost
 
 
 def test_groups_and_clashes_exclude_each_other() -> None:

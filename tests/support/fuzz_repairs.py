@@ -16,18 +16,18 @@ def _shown(parse: Callable[[str], object]) -> Callable[[str], object]:
 
 def of_repairs() -> Iterator[tuple[str, Parser]]:
     """What `fix`, `setup`, `--verify`, `--torch` and the bench read: one of them each."""
-    from cudadoctor.bench import kept
-    from cudadoctor.bench.script import samples
+    from cudadoctor.bench import store
+    from cudadoctor.bench.script import starved
     from cudadoctor.installers import pip, question, verify
     from cudadoctor.repair import applied, aside, records, running
     from cudadoctor.repair.setup import pythons
     from cudadoctor.solver import constraint
 
     texts: tuple[tuple[str, Callable[[str], object]], ...] = (
-        ("bench.kept.loads", lambda text: kept.loads(text.encode("utf-8", "replace"))),
+        ("bench.store.decoded", lambda text: store.decoded(text.encode("utf-8", "replace"))),
         (
-            "bench.script.samples.parsed",
-            lambda text: samples.parsed(text.encode("utf-8", "replace").splitlines()),
+            "bench.script.starved.parsed",
+            lambda text: starved.parsed(text.encode("utf-8", "replace").splitlines()),
         ),
         ("probes.interpreter.parse_journal", interpreter.parse_journal),
         ("repair.applied.parse_stat", applied.parse_stat),

@@ -1,47 +1,86 @@
 """`cudadoctor bench -- python train.py ...`: run a user's training and say what starves the GPU.
 
-The script runs as it is; stdout is the script's, so the report goes to stderr, or to the file of
---output. After --minutes the report is printed and the script runs on, not sampled any more,
-unless --stop ends it then. The exit code is the script's; one that --stop ended gives 0.
+The script runs as it is, beside its sampler; stdout is the script's, so the report goes to stderr,
+or to the file of --output. After --minutes the report is printed and the script runs on, not
+sampled any more, unless --stop ends it then. The exit code is the script's; one that --stop ended
+gives 0.
+
+Nothing of the script is changed: its words, folder, environment, stdin and stdout are those of the
+doctor. It leads a process group of its own, so that --stop reaches its workers too; where stdin is
+a terminal it stays in the doctor's group, as under `time`: the terminal's keys (Ctrl-C, Ctrl-Z)
+reach the script, which decides.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cudadoctor.bench import sampled_page as bench_script
-from cudadoctor.bench.script import samples, starting, starved
+from cudadoctor.bench import page
+from cudadoctor.bench.script import starved
+from cudadoctor.cli import painting
 from cudadoctor.cli.usage import refuse
+from cudadoctor.host import children, signals
+from cudadoctor.probes.nvml import module_folder
 
 if TYPE_CHECKING:
     from cudadoctor.cli.options import Asked
+
+SAMPLER = Path(__file__).parent / "inside" / "sampler.py"
+PERIOD_S = 0.4
+MISSING, FORBIDDEN = 127, 126
+"""Exit codes of a shell for a program that is not there, or may not be run."""
+PATIENCE_S = 10.0
+"""After each of --stop's signals: a training may write a checkpoint first."""
+_PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 def run(words: tuple[str, ...], asked: Asked) -> int:
     """Run the command under the sampler, report, and pass on its exit code."""
     _refuse(asked)
     try:
-        script = starting.start(words)
-    except starting.NoStart as error:
+        script = start(words)
+    except NoStart as error:
         _tell(f"cudadoctor: {error}\n")
         return error.code
-    with starting.passing_signals_on(script):
+    # What would end the doctor goes to the script, which decides; at a terminal it has it already.
+    told_already = _at_a_terminal()
+
+    def pass_on(number: int) -> None:
+        if not (told_already and number == signal.SIGINT):
+            send(script, number)
+
+    with signals.Interrupts(pass_on, pass_on, _PASSED_ON):
         try:
-            sampler = starting.Sampler(script.pid)
+            sampler = Sampler(script.pid)
         except OSError as error:
             _tell(f"cudadoctor: the script runs without samples: {error.strerror}\n")
-            return starting.exit_code(script.wait())
-        watched = starting.watch(script, sampler, asked.minutes * 60)
-        _report(_told(watched, stop=asked.stop), asked)
-        if watched.code is not None:
-            return starting.exit_code(watched.code)
+            return exit_code(script.wait())
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = exit_code(script.wait(asked.minutes * 60))
+        figures = starved.figures(starved.parsed(sampler.end()))
+        _report(
+            starved.Told(
+                figures=figures,
+                starved=starved.judge(figures),
+                code=code,
+                stopped=asked.stop and code is None,
+            ),
+            asked,
+        )
+        if code is not None:
+            return code
         if asked.stop:
-            starting.stop(script)
+            stop(script)
             return 0
-        return starting.exit_code(script.wait())
+        return exit_code(script.wait())
 
 
 def _refuse(asked: Asked) -> None:
@@ -54,26 +93,15 @@ def _refuse(asked: Asked) -> None:
         refuse("--json and --markdown exclude each other: choose one")
 
 
-def _told(watched: starting.Watched, *, stop: bool) -> bench_script.Told:
-    figures = samples.figures(samples.parsed(watched.lines))
-    return bench_script.Told(
-        figures=figures,
-        starved=starved.judge(figures),
-        code=None if watched.code is None else starting.exit_code(watched.code),
-        stopped=stop and watched.code is None,
-    )
-
-
-def _report(told: bench_script.Told, asked: Asked) -> None:
+def _report(told: starved.Told, asked: Asked) -> None:
     """A report that cannot be written never ends the script."""
-    from cudadoctor.cli import painting
-
     if asked.as_json:
-        text = bench_script.dumps(told)
+        text = starved.dumps(told)
     elif asked.markdown:
-        text = bench_script.markdown(told)
+        text = starved.markdown(told)
     else:
-        text = "".join(f"{line}\n" for line in bench_script.lines(told, painting.width(40, 100)))
+        lines = page.labelled(starved.rows(told), painting.width(40, 100))
+        text = "".join(f"{line.text}\n" for line in lines)
     if asked.output is None:
         _tell(text)
         return
@@ -87,3 +115,87 @@ def _tell(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+class NoStart(Exception):  # noqa: N818 - told in one sentence
+    """The script could not be started. code: what a shell would exit with."""
+
+    def __init__(self, sentence: str, code: int) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def start(words: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """Start the script. Raises NoStart, in one sentence."""
+    leads = hasattr(os, "setpgid") and not _at_a_terminal()
+    try:
+        # setpgid in the child alone: a session of its own would cut it off from the terminal.
+        return subprocess.Popen(words, preexec_fn=(lambda: os.setpgid(0, 0)) if leads else None)  # noqa: PLW1509
+    except FileNotFoundError:
+        raise NoStart(f"there is no program {words[0]!r}", MISSING) from None
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise NoStart(f"{words[0]!r} cannot be started: {why}", FORBIDDEN) from None
+
+
+def _at_a_terminal() -> bool:
+    try:
+        return os.isatty(0)
+    except OSError:
+        return False
+
+
+class Sampler:
+    """The light process beside the script; what it prints is collected until it ends."""
+
+    def __init__(self, pid: int, period_s: float = PERIOD_S) -> None:
+        self.lines: list[bytes] = []
+        argv = [sys.executable, "-I", "-S", str(SAMPLER), str(pid), str(period_s)]
+        self._child = children.start(
+            [*argv, module_folder() or ""],
+            env=os.environ,
+            cwd=children.neutral_folder(),
+            stderr=subprocess.DEVNULL,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            self.lines.append(line)
+
+    def end(self) -> tuple[bytes, ...]:
+        """Its lines; one that hangs inside the driver is left behind."""
+        children.kill(self._child, "SIGTERM", patience_s=1.0)
+        self._reader.join(1.0)
+        return tuple(self.lines)
+
+
+def exit_code(returned: int) -> int:
+    """As a shell passes it on: 128 and the signal's number for one that a signal ended."""
+    return 128 - returned if returned < 0 else returned
+
+
+def stop(script: subprocess.Popen[bytes]) -> None:
+    """End the script and its workers: asked twice, with patience, before it is made to."""
+    for name in ("SIGINT", "SIGTERM", "SIGKILL"):
+        number = getattr(signal, name, None)
+        if number is None or script.poll() is not None:
+            continue
+        send(script, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            script.wait(PATIENCE_S)
+
+
+def send(script: subprocess.Popen[bytes], number: int) -> None:
+    """To the script's group where it leads one, else to the script."""
+    with contextlib.suppress(OSError, ValueError):  # Windows knows few signals
+        if hasattr(os, "getpgid") and os.getpgid(script.pid) == script.pid:
+            os.killpg(script.pid, number)
+        else:
+            script.send_signal(number)

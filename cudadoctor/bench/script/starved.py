@@ -1,31 +1,344 @@
-"""What starves the GPU, from the figures of a training, and which settings to try. Pure.
+"""What starves the GPU of a training: samples, figures of them, a judgement, its page. Pure.
 
 What cannot be told stays "not known"; without figures of a GPU it is never told, only what the
 processes did.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Literal
+import statistics
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 
-from cudadoctor.bench.script.samples import LEAST_S, LEAST_TICKS, Figures, GpuFigures
+from cudadoctor.bench.page import COPIED, Row, bullets
+from cudadoctor.bench.techniques import table
+from cudadoctor.render.markdown import escaped
 
-Cause = Literal[
-    "data loading",
-    "disk reads",
-    "one thread of the main process",
-    "PCIe transfers",
-    "power or thermal cap",
-    "memory nearly full",
-    "not starved",
-    "not known",
-]
+LEAST_TICKS, LEAST_S = 4, 1.5
+WARM_S, WARM_SHARE = 10.0, 0.25
+"""What is left out at the beginning where no GPU tells when the training began."""
+AT_WORK = 10
+"""Per cent: a GPU that is busier trains."""
+POWER_CAP = 0x4
+TOO_HOT = 0x8 | 0x20 | 0x40 | 0x80
+"""Bits of NVML: the power limit; hardware slowdown, heat by software and hardware, power brake."""
+LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""What a lane of each PCIe generation can carry one way, in GB/s."""
 
-ONE_THREAD: Cause = "one thread of the main process"
+Line = dict[str, Any]
 
+
+class GpuFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU while it was used; shares are of 1, None not known.
+
+    busy: share of the time in which any kernel ran. memory: largest share in use. power: mean
+    share of its limit. capped, hot: share of the samples at the power limit, and slowed by heat or
+    a brake. pcie: mean share of what its link can carry, of the busier direction. clock: mean share
+    of its highest clock.
+    """
+
+    index: int
+    name: str | None = None
+    busy: float | None = None
+    memory: float | None = None
+    power: float | None = None
+    capped: float | None = None
+    hot: float | None = None
+    pcie: float | None = None
+    clock: float | None = None
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the samples come to.
+
+    seconds: how long was sampled; judged_s: without the start. gpus: those that the script used.
+    gpus_by: how that was told: "processes", "memory" (its use grew), "only one" or "all".
+    no_gpu_figures: why nothing of a GPU is known, "" where it is; no_process_figures: likewise.
+    main_cores: cores that the training processes used; main_thread: share of a core of the busiest
+    thread, main_thread_wait: share of the time in which it could have run and had no core.
+    workers: loader processes at once; workers_cpu, workers_wait: the mean of each, likewise.
+    waiting: share of the samples in which one of the training or loading processes waited for a
+    disk (state D). read_mb_s: from disks, asked_mb_s: also from memory. major_faults_s: pages that
+    had to be read. cores: of all processes; cpus: allotted. shm: largest share of /dev/shm.
+    """
+
+    seconds: float
+    judged_s: float
+    ticks: int
+    cpus: int | None = None
+    gpus: tuple[GpuFigures, ...] = ()
+    gpus_by: str = ""
+    no_gpu_figures: str = ""
+    no_process_figures: str = ""
+    processes: int | None = None
+    cores: float | None = None
+    main_cores: float | None = None
+    main_thread: float | None = None
+    main_thread_wait: float | None = None
+    workers: int | None = None
+    workers_cpu: float | None = None
+    workers_wait: float | None = None
+    waiting: float | None = None
+    read_mb_s: float | None = None
+    asked_mb_s: float | None = None
+    major_faults_s: float | None = None
+    switches_s: float | None = None
+    rss_bytes: int | None = None
+    shm: float | None = None
+    sampler_s: float | None = None
+
+
+def parsed(lines: Iterable[str | bytes]) -> list[Line]:
+    """The lines that are whole; one that was cut off is left out."""
+    found = []
+    for line in lines:
+        try:
+            one = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if isinstance(one, dict) and "kind" in one:
+            found.append(one)
+    return found
+
+
+def figures(lines: list[Line]) -> Figures:
+    """All figures; what too few samples tell stays None."""
+    host = next((one for one in lines if one["kind"] == "host"), {})
+    ticks = [one for one in lines if one["kind"] == "procs"]
+    busy = [one for one in lines if one["kind"] == "busy"]
+    every = sorted(one["t"] for one in (*ticks, *busy))
+    seconds = every[-1] - every[0] if every else 0.0
+    pids = {process["pid"] for tick in ticks for process in tick["procs"]}
+    used, told_by = _used(busy, pids)
+    begin = _began(busy, used, every)
+    kept = [one for one in ticks if one["t"] >= begin]
+    gpu_ticks = [one for one in busy if one["t"] >= begin]
+    judged = max((one["t"] for one in (*kept, *gpu_ticks)), default=begin) - begin
+    none = next((one["why"] for one in lines if one["kind"] == "no-gpus"), "")
+    if not none and not busy:
+        none = "NVML gave no answer while it was sampled"
+    fixed: list[Line] = next((one["gpus"] for one in lines if one["kind"] == "gpus"), [])
+    first = Figures(
+        seconds=seconds,
+        judged_s=judged,
+        ticks=max(len(kept), len(gpu_ticks)),
+        cpus=host.get("cpus"),
+        gpus=tuple(_gpu(one, gpu_ticks) for one in fixed if one["index"] in used),
+        gpus_by=told_by,
+        no_gpu_figures=none,
+        no_process_figures="" if host.get("proc", True) else "this system has no /proc",
+        shm=_shm(ticks),
+        sampler_s=next((one["cpu_s"] for one in lines if one["kind"] == "end"), None),
+    )
+    if len(kept) < LEAST_TICKS or judged < LEAST_S:
+        return first
+    mains = _mains(kept, busy)
+    return msgspec.structs.replace(first, **_processes(kept, mains, host))
+
+
+# --- GPUs --------------------------------------------------------------------------------------
+
+
+def _used(busy: list[Line], pids: set[int]) -> tuple[set[int], str]:
+    """The GPUs that the script used. In a container the driver's pids are not ours."""
+    if not busy:
+        return set(), ""
+    ours = {
+        gpu["index"] for one in busy for gpu in one["gpus"] if pids & set(gpu.get("pids") or ())
+    }
+    if ours:
+        return ours, "processes"
+    every = {gpu["index"] for gpu in busy[0]["gpus"]}
+    if len(every) == 1:
+        return every, "only one"
+    grown = {
+        index
+        for index in every
+        if _most(busy, index) - (_series(busy, index, "memory") or [0])[0] > 64 << 20
+    }
+    return (grown, "memory") if grown else (every, "all")
+
+
+def _most(busy: list[Line], index: int) -> float:
+    return max(_series(busy, index, "memory"), default=0)
+
+
+def _series(busy: list[Line], index: int, name: str) -> list[float]:
+    """All known values of one figure of one GPU, in order."""
+    found = (gpu.get(name) for one in busy for gpu in one["gpus"] if gpu["index"] == index)
+    return [value for value in found if value is not None]
+
+
+def _began(busy: list[Line], used: set[int], every: list[float]) -> float:
+    """When the training began: when a GPU of its was first at work, else after a warm-up."""
+    if not every:
+        return 0.0
+    for one in busy:
+        if any(gpu["index"] in used and (gpu.get("busy") or 0) >= AT_WORK for gpu in one["gpus"]):
+            return float(one["t"])
+    return every[0] + min(WARM_S, WARM_SHARE * (every[-1] - every[0]))
+
+
+def _gpu(fixed: Line, busy: list[Line]) -> GpuFigures:
+    index = fixed["index"]
+    throttle = [int(value) for value in _series(busy, index, "throttle")]
+    total = fixed.get("memory_total")
+    most = max(_series(busy, index, "memory"), default=None)
+    return GpuFigures(
+        index=index,
+        name=fixed.get("name"),
+        busy=_part(_series(busy, index, "busy"), 100),
+        memory=most / total if most is not None and total else None,
+        power=_part(_series(busy, index, "power"), fixed.get("power_limit")),
+        capped=_share(throttle, POWER_CAP),
+        hot=_share(throttle, TOO_HOT),
+        pcie=_pcie(fixed, busy),
+        clock=_part(_series(busy, index, "clock"), fixed.get("clock_max")),
+    )
+
+
+def _part(values: list[float], of: float | None) -> float | None:
+    return statistics.fmean(values) / of if values and of else None
+
+
+def _share(values: list[int], bits: int) -> float | None:
+    return sum(1 for one in values if one & bits) / len(values) if values else None
+
+
+def _pcie(fixed: Line, busy: list[Line]) -> float | None:
+    """Throughput comes in KB/s; the link may rest at a lower generation than it can."""
+    lane, width = LANE_GB_S.get(fixed.get("generation") or 0), fixed.get("width")
+    ways = [_series(busy, fixed["index"], name) for name in ("rx", "tx")]
+    if not lane or not width or not any(ways):
+        return None
+    most = max(statistics.fmean(one) for one in ways if one)
+    return float(most * 1000 / (lane * width * 1e9))
+
+
+# --- processes ---------------------------------------------------------------------------------
+
+
+def _mains(ticks: list[Line], busy: list[Line]) -> set[int]:
+    """The processes that train: those on a GPU, else those with workers, else the busiest."""
+    last = _by_pid(ticks, "ticks")
+    own = {
+        pid
+        for pid, (process, _) in last.items()
+        if not process["worker"] and not process.get("helper")
+    }
+    on_gpu = {pid for one in busy for gpu in one["gpus"] for pid in gpu.get("pids") or ()}
+    if own & on_gpu:
+        return own & on_gpu
+    with_workers = {process["ppid"] for process, _ in last.values() if process["worker"]}
+    if own & with_workers:
+        return own & with_workers
+    spent = {pid: series[-1][1] - series[0][1] for pid, (_, series) in last.items() if pid in own}
+    return {max(spent, key=lambda pid: (spent[pid], -pid))} if spent else set()
+
+
+def _by_pid(
+    ticks: list[Line], name: str
+) -> dict[int, tuple[dict[str, Any], list[tuple[float, int]]]]:
+    """Of each process its last sample, and a counter over time."""
+    found: dict[int, tuple[dict[str, Any], list[tuple[float, int]]]] = {}
+    for tick in ticks:
+        for process in tick["procs"]:
+            _, series = found.get(process["pid"], (process, []))
+            if process.get(name) is not None:
+                series.append((tick["t"], process[name]))
+            found[process["pid"]] = (process, series)
+    return {pid: (last, series) for pid, (last, series) in found.items() if series}
+
+
+def _rates(ticks: list[Line], name: str) -> dict[int, float]:
+    """By how much a counter of each process grew in a second of its life."""
+    found = {}
+    for pid, (_, series) in _by_pid(ticks, name).items():
+        span = series[-1][0] - series[0][0]
+        if span > 0:
+            found[pid] = (series[-1][1] - series[0][1]) / span
+    return found
+
+
+def _total(ticks: list[Line], name: str) -> float | None:
+    """By how much a counter of all processes grew in a second of the samples."""
+    series = [one for _, one in _by_pid(ticks, name).values()]
+    times = [at for one in series for at, _ in one]
+    span = max(times) - min(times) if times else 0.0
+    return sum(one[-1][1] - one[0][1] for one in series) / span if span > 0 else None
+
+
+def _processes(ticks: list[Line], mains: set[int], host: Line) -> dict[str, Any]:
+    hz, page = host.get("ticks") or 100, host.get("page") or 4096
+    told = {one["pid"]: one["worker"] for tick in ticks for one in tick["procs"]}
+    worker_pids = {pid for pid, works in told.items() if works}  # as it was told last
+    cpu = {pid: rate / hz for pid, rate in _rates(ticks, "ticks").items()}
+    of_workers = [rate for pid, rate in cpu.items() if pid in worker_pids]
+    delays = [rate / 1e9 for pid, rate in _rates(ticks, "delay").items() if pid in worker_pids]
+    thread, waited = _busiest_thread(ticks, mains, hz)
+    total = _total(ticks, "ticks")
+    counts = [sum(1 for one in tick["procs"] if one["worker"]) for tick in ticks]
+    waits = [_waited(tick, mains | worker_pids) for tick in ticks]
+    read, asked = _total(ticks, "read_bytes"), _total(ticks, "rchar")
+    memory = max(sum(one["rss"] for one in tick["procs"]) for tick in ticks) * page
+    return {
+        "processes": max(len(tick["procs"]) for tick in ticks),
+        "cores": total / hz if total is not None else None,
+        "main_cores": sum(cpu[pid] for pid in mains if pid in cpu) if mains & cpu.keys() else None,
+        "main_thread": thread,
+        "main_thread_wait": waited,
+        "workers": round(statistics.median(counts)),
+        "workers_cpu": statistics.fmean(of_workers) if of_workers else None,
+        "workers_wait": statistics.fmean(delays) if delays else None,
+        "waiting": sum(waits) / len(waits),
+        "read_mb_s": read / 1e6 if read is not None else None,
+        "asked_mb_s": asked / 1e6 if asked is not None else None,
+        "major_faults_s": _total(ticks, "major"),
+        "switches_s": _total(ticks, "switches"),
+        "rss_bytes": memory,
+    }
+
+
+def _waited(tick: Line, pids: set[int]) -> bool:
+    return any(one["state"] == "D" for one in tick["procs"] if one["pid"] in pids)
+
+
+def _busiest_thread(
+    ticks: list[Line], mains: set[int], hz: int
+) -> tuple[float | None, float | None]:
+    """Shares of the time in which it ran, and in which it could have run and had no core."""
+    spent, delays = _threads(ticks, mains, "busy"), _threads(ticks, mains, "delays")
+    if not spent:
+        return None, None
+    key = max(spent, key=lambda one: spent[one] / hz + delays.get(one, 0.0) / 1e9)
+    return spent[key] / hz, delays[key] / 1e9 if key in delays else None
+
+
+def _threads(ticks: list[Line], mains: set[int], name: str) -> dict[tuple[int, str], float]:
+    """By how much a counter of each thread of the training processes grew in a second."""
+    seen: dict[tuple[int, str], list[tuple[float, int]]] = {}
+    for tick in ticks:
+        for process in tick["procs"]:
+            if process["pid"] in mains:
+                for thread, value in (process.get(name) or {}).items():
+                    if value is not None:
+                        seen.setdefault((process["pid"], thread), []).append((tick["t"], value))
+    spans = {key: series[-1][0] - series[0][0] for key, series in seen.items()}
+    return {
+        key: (series[-1][1] - series[0][1]) / spans[key]
+        for key, series in seen.items()
+        if spans[key] > 0
+    }
+
+
+def _shm(ticks: list[Line]) -> float | None:
+    shares = [one["shm"] / one["shm_total"] for one in ticks if one.get("shm_total")]
+    return max(shares, default=None)
+
+
+# --- the judgement --------------------------------------------------------------------------------
+
+ONE_THREAD = "one thread of the main process"
 BUSY = 0.85
 """From so much on a GPU is not said to wait."""
 FULL_CORE, FULL_THREAD = 0.8, 0.85
@@ -45,73 +358,23 @@ class Starved(msgspec.Struct, frozen=True, kw_only=True):
     processes point to. notes: what must be known of the judgement.
     """
 
-    by: Cause
+    by: str
     why: str
     evidence: tuple[str, ...]
     settings: tuple[Setting, ...] = ()
-    likely: Cause | None = None
+    likely: str | None = None
     notes: tuple[str, ...] = ()
 
 
-_WHY: dict[Cause, str] = {
-    "data loading": "the loader workers are at the limit of their cores while the GPU waits",
-    "disk reads": "processes wait for reads from a disk while the GPU waits",
-    "one thread of the main process": "one thread of the training process is at the limit of its "
-    "core (starting kernels, or loading data itself) while the GPU waits",
-    "PCIe transfers": "the link between CPU and GPU carries much of what it can while the GPU "
-    "computes little",
-    "power or thermal cap": "the GPU holds its clock down",
-    "memory nearly full": "the GPU is busy, and its memory leaves no room for a larger batch",
-    "not starved": "the GPU is busy nearly all the time",
-}
-_RECIPES: dict[Cause, tuple[tuple[str, str | None], ...]] = {
-    "data loading": (
-        ("more num_workers in the DataLoader, while there are cores for them", "dataloader"),
-        ("persistent_workers=True and a larger prefetch_factor", "dataloader"),
-        ("keep decoded or preprocessed samples in memory", "cached_data"),
-        ("decode smaller images, or move the augmentation to the GPU", None),
-    ),
-    "disk reads": (
-        ("keep preprocessed samples in memory", "cached_data"),
-        ("more num_workers, so that reads go on beside each other", "dataloader"),
-        ("fewer and larger files, on a disk of this machine", None),
-    ),
-    "one thread of the main process": (
-        ("load the data in workers, where the main process does it now", "dataloader"),
-        ("a larger batch, so that each kernel does more", "largest_batch"),
-        ("torch.compile", "torch_compile"),
-        ("CUDA graphs, where shapes are fixed", "cuda_graphs"),
-        ("the fused optimiser", "fused_optimizers"),
-        (
-            "no .item(), .cpu() or print of a tensor at every step: a profile shows them",
-            "profiling",
-        ),
-    ),
-    "PCIe transfers": (
-        ("pinned memory and copies that do not wait", "prefetch"),
-        ("send bytes and make floats of them on the GPU", None),
-        ("keep on the GPU what is sent at every step", None),
-    ),
-    "power or thermal cap": (
-        ("look at the reason: nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE", None),
-        ("better cooling, or a higher power limit where the machine allows it", None),
-        ("less work a step: mixed precision", "amp_bf16"),
-    ),
-    "memory nearly full": (
-        ("mixed precision", "amp_bf16"),
-        (
-            "activation checkpointing, and a larger batch with the room that it leaves",
-            "activation_checkpointing",
-        ),
-        ("gradient accumulation for a larger batch", "gradient_accumulation"),
-    ),
-    "not starved": (
-        ("mixed precision", "amp_bf16"),
-        ("TF32 for fp32 matrix products", "tf32"),
-        ("torch.compile", "torch_compile"),
-        ("measure them on this machine: cudadoctor bench", None),
-    ),
-}
+class Cause(msgspec.Struct, frozen=True):
+    """What can starve a GPU, and what to try first."""
+
+    name: str
+    why: str
+    settings: tuple[Setting, ...]
+
+
+CAUSES = {cause.name: cause for cause in table("causes", Cause)}
 
 
 def judge(figures: Figures) -> Starved:
@@ -125,29 +388,29 @@ def judge(figures: Figures) -> Starved:
         return Starved(by="not known", why=why, evidence=evidence, notes=notes)
     busy = _busy(figures)
     if busy is None:
-        return _without_gpu(figures, evidence, notes)
-    cause: Cause | None = _of_a_busy_gpu(figures) if busy >= BUSY else _of_a_waiting_gpu(figures)
+        why = "what the GPU did is not known"
+        if figures.no_gpu_figures and not figures.gpus_by:
+            why += f" ({figures.no_gpu_figures})"
+        likely = _of_processes(figures)
+        return Starved(
+            by="not known",
+            why=why,
+            evidence=evidence,
+            settings=_settings(likely, figures) if likely else (),
+            likely=likely,
+            notes=notes,
+        )
+    cause = _of_a_busy_gpu(figures) if busy >= BUSY else _of_a_waiting_gpu(figures)
     if cause is None:
         why = "the GPU waits, and nothing that was sampled is at its limit"
-        profile = Setting("a profile of some steps shows the gaps", _path("profiling"))
+        profile = Setting("a profile of some steps shows the gaps", "recipes/train/profiling.py")
         return Starved(by="not known", why=why, evidence=evidence, settings=(profile,), notes=notes)
     return Starved(
         by=cause,
-        why=_WHY[cause],
+        why=CAUSES[cause].why,
         evidence=evidence,
         settings=_settings(cause, figures),
         notes=notes,
-    )
-
-
-def _without_gpu(figures: Figures, evidence: tuple[str, ...], notes: tuple[str, ...]) -> Starved:
-    likely = _of_processes(figures)
-    why = "what the GPU did is not known"
-    if figures.gpus_by == "":
-        why += f" ({figures.no_gpu_figures})" if figures.no_gpu_figures else ""
-    settings = _settings(likely, figures) if likely else ()
-    return Starved(
-        by="not known", why=why, evidence=evidence, settings=settings, likely=likely, notes=notes
     )
 
 
@@ -159,13 +422,13 @@ def _busy(figures: Figures) -> float | None:
     return min(known) if known else None
 
 
-def _of_a_busy_gpu(figures: Figures) -> Cause:
+def _of_a_busy_gpu(figures: Figures) -> str:
     if _any(figures, "hot", HOT) or _any(figures, "capped", CAPPED):
         return "power or thermal cap"
     return "memory nearly full" if _any(figures, "memory", FULL_MEMORY) else "not starved"
 
 
-def _of_a_waiting_gpu(figures: Figures) -> Cause | None:
+def _of_a_waiting_gpu(figures: Figures) -> str | None:
     if cause := _of_processes(figures, threads=False):
         return cause
     if _any(figures, "pcie", FULL_LINK):
@@ -175,7 +438,7 @@ def _of_a_waiting_gpu(figures: Figures) -> Cause | None:
     return _of_processes(figures)
 
 
-def _of_processes(figures: Figures, *, threads: bool = True) -> Cause | None:
+def _of_processes(figures: Figures, *, threads: bool = True) -> str | None:
     """What the processes are at the limit of, the surest sign first."""
     if figures.waiting is not None and figures.waiting >= WAITS:
         return "disk reads"
@@ -185,7 +448,7 @@ def _of_processes(figures: Figures, *, threads: bool = True) -> Cause | None:
     if figures.workers and workers >= FULL_CORE:
         return "data loading"
     if threads and thread >= FULL_THREAD:
-        return "one thread of the main process"
+        return ONE_THREAD
     return None
 
 
@@ -193,18 +456,12 @@ def _any(figures: Figures, name: str, least: float) -> bool:
     return any((getattr(one, name) or 0) >= least for one in figures.gpus)
 
 
-def _settings(cause: Cause, figures: Figures) -> tuple[Setting, ...]:
-    rows = list(_RECIPES.get(cause, ()))
-    if cause == "one thread of the main process" and figures.workers:
-        rows = rows[1:]  # it has workers already
+def _settings(cause: str, figures: Figures) -> tuple[Setting, ...]:
+    settings = CAUSES[cause].settings
     full = figures.cpus and figures.workers and figures.workers >= figures.cpus
-    if cause == "data loading" and full:
-        rows = rows[1:]  # there is no core left for another
-    return tuple(Setting(text, recipe and _path(recipe)) for text, recipe in rows)
-
-
-def _path(recipe: str) -> str:
-    return f"recipes/train/{recipe}.py"
+    # It has workers already, or there is no core left for another.
+    first = (cause == ONE_THREAD and figures.workers) or (cause == "data loading" and full)
+    return settings[1:] if first else settings
 
 
 # --- evidence ----------------------------------------------------------------------------------
@@ -234,19 +491,18 @@ def _evidence(figures: Figures) -> Iterator[str]:
 
 
 def _of_gpu(gpu: GpuFigures) -> Iterator[str]:
-    name = f"GPU {gpu.index}"
-    if gpu.busy is not None:
-        yield f"{name}: a kernel ran in {_per_cent(gpu.busy)} of the time"
-    if gpu.memory is not None:
-        yield f"{name}: memory at most {_per_cent(gpu.memory)} in use"
-    if gpu.power is not None:
-        yield f"{name}: power {_per_cent(gpu.power)} of its limit"
-    if gpu.pcie is not None:
-        yield f"{name}: PCIe {_per_cent(gpu.pcie)} of what the link can carry"
-    if gpu.capped:
-        yield f"{name}: at its power limit in {_per_cent(gpu.capped)} of the samples"
-    if gpu.hot:
-        yield f"{name}: slowed by heat or a power brake in {_per_cent(gpu.hot)} of the samples"
+    shown = {
+        "busy": "a kernel ran in {} of the time",
+        "memory": "memory at most {} in use",
+        "power": "power {} of its limit",
+        "pcie": "PCIe {} of what the link can carry",
+        "capped": "at its power limit in {} of the samples",
+        "hot": "slowed by heat or a power brake in {} of the samples",
+    }
+    for name, text in shown.items():
+        share = getattr(gpu, name)
+        if share is not None and (share or name not in ("capped", "hot")):
+            yield f"GPU {gpu.index}: {text.format(_per_cent(share))}"
 
 
 def _of_a_core(ran: float | None, waited: float | None) -> str:
@@ -271,3 +527,53 @@ def _notes(figures: Figures) -> Iterator[str]:
         yield "cores were taken by more threads than there are cores, of the script or of others"
     if figures.shm is not None and figures.shm >= FULL_SHM:
         yield "/dev/shm is nearly full: loader workers that find no room there are killed"
+
+
+# --- how it is shown ------------------------------------------------------------------------------
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is shown. code: the script's exit code, None while it runs on. stopped: --stop."""
+
+    figures: Figures
+    starved: Starved
+    code: int | None = None
+    stopped: bool = False
+
+
+def headline(found: Starved) -> str:
+    """The judgement in a line."""
+    if found.by == "not starved":
+        return f"not starved: {found.why}"
+    if found.by != "not known":
+        return f"starved by {found.by}: {found.why}"
+    text = f"what starves the GPU is not known: {found.why}"
+    return text + (f"; the processes point to {found.likely}" if found.likely else "")
+
+
+def rows(told: Told) -> Iterator[Row]:
+    """For how long it was sampled, what became of the script, and what was found."""
+    how = f"to the end of the script (exit code {told.code})"
+    if told.code is None:
+        how = "then the script is ended" if told.stopped else "the script runs on"
+    between = ";" if told.code is None and not told.stopped else ","
+    yield Row("sampled", f"{told.figures.seconds:.0f} s{between} {how}")
+    yield Row("verdict", headline(told.starved))
+    yield from (Row("seen", text) for text in told.starved.evidence)
+    for setting in told.starved.settings:
+        yield Row("try", setting.text)
+        if setting.recipe:
+            yield Row("", setting.recipe, COPIED)
+    yield from (Row("note", text) for text in told.starved.notes)
+
+
+def markdown(told: Told) -> str:
+    """For an issue."""
+    rest = [row for row in rows(told) if row.label != "verdict"]
+    return "\n".join([f"**{escaped(headline(told.starved))}**", "", *bullets(rest)]) + "\n"
+
+
+def dumps(told: Told) -> str:
+    """Schema 1: fields may be added, none change or go."""
+    document = {"schema": 1, **msgspec.to_builtins(told)}
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
