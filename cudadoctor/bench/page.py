@@ -208,7 +208,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     width: int = 80
     blocks: bool = False
-    recipes: Mapping[str, Technique] = RECIPES
+    recipes: Mapping[str, Technique] = msgspec.field(default_factory=lambda: RECIPES)
 
 
 def report(result: BenchResult, layout: Layout) -> list[Line]:
