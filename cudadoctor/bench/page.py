@@ -266,7 +266,7 @@ def _bars(gains: list[tuple[str, Gain]], layout: Layout) -> Iterator[Line]:
 
 def bar(gain: Gain, top: float, room: int, marks: str) -> str:
     """Full up to the low end of the interval, light up to the high one; the baseline is marked."""
-    sure, light, baseline = marks
+    sure, light, baseline = list(marks)
     ratio, scale = gain.ratio or 0.0, room / top
     low = scale * (ratio if gain.low is None else gain.low)
     high = scale * (ratio if gain.high is None else gain.high)
