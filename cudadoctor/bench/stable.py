@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from cudadoctor.host.children import kill, start_thread
+from cudadoctor.host import children
 from cudadoctor.smoke import INSIDE
 from cudadoctor.smoke.inside.wire import BOOT
 
@@ -44,16 +43,15 @@ class Stable:
         self,
         python: str,
         env: Mapping[str, str],
-        cwd: str | None = None,
+        cwd: str = "",
         *,
         forks: bool | None = None,
     ) -> None:
         self.python = python
         self.env = dict(env)
-        self.cwd = cwd
+        self.cwd = cwd or children.working_folder()
         self.forks = sys.platform.startswith("linux") if forks is None else forks
         self.stopped = False
-        self.torch = ""
         self._number = 0
         self._mail: queue.SimpleQueue[tuple[_Child, Line | None]] = queue.SimpleQueue()
         self._stash: dict[int, deque[Line]] = {}
@@ -117,27 +115,16 @@ class Stable:
 
     def _give(self, order: Line) -> None:
         """A start to the child that is to do it; kept until that child is known to be able to."""
-        child = self._child(order["id"])
-        if child is self._common and not child.ready:
-            self._begun[order["id"]] = order
-        child.send(order)
-
-    def _one_each(self) -> None:
-        """An import has begun CUDA: no fork could use it, so each runner gets a process."""
-        orders, self._begun = self._begun, {}
-        dismissed, self._common, self.forks = self._common, None, False
-        if dismissed is not None:
-            dismissed.end()
-        for order in orders.values():
-            self._give(order)
-
-    def _child(self, number: int) -> _Child:
+        number = order["id"]
         if not self.forks:
-            self._own[number] = _Child(self, "one", number)
-            return self._own[number]
-        if self._common is None or self._common.over:
-            self._common = _Child(self, "fork", 0)
-        return self._common
+            child = self._own[number] = _Child(self, "one", number)
+        else:
+            if self._common is None or self._common.over:
+                self._common = _Child(self, "fork", 0)
+            child = self._common
+            if not child.ready:
+                self._begun[number] = order
+        child.send(order)
 
     def _sort(self, child: _Child, line: Line | None) -> None:
         """Give a line to the runner it is of; the end of a process is the end of its runners."""
@@ -145,17 +132,18 @@ class Stable:
             child.over = True
             if child.dismissed:
                 return
-            lost = [child.number] if child.number else list(self._stash)
-            for number in lost:
-                if number in self._stash:
-                    self._stash[number].append({"kind": "over", "detail": child.last_words()})
+            for number in [child.number] if child.number else self._stash:
+                self._stash[number].append({"kind": "over", "detail": child.last_words()})
         elif line["kind"] in ("torch", "broken"):
-            self.torch = str(line.get("version") or self.torch)
             child.error = " ".join(str(line.get("error") or child.error).split())[:600]
             child.ready, child.dismissed = True, bool(line.get("begun"))
+            orders, self._begun = self._begun, {}
             if child.dismissed:
-                self._one_each()
-            self._begun.clear()
+                # An import has begun CUDA: no fork could use it, so each runner gets a process.
+                self._common, self.forks = None, False
+                child.end()
+                for order in orders.values():
+                    self._give(order)
         elif line.get("id") in self._stash:
             self._stash[line["id"]].append(line)
 
@@ -174,37 +162,33 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._readers: list[threading.Thread] = []
         try:
-            self._process = subprocess.Popen(
+            self._process = children.start(
                 (stable.python, "-c", BOOT, str(INSIDE), how),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
                 env=stable.env,
                 cwd=stable.cwd,
-                start_new_session=True,
+                stdin=subprocess.PIPE,
             )
         except OSError as error:
             self.error = f"{stable.python}: {error.strerror or error}"
             self._mail.put((self, None))
             return
-        begun = (start_thread(self._read), start_thread(self._listen))
-        self._readers = [one for one in begun if one is not None]
+        begun = (children.start_thread(self._read), children.start_thread(self._listen))
+        self._readers = [reader for reader in begun if reader is not None]
         if len(self._readers) < 2:
             self.error = "the system allows no more threads"
-            kill(self._process)
+            children.kill(self._process)
             self._mail.put((self, None))
 
     def send(self, order: Line) -> None:
-        if self._process is None or self._process.stdin is None:
-            return
-        with contextlib.suppress(OSError, ValueError):  # it has ended: its last line says so
-            self._process.stdin.write((json.dumps(order) + "\n").encode("ascii"))
-            self._process.stdin.flush()
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # it has ended: its last line says so
+                self._process.stdin.write((json.dumps(order) + "\n").encode("ascii"))
+                self._process.stdin.flush()
 
     def end(self) -> None:
         if self._process is None:
             return
-        kill(self._process)
+        children.kill(self._process)
         for reader in self._readers:
             reader.join(0.5)  # one that a stuck process holds open is left behind
         if self._process.stdin is not None:
@@ -213,24 +197,22 @@ class _Child:
 
     def last_words(self) -> str:
         """Why it ended, as well as that is known."""
-        if self.error:
-            return self.error
         code = self._process.poll() if self._process is not None else None
+        if self.error or not code:
+            return self.error
         words = self._tail.decode("utf-8", "replace").strip().splitlines()
         said = f": {words[-1][:300]}" if words else ""
-        how = f"status {code}" if code is None or code >= 0 else f"signal {-code}"
-        return f"the interpreter ended with {how}{said}" if code else ""
+        how = f"status {code}" if code >= 0 else f"signal {-code}"
+        return f"the interpreter ended with {how}{said}"
 
     def _read(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        rest = b""
         with contextlib.suppress(OSError, ValueError):
-            while data := os.read(self._process.stdout.fileno(), 1 << 16):
-                *lines, rest = (rest + data).split(b"\n")
-                for text in lines:
-                    line = _line(text)
-                    if line is not None:
+            for text in self._process.stdout:
+                with contextlib.suppress(msgspec.DecodeError):
+                    line = msgspec.json.decode(text)
+                    if isinstance(line, dict) and "kind" in line:
                         self._mail.put((self, line))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
@@ -242,14 +224,6 @@ class _Child:
         assert self._process is not None
         assert self._process.stderr is not None
         with contextlib.suppress(OSError, ValueError):
-            while data := os.read(self._process.stderr.fileno(), 1 << 16):
-                self._tail = (self._tail + data)[-TAIL:]
+            for text in self._process.stderr:
+                self._tail = (self._tail + text)[-TAIL:]
         self._process.stderr.close()
-
-
-def _line(text: bytes) -> Line | None:
-    try:
-        found = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return None
-    return found if isinstance(found, dict) and "kind" in found else None
