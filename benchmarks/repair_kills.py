@@ -26,9 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "repair"))
 
 from repair_fixtures import Environment, broken_environment, fitting_index, sound_environment
 
-from cudadoctor.repair.records import Root
-from cudadoctor.repair.restore import restore
-from cudadoctor.repair.snapshot import Snapshot
+from cudadoctor.repair.journal import Root
+from cudadoctor.repair.snapshot import Snapshot, restore
 
 SEED = 5
 KINDS = ("fix", "fix", "fix", "undo", "resume", "twice")

@@ -2,9 +2,9 @@
 
 # ruff: noqa: E402 - the path is settled before anything else is looked for on it
 
-from cudadoctor.cli import own_path
+from cudadoctor.cli import fast
 
-own_path.settle()
+fast.settle()
 
 import contextlib
 import errno
@@ -89,12 +89,11 @@ def _interrupted() -> int:
 
 
 def _guarded() -> int:
-    from cudadoctor.cli import plain_words
     from cudadoctor.host import local
 
     _speak_safely()
     try:
-        plain_words.begin_look(sys.argv[1:])
+        fast.begin_look(sys.argv[1:])
         return _run(sys.argv[1:])
     except KeyboardInterrupt:
         return _interrupted()
@@ -119,7 +118,7 @@ def _guarded() -> int:
 
 def _unwritten(error: OSError) -> int:
     """A full disk behind stdout is not our failure: one sentence, and the code of wrong use."""
-    from cudadoctor.cli.usage import WrongUse
+    from cudadoctor.cli.options import WrongUse
 
     _forget_stdout()
     return WrongUse(f"cannot write to stdout: {error.strerror}").told()
@@ -131,21 +130,20 @@ def _tell(sentence: str) -> None:
 
 
 def _run(argv: list[str]) -> int:
-    from cudadoctor.cli import plain_words
-    from cudadoctor.cli.usage import WrongUse
-
-    options = plain_words.options_of(argv)
+    options = fast.options_of(argv)
     if options is None:
-        from cudadoctor.cli import group as cli
+        from cudadoctor.cli import group
 
-        code = cli.run(argv)
-        sys.stdout.flush()  # here, where a full disk can still be told
+        code = group.run(argv)
+        sys.stdout.flush()  # here, where a full disk can still be reported
         return code
+    import msgspec
+
     from cudadoctor.cli import commands
-    from cudadoctor.cli.options import Asked
+    from cudadoctor.cli.options import Options, WrongUse
 
     try:
-        return commands.check(Asked(**options))
+        return commands.check(msgspec.convert(options, Options))
     except WrongUse as error:
         return error.told()
 

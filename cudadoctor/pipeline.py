@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from cudadoctor import __version__, knowledge
+from cudadoctor.cli.options import Options
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Diagnosis, Edit, Finding, Plan, Step, Wishes
 from cudadoctor.model.machine import Machine
@@ -38,6 +39,22 @@ def judge(machine: Machine, wishes: Wishes | None = None, ignore: tuple[str, ...
 
     steps = plan(machine, tables, diagnosis, wishes)
     return Judged(machine=machine, diagnosis=diagnosis, plan=steps)
+
+
+def with_options(machine: Machine, options: Options) -> Machine:
+    """The machine with what only the command line says of it: --compile and --as-of."""
+    build = machine.build
+    if options.compiles:
+        needed = (*(build.needed_by or ()), "--compile")
+        build = msgspec.structs.replace(build, needed_by=needed)
+    date = options.as_of or machine.date
+    return msgspec.structs.replace(machine, build=build, date=date)
+
+
+def wishes_of(options: Options, machine: Machine) -> Wishes:
+    """What the plan is to keep to; the machine's own shell where none is named."""
+    shell = options.shell or ("powershell" if machine.platform.system == "Windows" else "bash")
+    return Wishes(manager=options.manager, torch=options.torch, shell=shell)
 
 
 def report(judged: Judged, *, full: bool = False, seconds: float | None = None) -> Report:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cudadoctor.cli.options import Asked
+    from cudadoctor.cli.options import Options
 
 
-def bench(asked: Asked) -> int:
+def bench(asked: Options) -> int:
     """The command: with words after `--` a user's own script, else the workloads."""
     if asked.words:
         from cudadoctor.bench import script

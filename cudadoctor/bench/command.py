@@ -17,16 +17,14 @@ from cudadoctor.bench.heats import Heats, Track
 from cudadoctor.bench.results import BenchResult, WorkloadResult
 from cudadoctor.bench.search import Search
 from cudadoctor.bench.stable import Interrupted, Line, Stable
-from cudadoctor.cli import painting
-from cudadoctor.cli.commands import NARROWEST, WIDEST, written
-from cudadoctor.cli.progress import shown_on_stderr
-from cudadoctor.cli.usage import nearest, refuse, refuse_device
+from cudadoctor.cli.options import nearest, refuse, refuse_device
+from cudadoctor.cli.output import painted, shown_on_stderr, width, written
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts, end_now
 from cudadoctor.probes.examine import Look, NoInterpreter, examine
 
 if TYPE_CHECKING:
-    from cudadoctor.cli.options import Asked
+    from cudadoctor.cli.options import Options
     from cudadoctor.model.machine import Machine
 
 TIERS_GPU, TIERS_CPU, TIERS_TINY = ("large", "small"), ("cpu", "tiny"), ("tiny",)
@@ -37,7 +35,7 @@ CLOSING_S = 1.0
 """Kept back of the budget: processes need a moment to end."""
 
 
-def run(asked: Asked) -> int:
+def run(asked: Options) -> int:
     """0 where something was measured, 1 where nothing could be, 130 after Ctrl-C (143 TERM)."""
     _refuse(asked)
     try:
@@ -66,7 +64,7 @@ def run(asked: Asked) -> int:
     return _ended(result, asked, interrupts.code if interrupts() else 0)
 
 
-def _refuse(asked: Asked) -> None:
+def _refuse(asked: Options) -> None:
     refuse_device(asked)
     if asked.as_json and asked.markdown:
         refuse("--json and --markdown exclude each other: choose one")
@@ -86,7 +84,7 @@ def _refuse(asked: Asked) -> None:
             refuse(f"cannot write to {file}: there is no such folder")
 
 
-def _ended(result: BenchResult | str, asked: Asked, stopped: int) -> int:
+def _ended(result: BenchResult | str, asked: Options, stopped: int) -> int:
     """Print what there is; the exit code. stopped: that of the signal which ended it, else 0."""
     if isinstance(result, str):
         sys.stderr.write(f"cudadoctor: nothing was measured: {result}\n")
@@ -105,14 +103,14 @@ def _ended(result: BenchResult | str, asked: Asked, stopped: int) -> int:
     return stopped or (0 if measured else 1)
 
 
-def _text(result: BenchResult, asked: Asked) -> str:
+def _text(result: BenchResult, asked: Options) -> str:
     if asked.as_json:
         return results.dumps(result) + "\n"
     if asked.markdown:
         return page.markdown(result)
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
-    layout = page.Layout(width=painting.width(NARROWEST, WIDEST), blocks=encoding == "utf8")
-    return painting.painted(page.report(result, layout), to_file=asked.output is not None)
+    layout = page.Layout(width=width(), blocks=encoding == "utf8")
+    return painted(page.report(result, layout), to_file=asked.output is not None)
 
 
 class Progress:
@@ -148,7 +146,7 @@ class Progress:
 class Bench:
     """One call: the workloads one after the other, each with its share of the time."""
 
-    def __init__(self, asked: Asked, machine: Machine, stable: Stable) -> None:
+    def __init__(self, asked: Options, machine: Machine, stable: Stable) -> None:
         self.asked = asked
         self.machine = machine
         self.stable = stable

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import gc
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.cli.usage import refuse, refuse_contradictions, refuse_device, refuse_strange_cause
+from cudadoctor.cli.looking import look_of, this_machine
+from cudadoctor.cli.options import (
+    EXIT,
+    Options,
+    refuse,
+    refuse_contradictions,
+    refuse_device,
+    refuse_strange_cause,
+)
+from cudadoctor.cli.output import SHORTER, painted, shown_on_stderr, width, written
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
-    from cudadoctor.cli.options import Asked
+    from cudadoctor.cli.saved import Saved
     from cudadoctor.model.machine import Machine
-    from cudadoctor.probes.examine import Look
     from cudadoctor.render import Report
 
-WIDEST = 100
-NARROWEST = 40
+FAILED = 4
+_ORDER = (0, 3, 1, EXIT, FAILED)
+"""Exit codes from the best to the worst: unreadable outranks broken, broken undecided."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -31,58 +41,114 @@ class Source(msgspec.Struct, frozen=True):
     seconds: float | None = None
 
 
-def check(asked: Asked) -> int:
+def check(options: Options) -> int:
     """Judge this machine or saved ones, and print it."""
-    refuse_contradictions(asked)
-    if asked.saved:
-        from cudadoctor.cli import triage
-
-        return triage.check(asked)
-    machine, seconds = this_machine(asked)
-    # Imported after the look has begun: its children work while the rules are being loaded.
-    code, text = checked(Source(machine, seconds=seconds), asked)
-    written(text, asked.output)
+    refuse_contradictions(options)
+    if options.saved:
+        return _check_saved(options)
+    started = time.monotonic()
+    machine = this_machine(options)
+    code, text = _checked(Source(machine, seconds=time.monotonic() - started), options)
+    written(text, options.output)
     return code
 
 
-def checked(source: Source, asked: Asked, *, many: bool = False) -> tuple[int, str]:
+def _checked(source: Source, options: Options, *, many: bool = False) -> tuple[int, str]:
     """The exit code for a machine, and what is shown of it."""
-    from cudadoctor import pipeline as checkup
+    from cudadoctor import pipeline
 
-    machine = told(source.machine, asked)
-    judged = checkup.judge(machine, ignore=asked.ignore)
-    shown = checkup.report(judged, full=asked.full, seconds=source.seconds)
-    code = checkup.exit_code(judged.diagnosis, strict=asked.strict)
-    return code, _rendered(shown, asked, source, many=many)
+    machine = pipeline.with_options(source.machine, options)
+    judged = pipeline.judge(machine, ignore=options.ignore)
+    shown = pipeline.report(judged, full=options.full, seconds=source.seconds)
+    code = pipeline.exit_code(judged.diagnosis, strict=options.strict)
+    return code, _rendered(shown, options, source, many=many)
 
 
-def fix(asked: Asked) -> int:
+def _check_saved(options: Options) -> int:
+    """Judge what --from names, and print each result as soon as it is there; the worst code."""
+    from cudadoctor.cli import saved
+
+    gc.enable()  # many documents are no short life
+    many = saved.are_many(options.saved)
+    worst = 0
+    try:
+        with _sink(options.output, many=many) as write:
+            for one in saved.machines(options.saved):
+                code, text = _judged(one, options, many=many)
+                write(text)
+                worst = max(worst, code, key=_ORDER.index)
+    except saved.SavedError as error:
+        refuse(str(error))
+    return worst
+
+
+def _judged(one: Saved, options: Options, *, many: bool) -> tuple[int, str]:
+    if one.machine is None:
+        return EXIT, _unread(one.name, one.error or "", options)
+    source = Source(one.machine, one.name)
+    if not many:
+        return _checked(source, options)
+    try:
+        return _checked(source, options, many=True)
+    except Exception as error:
+        why = f"{one.name}: cudadoctor itself failed ({type(error).__name__}: {error})"
+        return FAILED, _unread(one.name, why, options)
+
+
+def _unread(name: str, why: str, options: Options) -> str:
+    """Say why there is no verdict; its line where lines are asked for."""
+    sys.stderr.write(f"cudadoctor: {_plain(why)}\n")
+    if not options.as_json:
+        return ""
+    from cudadoctor.render import json_v1
+
+    return json_v1.line({"schema": 1, "source": name, "error": why}) + "\n"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).encode("ascii", "backslashreplace").decode()
+
+
+@contextlib.contextmanager
+def _sink(output: str | None, *, many: bool) -> Iterator[Callable[[str], None]]:
+    """Where results go: stdout or one file, which all results share."""
+    if output is None or not many:
+        yield lambda text: written(text, output)
+        return
+    try:
+        with open(output, "w", encoding="utf-8") as file:  # noqa: PTH123 - as elsewhere
+            yield lambda text: print(text, end="", file=file)
+    except OSError as error:
+        refuse(f"cannot write {output}: {error.strerror}")
+
+
+def fix(options: Options) -> int:
     """Print the repair as a script, or apply it to the examined environment."""
-    refuse_contradictions(asked)
-    if asked.printed or asked.kind:
+    refuse_contradictions(options)
+    if options.printed or options.kind:
         from cudadoctor.cli import printing
 
-        return printing.fix(asked)
-    from cudadoctor import repair
+        return printing.fix(options)
+    from cudadoctor.repair import fix as repairing
 
-    return repair.fix(asked)
+    return repairing.fix(options)
 
 
-def setup(folder: str, asked: Asked) -> int:
+def setup(folder: str, options: Options) -> int:
     """Make a new environment with the best build for this machine."""
-    from cudadoctor.repair import setup as making
+    from cudadoctor.repair.setup import command
 
-    return making.setup(folder, asked)
+    return command.setup(folder, options)
 
 
-def smoke(asked: Asked) -> int:
+def smoke(options: Options) -> int:
     """Run the training step alone and print its stages."""
     from cudadoctor import __version__
 
-    refuse_device(asked)
-    machine = examined(asked, ranks=asked.ranks)
+    refuse_device(options)
+    machine = this_machine(options)
     run = machine.smoke
-    if asked.as_json:
+    if options.as_json:
         from cudadoctor.render import json_v1
 
         sys.stdout.write(json_v1.dumps(json_v1.smoke_alone(machine, __version__)) + "\n")
@@ -95,11 +161,11 @@ def smoke(asked: Asked) -> int:
     return 0 if passed and run is not None and run.stages else 1
 
 
-def bench(asked: Asked) -> int:
+def bench(options: Options) -> int:
     """Measure the known techniques of faster training on this machine."""
     from cudadoctor import bench as measuring
 
-    return measuring.bench(asked)
+    return measuring.bench(options)
 
 
 def explain(cause: str | None) -> int:
@@ -116,37 +182,36 @@ def explain(cause: str | None) -> int:
     return 0
 
 
-def facts(asked: Asked) -> int:
+def facts(options: Options) -> int:
     """Print the facts of this machine, redacted unless --full."""
     from cudadoctor.model import factfile
     from cudadoctor.privacy.redact import Redactor
 
-    refuse_device(asked)
-    machine = examined(asked)
-    shown = machine if asked.full else Redactor(machine).machine(machine)
-    written(factfile.dumps(shown) + "\n", asked.output)
+    refuse_device(options)
+    machine = this_machine(options)
+    shown = machine if options.full else Redactor(machine).machine(machine)
+    written(factfile.dumps(shown) + "\n", options.output)
     return 0
 
 
-def record(folder: str, asked: Asked) -> int:
+def record(folder: str, options: Options) -> int:
     """Write the raw answers of this machine into a folder, redacted unless --full."""
-    from cudadoctor.cli.progress import SHORTER, shown_on_stderr
     from cudadoctor.host import local, recording, replay
     from cudadoctor.probes import examine
 
-    refuse_contradictions(asked)
+    refuse_contradictions(options)
     try:
         recording.prepare(folder)
         host = recording.RecordingHost(local.this_host())
         with shown_on_stderr(SHORTER) as progress:
-            machine = examine.examine_host(host, _look(asked), progress)
-        number = recording.write(folder, host, _look(asked), machine, full=asked.full)
+            machine = examine.examine_host(host, look_of(options), progress)
+        number = recording.write(folder, host, look_of(options), machine, full=options.full)
     except (recording.RecordError, examine.NoInterpreter) as error:
         refuse(str(error))
     finally:
         local.close_host()
     redacted = "names, secrets and identifiers are replaced; look through it before you share it"
-    hidden = "nothing is redacted: share it only with whom you trust" if asked.full else redacted
+    hidden = "nothing is redacted: share it only with whom you trust" if options.full else redacted
     from cudadoctor.render import inert
 
     sys.stdout.write(f"{number} answers of this host written to {inert(folder)}; {hidden}\n")
@@ -156,136 +221,65 @@ def record(folder: str, asked: Asked) -> int:
     return 0
 
 
-def this_machine(asked: Asked) -> tuple[Machine, float]:
-    """This machine as the probes see it, and how long they looked, in seconds."""
-    started = time.monotonic()
-    machine = examined(asked)
-    return machine, time.monotonic() - started
-
-
-def examined(asked: Asked, ranks: int | None = None) -> Machine:
-    """This machine as the probes see it; no interpreter to examine is wrong use."""
-    from cudadoctor.cli.progress import SHORTER, shown_on_stderr
-    from cudadoctor.probes import examine
-
-    try:
-        with shown_on_stderr(SHORTER) as progress:
-            return examine.examine(_look(asked, ranks), progress, meanwhile=_load_the_core)
-    except examine.NoInterpreter as error:
-        refuse(str(error))
-
-
-def _look(asked: Asked, ranks: int | None = None) -> Look:
-    from cudadoctor.probes.examine import Look
-
-    return Look(
-        python=asked.python,
-        depth="fast" if asked.fast else "no-smoke" if asked.no_smoke else "full",
-        device=asked.device,
-        ranks=ranks,
-        timeout_s=asked.timeout,
-    )
-
-
-def _load_the_core() -> None:
-    """Import what judges, while the probes wait for their children."""
-    for name in ("rules.registry", "pipeline", "render.json_v1"):
-        importlib.import_module(f"cudadoctor.{name}")
-
-
-def _with_wishes(machine: Machine, asked: Asked) -> Machine:
-    """The machine with --compile told as a fact: something will be compiled here."""
-    if not asked.compiles:
-        return machine
-    needed = (*(machine.build.needed_by or ()), "--compile")
-    build = msgspec.structs.replace(machine.build, needed_by=needed)
-    return msgspec.structs.replace(machine, build=build)
-
-
-def told(machine: Machine, asked: Asked) -> Machine:
-    """The machine with what only the command line tells of it."""
-    machine = _with_wishes(machine, asked)
-    return msgspec.structs.replace(machine, date=asked.as_of) if asked.as_of else machine
-
-
-def _rendered(shown: Report, asked: Asked, source: Source, *, many: bool) -> str:
-    if asked.as_json:
+def _rendered(shown: Report, options: Options, source: Source, *, many: bool) -> str:
+    if options.as_json:
         from cudadoctor.render import json_v1
 
         document = json_v1.report(shown)
-        if asked.advice:
+        if options.advice:
             from cudadoctor.render import advised
 
-            document["advice"] = advised.plain(_advice(shown, asked))
+            document["advice"] = advised.plain(_advice(shown, options))
         if many:
             return json_v1.line(document | {"source": source.name}) + "\n"
         return json_v1.dumps(document) + "\n"
     from cudadoctor.locale.language import language
 
-    say = language(asked.lang)
+    say = language(options.lang)
     shown = msgspec.structs.replace(shown, diagnosis=say.diagnosis(shown.diagnosis))
-    if asked.markdown:
-        from cudadoctor import pipeline as checkup
+    if options.markdown:
+        from cudadoctor import pipeline
         from cudadoctor.render import markdown
 
-        text = markdown.report(shown if asked.full else checkup.shareable(shown), say)
-        if asked.advice:
+        text = markdown.report(shown if options.full else pipeline.shareable(shown), say)
+        if options.advice:
             from cudadoctor.render import advised
 
-            text += advised.markdown(_advice(shown, asked), say)
+            text += advised.markdown(_advice(shown, options), say)
         return f"## {markdown.code(source.name or '')}\n\n{text}\n" if many else text
-    return _terminal(shown, asked, source, many=many)
+    return _terminal(shown, options, source, many=many)
 
 
-def _terminal(shown: Report, asked: Asked, source: Source, *, many: bool) -> str:
-    from cudadoctor.cli import painting
+def _terminal(shown: Report, options: Options, source: Source, *, many: bool) -> str:
     from cudadoctor.locale.language import language
     from cudadoctor.render import inert, terminal
 
     layout = terminal.Layout(
-        width=painting.width(NARROWEST, WIDEST),
-        verbose=asked.verbose > 0,
-        say=language(asked.lang),
+        width=width(),
+        verbose=options.verbose > 0,
+        say=language(options.lang),
     )
     with contextlib.suppress(OSError):  # a full disk behind stderr changes no verdict
         for line in terminal.not_checked(shown, layout):
             sys.stderr.write(line + "\n")
     heading = f"== {inert(source.name or '')}\n" if many else ""
     lines = terminal.report(shown, layout)
-    if asked.advice:
+    if options.advice:
         from cudadoctor.render import advised
 
-        lines += advised.lines(_advice(shown, asked), layout)
-    return heading + painting.painted(lines, to_file=bool(asked.output))
+        lines += advised.lines(_advice(shown, options), layout)
+    return heading + painted(lines, to_file=bool(options.output))
 
 
-def _advice(shown: Report, asked: Asked) -> tuple[Advice, ...]:
+def _advice(shown: Report, options: Options) -> tuple[Advice, ...]:
     """Loaded only where it is asked for. What the bench kept is of this machine, not of a file."""
     import os
 
     from cudadoctor import knowledge
     from cudadoctor.bench import advice, store
 
-    found = store.Read() if asked.saved else store.read(os.environ)
+    found = store.Read() if options.saved else store.read(os.environ)
     for text in found.ignored:
         sys.stderr.write(f"not used for the advice: {text}\n")
-    cpu = None if asked.saved else store.cpu_name()
+    cpu = None if options.saved else store.cpu_name()
     return advice.advise(shown.machine, knowledge.load(), found.kept, cpu)
-
-
-def written(text: str, output: str | None) -> None:
-    """Write a result to stdout, or to the file of --output."""
-    if output is None:
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            refuse(f"cannot write to stdout: {error.strerror}")
-        return
-    try:
-        with open(output, "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs 3 ms
-            file.write(text)
-    except OSError as error:
-        refuse(f"cannot write {output}: {error.strerror}")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cudadoctor import __version__
-from cudadoctor.cli.usage import EXIT, WrongUse, seconds
+from cudadoctor.cli import commands
+from cudadoctor.cli.options import EXIT, Options, WrongUse, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,10 +121,7 @@ def check(**options: Any) -> int:
     Exits with 0 where it is healthy or has warnings, 1 where it is broken, 3 where that cannot be
     told, 2 on wrong use.
     """
-    from cudadoctor.cli import commands
-    from cudadoctor.cli.options import Asked
-
-    return commands.check(Asked(**options))
+    return commands.check(Options(**options))
 
 
 @main.command()
@@ -164,10 +162,7 @@ def fix(**options: Any) -> int:
     Exits with 0 where it is cured or nothing is to be done (--print: where there is a plan), 1
     where not, 2 on wrong use or where nobody can be asked and --yes is missing.
     """
-    from cudadoctor.cli import commands
-    from cudadoctor.cli.options import Asked
-
-    return commands.fix(Asked(**options))
+    return commands.fix(Options(**options))
 
 
 @main.command()
@@ -185,10 +180,7 @@ def setup(folder: str, **options: Any) -> int:
     Exits with 0 where the training step passed and nothing is broken, 1 where not or where nothing
     was made, 2 on wrong use or where nobody can be asked and --yes is missing.
     """
-    from cudadoctor.cli import commands
-    from cudadoctor.cli.options import Asked
-
-    return commands.setup(folder, Asked(**options))
+    return commands.setup(folder, Options(**options))
 
 
 @main.command()
@@ -196,10 +188,7 @@ def setup(folder: str, **options: Any) -> int:
 @click.option("--ranks", type=click.IntRange(1, 64), help="Processes of the DDP stage.")
 def smoke(**options: Any) -> int:
     """Run the training step alone. Exits with 1 where a stage failed."""
-    from cudadoctor.cli import commands
-    from cudadoctor.cli.options import Asked
-
-    return commands.smoke(Asked(**options))
+    return commands.smoke(Options(**options))
 
 
 @main.command()
@@ -245,18 +234,13 @@ def bench(**options: Any) -> int:
     Exits with 0 where something was measured, 1 where nothing could be, 2 on wrong use; with a
     command, as that does, and with 0 where --stop ended it.
     """
-    from cudadoctor.cli import commands
-    from cudadoctor.cli.options import Asked
-
-    return commands.bench(Asked(**options))
+    return commands.bench(Options(**options))
 
 
 @main.command()
 @click.argument("cause", required=False)
 def explain(cause: str | None) -> int:
     """Say what a cause is, how it is told and what cures it; without a name, list them."""
-    from cudadoctor.cli import commands
-
     return commands.explain(cause)
 
 
@@ -264,10 +248,7 @@ def explain(cause: str | None) -> int:
 @_options(_looking, _full, _output)
 def facts(**options: Any) -> int:
     """Print what is known of this machine as a document that --from can read."""
-    from cudadoctor.cli import commands
-    from cudadoctor.cli.options import Asked
-
-    return commands.facts(Asked(**options))
+    return commands.facts(Options(**options))
 
 
 @main.command()
@@ -279,10 +260,7 @@ def record(folder: str, **options: Any) -> int:
     DIR is made; one that is not empty is refused. Names, secrets and identifiers are replaced
     unless --full.
     """
-    from cudadoctor.cli import commands
-    from cudadoctor.cli.options import Asked
-
-    return commands.record(folder, Asked(**options))
+    return commands.record(folder, Options(**options))
 
 
 @main.command()

@@ -1,13 +1,23 @@
-"""What the user asked for on the command line, as one typed value."""
+"""What the user asked for on the command line, as one typed value, and wrong use of it."""
 
 from __future__ import annotations
 
-from typing import Literal
+import contextlib
+import datetime
+import re
+import sys
+from typing import Literal, NoReturn
 
 import msgspec
 
+from cudadoctor.model.catalogue import CATALOGUE
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+EXIT = 2
+SHORTEST_S, LONGEST_S = 0.1, 86_400.0
+"""What --timeout may be: below, no child has time to start; above, nobody waits."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The options of one call; a command leaves those that it does not have at their default.
 
     saved: what --from named. compiles: --compile. manager: --with. printed: --print.
@@ -54,3 +64,111 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     stop: bool = False
     scale: str | None = None
     plant: tuple[str, ...] = ()
+
+
+class WrongUse(Exception):  # noqa: N818 - the user's, not ours
+    """What the user asked for cannot be done, in one sentence."""
+
+    def told(self) -> int:
+        """Say it on stderr, in plain ASCII on one line; the exit code."""
+        text = " ".join(str(self).split()).encode("ascii", "backslashreplace").decode()
+        # What the user typed, or a file is named, may hold colours and worse: shown, not obeyed.
+        text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
+        with contextlib.suppress(OSError):  # a full disk behind stderr: the exit code says it
+            sys.stderr.write(f"cudadoctor: {text}\n")
+        return EXIT
+
+
+def seconds(text: str | None) -> float | None:
+    """The limit that --timeout names; nan and endless are none."""
+    if text is None:
+        return None
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not SHORTEST_S <= found <= LONGEST_S:
+        most = f"{LONGEST_S:.0f}"
+        refuse(f"--timeout {text!r} is no limit: give seconds from {SHORTEST_S:g} to {most}")
+    return found
+
+
+def refuse_contradictions(options: Options) -> None:
+    if options.saved:
+        for name in ("python", "fast", "no-smoke", "device"):
+            if getattr(options, name.replace("-", "_")):
+                refuse(f"--from judges saved facts, so --{name} has nothing to act on: drop one")
+        if options.undo or options.resume or options.forget:
+            refuse("--undo, --resume and --forget act on an environment, not on saved facts")
+    if options.as_json and options.markdown:
+        refuse("--json and --markdown exclude each other: choose one")
+    if options.fast and options.device:
+        refuse("--fast runs no training step, so --device has nothing to act on: drop one")
+    _refuse_mixed_repairs(options)
+    refuse_device(options)
+    _refuse_strangers(options)
+    _refuse_date(options)
+
+
+def _refuse_mixed_repairs(options: Options) -> None:
+    """Printing changes nothing; of what acts on an earlier repair, one at a time."""
+    acting = [name for name in ("undo", "resume", "forget") if getattr(options, name)]
+    if len(acting) > 1:
+        refuse(f"--{acting[0]} and --{acting[1]} exclude each other: choose one")
+    if options.printed or options.kind:
+        for name in (*acting, *(["yes"] if options.yes else [])):
+            refuse(f"--print changes nothing, so --{name} has nothing to act on: drop one")
+    if options.kind and options.as_json:
+        refuse("--as prints a file and --json a document: choose one")
+    if options.hashes and options.kind != "requirements":
+        refuse("--hashes belongs to --as requirements")
+
+
+def refuse_device(options: Options) -> None:
+    if options.device and not device_is_sound(options.device):
+        refuse(f"--device {options.device!r} is no device: use cpu, cuda or cuda:N")
+
+
+def _refuse_strangers(options: Options) -> None:
+    for cause in options.ignore:
+        refuse_strange_cause(cause, f"--ignore {cause!r} is no cause")
+    if options.torch is not None:
+        from cudadoctor.solver.constraint import wish_of
+
+        if wish_of(options.torch) is None:
+            such = "give one such as 2.6, 2.6.0 or >=2.6,<2.8"
+            refuse(f"--torch {options.torch!r} is no version: {such}")
+
+
+def _refuse_date(options: Options) -> None:
+    if options.as_of:
+        with contextlib.suppress(ValueError):
+            datetime.date.fromisoformat(options.as_of)
+            return
+        refuse(f"--as-of {options.as_of!r} is no date: write it as YYYY-MM-DD")
+
+
+def refuse(sentence: str) -> NoReturn:
+    """End the command as wrong use."""
+    raise WrongUse(sentence)
+
+
+def refuse_strange_cause(cause: str, sentence: str) -> None:
+    """Refuse a name that is not in the catalogue, with the one that may have been meant."""
+    if cause not in CATALOGUE:
+        close = nearest(cause, CATALOGUE)
+        meant = f"; did you mean {close}" if close else ""
+        refuse(f"{sentence}{meant} (cudadoctor explain lists them)")
+
+
+def nearest(word: str, known: tuple[str, ...]) -> str | None:
+    """The known word that the user may have meant."""
+    import difflib
+
+    close = difflib.get_close_matches(word, known, n=1)
+    return close[0] if close else None
+
+
+def device_is_sound(device: str) -> bool:
+    """Whether it is a device name that torch would take here."""
+    return re.fullmatch(r"cpu|cuda(:\d{1,3})?", device) is not None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from cudadoctor.cli.commands import this_machine, told, written
-from cudadoctor.cli.usage import refuse
+from cudadoctor.cli.looking import this_machine
+from cudadoctor.cli.options import Options, refuse
+from cudadoctor.cli.output import shown_on_stderr, written
 from cudadoctor.model.trust import acting
 
 if TYPE_CHECKING:
-    from cudadoctor.cli.options import Asked
     from cudadoctor.installers.tool import Hashes, Kind
     from cudadoctor.installers.verify import Verdict
     from cudadoctor.knowledge import TorchBuild
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from cudadoctor.pipeline import Judged
 
 
-def fix(asked: Asked) -> int:
+def fix(options: Options) -> int:
     """Print the plan, or a file of a project. 0 where there is one or nothing to cure, else 1."""
-    found = saved_one(asked) if asked.saved else this_machine(asked)[0]
-    from cudadoctor import pipeline as checkup
+    found = saved_one(options) if options.saved else this_machine(options)
+    from cudadoctor import pipeline
 
-    machine = told(found, asked)
-    if asked.kind is not None:
-        return _project_file(acting(machine), asked, asked.kind)
-    wishes = wishes_of(asked, machine)
-    judged = checkup.judge(machine, wishes, ignore=asked.ignore)
-    if asked.verify:
-        judged = _verified(judged, wishes, here=not asked.saved)
-    written(_rendered(judged, asked, wishes), asked.output)
+    machine = pipeline.with_options(found, options)
+    if options.kind is not None:
+        return _project_file(acting(machine), options, options.kind)
+    wishes = pipeline.wishes_of(options, machine)
+    judged = pipeline.judge(machine, wishes, ignore=options.ignore)
+    if options.verify:
+        judged = _verified(judged, wishes, here=not options.saved)
+    written(_rendered(judged, options, wishes), options.output)
     from cudadoctor.installers.verify import holds
 
     steps = judged.plan.steps
@@ -49,7 +49,6 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
     import msgspec
 
     from cudadoctor import knowledge
-    from cudadoctor.cli.progress import shown_on_stderr
     from cudadoctor.installers.verify import LIMIT_S, verified, verify
 
     kb, end = knowledge.load(), time.monotonic() + LIMIT_S
@@ -72,7 +71,7 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
     return msgspec.structs.replace(judged, plan=plan)
 
 
-def _project_file(machine: Machine, asked: Asked, kind: Kind) -> int:
+def _project_file(machine: Machine, options: Options, kind: Kind) -> int:
     """Print the build for this machine as a file of a project; 1 and the reasons where none is."""
     from cudadoctor import knowledge
     from cudadoctor.installers import registry
@@ -80,59 +79,58 @@ def _project_file(machine: Machine, asked: Asked, kind: Kind) -> int:
     from cudadoctor.solver.builds import best_build, python_of
 
     kb = knowledge.load()
-    choice = best_build(machine, kb, keep=asked.torch)
+    choice = best_build(machine, kb, keep=options.torch)
     build = choice.build
     if build is None:
         reasons = not_taken.sentences(choice.why_not)
         ways = [one.text for one in choice.ways_out]
-        written(registry.refusal((*choice.why, *reasons, *ways)), asked.output)
+        written(registry.refusal((*choice.why, *reasons, *ways)), options.output)
         return 1
     if against := registry.why_not(kind, machine, kb, build):
-        written(registry.refusal((against,)), asked.output)
+        written(registry.refusal((against,)), options.output)
         return 1
     hashes = None
-    if asked.hashes or asked.verify:
-        verdict, hashes = _resolved_file(machine, asked, kind, build)
-        if verdict.resolves is False or (asked.hashes and not hashes):
-            return _without_file(verdict, asked)
+    if options.hashes or options.verify:
+        verdict, hashes = _resolved_file(machine, options, kind, build)
+        if verdict.resolves is False or (options.hashes and not hashes):
+            return _without_file(verdict, options)
         sys.stderr.write(f"cudadoctor: {verdict.why}\n")
     text = registry.project_file(
         kind, machine, kb, build, python=python_of(machine), hashes=hashes or None
     )
-    written(text, asked.output)
+    written(text, options.output)
     return 0
 
 
 def _resolved_file(
-    machine: Machine, asked: Asked, kind: Kind, build: TorchBuild
+    machine: Machine, options: Options, kind: Kind, build: TorchBuild
 ) -> tuple[Verdict, Hashes]:
     """What a resolver says of the file, and the digests where they are asked for."""
     from cudadoctor import knowledge
-    from cudadoctor.cli.progress import shown_on_stderr
     from cudadoctor.installers.verify import LIMIT_S, digests, verify_file
 
-    kb, here = knowledge.load(), not asked.saved
+    kb, here = knowledge.load(), not options.saved
     with shown_on_stderr() as progress:
         progress("the resolver", True)
-        if asked.hashes:
+        if options.hashes:
             return digests(machine, kb, build, limit_s=LIMIT_S, here=here)
         return verify_file(kind, machine, kb, build, limit_s=LIMIT_S, here=here), {}
 
 
-def _without_file(verdict: Verdict, asked: Asked) -> int:
+def _without_file(verdict: Verdict, options: Options) -> int:
     """Why a file that was to be resolved is not printed; wrong use where nothing can be asked."""
-    if asked.hashes and not verdict.tool:
+    if options.hashes and not verdict.tool:
         refuse(f"--hashes needs a resolver: {verdict.why}")
     sys.stderr.write(f"cudadoctor: {verdict.why}; no file is printed\n")
     return 1
 
 
-def _rendered(judged: Judged, asked: Asked, wishes: Wishes) -> str:
-    if asked.as_json:
-        from cudadoctor import pipeline as checkup
+def _rendered(judged: Judged, options: Options, wishes: Wishes) -> str:
+    if options.as_json:
+        from cudadoctor import pipeline
         from cudadoctor.render import json_v1
 
-        shown = checkup.report(judged, full=asked.full)
+        shown = pipeline.report(judged, full=options.full)
         return json_v1.dumps(json_v1.report(shown)) + "\n"
     from cudadoctor import __version__, knowledge
     from cudadoctor.render.script import script
@@ -147,24 +145,15 @@ def _rendered(judged: Judged, asked: Asked, wishes: Wishes) -> str:
     )
 
 
-def saved_one(asked: Asked) -> Foreign:
+def saved_one(options: Options) -> Foreign:
     """The one machine behind --from."""
     from cudadoctor.cli import saved
 
-    if saved.are_many(asked.saved):
+    if saved.are_many(options.saved):
         refuse("fix --print takes one --from file: name one")
     try:
-        machine = next(saved.machines(asked.saved)).machine
+        machine = next(saved.machines(options.saved)).machine
     except saved.SavedError as error:
         refuse(str(error))
     assert machine is not None, "a single file that cannot be read raises"
     return machine
-
-
-def wishes_of(asked: Asked, machine: Machine) -> Wishes:
-    """What the plan is to keep to; the machine's own shell where none is named."""
-    from cudadoctor.model.findings import Wishes
-
-    windows = machine.platform.system == "Windows"
-    shell = asked.shell or ("powershell" if windows else "bash")
-    return Wishes(manager=asked.manager, torch=asked.torch, shell=shell)

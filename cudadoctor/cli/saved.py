@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -20,9 +21,11 @@ _END_BYTES = 4 << 20
 """Of what is larger, this much of the beginning and of the end is read."""
 RECORDING = "recording.json"
 """What makes a folder a recording: it is replayed as one machine."""
+_START = re.compile(r'\{\s{0,20}"(?:schema|cudadoctor)"\s{0,5}:')
+_QUOTED = re.compile(r"^[ \t]{0,8}>[ ]?", re.M)
+MOST_STARTS = 20
+"""Beginnings that are tried: a document is one of the first, or there is none."""
 _FACTS = re.compile(rb'\s*\{\s*"(?:schema|cudadoctor)"')
-
-
 _MARK = b"\xef\xbb\xbf"
 """What Windows' editors write at the beginning of UTF-8."""
 
@@ -107,13 +110,37 @@ def _machine(name: str) -> Machine:
 
 def _embedded(data: bytes) -> Machine | None:
     """The facts that stand in other text, or in another encoding."""
-    from cudadoctor.cli.embedded import facts_in
     from cudadoctor.reports.document import NotTextError
 
     try:
         return facts_in(data)
     except NotTextError:
         return None
+
+
+def facts_in(data: bytes) -> Machine | None:
+    """The machine of the first facts document, or check, in a text; None where there is none.
+
+    Several documents one behind the other are a list of reports, not one.
+    """
+    if b'"schema"' not in data.replace(b"\0", b""):
+        return None
+    from cudadoctor.reports.document import decoded
+
+    text = decoded(data)
+    return _first(text) or (_first(_QUOTED.sub("", text)) if ">" in text else None)
+
+
+def _first(text: str) -> Machine | None:
+    decoder = json.JSONDecoder()
+    for found in list(_START.finditer(text))[:MOST_STARTS]:
+        try:
+            plain, end = decoder.raw_decode(text, found.start())
+            machine = factfile.from_document(plain)
+        except (ValueError, RecursionError):
+            continue
+        return None if _START.match(text[end : end + 80].lstrip()) else machine
+    return None
 
 
 def _replayed(folder: str) -> Machine:

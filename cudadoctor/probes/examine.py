@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from cudadoctor.cli.progress import Progress
 from cudadoctor.host import children, local
 from cudadoctor.host.children import start_thread
 from cudadoctor.host.local import Host, absolute
@@ -26,6 +25,8 @@ from collections.abc import Iterable
 
 from cudadoctor.model.machine import Section
 
+Progress = Callable[[str, bool], None]
+"""Called as progress(what, going): something was started or has ended."""
 HEAD_START_S = 0.01
 HEARING_S = 0.2
 

@@ -1,45 +1,549 @@
-"""From a judged machine to a repair that may begin: what is looked at before anything changes."""
+"""Before anything changes: which steps, in which folders, with what room, and what forbids it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from typing import TYPE_CHECKING
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
+from packaging.utils import canonicalize_name
 
 from cudadoctor import __version__
-from cudadoctor.repair import refused, room
-from cudadoctor.repair.records import SCHEMA, Begun, Options
+from cudadoctor.cli.options import Options
+from cudadoctor.installers.verify import Verdict
+from cudadoctor.model.findings import PackageChange, Plan, Risk, Step
+from cudadoctor.model.machine import Machine
+from cudadoctor.model.trust import typed
+from cudadoctor.render import inert
+from cudadoctor.render.activation import kept_by_conda
+from cudadoctor.render.script import is_runnable
+from cudadoctor.render.shells import ShellName, shell_of
+from cudadoctor.render.summary import cost_of
+from cudadoctor.repair.journal import OF_A_PROJECT, SCHEMA, Begun, Opinion, Root, Task
+from cudadoctor.repair.session import Use, environment, used_by
+from cudadoctor.repair.snapshot import walked
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+_OF_AN_ENVIRONMENT = (
+    *("bin", "lib", "lib64", "include", "share", "etc", "man", "pyvenv.cfg"),
+    *("Scripts", "Lib", "Include", ".gitignore", ".lock", "CACHEDIR.TAG"),
+)
+"""What package managers write at the top of a virtual environment."""
+_OF_CONDA_ELSEWHERE = ("envs", "pkgs", "conda-bld", ".cudadoctor")
+"""What lies in conda's prefix and belongs to other environments."""
 
-    from cudadoctor.cli.options import Asked
-    from cudadoctor.installers.verify import Verdict
-    from cudadoctor.model.findings import PackageChange, Step
-    from cudadoctor.model.machine import Machine
-    from cudadoctor.repair.place import Place
-    from cudadoctor.repair.records import Opinion, Task
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a repair takes place.
+
+    prefix: the folder with the journal. python: the interpreter to look at afterwards. made: the
+    prefix is a new environment. limits: what lies outside of the roots, as a sentence.
+    """
+
+    prefix: str
+    roots: tuple[Root, ...]
+    python: str
+    made: bool = False
+    limits: str | None = None
+
+
+def place_of(machine: Machine, steps: tuple[Step, ...], *, project: bool = False) -> Place | None:
+    """The place of these steps; None where the environment's folder is not known.
+
+    project: somebody's own files lie in the environment's folder too.
+    """
+    python = machine.python
+    if not python.executable or not python.prefix:
+        return None
+    folder = next((made for step in steps if (made := folder_made(step))), None)
+    if folder:
+        return Place(
+            prefix=folder,
+            roots=(_environment(folder),),
+            python=python_made(steps, folder),
+            made=True,
+        )
+    return Place(
+        prefix=python.prefix,
+        roots=_roots(machine, python.prefix, project=project),
+        python=python.executable,
+        limits=_LIMITS if python.kind == "system" else None,
+    )
+
+
+_LIMITS = (
+    "Of this Python its library folder and its scripts are recorded; what a package puts elsewhere "
+    "(share, etc) would stay after an undo."
+)
+
+
+def _roots(machine: Machine, prefix: str, *, project: bool) -> tuple[Root, ...]:
+    kind = machine.python.kind or ""
+    if kind == "system":
+        return _system(machine, prefix)
+    if kind.startswith("conda"):
+        return (Root(path=prefix, but=_OF_CONDA_ELSEWHERE), *_project(prefix))
+    return _beside_a_project(machine, prefix) if project else (_environment(prefix),)
+
+
+def _beside_a_project(machine: Machine, prefix: str) -> tuple[Root, ...]:
+    """Of `lib` and its like only what is Python's: the rest is somebody's work."""
+    own = ("pyvenv.cfg", "lib64", "Scripts", "Lib")
+    return (Root(path=prefix, only=own), *_system(machine, prefix))
+
+
+def _environment(prefix: str) -> Root:
+    return Root(path=prefix, only=_OF_AN_ENVIRONMENT)
+
+
+def _project(prefix: str) -> tuple[Root, ...]:
+    """pixi writes into the files of its project too."""
+    project, mark, _ = prefix.replace("\\", "/").partition("/.pixi/envs/")
+    return (Root(path=project, only=OF_A_PROJECT),) if mark else ()
+
+
+def _system(machine: Machine, prefix: str) -> tuple[Root, ...]:
+    """The library folder of that one Python, and the scripts."""
+    site = (machine.python.site_packages or "").replace("\\", "/")
+    library, _, packages = site.rpartition("/")
+    scripts = Root(path=f"{prefix}/bin", only=None)
+    if machine.platform.system == "Windows":
+        return (Root(path=f"{prefix}/Lib"), Root(path=f"{prefix}/Scripts"))
+    # Debian's Python is /usr, and what pip installs for it goes to /usr/local.
+    base = re.sub(r"/lib(64)?/.*", "", library)
+    beside = () if base in (library, prefix) else (Root(path=f"{base}/bin"),)
+    return (Root(path=library, only=(packages,)), scripts, *beside) if library else (scripts,)
+
+
+def folder_made(step: Step) -> str | None:
+    """The folder of the new environment that a step makes, None where it makes none."""
+    for argv in step.commands:
+        if "venv" in argv[:3] and len(argv) > 2:
+            return argv[-1]
+        if argv[1:2] == ("create",) and "-p" in argv[:-1]:
+            return argv[argv.index("-p") + 1]
+    return None
+
+
+def python_made(steps: tuple[Step, ...], folder: str) -> str:
+    """The interpreter of that environment, as the commands name it."""
+    words = (word for step in steps for argv in step.commands for word in argv)
+    inside = re.compile(re.escape(folder) + r"[/\\](?:(?:bin|Scripts)[/\\])?python(?:\.exe)?")
+    return next((word for word in words if inside.fullmatch(word)), f"{folder}/bin/python")
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that is not taken, and why not, in a few words."""
+
+    step: Step
+    why: str
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """steps: run or written here. variables: set for the second look, told for the user's shell.
+
+    left: of each other group the preferred step, for the user.
+    """
+
+    steps: tuple[Step, ...] = ()
+    shell: tuple[Step, ...] = ()
+    left: tuple[Left, ...] = ()
+
+    @property
+    def variables(self) -> dict[str, str | None]:
+        """All that the taken steps and those for the shell set (None: unset)."""
+        found: dict[str, str | None] = {}
+        for step in (*self.steps, *self.shell):
+            found.update(step.variables)
+        return found
+
+    @property
+    def cures(self) -> tuple[str, ...]:
+        return tuple(
+            dict.fromkeys(cause for step in (*self.steps, *self.shell) for cause in step.cures)
+        )
+
+
+def chosen(plan: Plan) -> Chosen:
+    """Of each group the first step that can be taken here and undone."""
+    steps: list[Step] = []
+    shell: list[Step] = []
+    left: list[Left] = []
+    for group in _groups(plan):
+        taken = next((step for step in group if can_be_taken(step)), None)
+        if taken is None:
+            left.append(Left(step=group[0], why=why_left(group[0])))
+        elif taken.commands:
+            steps.append(taken)
+        else:
+            shell.append(taken)
+    return _in_one_place(Chosen(steps=tuple(steps), shell=tuple(shell), left=tuple(left)))
+
+
+def can_be_taken(step: Step) -> bool:
+    """Whether it may stand in a script, and an undo covers what it changes."""
+    return is_runnable(step) and (not step.commands or step.risk is Risk.ENVIRONMENT)
+
+
+def why_left(step: Step) -> str:
+    """Why a step is left for the user."""
+    if is_runnable(step):
+        return "it changes more than this environment"
+    if step.verified is False:
+        return "it does not resolve"
+    if step.edits and step.commands:
+        return "a file is changed by hand first"
+    return cost_of(step)
+
+
+def _in_one_place(found: Chosen) -> Chosen:
+    """Where a new environment is made, steps that change the old one are left."""
+    folders = [folder_made(step) for step in found.steps]
+    first = next((one for one in folders if one), None)
+    if first is None:
+        return found
+    there = tuple(step for step, one in zip(found.steps, folders, strict=True) if one == first)
+    other = tuple(step for step, one in zip(found.steps, folders, strict=True) if one != first)
+    left = tuple(Left(step=step, why="it belongs to another environment") for step in other)
+    return Chosen(steps=there, shell=found.shell, left=(*found.left, *left))
+
+
+def _groups(plan: Plan) -> Iterator[list[Step]]:
+    groups: dict[str, list[Step]] = {}
+    for step in plan.steps:
+        groups.setdefault(step.group, []).append(step)
+    yield from groups.values()
+
+
+def tasks_of(found: Chosen, machine: Machine, shell: ShellName) -> tuple[Task, ...]:
+    """The steps as the journal keeps them; a conda environment keeps variables in files."""
+    tasks = [_task(step) for step in found.steps]
+    for step in found.shell:
+        kept = kept_by_conda(machine, step.variables, shell)
+        files = tuple((one.file, one.what + "\n") for one in kept)
+        tasks.append(msgspec.structs.replace(_task(step), files=files))
+    return tuple(tasks)
+
+
+def _task(step: Step) -> Task:
+    return Task(
+        id=step.id,
+        title=step.title,
+        commands=step.commands,
+        cures=step.cures,
+        variables=dict(step.variables),
+    )
+
+
+UNPACKED_MANY = 2.0
+"""Installed bytes for each byte of the wheels. Measured for torch 2.14.1 with its CUDA libraries:
+3.07 GB of wheels are 5.56 GB installed, 1.81 times."""
+UNPACKED_FEW = 4.3
+"""The same for single wheels, of which triton (3.8) and sympy (4.2) are the most compressed."""
+MANY_BYTES = 1_000_000_000
+SPARE_BYTES = 50_000_000
+"""For byte code, the journal and the log."""
+
+
+class Download(msgspec.Struct, frozen=True, kw_only=True):
+    """What will be downloaded. known: the sum is exact; otherwise it is at least that much."""
+
+    bytes: int
+    known: bool
+
+
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that a folder's file system must have free, and what for."""
+
+    folder: str
+    bytes: int
+    what: str
+
+
+def unpacked(download: int) -> int:
+    """Bytes that wheels of so many bytes take when they are installed, estimated from above."""
+    factor = UNPACKED_MANY if download >= MANY_BYTES else UNPACKED_FEW
+    return int(download * factor)
+
+
+def needs(
+    download: Download | None, prefix: str, temporary: str, cache: str | None, copied_bytes: int
+) -> tuple[Need, ...]:
+    """What is needed where. cache: pip's, None where it is switched off. copied_bytes: of the
+    environment, where the snapshot cannot consist of links."""
+    size = download.bytes if download else 0
+    found = [Need(folder=prefix, bytes=unpacked(size) + SPARE_BYTES, what="the packages")]
+    if copied_bytes:
+        found.append(Need(folder=prefix, bytes=copied_bytes, what="a copy of what is there"))
+    if size:
+        found.append(Need(folder=temporary, bytes=size, what="the downloads"))
+        if cache:
+            found.append(Need(folder=cache, bytes=size, what="the package cache"))
+    return tuple(found)
+
+
+def lacking(wanted: tuple[Need, ...]) -> str | None:
+    """A sentence about the first file system that is too small, None where all fits."""
+    systems: dict[object, list[Need]] = {}
+    for one in wanted:
+        systems.setdefault(_system_of(one.folder), []).append(one)
+    for some in systems.values():
+        total = sum(one.bytes for one in some)
+        free = _free(some[0].folder)
+        if free is not None and free < total:
+            purposes = " and ".join(dict.fromkeys(one.what for one in some))
+            return (
+                f"{shown(total)} are needed under {some[0].folder} for {purposes},"
+                f" and {shown(free)} are free: make room there first"
+            )
+    return None
+
+
+def shown(size: int) -> str:
+    """Bytes as people say them."""
+    if size >= 1_000_000_000:
+        return f"{size / 1e9:.1f} GB"
+    return f"{max(1, round(size / 1e6))} MB"
+
+
+def temporary_folder(env: Mapping[str, str]) -> str:
+    """Where pip puts its downloads."""
+    return env.get("TMPDIR") or tempfile.gettempdir()
+
+
+def cache_folder(env: Mapping[str, str]) -> str | None:
+    """pip's cache, None where it is switched off."""
+    if env.get("PIP_NO_CACHE_DIR", "").lower() in ("1", "true", "yes", "on"):
+        return None
+    home = os.path.expanduser("~")
+    usual = os.path.join(env.get("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "pip")
+    return env.get("PIP_CACHE_DIR") or usual
+
+
+def _system_of(folder: str) -> object:
+    try:
+        return os.stat(nearest_folder(folder)).st_dev
+    except OSError:
+        return folder
+
+
+def _free(folder: str) -> int | None:
+    try:
+        return shutil.disk_usage(nearest_folder(folder)).free
+    except OSError:
+        return None
+
+
+MOST_NAMED = 3
+_PROJECT_FILES = (
+    *(".git", ".hg", "pyproject.toml", "setup.py", "package.json", "Makefile"),
+    *(".profile", ".bashrc", ".bash_history"),
+)
+"""Signs of a project, or of somebody's home."""
+
+
+def holds_a_project(prefix: str) -> bool:
+    """Whether somebody's own files lie in the environment's folder."""
+    return any(os.path.exists(os.path.join(prefix, name)) for name in _PROJECT_FILES)
+
+
+def shared(machine: Machine, place: Place) -> str | None:
+    """Why an environment that others share is not touched; pure."""
+    kind, python = machine.python.kind, machine.python.executable
+    if place.made:
+        return None
+    way = "make an environment of your own and name it with --python, or add --allow-shared"
+    if kind == "conda-base":
+        return f"{python} is conda's base, which conda itself runs in: {way}"
+    if kind == "system" and not _is_an_image(machine):
+        return f"{python} belongs to the system, and other programs run in it: {way}"
+    if kind == "pipx":
+        return f"{python} belongs to a program that pipx installed: reinstall it with pipx"
+    if kind == "embedded":
+        return f"{python} is part of a program: repair it with that program's own installer"
+    return None
+
+
+def _is_an_image(machine: Machine) -> bool:
+    """In an image /usr/local is the environment, as in Docker's own Python images."""
+    inside = machine.container.kind not in (None, "none")
+    prefix = machine.python.prefix or ""
+    return inside and prefix.rstrip("/") == "/usr/local"
+
+
+def owned_by_another(place: Place) -> str | None:
+    """Files that root writes into a user's environment would be root's."""
+    if sys.platform == "win32" or os.geteuid() != 0:
+        return None
+    for path in _existing(place):
+        owner = os.stat(path).st_uid
+        if owner != 0:
+            name = _user_name(owner)
+            return (
+                f"{path} belongs to {name}, and its files would become root's: run this as {name}"
+            )
+    return None
+
+
+def _user_name(number: int) -> str:
+    with contextlib.suppress(KeyError, ImportError):
+        import pwd
+
+        return pwd.getpwuid(number).pw_name
+    return f"the user with the number {number}"
+
+
+def _existing(place: Place) -> Iterator[str]:
+    """The folders that are written into; of a new environment the one that it is made in."""
+    yield nearest_folder(place.prefix)
+    for root in place.roots:
+        for name in ("bin", "Scripts", "lib", "Lib"):
+            path = os.path.join(root.path, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                yield path
+
+
+def nearest_folder(folder: str) -> str:
+    """The folder, or the nearest one above it that exists."""
+    while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    return folder or os.curdir
+
+
+def unwritable(place: Place, site_packages: str | None) -> str | None:
+    """Why nothing can be installed there: another owner, a read-only file system."""
+    folders = [place.prefix, *(root.path for root in place.roots)]
+    if site_packages and not place.made:
+        folders.append(site_packages)
+    for folder in dict.fromkeys(folders):
+        if not os.access(nearest_folder(folder), os.W_OK | os.X_OK):
+            return (
+                f"{folder} cannot be written to by this user: run this as its owner, or make an"
+                " environment of your own"
+            )
+    return None
+
+
+def leads_out(place: Place, site_packages: str | None) -> str | None:
+    """Why what a link leads to is not touched: the record follows none, and pip does."""
+    if place.made:
+        return None
+    folders = [site_packages, *(f"{place.prefix}/{name}" for name in ("bin", "Scripts"))]
+    for folder in (one for one in folders if one and os.path.isdir(one)):
+        links = [folder]
+        with contextlib.suppress(OSError), os.scandir(folder) as found:
+            links += sorted(one.path for one in found if one.is_symlink() and one.is_dir())
+        for path in links:
+            real = os.path.realpath(path)
+            if not _is_recorded(place, real):
+                return (
+                    f"{path} leads to {real}, outside of the environment, where an undo could not"
+                    " bring anything back: repair that place itself, or make an environment of"
+                    " your own"
+                )
+    return None
+
+
+def _is_recorded(place: Place, real: str) -> bool:
+    for root in place.roots:
+        folder = os.path.realpath(root.path).rstrip(os.sep) + os.sep
+        rest = (real + os.sep).removeprefix(folder)
+        if real + os.sep == folder or (
+            rest != real + os.sep and root.has(rest.partition(os.sep)[0])
+        ):
+            return True
+    return False
+
+
+def elsewhere_by_configuration(
+    tasks: tuple[Task, ...], env: Mapping[str, str], limit_s: float = 20.0
+) -> str | None:
+    """Why pip would change something else: its configuration file says so, which no variable can
+    take back."""
+    from cudadoctor.host import children, local
+
+    cwd = local.this_host().place
+    for argv in dict.fromkeys(argv[:3] for task in tasks for argv in task.commands):
+        if argv[1:] != ("-m", "pip"):
+            continue
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            ran = subprocess.run(
+                (*argv, "config", "list"),
+                env=children.environment(environment(env, {}), cwd),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=limit_s,
+            )
+            if sentence := led_elsewhere(ran.stdout.decode("utf-8", "replace"), argv[0]):
+                return sentence
+    return None
+
+
+def led_elsewhere(listed: str, python: str) -> str | None:
+    """The sentence about such a line of `pip config list`; pure."""
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        if re.fullmatch(r"(global|install|uninstall)\.(target|prefix|root|python)", name.strip()):
+            argv = typed(python, "-m", "pip", "config", "unset", name.strip())
+            unset = shell_of("bash").shown(argv)
+            return (
+                f"pip's configuration says {inert(name.strip())}={inert(value)}, which leads out of"
+                f" this environment: remove it with {unset}"
+            )
+    return None
+
+
+def in_use(place: Place, say: Callable[[str], None]) -> str | None:
+    """Who runs in the environment; what could not be looked at is said."""
+    use = used_by(place.prefix, place.roots)
+    if not use.known:
+        say("not checked: whether programs run in this environment; end them first")
+    elif use.unread:
+        some = f"{use.unread} process{'es' if use.unread > 1 else ''}"
+        say(f"not checked: {some} of other users, which may run in this environment")
+    return running(use)
+
+
+def running(use: Use) -> str | None:
+    """The sentence about the processes that run in it; pure."""
+    if not use.users:
+        return None
+    some = [f"{inert(one.words)} ({one.pid})" for one in use.users[:MOST_NAMED]]
+    more = len(use.users) - len(some)
+    named = ", ".join(some) + (f" and {more} more" if more else "")
+    verb = "runs" if len(use.users) == 1 else "run"
+    return f"{named} {verb} in this environment, whose files would change under it: end it first"
+
+
+def can_link(folder: str) -> bool:
+    """Whether this file system takes hard links."""
+    one, other = (os.path.join(folder, name) for name in ("link-1", "link-2"))
+    try:
+        with open(one, "wb"):
+            pass
+        os.link(one, other)
+    except OSError:
+        return False
+    finally:
+        for path in (one, other):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+    return True
+
+
+def bytes_of(place: Place) -> int:
+    """What the files of the environment hold, in bytes."""
+    return sum(found.st_size for root in place.roots for _, found in walked(root))
+
 
 Say = "Callable[[str], None]"
-
-
-def new_id() -> str:
-    """A name for a repair that no other has."""
-    return os.urandom(6).hex()
-
-
-def options_of(asked: Asked) -> Options:
-    """How to look again: as it was looked at first."""
-    return Options(
-        fast=asked.fast,
-        no_smoke=asked.no_smoke,
-        device=asked.device,
-        timeout=asked.timeout,
-        compiles=asked.compiles,
-        ignore=asked.ignore,
-    )
 
 
 def begun(
@@ -48,7 +552,7 @@ def begun(
     """The first record of a repair."""
     return Begun(
         schema=SCHEMA,
-        id=new_id(),
+        id=os.urandom(6).hex(),
         doctor=__version__,
         examined=machine.python.executable or "",
         afterwards=place.python,
@@ -61,11 +565,11 @@ def begun(
     )
 
 
-def prepared(earlier: Begun, identity: str) -> Begun:
+def prepared(earlier: Begun) -> Begun:
     """The same repair once more, under a name of its own."""
     prefix = earlier.made[-1] if earlier.made else None
     return msgspec.structs.replace(
-        earlier, id=identity, at="", made=_not_there(prefix) if prefix else ()
+        earlier, id=os.urandom(6).hex(), at="", made=_not_there(prefix) if prefix else ()
     )
 
 
@@ -81,17 +585,17 @@ def _not_there(folder: str) -> tuple[str, ...]:
 def refusal(machine: Machine, place: Place, *, allow_shared: bool) -> str | None:
     """Why this environment is not touched at all: wrong use, whatever its state."""
     reasons = (
-        None if allow_shared else refused.shared(machine, place),
-        refused.owned_by_another(place),
-        refused.leads_out(place, machine.python.site_packages),
-        refused.unwritable(place, machine.python.site_packages),
+        None if allow_shared else shared(machine, place),
+        owned_by_another(place),
+        leads_out(place, machine.python.site_packages),
+        unwritable(place, machine.python.site_packages),
     )
     return next((one for one in reasons if one), None)
 
 
 def dry_run(
-    steps: tuple[Step, ...], machine: Machine, asked: Asked, say: Callable[[str], None]
-) -> tuple[str | None, room.Download | None]:
+    steps: tuple[Step, ...], machine: Machine, options: Options, say: Callable[[str], None]
+) -> tuple[str | None, Download | None]:
     """Ask a resolver before anything is touched.
 
     Returns why it cannot be had (None: it can, or nobody could tell), and what will be downloaded.
@@ -100,12 +604,14 @@ def dry_run(
     from cudadoctor.host import local
     from cudadoctor.installers.verify import verify
 
-    downloads: list[room.Download] = []
+    downloads: list[Download] = []
     try:
         for step in steps:
             if step.packages is None:
                 continue
-            found = verify(step.packages, machine, knowledge.load(), here=True, wish=asked.manager)
+            found = verify(
+                step.packages, machine, knowledge.load(), here=True, wish=options.manager
+            )
             if found.resolves is False:
                 return found.why, None
             if found.resolves is None:
@@ -116,19 +622,18 @@ def dry_run(
     return None, _summed(downloads)
 
 
-def download_of(found: Verdict, change: PackageChange, present: frozenset[str]) -> room.Download:
+def download_of(found: Verdict, change: PackageChange, present: frozenset[str]) -> Download:
     """What of the resolver's files is not there yet; pure. present: "name==version" each."""
-    gone = {_canonical(one) for one in change.remove}
+    gone = {canonicalize_name(one) for one in change.remove}
     files = [
         one
         for one in found.files
-        if f"{_canonical(one.name)}=={one.version}" not in present or _canonical(one.name) in gone
+        if f"{canonicalize_name(one.name)}=={one.version}" not in present
+        or canonicalize_name(one.name) in gone
     ]
     size = sum(one.size_bytes or 0 for one in files)
     known = bool(found.files) and all(one.size_bytes is not None for one in files)
-    return room.Download(
-        bytes=size if known else max(size, change.download_bytes or 0), known=known
-    )
+    return Download(bytes=size if known else max(size, change.download_bytes or 0), known=known)
 
 
 def installed(machine: Machine) -> frozenset[str]:
@@ -137,23 +642,19 @@ def installed(machine: Machine) -> frozenset[str]:
     names = os.listdir(folder) if folder and os.path.isdir(folder) else []
     stems = (name.removesuffix(".dist-info") for name in names if name.endswith(".dist-info"))
     pairs = (stem.partition("-")[::2] for stem in stems)
-    return frozenset(f"{_canonical(name)}=={version}" for name, version in pairs)
+    return frozenset(f"{canonicalize_name(name)}=={version}" for name, version in pairs)
 
 
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _summed(downloads: list[room.Download]) -> room.Download | None:
+def _summed(downloads: list[Download]) -> Download | None:
     if not downloads:
         return None
-    return room.Download(
+    return Download(
         bytes=sum(one.bytes for one in downloads), known=all(one.known for one in downloads)
     )
 
 
-def no_room(place: Place, download: room.Download | None, folder: str) -> str | None:
+def no_room(place: Place, download: Download | None, folder: str) -> str | None:
     """The sentence about a disk that is too small, None where all fits. folder: the journal's."""
-    copied = 0 if place.made or refused.can_link(folder) else refused.bytes_of(place)
-    temporary, cache = room.temporary_folder(os.environ), room.cache_folder(os.environ)
-    return room.lacking(room.needs(download, place.prefix, temporary, cache, copied))
+    copied = 0 if place.made or can_link(folder) else bytes_of(place)
+    temporary, cache = temporary_folder(os.environ), cache_folder(os.environ)
+    return lacking(needs(download, place.prefix, temporary, cache, copied))

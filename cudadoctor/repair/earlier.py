@@ -6,56 +6,73 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from cudadoctor.cli.usage import refuse
-from cudadoctor.repair import refused
-from cudadoctor.repair.aside import Aside, set_aside
-from cudadoctor.repair.belongs import in_its_place, was_moved
+from cudadoctor.cli.options import refuse
+from cudadoctor.repair import begin
+from cudadoctor.repair.begin import Place
 from cudadoctor.repair.following import Following
-from cudadoctor.repair.journal import FOLDER, NAME, Busy, Journal
-from cudadoctor.repair.manifest import ManifestError, differing, packages_of
-from cudadoctor.repair.place import Place
-from cudadoctor.repair.records import Begun, Forgotten, JournalError, Judged, RolledBack, Story
-from cudadoctor.repair.restore import RestoreError, told_of
-from cudadoctor.repair.snapshot import MANIFEST
+from cudadoctor.repair.journal import (
+    FOLDER,
+    NAME,
+    Begun,
+    Busy,
+    Forgotten,
+    Journal,
+    JournalError,
+    Judged,
+    RolledBack,
+    Story,
+    in_its_place,
+    was_moved,
+)
+from cudadoctor.repair.snapshot import (
+    MANIFEST,
+    Aside,
+    ManifestError,
+    RestoreError,
+    differing,
+    packages_of,
+    set_aside,
+    told_of,
+)
 from cudadoctor.repair.transaction import Transaction, edited, still_running
-from cudadoctor.repair.words import Outcome, command, kept_aside, lost
+from cudadoctor.repair.words import Outcome, command, kept_aside, lost, unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cudadoctor.cli.options import Asked
-    from cudadoctor.repair.interrupts import Interrupts
+    from cudadoctor.cli.options import Options
+    from cudadoctor.repair.session import Interrupts
 
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _SCRIPTS = ("bin", "Scripts")
 
 
 def act(
-    asked: Asked,
+    options: Options,
     open_journal: Callable[[str], Journal],
     following: Following,
     interrupts: Interrupts,
     ask: Callable[[str, str], bool],
 ) -> Outcome:
     """Undo, resume or forget the last repair of the environment that is meant."""
-    prefix = with_journal(asked.python)
-    word = "undo" if asked.undo else "resume" if asked.resume else "forget"
+    prefix = with_journal(options.python)
+    word = "undo" if options.undo else "resume" if options.resume else "forget"
     if prefix is None:
-        where = f" in {asked.python}" if asked.python else " in this environment"
+        where = f" in {options.python}" if options.python else " in this environment"
         return Outcome(kind="nothing", code=0, why=f"Nothing to {word}{where}: no repair is known.")
     journal = open_journal(prefix)
     try:
         with journal:
             story = journal.open_story()
-            if story is None or (asked.resume and not story.unfinished):
+            if story is None or (options.resume and not story.unfinished):
                 why = f"Nothing to {word}: {_said(journal)}."
                 return Outcome(kind="nothing", code=0, why=why, journal=journal.path)
             begun = in_its_place(story.begun, prefix)
             _refuse_root(begun, prefix)
             acting = Transaction(journal, begun, following, interrupts, os.environ)
-            if asked.undo:
+            if options.undo:
                 return _undo(acting, story, ask)
-            if asked.forget:
+            if options.forget:
                 return _forget(acting, story)
             if was_moved(story.begun, prefix) and story.stage in ("untouched", "changing"):
                 undo = command("--undo", begun.afterwards)
@@ -136,7 +153,7 @@ def _said(journal: Journal) -> str:
 
 def _refuse_root(begun: Begun, prefix: str) -> None:
     place = Place(prefix=prefix, roots=begun.roots, python=begun.afterwards)
-    if sentence := refused.owned_by_another(place) or refused.unwritable(place, None):
+    if sentence := begin.owned_by_another(place) or begin.unwritable(place, None):
         refuse(sentence)
 
 
@@ -147,21 +164,21 @@ def _undo(acting: Transaction, story: Story, ask: Callable[[str, str], bool]) ->
     if story.stage == "untouched" and silent is None:
         return _never_begun(acting, 0)
     if silent and not ask("Undo", silent):
-        return Outcome(kind="unchanged", code=1, why="Nothing was changed.")
+        return unchanged("Nothing was changed.")
     if not _can_be_brought_back(acting):
         return _gone(acting)
     kept = story.stage == "kept"
     if kept and (sentence := _in_use(acting)):
-        return Outcome(kind="unchanged", code=1, why=f"Nothing was changed: {sentence}.")
+        return unchanged(f"Nothing was changed: {sentence}.")
     if kept and (sentence := _would_be_lost(acting)) and not ask("Undo", sentence):
-        return Outcome(kind="unchanged", code=1, why="Nothing was changed.")
+        return unchanged("Nothing was changed.")
     return _restored(acting, undo=kept or story.undoing, code=0)
 
 
 def _in_use(acting: Transaction) -> str | None:
     prefix = os.path.dirname(acting.journal.folder)
     place = Place(prefix=prefix, roots=acting.begun.roots, python=acting.begun.afterwards)
-    return refused.in_use(place, acting.following.say)
+    return begin.in_use(place, acting.following.say)
 
 
 def _can_be_brought_back(acting: Transaction) -> bool:
@@ -183,7 +200,7 @@ def _gone(acting: Transaction) -> Outcome:
         os.rename(folder, away)
         rest = f"the record is damaged (its files lie under {away})"
     why = f"{rest}, so nothing can be brought back: make the environment anew."
-    return Outcome(kind="stuck", code=1, why=why, journal=acting.journal.path)
+    return acting.outcome("stuck", 1, why)
 
 
 def _changed_silently(acting: Transaction) -> str | None:
@@ -217,15 +234,11 @@ def _restored(acting: Transaction, *, undo: bool, code: int) -> Outcome:
     except (RestoreError, OSError) as error:
         said = told_of(error) if isinstance(error, OSError) else str(error)
         why = f"Not all could be brought back: {said}. Cure that, then run the same again."
-        return Outcome(kind="stuck", code=1, why=why, journal=acting.journal.path)
+        return acting.outcome("stuck", 1, why)
     counts = f"{restored.brought} files brought back, {restored.removed} removed"
-    return Outcome(
-        kind="undone",
-        code=code,
-        why=f"All is as it was before the repair ({counts}).",
-        notes=(*edited(restored), *kept_aside(aside.paths, aside.folder)),
-        journal=acting.journal.path,
-    )
+    why = f"All is as it was before the repair ({counts})."
+    notes = (*edited(restored), *kept_aside(aside.paths, aside.folder))
+    return acting.outcome("undone", code, why, notes=notes)
 
 
 def _last_word_ns(acting: Transaction) -> int:
@@ -242,12 +255,12 @@ def _never_begun(acting: Transaction, code: int) -> Outcome:
     acting.snapshot.remove()
     acting.journal.append(RolledBack(id=acting.begun.id))
     why = "The repair had changed nothing yet; its beginnings were removed."
-    return Outcome(kind="undone", code=code, why=why, journal=acting.journal.path)
+    return acting.outcome("undone", code, why)
 
 
 def _not_yet(acting: Transaction, pid: int) -> Outcome:
     why = f"Process {pid} of the interrupted repair still runs: end it, then run the same again."
-    return Outcome(kind="unchanged", code=1, why=why, journal=acting.journal.path)
+    return acting.outcome("unchanged", 1, why)
 
 
 def _resume(acting: Transaction, story: Story) -> Outcome:
@@ -275,14 +288,14 @@ def _resume(acting: Transaction, story: Story) -> Outcome:
 
 def again(acting: Transaction, begun: Begun) -> Outcome:
     """The same plan from the start, as a repair of its own."""
-    from cudadoctor.repair.begin import new_id, prepared
+    from cudadoctor.repair.begin import prepared
 
     if sentence := _in_use(acting):
         why = f"The interrupted repair was taken back, and not begun anew: {sentence}."
-        return Outcome(kind="unchanged", code=1, why=why)
+        return unchanged(why)
     acting.following.say("the interrupted repair was taken back; it begins anew")
     os.makedirs(acting.journal.folder, exist_ok=True)
-    anew = prepared(begun, new_id())
+    anew = prepared(begun)
     again_ = Transaction(acting.journal, anew, acting.following, acting.interrupts, acting.env)
     return again_.run()
 
@@ -293,4 +306,4 @@ def _forget(acting: Transaction, story: Story) -> Outcome:
     acting.journal.append(Forgotten(id=story.id))
     acting.snapshot.remove()
     why = "What was there before the last repair is forgotten; it can no longer be undone."
-    return Outcome(kind="forgotten", code=0, why=why, journal=acting.journal.path)
+    return acting.outcome("forgotten", 0, why)

@@ -1,19 +1,144 @@
-"""What is there before a repair, kept beside it: hard links where a file is only ever replaced,
-copies where it is written into."""
+"""What an environment held before a repair: recorded, kept beside it, and brought back."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import csv
 import hashlib
+import io
+import json
 import os
+import posixpath
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
-from cudadoctor.repair.journal import FOLDER, synced_folder
-from cudadoctor.repair.manifest import Entry, below, copied_rather, dumps, loads
-from cudadoctor.repair.records import Root
+import msgspec
+
+from cudadoctor.repair.journal import FOLDER, Root, synced_folder
+
+Kind = Literal["linked", "copied", "symlink", "folder", "special"]
+"""How it was kept. linked: as one more name of the same file. special: a socket or a pipe, which is
+neither brought back nor removed."""
+
+LARGE_BYTES = 1 << 20
+_EDITED_IN_PLACE = (".pth", ".egg-link", ".conf", ".cfg", ".json", ".txt")
+"""Lists and settings directly in site-packages."""
+_EDITED_FOLDERS = ("bin", "Scripts", "conda-meta", "etc")
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One thing in the environment.
+
+    root: number of the root that it lies in; path: below it, with / between the folders.
+    mode: permission bits. size: in bytes. mtime_ns: time of the last change, nanoseconds.
+    sha256: of what was copied. target: where a symbolic link leads to.
+    """
+
+    root: int
+    path: str
+    kind: Kind
+    mode: int = 0
+    size: int = 0
+    mtime_ns: int = 0
+    sha256: str | None = None
+    target: str | None = None
+
+
+class ManifestError(ValueError):
+    """The manifest cannot be read in full."""
+
+
+def dumps(entries: Iterable[Entry]) -> bytes:
+    """The manifest as lines; the last one says how many there are. Names of any bytes survive."""
+    lines = [json.dumps(msgspec.to_builtins(entry)).encode("ascii") for entry in entries]
+    return b"\n".join([*lines, str(len(lines)).encode(), b""])
+
+
+def loads(data: bytes) -> tuple[Entry, ...]:
+    """The entries of a manifest. Raises ManifestError if it is not whole."""
+    *lines, count, rest = data.split(b"\n") if data.count(b"\n") else (b"?", b"?")
+    if rest or not count.isdigit() or int(count) != len(lines):
+        raise ManifestError("the record of what was there is not whole")
+    try:
+        entries = tuple(msgspec.convert(json.loads(line), Entry) for line in lines)
+        _demand_sound(entries)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise ManifestError(f"the record of what was there cannot be read: {error}") from error
+    return entries
+
+
+def _demand_sound(entries: Iterable[Entry]) -> None:
+    """No entry may lead out of its root: by its words, or through what is no folder of it."""
+    folders: set[tuple[int, str]] = set()
+    for one in entries:
+        parts = one.path.split("/")
+        above = one.path.rpartition("/")[0]
+        if one.root < 0 or {"", ".", ".."} & set(parts) or _is_windows_path(one.path):
+            raise ValueError(f"it leads elsewhere: {one.path!r}")
+        if above and (one.root, above) not in folders:
+            raise ValueError(f"it leads through what is no folder: {one.path!r}")
+        if one.kind == "folder":
+            folders.add((one.root, one.path))
+
+
+def _is_windows_path(path: str) -> bool:
+    return os.sep != "/" and any(sign in path for sign in "\\:")
+
+
+def copied_rather(path: str, size: int) -> bool:
+    """Whether a file is copied and not linked: what tools write into in place.
+
+    Nobody does that to large programs, of which a system's bin has hundreds of megabytes.
+    """
+    if ".dist-info/" in path or ".egg-info" in path:
+        return True
+    beside = path.count("/") < 4 and path.endswith(_EDITED_IN_PLACE)
+    edited = "/" not in path or beside or path.partition("/")[0] in _EDITED_FOLDERS
+    return edited and size < LARGE_BYTES
+
+
+def differing(before: Iterable[Entry], now: Iterable[Entry]) -> Iterator[str]:
+    """Paths that came, went or changed from one manifest to another, byte code left out."""
+    old = {(one.root, one.path): face(one) for one in before if not is_byte_code(one.path)}
+    new = {(one.root, one.path): face(one) for one in now if not is_byte_code(one.path)}
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            yield key[1]
+
+
+def face(entry: Entry) -> tuple[object, ...]:
+    """What tells two states of one thing apart without reading it."""
+    if entry.kind in ("folder", "special"):
+        return ("folder",)
+    if entry.kind == "symlink":
+        return ("symlink", entry.target)
+    return ("file", entry.size, entry.mtime_ns)
+
+
+def is_byte_code(path: str) -> bool:
+    """Whether Python makes it anew by itself."""
+    return path.endswith((".pyc", "__pycache__")) or "/__pycache__/" in path
+
+
+def packages_of(paths: Iterable[str]) -> tuple[str, ...]:
+    """The installed packages that such differences are about, by their metadata folders."""
+    names = {
+        folder.removesuffix(".dist-info").partition("-")[0]
+        for path in paths
+        for folder in path.split("/")
+        if folder.endswith(".dist-info")
+    }
+    return tuple(sorted(names))
+
+
+def below(root: str, path: str) -> str:
+    """The path on this system of something below a root."""
+    return os.path.join(root, *path.split("/")) if path else root
+
 
 MANIFEST = "manifest"
 LEFT = "left"
@@ -200,3 +325,343 @@ def synced_system(folder: str) -> None:
             return
     if hasattr(os, "sync"):
         os.sync()
+
+
+ASIDE = "set-aside-"
+"""Folders beside the journal with what the user had changed, which nothing removes."""
+_SUFFIX = ".cudadoctor-new"
+_WRITABLE = 0o700
+
+
+class RestoreError(Exception):
+    """Something could not be brought back; its text is a sentence for the user."""
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done. brought: files put back. removed: what had been added. edited: files that
+    some tool wrote into in place, so that their old content is nowhere."""
+
+    brought: int = 0
+    removed: int = 0
+    edited: tuple[str, ...] = ()
+
+
+def restore(snapshot: Snapshot) -> Restored:
+    """Bring back what was there, and prove it.
+
+    Raises RestoreError where that is not possible; ManifestError where the record is not whole.
+    """
+    entries = snapshot.entries()
+    if any(entry.root >= len(snapshot.roots) for entry in entries):
+        raise ManifestError("the record of what was there belongs to another repair")
+    try:
+        _make_roots(snapshot, entries)
+        brought = sum(_brought(snapshot, entry) for entry in entries)
+        removed = _removed_new(snapshot, entries)
+        _modes(snapshot, entries)
+        edited = tuple(_proven(snapshot, entries))
+    except OSError as error:
+        raise RestoreError(told_of(error)) from error
+    return Restored(brought=brought, removed=removed, edited=edited)
+
+
+def told_of(error: OSError) -> str:
+    """The file, and what is wrong with it."""
+    return f"{error.filename or 'a file'}: {error.strerror or error}"
+
+
+def _make_roots(snapshot: Snapshot, entries: Iterable[Entry]) -> None:
+    """The folders of the environment itself, where even those are gone."""
+    for number in {entry.root for entry in entries}:
+        os.makedirs(snapshot.roots[number].path, exist_ok=True)
+
+
+def _brought(snapshot: Snapshot, entry: Entry) -> bool:
+    """Put one thing back where it is not as it was; whether anything was done."""
+    live = snapshot.live(entry)
+    now = _stat(live)
+    if entry.kind == "special" or (now is not None and _is_as_kept(snapshot, entry, live, now)):
+        return False
+    if now is not None and (stat.S_ISDIR(now.st_mode) or entry.kind == "folder"):
+        _remove(live)
+    if entry.kind == "folder":
+        os.mkdir(live, _WRITABLE)
+        return True
+    with _writable(os.path.dirname(live)):
+        _put(snapshot, entry, live)
+    return True
+
+
+def _is_as_kept(snapshot: Snapshot, entry: Entry, live: str, now: os.stat_result) -> bool:
+    if entry.kind == "folder":
+        return stat.S_ISDIR(now.st_mode)
+    if entry.kind == "symlink":
+        return stat.S_ISLNK(now.st_mode) and os.readlink(live) == entry.target
+    if not stat.S_ISREG(now.st_mode):
+        return False
+    if entry.kind == "linked":
+        return os.path.samestat(now, os.lstat(snapshot.path(entry)))
+    same = now.st_size == entry.size and now.st_mtime_ns == entry.mtime_ns
+    return same and sha256_of(live) == entry.sha256
+
+
+def _put(snapshot: Snapshot, entry: Entry, live: str) -> None:
+    """Put it there under another name, then in one move under its own."""
+    new = live + _SUFFIX
+    if len(os.fsencode(os.path.basename(new))) > 255:
+        new = os.path.join(os.path.dirname(live), _SUFFIX)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new)
+    if entry.kind == "symlink":
+        os.symlink(entry.target or "", new)
+    else:
+        _again(snapshot.path(entry), new, linked=entry.kind == "linked")
+    os.replace(new, live)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new)  # two names of one file: then a move does nothing
+
+
+def _again(kept: str, new: str, *, linked: bool) -> None:
+    if linked:
+        with contextlib.suppress(OSError):
+            os.link(kept, new)
+            return
+    shutil.copy2(kept, new)
+
+
+def _removed_new(snapshot: Snapshot, entries: Iterable[Entry]) -> int:
+    """Remove what was not there, also what tools left behind under names of their own."""
+    known = {(entry.root, entry.path) for entry in entries}
+    count = 0
+    for number, root in enumerate(snapshot.roots):
+        for path in reversed(_new(number, root, known)):
+            live = os.path.join(root.path, *path.split("/"))
+            with _writable(os.path.dirname(live)):
+                _remove_one(live)
+            count += 1
+    return count
+
+
+def _new(number: int, root: Root, known: set[tuple[int, str]]) -> list[str]:
+    """What was not there, but for sockets and pipes and the folders that they lie in."""
+    held: set[str] = set()
+    found = []
+    for path, now in walked(root):
+        if (number, path) in known:
+            continue
+        if _ours_to_remove(now):
+            found.append(path)
+            continue
+        above = path.rpartition("/")[0]
+        while above:
+            held.add(above)
+            above = above.rpartition("/")[0]
+    return [path for path in found if path not in held]
+
+
+def _ours_to_remove(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)
+
+
+def _remove_one(live: str) -> None:
+    now = _stat(live)
+    if now is None:
+        return
+    if stat.S_ISDIR(now.st_mode):
+        os.rmdir(live)
+    else:
+        os.unlink(live)
+
+
+def _remove(live: str) -> None:
+    """Remove what stands in the way of something else: a folder, a link, a file."""
+    now = _stat(live)
+    with _writable(os.path.dirname(live)):
+        if now is not None and stat.S_ISDIR(now.st_mode):
+            shutil.rmtree(live)
+        elif now is not None:
+            os.unlink(live)
+
+
+def _modes(snapshot: Snapshot, entries: tuple[Entry, ...]) -> None:
+    """The permissions that were there, those of folders last and from the inside out."""
+    for entry in reversed(entries):
+        if entry.kind in ("symlink", "special"):
+            continue
+        live = snapshot.live(entry)
+        if stat.S_IMODE(os.lstat(live).st_mode) != entry.mode:
+            os.chmod(live, entry.mode)
+
+
+def _proven(snapshot: Snapshot, entries: tuple[Entry, ...]) -> Iterator[str]:
+    """Compare all with the record; yields what was written into in place."""
+    for entry in entries:
+        live = snapshot.live(entry)
+        now = _stat(live)
+        if entry.kind == "special":
+            continue
+        if now is None or not _is_as_kept(snapshot, entry, live, now):
+            raise RestoreError(f"{live} is not as it was")
+        changed = (now.st_size, now.st_mtime_ns) != (entry.size, entry.mtime_ns)
+        if entry.kind == "linked" and changed:
+            yield live
+    known = {(entry.root, entry.path) for entry in entries}
+    for number, root in enumerate(snapshot.roots):
+        for path in _new(number, root, known):
+            raise RestoreError(f"{path} has come back while it was being removed")
+
+
+@contextlib.contextmanager
+def _writable(folder: str) -> Iterator[None]:
+    """The folder made writable; `_modes` gives back the permissions that it had."""
+    with contextlib.suppress(OSError):
+        mode = stat.S_IMODE(os.lstat(folder).st_mode)
+        if mode & _WRITABLE != _WRITABLE:
+            os.chmod(folder, mode | _WRITABLE)
+    yield
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def remove_made(folders: tuple[str, ...]) -> None:
+    """Remove the folders that the repair itself had made, the innermost first, where nothing of
+    anybody's lies in them."""
+    for number, path in enumerate(reversed(folders)):
+        with contextlib.suppress(OSError):
+            own = os.path.join(path, FOLDER)
+            if number == 0 and not any(name.startswith(ASIDE) for name in os.listdir(own)):
+                shutil.rmtree(own)
+            os.rmdir(path)
+
+
+SOON_NS = 60_000_000_000
+"""So long after the last word of a repair that was cut off, its own files may still be dated."""
+_RECORD = ".dist-info/RECORD"
+
+
+class Aside(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that were moved away. folder: where they lie now. paths: where they lay."""
+
+    folder: str = ""
+    paths: tuple[str, ...] = ()
+
+
+def set_aside(snapshot: Snapshot, since_ns: int) -> Aside:
+    """Move what belongs to nobody but the user out of the way of the state before.
+
+    since_ns: the last word of the repair, where it is not known how that left the environment.
+    Raises OSError or ManifestError; what was moved until then stays aside.
+    """
+    mine = list(_theirs(snapshot, since_ns))
+    if not mine:
+        return Aside()
+    folder = _new_folder(snapshot)
+    for entry in mine:
+        place = os.path.join(folder, str(entry.root), *entry.path.split("/"))
+        live = snapshot.live(entry)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with _writable(os.path.dirname(live)):
+            shutil.move(live, place)
+    return Aside(folder=folder, paths=tuple(snapshot.live(entry) for entry in mine))
+
+
+def _theirs(snapshot: Snapshot, since_ns: int) -> Iterator[Entry]:
+    before = {(one.root, one.path): one for one in snapshot.entries()}
+    left = snapshot.left()
+    after = None if left is None else {(one.root, one.path): face(one) for one in left}
+    present = tuple(snapshot.present())
+    changed = []
+    for one in present:
+        key = one.root, one.path
+        old = before.get(key)
+        if one.kind in ("folder", "special") or is_byte_code(one.path):
+            continue
+        if old is not None and face(old) == face(one):
+            continue
+        late = _late(snapshot, one, since_ns) if after is None else after.get(key) != face(one)
+        if late and not _is_kept(snapshot, one, old):
+            changed.append(one)
+    packaged = _packaged(snapshot, present) if changed else {}
+    for one in changed:
+        if not _can_be_had_again(snapshot, one, packaged.get((one.root, one.path))):
+            yield one
+
+
+def _late(snapshot: Snapshot, entry: Entry, since_ns: int) -> bool:
+    """Whether it came after the last word of the repair. The kernel's own time of the change
+    cannot be set by a tool that unpacks."""
+    now = os.lstat(snapshot.live(entry))
+    return max(now.st_mtime_ns, now.st_ctime_ns) > since_ns + SOON_NS
+
+
+def _is_kept(snapshot: Snapshot, entry: Entry, old: Entry | None) -> bool:
+    """Whether it is one file with the kept one, which stays as it is."""
+    if old is None or old.kind != "linked":
+        return False
+    with contextlib.suppress(OSError):
+        return os.path.samefile(snapshot.live(entry), snapshot.path(old))
+    return False
+
+
+def _packaged(
+    snapshot: Snapshot, present: Iterable[Entry]
+) -> dict[tuple[int, str], tuple[str, int | None]]:
+    """What the installed packages say of their files: digest and size."""
+    found: dict[tuple[int, str], tuple[str, int | None]] = {}
+    for one in present:
+        if not one.path.endswith(_RECORD):
+            continue
+        found[one.root, one.path] = ("", None)
+        site = one.path.rpartition("/")[0].rpartition("/")[0]
+        with contextlib.suppress(OSError, UnicodeDecodeError, csv.Error):
+            with open(snapshot.live(one), encoding="utf-8", newline="") as file:
+                told = parse_record(file.read())
+            for path, digest, size in told:
+                found[one.root, posixpath.normpath(posixpath.join(site, path))] = (digest, size)
+            found[one.root, one.path] = ("", None)
+    return found
+
+
+def parse_record(text: str) -> Iterator[tuple[str, str, int | None]]:
+    """Path, SHA-256 (hexadecimal, "" where there is none) and size of a RECORD; pure."""
+    for row in _rows(text):
+        path, digest, size = (*row, "", "", "")[:3]
+        kind, _, value = digest.partition("=")
+        with contextlib.suppress(ValueError):
+            plain = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
+            yield path, plain if kind == "sha256" else "", int(size) if size.isdigit() else None
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    """The rows up to the first that is none: a RECORD is not longer than its damage lets it be."""
+    with contextlib.suppress(csv.Error):
+        yield from csv.reader(io.StringIO(text, newline=""))
+
+
+def _can_be_had_again(
+    snapshot: Snapshot, entry: Entry, packaged: tuple[str, int | None] | None
+) -> bool:
+    """Whether it is, byte for byte, what a package brought."""
+    if packaged is None or entry.kind == "symlink":
+        return False
+    digest, size = packaged
+    if not digest:
+        return entry.path.endswith(_RECORD)
+    return size in (None, entry.size) and sha256_of(snapshot.live(entry)) == digest
+
+
+def _new_folder(snapshot: Snapshot) -> str:
+    above, name = os.path.split(snapshot.folder)
+    stem = ASIDE + name.removeprefix("before-")
+    number = 1
+    while True:
+        folder = os.path.join(above, stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+            return folder
+        number += 1

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
+from typing import Any
 
-from cudadoctor.repair.applied import Command, Ended, environment, left_behind, process
-from cudadoctor.repair.better import better, opinion
+from cudadoctor.repair.begin import shown
 from cudadoctor.repair.following import Following
-from cudadoctor.repair.interrupts import Interrupts
-from cudadoctor.repair.journal import Journal
-from cudadoctor.repair.manifest import ManifestError
-from cudadoctor.repair.records import (
+from cudadoctor.repair.journal import (
     Begun,
     Checking,
     Forgotten,
+    Journal,
     Judged,
     Kept,
     Opinion,
@@ -29,11 +27,80 @@ from cudadoctor.repair.records import (
     Task,
     Undone,
 )
-from cudadoctor.repair.restore import Restored, RestoreError, remove_made, restore
-from cudadoctor.repair.room import shown
-from cudadoctor.repair.second_look import NoAnswer, check
-from cudadoctor.repair.snapshot import Snapshot, synced_system
+from cudadoctor.repair.session import (
+    Command,
+    Ended,
+    Interrupts,
+    NoAnswer,
+    check,
+    environment,
+    left_behind,
+    process,
+)
+from cudadoctor.repair.snapshot import (
+    ManifestError,
+    Restored,
+    RestoreError,
+    Snapshot,
+    remove_made,
+    restore,
+    synced_system,
+)
 from cudadoctor.repair.words import Outcome, command
+
+_RANK = {"broken": 0, "undecided": 1, "warnings": 2, "healthy": 3}
+_GRAVE = ("error", "warning")
+
+
+def opinion(document: dict[str, Any]) -> Opinion:
+    """A check in short, from its JSON document."""
+    grave = [one for one in document["findings"] if one["severity"] in _GRAVE]
+    stages = (document.get("smoke") or {}).get("stages", ())
+
+    def stage_names(*statuses: str) -> tuple[str, ...]:
+        return tuple(one["name"] for one in stages if one["status"] in statuses)
+
+    return Opinion(
+        verdict=document["verdict"],
+        primary=document["primary"],
+        grave=_once(one["cause"] for one in grave),
+        told=_once(one["cause"] for one in grave if not one["because_of"]),
+        undecided=_once(one["cause"] for one in document["undecided"]),
+        smoke_passed=stage_names("passed"),
+        smoke_failed=stage_names("failed", "timed-out"),
+    )
+
+
+def _once(words: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(words))
+
+
+def better(before: Opinion, after: Opinion, cured: tuple[str, ...]) -> tuple[bool, str]:
+    """Whether the repair is worth keeping, and why; cured: what its steps were to cure."""
+    failing = [one for one in after.smoke_failed if one not in before.smoke_failed]
+    lost = [one for one in failing if one in before.smoke_passed]
+    if lost:
+        return False, f"the training step fails now: {', '.join(lost)}"
+    if before.smoke_passed and not (after.smoke_passed or after.smoke_failed):
+        return False, "the training step ran before and does not run now"
+    new = [one for one in after.told if one not in before.grave]
+    if new:
+        return False, f"there is a new finding: {', '.join(new)}"
+    there = (*after.grave, *after.undecided)
+    still = [one for one in cured if one in there and one in before.grave]
+    gone = [one for one in before.grave if one not in there]
+    # From undecided to more may be a fact that was not told before: no merit of the repair.
+    by_chance = before.verdict == "undecided" and still and not set(gone) & set(cured)
+    if not by_chance and _RANK[after.verdict] > max(_RANK[before.verdict], _RANK["undecided"]):
+        return True, f"the verdict was {before.verdict} and is {after.verdict}"
+    if not still and gone:
+        return True, f"{', '.join(gone)} is cured"
+    if set(gone) & set(cured):
+        return True, f"{', '.join(gone)} is cured, {', '.join(still)} is not"
+    if still:
+        return False, f"{', '.join(still)} is still there"
+    return False, f"the verdict is {after.verdict}, as before"
+
 
 SMALL_BYTES = 1_000_000
 """What is not worth a word."""
@@ -102,7 +169,7 @@ class Transaction:
         self._forget_older()
         broken = after.verdict == "broken"
         rest = f"; still broken: {', '.join(after.told)}" if broken else ""
-        return self._outcome(
+        return self.outcome(
             "kept",
             int(broken),
             f"Repaired: {why}{rest}.",
@@ -224,17 +291,17 @@ class Transaction:
         if not self.touched:
             self._discard()
             text = f"Nothing was changed: {why}."
-            return self._outcome("unchanged", code, text, after=after, tail=tail)
+            return self.outcome("unchanged", code, text, after=after, tail=tail)
         try:
             with self.following.doing("bringing back what was there"):
                 restored = self.bring_back(why)
         except RestoreError as error:
-            return self._outcome(
+            return self.outcome(
                 "stuck", code, stuck(why, error, self.begun.afterwards), after=after, tail=tail
             )
         text = f"Not repaired, and all is as it was before: {why}."
         notes = edited(restored)
-        return self._outcome("rolled-back", code, text, after=after, tail=tail, notes=notes)
+        return self.outcome("rolled-back", code, text, after=after, tail=tail, notes=notes)
 
     def _discard(self) -> None:
         with contextlib.suppress(OSError):
@@ -265,27 +332,9 @@ class Transaction:
                     self.journal.append(Forgotten(id=one.id))
                     Snapshot(self.journal.folder, one.id, one.begun.roots).remove()
 
-    def _outcome(
-        self,
-        kind: str,
-        code: int,
-        why: str,
-        *,
-        after: Opinion | None = None,
-        tail: tuple[str, ...] = (),
-        notes: tuple[str, ...] = (),
-        applied: tuple[str, ...] = (),
-    ) -> Outcome:
-        return Outcome(
-            kind=kind,
-            code=code,
-            why=why,
-            after=after,
-            tail=tail,
-            notes=notes,
-            applied=applied,
-            journal=self.journal.path,
-        )
+    def outcome(self, kind: str, code: int, why: str, **more: Any) -> Outcome:
+        """How this call ended, with the journal that says more."""
+        return Outcome(kind=kind, code=code, why=why, journal=self.journal.path, **more)
 
 
 def stuck(why: str, error: RestoreError, python: str) -> str:

@@ -12,8 +12,8 @@ from cudadoctor.model.trust import typed
 from cudadoctor.render import inert, pasted
 from cudadoctor.render.shells import shell_of
 from cudadoctor.render.summary import cost_of, manual_of
-from cudadoctor.repair.room import shown as as_size
-from cudadoctor.repair.room import unpacked
+from cudadoctor.repair.begin import shown as as_size
+from cudadoctor.repair.begin import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from cudadoctor.model.findings import Step
     from cudadoctor.model.machine import Machine
     from cudadoctor.pipeline import Judged
-    from cudadoctor.repair.chosen import Chosen, Left
-    from cudadoctor.repair.place import Place
-    from cudadoctor.repair.records import Opinion
+    from cudadoctor.repair.begin import Chosen, Left, Place
+    from cudadoctor.repair.journal import Opinion
 
 
 LONGEST = 300
@@ -44,6 +43,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     journal: str | None = None
     applied: tuple[str, ...] = ()
+
+
+def unchanged(why: str) -> Outcome:
+    """A call that changed nothing and cured nothing."""
+    return Outcome(kind="unchanged", code=1, why=why)
 
 
 def plan(judged: Judged, chosen: Chosen, place: Place | None, width: int) -> Iterator[str]:

@@ -8,14 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenario_reader import HERE, healthy_machine, machine_like
 
+from cudadoctor.cli import fast
 from cudadoctor.cli import group as cli
-from cudadoctor.cli import plain_words
-from cudadoctor.cli.options import Asked
+from cudadoctor.cli.options import Options
 from cudadoctor.model import factfile
 
 COMMAND = [sys.executable, "-m", "cudadoctor"]
@@ -210,11 +211,11 @@ def test_version_says_how_old_the_knowledge_is() -> None:
     )
 )
 def test_the_plain_words_mean_what_click_reads(words: list[str]) -> None:
-    quick = plain_words.options_of(["check", *words])
+    quick = fast.options_of(["check", *words])
     if quick is None:
         return
     context = cli.main.commands["check"].make_context("check", list(words))
-    assert Asked(**quick) == Asked(**context.params)
+    assert msgspec.convert(quick, Options) == Options(**context.params)
 
 
 def test_comments_on_many_reports_say_which_is_which(tmp_path: Path) -> None:

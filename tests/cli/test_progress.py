@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from cudadoctor.cli import progress
-from cudadoctor.cli.progress import SHORTER
+from cudadoctor.cli import output
+from cudadoctor.cli.output import SHORTER
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> progress._Waiting:
+def waiting(monkeypatch: pytest.MonkeyPatch) -> output._Waiting:
     """Everything takes long at once."""
-    monkeypatch.setattr(progress, "FIRST_S", -1.0)
-    monkeypatch.setattr(progress, "SAID_S", -1.0)
-    return progress._Waiting(SHORTER)
+    monkeypatch.setattr(output, "FIRST_S", -1.0)
+    monkeypatch.setattr(output, "SAID_S", -1.0)
+    return output._Waiting(SHORTER)
 
 
-def said(waiting: progress._Waiting, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def said(waiting: output._Waiting, capsys: pytest.CaptureFixture[str]) -> list[str]:
     waiting._once(set(waiting._slow()))
     return capsys.readouterr().err.splitlines()
 
 
 def test_a_wait_for_the_driver_names_the_call_and_the_option_once(
-    waiting: progress._Waiting, capsys: pytest.CaptureFixture[str]
+    waiting: output._Waiting, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for what in ("the driver", "the driver: nvmlInit", "the driver: cuInit"):
         waiting.note(what, True)
@@ -34,7 +34,7 @@ def test_a_wait_for_the_driver_names_the_call_and_the_option_once(
 
 
 def test_another_wait_has_a_line_of_its_own(
-    waiting: progress._Waiting, capsys: pytest.CaptureFixture[str]
+    waiting: output._Waiting, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waiting.note("the driver", True)
     waiting.note("import torch", True)
@@ -42,8 +42,8 @@ def test_another_wait_has_a_line_of_its_own(
 
 
 def test_a_command_without_the_option_does_not_name_it(
-    waiting: progress._Waiting, capsys: pytest.CaptureFixture[str]
+    waiting: output._Waiting, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waiting.hint = progress._Waiting("").hint
+    waiting.hint = output._Waiting("").hint
     waiting.note("the resolver", True)
     assert "--timeout" not in said(waiting, capsys)[0]

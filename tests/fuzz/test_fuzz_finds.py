@@ -13,8 +13,8 @@ from packaging.version import Version
 from recorded_host import RecordedHost
 
 from cudadoctor import knowledge
-from cudadoctor.cli import usage as wrong_use
-from cudadoctor.cli.options import Asked
+from cudadoctor.cli import options as cli_options
+from cudadoctor.cli.options import Options
 from cudadoctor.host import replay
 from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Stat
@@ -124,8 +124,8 @@ def test_a_record_of_the_kernel_log_with_an_endless_time_is_kept_as_it_is() -> N
 
 
 def test_a_torch_that_is_asked_for_by_an_endless_number_is_wrong_use() -> None:
-    with pytest.raises(wrong_use.WrongUse, match="is no version"):
-        wrong_use.refuse_contradictions(Asked(torch=ENDLESS))
+    with pytest.raises(cli_options.WrongUse, match="is no version"):
+        cli_options.refuse_contradictions(Options(torch=ENDLESS))
 
 
 # --- nvidia-smi -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from packaging.version import Version
 from resolver_fixtures import asked, machine, wanted
 
 from cudadoctor.model.machine import Index
-from cudadoctor.repair import applied
+from cudadoctor.repair import session
 
 both = pytest.mark.parametrize("kind", ["uv", "pip"])
 
@@ -273,7 +273,7 @@ def test_a_repair_asks_nobody_for_a_password(own: dict[str, str]) -> None:
     with served(Shelf(), "401") as url:
         ran = subprocess.run(
             (sys.executable, "-m", "pip", "install", "--dry-run", "--index-url", url, "torch"),
-            env=applied.environment({**os.environ, **own}, {}),
+            env=session.environment({**os.environ, **own}, {}),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -9,10 +9,9 @@ import os
 import signal
 import sys
 
-from cudadoctor import repair
-from cudadoctor.cli.options import Asked
-from cudadoctor.repair.journal import Journal
-from cudadoctor.repair.records import Record
+from cudadoctor.cli.options import Options
+from cudadoctor.repair import fix as repairing
+from cudadoctor.repair.journal import Journal, Record
 
 LAST, FOLDER, WORD = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -30,11 +29,11 @@ class KillingJournal(Journal):
 
 
 if __name__ == "__main__":
-    wish = Asked(
+    wish = Options(
         fast=True,
         python=FOLDER,
         yes=WORD == "yes",
         undo=WORD == "undo",
         resume=WORD == "resume",
     )
-    sys.exit(repair.fix(wish, KillingJournal.of))
+    sys.exit(repairing.fix(wish, KillingJournal.of))

@@ -15,12 +15,11 @@ import msgspec
 import pytest
 from repair_fixtures import FITTING, STRANGE, Environment, tree
 
-from cudadoctor.repair.applied import environment, not_heeded
-from cudadoctor.repair.aside import parse_record
-from cudadoctor.repair.better import better
-from cudadoctor.repair.manifest import Entry, ManifestError, dumps, loads
-from cudadoctor.repair.records import Opinion
-from cudadoctor.repair.refused import led_elsewhere
+from cudadoctor.repair.begin import led_elsewhere
+from cudadoctor.repair.journal import Opinion
+from cudadoctor.repair.session import environment, not_heeded
+from cudadoctor.repair.snapshot import Entry, ManifestError, dumps, loads, parse_record
+from cudadoctor.repair.transaction import better
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and owners as on POSIX")
 

@@ -22,7 +22,7 @@ from repair_fixtures import (
 )
 
 import cudadoctor
-from cudadoctor.repair.applied import process
+from cudadoctor.repair.session import process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and mounts as on Linux")
 

@@ -12,17 +12,17 @@ import pytest
 from scenario_reader import healthy_machine, machine_like
 
 from cudadoctor import knowledge
+from cudadoctor.cli.options import Options
 from cudadoctor.installers.question import File
 from cudadoctor.installers.verify import Verdict
 from cudadoctor.model.findings import Edit, PackageChange, Plan, Risk, Step
 from cudadoctor.model.machine import Machine
 from cudadoctor.pipeline import Judged
-from cudadoctor.repair import applied, begin, refused, room, running
-from cudadoctor.repair.better import better, opinion
-from cudadoctor.repair.chosen import chosen, tasks_of
-from cudadoctor.repair.place import folder_made, place_of, python_made
-from cudadoctor.repair.records import Opinion, Options, Root
-from cudadoctor.repair.second_look import words
+from cudadoctor.repair import begin, session
+from cudadoctor.repair.begin import chosen, folder_made, place_of, python_made, tasks_of
+from cudadoctor.repair.journal import Opinion, Root
+from cudadoctor.repair.session import look_words
+from cudadoctor.repair.transaction import better, opinion
 from cudadoctor.repair.words import plan as plan_words
 from cudadoctor.repair.words import telling, what_remains
 from cudadoctor.rules.diagnose import diagnose
@@ -243,7 +243,7 @@ def test_what_others_share_is_not_touched(kind: str, prefix: str, words: str | N
     machine = in_kind(kind, prefix, container={"kind": "none"})
     place = place_of(machine, ())
     assert place is not None
-    told = refused.shared(machine, place)
+    told = begin.shared(machine, place)
     assert (told is None) if words is None else (words in (told or ""))
 
 
@@ -251,13 +251,13 @@ def test_in_an_image_usr_local_is_the_environment() -> None:
     machine = in_kind("system", "/usr/local", container={"kind": "docker"})
     place = place_of(machine, ())
     assert place is not None
-    assert refused.shared(machine, place) is None
+    assert begin.shared(machine, place) is None
 
 
 def test_who_runs_in_it_is_named() -> None:
-    users = tuple(running.User(pid=one, words=f"python t{one}.py") for one in range(1, 6))
-    assert refused.running(running.Use()) is None
-    told = refused.running(running.Use(users=users)) or ""
+    users = tuple(session.User(pid=one, words=f"python t{one}.py") for one in range(1, 6))
+    assert begin.running(session.Use()) is None
+    told = begin.running(session.Use(users=users)) or ""
     assert told.startswith("python t1.py (1), python t2.py (2), python t3.py (3) and 2 more run in")
 
 
@@ -271,43 +271,43 @@ MAPS = """\
 
 def test_a_process_is_known_by_its_program_or_by_what_it_has_mapped() -> None:
     root = (Root(path="/v", only=("lib", "bin")),)
-    mapped = running.parse_maps(MAPS)
+    mapped = session.parse_maps(MAPS)
     assert mapped[1] == "/v/lib/python3.11/site-packages/torch/lib/a b.so"
-    assert running.runs_in(running.Seen(mapped=mapped), "/v", root)
-    assert running.runs_in(running.Seen(argv=("/v/bin/python", "a.py")), "/v", root)
-    assert running.runs_in(running.Seen(argv=("bin/python",), folder="/v"), "/v", root)
-    assert not running.runs_in(running.Seen(argv=("/w/bin/python",), folder="/v"), "/v", root)
-    assert not running.runs_in(running.Seen(argv=("vi", "/v/bin/python")), "/v", root)
-    assert not running.runs_in(running.Seen(mapped=("/v/data/set.bin",)), "/v", root)
+    assert session.runs_in(session.Seen(mapped=mapped), "/v", root)
+    assert session.runs_in(session.Seen(argv=("/v/bin/python", "a.py")), "/v", root)
+    assert session.runs_in(session.Seen(argv=("bin/python",), folder="/v"), "/v", root)
+    assert not session.runs_in(session.Seen(argv=("/w/bin/python",), folder="/v"), "/v", root)
+    assert not session.runs_in(session.Seen(argv=("vi", "/v/bin/python")), "/v", root)
+    assert not session.runs_in(session.Seen(mapped=("/v/data/set.bin",)), "/v", root)
 
 
 def test_a_process_with_any_name_is_read() -> None:
     text = "12 (a) b (c)) S 1 12 12 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 777 0 0"
-    seen = applied.parse_stat(text)
+    seen = session.parse_stat(text)
     assert seen is not None
     assert (seen.pid, seen.parent, seen.group, seen.started) == (12, 1, 12, 777)
-    assert applied.parse_stat("gone") is None
+    assert session.parse_stat("gone") is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when a process started")
 def test_a_stranger_under_the_number_of_a_process_that_is_gone_is_left_alone() -> None:
     with subprocess.Popen(("sleep", "60"), start_new_session=True) as stranger:
-        seen = applied.process(stranger.pid)
+        seen = session.process(stranger.pid)
         assert seen is not None
-        assert applied.end_group(stranger.pid, seen.started - 1)
-        assert applied.end_group(stranger.pid, seen.started + 1)
-        assert not applied.left_behind(stranger.pid, None)
+        assert session.end_group(stranger.pid, seen.started - 1)
+        assert session.end_group(stranger.pid, seen.started + 1)
+        assert not session.left_behind(stranger.pid, None)
         assert stranger.poll() is None
-        assert applied.end_group(stranger.pid, seen.started)
+        assert session.end_group(stranger.pid, seen.started)
         assert stranger.wait() == -signal.SIGKILL
 
 
 def test_children_of_the_doctor_do_not_stand_in_its_way() -> None:
     everyone = tuple(
-        applied.Process(pid=pid, parent=parent, group=0, session=0, started=0, state="S")
+        session.Process(pid=pid, parent=parent, group=0, session=0, started=0, state="S")
         for pid, parent in ((1, 0), (10, 1), (11, 10), (12, 11), (20, 1))
     )
-    assert running.family(10, everyone) == {10, 11, 12}
+    assert session.family(10, everyone) == {10, 11, 12}
 
 
 # --- room --------------------------------------------------------------------------------------
@@ -332,10 +332,10 @@ def test_without_sizes_the_plans_own_number_is_the_least() -> None:
 
 
 def test_each_file_system_needs_room_for_what_goes_there() -> None:
-    download = room.Download(bytes=3_000_000_000, known=True)
-    needs = {one.what: one.bytes for one in room.needs(download, "/v", "/tmp", None, 0)}
+    download = begin.Download(bytes=3_000_000_000, known=True)
+    needs = {one.what: one.bytes for one in begin.needs(download, "/v", "/tmp", None, 0)}
     assert needs == {"the packages": 6_050_000_000, "the downloads": 3_000_000_000}
-    more = room.needs(download, "/v", "/tmp", "/h/.cache/pip", 7)
+    more = begin.needs(download, "/v", "/tmp", "/h/.cache/pip", 7)
     assert {one.what for one in more} - needs.keys() == {
         "a copy of what is there",
         "the package cache",
@@ -343,11 +343,11 @@ def test_each_file_system_needs_room_for_what_goes_there() -> None:
 
 
 def test_a_disk_that_is_too_small_is_told_with_both_numbers() -> None:
-    need = room.Need(folder="/", bytes=10**18, what="the packages")
-    told = room.lacking((need,))
+    need = begin.Need(folder="/", bytes=10**18, what="the packages")
+    told = begin.lacking((need,))
     assert told is not None
     assert told.startswith("1000000000.0 GB are needed under / for the packages, and ")
-    assert room.lacking((room.Need(folder="/no/such/folder", bytes=0, what="x"),)) is None
+    assert begin.lacking((begin.Need(folder="/no/such/folder", bytes=0, what="x"),)) is None
 
 
 # --- better or not -----------------------------------------------------------------------------
@@ -438,7 +438,7 @@ def test_a_check_without_a_training_step_is_read_too(smoke: dict[str, Any]) -> N
 
 def test_the_second_look_is_like_the_first() -> None:
     options = Options(fast=True, ignore=("a", "b"), device=None, timeout=5.0)
-    assert words(options, "/v/bin/python")[1:] == [
+    assert look_words(options, "/v/bin/python")[1:] == [
         *("--full", "--python", "/v/bin/python", "--fast", "--timeout", "5.0"),
         *("--ignore", "a", "--ignore", "b"),
     ]

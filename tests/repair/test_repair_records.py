@@ -7,8 +7,7 @@ import json
 import msgspec
 import pytest
 
-from cudadoctor.repair.manifest import Entry, differing, dumps, loads, packages_of
-from cudadoctor.repair.records import (
+from cudadoctor.repair.journal import (
     SCHEMA,
     Begun,
     Checking,
@@ -31,6 +30,7 @@ from cudadoctor.repair.records import (
     read,
     stories,
 )
+from cudadoctor.repair.snapshot import Entry, differing, dumps, loads, packages_of
 from cudadoctor.repair.words import lost
 
 # --- the journal -------------------------------------------------------------------------------

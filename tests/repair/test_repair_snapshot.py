@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 from repair_fixtures import tree
 
-from cudadoctor.repair.manifest import ManifestError
-from cudadoctor.repair.records import Root
-from cudadoctor.repair.restore import RestoreError, restore
-from cudadoctor.repair.snapshot import MANIFEST, Snapshot
+from cudadoctor.repair.journal import Root
+from cudadoctor.repair.snapshot import MANIFEST, ManifestError, RestoreError, Snapshot, restore
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a tree as POSIX has it")
 

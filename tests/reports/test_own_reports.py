@@ -12,7 +12,7 @@ from told_fixtures import HEALTHY
 from cudadoctor import knowledge
 from cudadoctor import pipeline as checkup
 from cudadoctor.cli import saved
-from cudadoctor.cli.embedded import facts_in
+from cudadoctor.cli.saved import facts_in
 from cudadoctor.locale.language import Language
 from cudadoctor.model import factfile
 from cudadoctor.render import Report, json_v1, markdown, terminal

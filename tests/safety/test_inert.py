@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 
 from cudadoctor import pipeline as checkup
-from cudadoctor.cli import painting
+from cudadoctor.cli import output
 from cudadoctor.locale.language import language
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Severity
@@ -203,6 +203,6 @@ def test_in_colour_the_only_codes_are_our_own(name: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     shown = checkup.report(checkup.judge(poison.everywhere(carrier(name))))
-    text = painting.painted(terminal.report(shown, terminal.Layout(width=80, verbose=True)))
+    text = output.painted(terminal.report(shown, terminal.Layout(width=80, verbose=True)))
     assert "\x1b[" in text
     assert_calm(re.sub(r"\x1b\[(?:1|2|1;3\d|3\d)m|\x1b\[0m", "", text))

@@ -10,8 +10,17 @@ from scenario_reader import machine_like
 
 from cudadoctor import knowledge
 from cudadoctor.model.machine import Machine
-from cudadoctor.repair.setup.choosing import Base, Chosen, Known, NoWay, Tools, choose, suffices
-from cudadoctor.repair.setup.pythons import launched, told
+from cudadoctor.repair.setup.choosing import (
+    Base,
+    Chosen,
+    Known,
+    NoWay,
+    Tools,
+    choose,
+    launched,
+    suffices,
+    told,
+)
 
 KB = knowledge.load()
 UV = Tools(uv="/usr/bin/uv")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from setup_fixtures import document, environment, index, setup
 
-from cudadoctor.repair.setup.place import MARKER
+from cudadoctor.repair.setup.making import MARKER
 
 SCRIPT = """#!/bin/sh
 test "$1 $2 $3" = "create -y -p" || exit 9

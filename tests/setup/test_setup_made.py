@@ -15,7 +15,7 @@ from packaging.version import Version
 from setup_fixtures import BROKEN, argv, document, environment, index, publish, setup, stand_ins
 
 from cudadoctor import knowledge
-from cudadoctor.repair.setup.place import MARKER
+from cudadoctor.repair.setup.making import MARKER
 
 TORCH, VISION = "2.14.1", "0.29.1"
 OPTIONS = ("--yes", "--torch", f"{TORCH}+cpu")

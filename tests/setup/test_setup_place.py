@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cudadoctor.repair.setup.place import MARKER, Place, looked_at, refusal
+from cudadoctor.repair.setup.making import MARKER, Place, looked_at, refusal
 
 
 def test_a_folder_that_is_not_there_yet_is_taken(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ from scenario_reader import healthy_machine, machine_like
 
 from cudadoctor import knowledge
 from cudadoctor.model.machine import Machine
-from cudadoctor.repair.setup import failing, saying
+from cudadoctor.repair.setup import command, saying
 from cudadoctor.repair.setup.choosing import Chosen, Known, Tool, Tools, choose
-from cudadoctor.repair.setup.document import Told, document
-from cudadoctor.repair.setup.recipe import Recipe, recipe
-from cudadoctor.repair.setup.room import Room, room
-from cudadoctor.repair.setup.running import clean, name_of
+from cudadoctor.repair.setup.command import Setup, document
+from cudadoctor.repair.setup.making import Recipe, clean, name_of, recipe
+from cudadoctor.repair.setup.saying import Room, room
 
 KB = knowledge.load()
 TOOLS = Tools(uv="/usr/bin/uv", conda="/opt/conda/bin/mamba", pixi="/usr/bin/pixi")
@@ -195,19 +194,19 @@ def test_errors_are_shown_and_warnings_are_not() -> None:
         " Failed to establish a new connection: [Errno -2] Name or service not known)'",
         "ERROR: No matching distribution found for torch==2.14.1",
     )
-    assert failing.telling(said) == said[2:]
-    assert failing.reason(said) == "a package index could not be reached"
+    assert command.telling(said) == said[2:]
+    assert command.reason(said) == "a package index could not be reached"
 
 
 def test_without_a_line_that_is_an_error_the_last_ones_are_shown() -> None:
     said = tuple(f"line {number}" for number in range(20))
-    assert failing.telling(said) == said[-failing.MOST_LINES :]
-    assert failing.reason(said) is None
+    assert command.telling(said) == said[-command.MOST_LINES :]
+    assert command.reason(said) is None
 
 
 def test_a_full_disk_is_named() -> None:
     said = ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left",)
-    assert failing.reason(said) == "the disk is full"
+    assert command.reason(said) == "the disk is full"
 
 
 def test_variables_that_lead_an_installation_astray_are_left_out() -> None:
@@ -238,7 +237,7 @@ def test_what_is_waited_for_has_the_name_of_the_tool(argv: tuple[str, ...], name
 
 
 def test_a_setup_that_made_nothing_has_a_whole_document_too() -> None:
-    told = document(Told(outcome="no-build", folder="/x", why=("None.",)), "0.1.0", "2026-11-21")
+    told = document(Setup(outcome="no-build", folder="/x", why=("None.",)))
     assert told["environment"] is None
     assert told["build"] is None
     assert told["smoke"] is None

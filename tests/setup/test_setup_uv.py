@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from setup_fixtures import BROKEN, document, environment, index, publish, setup
 
-from cudadoctor.repair.setup.place import MARKER
+from cudadoctor.repair.setup.making import MARKER
 
 TORCH, VISION = "2.14.1", "0.29.1"
 WISH = ("--yes", "--json", "--with", "uv", "--torch", f"{TORCH}+cu130")

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from cudadoctor import pipeline as checkup
-from cudadoctor.cli import painting
+from cudadoctor.cli import output
 from cudadoctor.locale import language
 from cudadoctor.model import factfile
 from cudadoctor.model.machine import Distribution, Gap, Identity, Machine
@@ -86,7 +86,7 @@ def shown_of(machine: Machine) -> tuple[str, ...]:
     return (
         json_v1.dumps(json_v1.report(shown)),
         markdown.report(shown, language.language("en")),
-        painting.painted(terminal.report(shown, terminal.Layout(width=80))),
+        output.painted(terminal.report(shown, terminal.Layout(width=80))),
         script(plan, found.machine, words, shell="bash", version="0", knowledge="0"),
     )
 

@@ -21,8 +21,8 @@ from fuzz_repairs import of_repairs
 from packaging.version import Version
 
 from cudadoctor import knowledge, smoke
-from cudadoctor.cli import embedded, plain_words
-from cudadoctor.cli import usage as wrong_use
+from cudadoctor.cli import fast, saved
+from cudadoctor.cli import options as cli_options
 from cudadoctor.host import replay
 from cudadoctor.host.children import Ran
 from cudadoctor.installers import index as dialect_index
@@ -191,7 +191,7 @@ def _number(text: str) -> object:
 
 
 def _argv(text: str) -> object:
-    return plain_words.options_of(text.split(" "))
+    return fast.options_of(text.split(" "))
 
 
 def _secret(data: bytes) -> object:
@@ -213,7 +213,7 @@ def _folder() -> Path:
 
 
 def _report(data: bytes) -> object:
-    embedded.facts_in(data)
+    saved.facts_in(data)
     machine = report_text.read_report(data, knowledge.load())
     failed = [gap.why for gap in machine.gaps if " failed: " in gap.why]
     assert not failed, failed
@@ -275,11 +275,11 @@ def _texts() -> Iterator[tuple[str, Parser]]:
         ("probes.installed.parse", installed.parse),
         ("probes.toolkit.parse_nvcc", toolkit.parse_nvcc),
         ("probes.torch_order.parse_order", lambda text: torch_order.parse_order(text, "13.0")),
-        ("plain_words.options_of", _argv),
+        ("fast.options_of", _argv),
         ("dialects.index.host_of", dialect_index.host_of),
         ("dialects.pip.name_of", dialect_requirement.name_of),
         ("rules.visible.read_visible", lambda text: read_visible(text, ("GPU-1", "GPU-2"))),
-        ("wrong_use.device_is_sound", wrong_use.device_is_sound),
+        ("cli_options.device_is_sound", cli_options.device_is_sound),
     )
     for name, parse in simple:
         yield name, Parser((name,), of_text(parse))
@@ -299,8 +299,8 @@ def _texts() -> Iterator[tuple[str, Parser]]:
     names = ("versions.DriverVersion",)
     yield "versions.DriverVersion", Parser(names, of_text(versions.DriverVersion), (ValueError,))
     yield (
-        "wrong_use.seconds",
-        Parser(("wrong_use.seconds",), of_text(wrong_use.seconds), (wrong_use.WrongUse,)),
+        "cli_options.seconds",
+        Parser(("cli_options.seconds",), of_text(cli_options.seconds), (cli_options.WrongUse,)),
     )
 
 
@@ -354,7 +354,7 @@ def _data() -> Iterator[tuple[str, Parser]]:
     names = ("redact.text", "redact.valued", "redact.plain", "telltale")
     yield "redact", Parser(names, lambda data: redacted(any_text(data)), slow=True)
     yield "judged", Parser(("rules", "render"), lambda data: judged(any_text(data)), slow=True)
-    names = ("reports", "embedded.facts_in")
+    names = ("reports", "saved.facts_in")
     yield "reports.reading", Parser(names, _report, (NotTextError,), slow=True)
     yield "reports.judged", Parser(("rules",), _judged_report, (NotTextError,), slow=True)
     names = ("recorded.content", "recorded.decoded", "replay.ReplayHost")

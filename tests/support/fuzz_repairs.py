@@ -19,8 +19,8 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
     from cudadoctor.bench import store
     from cudadoctor.bench.script import starved
     from cudadoctor.installers import pip, question, verify
-    from cudadoctor.repair import applied, aside, records, running
-    from cudadoctor.repair.setup import pythons
+    from cudadoctor.repair import journal, session, snapshot
+    from cudadoctor.repair.setup import choosing
     from cudadoctor.solver import constraint
 
     texts: tuple[tuple[str, Callable[[str], object]], ...] = (
@@ -30,13 +30,13 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
             lambda text: starved.parsed(text.encode("utf-8", "replace").splitlines()),
         ),
         ("probes.interpreter.parse_journal", interpreter.parse_journal),
-        ("repair.applied.parse_stat", applied.parse_stat),
-        ("repair.aside.parse_record", lambda text: tuple(aside.parse_record(text))),
-        ("repair.running.parse_maps", running.parse_maps),
+        ("repair.applied.parse_stat", session.parse_stat),
+        ("repair.aside.parse_record", lambda text: tuple(snapshot.parse_record(text))),
+        ("repair.running.parse_maps", session.parse_maps),
         ("installers.pip.version_in", pip.version_in),
         ("installers.question.named_host", question.named_host),
         ("installers.verify.shortened", verify.shortened),
-        ("setup.pythons.launched", pythons.launched),
+        ("setup.pythons.launched", choosing.launched),
         ("constraint.wish_of", constraint.wish_of),
     )
     for name, parse in texts:
@@ -44,6 +44,6 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
     yield (
         "repair.records.read",
         Parser(
-            ("repair.records.read",), lambda data: repr(records.read(data)), (records.JournalError,)
+            ("repair.records.read",), lambda data: repr(journal.read(data)), (journal.JournalError,)
         ),
     )

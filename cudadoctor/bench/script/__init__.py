@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 
 from cudadoctor.bench import page
 from cudadoctor.bench.script import starved
-from cudadoctor.cli import painting
-from cudadoctor.cli.usage import refuse
+from cudadoctor.cli.options import refuse
+from cudadoctor.cli.output import width
 from cudadoctor.host import children, signals
 from cudadoctor.probes.nvml import module_folder
 
 if TYPE_CHECKING:
-    from cudadoctor.cli.options import Asked
+    from cudadoctor.cli.options import Options
 
 SAMPLER = Path(__file__).parent / "inside" / "sampler.py"
 PERIOD_S = 0.4
@@ -41,7 +41,7 @@ PATIENCE_S = 10.0
 _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
-def run(words: tuple[str, ...], asked: Asked) -> int:
+def run(words: tuple[str, ...], asked: Options) -> int:
     """Run the command under the sampler, report, and pass on its exit code."""
     _refuse(asked)
     try:
@@ -83,7 +83,7 @@ def run(words: tuple[str, ...], asked: Asked) -> int:
         return exit_code(script.wait())
 
 
-def _refuse(asked: Asked) -> None:
+def _refuse(asked: Options) -> None:
     """What belongs to the bench's own workloads has nothing to act on here."""
     for name in ("workloads", "only", "chart", "python", "device"):
         if getattr(asked, name):
@@ -93,14 +93,14 @@ def _refuse(asked: Asked) -> None:
         refuse("--json and --markdown exclude each other: choose one")
 
 
-def _report(told: starved.Told, asked: Asked) -> None:
+def _report(told: starved.Told, asked: Options) -> None:
     """A report that cannot be written never ends the script."""
     if asked.as_json:
         text = starved.dumps(told)
     elif asked.markdown:
         text = starved.markdown(told)
     else:
-        lines = page.labelled(starved.rows(told), painting.width(40, 100))
+        lines = page.labelled(starved.rows(told), width())
         text = "".join(f"{line.text}\n" for line in lines)
     if asked.output is None:
         _tell(text)

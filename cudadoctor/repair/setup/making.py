@@ -1,27 +1,293 @@
-"""Making the folder and running the commands in it: all of it, or nothing of it stays.
-
-A marker lies in the folder while it is being made, and is locked by the doctor and by the command
-that it runs: it proves that the folder is ours, and tells whether somebody still works in it. A
-kill -9 leaves folder and marker; the next setup for that folder starts over.
-"""
+"""Making the environment: its folder, what is run and written there, and its end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import signal
+import stat
+import subprocess
 import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, Literal
 
 import msgspec
 
-from cudadoctor.repair.setup.place import MARKER, Place
+from cudadoctor.host import children, local
+from cudadoctor.installers import conda, pip
+from cudadoctor.installers.tool import Command, parent, within
+from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.model.findings import PackageChange
+from cudadoctor.plan.remedies.torch import remedy_for
+from cudadoctor.privacy.telltale import bare
+from cudadoctor.probes.examine import Progress
+from cudadoctor.render import inert
+from cudadoctor.repair.session import Interrupts
+from cudadoctor.repair.setup.choosing import Chosen, Tools
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+# Paths are texts here: what the user typed is shown as it was typed.
 
-    from cudadoctor.repair.setup.recipe import Recipe
+
+MARKER = ".cudadoctor-setup"
+"""A file in the folder from before the first command until the last has ended: it is ours."""
+
+_SYSTEM = re.compile(
+    r"/(?:(?:usr/(?:local/)?)?(?:bin|sbin|lib(?:32|64|x32|exec)?|include)"
+    r"|etc|boot|dev(?!/shm)|proc|sys|System|Library)(?:/|$)"
+)
+_WINDOWS_SYSTEM = re.compile(r"(?i)[a-z]:[/\\](?:windows|program files(?: \(x86\))?)(?:[/\\]|$)")
+_OF_PACKAGES = ("site-packages", "dist-packages")
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What is at a path, and around it.
+
+    path: absolute, as it was named. real: behind all links. kind: absent, folder, file, link.
+    entries: what lies in the folder. parent: of the folder; None where the parent is not there.
+    owner, parent_owner: user numbers, None where there are none (Windows) or nothing is there.
+    user: who runs the doctor. inside: an environment that the path lies in. why: it cannot be
+    looked at.
+    """
+
+    path: str
+    real: str
+    kind: str = "absent"
+    entries: tuple[str, ...] = ()
+    parent: str = ""
+    parent_there: bool = True
+    parent_writable: bool = True
+    writable: bool = True
+    owner: int | None = None
+    parent_owner: int | None = None
+    user: int | None = None
+    inside: str | None = None
+    why: str | None = None
+
+    @property
+    def ours(self) -> bool:
+        """Whether a setup that did not come to its end has left this folder."""
+        return self.kind == "folder" and MARKER in self.entries
+
+
+def refusal(place: Place) -> str | None:
+    """Why no environment may be made there, as one sentence; None where one may."""
+    name = place.path
+    if place.why:
+        return f"{name} cannot be looked at ({place.why}): name another folder"
+    return _by_name(place) or _by_kind(place, name) or _by_rights(place, name)
+
+
+def _by_name(place: Place) -> str | None:
+    """Names that no environment can live under."""
+    name = place.path
+    if not name.isprintable():
+        return f"{name!r} holds characters that no terminal shows: name another folder"
+    separator = ";" if re.match(r"[A-Za-z]:", name) else ":"
+    if separator in name:
+        return f"{name} holds a {separator!r}, which separates folders in PATH: name another folder"
+    parts = re.split(r"[/\\]", place.real)
+    for one in _OF_PACKAGES:
+        if one in parts:
+            return f"{name} lies in the {one} of an environment: name a folder outside of it"
+    if _SYSTEM.match(place.real) or _WINDOWS_SYSTEM.match(place.real):
+        return f"{name} belongs to the system: name a folder of your own"
+    if place.inside and place.inside != place.real:
+        return f"{name} lies in the environment {place.inside}: name a folder outside of it"
+    return None
+
+
+def _by_kind(place: Place, name: str) -> str | None:
+    if place.kind == "link":
+        return f"{name} is a link to {place.real}: name the folder itself"
+    if place.kind == "file":
+        return f"{name} is a file: name a folder that is not there yet"
+    if not place.parent_there:
+        return f"{place.parent} is no folder: make it first, then {name} can be made in it"
+    if place.kind == "folder" and place.entries and not place.ours:
+        found = ", ".join(place.entries[:3]) + (", ..." if len(place.entries) > 3 else "")
+        return f"{name} is not empty ({found}): name a folder that is not there yet"
+    return None
+
+
+def _by_rights(place: Place, name: str) -> str | None:
+    """Root could write everywhere, and would leave files that their owner cannot remove."""
+    there = place.kind == "folder"
+    owner = place.owner if there else place.parent_owner
+    if place.user == 0 and owner not in (None, 0):
+        whose = name if there else place.parent
+        return f"{whose} belongs to user {owner} and this runs as root: run it as that user"
+    if there and not place.writable:
+        return f"{name} cannot be written to: name another folder"
+    if not there and not place.parent_writable:
+        return f"{place.parent} cannot be written to, so {name} cannot be made"
+    return None
+
+
+def looked_at(folder: str) -> Place:
+    """What is at that path now."""
+    try:
+        path = os.path.abspath(os.path.expanduser(folder))
+    except OSError as error:
+        return Place(path=folder, real=folder, why=error.strerror or type(error).__name__)
+    parent = os.path.dirname(path)
+    try:
+        return _seen(path, parent)
+    except (OSError, ValueError) as error:
+        words = getattr(error, "strerror", None) or str(error)
+        return Place(path=path, real=path, parent=parent, why=words)
+
+
+def _seen(path: str, parent: str) -> Place:
+    real, kind, owner = os.path.realpath(path), "absent", None
+    entries: tuple[str, ...] = ()
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    else:
+        owner, kind = found.st_uid, _kind(found.st_mode)
+        entries = tuple(sorted(os.listdir(path))) if kind == "folder" else ()
+    there = os.path.isdir(parent)
+    posix = hasattr(os, "geteuid")
+    return Place(
+        path=path,
+        real=real,
+        kind=kind,
+        entries=entries,
+        parent=parent,
+        parent_there=there,
+        parent_writable=os.access(parent, os.W_OK | os.X_OK),
+        writable=kind != "folder" or os.access(path, os.W_OK | os.X_OK),
+        owner=owner if posix else None,
+        parent_owner=os.stat(parent).st_uid if there and posix else None,
+        user=os.geteuid() if posix else None,
+        inside=next(_environments(real), None),
+    )
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return "link"
+    return "folder" if stat.S_ISDIR(mode) else "file"
+
+
+def _environments(real: str) -> Iterator[str]:
+    """The environments that a path lies in; those of conda hold others under envs."""
+    folder = real
+    while (above := os.path.dirname(folder)) != folder:
+        last, folder = os.path.basename(folder), above
+        if os.path.exists(os.path.join(folder, "pyvenv.cfg")):
+            yield folder
+        if last != "envs" and os.path.isdir(os.path.join(folder, "conda-meta")):
+            yield folder
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """How the environment is made.
+
+    python: the interpreter that it will have. files: names in the folder -> text, written before
+    the commands run. alone: the tool makes the folder itself and takes none that is there.
+    """
+
+    tool: str
+    python: str
+    commands: tuple[Command, ...]
+    change: PackageChange
+    files: dict[str, str] = {}
+    alone: bool = False
+    note: str | None = None
+
+
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What every tool's recipe is made from."""
+
+    chosen: Chosen
+    folder: str
+    tools: Tools
+    kb: Knowledge
+    build: TorchBuild
+    change: PackageChange
+
+
+def recipe(chosen: Chosen, folder: str, tools: Tools, kb: Knowledge) -> Recipe:
+    """The recipe for what was chosen, in that folder (absolute)."""
+    build = chosen.choice.build
+    if build is None:
+        raise ValueError("nothing was chosen, so nothing can be made")
+    remedy = remedy_for(build, chosen.machine, kb)
+    assert remedy.packages is not None
+    wanted = _Wanted(
+        chosen=chosen, folder=folder, tools=tools, kb=kb, build=build, change=remedy.packages
+    )
+    return {"pip": _venv, "uv": _uv, "conda": _conda, "pixi": _pixi}[chosen.tool](wanted)
+
+
+def _venv(one: _Wanted) -> Recipe:
+    """A virtual environment, and pip in it."""
+    base, machine = one.chosen.base, one.chosen.machine
+    assert base is not None, "pip fetches no Python"
+    python = within(machine, one.folder)
+    installed = pip.install(machine, one.change, python)
+    commands = ((base.path, "-m", "venv", one.folder), *installed.commands)
+    return Recipe(
+        tool="pip", python=python, commands=commands, change=one.change, note=installed.note
+    )
+
+
+def _uv(one: _Wanted) -> Recipe:
+    """A uv project: its pyproject.toml, and the environment .venv that `uv sync` makes."""
+    base, machine = one.chosen.base, one.chosen.machine
+    python = base.path if base else one.chosen.python
+    uv = one.tools.uv or "uv"
+    command: Command = (uv, "sync", "--project", one.folder, "--python", python)
+    return Recipe(
+        tool="uv",
+        python=within(machine, parent(machine, one.folder, ".venv")),
+        commands=(command,),
+        change=one.change,
+        files={"pyproject.toml": _file("pyproject", one)},
+    )
+
+
+def _conda(one: _Wanted) -> Recipe:
+    """A conda environment with a channel's build of the same release and CUDA."""
+    channels, specs = conda.packages_of(one.chosen.machine, one.kb, one.change)
+    program = one.tools.conda or "conda"
+    start: Command = (program, "create", "-y", "-p", one.folder, *channels)
+    return Recipe(
+        tool="conda",
+        python=within(one.chosen.machine, one.folder, conda=True),
+        commands=((*start, f"python={one.chosen.python}", *specs),),
+        change=one.change,
+        alone=True,
+        note=conda.note_on(one.chosen.machine, one.kb, one.change, specs),
+    )
+
+
+def _pixi(one: _Wanted) -> Recipe:
+    """A pixi project: its pixi.toml, and the environment that `pixi install` makes."""
+    machine = one.chosen.machine
+    manifest = parent(machine, one.folder, "pixi.toml")
+    home = parent(machine, one.folder, ".pixi", "envs", "default")
+    return Recipe(
+        tool="pixi",
+        python=within(machine, home, conda=True),
+        commands=((one.tools.pixi or "pixi", "install", "--manifest-path", manifest),),
+        change=one.change,
+        files={"pixi.toml": _file("pixi", one)},
+    )
+
+
+def _file(kind: Literal["pyproject", "pixi"], one: _Wanted) -> str:
+    from cudadoctor.installers.registry import project_file
+
+    return project_file(kind, one.chosen.machine, one.kb, one.build, python=one.chosen.python)
+
 
 SCRATCH = f"{MARKER}-tmp"
 TEXT = "cudadoctor setup is making this environment, or was killed while it did.\n"
@@ -34,24 +300,12 @@ class Busy(Exception):  # noqa: N818 - a state of the world, told in one sentenc
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """How a command ended. why: a sentence where it failed. said: its last lines.
 
-    signal: the one that told the doctor to stop.
+    stopped: a signal told the doctor to stop.
     """
 
     why: str | None = None
     said: tuple[str, ...] = ()
-    signal: int | None = None
-
-
-class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """How the making ended. failed: the command that did. why: a sentence, None where all is well.
-
-    said: the last lines of that command. signal: the number of the one that ended it.
-    """
-
-    why: str | None = None
-    failed: tuple[str, ...] = ()
-    said: tuple[str, ...] = ()
-    signal: int | None = None
+    stopped: bool = False
 
 
 class Workplace:
@@ -148,17 +402,17 @@ class Workplace:
             self.lock = None
 
 
-def make(workplace: Workplace, recipe: Recipe, run: Callable[[tuple[str, ...]], Ended]) -> Made:
-    """Write the files and run the commands, each only where the one before it has ended well."""
+def make(workplace: Workplace, recipe: Recipe, run: Callable[[tuple[str, ...]], Ended]) -> Ended:
+    """Write the files and run the commands, each only if the one before it ended well."""
     try:
         workplace.write(recipe.files)
     except OSError as error:
-        return Made(why=f"{error.filename} cannot be written: {error.strerror}")
+        return Ended(why=f"{error.filename} cannot be written: {error.strerror}")
     for command in recipe.commands:
         ended = run(command)
-        if ended.why is not None or ended.signal is not None:
-            return Made(why=ended.why, failed=command, said=ended.said, signal=ended.signal)
-    return Made()
+        if ended != Ended(said=ended.said):
+            return ended
+    return Ended()
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -180,3 +434,144 @@ def _hold(handle: int) -> None:
         raise
     except OSError:  # a file system without locks: the marker alone has to do
         return
+
+
+KEPT_LINES = 200
+SHOWN_COLUMNS = 70
+HEARING_S = 0.2
+GRACE_S = 3.0
+_MISLEADING = frozenset(
+    {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_USER", "PIP_TARGET", "PIP_PREFIX"}
+    | {"PIP_ROOT", "PIP_DRY_RUN", "PIP_PYTHON", "PIP_REQUIREMENT", "PIP_REPORT", "PIP_QUIET"}
+    | {"UV_PROJECT_ENVIRONMENT", "UV_PROJECT", "UV_SYSTEM_PYTHON", "UV_PYTHON", "UV_WORKING_DIR"}
+    | {"UV_FROZEN", "UV_NO_SYNC", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
+)
+"""Variables that lead an installation to another place than the new environment."""
+
+
+def clean(env: Mapping[str, str], scratch: str | None = None) -> dict[str, str]:
+    """The environment for a package manager: nothing that leads it elsewhere or lets it ask.
+
+    scratch: for its temporary files, where the user has named no place for them: /tmp may be small.
+    """
+    kept = {name: value for name, value in env.items() if name not in _MISLEADING}
+    if scratch is not None:
+        kept.setdefault("TMPDIR", scratch)
+    return kept | {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+def name_of(argv: tuple[str, ...]) -> str:
+    """What a command is called while it is waited for: the module that a Python runs, else it."""
+    if "-m" in argv[:-1]:
+        return argv[argv.index("-m") + 1]
+    return os.path.basename(argv[0])
+
+
+class Runner:
+    """Runs one command after the other in the workplace."""
+
+    def __init__(self, interrupts: Interrupts, progress: Progress, workplace: Workplace) -> None:
+        self.interrupts = interrupts
+        self.progress = progress
+        self.workplace = workplace
+
+    def __call__(self, argv: tuple[str, ...]) -> Ended:
+        if self.interrupts():
+            return Ended(stopped=True)
+        try:
+            child = self._started(argv)
+        except (OSError, ValueError) as error:
+            words = getattr(error, "strerror", None) or str(error)
+            return Ended(why=f"{argv[0]} cannot be started: {words}")
+        assert child.stdout is not None
+        teller = _Teller(child.stdout, self.progress, name_of(argv))
+        code = self._waited(child)
+        teller.join(GRACE_S)
+        teller.quiet()
+        if self.interrupts():
+            return Ended(stopped=True, said=teller.said)
+        return Ended(why=_why(argv, code), said=teller.said)
+
+    def _started(self, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
+        handle, place = self.workplace.lock, self.workplace
+        scratch = str(place.scratch) if place.scratch.is_dir() else None
+        # Never in the folder that the user stands in: a venv.py may lie there.
+        cwd = scratch or local.this_host().place
+        # The lock stays held while this child lives, also where the doctor is killed.
+        inherited = (handle,) if handle is not None and sys.platform != "win32" else ()
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=children.environment(clean(os.environ, scratch), cwd),
+            cwd=cwd,
+            start_new_session=True,
+            pass_fds=inherited,
+        )
+
+    def _waited(self, child: subprocess.Popen[bytes]) -> int:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(HEARING_S)
+            self.workplace.mark_late()
+            if self.interrupts():
+                return _stopped(child)
+
+
+class _Teller(threading.Thread):
+    """Reads what a command says; its newest line is what is being waited for."""
+
+    def __init__(self, pipe: IO[bytes], progress: Progress, name: str) -> None:
+        super().__init__(daemon=True)
+        self._pipe, self._progress, self._name = pipe, progress, name
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._told = name
+        progress(name, True)
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for raw in self._pipe:
+                # A bar draws itself anew after a carriage return: the last state counts.
+                line = bare(raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2])
+                if not line.strip():
+                    continue
+                self._lines.append(line)
+                # What is over is not what is waited for.
+                if "uninstall" not in line.lower():
+                    self._tell(f"{self._name}: {inert(line.strip())}"[:SHOWN_COLUMNS])
+
+    def _tell(self, text: str) -> None:
+        self._progress(self._told, False)
+        self._told = text
+        self._progress(text, True)
+
+    def quiet(self) -> None:
+        self._progress(self._told, False)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        return tuple(self._lines)
+
+
+def _stopped(child: subprocess.Popen[bytes]) -> int:
+    """Ask it to stop, so that it removes its temporary files; then end it with all its own."""
+    for name in ("SIGINT", "SIGKILL"):
+        number = getattr(signal, name, signal.SIGTERM)
+        with contextlib.suppress(OSError):
+            if hasattr(os, "killpg"):
+                os.killpg(child.pid, number)
+            else:
+                child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(GRACE_S)
+    return -signal.SIGTERM
+
+
+def _why(argv: tuple[str, ...], code: int) -> str | None:
+    if code == 0:
+        return None
+    if code < 0:
+        return f"{argv[0]} was ended by signal {-code}"
+    return f"{argv[0]} ended with exit status {code}"

@@ -1,19 +1,24 @@
-"""Running the commands of a step: in a group of their own, that ends where the doctor ends."""
+"""The processes of a repair: the package manager, the second look, and who else runs there."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
 
 import msgspec
 
+from cudadoctor.cli.options import Options
 from cudadoctor.host import children
 from cudadoctor.privacy.telltale import bare
+from cudadoctor.repair.journal import Begun, Root
 
 SILENCE_S = 1800.0
 """A command that says nothing for so long is ended: a build of an extension can take that long."""
@@ -273,3 +278,237 @@ def left_behind(pid: int, started: int | None) -> bool:
     except OSError:
         return False
     return True
+
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class Interrupts:
+    """As a context: no signal ends the doctor in the middle; `heard` says which one came first.
+
+    patient: the work always goes on to where the environment is whole. Else a second signal ends
+    the doctor at once, and a marker on disk says what it left.
+    """
+
+    def __init__(self, *, patient: bool = True) -> None:
+        self.heard: int | None = None
+        self.patient = patient
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        return self.heard is not None
+
+    def __enter__(self) -> Interrupts:
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            # One that is ignored (nohup, a job in the background) stays so.
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        if self.heard is not None:
+            if not self.patient:
+                os._exit(128 + number)
+            return
+        self.heard = number
+        if self.patient:
+            # Not through sys.stderr, in the middle of whose own work the signal may have come.
+            with contextlib.suppress(OSError):
+                os.write(2, b"\ncudadoctor: stopping as soon as the environment is whole\n")
+
+    @property
+    def code(self) -> int:
+        """The exit code of a program that such a signal ended."""
+        return 128 + (self.heard or signal.SIGINT)
+
+
+MOST_BYTES = 16 << 20
+KERNEL = 2
+"""The parent of the kernel's own threads, which map nothing."""
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that runs in the environment. words: what it was started as, shortened."""
+
+    pid: int
+    words: str
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """known: whether it could be looked at. unread: how many processes would not be read."""
+
+    known: bool = True
+    users: tuple[User, ...] = ()
+    unread: int = 0
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process shows of itself. mapped: the paths of /proc/PID/maps."""
+
+    argv: tuple[str, ...] = ()
+    mapped: tuple[str, ...] = ()
+    folder: str = ""
+    path: str = ""
+
+
+def used_by(prefix: str, roots: tuple[Root, ...]) -> Use:
+    """The processes that run in an environment, but for the doctor and what it started."""
+    if sys.platform != "linux" or not os.path.isdir("/proc/self"):
+        return Use(known=False)
+    users, unread = [], 0
+    everyone = processes()
+    own = family(os.getpid(), everyone)
+    # Maps name files behind all links; a program is called by the path that the user has.
+    real = tuple(msgspec.structs.replace(one, path=os.path.realpath(one.path)) for one in roots)
+    roots = (*roots, *real)
+    for one in everyone:
+        if one.pid in own or one.state in "ZX" or KERNEL in (one.pid, one.parent):
+            continue
+        seen = _seen(one.pid)
+        if seen is None:
+            unread += 1
+        elif runs_in(seen, prefix, roots):
+            users.append(User(pid=one.pid, words=" ".join(seen.argv)[:80] or "?"))
+    return Use(users=tuple(users), unread=unread)
+
+
+def family(pid: int, everyone: tuple[Process, ...]) -> frozenset[int]:
+    """A process and all that descend from it."""
+    found = {pid}
+    while more := {one.pid for one in everyone if one.parent in found} - found:
+        found |= more
+    return frozenset(found)
+
+
+def runs_in(seen: Seen, prefix: str, roots: tuple[Root, ...]) -> bool:
+    """Whether a process was started by the environment's Python, or has a file of it mapped."""
+    if any(_holds(root, path) for root in roots for path in seen.mapped):
+        return True
+    program = _program(seen)
+    scripts = (f"{prefix}/bin", f"{prefix}/Scripts")
+    return os.path.dirname(program) in scripts and "python" in os.path.basename(program)
+
+
+def _holds(root: Root, path: str) -> bool:
+    folder = root.path.rstrip("/") + "/"
+    return path.startswith(folder) and root.has(path[len(folder) :].split("/", maxsplit=1)[0])
+
+
+def _program(seen: Seen) -> str:
+    """The program's path as it was called: the link of a venv, not what lies behind it."""
+    word = seen.argv[0] if seen.argv else ""
+    if "/" in word:
+        return os.path.normpath(os.path.join(seen.folder or "/", word))
+    for folder in seen.path.split(os.pathsep):
+        path = os.path.join(folder, word)
+        if word and folder and os.path.exists(path):
+            return path
+    return word
+
+
+def _seen(pid: int) -> Seen | None:
+    """What a process shows; None where it is another user's. One that has ended shows nothing."""
+    try:
+        maps = _read(pid, "maps")
+        env = _read(pid, "environ").split("\0")
+        argv = tuple(word for word in _read(pid, "cmdline").split("\0") if word)
+        folder = ""
+        with contextlib.suppress(OSError):
+            folder = os.readlink(f"/proc/{pid}/cwd")
+    except PermissionError:
+        return None
+    except OSError:
+        return Seen()
+    path = next((one[5:] for one in env if one.startswith("PATH=")), "")
+    return Seen(argv=argv, mapped=parse_maps(maps), folder=folder, path=path)
+
+
+def parse_maps(text: str) -> tuple[str, ...]:
+    """The files that a process has mapped, each once, those deleted since without the mark."""
+    lines = (line.split(maxsplit=5) for line in text.splitlines() if " /" in line)
+    named = (words[5].removesuffix(" (deleted)") for words in lines if len(words) > 5)
+    return tuple(dict.fromkeys(named))
+
+
+def _read(pid: int, name: str) -> str:
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read(MOST_BYTES).decode("utf-8", "surrogateescape")
+
+
+_START = (
+    "import sys; sys.path[:] = sys.argv.pop(1).split('\\n');"
+    " from cudadoctor.__main__ import main; main()"
+)
+"""Isolated, and with the path that this process has settled: it starts in the user's folder."""
+
+
+class NoAnswer(Exception):  # noqa: N818 - told in one sentence
+    """The second look gave no report."""
+
+
+def check(
+    begun: Begun, folder: str, env: Mapping[str, str], stopped: Callable[[], bool]
+) -> dict[str, Any]:
+    """The JSON document of a check of the repaired environment.
+
+    Raises NoAnswer where there is none, also because `stopped` said so.
+    """
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = "\n".join((home, *sys.path))
+    look = look_words(begun.options, begun.afterwards)
+    argv = [sys.executable, "-I", "-B", "-c", _START, path, "check", *look]
+    variables = {name: value for task in begun.tasks for name, value in task.variables.items()}
+    answer = os.path.join(folder, "check.json")
+    with (
+        open(answer, "wb") as out,
+        open(os.path.join(folder, "log.txt"), "ab", opener=private) as log,
+    ):
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=log,
+            env=changed(env, variables),
+            start_new_session=os.name == "posix",
+        )
+        _waited(child, stopped)
+    return _document(answer)
+
+
+def look_words(options: Options, python: str) -> list[str]:
+    """The command line of the look; pure."""
+    found = ["--json", "--full", "--python", python]
+    found += ["--fast"] if options.fast else []
+    found += ["--no-smoke"] if options.no_smoke else []
+    found += ["--compile"] if options.compiles else []
+    found += ["--device", options.device] if options.device else []
+    found += ["--timeout", str(options.timeout)] if options.timeout else []
+    return found + [word for cause in options.ignore for word in ("--ignore", cause)]
+
+
+def _waited(child: subprocess.Popen[bytes], stopped: Callable[[], bool]) -> None:
+    while child.returncode is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(POLL_S)
+        if child.returncode is None and stopped():
+            end_group(child.pid, None)
+            child.wait()
+            raise NoAnswer("it was interrupted")
+
+
+def _document(path: str) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        data = file.read()
+    os.unlink(path)
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise NoAnswer("the second look gave no report") from error
+    if not isinstance(found, dict) or "verdict" not in found:
+        raise NoAnswer("the second look gave no report")
+    return found

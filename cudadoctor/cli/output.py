@@ -1,25 +1,93 @@
-"""What is being waited for, on stderr: nothing in the first second, never on stdout."""
+"""What stands on the terminal: results in colour on stdout, and what is waited for on stderr."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from cudadoctor.cli.options import refuse
 from cudadoctor.host.children import start_thread
 
 if TYPE_CHECKING:
     from rich.status import Status
 
+    from cudadoctor.probes.examine import Progress
+    from cudadoctor.render.terminal import Line
+
+WIDEST = 100
+NARROWEST = 40
+_CODES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "magenta": "35",
+    "cyan": "36",
+}
+
+
+def written(text: str, output: str | None) -> None:
+    """Write a result to stdout, or to the file of --output."""
+    if output is None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            refuse(f"cannot write to stdout: {error.strerror}")
+        return
+    try:
+        with open(output, "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs 3 ms
+            file.write(text)
+    except OSError as error:
+        refuse(f"cannot write {output}: {error.strerror}")
+
+
+def width() -> int:
+    """Columns to lay the report out for: COLUMNS, else the terminal's, else 80."""
+    told = os.environ.get("COLUMNS", "")
+    columns = int(told) if told.isdecimal() else 0
+    if not columns and sys.__stdout__ is not None:
+        with suppress(OSError, ValueError):
+            columns = os.get_terminal_size(sys.__stdout__.fileno()).columns
+    return max(NARROWEST, min(columns or 80, WIDEST))
+
+
+def coloured() -> bool:
+    """Whether stdout shows colours: a terminal that is not dumb, without NO_COLOR."""
+    return (
+        sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM", "") != "dumb"
+    )
+
+
+def painted(lines: list[Line], *, to_file: bool = False) -> str:
+    """The lines as one text."""
+    if to_file or not coloured():
+        return "".join(line.text.rstrip() + "\n" for line in lines)
+    return "".join(
+        "".join(_span(text, style) for text, style in line.spans) + "\n" for line in lines
+    )
+
+
+def _span(text: str, style: str) -> str:
+    # Six styles need no library: rich would take as long to load as the whole look takes.
+    codes = ";".join(_CODES[word] for word in style.split())
+    return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text
+
+
 FIRST_S = 1.0
 SAID_S = 10.0
 SHORTER = "--timeout sets a shorter limit"
 """The hint of a command that has this option."""
-Progress = Callable[[str, bool], None]
-"""Called as progress(what, going): something was started or has ended."""
 
 
 class _Waiting:

@@ -1,0 +1,39 @@
+"""Examine this machine as the options say: the way of every command to the probes."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from cudadoctor.cli.options import Options, refuse
+from cudadoctor.cli.output import SHORTER, shown_on_stderr
+from cudadoctor.probes import examine
+
+if TYPE_CHECKING:
+    from cudadoctor.model.machine import Machine
+
+
+def this_machine(options: Options) -> Machine:
+    """This machine as the probes see it; no interpreter to examine is wrong use."""
+    try:
+        with shown_on_stderr(SHORTER) as progress:
+            return examine.examine(look_of(options), progress, meanwhile=_load_the_core)
+    except examine.NoInterpreter as error:
+        refuse(str(error))
+
+
+def look_of(options: Options) -> examine.Look:
+    """How the probes are to look."""
+    return examine.Look(
+        python=options.python,
+        depth="fast" if options.fast else "no-smoke" if options.no_smoke else "full",
+        device=options.device,
+        ranks=options.ranks,
+        timeout_s=options.timeout,
+    )
+
+
+def _load_the_core() -> None:
+    """Import what judges, while the probes wait for their children."""
+    for name in ("rules.registry", "pipeline", "render.json_v1"):
+        importlib.import_module(f"cudadoctor.{name}")

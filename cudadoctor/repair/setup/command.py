@@ -1,0 +1,336 @@
+"""`setup DIR`: a new environment with the best build for this machine.
+
+It looks at the machine, chooses, shows what it will do, asks, makes the environment and proves it
+by the training step. If installing fails or is interrupted, what was made is removed. If it is
+installed and the step fails (no driver yet, say), it is kept: the report says what is wrong.
+
+The JSON document, printed once at the end:
+{"schema": 1, "cudadoctor", "knowledge",
+ "outcome": "proven"       the training step passed in the new environment
+          | "unproven"     it is installed and kept, and something is still wrong: see verdict
+          | "failed"       a command failed; what was made is removed
+          | "interrupted"  so did the user; what was made is removed
+          | "declined" | "no-room" | "unresolved" | "no-build",   nothing was made
+ "why": sentences, none where it is proven, "ways_out": sentences,
+ "environment": the folder | null where none is left, "python": its interpreter | null,
+ "base": the interpreter that it is made from | null where the tool fetches one,
+ "tool": "pip" | "uv" | "conda" | "pixi" | null,
+ "build": as in the plan of `check` | null, "commands": [[argv..]], "files": {name: text},
+ "size": {"download_bytes", "installed_bytes", "free_bytes", "counted": from the real files},
+ "verified": true | false | null not asked or not known,
+ "activate": {shell or tool: line},
+ "verdict", "primary": of the new environment | null, "smoke": as in `check` | null}
+Fields may be added, none change or go.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from cudadoctor import __version__, knowledge, pipeline
+from cudadoctor.cli.looking import this_machine
+from cudadoctor.cli.options import Options, refuse, refuse_contradictions
+from cudadoctor.cli.output import painted, shown_on_stderr, width, written
+from cudadoctor.host import local
+from cudadoctor.host.local import LocalHost
+from cudadoctor.installers.verify import verify
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.machine import Machine
+from cudadoctor.pipeline import Judged
+from cudadoctor.plan.planner import build_choice
+from cudadoctor.render import inert, json_v1, terminal
+from cudadoctor.render.terminal import Line
+from cudadoctor.repair.session import Interrupts
+from cudadoctor.repair.setup import choosing, making, saying
+from cudadoctor.repair.setup.choosing import Chosen, Known, NoWay
+from cudadoctor.repair.setup.making import Place, Recipe, Workplace
+from cudadoctor.repair.setup.saying import Room
+from cudadoctor.solver.builds import capabilities_of
+
+Outcome = Literal[
+    "proven",
+    "unproven",
+    "failed",
+    "interrupted",
+    "declined",
+    "no-room",
+    "unresolved",
+    "no-build",
+]
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """One setup, from the choice to its outcome.
+
+    folder: where the environment is to be, absolute. verified: None not asked or not known.
+    finding: how so.
+    """
+
+    folder: str
+    outcome: Outcome = "declined"
+    why: tuple[str, ...] = ()
+    ways_out: tuple[str, ...] = ()
+    chosen: Chosen | None = None
+    recipe: Recipe | None = None
+    room: Room | None = None
+    verified: bool | None = None
+    finding: str | None = None
+    judged: Judged | None = None
+
+    def ended(self, outcome: Outcome, *why: str) -> Setup:
+        """The same setup at its end."""
+        return msgspec.structs.replace(self, outcome=outcome, why=why)
+
+
+def setup(folder: str, options: Options) -> int:
+    """Make the environment and prove it. 0 if the training step passed in it, else 1."""
+    refuse_contradictions(options)
+    if options.manager == "docker":
+        refuse("setup makes folders, no images: cudadoctor fix --as dockerfile prints a Dockerfile")
+    if not folder.strip():
+        refuse("DIR is empty: name a folder that is not there yet")
+    place = making.looked_at(folder)
+    if sentence := making.refusal(place):
+        refuse(sentence)
+    kb = knowledge.load()
+    known = _known(options, kb)
+    chosen = choosing.choose(known, kb)
+    if isinstance(chosen, NoWay):
+        _say(saying.no_way(chosen, known.machine, width()), options)
+        why = (*chosen.why, "Nothing was made.")
+        none = Setup(folder=place.path, outcome="no-build", why=why, ways_out=chosen.ways_out)
+        return _ended(none, options, last="nothing was made")
+    recipe = making.recipe(chosen, place.path, known.tools, kb)
+    work = _planned(chosen, recipe, place, kb, verify_it=options.verify)
+    assert work.room is not None
+    shown = saying.plan(chosen, recipe, work.room, work.finding, width())
+    _say(shown, options, aloud=not options.yes)
+    if work.verified is False:
+        return _ended(work.ended("unresolved", work.finding or "", "Nothing was made."), options)
+    if work.room.too_small:
+        sentence = f"{saying.too_small(work.room, place.path)}."
+        return _ended(work.ended("no-room", sentence), options)
+    if not options.yes and not _agreed(place):
+        return _ended(work.ended("declined", "Nothing was made."), options)
+    return _made(work, place, chosen, recipe, options)
+
+
+def _known(options: Options, kb: Knowledge) -> Known:
+    """The machine, its tools, and more of its Pythons if its own does not do."""
+    machine = _machine(options, kb)
+    try:
+        tools = choosing.tools(local.this_host())
+        tool = options.manager if options.manager != "docker" else None
+        if tool is not None and tool != "pip" and getattr(tools, tool) is None:
+            names = "conda, mamba or micromamba" if tool == "conda" else tool
+            refuse(f"--with {tool}: there is no {names} on PATH")
+        named = options.python is not None
+        known = Known(machine=machine, tools=tools, torch=options.torch, tool=tool, named=named)
+        if choosing.suffices(known, kb):
+            return known
+        with shown_on_stderr() as progress:
+            progress("the Pythons of this machine", True)
+            return msgspec.structs.replace(known, others=choosing.found(local.this_host()))
+    finally:
+        local.close_host()
+
+
+def _machine(options: Options, kb: Knowledge) -> Machine:
+    """This machine without its torch; a driver that is slow to answer is asked once more."""
+    quick = msgspec.structs.replace(options, fast=True, device=None)
+    machine = this_machine(quick)
+    if machine.driver.nvml.hung or capabilities_of(machine, kb) is None:
+        machine = this_machine(msgspec.structs.replace(quick, fast=False, no_smoke=True))
+    return machine
+
+
+def _planned(
+    chosen: Chosen, recipe: Recipe, place: Place, kb: Knowledge, *, verify_it: bool
+) -> Setup:
+    """The whole plan; with --verify a resolver is asked for the files behind it."""
+    build = chosen.choice.build
+    assert build is not None
+    verified: bool | None = None
+    finding: str | None = None
+    sizes: tuple[int | None, ...] = ()
+    if verify_it:
+        try:
+            with shown_on_stderr() as progress:
+                progress("the resolver", True)
+                here = chosen.base is not None
+                answer = verify(recipe.change, chosen.machine, kb, here=here, wish=chosen.tool)
+        finally:
+            local.close_host()
+        verified, finding = answer.resolves, answer.why
+        sizes = tuple(file.size_bytes for file in answer.files)
+    space = LocalHost().space(place.path if place.kind == "folder" else place.parent)
+    return Setup(
+        folder=place.path,
+        chosen=chosen,
+        recipe=recipe,
+        room=saying.room(build, kb, sizes, space.free_bytes if space else None),
+        verified=verified,
+        finding=finding,
+    )
+
+
+def _agreed(place: Place) -> bool:
+    """Whether the user lets it be made; if nobody can be asked, that is wrong use."""
+    if not sys.stdin.isatty():
+        refuse("nothing was made, since nobody can be asked here: add --yes")
+    name = inert(place.path)
+    first = f"Type y to make {name}"
+    if place.ours:
+        first = f"{name} was left by a setup that did not end. Type y to make it anew"
+    sys.stderr.write(f"{first}; anything else leaves all as it is: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _made(work: Setup, place: Place, chosen: Chosen, recipe: Recipe, options: Options) -> int:
+    """Make it with the signals in our hands; then prove it with them given back."""
+    with Interrupts(patient=False) as interrupts:
+        try:
+            workplace = Workplace(place, alone=recipe.alone)
+        except making.Busy:
+            refuse(f"another setup is at work in {place.path}: wait for its end")
+        except OSError as error:
+            refuse(f"{place.path} cannot be made: {error.strerror or error}")
+        try:
+            with shown_on_stderr() as progress:
+                run = making.Runner(interrupts, progress, workplace)
+                made = making.make(workplace, recipe, run)
+        except BaseException:
+            workplace.remove()
+            raise
+        if made.why is not None or interrupts():
+            return _unmade(work, made, workplace, interrupts, options)
+        workplace.finish()
+    sys.stderr.write(f"{inert(place.path)} is made; the training step is to prove it\n")
+    look = msgspec.structs.replace(options, python=recipe.python, fast=False, no_smoke=False)
+    judged = pipeline.judge(this_machine(look))
+    shown = pipeline.report(judged, full=True)
+    lines = terminal.report(shown, terminal.Layout(width=width()))
+    _say([Line(()), *lines, Line(())], options)
+    _say(saying.use(recipe, place.path, chosen.machine, width()), options)
+    return _ended(_proven(work, judged), options)
+
+
+def _unmade(
+    work: Setup, made: making.Ended, workplace: Workplace, interrupts: Interrupts, options: Options
+) -> int:
+    """Remove what was made, and say why."""
+    lines = telling(made.said)
+    for line in lines if made.why and not options.as_json else ():
+        sys.stderr.write(f"  {inert(line)}\n")
+    left = workplace.remove()
+    end = f"what was made is removed, except {left}" if left else "what was made is removed"
+    if interrupts():
+        work = work.ended("interrupted", f"Interrupted; {end}.")
+        return _ended(work, options, last=f"interrupted; {end}", code=interrupts.code)
+    behind = reason(made.said)
+    why = f"{made.why}, since {behind}" if behind else f"{made.why}"
+    return _ended(work.ended("failed", f"{why}; {end}.", *lines), options, last=f"{why}; {end}")
+
+
+def _proven(work: Setup, judged: Judged) -> Setup:
+    """Proven if the step passed and the verdict is no worse than warnings; else only kept."""
+    smoke = judged.machine.smoke
+    passed = (
+        smoke is not None
+        and bool(smoke.stages)
+        and not smoke.ended
+        and all(stage.status in ("passed", "skipped") for stage in smoke.stages)
+    )
+    work = msgspec.structs.replace(work, judged=judged)
+    if not passed:
+        why = f"{work.folder} is made and kept, and the training step did not pass in it."
+        return work.ended("unproven", why)
+    if judged.diagnosis.verdict in ("healthy", "warnings"):
+        return work.ended("proven")
+    why = f"{work.folder} is made and kept; what the report names is still to be cured."
+    return work.ended("unproven", why)
+
+
+def _ended(
+    work: Setup, options: Options, *, last: str | None = None, code: int | None = None
+) -> int:
+    """The document or the last sentence, and the exit code."""
+    if options.as_json:
+        written(json_v1.dumps(document(work)) + "\n", None)
+    elif sentence := last or " ".join(work.why):
+        sys.stderr.write(f"cudadoctor: {inert(sentence)}\n")
+    return code if code is not None else 0 if work.outcome == "proven" else 1
+
+
+def _say(lines: Iterable[Line], options: Options, *, aloud: bool = False) -> None:
+    """Lines on stdout; where a document goes there, on stderr if they must be read (aloud)."""
+    if not options.as_json:
+        written(painted(list(lines)), None)
+    elif aloud:
+        sys.stderr.write(painted(list(lines), to_file=True))
+
+
+def document(work: Setup) -> dict[str, Any]:
+    """The JSON document as plain data."""
+    recipe, chosen, judged = work.recipe, work.chosen, work.judged
+    there = recipe is not None and work.outcome in ("proven", "unproven")
+    activate = {}
+    if there and recipe and chosen:
+        activate = saying.activation(recipe, work.folder, chosen.machine)
+    build = chosen and build_choice(chosen.machine, chosen.choice)
+    return {
+        "schema": 1,
+        "cudadoctor": __version__,
+        "knowledge": knowledge.load().date,
+        "outcome": work.outcome,
+        "why": list(work.why),
+        "ways_out": list(work.ways_out),
+        "environment": work.folder if there else None,
+        "python": recipe.python if there and recipe else None,
+        "activate": activate,
+        "base": chosen.base.path if chosen and chosen.base else None,
+        "tool": recipe.tool if recipe else None,
+        "build": msgspec.to_builtins(build) if build else None,
+        "commands": [list(command) for command in recipe.commands] if recipe else [],
+        "files": recipe.files if recipe else {},
+        "size": msgspec.to_builtins(work.room) if work.room else None,
+        "verified": work.verified,
+        "verdict": judged.diagnosis.verdict if judged else None,
+        "primary": judged.diagnosis.primary if judged else None,
+        "smoke": json_v1.smoke(judged.machine) if judged else None,
+    }
+
+
+MOST_LINES = 8
+_NOISE = re.compile(r"(?i)\s*(?:warning|info|\[notice\]|hint)\b")
+_UNREACHED = re.compile(
+    r"(?i)failed to establish a new connection|name or service not known|name resolution"
+    r"|connection (?:refused|timed out|reset)|max retries exceeded|network is unreachable"
+    r"|dns error|error sending request|nodename nor servname|proxyerror|read timed out"
+)
+_FULL = re.compile(r"(?i)no space left on device|disk quota exceeded|file too large|errno 28\b")
+
+
+def telling(said: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines worth showing: the errors, or the last ones where none is marked as an error."""
+    lines = [one for one in said if not _NOISE.match(one)]
+    for number, line in enumerate(lines):
+        if re.match(r"(?i)\s*(?:error|\u00d7|x )", line) and number >= len(lines) - MOST_LINES:
+            return tuple(lines[number:])
+    return tuple(lines[-MOST_LINES:])
+
+
+def reason(said: tuple[str, ...]) -> str | None:
+    """What lies behind it, where that is known: no network, or no room."""
+    text = "\n".join(said)
+    if _FULL.search(text):
+        return "the disk is full"
+    if _UNREACHED.search(text):
+        return "a package index could not be reached"
+    return None
