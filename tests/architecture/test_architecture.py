@@ -105,7 +105,6 @@ def test_no_module_is_imported_in_a_circle_at_its_start() -> None:
     assert circles(graph) == []
 
 
-@pytest.mark.xfail(strict=True, reason="a circle is left, behind imports in functions")
 def test_no_module_is_imported_in_a_circle() -> None:
     """Imports inside functions count: a circle behind one is a circle."""
     graph = {name: ours(one.all) - {name} for name, one in MODULES.items()}
