@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from standin_fixtures import standins  # noqa: F401
+
+# A job in the background (`nohup … &`) starts with these ignored, and so would every child of a
+# test: the doctor leaves an ignored signal alone. Tests that send one need it at its default.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 
 def _interpreter(variable: str, usual: str) -> str:

@@ -89,7 +89,7 @@ def test_a_limit_that_is_none_is_refused_in_one_sentence(limit: str) -> None:
 def test_a_signal_ends_the_program_wherever_it_stands(number: signal.Signals) -> None:
     """Raised as an exception it would be lost in a callback, or crash a library's own code."""
     program = (
-        "import os, threading; from cudadoctor import __main__ as m; m._heed_signals()\n"
+        "import os, threading; from cudadoctor import __main__ as m; m.signals.take(m._interrupt)\n"
         "class Callback:\n"
         f"    def __del__(self): os.kill(os.getpid(), {int(number)}); os.getpid()\n"
         "one = Callback(); del one; print('went on')\n"
