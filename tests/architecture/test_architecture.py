@@ -222,6 +222,16 @@ def test_no_module_is_a_drawer_for_everything() -> None:
     assert not names & {"util", "utils", "helper", "helpers", "common", "manager", "misc"}
 
 
+def test_what_contributing_names_is_there() -> None:
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"\]\(([\w./-]+)\)", text))
+    paths |= {f"cudadoctor/{name}" for name in re.findall(r"`(\w+/(?:\w+\.(?:py|toml))?)`", text)}
+    assert len(paths) > 20
+    there = [path for path in paths if (REPOSITORY / path).exists()]
+    beside = [path for path in paths if (REPOSITORY / path.partition("/")[2]).exists()]
+    assert paths - {*there, *beside} == set()
+
+
 # --- what a fast check loads -----------------------------------------------------------------
 
 MOST_MODULES = 235
