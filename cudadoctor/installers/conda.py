@@ -115,8 +115,8 @@ def _of_pytorch_channel(m: Machine, kb: Knowledge, change: PackageChange) -> Com
         return None
     cuda = asked if asked in same else max(same)
     name = "pytorch-cuda" if Version(release) >= _META_FROM else "cudatoolkit"
-    names = (one for one in map(name_of, wanted) if one in TAGGED and pin_of(wanted, one))
-    family = (f"{conda_name(one)}=={pin_of(wanted, one)}" for one in names)
+    names = (name for name in map(name_of, wanted) if name in TAGGED and pin_of(wanted, name))
+    family = (f"{conda_name(name)}=={pin_of(wanted, name)}" for name in names)
     mkl = (_OLD_MKL,) if platform.startswith("linux") else ()
     return (*family, f"{name}={cuda.major}.{cuda.minor}", *mkl)
 
@@ -152,9 +152,11 @@ def specs_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...
     torch = "pytorch-gpu" if change.cuda else "pytorch-cpu"
     # Companions without a version: conda-forge pairs them with the torch that it chooses.
     others = (
-        conda_name(name_of(one)) if name_of(one) in TAGGED else conda_spec(one)
-        for one in wanted
-        if name_of(one) != "torch" and not name_of(one).startswith(_FROM_TORCH)
+        conda_name(name_of(requirement))
+        if name_of(requirement) in TAGGED
+        else conda_spec(requirement)
+        for requirement in wanted
+        if name_of(requirement) != "torch" and not name_of(requirement).startswith(_FROM_TORCH)
     )
     limits: list[str] = []
     if change.cuda is not None:
@@ -300,7 +302,7 @@ def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
         notes.append(not_there(stack, "pip installs"))
         index = (f"--extra-index-url {stack.index}",) if stack.index else ()
         wheels = (*index, *pip.torch_lines(stack), *stack.then)
-        packages = ["  - pip", "  - pip:", *(f"      - {_scalar(one)}" for one in wheels)]
+        packages = ["  - pip", "  - pip:", *(f"      - {_scalar(wheel)}" for wheel in wheels)]
     else:
         if stack.lead.cuda is not None:
             cuda = re.sub(r"^>=|,.*", "", found["cuda-version"])
@@ -316,7 +318,7 @@ def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
         # Companions without a version: conda-forge pairs them with the torch that it chooses.
         others = (name for name, _ in stack.companions)
         wanted = (*specs, *others, *map(conda_spec, stack.then))
-        packages = [f"  - {_scalar(one)}" for one in wanted]
+        packages = [f"  - {_scalar(spec)}" for spec in wanted]
         stack = as_made(stack, kb)
     lines = [*heading(stack, kb, *notes), "", f"name: {stack.name}", "channels:"]
     lines += ["  - conda-forge", "  - nodefaults", "dependencies:"]

@@ -114,7 +114,7 @@ def inside(m: Machine, kb: Knowledge, change: PackageChange) -> Machine:
             m.python,
             executable=None,
             version=Version(python),
-            implementation="cpython",
+            implementation="CPython",
             free_threaded=False,
             bits=64,
         ),

@@ -126,8 +126,10 @@ def pinned(requirements: tuple[str, ...], source: Source) -> tuple[str, ...]:
     if source.tag is None:
         return requirements
     return tuple(
-        f"{one}+{source.tag}" if "==" in one and one.split("==")[0] in source.of else one
-        for one in requirements
+        f"{requirement}+{source.tag}"
+        if "==" in requirement and requirement.split("==")[0] in source.of
+        else requirement
+        for requirement in requirements
     )
 
 

@@ -234,7 +234,7 @@ def _absent(requirement: str, said: str, abi: str) -> Answer:
         return Answer(kind="source", text=name)
     python = re.search(r"following versions that require a different python version: (.+)", said)
     releases = python[1].split("; ") if python else []
-    if of_it := [one for one in releases if not pin or one.startswith(f"{pin} ")]:
+    if of_it := [release for release in releases if not pin or release.startswith(f"{pin} ")]:
         return Answer(kind="refused", text=f"{requirement} is not for this Python: {of_it[-1]}")
     if made := _made_for(name, pin, said, abi):
         return Answer(kind="refused", text=f"the wheels of {requirement} are for {made}")

@@ -89,8 +89,8 @@ def _wheels_of(change: PackageChange) -> list[str]:
         "[pypi-dependencies]",
         comment,
         *(
-            entry(one, *(led if name_of(one) in TAGGED else ()))
-            for one in sound((*change.install, *change.then))
+            entry(requirement, *(led if name_of(requirement) in TAGGED else ()))
+            for requirement in sound((*change.install, *change.then))
         ),
     ]
 

@@ -119,14 +119,16 @@ def _poetry(change: PackageChange, wanted: tuple[str, ...], marker: str | None) 
     led = _led(change) if change.index else []
     markers = (f"markers = {quoted(marker)}",) if marker else ()
     keys = (f"source = {quoted(_index_name(change.variant))}", *markers)
-    yield from (entry(one, *(keys if name_of(one) in led else ())) for one in wanted)
+    yield from (
+        entry(requirement, *(keys if name_of(requirement) in led else ())) for requirement in wanted
+    )
     if change.index is not None:
         yield from ("", "[[tool.poetry.source]]", *_index(change), 'priority = "explicit"')
 
 
 def _dependencies(wanted: tuple[str, ...]) -> Iterator[str]:
     yield from ("[project]", "dependencies = [", "    # in place of what stands there of these")
-    yield from (f"    {quoted(one)}," for one in wanted)
+    yield from (f"    {quoted(requirement)}," for requirement in wanted)
     yield "]"
 
 
@@ -157,7 +159,9 @@ def _marker(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
     if not led:
         return None
     # Windows on ARM has its wheels from the default index, and hardly any project is for it.
-    return marker_of(led, [one for one in CONDA if one in led or one != "windows_arm64"])
+    return marker_of(
+        led, [platform for platform in CONDA if platform in led or platform != "windows_arm64"]
+    )
 
 
 def _sources(names: Iterable[str], index: str, url: str, markers: str | None) -> Iterator[str]:
@@ -189,7 +193,7 @@ def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
     lines = [*heading(stack, kb, use), "", "[project]"]
     lines += [f"name = {quoted(stack.name)}", 'version = "0.1.0"']
     lines += [f"requires-python = {quoted(_requires_python(stack))}", "dependencies = ["]
-    lines += [f"    {quoted(one)}," for one in (*stack.pins, *stack.then)]
+    lines += [f"    {quoted(requirement)}," for requirement in (*stack.pins, *stack.then)]
     lines += ["]", "", "[tool.uv]", "package = false", "environments = ["]
     lines += [f"    {quoted(marker(platform))}," for platform in stack.platforms]
     lines.append("]")

@@ -107,7 +107,11 @@ def question_of(m: Machine, change: PackageChange, planned: str) -> Question:
         index=index,
         extra=(extra,) if extra else (),
         then=then,
-        odd=tuple(one for one in (*change.install, *change.then) if not is_plain(one)),
+        odd=tuple(
+            requirement
+            for requirement in (*change.install, *change.then)
+            if not is_plain(requirement)
+        ),
         left_out=tuple(dict.fromkeys(map(name_of, (*compiled, *more)))),
         settings=None if m.redacted else m.python.index,
         like_pip=planned != "uv",

@@ -60,14 +60,22 @@ def constraint_of(requirement: str) -> str:
 
 def pin_of(requirements: Iterable[str], name: str = "torch") -> str:
     """The release that one of the requirements pins a package to; "" if none does."""
-    pins = (one.partition("==")[2] for one in requirements if name_of(one) == name)
+    pins = (
+        requirement.partition("==")[2]
+        for requirement in requirements
+        if name_of(requirement) == name
+    )
     return next(pins, "")
 
 
 def split_compiled(requirements: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Requirements that come as wheels, and those that are compiled against torch."""
-    compiled = tuple(one for one in requirements if name_of(one) in COMPILED_HERE)
-    return tuple(one for one in requirements if one not in compiled), compiled
+    compiled = tuple(
+        requirement for requirement in requirements if name_of(requirement) in COMPILED_HERE
+    )
+    return tuple(
+        requirement for requirement in requirements if requirement not in compiled
+    ), compiled
 
 
 def quoted(word: str) -> str:
@@ -108,5 +116,9 @@ def marker_of(platforms: Iterable[str], among: Iterable[str]) -> str | None:
     for system, some in _MACHINES.items():
         here = [platform for platform in some if platform in wanted]
         whole = here and others.isdisjoint(some)
-        parts += [f"sys_platform == '{system}'"] if whole else [f"({marker(one)})" for one in here]
+        parts += (
+            [f"sys_platform == '{system}'"]
+            if whole
+            else [f"({marker(platform)})" for platform in here]
+        )
     return " or ".join(parts)

@@ -84,7 +84,11 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tagged(self) -> list[str]:
         """The platforms where torch bears its local version (+cu126): macOS has none."""
-        return [one for one in self.platforms if self.index and not one.startswith("macos")]
+        return [
+            platform
+            for platform in self.platforms
+            if self.index and not platform.startswith("macos")
+        ]
 
     @property
     def pythons(self) -> tuple[str, ...]:
@@ -99,7 +103,9 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     def one_python(self) -> str:
         """The Python for a file that has to name one."""
         made = self.pythons
-        usual = next((one for one in _USUAL if one in made), made[-1] if made else _USUAL[0])
+        usual = next(
+            (python for python in _USUAL if python in made), made[-1] if made else _USUAL[0]
+        )
         return self.python or usual
 
     @property
@@ -123,12 +129,12 @@ def stack_for(
     family = (("torchvision", build.torchvision), ("torchaudio", audio))
     companions = tuple((name, release) for name, release in family if release)
     lost = tuple(
-        one for one in companions if python and kb.lacks_wheel(*one, python, build.platform)
+        pair for pair in companions if python and kb.lacks_wheel(*pair, python, build.platform)
     )
     return Stack(
         builds=(build,),
         python=python,
-        companions=tuple(one for one in companions if one not in lost),
+        companions=tuple(pair for pair in companions if pair not in lost),
         left_out=lost,
         then=numpy_for(build),
         capabilities=capabilities_of(m, kb),
@@ -150,8 +156,11 @@ def serving(build: TorchBuild, kb: Knowledge) -> tuple[Version, ...] | None:
     if build.archs is None:
         return None
     codes = tuple(arch for arch in build.archs if arch not in build.contested)
-    found = ((one, served(codes, one, build.torch, build.cuda, kb)) for one in kb.capabilities)
-    return tuple(one for one, how in found if how is not None and how[0] == "native")
+    found = (
+        (capability, served(codes, capability, build.torch, build.cuda, kb))
+        for capability in kb.capabilities
+    )
+    return tuple(capability for capability, how in found if how is not None and how[0] == "native")
 
 
 def heading(stack: Stack, kb: Knowledge, *more: str) -> list[str]:
@@ -161,7 +170,10 @@ def heading(stack: Stack, kb: Knowledge, *more: str) -> list[str]:
     return [
         *comments(f"torch {lead.torch} {what}."),
         *comments(
-            *(f"{PLATFORM_NAMES[one.platform]}: {_demands(one, kb)}." for one in stack.builds),
+            *(
+                f"{PLATFORM_NAMES[build.platform]}: {_demands(build, kb)}."
+                for build in stack.builds
+            ),
             hang=2,
         ),
         *comments(

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
     from cudadoctor.model.machine import Machine
 
-_OLDEST_GLIBC = {"x86_64": 5, "i686": 5}
-_OTHERS_OLDEST = 17
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-_WITH_OLD_NAMES = ("x86_64", "i686")
+"""Older names of the tags for glibc 2.x; the last two on x86 alone, where tags begin with 2.5."""
 _USUAL_GLIBC = 28
 """The glibc 2.x that is taken where the facts do not name one."""
 _UV_GLIBC = (17, 28, *range(31, 41))
@@ -108,9 +106,10 @@ def _linux_tags(m: Machine, arch: str) -> Iterator[str]:
     if m.platform.libc == "musl":
         yield from (f"musllinux_1_{minor}_{arch}" for minor in range(_NEWEST_MUSL, -1, -1))
     else:
-        for minor in range(_glibc(m), _OLDEST_GLIBC.get(arch, _OTHERS_OLDEST) - 1, -1):
+        oldest = min(_LEGACY) if arch in ("x86_64", "i686") else max(_LEGACY)
+        for minor in range(_glibc(m), oldest - 1, -1):
             yield f"manylinux_2_{minor}_{arch}"
-            if minor in _LEGACY and (minor == _OTHERS_OLDEST or arch in _WITH_OLD_NAMES):
+            if minor in _LEGACY:
                 yield f"{_LEGACY[minor]}_{arch}"
     yield f"linux_{arch}"
 
