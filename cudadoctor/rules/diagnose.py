@@ -219,10 +219,12 @@ def _concluded(
     roots = [f for f in findings if not f.because_of and f.severity < Severity.INFO]
     if roots and machine.look == "report":
         roots = [] if outweighed(roots, findings, machine) else roots
-    unearned = _unearned(machine, knowledge)
-    verdict = _verdict(roots, undecided, unearned, machine)
-    if verdict == "undecided" and not any(one.matters for one in undecided):
-        undecided += unearned[:1]
+    verdict = _clear_verdict(roots, machine)
+    if verdict is None:
+        unearned = _unearned(machine, knowledge)
+        verdict = _verdict(roots, undecided, unearned, machine)
+        if verdict == "undecided" and not any(one.matters for one in undecided):
+            undecided += unearned[:1]
     if verdict == "healthy" and machine.look == "report":
         # What a dump may be pasted for, nobody has complained of.
         findings = tuple(finding for finding in findings if finding.cause not in HARMLESS)
@@ -263,24 +265,27 @@ def _unearned(machine: Machine, knowledge: Knowledge) -> tuple[Undecided, ...]:
     )
 
 
+def _clear_verdict(roots: list[Finding], machine: Machine) -> Verdict | None:
+    """The verdict of what was found, where it needs no look at what is missing."""
+    likely = [f for f in roots if f.confidence <= Confidence.LIKELY]
+    if not likely or is_doctors_own(machine):
+        return None
+    if any(f.severity is Severity.ERROR for f in likely):
+        return "broken"
+    # A report shows its complaint, and never all that the rules ask for.
+    return "warnings" if machine.look == "report" and likely[0] is roots[0] else None
+
+
 def _verdict(
     roots: list[Finding],
     undecided: tuple[Undecided, ...],
     unearned: tuple[Undecided, ...],
     machine: Machine,
 ) -> Verdict:
-    if is_doctors_own(machine):
-        return "undecided"
-    likely = [f for f in roots if f.confidence <= Confidence.LIKELY]
-    if any(f.severity is Severity.ERROR for f in likely):
-        return "broken"
-    # A report shows its complaint, and never all that the rules ask for.
-    reported = machine.look == "report"
-    if likely and reported and likely[0] is roots[0]:
-        return "warnings"
-    if unearned or any(f.severity is Severity.ERROR for f in roots):
-        return "undecided"
-    if not reported and any(one.matters for one in undecided):
+    """The verdict where nothing clear was found: healthy has to be earned."""
+    unsure = is_doctors_own(machine) or any(f.severity is Severity.ERROR for f in roots)
+    matters = machine.look != "report" and any(one.matters for one in undecided)
+    if unearned or unsure or matters:
         return "undecided"
     return "warnings" if roots else "healthy"
 

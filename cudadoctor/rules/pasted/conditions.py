@@ -16,8 +16,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.machine import Machine, origin_of
+from cudadoctor.knowledge import GpuModel, Knowledge
+from cudadoctor.model.machine import Machine, lookup, origin_of
 from cudadoctor.model.rule import NotKnown
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.rules.evidence.devices import code_version, compiled, devices, way_to_run
@@ -86,30 +86,28 @@ def _version_of(fact: str, m: Machine) -> Version | DriverVersion | None:
         return None
 
 
+def _is(path: str, *values: object) -> Callable[[Machine, Knowledge], bool]:
+    """Whether that fact has one of these values; without values, whether it says yes at all."""
+    return lambda m, _: lookup(m, path) in values if values else bool(lookup(m, path))
+
+
+def _models(m: Machine, kb: Knowledge) -> list[GpuModel]:
+    """The models of the GPUs, as far as the tables know them."""
+    found = (kb.gpu_by_name(gpu.name or "") for gpu in live_gpus(m))
+    return [model for model in found if model is not None]
+
+
 def _arch(*names: str) -> Callable[[Machine, Knowledge], bool]:
-    return lambda m, kb: bool(
-        {kb_arch for gpu in live_gpus(m) if (kb_arch := _architecture(gpu.name, kb))} & set(names)
-    )
-
-
-def _architecture(name: str | None, kb: Knowledge) -> str | None:
-    model = kb.gpu_by_name(name) if name else None
-    return model.architecture if model else None
+    return lambda m, kb: any(model.architecture in names for model in _models(m, kb))
 
 
 def _data_center(m: Machine, kb: Knowledge) -> bool | None:
-    models = [kb.gpu_by_name(gpu.name) for gpu in live_gpus(m) if gpu.name]
-    known = [model.data_center for model in models if model]
+    known = [model.data_center for model in _models(m, kb)]
     return any(known) if known else None
 
 
 def _env(name: str) -> Callable[[Machine, Knowledge], bool]:
     return lambda m, _: name in (m.env or {})
-
-
-def _without_tensor_cores(m: Machine, kb: Knowledge) -> bool:
-    models = [kb.gpu_by_name(gpu.name) for gpu in live_gpus(m) if gpu.name]
-    return any(model is not None and model.tensor_cores is False for model in models)
 
 
 def _too_many_processes(m: Machine, _: Knowledge) -> bool:
@@ -305,20 +303,20 @@ def _compiler_too_old(m: Machine) -> bool:
 
 
 CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
-    "windows": lambda m, _: m.platform.system == "Windows",
+    "windows": _is("platform.system", "Windows"),
     "conda-cuda-beyond-driver": _conda_cuda_beyond_driver,
     "default-cuda-beyond-driver": _default_cuda_beyond_driver,
-    "linux": lambda m, _: m.platform.system == "Linux",
-    "macos": lambda m, _: m.platform.system == "Darwin",
-    "wsl": lambda m, _: bool(m.platform.wsl),
+    "linux": _is("platform.system", "Linux"),
+    "macos": _is("platform.system", "Darwin"),
+    "wsl": _is("platform.wsl"),
     "toolkit-differs": _toolkit_differs,
     "compiler-too-new": _compiler_too_new,
     "compiler-too-old": lambda m, _: _compiler_too_old(m),
     "no-builds-here": lambda m, _: _walled_platform(m),
-    "aarch64": lambda m, _: m.platform.machine == "aarch64",
-    "jetson": lambda m, _: bool(m.platform.jetson),
-    "container": lambda m, _: bool(m.container.kind),
-    "slurm": lambda m, _: m.container.scheduler == "slurm",
+    "aarch64": _is("platform.machine", "aarch64"),
+    "jetson": _is("platform.jetson"),
+    "container": _is("container.kind"),
+    "slurm": _is("container.scheduler", "slurm"),
     "kubernetes": lambda m, _: "kubernetes" in (m.container.kind, m.container.scheduler),
     "gpu": lambda m, _: gpu_present(m) is True,
     "no-gpu": lambda m, _: gpu_present(m) is False,
@@ -327,7 +325,7 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "uvm-loaded": lambda m, _: "nvidia_uvm" in (m.driver.modules or ()),
     "no-fabric": lambda m, kb: has_fabric(m, kb) is False,
     "consumer-gpu": lambda m, kb: _data_center(m, kb) is False,
-    "no-tensor-cores": _without_tensor_cores,
+    "no-tensor-cores": lambda m, kb: any(model.tensor_cores is False for model in _models(m, kb)),
     "nvidia-on-bus-unbound": lambda m, _: any(
         one.vendor == "nvidia" and one.bound not in ("nvidia", "vfio-pci") for one in m.pci or ()
     ),
@@ -337,14 +335,12 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "since-ampere": _arch("Ampere", "Ada Lovelace", "Hopper", "Blackwell"),
     "before-turing": _arch("Kepler", "Maxwell", "Pascal", "Volta"),
     "mig": lambda m, _: any(gpu.mig for gpu in m.gpus or ()),
-    "torch-cpu": lambda m, _: m.torch.build == "cpu",
-    "torch-cuda": lambda m, _: m.torch.build == "cuda",
-    "torch-rocm": lambda m, _: m.torch.build == "rocm",
-    "torch-installed": lambda m, _: bool(m.torch.installed),
-    "cuda-available": lambda m, _: bool(m.torch.imported and m.torch.imported.cuda_available),
-    "cuda-not-available": lambda m, _: bool(
-        m.torch.imported and m.torch.imported.cuda_available is False
-    ),
+    "torch-cpu": _is("torch.build", "cpu"),
+    "torch-cuda": _is("torch.build", "cuda"),
+    "torch-rocm": _is("torch.build", "rocm"),
+    "torch-installed": _is("torch.installed"),
+    "cuda-available": _is("torch.imported.cuda_available"),
+    "cuda-not-available": _is("torch.imported.cuda_available", False),
     "driver-answers": _driver_answers,
     "driver-runs-torch": _driver_runs_torch,
     "build-serves-gpu": lambda m, kb: (_served(m, kb) or (False, False))[0],
@@ -378,17 +374,8 @@ def _is_known(condition: str, m: Machine) -> bool:
     return known is not None and known(m)
 
 
-def _system(m: Machine) -> bool:
-    return m.platform.system is not None
-
-
-def _build(m: Machine) -> bool:
-    return m.torch.build is not None
-
-
 _KNOWN: dict[str, Callable[[Machine], bool]] = {
-    "windows": _system,
-    "macos": _system,
+    **dict.fromkeys(("windows", "macos"), lambda m: m.platform.system is not None),
     "wsl": lambda m: m.platform.system not in (None, "Linux") or m.platform.kernel is not None,
     "aarch64": lambda m: m.platform.machine is not None,
     "jetson": lambda m: (
@@ -400,9 +387,7 @@ _KNOWN: dict[str, Callable[[Machine], bool]] = {
     "amd-gpu": lambda m: gpu_present(m) is True,
     "seen:amd-card-named": lambda m: gpu_present(m) is True,
     "no-gpu": lambda m: gpu_present(m) is not None,
-    "torch-cpu": _build,
-    "torch-cuda": _build,
-    "torch-rocm": _build,
+    **dict.fromkeys(("torch-cpu", "torch-cuda", "torch-rocm"), lambda m: m.torch.build is not None),
     "bare-torch-of-windows": lambda _: True,
 }
 """Circumstances whose contrary can be known, and where it is."""
