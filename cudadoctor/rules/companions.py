@@ -121,13 +121,9 @@ def _misfit(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Mis
             f"torch.imported.companion_errors.{one.name}",
             Confidence.CERTAIN,
         )
-    asked = [found for line in one.requires if (found := specifier_on(line, "torch")) is not None]
-    refused = [specifier for specifier in asked if not admits(specifier, torch)]
-    if refused:
-        return _as_misfit(one, f"it requires torch{refused[0]}", "packages", Confidence.CERTAIN)
-    other = _other_build(m, one)
-    if other:
-        return _as_misfit(one, other, "packages", Confidence.CERTAIN)
+    asked = _asked_torches(one)
+    if refusal := _refusal(asked, torch) or _other_build(m, one):
+        return _as_misfit(one, refusal, "packages", Confidence.CERTAIN)
     if errors.get(one.name) == "":
         return None  # It imports, which tells more than a table.
     if not asked and torch.is_devrelease:
@@ -135,6 +131,15 @@ def _misfit(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Mis
     else:
         told = None if asked or torch.is_prerelease else _by_tables(one, torch, kb)
     return _as_misfit(one, told, "packages", Confidence.LIKELY) if told else None
+
+
+def _asked_torches(one: Distribution) -> list[str]:
+    """The torch that its metadata asks for, as specifiers."""
+    return [found for line in one.requires if (found := specifier_on(line, "torch")) is not None]
+
+
+def _refusal(asked: list[str], torch: Version) -> str | None:
+    return next((f"it requires torch{text}" for text in asked if not admits(text, torch)), None)
 
 
 def _of_a_release(one: Distribution) -> str | None:
@@ -233,10 +238,9 @@ def _built_for_other(m: Machine, kb: Knowledge, one: Distribution, torch: Versio
         return f"it was built against torch {one.torch}"
     if one.cuda and m.torch.cuda and one.cuda.major != m.torch.cuda.major:
         return f"it was built for CUDA {one.cuda}, and torch for {m.torch.cuda}"
-    asked = [found for line in one.requires if (found := specifier_on(line, "torch")) is not None]
-    refused = [specifier for specifier in asked if not admits(specifier, torch)]
-    if refused:
-        return f"it requires torch{refused[0]}"
+    asked = _asked_torches(one)
+    if refusal := _refusal(asked, torch):
+        return refusal
     known = None if asked else kb.companion_torch(one.name, one.version.partition("+")[0])
     if known and not torch.is_prerelease and not admits(known, torch):
         return f"it belongs to torch{known}"

@@ -16,6 +16,7 @@ from cudadoctor.rules.evidence.signs import (
     driver_code,
     graver_with_cuda,
     heard,
+    is_gpu_node,
     only_smi_speaks,
     started,
     torch_fails,
@@ -92,11 +93,7 @@ def _box_on_wsl(m: Machine) -> Found | None:
 
 def _gpu_nodes(nodes: tuple[Node, ...]) -> list[Node]:
     """The nodes of GPUs themselves: /dev/nvidia0 and those of a Tegra."""
-    return [
-        node
-        for node in nodes
-        if node.path.removeprefix("/dev/nvidia").isdigit() or node.path.startswith("/dev/nvgpu")
-    ]
+    return [node for node in nodes if is_gpu_node(node.path) or node.path.startswith("/dev/nvgpu")]
 
 
 @rule(

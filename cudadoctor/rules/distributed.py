@@ -4,7 +4,7 @@ import re
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Confidence, Remedy, Severity
-from cudadoctor.model.machine import GpuPair, Machine, PciGpu, Stage
+from cudadoctor.model.machine import GpuPair, Machine, Stage
 from cudadoctor.model.rule import Found, need, rule
 from cudadoctor.plan.remedies import by_hand, unset_variables
 from cudadoctor.plan.remedies.place import keeper_of
@@ -42,12 +42,13 @@ def more_ranks_than_gpus(m: Machine, kb: Knowledge) -> Found | None:
     rank, size = _number(env, "LOCAL_RANK"), _number(env, "LOCAL_WORLD_SIZE")
     if (rank is None and size is None) or m.torch.build not in (None, "cuda"):
         return None
-    count = need(_visible(m), "driver.libcuda.count")
+    known, path = _visible(m)
+    count = need(known, "driver.libcuda.count")
     if count <= 0 or (max(rank or 0, 0) < count and (size or 0) <= count):
         return None
     name = "LOCAL_RANK" if rank is not None and rank >= count else "LOCAL_WORLD_SIZE"
     return Found(
-        evidence=(f"env.{name}", _seen_by(m)),
+        evidence=(f"env.{name}", path),
         values={"name": name, "value": env[name].strip()[:40], "count": count},
         confidence=Confidence.LIKELY,
         remedies=by_hand(
@@ -61,21 +62,16 @@ def more_ranks_than_gpus(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-def _visible(m: Machine) -> int | None:
-    """How many GPUs a program of this environment sees."""
+def _visible(m: Machine) -> tuple[int | None, str]:
+    """How many GPUs a program of this environment sees, and the fact that shows it."""
     if torch_works(m) and m.torch.imported and m.torch.imported.device_count:
-        return m.torch.imported.device_count
-    if m.driver.libcuda.code == SUCCESS and m.driver.libcuda.count is not None:
-        return m.driver.libcuda.count
-    if "CUDA_VISIBLE_DEVICES" in (m.env or {}) or any(gpu.mig for gpu in m.gpus or ()):
-        return None
-    return len(live_gpus(m)) if m.gpus is not None else None
-
-
-def _seen_by(m: Machine) -> str:
-    if torch_works(m) and m.torch.imported and m.torch.imported.device_count:
-        return "torch.imported.device_count"
-    return "driver.libcuda.count" if m.driver.libcuda.code == SUCCESS else "gpus"
+        return m.torch.imported.device_count, "torch.imported.device_count"
+    started = m.driver.libcuda.code == SUCCESS
+    path = "driver.libcuda.count" if started else "gpus"
+    if started and m.driver.libcuda.count is not None:
+        return m.driver.libcuda.count, path
+    listed = "CUDA_VISIBLE_DEVICES" in (m.env or {}) or any(gpu.mig for gpu in m.gpus or ())
+    return None if listed or m.gpus is None else len(live_gpus(m)), path
 
 
 @rule("ddp-launch", title="{name} is {value}, and {bound} is {limit}", severity=Severity.WARNING)
@@ -379,23 +375,14 @@ def _how(stage: Stage) -> str | None:
 
 def _between(m: Machine) -> tuple[str, tuple[str, ...], bool]:
     """What stands between the GPUs, the facts that show it, and whether that explains much."""
-    here = [(n, one) for n, one in enumerate(m.pci or ()) if one.vendor == "nvidia"]
-    for fits, words, field in (
-        (_translated, "An IOMMU translates what the GPUs send each other", "iommu"),
-        (_redirected, "ACS redirects what the GPUs send each other", "acs"),
-    ):
-        found = [n for n, one in here if fits(one)]
-        if found:
-            return words, (f"pci.{found[0]}.{field}",), True
+    here = [(n, device) for n, device in enumerate(m.pci or ()) if device.vendor == "nvidia"]
+    for n, device in here:
+        if device.iommu == "translated":
+            return "An IOMMU translates what the GPUs send each other", (f"pci.{n}.iommu",), True
+    for n, device in here:
+        if device.acs:
+            return "ACS redirects what the GPUs send each other", (f"pci.{n}.acs",), True
     return "The driver offers P2P over PCIe", (), False
-
-
-def _translated(one: PciGpu) -> bool:
-    return one.iommu == "translated"
-
-
-def _redirected(one: PciGpu) -> bool:
-    return one.acs is True
 
 
 @rule(

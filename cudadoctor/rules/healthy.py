@@ -129,12 +129,11 @@ def everything_answered(m: Machine, kb: Knowledge) -> Shortfall | None:
         return Shortfall(
             "torch does not come back from its import or first look", "torch.imported.hung"
         )
-    for name, number in (
-        ("libcuda", m.driver.libcuda.signal),
-        ("torch", imported.signal if imported else None),
+    for name, fact, number in (
+        ("libcuda", "driver.libcuda.signal", m.driver.libcuda.signal),
+        ("torch", "torch.imported.signal", imported.signal if imported else None),
     ):
         if number:
-            fact = "torch.imported.signal" if name == "torch" else "driver.libcuda.signal"
             return Shortfall(f"{name} crashes the process that asks it (signal {number})", fact)
     nvml, libcuda, smi = m.driver.nvml, m.driver.libcuda, m.driver.smi
     if nvml.signal:

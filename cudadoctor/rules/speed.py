@@ -243,7 +243,7 @@ def _by_design(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
     if _in_laptop(gpu) or m.platform.virtual or gpu.virtualization in ("vgpu", "passthrough"):
         return True
     half = 2 * (gpu.pcie_width or 0) >= (gpu.pcie_width_max or 0)
-    model = kb.gpu_by_name(gpu.name) if gpu.name else None
+    model = kb.gpu_by_name(gpu.name or "")
     return half and len(m.gpus or ()) > 1 and not (model is not None and model.data_center)
 
 
@@ -381,7 +381,7 @@ def _is_served(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
 def _lacks_tensor_cores(gpu: Gpu, kb: Knowledge) -> bool:
     capability = _capability(gpu)
     if capability == (7, 5):
-        model = kb.gpu_by_name(gpu.name) if gpu.name else None
+        model = kb.gpu_by_name(gpu.name or "")
         return model is not None and model.tensor_cores is False
     return (0, 0) < capability < _FIRST_WITH_TENSOR_CORES and capability not in _FAST_HALVES
 

@@ -61,7 +61,7 @@ def _ok(gpu: Gpu) -> bool:
 
 
 def _device(path: str, gpu: Gpu, kb: Knowledge) -> Device:
-    known = gpu.capability or _by_id(gpu.device_id, kb) or _by_name(gpu.name, kb)
+    known = gpu.capability or _by_id(gpu.device_id, kb) or _by_name(gpu.name or "", kb)
     why = None if known else f"neither the driver nor the tables tell it for {gpu.name}"
     return Device(path, gpu.name or f"GPU {gpu.index}", need(known, f"{path}.capability", why))
 
@@ -71,8 +71,8 @@ def _by_id(device_id: str | None, kb: Knowledge) -> Version | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _by_name(name: str | None, kb: Knowledge) -> Version | None:
-    model = kb.gpu_by_name(name) if name else None
+def _by_name(name: str, kb: Knowledge) -> Version | None:
+    model = kb.gpu_by_name(name)
     return model.capability if model else None
 
 
