@@ -24,8 +24,8 @@ from peer_classes import conda_against
 from second_reading import INDEX, Plain, Reading, Row, numbers
 
 if TYPE_CHECKING:
-    from cudadoctor.model.findings import PackageChange, Refusal
-    from cudadoctor.solver.alternatives import WayOut
+    from cudadoctor.model.findings import PackageChange, Rejection
+    from cudadoctor.solver.alternatives import Alternative
     from cudadoctor.solver.builds import Choice
 
 LAST_AUDIO = "2.11.0"
@@ -62,7 +62,7 @@ def faults(
         asked = _asked(plain, reading)
         if asked is not None:
             found += _of_reasons(choice.why_not, asked, None, plain, reading)
-        return found + list(_ways(choice.ways_out, plain, reading))
+        return found + list(_ways(choice.alternatives, plain, reading))
     torch, variant = str(choice.build.torch), choice.build.variant
     row = reading.row(torch, variant, plain["platform"])
     if row is None:
@@ -150,7 +150,7 @@ def _order(key: tuple[str, str]) -> tuple[int, ...]:
 
 
 def _of_reasons(
-    refusals: Iterable[Refusal], torch: str, chosen: str | None, plain: Plain, reading: Reading
+    refusals: Iterable[Rejection], torch: str, chosen: str | None, plain: Plain, reading: Reading
 ) -> Iterator[str]:
     """Every other variant of the release once, each with reasons that are true.
 
@@ -387,7 +387,7 @@ def _filled(parts: tuple[int, ...], length: int) -> tuple[int, ...]:
     return parts + (0,) * (length - len(parts))
 
 
-def _ways(ways: Iterable[WayOut], plain: Plain, reading: Reading) -> Iterator[str]:
+def _ways(ways: Iterable[Alternative], plain: Plain, reading: Reading) -> Iterator[str]:
     """Each way out leads to a published build that fits once it is taken."""
     for way in ways:
         if way.kind == "conda" and (why := conda_against(str(way.cuda), plain, reading)):
@@ -407,7 +407,7 @@ def _ways(ways: Iterable[WayOut], plain: Plain, reading: Reading) -> Iterator[st
             yield f"way: {way.text} Yet: {', '.join(sorted(against))}"
 
 
-def _taken(way: WayOut, plain: Plain) -> Plain | None:
+def _taken(way: Alternative, plain: Plain) -> Plain | None:
     """The machine with that change made, None where this reading does not know such a change."""
     python = {"python": way.pythons[0]} if way.pythons else {}
     hidden = {str(one) for one in getattr(way, "hidden", ())} or None

@@ -133,9 +133,9 @@ def _refuse_strangers(options: Options) -> None:
     for cause in options.ignore:
         refuse_strange_cause(cause, f"--ignore {cause!r} is no cause")
     if options.torch is not None:
-        from cudadoctor.solver.constraint import wish_of
+        from cudadoctor.solver.constraint import constraint_of
 
-        if wish_of(options.torch) is None:
+        if constraint_of(options.torch) is None:
             such = "give one such as 2.6, 2.6.0 or >=2.6,<2.8"
             refuse(f"--torch {options.torch!r} is no version: {such}")
 

@@ -76,14 +76,15 @@ def _project_file(machine: Machine, options: Options, kind: Kind) -> int:
     from cudadoctor import knowledge
     from cudadoctor.installers import registry
     from cudadoctor.render import not_taken
-    from cudadoctor.solver.builds import best_build, python_of
+    from cudadoctor.solver.builds import best_build
+    from cudadoctor.solver.demand import python_of
 
     kb = knowledge.load()
     choice = best_build(machine, kb, keep=options.torch)
     build = choice.build
     if build is None:
         reasons = not_taken.sentences(choice.why_not)
-        ways = [one.text for one in choice.ways_out]
+        ways = [one.text for one in choice.alternatives]
         written(registry.refusal((*choice.why, *reasons, *ways)), options.output)
         return 1
     if against := registry.why_not(kind, machine, kb, build):

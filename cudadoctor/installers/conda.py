@@ -19,8 +19,7 @@ from cudadoctor.installers.requirement import (
 )
 from cudadoctor.installers.stack import heading, serving
 from cudadoctor.installers.tool import Command, Tool, Written, folder_for, joined, manager
-from cudadoctor.solver.builds import capabilities_of, platform_of
-from cudadoctor.solver.fit import served
+from cudadoctor.solver.demand import capabilities_of, platform_of, served
 
 if TYPE_CHECKING:
     from cudadoctor.installers.stack import Stack

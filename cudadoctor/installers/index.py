@@ -12,7 +12,7 @@ from cudadoctor.installers.tool import joined
 from cudadoctor.model.machine import Index
 from cudadoctor.model.trust import is_host
 from cudadoctor.privacy.telltale import TOKEN, bare, compiled
-from cudadoctor.solver.builds import platform_of
+from cudadoctor.solver.demand import platform_of
 
 if TYPE_CHECKING:
     from cudadoctor.model.findings import PackageChange

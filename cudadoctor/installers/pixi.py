@@ -23,7 +23,7 @@ from cudadoctor.installers.requirement import (
 from cudadoctor.installers.stack import Stack, heading
 from cudadoctor.installers.tool import Command, Tool, Written, manager, parent
 from cudadoctor.model.findings import Edit
-from cudadoctor.solver.builds import capabilities_of, platform_of
+from cudadoctor.solver.demand import capabilities_of, platform_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,7 @@ from cudadoctor.installers.index import TORCH_INDEX
 from cudadoctor.knowledge import TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.versions import DriverVersion
-from cudadoctor.solver.builds import capabilities_of
-from cudadoctor.solver.fit import served
+from cudadoctor.solver.demand import capabilities_of, served
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge

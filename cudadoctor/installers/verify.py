@@ -38,7 +38,7 @@ from cudadoctor.installers.tool import manager
 from cudadoctor.plan.remedies.torch import emptied, remedy_for
 from cudadoctor.render import inert
 from cudadoctor.render.script import is_runnable
-from cudadoctor.solver.builds import python_of
+from cudadoctor.solver.demand import python_of
 
 if TYPE_CHECKING:
     from cudadoctor.host.local import LocalHost

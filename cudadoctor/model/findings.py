@@ -183,7 +183,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class Rejection(msgspec.Struct, frozen=True, kw_only=True):
     """A variant of torch that was passed over, and why."""
 
     variant: str
@@ -238,7 +238,7 @@ class BuildChoice(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     index: str
     why: tuple[str, ...]
-    why_not: tuple[Refusal, ...]
+    why_not: tuple[Rejection, ...]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,13 +25,13 @@ from cudadoctor.plan.remedies.torch import (
     install_torch,
     installed_row,
     installed_variant,
-    matching,
     wished_torch,
 )
 from cudadoctor.render import activation
 from cudadoctor.solver.builds import Choice, best_build
 from cudadoctor.solver.constraint import is_met
-from cudadoctor.solver.demand import platform_of, python_of, wall_of
+from cudadoctor.solver.demand import platform_blocker, platform_of, python_of
+from cudadoctor.solver.reasons import companion_of
 
 Prescribed = list[tuple[str, tuple[Remedy, ...]]]
 """Causes with their remedies; "" where something was asked for that cures no cause."""
@@ -223,12 +223,12 @@ def _joined(
         if name == "torch" or name.startswith(_PART_OF_TORCH):
             continue
         if name in COMPANIONS:
-            fitting = matching(name, build, knowledge) if build else None
+            fitting = companion_of(name, build, knowledge) if build else None
             install.setdefault(name, f"{name}=={fitting}" if fitting else requirement)
         elif name in install or name in then:
             continue  # The change of torch has its release already.
         elif name in EXTENSIONS and build is not None:
-            fitting = matching(name, build, knowledge)
+            fitting = companion_of(name, build, knowledge)
             if fitting is not None or name not in change.remove:
                 then[name] = f"{name}=={fitting}" if fitting else name
         else:
@@ -275,7 +275,7 @@ def _installable(change: PackageChange, m: Machine, kb: Knowledge) -> bool | Non
     None where they do not know the build, or a fact that decides is missing. What the wheel that
     is installed needs is there: that stands in for an unknown Python and an unknown glibc.
     """
-    if m.platform.system and m.platform.machine and wall_of(m):
+    if m.platform.system and m.platform.machine and platform_blocker(m):
         return False
     python, board = python_of(m), m.platform.l4t
     if is_foreign(change.index):

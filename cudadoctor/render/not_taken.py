@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cudadoctor.model.findings import Refusal
+    from cudadoctor.model.findings import Rejection
 
 MOST = 6
 
 
-def sentences(found: Iterable[Refusal]) -> list[str]:
+def sentences(found: Iterable[Rejection]) -> list[str]:
     """At most MOST reasons, each behind its variants, and how many more there are."""
     by: dict[str, list[str]] = {}
     for one in found:

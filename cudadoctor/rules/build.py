@@ -21,7 +21,9 @@ from cudadoctor.rules.evidence.devices import (
 from cudadoctor.rules.evidence.libraries import applies, foreign, in_use, library_pins
 from cudadoctor.rules.evidence.signs import gpu_present, live_gpus, said
 from cudadoctor.rules.healthy import somebody_trains_here
-from cudadoctor.solver.builds import best_build, is_installed, platform_of, python_of
+from cudadoctor.solver.builds import best_build
+from cudadoctor.solver.demand import platform_of, python_of
+from cudadoctor.solver.fit import is_installed
 
 NO_IMAGE = ("no kernel image is available", "not compatible with the current PyTorch installation")
 

@@ -42,7 +42,7 @@ from cudadoctor.rules.evidence.signs import (
     torch_works,
     wait_for_answer,
 )
-from cudadoctor.solver.builds import capabilities_of
+from cudadoctor.solver.demand import capabilities_of
 
 Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
 _REASONS: dict[Reason, tuple[str, str]] = {

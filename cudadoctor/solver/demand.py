@@ -1,32 +1,29 @@
 """What a machine demands of a build of torch: platform, Python, C library, GPUs and driver."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from operator import itemgetter
+from typing import Literal
 
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.model.versions import DriverVersion
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.machine import Gpu, Machine, PciGpu
+from cudadoctor.model.versions import DriverVersion, whole
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Gpu, Machine, PciGpu
-
+_X86, _ARM = ("x86_64", "amd64"), ("aarch64", "arm64")
 PLATFORM_OF = {
-    ("Linux", "x86_64"): "linux_x86_64",
-    ("Linux", "amd64"): "linux_x86_64",
-    ("Linux", "aarch64"): "linux_aarch64",
-    ("Linux", "arm64"): "linux_aarch64",
-    ("Windows", "x86_64"): "windows_amd64",
-    ("Windows", "amd64"): "windows_amd64",
-    ("Windows", "aarch64"): "windows_arm64",
-    ("Windows", "arm64"): "windows_arm64",
-    ("Darwin", "arm64"): "macos_arm64",
-    ("Darwin", "aarch64"): "macos_arm64",
-    ("Darwin", "x86_64"): "macos_x86_64",
+    (system, machine): platform
+    for system, machines, platform in (
+        ("Linux", _X86, "linux_x86_64"),
+        ("Linux", _ARM, "linux_aarch64"),
+        ("Windows", _X86, "windows_amd64"),
+        ("Windows", _ARM, "windows_arm64"),
+        ("Darwin", _ARM, "macos_arm64"),
+        ("Darwin", ("x86_64",), "macos_x86_64"),
+    )
+    for machine in machines
 }
 
 SERVER_BUILDS_FROM_L4T = 38
@@ -55,13 +52,21 @@ class Drive(msgspec.Struct, frozen=True, kw_only=True):
     supposed: str | None = None
 
 
+class UsableGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU that programs can use. index: in PCI bus order, from 0. name: without its maker."""
+
+    index: int
+    name: str
+    capability: Version | None
+    uuid: str | None = None
+
+
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """All that a build is held against.
 
-    wall: why no wheel can be installed at all, None where one can. python, glibc: None not known.
-    gpus: whether there are NVIDIA GPUs. capabilities: of those that count, each once, lowest
-    first; aside: of those that no build of this platform serves while others are there.
-    tegra: why builds for servers do not run on this Jetson.
+    python, glibc: None not known. gpus: whether there are NVIDIA GPUs. capabilities: of those
+    that count, each once, lowest first; aside: of those that no build of this platform serves
+    while others are there. tegra: why builds for servers do not run on this Jetson.
     """
 
     platform: str
@@ -73,7 +78,6 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     aside: tuple[Version, ...] = ()
     drive: Drive = Drive()
     tegra: str | None = None
-    wall: str | None = None
 
 
 def without_gpus(demand: Demand) -> Demand:
@@ -97,49 +101,67 @@ def python_of(machine: Machine) -> str | None:
     return f"{found.major}.{found.minor}{'t' if machine.python.free_threaded else ''}"
 
 
+def seen_gpus(machine: Machine, knowledge: Knowledge) -> list[UsableGpu]:
+    """The usable GPUs whose capability is known."""
+    return [gpu for gpu in usable_gpus(machine, knowledge) if gpu.capability is not None]
+
+
+def usable_gpus(machine: Machine, knowledge: Knowledge) -> tuple[UsableGpu, ...]:
+    """The usable NVIDIA GPUs as the driver describes them, else as the PCI bus shows them.
+
+    Their capability is the reported one, else that of the PCI id, else of a name of one chip.
+    """
+    if machine.gpus:
+        usable = [gpu for gpu in machine.gpus if not gpu.code] or machine.gpus
+        seen = [(gpu.index, gpu.name, capability_of(gpu, knowledge), gpu.uuid) for gpu in usable]
+    else:
+        seen = []
+        for index, device in enumerate(nvidia_devices(machine)):
+            models = knowledge.gpus_by_pci(device.device_id)
+            name = models[0].name if models else None
+            seen.append((index, name, capability_by_pci(device.device_id, knowledge), None))
+    return tuple(
+        UsableGpu(
+            index=index,
+            name=(name or "GPU").removeprefix("NVIDIA "),
+            capability=capability,
+            uuid=uuid,
+        )
+        for index, name, capability, uuid in seen
+    )
+
+
 def capabilities_of(machine: Machine, knowledge: Knowledge) -> tuple[Version, ...] | None:
     """The compute capabilities of all usable NVIDIA GPUs, () where there is none.
 
-    As the driver reports them, else by PCI id, else by a name that means one chip. None where any
-    of them, or whether there is a GPU, is not known.
+    None where any of them, or whether there is a GPU, is not known.
     """
-    if machine.gpus:
-        usable = [gpu for gpu in machine.gpus if not gpu.code] or list(machine.gpus)
-        return _all_or_none([capability_of(gpu, knowledge) for gpu in usable], machine)
-    devices = nvidia_devices(machine)
-    if devices:
-        return _all_or_none(
-            [capability_by_pci(one.device_id, knowledge) for one in devices], machine
-        )
+    found = [gpu.capability for gpu in usable_gpus(machine, knowledge)]
+    known = tuple(capability for capability in found if capability is not None)
     seen = machine.torch.imported.capabilities if machine.torch.imported else None
+    if found:
+        if len(known) == len(found):
+            return known
+        return seen if seen and len(seen) == len(found) else None
     if seen:
         return seen
-    return () if _known_without_gpu(machine) else None
+    # A virtual bus does not show every GPU.
+    hidden = machine.platform.wsl or machine.platform.jetson or machine.container.dxg
+    none = machine.gpus is not None or machine.platform.system == "Darwin"
+    return () if none or (machine.pci is not None and not hidden) else None
 
 
 def nvidia_devices(machine: Machine) -> tuple[PciGpu, ...]:
     """NVIDIA's devices on the PCI bus that this system may use."""
-    found = tuple(one for one in machine.pci or () if one.vendor == "nvidia")
-    return tuple(one for one in found if one.bound != "vfio-pci") or found
-
-
-def _all_or_none(found: list[Version | None], machine: Machine) -> tuple[Version, ...] | None:
-    known = tuple(one for one in found if one is not None)
-    if len(known) == len(found):
-        return known
-    seen = machine.torch.imported.capabilities if machine.torch.imported else None
-    return seen if seen and len(seen) == len(found) else None
+    found = tuple(device for device in machine.pci or () if device.vendor == "nvidia")
+    return tuple(device for device in found if device.bound != "vfio-pci") or found
 
 
 def capability_of(gpu: Gpu, knowledge: Knowledge) -> Version | None:
     """The compute capability of one GPU: reported, else by PCI id, else by a name of one chip."""
-    if gpu.capability is not None:
-        return gpu.capability
     by_pci = capability_by_pci(gpu.device_id, knowledge) if gpu.device_id else None
-    if by_pci is not None or gpu.name is None:
-        return by_pci
-    model = knowledge.gpu_by_name(gpu.name)
-    return None if model is None else model.capability
+    model = knowledge.gpu_by_name(gpu.name) if gpu.name else None
+    return gpu.capability or by_pci or (model.capability if model else None)
 
 
 def capability_by_pci(device_id: str, knowledge: Knowledge) -> Version | None:
@@ -148,14 +170,33 @@ def capability_by_pci(device_id: str, knowledge: Knowledge) -> Version | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _known_without_gpu(machine: Machine) -> bool:
-    """Whether it is known that there is no NVIDIA GPU: a virtual bus does not show them all."""
-    if machine.gpus is not None:
-        return True
-    if machine.platform.system == "Darwin":
-        return True
-    hidden = machine.platform.wsl or machine.platform.jetson or machine.container.dxg
-    return machine.pci is not None and not hidden
+def of_capability(gpus: Iterable[UsableGpu], capabilities: Iterable[Version]) -> list[UsableGpu]:
+    """Those of the GPUs that have one of these capabilities."""
+    wanted = set(capabilities)
+    return [gpu for gpu in gpus if gpu.capability in wanted]
+
+
+def named(gpus: Iterable[UsableGpu]) -> str:
+    """The GPUs in a sentence: "the Tesla K80 (GPU 0) and the Tesla T4 (GPU 1)"."""
+    return listed([f"the {gpu.name} (GPU {gpu.index})" for gpu in gpus])
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words in a sentence: "a, b and c"."""
+    return " and ".join(words) if len(words) < 3 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def variables_for(staying: Iterable[UsableGpu], *, redacted: bool) -> dict[str, str | None]:
+    """What leaves all other GPUs out: by UUID where each is known, else by its place on the bus."""
+    stay = list(staying)
+    uuids = [gpu.uuid for gpu in stay if gpu.uuid and not redacted]
+    if len(uuids) == len(stay):
+        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+    places = ",".join(str(gpu.index) for gpu in stay)
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": places}
+
+
+# --- the driver -----------------------------------------------------------------------------------
 
 
 def drive_of(machine: Machine, capabilities: tuple[Version, ...], knowledge: Knowledge) -> Drive:
@@ -193,10 +234,10 @@ def _branches(
     capabilities: tuple[Version, ...], knowledge: Knowledge
 ) -> tuple[int | None, int | None]:
     """The oldest and the newest branch that support all these GPUs; None no bound."""
-    known = [knowledge.architecture(one) for one in capabilities]
-    first = [one.first_branch for one in known if one and one.first_branch]
-    last = [one.last_branch for one in known if one and one.last_branch]
-    return max(first, default=None), min(last, default=None)
+    known = [found for one in capabilities if (found := knowledge.architecture(one))]
+    first = (architecture.first_branch for architecture in known)
+    last = (architecture.last_branch for architecture in known)
+    return max(filter(None, first), default=None), min(filter(None, last), default=None)
 
 
 def _unfit(
@@ -204,40 +245,39 @@ def _unfit(
 ) -> tuple[int, str] | None:
     """The branch that these GPUs need in place of the driver found, and why."""
     own = knowledge.native_cuda(found)
-    if high is not None and own is not None:
-        newest = knowledge.native_cuda(DriverVersion(str(high)))
-        if newest is not None and own > newest:
-            return high, f"Driver {found} no longer supports this GPU: branch {high} is the last"
-    if low is not None and found.branch < low:
-        branch = max(low, knowledge.branch_for(PLANNED_CUDA) or low)
-        branch = branch if high is None else min(branch, high)
+    newest = knowledge.native_cuda(DriverVersion(str(high))) if high else None
+    if high and own and newest and own > newest:
+        return high, f"Driver {found} no longer supports this GPU: branch {high} is the last"
+    if low and found.branch < low:
+        branch = _planned_branch(low, high, knowledge)
         return branch, f"Driver {found} does not support this GPU yet: it needs branch {low}"
     return None
+
+
+def _planned_branch(low: int | None, high: int | None, knowledge: Knowledge) -> int:
+    """The branch of a driver that is yet to be installed."""
+    branch = max(low or 0, knowledge.branch_for(PLANNED_CUDA) or 0)
+    return min(branch, high or branch)
 
 
 def _supposed(machine: Machine, capabilities: tuple[Version, ...], knowledge: Knowledge) -> Drive:
     """What to count on where no driver's version is known."""
     low, high = _branches(capabilities, knowledge)
     if machine.driver.installed is False:
-        branch = max(low or 0, knowledge.branch_for(PLANNED_CUDA) or 0)
-        branch = branch if high is None else min(branch, high)
+        branch = _planned_branch(low, high, knowledge)
         return _of_branch(branch, "No driver is installed", machine, knowledge)
-    floor = knowledge.driver_floor(_proven_cuda(machine), _list_of(machine))
+    # Where torch found a GPU with it, the unknown driver runs what that torch was built with.
+    seen, built, cuda = machine.torch.imported, machine.torch.cuda, SUPPOSED_CUDA
+    if seen and built and (seen.cuda_available or seen.device_count):
+        cuda = max(built, cuda)
+    floor = knowledge.driver_floor(cuda, _list_of(machine))
     wanted = floor.driver if floor else DriverVersion("525")
-    if low is not None and low > wanted.branch:
-        return _of_branch(low, "The driver's version is not known", machine, knowledge)
-    if high is not None and high < wanted.branch:
-        return _of_branch(high, "The driver's version is not known", machine, knowledge)
+    branch = low if low and low > wanted.branch else min(high or wanted.branch, wanted.branch)
+    if branch != wanted.branch:
+        return _of_branch(branch, "The driver's version is not known", machine, knowledge)
     text = f"The driver's version is not known: this counts on {wanted} or newer."
     native = knowledge.native_cuda(wanted)
     return Drive(version=wanted, cuda=native, numbers=_list_of(machine), supposed=text)
-
-
-def _proven_cuda(machine: Machine) -> Version:
-    """The CUDA version that the unknown driver is known to run, since torch found a GPU with it."""
-    seen, built = machine.torch.imported, machine.torch.cuda
-    works = seen is not None and bool(seen.cuda_available or seen.device_count)
-    return max(built, SUPPOSED_CUDA) if works and built is not None else SUPPOSED_CUDA
 
 
 def _of_branch(branch: int, why: str, machine: Machine, knowledge: Knowledge) -> Drive:
@@ -259,85 +299,99 @@ def _list_of(machine: Machine) -> Literal["Linux", "Windows"]:
 
 def tegra_wall(machine: Machine) -> str | None:
     """Why builds for servers do not run on this Jetson, None where they do or it is none."""
-    if not machine.platform.jetson:
-        return None
     l4t, cuda = machine.platform.l4t, machine.driver.cuda
-    if l4t is not None and l4t.major >= SERVER_BUILDS_FROM_L4T:
-        return None
-    if l4t is None and cuda is not None and cuda >= PLANNED_CUDA:
+    for_servers = l4t.major >= SERVER_BUILDS_FROM_L4T if l4t else cuda and cuda >= PLANNED_CUDA
+    if not machine.platform.jetson or for_servers:
         return None
     release = f"Linux for Tegra R{l4t}" if l4t is not None else "this release of JetPack"
     return f"a Jetson with {release} needs NVIDIA's own build for its JetPack"
 
 
-def wall_of(machine: Machine) -> str | None:
+def platform_blocker(machine: Machine) -> str | None:
     """Why no wheel of torch can be installed there at all, None where one can."""
     here, python = machine.platform, machine.python
     if here.libc == "musl":
         return "torch has no wheels for musl (Alpine): it needs glibc"
+    if here.system is None or here.machine is None:
+        return "the operating system or the processor is not known"
     if platform_of(machine) is None:
-        if here.system is None or here.machine is None:
-            return "the operating system or the processor is not known"
         return f"torch has no wheels for {here.system} on {here.machine}"
     if python.implementation not in (None, "CPython", "cpython"):
         return f"torch has wheels for CPython, not for {python.implementation}"
-    if python.bits == 32:
-        return "torch has no wheels for a 32-bit Python"
-    return None
+    return "torch has no wheels for a 32-bit Python" if python.bits == 32 else None
 
 
-class SeenGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One usable GPU. index: in PCI bus order, from 0. name: without its maker."""
-
-    index: int
-    name: str
-    capability: Version
-    uuid: str | None = None
-
-
-def seen_gpus(m: Machine, kb: Knowledge) -> tuple[SeenGpu, ...]:
-    """The usable GPUs whose capability is known, as the driver tells of them or else the bus."""
-    if m.gpus:
-        usable = [gpu for gpu in m.gpus if not gpu.code] or list(m.gpus)
-        asked = [(gpu.index, gpu.name, capability_of(gpu, kb), gpu.uuid) for gpu in usable]
-    else:
-        asked = [
-            (index, _model(one.device_id, kb), capability_by_pci(one.device_id, kb), None)
-            for index, one in enumerate(nvidia_devices(m))
-        ]
-    return tuple(
-        SeenGpu(index=index, name=_short(name), capability=capability, uuid=uuid)
-        for index, name, capability, uuid in asked
-        if capability is not None
+def demand_of(machine: Machine, knowledge: Knowledge) -> Demand:
+    """What this machine demands of a build. It must have a platform that wheels exist for."""
+    platform, system = platform_of(machine), machine.platform.system
+    if platform is None or system is None:
+        raise ValueError("a machine without a platform demands nothing of a build")
+    found = capabilities_of(machine, knowledge) if system != "Darwin" else ()
+    capabilities = tuple(sorted(set(found or ())))
+    counting = tuple(one for one in capabilities if _ever_served(one, platform, knowledge))
+    counting = counting or capabilities
+    return Demand(
+        platform=platform,
+        system=system,
+        python=python_of(machine),
+        glibc=machine.platform.glibc if system == "Linux" else None,
+        gpus="unknown" if found is None else "some" if found else "none",
+        capabilities=counting,
+        aside=tuple(one for one in capabilities if one not in counting),
+        drive=drive_of(machine, counting, knowledge),
+        tegra=tegra_wall(machine),
     )
 
 
-def _model(device_id: str, kb: Knowledge) -> str | None:
-    found = kb.gpus_by_pci(device_id)
-    return found[0].name if found else None
+# --- compiled code ----------------------------------------------------------------------------
 
 
-def _short(name: str | None) -> str:
-    """The name as people say it: "GeForce GTX 1080"."""
-    return (name or "GPU").removeprefix("NVIDIA ")
+def serves_all(
+    archs: Iterable[str],
+    capabilities: Iterable[Version],
+    torch: Version | None,
+    cuda: Version | None,
+    knowledge: Knowledge,
+) -> bool:
+    """Whether compiled code serves every one of these GPUs, as machine code or as PTX.
+
+    Whether the driver can compile the PTX is another question.
+    """
+    codes = tuple(archs)
+    return all(served(codes, one, torch, cuda, knowledge) for one in capabilities)
 
 
-def of_capability(gpus: Iterable[SeenGpu], capabilities: Collection[Version]) -> list[SeenGpu]:
-    """Those of the GPUs that have one of these capabilities."""
-    return [one for one in gpus if one.capability in capabilities]
+@lru_cache(maxsize=512)
+def _ever_served(capability: Version, platform: str, knowledge: Knowledge) -> bool:
+    return any(
+        serves_all(build.archs, (capability,), build.torch, build.cuda, knowledge)
+        for build in knowledge.builds_on(platform)
+        if build.archs and build.published
+    )
 
 
-def named(gpus: Iterable[SeenGpu]) -> str:
-    """The GPUs in a sentence: "the Tesla K80 (GPU 0) and the Tesla T4 (GPU 1)"."""
-    words = [f"the {one.name} (GPU {one.index})" for one in gpus]
-    return " and ".join(words) if len(words) < 3 else f"{', '.join(words[:-1])} and {words[-1]}"
+@lru_cache(maxsize=8192)
+def served(
+    archs: tuple[str, ...],
+    capability: Version,
+    torch: Version | None,
+    cuda: Version | None,
+    knowledge: Knowledge,
+) -> tuple[Literal["native", "ptx"], str] | None:
+    """How compiled code serves a GPU and which code does; machine code before PTX.
+
+    PTX of an older architecture than the build's newest code does not count.
+    """
+    newest = max((_number(code) for code in archs), default=0)
+    found = [
+        (how, code)
+        for code in sorted(archs, key=_number)
+        if (how := knowledge.serves(code, capability, torch, cuda)) == "native"
+        or (how == "ptx" and _number(code) == newest)
+    ]
+    return min(reversed(found), key=itemgetter(0), default=None)
 
 
-def variables_for(staying: Iterable[SeenGpu], *, redacted: bool | None) -> dict[str, str | None]:
-    """What leaves all other GPUs out: by UUID where each is known, else by its place on the bus."""
-    stay = list(staying)
-    uuids = [one.uuid for one in stay if one.uuid and not redacted]
-    if len(uuids) == len(stay):
-        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
-    places = ",".join(str(one.index) for one in stay)
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": places}
+def _number(code: str) -> int:
+    """The architecture of a code as a number: 86 for sm_86, 90 for sm_90a."""
+    return whole(code.partition("_")[2].rstrip("abcdef")) or 0

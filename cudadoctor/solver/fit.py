@@ -1,18 +1,15 @@
-"""What keeps a build of torch from fitting a machine: the first thing that does, and in words."""
+"""Whether a build of torch fits a machine: the first thing that keeps it from fitting, in words."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import msgspec
 from packaging.version import Version
 
-from cudadoctor.model.versions import whole
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import GpuModel, Knowledge, TorchBuild
-    from cudadoctor.model.machine import Machine
-    from cudadoctor.solver.demand import Demand, Drive
+from cudadoctor.knowledge import GpuModel, Knowledge, TorchBuild
+from cudadoctor.model.machine import Machine
+from cudadoctor.solver.demand import Demand, served
 
 Block = Literal[
     "absent", "announced", "python", "glibc", "tegra", "no-gpu", "cpu", "archs", "contested",
@@ -31,7 +28,7 @@ def block(
     knowledge: Knowledge,
     *,
     trusting: bool = False,
-    ignoring: frozenset[Block] = frozenset(),
+    ignoring: Collection[Block] = (),
 ) -> Block | None:
     """The first thing that keeps a build from fitting, None where it fits.
 
@@ -60,45 +57,45 @@ def _hardware(
     demand: Demand,
     knowledge: Knowledge,
     trusting: bool,
-    ignoring: frozenset[Block],
+    ignoring: Collection[Block],
 ) -> Block | None:
-    if build.archs is None:
-        return "archs"
     codes = build.archs
-    if build.contested and not trusting:
+    if codes and build.contested and not trusting:
         codes = tuple(code for code in codes if code not in build.contested)
-    how = [served(codes, one, build.torch, build.cuda, knowledge) for one in demand.capabilities]
+    how = _served(build, demand, knowledge, codes)
     if not all(how):
-        return (
-            "contested"
-            if codes != build.archs and _served_at_all(build, demand, knowledge)
-            else "archs"
-        )
+        at_all = codes != build.archs and all(_served(build, demand, knowledge, build.archs))
+        return "contested" if at_all else "archs"
+    if "driver" not in ignoring:
+        if build.cuda is not None and not runs(build.cuda, demand, knowledge):
+            return "driver"
+        level = demand.drive.cuda
+        new = level is None or build.cuda is None or level < build.cuda
+        if new and any(code and code[0] == "ptx" for code in how):
+            return "ptx"
     trusting = trusting or "cudnn" in ignoring
-    if "driver" in ignoring:
-        return None if trusting or not cudnn_refuses(build, demand, knowledge) else "cudnn"
-    if build.cuda is not None and not runs(build.cuda, demand, knowledge):
-        return "driver"
-    level = demand.drive.cuda
-    if any(one and one[0] == "ptx" for one in how) and (
-        level is None or build.cuda is None or level < build.cuda
-    ):
-        return "ptx"
     return None if trusting or not cudnn_refuses(build, demand, knowledge) else "cudnn"
+
+
+def _served(
+    build: TorchBuild, demand: Demand, knowledge: Knowledge, codes: tuple[str, ...] | None
+) -> list[tuple[str, str] | None]:
+    return [
+        served(codes or (), one, build.torch, build.cuda, knowledge) for one in demand.capabilities
+    ]
 
 
 def cudnn_refuses(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> tuple[Version, ...]:
     """The GPUs that the build's own cuDNN has no code for: convolutions fail on them."""
     release = own_cudnn(build, knowledge)
-    if release is None:
-        return ()
-    cudnn = Version(release)
-    return tuple(one for one in demand.capabilities if _refuses(cudnn, one, knowledge))
+    return tuple(
+        one for one in demand.capabilities if release and _refuses(release, one, knowledge)
+    )
 
 
 @lru_cache(maxsize=1024)
-def _refuses(cudnn: Version, capability: Version, knowledge: Knowledge) -> bool:
-    return knowledge.cudnn_refuses(cudnn, capability) is True
+def _refuses(release: str, capability: Version, knowledge: Knowledge) -> bool:
+    return knowledge.cudnn_refuses(Version(release), capability) is True
 
 
 @lru_cache(maxsize=1024)
@@ -112,64 +109,20 @@ def own_cudnn(build: TorchBuild, knowledge: Knowledge) -> str | None:
 
 def on_ptx(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> tuple[Version, ...]:
     """The GPUs that this build serves by PTX alone, which the driver compiles at first use."""
-    codes = build.archs or ()
-    how = {
-        one: served(codes, one, build.torch, build.cuda, knowledge) for one in demand.capabilities
-    }
-    return tuple(one for one, code in how.items() if code is not None and code[0] == "ptx")
-
-
-def _served_at_all(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> bool:
-    codes = build.archs or ()
-    return all(
-        served(codes, one, build.torch, build.cuda, knowledge) for one in demand.capabilities
-    )
-
-
-@lru_cache(maxsize=8192)
-def served(
-    archs: tuple[str, ...],
-    capability: Version,
-    torch: Version | None,
-    cuda: Version | None,
-    knowledge: Knowledge,
-) -> tuple[Literal["native", "ptx"], str] | None:
-    """How compiled code serves a GPU and which code does; machine code before PTX.
-
-    PTX of an older architecture than the build's newest code does not count.
-    """
-    newest = max((_number(code) for code in archs), default=0)
-    found: dict[Literal["native", "ptx"], str] = {}
-    for code in sorted(archs, key=_number):
-        how = knowledge.serves(code, capability, torch, cuda)
-        if how == "native" or (how == "ptx" and _number(code) == newest):
-            found[how] = code
-    if "native" in found:
-        return "native", found["native"]
-    return ("ptx", found["ptx"]) if "ptx" in found else None
-
-
-def _number(code: str) -> int:
-    """The architecture of a code as a number: 86 for sm_86, 90 for sm_90a."""
-    return whole(code.partition("_")[2].rstrip("abcdef")) or 0
+    how = zip(demand.capabilities, _served(build, demand, knowledge, build.archs), strict=True)
+    return tuple(one for one, code in how if code is not None and code[0] == "ptx")
 
 
 def runs(cuda: Version, demand: Demand, knowledge: Knowledge) -> bool:
     """Whether the driver runs a build of this CUDA version."""
-    drive = demand.drive
-    if drive.cuda is not None and not _level_runs(drive, cuda):
+    drive, level = demand.drive, demand.drive.cuda
+    # From CUDA 11 on any minor of the driver's major runs; before it the driver must be as new.
+    if level and not (level >= cuda if cuda.major < 11 else level.major >= cuda.major):
         return False
     if drive.decides or drive.version is None:
-        return drive.cuda is not None
+        return level is not None
     floor = knowledge.driver_floor(cuda, drive.numbers)
     return floor is not None and drive.version >= floor.driver
-
-
-def _level_runs(drive: Drive, cuda: Version) -> bool:
-    """From CUDA 11 on any minor of the driver's major runs; before it the driver must be as new."""
-    if drive.cuda is None:
-        return False
-    return drive.cuda >= cuda if cuda.major < 11 else drive.cuda.major >= cuda.major
 
 
 def reason(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> str | None:
@@ -177,74 +130,132 @@ def reason(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> str | Non
     why = block(build, demand, knowledge)
     if why is None:
         return None
-    texts = {
+    drive, cuda = demand.drive, build.cuda
+    served_by = zip(
+        demand.capabilities, _served(build, demand, knowledge, build.archs), strict=True
+    )
+    unserved = _listed(one for one, code in served_by if not code)
+    refused = _listed(cudnn_refuses(build, demand, knowledge))
+    floor = knowledge.driver_floor(cuda, drive.numbers) if cuda else None
+    here = f"driver {drive.version}" if drive.version else "the driver"
+    level = f" runs CUDA {drive.cuda} at most" if drive.cuda else " is older"
+    pythons = _listed(build.pythons)
+    return {
         "absent": f"It was not published for {build.platform}.",
         "announced": f"It was not seen published for {build.platform}, only announced.",
-        "python": f"It has no wheel for Python {demand.python}, only for {_listed(build.pythons)}.",
+        "python": f"It has no wheel for Python {demand.python}, only for {pythons}.",
         "glibc": f"It needs glibc {build.glibc}; this system has {demand.glibc}.",
         "tegra": f"It is made for servers: {demand.tegra}.",
         "no-gpu": NO_GPU,
         "cpu": "It has no code for GPUs.",
         "contested": "Sources disagree on whether it has code for this GPU.",
-    }
-    if why in texts:
-        return texts[why]
-    if why == "cudnn":
-        lost = _listed([str(one) for one in cudnn_refuses(build, demand, knowledge)])
-        return f"Its cuDNN {own_cudnn(build, knowledge)} refuses capability {lost}."
-    if why == "archs":
-        return _archs_text(build, demand, knowledge)
-    return _driver_text(build, demand, knowledge, why)
+        "cudnn": f"Its cuDNN {own_cudnn(build, knowledge)} refuses capability {refused}.",
+        "archs": "Which GPUs it has code for is not known."
+        if build.archs is None
+        else f"It has no code for capability {unserved}, only {_listed(build.archs)}.",
+        "ptx": f"Its PTX of CUDA {cuda} is too new for a driver of CUDA {drive.cuda}.",
+        "driver": f"CUDA {cuda} needs driver {floor.driver} or newer; {here}{level}."
+        if floor
+        else f"No driver is known for CUDA {cuda}.",
+    }[why]
 
 
-def _archs_text(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> str:
-    if build.archs is None:
-        return "Which GPUs it has code for is not known."
-    codes = build.archs
-    unserved = [
-        str(one)
-        for one in demand.capabilities
-        if not served(codes, one, build.torch, build.cuda, knowledge)
-    ]
-    return f"It has no code for capability {_listed(unserved)}, only {_listed(codes)}."
+def _listed(items: Iterable[object]) -> str:
+    return ", ".join(map(str, items)) or "none"
 
 
-def _driver_text(build: TorchBuild, demand: Demand, knowledge: Knowledge, why: Block) -> str:
-    drive, cuda = demand.drive, build.cuda
-    if why == "ptx":
-        return f"Its PTX of CUDA {cuda} is too new for a driver of CUDA {drive.cuda}."
-    floor = knowledge.driver_floor(cuda, drive.numbers) if cuda else None
-    here = f"driver {drive.version}" if drive.version else "the driver"
-    level = f" runs CUDA {drive.cuda} at most" if drive.cuda else " is older"
-    if floor is None:
-        return f"No driver is known for CUDA {cuda}."
-    return f"CUDA {cuda} needs driver {floor.driver} or newer; {here}{level}."
+# --- the best of several ------------------------------------------------------------------------
 
 
-def _listed(items: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(items) or "none"
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One question to the solver.
+
+    builds: all of the platform, newest first. keep: the constraint on the release. asked: builds
+    that it allows. free: what would be chosen without it. whole: what the machine demands, where
+    the constraint leaves out its GPUs.
+    """
+
+    machine: Machine
+    demand: Demand
+    knowledge: Knowledge
+    builds: tuple[TorchBuild, ...]
+    asked: tuple[TorchBuild, ...]
+    keep: str | None
+    free: TorchBuild | None = None
+    whole: Demand | None = None
+
+
+_RESORTS: tuple[tuple[bool, tuple[Block, ...]], ...] = (
+    (False, ()),
+    (False, ("cudnn",)),
+    (True, ()),
+)
+"""What is counted on, in turn: all that is sound, a cuDNN that refuses a GPU, contested code."""
+
+
+def newest(
+    builds: tuple[TorchBuild, ...], case: Case, *, desperate: bool = True
+) -> TorchBuild | None:
+    """The best build of the newest release with one that fits.
+
+    desperate: where none does, take what is a last resort (see `block`).
+    """
+    for trusting, ignoring in _RESORTS if desperate else _RESORTS[:1]:
+        fitting: list[TorchBuild] = []
+        for build in builds:
+            if fitting and build.torch != fitting[0].torch:
+                break
+            why = block(build, case.demand, case.knowledge, trusting=trusting, ignoring=ignoring)
+            if why is None:
+                fitting.append(build)
+        if fitting:
+            return min(fitting, key=lambda build: _rank(build, case))
+    return None
+
+
+def _rank(build: TorchBuild, case: Case) -> tuple[bool, bool, bool, bool, float]:
+    """What is preferred within a release: lower is better."""
+    slow = build.cuda is not None and bool(on_ptx(build, case.demand, case.knowledge))
+    level = case.demand.drive.cuda
+    native = build.cuda is not None and level is not None and build.cuda <= level
+    number = 0.0 if build.cuda is None else build.cuda.major + build.cuda.minor / 100
+    # Where no GPU is, the CPU build comes first, also where CUDA is the default of the platform.
+    default = build.default if case.demand.gpus == "some" else build.cuda is None
+    here = build.cuda is not None and is_installed(build, case.machine)
+    return slow, not here, not default, not native, -number if native else number
+
+
+def is_installed(build: TorchBuild, machine: Machine) -> bool:
+    """Whether the examined environment holds exactly this CUDA build."""
+    torch = machine.torch
+    if torch.version is None or torch.version.release != build.torch.release:
+        return False
+    return torch.build in (None, "cuda") and torch.cuda == build.cuda
+
+
+# --- other publishers' code -------------------------------------------------------------------
 
 
 _STRICTEST_GLIBC = Version("2.28")
 """What counts where the glibc of a build is not known: no build of conda-forge asks for more."""
 
 
-def forge_cuda(torch: Version, demand: Demand, knowledge: Knowledge) -> Version | None:
+def conda_forge_cuda(torch: Version, demand: Demand, knowledge: Knowledge) -> Version | None:
     """The CUDA of conda-forge's build of that torch which serves every GPU as machine code.
 
-    None where there is none, or where the tables do not prove it.
+    Other compilers, other lists of GPUs. None where there is none, or the tables do not prove it.
     """
     made = knowledge.conda_cuda("conda-forge", torch, demand.platform) or ()
-    for cuda in sorted(made, reverse=True):
-        if _serves(torch, cuda, demand, knowledge):
-            return cuda
-    return None
+    return next(
+        (cuda for cuda in sorted(made, reverse=True) if _serves(torch, cuda, demand, knowledge)),
+        None,
+    )
 
 
 def _serves(torch: Version, cuda: Version, demand: Demand, knowledge: Knowledge) -> bool:
     codes = knowledge.conda_archs(cuda, demand.platform) or ()
     how = [served(codes, one, torch, cuda, knowledge) for one in demand.capabilities]
-    if not codes or not all(one is not None and one[0] == "native" for one in how):
+    if not codes or not all(code is not None and code[0] == "native" for code in how):
         return False
     if demand.system == "Linux" and demand.glibc is not None:
         known = knowledge.conda_glibc(cuda) if demand.platform == "linux_x86_64" else None
@@ -254,27 +265,23 @@ def _serves(torch: Version, cuda: Version, demand: Demand, knowledge: Knowledge)
 
 
 def compat_lifts(m: Machine, kb: Knowledge, cuda: Version) -> bool:
-    """Whether the compat package of that CUDA release runs on this driver and these GPUs."""
+    """Whether NVIDIA's cuda-compat package of that CUDA release runs on this driver and these GPUs.
+
+    It is made for data-centre GPUs and some branches of the driver only; everywhere else the
+    program ends with CUDA error 804 or 803.
+    """
     here, driver = m.platform, m.driver.version
     if here.system != "Linux" or here.wsl or here.jetson or m.container.dxg or driver is None:
         return False
     if any(gpu.virtualization == "vgpu" for gpu in m.gpus or ()):
         return False
-    return kb.forward_compat(cuda, driver.branch) == "compatible" and _data_center_only(m, kb)
+    seen = [(gpu.device_id, gpu.name) for gpu in m.gpus or ()]
+    seen = seen or [(one.device_id, None) for one in m.pci or () if one.vendor == "nvidia"]
+    models = [kb.gpus_by_pci(device_id or "") or _by_name(name, kb) for device_id, name in seen]
+    allowed = all(found and all(model.data_center for model in found) for found in models)
+    return kb.forward_compat(cuda, driver.branch) == "compatible" and bool(models) and allowed
 
 
-def _data_center_only(m: Machine, kb: Knowledge) -> bool:
-    """Whether every GPU here is known to be one that NVIDIA allows the packages on."""
-    found = [_models(gpu.device_id, gpu.name, kb) for gpu in m.gpus or ()]
-    if not found:
-        found = [kb.gpus_by_pci(one.device_id) for one in m.pci or () if one.vendor == "nvidia"]
-    return bool(found) and all(
-        models and all(model.data_center for model in models) for models in found
-    )
-
-
-def _models(device_id: str | None, name: str | None, kb: Knowledge) -> tuple[GpuModel, ...]:
-    """The models that a GPU may be: by its PCI id, else by its name."""
-    by_id = kb.gpus_by_pci(device_id) if device_id else ()
-    by_name = kb.gpu_by_name(name) if name and not by_id else None
-    return by_id or ((by_name,) if by_name else ())
+def _by_name(name: str | None, kb: Knowledge) -> tuple[GpuModel, ...]:
+    found = kb.gpu_by_name(name) if name else None
+    return (found,) if found else ()

@@ -18,10 +18,11 @@ from cudadoctor.installers.registry import project_file, why_not
 from cudadoctor.installers.tool import Kind
 from cudadoctor.knowledge import TorchBuild
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import Refusal
+from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Machine
 from cudadoctor.render.not_taken import sentences
-from cudadoctor.solver.builds import best_build, python_of
+from cudadoctor.solver.builds import best_build
+from cudadoctor.solver.demand import python_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -249,7 +250,7 @@ def test_a_name_tells_the_cuda_that_conda_forge_has() -> None:
 
 
 def test_reasons_against_a_build_are_few() -> None:
-    found = [Refusal(variant=f"cu{n}", reason=f"It is of {n // 2}.") for n in range(90, 110)]
+    found = [Rejection(variant=f"cu{n}", reason=f"It is of {n // 2}.") for n in range(90, 110)]
     told = sentences(found)
     assert told[0] == "cu90, cu91: It is of 45."
     assert told[-1] == "and 4 more"

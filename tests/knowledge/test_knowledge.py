@@ -16,7 +16,7 @@ from packaging.version import Version
 from cudadoctor import knowledge
 from cudadoctor.knowledge.update.rows import ORDER, row_of, written
 from cudadoctor.model.versions import DriverVersion
-from cudadoctor.solver.builds import serves_all
+from cudadoctor.solver.demand import serves_all
 
 KB = knowledge.load()
 TABLES = Path(knowledge.__file__).parent / "tables"

@@ -17,7 +17,7 @@ from cudadoctor.model.machine import Machine
 from cudadoctor.plan.planner import plan
 from cudadoctor.plan.remedies.torch import installed_row, installed_variant
 from cudadoctor.rules.diagnose import diagnose
-from cudadoctor.solver.builds import platform_of, python_of
+from cudadoctor.solver.demand import platform_of, python_of
 
 KB = knowledge.load()
 Facts = dict[str, Any]

@@ -23,8 +23,9 @@ from cudadoctor.model.machine import (
     Torch,
 )
 from cudadoctor.model.versions import DriverVersion
-from cudadoctor.solver.alternatives import WayOut
-from cudadoctor.solver.builds import Choice, best_build, capabilities_of, serves_all
+from cudadoctor.solver.alternatives import Alternative
+from cudadoctor.solver.builds import Choice, best_build
+from cudadoctor.solver.demand import capabilities_of, serves_all
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -95,7 +96,7 @@ def prescribed(choice: Choice) -> str:
     return f"{build.torch} {build.variant} {vision} {audio}"
 
 
-def led_to(way: WayOut) -> str:
+def led_to(way: Alternative) -> str:
     """What would fit then, as the table writes it."""
     return f"{way.build.torch} {way.build.variant}" if way.build else "-"
 
@@ -109,15 +110,15 @@ def test_the_prescription_is_the_one_worked_out_by_hand(row: dict[str, Any]) -> 
     for variant, part in row.get("because", {}).items():
         assert part in reasons[variant]
     if "ways" in row:
-        assert [way.kind for way in choice.ways_out] == row["ways"]
+        assert [way.kind for way in choice.alternatives] == row["ways"]
     if "leads_to" in row:
-        assert [led_to(way) for way in choice.ways_out] == row["leads_to"]
+        assert [led_to(way) for way in choice.alternatives] == row["leads_to"]
     why = " ".join(choice.why)
     for part in row.get("says", ()):
         assert part in why
     for part in row.get("silent", ()):
         assert part not in why
-    branches = {way.branch for way in choice.ways_out if way.branch is not None}
+    branches = {way.branch for way in choice.alternatives if way.branch is not None}
     assert branches == ({row["branch"]} if "branch" in row else set())
 
 

@@ -18,8 +18,8 @@ from cudadoctor.model.machine import (
     Torch,
 )
 from cudadoctor.model.versions import DriverVersion
-from cudadoctor.solver.builds import best_build, capabilities_of, demand_of
-from cudadoctor.solver.demand import Drive
+from cudadoctor.solver.builds import best_build
+from cudadoctor.solver.demand import Drive, capabilities_of, demand_of
 
 KB = knowledge.load()
 LINUX = Platform(system="Linux", machine="x86_64", libc="glibc", glibc=Version("2.35"))
@@ -249,7 +249,7 @@ def test_two_changes_together_are_named_where_one_does_not_help() -> None:
         driver=Driver(kernel=DriverVersion("390.157")),
         gpus=(Gpu(index=0, capability=Version("8.6")),),
     )
-    ways = best_build(machine, KB).ways_out
+    ways = best_build(machine, KB).alternatives
     assert [way.text for way in ways] == [
         "With driver 580 or newer and Python 3.11 to 3.15, torch 2.15.0 cu132 fits."
     ]
@@ -262,7 +262,7 @@ def test_the_last_branch_of_a_gpu_is_named_as_the_last() -> None:
         driver=Driver(kernel=DriverVersion("390.157")),
         gpus=(Gpu(index=0, capability=Version("3.7")),),
     )
-    ways = best_build(machine, KB).ways_out
+    ways = best_build(machine, KB).alternatives
     assert [way.text for way in ways] == [
         "With driver 470, the last for this GPU, torch 2.3.1 cu118 fits."
     ]

@@ -10,7 +10,7 @@ from packaging.version import Version
 from test_builds import KB, machine_of
 
 from cudadoctor.solver.builds import Choice, best_build
-from cudadoctor.solver.constraint import wished
+from cudadoctor.solver.constraint import allowed
 
 DRIVERS = (
     *("418.87.00", "450.80.02", "470.256.02", "525.60.12", "525.60.13", "535.183.01"),
@@ -67,7 +67,7 @@ def test_a_newer_driver_never_gives_an_older_release(row: dict[str, Any], other:
 def test_a_wish_is_kept_or_refused_and_never_bent(row: dict[str, Any], wish: str) -> None:
     choice = solved(row, wish)
     if choice.build is not None:
-        assert choice.build in wished(wish, KB.builds_on(choice.build.platform))
+        assert choice.build in allowed(wish, KB.builds_on(choice.build.platform))
 
 
 @settings(max_examples=150, deadline=None)
@@ -76,7 +76,7 @@ def test_what_was_not_seen_published_is_never_prescribed(
     row: dict[str, Any], wish: str | None
 ) -> None:
     choice = solved(row, wish)
-    ways = [way.build for way in choice.ways_out if way.build is not None]
+    ways = [way.build for way in choice.alternatives if way.build is not None]
     for build in (*ways, *((choice.build,) if choice.build else ())):
         assert build.published is True
         assert build.cuda is None or build.archs is not None
@@ -92,9 +92,9 @@ def test_each_reason_is_a_sentence_and_each_variant_has_one(
     assert len(variants) == len(set(variants))
     assert choice.build is None or choice.build.variant not in variants
     texts = [*choice.why, *(one.reason for one in choice.why_not)]
-    texts += [one.text for one in choice.ways_out]
+    texts += [one.text for one in choice.alternatives]
     assert all(text.endswith(".") and "None" not in text for text in texts)
-    assert choice.build is None or not choice.ways_out
+    assert choice.build is None or not choice.alternatives
 
 
 @settings(max_examples=100, deadline=None)

@@ -13,7 +13,7 @@ from cudadoctor.model.machine import Machine, Torch
 from cudadoctor.plan.planner import plan
 from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.solver.builds import best_build
-from cudadoctor.solver.constraint import is_met, wish_of, wished
+from cudadoctor.solver.constraint import allowed, constraint_of, is_met
 
 NONE: dict[str, Any] = {
     "installed": False,
@@ -58,7 +58,7 @@ def torch_of(version: str, build: Any = "cuda", cuda: str | None = "12.6") -> To
     ],
 )
 def test_a_wish_allows_what_it_says(wish: str, release: str, allowed: bool) -> None:
-    found = wish_of(wish)
+    found = constraint_of(wish)
     assert found is not None
     assert found.allows(Version(release), "cu126") is allowed
 
@@ -67,12 +67,12 @@ def test_a_wish_allows_what_it_says(wish: str, release: str, allowed: bool) -> N
     "text", ["", "newest", ">=", "2.6;rm", "2.6,", ">2," * 9 + ">2", "9" * 999]
 )
 def test_what_is_no_wish_is_none(text: str) -> None:
-    assert wish_of(text) is None
-    assert wished(text, KB.builds_on("linux_x86_64")) == ()
+    assert constraint_of(text) is None
+    assert allowed(text, KB.builds_on("linux_x86_64")) == ()
 
 
 def test_a_wish_can_name_the_variant_and_then_means_only_that() -> None:
-    found = wished("2.6.0+cu124", KB.builds_on("linux_x86_64"))
+    found = allowed("2.6.0+cu124", KB.builds_on("linux_x86_64"))
     assert [one.variant for one in found] == ["cu124"]
 
 

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from cudadoctor import knowledge
 from cudadoctor.knowledge import TorchBuild
-from cudadoctor.model.findings import Refusal
+from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Machine
 from cudadoctor.solver.builds import Choice
 
@@ -80,7 +80,7 @@ def _with_change(one: Prescription, **changed: object) -> Prescription:
 
 def _with_reason(one: Prescription, variant: str, reason: str) -> Prescription:
     kept = tuple(two for two in one.choice.why_not if two.variant != variant)
-    wrong = (*kept, Refusal(variant=variant, reason=reason))
+    wrong = (*kept, Rejection(variant=variant, reason=reason))
     return one._replace(choice=msgspec.structs.replace(one.choice, why_not=wrong))
 
 
@@ -252,9 +252,9 @@ def test_a_way_out_that_leads_nowhere_is_noticed() -> None:
     nothing = _made(python="3.16")
     assert nothing.choice.build is None
     assert _kinds(nothing) == set()
-    way = nothing.choice.ways_out[0]
+    way = nothing.choice.alternatives[0]
     wrong = msgspec.structs.replace(way, pythons=("3.6",))
-    choice = msgspec.structs.replace(nothing.choice, ways_out=(wrong,))
+    choice = msgspec.structs.replace(nothing.choice, alternatives=(wrong,))
     assert _kinds(nothing._replace(choice=choice)) == {"way"}
 
 

@@ -33,7 +33,8 @@ from cudadoctor.model.versions import DriverVersion
 from cudadoctor.render import json_v1, markdown, terminal
 from cudadoctor.render.script import script
 from cudadoctor.render.shells import ShellName, shell_of
-from cudadoctor.solver.builds import best_build, python_of
+from cudadoctor.solver.builds import best_build
+from cudadoctor.solver.demand import python_of
 
 MARK = re.compile("evil|pwned", re.I)
 PAYLOADS = (

@@ -37,7 +37,7 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
         ("installers.question.named_host", question.named_host),
         ("installers.verify.shortened", verify.shortened),
         ("setup.pythons.launched", choosing.launched),
-        ("constraint.wish_of", constraint.wish_of),
+        ("constraint.constraint_of", constraint.constraint_of),
     )
     for name, parse in texts:
         yield name, Parser((name,), of_text(_shown(parse)))

@@ -14,7 +14,7 @@ import msgspec
 
 from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY, admits, normal
 from cudadoctor.model.versions import version_of
-from cudadoctor.solver.builds import python_of
+from cudadoctor.solver.demand import python_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -344,8 +344,7 @@ def _unserved(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
     """A GPU that no torch serves while others are served."""
     if build.cuda is None or len(m.gpus or ()) < 2:
         return []
-    from cudadoctor.solver.builds import demand_of
-    from cudadoctor.solver.demand import named, of_capability, seen_gpus, variables_for
+    from cudadoctor.solver.demand import demand_of, named, of_capability, seen_gpus, variables_for
 
     aside = demand_of(m, kb).aside
     gpus = seen_gpus(m, kb)
@@ -360,7 +359,7 @@ def _unserved(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
 
 def _last_resort(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
     """What is wrong with a build that is taken because no sounder one fits."""
-    from cudadoctor.solver.builds import demand_of, platform_of
+    from cudadoctor.solver.demand import demand_of, platform_of
     from cudadoctor.solver.fit import block
     from cudadoctor.solver.reasons import without_cudnn
 

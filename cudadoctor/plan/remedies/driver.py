@@ -19,7 +19,7 @@ from cudadoctor.plan.remedies.place import (
     notebook_of,
     side_of,
 )
-from cudadoctor.solver.builds import capabilities_of, serves_all
+from cudadoctor.solver.demand import capabilities_of, serves_all
 from cudadoctor.solver.fit import compat_lifts
 
 if TYPE_CHECKING:

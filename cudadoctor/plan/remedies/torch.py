@@ -19,14 +19,17 @@ from cudadoctor.plan.remedies.companions import (
     only_for_torch,
     size_of,
 )
-from cudadoctor.solver.builds import best_build, platform_of, python_of
+from cudadoctor.solver.builds import best_build
 from cudadoctor.solver.demand import (
     SERVER_BUILDS_FROM_L4T,
     named,
+    platform_blocker,
+    platform_of,
+    python_of,
     seen_gpus,
     variables_for,
-    wall_of,
 )
+from cudadoctor.solver.reasons import companion_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge, TorchBuild
     from cudadoctor.model.machine import Machine
     from cudadoctor.plan.remedies.companions import Fate
-    from cudadoctor.solver.alternatives import WayOut
+    from cudadoctor.solver.alternatives import Alternative
     from cudadoctor.solver.builds import Choice
 
 INDEX = "https://download.pytorch.org/whl"
@@ -50,7 +53,7 @@ def install_torch(m: Machine, kb: Knowledge, keep: str | None = None) -> tuple[R
     choice = best_build(m, kb, keep=keep)
     if choice.build is not None:
         return (remedy_for(choice.build, m, kb),)
-    return instead(m, kb, choice.ways_out, keep)
+    return instead(m, kb, choice.alternatives, keep)
 
 
 def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
@@ -223,7 +226,7 @@ def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
         packages=change,
         note=made_for,
     )
-    if python_of(m) in (None, found.python) and wall_of(m) is None:
+    if python_of(m) in (None, found.python) and platform_blocker(m) is None:
         return (remedy,)
     from cudadoctor.installers import environment
 
@@ -251,7 +254,7 @@ def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, st
 
 def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> str | None:
     """The release; None where it refuses this very Python, or has no wheel for it here."""
-    release, python = matching(name, build, kb), m.python.version
+    release, python = companion_of(name, build, kb), m.python.version
     if release is None or python is None:
         return release
     if kb.lacks_wheel(name, release, python_of(m) or "", build.platform):
@@ -262,15 +265,6 @@ def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> str | Non
     from cudadoctor.model.requirements import admits
 
     return release if admits(wanted, python) else None
-
-
-def matching(name: str, build: TorchBuild, kb: Knowledge) -> str | None:
-    """The release of a companion that belongs to a build, None where there is none."""
-    if name == "torchvision":
-        return build.torchvision
-    if name == "torchaudio":
-        return build.torchaudio
-    return next(iter(kb.companion(name, build.torch)), None)
 
 
 def _to_remove(build: TorchBuild, m: Machine, lost: tuple[str, ...]) -> tuple[str, ...]:
@@ -310,7 +304,7 @@ def _release_for(name: str, m: Machine, kb: Knowledge) -> str | None:
         return None
     build = installed_row(m, kb)
     if build is not None and name in ("torchvision", "torchaudio"):
-        return matching(name, build, kb)
+        return companion_of(name, build, kb)
     fitting = kb.companion(name, Version(version.public))
     cuda = m.torch.cuda
     made = {one: kb.companion_cuda(name, one) for one in fitting}
@@ -374,7 +368,7 @@ def _needs_jetson_wheel(m: Machine) -> bool:
 
 
 def instead(
-    m: Machine, kb: Knowledge, ways: Iterable[WayOut], keep: str | None = None
+    m: Machine, kb: Knowledge, ways: Iterable[Alternative], keep: str | None = None
 ) -> tuple[Remedy, ...]:
     """A remedy for each way out that is one; each id once, the solver's order kept.
 
@@ -390,10 +384,12 @@ def instead(
     return tuple(found.values())
 
 
-def _as_remedies(way: WayOut, m: Machine, kb: Knowledge, keep: str | None) -> tuple[Remedy, ...]:
+def _as_remedies(
+    way: Alternative, m: Machine, kb: Knowledge, keep: str | None
+) -> tuple[Remedy, ...]:
     from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
 
-    if way.kind == "one-gpu" and wall_of(m) is None:
+    if way.kind == "one-gpu" and platform_blocker(m) is None:
         return for_some_gpus(way, m, kb)
     if way.kind == "driver" and way.branch is not None:
         newer = upgrade_driver(m, kb, way.branch)
@@ -412,7 +408,7 @@ def _as_remedies(way: WayOut, m: Machine, kb: Knowledge, keep: str | None) -> tu
     return _on_the_cpu(way, m, kb) if way.kind == "cpu" else ()
 
 
-def _on_the_cpu(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def _on_the_cpu(way: Alternative, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     """What is left where nothing serves the GPU; an installed torch runs on the CPU as it is."""
     if way.build is None or m.torch.installed is not False:
         title = "Train without this GPU"
@@ -420,7 +416,7 @@ def _on_the_cpu(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     return (_noted(remedy_for(way.build, m, kb), way),)
 
 
-def _from_conda_forge(way: WayOut, m: Machine, kb: Knowledge) -> Remedy:
+def _from_conda_forge(way: Alternative, m: Machine, kb: Knowledge) -> Remedy:
     """An environment of its own, with the build of another publisher."""
     from cudadoctor.installers.tool import manager
 
@@ -439,7 +435,7 @@ def _from_conda_forge(way: WayOut, m: Machine, kb: Knowledge) -> Remedy:
     )
 
 
-def _noted(remedy: Remedy, way: WayOut) -> Remedy:
+def _noted(remedy: Remedy, way: Alternative) -> Remedy:
     """The remedy with what it makes possible: torch itself is the step after it."""
     note = " ".join(text for text in (way.text, remedy.note) if text)
     return msgspec.structs.replace(remedy, note=note)
@@ -523,7 +519,7 @@ def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> tuple[R
     )
 
 
-def for_some_gpus(way: WayOut, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def for_some_gpus(way: Alternative, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     """The build that fits without some of the GPUs, and what hides those."""
     hiding = leave_out(m, kb, way.hidden)
     if way.build is None or not hiding:
@@ -552,7 +548,7 @@ def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> tuple[
         return (_of_another_maker(wish, backend),)
     if choice.build is not None:
         return (remedy_for(choice.build, m, kb),)
-    keeping = [one for one in choice.ways_out if one.kind not in ("release", "cpu", "jetson")]
+    keeping = [one for one in choice.alternatives if one.kind not in ("release", "cpu", "jetson")]
     ways = instead(m, kb, keeping, wish)
     if any(one.id == "install-torch" for one in ways):
         return ways
@@ -564,7 +560,7 @@ def _impossible(wish: str, choice: Choice) -> Remedy:
     reasons = [f"{one.variant}: {one.reason}" for one in choice.why_not[:_MOST_REASONS]]
     more = len(choice.why_not) - len(reasons)
     reasons += [f"{more} older variants do not fit either."] if more > 0 else []
-    texts = [*choice.why[:1], *reasons, *(one.text for one in choice.ways_out)]
+    texts = [*choice.why[:1], *reasons, *(one.text for one in choice.alternatives)]
     return Remedy(
         id="install-torch",
         title=f"No build of torch {wish} fits this machine",

@@ -16,7 +16,8 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies.torch import emptied
-from cudadoctor.solver.builds import Choice, best_build, platform_of, python_of
+from cudadoctor.solver.builds import Choice, best_build
+from cudadoctor.solver.demand import platform_of, python_of
 
 Tool = Literal["pip", "uv", "conda", "pixi"]
 USUAL = Version("3.12")
@@ -228,7 +229,7 @@ def _fetchable(known: Known, kb: Knowledge) -> list[_Offer]:
 def _nothing(own: _Offer | None, found: _Offer | None) -> NoWay:
     choice = own.choice if own is not None else None
     why = choice.why if choice is not None else ("No Python that runs was found here.",)
-    out = tuple(one.text for one in choice.ways_out) if choice is not None else ()
+    out = tuple(one.text for one in choice.alternatives) if choice is not None else ()
     if found is not None:
         text = f"Install Python {python_of(found.machine)}, or uv, which fetches it."
         out = (*out, text)

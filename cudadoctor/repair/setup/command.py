@@ -50,7 +50,7 @@ from cudadoctor.repair.setup import choosing, making, saying
 from cudadoctor.repair.setup.choosing import Chosen, Known, NoWay
 from cudadoctor.repair.setup.making import Place, Recipe, Workplace
 from cudadoctor.repair.setup.saying import Room
-from cudadoctor.solver.builds import capabilities_of
+from cudadoctor.solver.demand import capabilities_of
 
 Outcome = Literal[
     "proven",

@@ -11,7 +11,7 @@ import msgspec
 from cudadoctor.installers.tool import Command, parent
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.locale.language import Language
-from cudadoctor.model.findings import Refusal
+from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
 from cudadoctor.render import inert, not_taken, pasted, summary
@@ -152,7 +152,7 @@ def _build(chosen: Chosen, recipe: Recipe, width: int) -> Iterator[Line]:
     yield from _refusals(choice.why_not, width)
 
 
-def _refusals(found: tuple[Refusal, ...], width: int) -> Iterator[Line]:
+def _refusals(found: tuple[Rejection, ...], width: int) -> Iterator[Line]:
     yield from rows("  not", not_taken.sentences(found), width)
 
 

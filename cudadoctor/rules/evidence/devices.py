@@ -10,8 +10,7 @@ from cudadoctor.model.findings import Confidence
 from cudadoctor.model.machine import Gpu, Machine
 from cudadoctor.model.rule import need
 from cudadoctor.rules.evidence.signs import live_gpus, nvidia_pci
-from cudadoctor.solver.builds import platform_of
-from cudadoctor.solver.fit import served
+from cudadoctor.solver.demand import platform_of, served
 
 _CODE = re.compile(r"(?:sm|compute)_(\d+)(\d)[af]?")
 

@@ -14,7 +14,7 @@ from cudadoctor.model.rule import need
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, off_search_path, reinstall_torch, unset_variables
 from cudadoctor.rules.evidence.signs import cuda_works
-from cudadoctor.solver.builds import platform_of
+from cudadoctor.solver.demand import platform_of
 
 META = "cuda-toolkit"
 """The package without files through which torch pins its CUDA libraries from 2.11 on."""
