@@ -34,37 +34,24 @@ _COMMAND = re.compile(
     r"|(?P<easy>easy_install))(?![\w-])"
 )
 _MAGIC = re.compile(r"^\s{0,8}(?:[!%]|\(\w[\w.-]{0,60}\)|\$|#\s|>>>)\s?")
-_TAKES_VALUE = frozenset(
-    {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--index", "--default-index"}
-    | {"-c", "--channel", "-n", "--name", "-p", "--prefix", "--python", "-t", "--target", "-r"}
-    | {"--requirement", "--constraint", "--platform", "--python-version", "--source", "--extra"}
-    | {"--torch-backend", "--python-platform", "--group", "--override", "--file", "--cache-dir"}
-    | {
-        "--trusted-host",
-        "--timeout",
-        "--default-timeout",
-        "--proxy",
-        "--retries",
-        "--src",
-        "--root",
-    }
-    | {"--only-binary", "--no-binary", "--config-settings", "--implementation", "--abi", "-C"}
-    | {"--global-option", "--install-option", "--build-option", "--progress-bar", "--prerelease"}
+_TAKES_VALUE = re.compile(
+    r"-[ifcnptrC]|--(?:(?:extra-|default-)?index(?:-url)?|find-links|channel|name|prefix|python|target"
+    r"|requirement|constraint|platform|python-version|source|extra|torch-backend|python-platform"
+    r"|group|override|file|cache-dir|trusted-host|(?:default-)?timeout|proxy|retries|src|root"
+    r"|(?:only|no)-binary|config-settings|implementation|abi|(?:global|install|build)-option"
+    r"|progress-bar|prerelease)"
 )
-_INDEX = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--index"}
-_INDEX |= {"--default-index", "--source"}
-_ONLY_INDEX = {"-i", "--index-url", "--default-index"}
-_CHANNEL = {"-c", "--channel"}
-_KEPT_VALUE = {"--torch-backend", "--platform", "--python-version", "--python", "--target", "-t"}
-_END = frozenset({"&&", "||", ";", "|", "&", ">", ">>", "2>&1", "\\", "#", "//", "->", "=>", "--"})
-_PROSE = frozenset(
-    {"and", "but", "then", "in", "the", "to", "it", "with", "from", "on", "for", "which", "i", "or"}
-    | {"fails", "works", "command", "again", "gives", "i'm", "as", "does", "is", "was", "after"}
-    | {"before", "because", "so", "failed", "worked", "that", "this", "my", "did", "not", "also"}
-    | {"instead", "into", "returns", "error", "using", "inside", "when", "if", "at", "via", "of"}
-    | {"a", "an", "step", "should", "will", "would", "succeeds", "still", "succeeded", "without"}
-    | {"completed", "outputs", "output", "resolved", "says", "too", "first", "doesn't", "see"}
+_INDEX = re.compile(r"-i|-f|--(?:extra-|default-)?index(?:-url)?|--find-links|--source")
+_ONLY_INDEX = ("-i", "--index-url", "--default-index")
+_KEPT_VALUE = ("--torch-backend", "--platform", "--python-version", "--python", "--target", "-t")
+_END = re.compile(
+    r"&&|\|\||[;|&>\\#\"']|>>|2>&1|//|->|=>|--|(?i:and|but|then|in|the|to|it|with|from|on|for|which"
+    r"|i|or|fails|works|command|again|gives|i'm|as|does|is|was|after|before|because|so|failed|worked"
+    r"|that|this|my|did|not|also|instead|into|returns|error|using|inside|when|if|at|via|of|a|an"
+    r"|step|should|will|would|succeeds|still|succeeded|without|completed|outputs?|resolved|says|too"
+    r"|first|doesn't|see)"
 )
+"""Words that end a command: signs of the shell, and the sentence that goes on behind it."""
 _REQUIREMENT = re.compile(
     r"[A-Za-z0-9][\w.-]*(?:\[[\w,. -]{0,80}\])?"
     r"(?:\s?(?:===|==|~=|!=|>=|<=|=|>|<|@)\s?\S{1,200})?|(?:https?|git\+\w{2,6}|file)://\S{1,400}"
@@ -118,7 +105,7 @@ def _words(rest: str, before: str) -> Iterator[str]:
             return
         position = found.end()
         word = found[1]
-        if word in _END or word.lower() in _PROSE or word in "'\"":
+        if _END.fullmatch(word):
             return
         word = word.strip("'\"")
         bare = word.rstrip(",;)")
@@ -146,11 +133,12 @@ def _install(tool: str, words: Iterator[str], line: int) -> Install:
                 wanted.append(word.rstrip("," if word.endswith((".whl", ".")) else ".,:;)"))
             continue
         name, sign, value = word.partition("=")
-        if not sign and name in _TAKES_VALUE:
+        if not sign and _TAKES_VALUE.fullmatch(name):
             value = next(words, "")
         value = value.strip("'\"<>,")
         conda = tool in ("conda", "mamba", "micromamba", "pixi")
-        if (name in _INDEX and not (conda and name == "-f")) or (conda and name in _CHANNEL):
+        channel = conda and name in ("-c", "--channel")
+        if channel or (_INDEX.fullmatch(name) and not (conda and name == "-f")):
             if value:
                 indexes.append(value)
             if name in _ONLY_INDEX:

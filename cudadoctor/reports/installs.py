@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -146,11 +147,6 @@ _ASKED = re.compile(
     r"(?:\(?(?:===?|~=|!=|>=|<=|<|>)\s?[\w.*+!-]{1,60}(?:,\s?(?=[<>=!~]))?){0,6})"
 )
 _OFFERED = re.compile(r"(?:from )?versions: ?([^)]{0,22000})", re.I)
-_NO_MATCH = re.compile(
-    r"no matching distributions? (?:found|available) for (?P<what>"
-    r"[A-Za-z][\w.-]{0,60}(?:\[[\w,-]{0,60}\])?(?:\s?(?:===?|~=|!=|>=|<=|<|>)\s?[\w.*+!,<>=~-]{1,60})?)",
-    re.I,
-)
 _INDEXES = re.compile(r"looking in (?:indexes|links): ((?:\S{4,300}?,\s){0,8}\S{4,300})", re.I)
 _DONE = re.compile(
     r"successfully installed ((?:[A-Za-z][\w.]{0,60}(?:-[A-Za-z][\w.]{0,60}){0,5}-\d[\w.+!]{0,60}"
@@ -160,17 +156,16 @@ _DONE = re.compile(
 _NOT_SUPPORTED = re.compile(
     r"([\w.+%-]{5,200}\.whl) is not a supported wheel on this platform", re.I
 )
-_OTHER_PYTHON = re.compile(
-    r"package '?(?P<what>[\w.-]{2,60})'? requires a different python: ?"
-    r"(?P<python>\d[\d.]{1,8})\w{0,6} not in '?(?P<range>[\d.<>=!~*, ]{1,60})",
-    re.I,
+OTHER_PYTHON = (
+    r"(?i)package '?(?P<what>[\w.-]{2,60})'? requires a different python: ?"
+    r"(?P<python>\d[\d.]{1,8})\w{0,6} not in '?[\d.<>=!~*, ]{1,60}"
 )
 _UV_DONE = re.compile(r"\s{0,4}\+ ([\w.-]{2,60})==([\w.+!]{1,60})(?:\s|$)")
 
 
 def _pieces(doc: Document) -> Iterator[Piece]:
-    for words, read in _READ.items():
-        if doc.mentions(*words):
+    for words, read in _READERS.items():
+        if doc.mentions(*words.split("|")):
             yield from read(doc)
 
 
@@ -187,8 +182,6 @@ def _refusals(doc: Document) -> Iterator[Piece]:
             more["offered"] = _versions(offered[1])
         lacks = "python" if _ignored(what, doc) else None
         yield _refused(found.start(), "pip", what[:120], lacks, **more)
-    for found in _NO_MATCH.finditer(doc.flat):
-        yield _refused(found.start(), "pip", _spec(found["what"]))
 
 
 _IGNORED = re.compile(r"ignored the following versions that require a different python version: ")
@@ -247,38 +240,128 @@ def _pip_wheels(doc: Document) -> Iterator[Piece]:
             tags = (*wheel.pythons, *wheel.platforms)
             what = f"{wheel.name}=={wheel.version}"
             yield _refused(found.start(), "pip", what, made_for=tags)
-    for found in _OTHER_PYTHON.finditer(doc.flat):
-        yield _refused(found.start(), "pip", found["what"], "python")
 
 
 # --- logs of the programs that resolve before they install: uv, poetry, conda and mamba ----------
 
-_UV_NONE = re.compile(
-    r"because (?:there (?:is|are) no versions? of (?P<a>[\w.-]{2,60}(?:\{[^}]{1,200}\})?"
-    r"(?:==[\w.+*]{1,40})?)|(?P<b>[\w.-]{2,60}) was not found in the (?:package registry|cache|"
-    r"provided package locations))"
+
+class Refusal(NamedTuple):
+    """A sentence in which a tool refuses a requirement: what (and its version or spec).
+
+    Other groups: kind, of the tag that does not fit; tags that there are; index, where it looked.
+    words: one of them ("|" between) stands in every report with it.
+    """
+
+    words: str
+    tool: str
+    pattern: str
+    lacks: str | None = None
+    failed: bool = True
+
+
+_UV = "because |wheels are|found wheels|has wheels|distribution "
+_POETRY = "installation candidates|match|so it will not"
+_uv = partial(Refusal, _UV, "uv")
+_poetry = partial(Refusal, _POETRY, "poetry")
+_PROJECT = r"[\w.-]{2,60}(?:\{[^}]{1,200}\})?"
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "no matching distribution",
+        "pip",
+        r"(?i)no matching distributions? (?:found|available) for (?P<what>[A-Za-z][\w.-]{0,60}"
+        r"(?:\[[\w,-]{1,60}\])?(?:\s?(?:===?|~=|!=|>=|<=|<|>)\s?[\w.*+!,<>=~-]{1,60})?)",
+    ),
+    Refusal("different python", "pip", OTHER_PYTHON, "python"),
+    _uv(
+        rf"because there (?:is|are) no versions? of (?P<what>{_PROJECT}==[\w.+*]{{1,40}})",
+        "release",
+    ),
+    _uv(rf"because there (?:is|are) no versions? of (?P<what>{_PROJECT})(?![\w.=-])"),
+    _uv(
+        r"because (?P<what>[\w.-]{2,60}) was not found in the (?:package registry|cache|"
+        r"provided package locations)"
+    ),
+    _uv(
+        r"does not satisfy python[<>=\d., ]{2,30} and (?P<what>torch(?:vision|audio)?"
+        r"(?:[=<>]{1,2}[\w.+,<>=]{1,60})?) depends on python",
+        "python",
+    ),
+    _uv(
+        rf"(?P<what>{_PROJECT}(?:[=<>]=?[\w.+,<>=]{{1,60}})?) has no (?:wheels with a matching "
+        r"(?P<kind>python abi|python version|python implementation|platform) tag"
+        r"|wheels (?:are usable|for the current platform))"
+    ),
+    _uv(
+        r"(?:wheels are (?:only )?available for |we only found wheels for |but )"
+        r"'?(?P<what>[\w.-]{2,60})'? \(v(?P<version>[\w.+]{1,40})\) (?:only has wheels )?"
+        r"(?:on|with|for) the following (?P<kind>platforms?|python abi tags?"
+        r"|python implementation tags?|python version tags?): "
+        r"(?P<tags>(?:'?[\w.]{2,40}'?(?:,? |$)){1,40})"
+    ),
+    _uv(
+        r"distribution '?(?P<what>[\w.-]{2,60}==[\w.+]{1,40}) @ registry\+"
+        r"(?P<index>\S{8,200}?)'? can't be installed because it doesn't have a source distribution"
+        r" or wheel for the current platform"
+    ),
+    _poetry(
+        r"unable to find installation candidates for (?P<what>[\w.-]{2,60}) "
+        r"\((?P<version>[\w.+]{1,40})\)"
+    ),
+    # poetry's list of versions is of every Python
+    _poetry(
+        r"depends on (?P<what>[\w.-]{2,60}) \((?P<version>[^()]{1,60})\)"
+        r" which doesn't match any versions",
+        "release",
+    ),
+    _poetry(
+        r"(?:because|and) no versions of (?P<what>[\w.-]{2,60}) match "
+        r"(?P<version>[\w.+<>=!,^~* ]{1,60})",
+        "release",
+    ),
+    _poetry(
+        r"(?P<what>torch(?:vision|audio|text)?) requires python [<>=!][\w.<>=!, ]{1,40}"
+        r",? so it will not",
+        "python",
+        failed=False,
+    ),
 )
+
+
+_compiled = cache(re.compile)
+
+
+def _sentences(doc: Document) -> Iterator[Piece]:
+    for refusal in REFUSALS:
+        if doc.mentions(*refusal.words.split("|")):
+            text = doc.flat if refusal.tool == "pip" else doc.low
+            for found in _compiled(refusal.pattern).finditer(text):
+                yield Piece(found.start(), refusal.tool, _fields(refusal, found))
+
+
+def _fields(refusal: Refusal, found: re.Match[str]) -> dict[str, Any]:
+    groups = found.groupdict()
+    what, version = _spec(_EXTRA.sub("", found["what"])), groups.get("version") or ""
+    if re.fullmatch(r"[\w.+]+", version):
+        what += f"=={version}"
+    elif version[:1] in ("<", ">", "=", "!"):
+        what += version
+    fields: dict[str, Any] = {"refused": what, "lacks": refusal.lacks}
+    if refusal.failed:
+        fields["failed"] = True
+    if kind := groups.get("kind"):
+        fields["lacks"] = "platform" if "platform" in kind else "python"
+    if tags := groups.get("tags"):
+        fields["made_for"] = tuple(tag.strip("', ") for tag in tags.split() if len(tag) > 3)
+    if index := groups.get("index"):
+        fields["looked"] = (index,)
+    return fields
+
+
 _UV_LIST = re.compile(
     r"(?:only (?:the following versions of )?(?P<what>[\w.-]{2,60}(?:\{[^}]{1,200}\})?) "
     r"(?:is|are) available:? ?|only (?P<one>[\w.-]{2,60})(?P<op><=?|>=?|==)(?P<bound>[\w.+]{1,40}) "
     r"is available)"
     r"(?P<list>(?:[\w.-]{2,60}(?:\{[^}]{1,200}\})?(?:==|<=|>=|<|>)[\w.+,<>=]{1,40} ){0,80})"
-)
-_UV_PYTHON = re.compile(
-    r"does not satisfy python[<>=\d., ]{2,30} and (?P<what>torch(?:vision|audio)?"
-    r"(?:[=<>]{1,2}[\w.+,<>=]{1,60})?) depends on python"
-)
-_UV_TAG = re.compile(
-    r"(?P<what>[\w.-]{2,60}(?:\{[^}]{1,200}\})?(?:[=<>]=?[\w.+,<>=]{1,60})?) has no "
-    r"(?:wheels with a matching (?P<kind>python abi|python version|python implementation|platform)"
-    r" tag|wheels (?P<usable>are usable|for the current platform))"
-)
-_UV_HINT = re.compile(
-    r"(?:wheels are (?:only )?available for |we only found wheels for |but )"
-    r"'?(?P<what>[\w.-]{2,60})'?"
-    r" \(v(?P<version>[\w.+]{1,40})\) (?:only has wheels )?(?:on|with|for) the following "
-    r"(?P<kind>platforms?|python abi tags?|python implementation tags?|python version tags?): "
-    r"(?P<tags>(?:'?[\w.]{2,40}'?(?:,? |$)){1,40})"
 )
 _UV_HERE = re.compile(
     r"you require (?P<name>cpython|pypy)? ?(?P<python>3\.\d{1,2})|"
@@ -288,22 +371,6 @@ _UV_HERE = re.compile(
 _UV_WANTED = re.compile(
     r"(?:you require|depends on|requires) (?P<what>(?:torch|torchvision|torchaudio|triton|xformers)"
     r"(?:\{[^}]{1,200}\})?(?:[=<>~!]{1,2}[\w.+*,<>=~!]{1,60})?)(?=[ ,]|$)"
-)
-_UV_LOCKED = re.compile(
-    r"distribution '?(?P<what>[\w.-]{2,60}==[\w.+]{1,40})"
-    r" @ registry\+(?P<index>\S{8,200}?)'? can't be "
-    r"installed because it doesn't have a source distribution or wheel for the current platform"
-)
-_POETRY = re.compile(
-    r"unable to find installation candidates for (?P<what>[\w.-]{2,60}) "
-    r"\((?P<version>[\w.+]{1,40})\)"
-    r"|depends on (?P<name>[\w.-]{2,60}) \((?P<spec>[^()]{1,60})\) which doesn't match any versions"
-    r"|(?:because|and) no versions of (?P<other>[\w.-]{2,60}) match "
-    r"(?P<range>[\w.+<>=!,^~* ]{1,60})"
-)
-_STILL_PYTHON = re.compile(
-    r"(?P<what>torch(?:vision|audio|text)?) requires python (?P<range>[<>=!][\w.<>=!, ]{1,40})"
-    r",? so it will not"
 )
 _CONDA_GONE = re.compile(
     r"(?:packagesnotfounderror: |the following packages (?:are not available|are missing))"
@@ -325,10 +392,7 @@ _CONDA_SPEC = re.compile(
 _EXTRA = re.compile(r"\{[^}]{1,200}\}")
 
 
-def _uv_refusals(doc: Document) -> Iterator[Piece]:
-    for found in _UV_NONE.finditer(doc.low):
-        what = _EXTRA.sub("", found["a"] or found["b"])
-        yield _refused(found.start(), "uv", what, "release" if "==" in what else None)
+def _uv_lists(doc: Document) -> Iterator[Piece]:
     for found in _UV_LIST.finditer(doc.low):
         what = _EXTRA.sub("", found["what"] or found["one"])
         listed = re.findall(r"==([\w.+]{1,40})", found["list"] or "")
@@ -338,30 +402,6 @@ def _uv_refusals(doc: Document) -> Iterator[Piece]:
             what = _EXTRA.sub("", wanted["what"]).rstrip(",")
         # uv lists all versions of an index, whatever the Python.
         yield _refused(found.start(), "uv", what, "release", offered=tuple(listed))
-    for found in _UV_PYTHON.finditer(doc.low):
-        yield _refused(found.start(), "uv", found["what"], "python")
-    for found in _UV_TAG.finditer(doc.low):
-        lacks = "platform" if found["kind"] == "platform" else "python" if found["kind"] else None
-        yield _refused(found.start(), "uv", _EXTRA.sub("", found["what"]), lacks)
-    for found in _UV_HINT.finditer(doc.low):
-        tags = tuple(tag.strip("', ") for tag in found["tags"].split() if len(tag) > 3)
-        lacks = "platform" if "platform" in found["kind"] else "python"
-        what = f"{found['what']}=={found['version']}"
-        yield _refused(found.start(), "uv", what, lacks, made_for=tags)
-    for found in _UV_LOCKED.finditer(doc.low):
-        yield _refused(found.start(), "uv", found["what"], looked=(found["index"],))
-
-
-def _poetry_refusals(doc: Document) -> Iterator[Piece]:
-    for found in _POETRY.finditer(doc.low):
-        name = found["what"] or found["name"] or found["other"]
-        spec = found["version"] or found["spec"] or found["range"] or ""
-        plain = re.fullmatch(r"[\w.+]+", spec)
-        what = f"{name}=={spec}" if plain else f"{name}{spec}" if spec[:1] in "<>=!" else name
-        lacks = None if found["what"] else "release"  # its list of versions is of every Python
-        yield _refused(found.start(), "poetry", what, lacks)
-    for found in _STILL_PYTHON.finditer(doc.low):
-        yield Piece(found.start(), "poetry", {"refused": found["what"], "lacks": "python"})
 
 
 def _conda_refusals(doc: Document) -> Iterator[Piece]:
@@ -401,21 +441,18 @@ def _conda_builds(doc: Document) -> Iterator[Piece]:
         yield Piece(place, "conda", {"installed": put})
 
 
-_READ: dict[tuple[str, ...], Callable[[Document], Iterator[Piece]]] = {
-    ("satisf", "no matching distribution"): _refusals,
-    ("looking in ",): _indexes,
-    ("successfully installed",): _successes,
-    ("+ ",): _uv_successes,
-    (".whl is not", "different python"): _pip_wheels,
-    ("because ", "wheels are", "found wheels", "has wheels", "distribution "): _uv_refusals,
-    ("installation candidates", "match", "so it will not"): _poetry_refusals,
-    (
-        *("packagesnotfound", "not available", "nothing provides", "does not exist"),
-        "your python",
-    ): _conda_refusals,
-    ("conda", "mamba", "cudatoolkit", "pkgs/"): _conda_builds,
+_READERS: dict[str, Callable[[Document], Iterator[Piece]]] = {
+    "satisf": _refusals,
+    "looking in ": _indexes,
+    "successfully installed": _successes,
+    "+ ": _uv_successes,
+    ".whl is not": _pip_wheels,
+    _UV: _uv_lists,
+    "packagesnotfound|not available|nothing provides|does not exist|your python": _conda_refusals,
+    "conda|mamba|cudatoolkit|pkgs/": _conda_builds,
+    "": _sentences,
 }
-"""Words of which one must stand in the text -> the reader of those pieces."""
+"""Words of which one ("|" between) stands in the text -> the reader of those pieces."""
 
 
 # --- what follows for the environment ------------------------------------------------------------
@@ -466,7 +503,7 @@ def _of_wheels(doc: Document) -> Iterator[Said]:
             if wheel.chosen:
                 facts: Facts = {"python.version": wheel.python} | _platform(wheel.platforms[-1])
                 yield from stated(line.number, "wheel", facts, Rank.MESSAGE)
-    for pattern in (_OTHER_PYTHON, _CONDA_PYTHON, _UV_HERE):
+    for pattern in (_compiled(OTHER_PYTHON), _CONDA_PYTHON, _UV_HERE):
         for found in pattern.finditer(doc.low):
             groups = found.groupdict()
             python = groups.get("python") or groups.get("using")

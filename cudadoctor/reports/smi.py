@@ -314,12 +314,14 @@ _COLUMNS = {
 # --- the table ------------------------------------------------------------------------------
 
 _FIRST = re.compile(
-    r"^\|\s*(?P<index>\d{1,3})\s+(?P<name>\S.*?)\s+(?:(?P<p>On|Off|N/A|WDDM|TCC|MCDM)\s*)?\|"
-    r"\s*(?P<bus>(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])"
-    r"(?:\s+(?P<display>On|Off|N/A))?\s*(?:\|\s*(?P<ecc>\S+)?|$)"
+    r"^\|\s*(?P<index>\d{1,3})\s+(?P<name>\S.*?)\s+"
+    r"(?:(?P<persistence>On|Off|N/A|WDDM|TCC|MCDM)\s*)?\|"
+    r"\s*(?P<bus_id>(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])"
+    r"(?:\s+(?P<display>On|Off|N/A))?\s*(?:\|\s*(?P<errors>\S+)?|$)"
 )
 _FIRST_CUT = re.compile(
-    r"\|\s*(?P<index>\d{1,3})\s+(?P<name>(?!N/A)\S.{2,40}?)\s+(?P<p>On|Off|N/A|WDDM|TCC|MCDM)"
+    r"\|\s*(?P<index>\d{1,3})\s+(?P<name>(?!N/A)\S.{2,40}?)\s+"
+    r"(?P<persistence>On|Off|N/A|WDDM|TCC|MCDM)"
     r"\s*\|?\s*[0-9A-Fa-f:.]{0,14}$"
 )
 _SECOND = re.compile(
@@ -339,7 +341,7 @@ def _table(text: str) -> tuple[Gpu, ...] | None:
         if first:
             found.append(_first_fields(first))
         elif found and "memory_bytes" not in found[-1]:
-            found[-1].update(_second_fields(line))
+            found[-1] |= _converted(_SECOND.search(line) or _MEMORY.search(line))
         elif found and re.search(r"\|\s*(Enabled|Disabled)\*?\s*\|\s*$", line):
             found[-1].setdefault("mig", "Enabled" in line)
         if found and re.search(r"^\|\s*Processes", line.strip()):
@@ -359,31 +361,26 @@ def _rows_apart(text: str) -> str:
 
 def _first_fields(first: re.Match[str]) -> dict[str, Any]:
     """Where the driver has lost a GPU, ERR! stands in the place of its name."""
+    fields = _converted(first) | {"index": int(first["index"])}
     name = re.sub(r"\s+(On|Off|N/A)$", "", first["name"]).strip()
-    lost = name in ("ERR!", "Unknown Error", "GPU is lost")
-    fields: dict[str, Any] = {
-        "index": int(first["index"]),
-        "name": None if lost else name,
-        "bus_id": (first.groupdict().get("bus") or "").lower() or None,
-    }
-    if lost:
-        fields["code"] = 15 if name == "GPU is lost" else 999
-    if first["p"] in ("On", "Off"):
-        fields["persistence"] = first["p"] == "On"
-    display, ecc = first.groupdict().get("display"), first.groupdict().get("ecc")
-    if display in ("On", "Off"):
-        fields["display"] = display == "On"
-    errors = whole(ecc or "")
-    if ecc in ("N/A", "Off") or errors is not None:
-        fields.update({"unsupported": ("ecc",)} if ecc == "N/A" else {"ecc": ecc != "Off"})
-        fields.update({"ecc_uncorrected": errors} if errors is not None else {})
+    if name in ("ERR!", "Unknown Error", "GPU is lost"):
+        fields |= {"name": None, "code": 15 if name == "GPU is lost" else 999}
+    else:
+        fields["name"] = name
+    ecc = first.groupdict().get("errors")
+    if ecc == "N/A":
+        fields["unsupported"] = ("ecc",)
+    elif ecc == "Off":
+        fields["ecc"] = False
+    elif (errors := whole(ecc or "")) is not None:
+        fields |= {"ecc": True, "ecc_uncorrected": errors}
     return fields
 
 
-def _second_fields(line: str) -> dict[str, Any]:
-    found = _SECOND.search(line) or _MEMORY.search(line)
+def _converted(found: re.Match[str] | None) -> dict[str, Any]:
+    """The groups that are named as fields of a GPU."""
     texts = found.groupdict().items() if found else ()
-    fields = {name: _CONVERTED[name](text) for name, text in texts if text}
+    fields = {name: _CONVERTED[name](text) for name, text in texts if text and name in _CONVERTED}
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cudadoctor.reports import prose
+from cudadoctor.reports import installs, prose
 from cudadoctor.reports.phrases import AUTHORS, BANNERS, BOARDS, MESSAGES, TOOLCHAIN
 
 ROOT = Path(__file__).parent.parent.parent / "cudadoctor"
@@ -32,9 +32,9 @@ def patterns() -> Iterator[tuple[str, str]]:
                 text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
                 if isinstance(text, str):
                     yield f"{path.name}:{node.lineno}", text
-    for table in (TOOLCHAIN, BANNERS, MESSAGES, BOARDS, AUTHORS, prose.PHRASES):
-        for phrase in table:
-            yield phrase.pattern, phrase.pattern
+    phrases = TOOLCHAIN + BANNERS + MESSAGES + BOARDS + AUTHORS + prose.PHRASES
+    for row in (*phrases, *installs.REFUSALS):
+        yield row.pattern, row.pattern
 
 
 def _takes_pattern(node: ast.Call) -> bool:
