@@ -45,11 +45,7 @@ _ROW = re.compile(
 )
 _MORE = re.compile(r"^ {10}(\S.{0,400})$")
 _ESCAPED = re.compile(r"\\([^A-Za-z0-9\s])")
-_DRIVER = re.compile(
-    r"(\d{3}\.\d{2,3}(?:\.\d{2})?)(?: \((open|proprietary)\))?(?:, runs CUDA up to (\d\d\.\d))?"
-)
 _GPU = re.compile(r"(?:(\d{1,3}) x )?([^,;]{2,80}?)(?:, (\d{1,4}) GiB)?(?:, sm_(\d{2,3}))?$")
-_EXAMINED = re.compile(r"Python (\d\.\d{1,2}(?:\.\d{1,2})?)(?:, (venv|conda|conda-base|system))?\b")
 _SEEN = re.compile(
     r"^(?: {2}seen| {6}|\|) {0,4}'?(driver\.(?:kernel|library|cuda)|torch\.cuda)'?[ |]{2,40}"
     r"'?(\d{1,3}(?:\.\d{1,3}){1,2})\b"
@@ -61,7 +57,7 @@ def read_doctor(doc: Document) -> Iterator[Said]:
     if not _verdicts(doc):
         return
     for label, text, number in _rows(doc):
-        yield from stated(number, SOURCE, _READ[label](text))
+        yield from stated(number, SOURCE, _READ[label](text) or {})
     for number, found in doc.rows(_SEEN):
         path, text = found.groups()
         of_driver = path in ("driver.kernel", "driver.library")
@@ -125,18 +121,6 @@ def _rows(doc: Document) -> Iterator[tuple[str, str, int]]:
         yield label, text, number
 
 
-def _examined(text: str) -> Facts:
-    found = _EXAMINED.search(text)
-    if found is None:
-        return {}
-    facts: Facts = {"python.version": Version(found[1])}
-    if re.match(r"[A-Za-z]:\\|~\\", text):
-        facts["platform.system"] = "Windows"
-    if found[2]:
-        facts["python.kind"] = found[2]
-    return facts
-
-
 def _system(text: str) -> Facts:
     words = text.partition(",")[0].split()
     name = " ".join(word for word in words if word not in values.MACHINES)
@@ -150,17 +134,6 @@ def _system(text: str) -> Facts:
     if ", Jetson" in text:
         facts["platform.jetson"] = True
     return facts
-
-
-def _driver(text: str) -> Facts:
-    found = _DRIVER.match(text)
-    if found is None:
-        return {"driver.installed": False} if text.startswith("none is installed") else {}
-    return {
-        "driver.reported": values.driver_version(found[1]),
-        "driver.flavour": found[2],
-        "driver.cuda": Version(found[3]) if found[3] else None,
-    }
 
 
 def _gpus(text: str) -> Facts:
@@ -194,10 +167,16 @@ def _torch(text: str) -> Facts:
     return facts
 
 
-_READ: dict[str, Callable[[str], Facts]] = {
-    "examined": _examined,
+_READ: dict[str, Callable[[str], Facts | None]] = {
+    "examined": values.matching(
+        r"(?P<windows>[A-Za-z]:\\|~\\)?.{0,400}?Python (?P<python>\d\.\d{1,2}(?:\.\d{1,2})?)"
+        r"(?:, (?P<python_kind>venv|conda|conda-base|system))?\b"
+    ),
     "system": _system,
-    "driver": _driver,
+    "driver": values.matching(
+        r"(?P<driver>\d{3}\.\d{2,3}(?:\.\d{2})?)(?: \((?P<flavour>open|proprietary)\))?"
+        r"(?:, runs CUDA up to (?P<driver_cuda>\d\d\.\d))?|(?P<no_driver>none is installed)"
+    ),
     "gpu": _gpus,
     "torch": _torch,
     "python": values.python_facts,

@@ -85,10 +85,10 @@ def _said_of(rows: list[Row], doc: Document, rank: Rank, source: str) -> Iterato
             line = doc.lines[place].number
             yield from stated(line, source, values.torch_facts(package.version), rank)
             of_conda = {"torch.installer": "conda"} if package.installer == "conda" else {}
-            yield from stated(line, source, _build_of_conda(build) | of_conda, rank)
+            yield from stated(line, source, build_of_conda(build) | of_conda, rank)
 
 
-def _build_of_conda(build: str) -> Facts:
+def build_of_conda(build: str) -> Facts:
     """The build of conda's torch: py3.9_cuda11.3_cudnn8.2.0_0, cpu_mkl_py311h..._100."""
     low = build.lower()
     if found := re.search(r"cuda(\d{1,2}\.\d{1,2}|\d{2,3}(?=_|py|$))", low):

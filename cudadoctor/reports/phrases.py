@@ -100,6 +100,22 @@ _compilers = partial(
 _message = partial(Phrase, rank=Rank.MESSAGE)
 _author = partial(Phrase, source=AUTHOR, rank=Rank.PROSE)
 
+_STAMP = r"(?: (?:\[ {0,8}\d{1,8}\.\d{3,6}\] )?NVRM:)?"
+_kernel = partial(Phrase, "kernel module", source="the kernel module")
+
+KERNEL_MODULE: tuple[Phrase, ...] = (
+    _kernel(
+        r"(?i)NVIDIA UNIX (?P<open_module>Open )?(?:\w{2,12} )?Kernel Module(?: for \w{2,12})?"
+        r" {1,2}(?P<kernel_side>\d{2,4}(?:\.\d{1,4}){1,2})\b",
+        also={"driver.flavour": "proprietary", "driver.loaded": True},
+    ),
+    _kernel(
+        r"(?i)API mismatch: the client(?: '[^']{1,80}' \(pid \d{1,9}\))? has the version"
+        rf" (?P<library>\d{{2,4}}(?:\.\d{{1,4}}){{1,2}}),?{_STAMP}(?: but)?{_STAMP} this kernel"
+        rf" module has the{_STAMP} version (?P<kernel_side>\d{{2,4}}(?:\.\d{{1,4}}){{1,2}})"
+    ),
+)
+
 TOOLCHAIN: tuple[Phrase, ...] = (
     _nvcc(
         "cuda compilation|build cuda_|, v",
@@ -570,6 +586,11 @@ AUTHORS: tuple[Phrase, ...] = (
         ),
     ),
 )
+
+
+def read_kernel_module(doc: Document) -> Iterator[Said]:
+    """The loaded kernel module: /proc/driver/nvidia/version, its log, or a mismatch it names."""
+    return read_table(doc, KERNEL_MODULE)
 
 
 def read_compilers(doc: Document) -> Iterator[Said]:

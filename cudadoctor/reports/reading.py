@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PROGRAM_READERS: tuple[Reader, ...] = (
     tools.read_nvidia_smi,
     tools.read_kernel_log,
-    tools.read_proc_version,
+    phrases.read_kernel_module,
     dumps.read_collect_env,
     packages.read_packages,
     packages.read_pip_show,

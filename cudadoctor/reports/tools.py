@@ -129,36 +129,6 @@ def read_kernel_log(doc: Document) -> Iterator[Said]:
             yield from stated(doc.line_of(found), "an Xid by its number", facts, Rank.PROSE)
 
 
-_MODULE = re.compile(
-    r"NVIDIA UNIX (?:Open )?(?:\w{2,12} )?Kernel Module(?: for \w{2,12})? {1,2}"
-    r"(\d{2,4}(?:\.\d{1,4}){1,2})\b",
-    re.I,
-)
-_API_MISMATCH = re.compile(
-    r"API mismatch: the client(?: '[^']{1,80}' \(pid \d{1,9}\))? has the version"
-    r" (\d{2,4}(?:\.\d{1,4}){1,2}),?(?: NVRM:)?(?: but)?(?: NVRM:)? this kernel module has the"
-    r"(?: NVRM:)? version (\d{2,4}(?:\.\d{1,4}){1,2})",
-    re.I,
-)
-
-
-@gated("kernel module")
-def read_proc_version(doc: Document) -> Iterator[Said]:
-    """The loaded kernel module: /proc/driver/nvidia/version, its log, or a mismatch it names."""
-    source = "the kernel module"
-    if found := _MODULE.search(doc.flat):
-        facts: Facts = {
-            "driver.kernel": DriverVersion(found[1]),
-            "driver.flavour": "open" if "open" in found[0].lower() else "proprietary",
-            "driver.loaded": True,
-        }
-        yield from stated(doc.line_of(found), source, facts)
-    if found := _API_MISMATCH.search(re.sub(r"\[ {0,8}\d{1,8}\.\d{3,6}\] ", "", doc.flat)):
-        line = doc.line_at(doc.low.find("api mismatch")).number
-        library, kernel = map(DriverVersion, found.groups())
-        yield from stated(line, source, {"driver.library": library, "driver.kernel": kernel})
-
-
 _LSMOD = re.compile(
     r"\s{0,4}(nvidia(?:_uvm|_modeset|_drm|_peermem|_fs)?|nouveau|nvgpu|nvmap|amdgpu|i915)"
     r"\s{1,30}(\d{3,10})\s{1,10}-?\d{1,4}\b"

@@ -12,8 +12,16 @@ from typing import Any
 
 import pytest
 
-from cudadoctor.reports import installs, prose
-from cudadoctor.reports.phrases import AUTHORS, BANNERS, BOARDS, MESSAGES, TOOLCHAIN
+from cudadoctor.reports.installs import REFUSALS
+from cudadoctor.reports.phrases import (
+    AUTHORS,
+    BANNERS,
+    BOARDS,
+    KERNEL_MODULE,
+    MESSAGES,
+    TOOLCHAIN,
+)
+from cudadoctor.reports.prose import PHRASES
 
 ROOT = Path(__file__).parent.parent.parent / "cudadoctor"
 PARSER = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
@@ -32,9 +40,9 @@ def patterns() -> Iterator[tuple[str, str]]:
                 text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
                 if isinstance(text, str):
                     yield f"{path.name}:{node.lineno}", text
-    phrases = TOOLCHAIN + BANNERS + MESSAGES + BOARDS + AUTHORS + prose.PHRASES
-    for row in (*phrases, *installs.REFUSALS):
-        yield row.pattern, row.pattern
+    phrases = (*TOOLCHAIN, *KERNEL_MODULE, *BANNERS, *MESSAGES, *BOARDS, *AUTHORS, *PHRASES)
+    texts = [*(row.pattern for row in phrases), *(row.pattern for row in REFUSALS)]
+    yield from zip(texts, texts, strict=True)
 
 
 def _takes_pattern(node: ast.Call) -> bool:
