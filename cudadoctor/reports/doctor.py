@@ -3,8 +3,6 @@
 Its facts are read again, and the cause that it named is told to the rules as a symptom.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

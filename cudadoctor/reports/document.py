@@ -4,8 +4,6 @@ People paste through terminals, chats, issue trackers and log collectors: each l
 the text that a program wrote. They are taken off here, so that no reader has to know of them.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from bisect import bisect_right

@@ -10,8 +10,6 @@ CUDA" that torch sees no GPU and nvidia-smi and nvcc gave nothing. None of them 
 no hardware.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -221,17 +219,20 @@ def first_line(value: str) -> str:
 
 
 class Dump(NamedTuple):
-    """A dump by its labels in lower case, each with the field of its value ("": of no interest).
+    """A dump by its labels in lower case, with the fields of their values.
 
-    source: who prints it. gate: words of which one stands in every such dump. sure: labels that
-    only a dump has. common: labels that count only that near to one that is sure. table: nothing
-    but spaces may stand between a label and its value.
+    source: who prints it. gate: words of which one stands in every such dump. sure and marks:
+    labels that only a dump has. common and ends: labels that count only that near to one of those.
+    Values of marks and ends ("|" between) are of no interest. table: nothing but spaces may stand
+    between a label and its value.
     """
 
     source: str
     gate: tuple[str, ...]
+    marks: str
     sure: dict[str, str]
     common: dict[str, str]
+    ends: str = ""
     near: int = 2500
     table: bool = False
 
@@ -257,15 +258,17 @@ class Place(NamedTuple):
 def labelled(text: str, dump: Dump) -> Iterator[tuple[str, str, int]]:
     """The fields in order: name, value up to the next label, and where the value begins."""
     low = text.replace("İ", "I").lower()
+    certain = {*dump.sure, *dump.marks.split("|")}
+    labels = certain.union(dump.common, dump.ends.split("|")) - {""}
     found = sorted(
-        (place for label in (*dump.sure, *dump.common) for place in _places(label, low, dump)),
+        (place for label in labels for place in _places(label, low, dump)),
         key=lambda place: (place.start, -len(place.label)),
     )
     places: list[Place] = []
     for place in found:  # of two at one place the longer
         if not places or place.start >= places[-1].after:
             places.append(place)
-    sure = [place.start for place in places if place.label in dump.sure]
+    sure = [place.start for place in places if place.label in certain]
     places = [
         place for place in places if any(abs(place.start - start) < dump.near for start in sure)
     ]
@@ -273,7 +276,7 @@ def labelled(text: str, dump: Dump) -> Iterator[tuple[str, str, int]]:
     fields = dump.sure | dump.common
     for place, end in zip(places, ends, strict=False):
         value = text[place.after : min(end, place.after + LONGEST)]
-        yield fields[place.label], value, place.after
+        yield fields.get(place.label, ""), value, place.after
 
 
 def _places(label: str, low: str, dump: Dump) -> Iterator[Place]:
@@ -304,8 +307,12 @@ def _read_dump(doc: Document, dump: Dump, rank: Rank = Rank.TOOL) -> Iterator[Sa
 COLLECT_ENV = Dump(
     "collect_env",
     (),
+    marks=(
+        "is debug build|cuda_module_loading set to|hip runtime version|"
+        "miopen runtime version|is xnnpack available|is xpu available|"
+        "versions of relevant libraries|neuron sdk version|vllm build flags"
+    ),
     sure={
-        "is debug build": "",
         "cuda used to build pytorch": "torch.cuda",
         "rocm used to build pytorch": "torch.hip",
         "xpu used to build pytorch": "torch.xpu",
@@ -313,39 +320,27 @@ COLLECT_ENV = Dump(
         "python platform": "platform",
         "is cuda available": "available",
         "cuda runtime version": "nvcc",
-        "cuda_module_loading set to": "",
         "gpu models and configuration": "gpus",
         "nvidia driver version": "driver",
-        "hip runtime version": "",
-        "miopen runtime version": "",
-        "is xnnpack available": "",
-        "is xpu available": "",
         "caching allocator config": "allocator",
-        "versions of relevant libraries": "",
-        "neuron sdk version": "",
-        "vllm build flags": "",
     },
     common={
         "pytorch version": "torch",
         "os": "os",
         "gcc version": "gcc",
-        "clang version": "",
-        "cmake version": "",
         "python version": "python",
         "cudnn version": "cudnn",
         "architecture": "machine",
         "hypervisor vendor": "hypervisor",
-        "cpu": "",
         "cpu(s)": "cpus",
-        "rocm version": "",
         "vllm version": "vllm",
-        "gpu topology": "",
     },
+    ends="clang version|cmake version|cpu|rocm version|gpu topology",
     near=3000,
 )
 
 
-@gated(*COLLECT_ENV.sure)
+@gated(*COLLECT_ENV.sure, *COLLECT_ENV.marks.split("|"))
 def read_collect_env(doc: Document) -> Iterator[Said]:
     """Everything that torch's collect_env, or vLLM's or another that is made after it, says."""
     yield from _without_torch(doc)
@@ -374,18 +369,17 @@ DUMPS: tuple[Dump, ...] = (
     Dump(
         "the dump of transformers, accelerate or diffusers",
         ("' version: ", "version (gpu?)", "version (accelerator?)", "huggingface_hub version"),
+        marks=(
+            "huggingface_hub version|safetensors version|pytorch accelerator|"
+            "using gpu in script|using distributed or parallel set-up in script|"
+            "running on google colab"
+        ),
         sure={
             "transformers' version": "package transformers",
             "accelerate' version": "package accelerate",
             "diffusers' version": "package diffusers",
-            "huggingface_hub version": "",
-            "safetensors version": "",
             "pytorch version (gpu?)": "torch",
             "pytorch version (accelerator?)": "torch",
-            "pytorch accelerator": "",
-            "using gpu in script": "",
-            "using distributed or parallel set-up in script": "",
-            "running on google colab": "",
         },
         common={
             "transformers version": "package transformers",
@@ -398,23 +392,20 @@ DUMPS: tuple[Dump, ...] = (
             "pytorch version": "torch",
             "platform": "platform",
             "python version": "python",
-            "system ram": "",
             "gpu type": "gpu",
             "accelerator": "gpu",
-            "tensorflow version": "",
             "deepspeed version": "package deepspeed",
         },
+        ends="system ram|tensorflow version",
     ),
     Dump(
         "ds_report",
         ("torch cuda version", "deepspeed info", "torch install path"),
+        marks="torch install path|deepspeed install path|deepspeed wheel compiled w.",
         sure={
-            "torch install path": "",
             "torch cuda version": "torch.cuda",
             "torch hip version": "torch.hip",
-            "deepspeed install path": "",
             "deepspeed info": "package deepspeed",
-            "deepspeed wheel compiled w.": "",
             "shared memory (/dev/shm) size": "shm",
         },
         common={
@@ -425,31 +416,25 @@ DUMPS: tuple[Dump, ...] = (
     Dump(
         "xformers.info",
         ("pytorch.version", "gpu.compute_capability"),
+        marks="build.info|build.cuda_version|build.python_version|build.torch_version",
         sure={
             "pytorch.version": "torch",
             "pytorch.cuda": "available",
             "gpu.compute_capability": "capability",
             "gpu.name": "gpu",
-            "build.info": "",
-            "build.cuda_version": "",
-            "build.python_version": "",
-            "build.torch_version": "",
         },
         common={},
     ),
     Dump(
         "the dump of mmcv or detectron2",
         ("sys.platform", "pytorch compiling details", "pytorch debug build", "arch flags"),
+        marks=(
+            "detectron2 arch flags|detectron2_env_module|pytorch debug build|"
+            "pytorch compiling details|torchvision arch flags|mmcv compiler|"
+            "mmcv cuda compiler|fvcore"
+        ),
         sure={
             "sys.platform": "system",
-            "detectron2 arch flags": "",
-            "detectron2_env_module": "",
-            "pytorch debug build": "",
-            "pytorch compiling details": "",
-            "torchvision arch flags": "",
-            "mmcv compiler": "",
-            "mmcv cuda compiler": "",
-            "fvcore": "",
         },
         common={
             "python": "python",
@@ -459,38 +444,29 @@ DUMPS: tuple[Dump, ...] = (
             "cuda_home": "cuda home",
             "nvcc": "nvcc",
             "gcc": "gcc",
-            "msvc": "",
-            "compiler": "",
-            "cuda compiler": "",
             "driver version": "driver",
             "detectron2": "package detectron2",
             "pytorch": "torch",
-            "pillow": "",
             "torchvision": "package torchvision",
-            "opencv": "",
             "mmcv": "package mmcv",
-            "mmengine": "",
-            "mmdetection": "",
-            "iopath": "",
-            "cv2": "",
-            "musa available": "",
         },
+        ends=(
+            "msvc|compiler|cuda compiler|pillow|opencv|mmengine|mmdetection|iopath|cv2|"
+            "musa available"
+        ),
         table=True,
     ),
     Dump(
         "the start of a user interface",
         ("total vram", "set vram state", "** python", "comfyui version", "• torch:", "gradio: "),
+        marks=(
+            "set vram state to|total vram|comfyui version|embedded python|vram total|"
+            "torch vram total|gradio"
+        ),
         sure={
-            "set vram state to": "",
-            "total vram": "",
             "** python version": "python",
             "** python executable": "executable",
             "** platform": "system",
-            "comfyui version": "",
-            "embedded python": "",
-            "vram total": "",
-            "torch vram total": "",
-            "gradio": "",
         },
         common={
             "pytorch version": "torch",
@@ -503,24 +479,20 @@ DUMPS: tuple[Dump, ...] = (
             "torch": "torch",
             "python": "python",
             "xformers": "package xformers",
-            "checkpoint": "",
             "bitsandbytes": "package bitsandbytes",
         },
+        ends="checkpoint",
     ),
     Dump(
         "python -m bitsandbytes",
         ("related packages:",),
-        sure={
-            "related packages": "",
-        },
+        marks="related packages",
+        sure={},
         common={
             "platform": "platform",
-            "libc": "",
             "python": "python",
             "pytorch": "torch",
             "cuda": "torch.cuda",
-            "hip": "",
-            "xpu": "",
             "accelerate": "package accelerate",
             "diffusers": "package diffusers",
             "numpy": "package numpy",
@@ -529,17 +501,14 @@ DUMPS: tuple[Dump, ...] = (
             "transformers": "package transformers",
             "triton": "package triton",
         },
+        ends="libc|hip|xpu",
     ),
     Dump(
         "the dump of Lightning",
         ("* cuda:", "pytorch_version:", "* lightning:"),
+        marks="* cuda|* lightning|* packages|* system|pytorch_debug",
         sure={
-            "* cuda": "",
-            "* lightning": "",
-            "* packages": "",
-            "* system": "",
             "pytorch_version": "torch",
-            "pytorch_debug": "",
         },
         common={
             "available": "available",
@@ -549,13 +518,11 @@ DUMPS: tuple[Dump, ...] = (
             "torchaudio": "package torchaudio",
             "numpy": "package numpy",
             "pytorch-lightning": "package pytorch-lightning",
-            "lightning": "",
             "os": "system",
-            "architecture": "",
             "processor": "machine",
             "python": "python",
-            "release": "",
         },
+        ends="lightning|architecture|release",
     ),
 )
 

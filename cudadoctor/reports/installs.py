@@ -4,8 +4,6 @@ A log belongs to the command before it. The wheels that a log names tell the Pyt
 they were chosen for; what it put into the environment is what is installed there.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial

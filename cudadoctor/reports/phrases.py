@@ -3,8 +3,6 @@
 The named groups of a row's pattern are facts (GROUPS); `also` is what the sentence itself proves.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial

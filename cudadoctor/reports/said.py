@@ -1,7 +1,5 @@
 """Facts as the parts of a report state them, and one machine out of all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from functools import wraps

@@ -3,8 +3,6 @@
 Functions of text only: the probe gives what the program printed, the report reader what was pasted.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Callable
@@ -64,7 +62,7 @@ MEANINGS: tuple[tuple[str, int], ...] = (
     ("insufficient external power", 8),
     ("unknown error", 999),
 )
-"""Words of a failure, in lower case, and NVML's code behind them."""
+"""Words of a failure, in lower case, and NVML's code behind them; the last may be anybody's."""
 
 _OPENINGS = ("failed to initialize nvml", "unable to determine the device handle", "field ")
 _ITS_OWN = (
@@ -168,18 +166,27 @@ def _rows(text: str) -> tuple[Gpu, ...] | None:
 
 
 def _row_gpu(position: int, row: dict[str, str]) -> Gpu:
-    fields: dict[str, Any] = {}
-    unsupported = []
-    for column, field in _COLUMNS.items():
-        value = row.get(column, "").strip()
-        if value.strip("[]").lower() in ("n/a", "not supported", "not available"):
-            unsupported.append(field)
-            continue
-        if value and (converted := _CONVERTED[field](value)) is not None:
-            fields[field] = converted
+    fields = _known(row, _COLUMNS)
+    unsupported = tuple(
+        field
+        for column, field in _COLUMNS.items()
+        if field not in fields and row.get(column, "").strip(" []").lower() in _UNSUPPORTED
+    )
     index = _whole(row.get("index", ""))
-    missing = tuple(name for name in unsupported if name not in fields)
-    return Gpu(index=position if index is None else index, unsupported=missing, **fields)
+    return Gpu(index=position if index is None else index, unsupported=unsupported, **fields)
+
+
+_UNSUPPORTED = ("n/a", "not supported", "not available")
+
+
+def _known(texts: dict[str, str], columns: dict[str, str]) -> dict[str, Any]:
+    """The fields of a GPU that the texts state; of several for one field the first."""
+    fields: dict[str, Any] = {}
+    for column, field in columns.items():
+        text = texts.get(column)
+        if text and (value := _CONVERTED[field](text)) is not None:
+            fields.setdefault(field, value)
+    return fields
 
 
 def _whole(text: str) -> int | None:
@@ -379,9 +386,7 @@ def _first_fields(first: re.Match[str]) -> dict[str, Any]:
 
 def _converted(found: re.Match[str] | None) -> dict[str, Any]:
     """The groups that are named as fields of a GPU."""
-    texts = found.groupdict().items() if found else ()
-    fields = {name: _CONVERTED[name](text) for name, text in texts if text and name in _CONVERTED}
-    return {name: value for name, value in fields.items() if value is not None}
+    return _known(found.groupdict(), {name: name for name in _CONVERTED}) if found else {}
 
 
 # --- nvidia-smi -L, and GPUs that it only complains about --------------------------------------
@@ -478,11 +483,6 @@ def _note(line: str, page: dict[str, str], heads: list[tuple[int, str]]) -> None
 
 
 def _page_gpu(index: int, page: dict[str, str]) -> Gpu:
-    fields: dict[str, Any] = {}
-    for path, field in _PATHS.items():
-        value = page.get(path)
-        if value and (converted := _CONVERTED[field](value)) is not None:
-            fields.setdefault(field, converted)
     reasons = {
         bit
         for label, bit in _THROTTLE.items()
@@ -491,7 +491,7 @@ def _page_gpu(index: int, page: dict[str, str]) -> Gpu:
     }
     known = any(path.startswith(("clocks throttle", "clocks event")) for path in page)
     throttle = sum(reasons) if known else None
-    return Gpu(index=index, bus_id=page.get("bus"), throttle=throttle, **fields)
+    return Gpu(index=index, bus_id=page.get("bus"), throttle=throttle, **_known(page, _PATHS))
 
 
 _PATHS = {

@@ -139,7 +139,6 @@ class Finder:
         self._whole: Lead = {}
         self._begun: Lead = {}
         self._alone: Lead = {}
-        self._always: Lead = {}
         for number, row in enumerate(rows):
             for text in row.words:
                 words = sought(text)
@@ -147,10 +146,8 @@ class Finder:
                     lead, key = self._whole, max(words.inner, key=len)
                 elif words.last:
                     lead, key = self._begun, words.last[:_KEY]
-                elif words.alone:
-                    lead, key = self._alone, words.alone
                 else:
-                    lead, key = self._always, ""
+                    lead, key = self._alone, words.alone
                 lead.setdefault(key, []).append((number, text, words))
 
     def found_in(self, index: Index) -> list[tuple[SymptomRow, list[str]]]:
@@ -162,7 +159,6 @@ class Finder:
         return [(self._rows[number], found[number]) for number in sorted(found)]
 
     def _led_to(self, index: Index) -> Iterator[tuple[int, str, Sought]]:
-        yield from self._always.get("", ())
         for word in index.words:
             yield from self._whole.get(word, ())
         beginnings = {word[:length] for word in index.words for length in range(1, _KEY + 1)}

@@ -1,7 +1,5 @@
 """Outputs of tools about the driver, the GPUs, the libraries and the limits of a machine."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any, Literal

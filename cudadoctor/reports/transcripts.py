@@ -4,8 +4,6 @@ An answer stands behind the question on its line, or on a line of its own below.
 that are printed together have their answers in the same order.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

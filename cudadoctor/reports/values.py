@@ -4,8 +4,6 @@ Every function hands back facts by their paths, {} if the text says nothing. Wha
 pattern means is the same in every reader (GROUPS).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

@@ -13,6 +13,7 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Severity
 from cudadoctor.model.machine import Gpu, Machine, PciGpu, Smoke
 from cudadoctor.model.rule import need
+from cudadoctor.reports.smi import MEANINGS
 
 SUCCESS, NO_PERMISSION, NOT_FOUND, NOT_LOADED = 0, 4, 6, 9
 NO_LIBRARY, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN = 12, 15, 16, 17, 18, 999
@@ -22,18 +23,9 @@ UNKNOWN_WORDS = ("CUDA unknown error", "Error 999: unknown error")
 NOT_READY, NOT_READY_WORDS = 802, ("system not yet initialized",)
 """CUDA's code and words for a system whose daemons are not ready."""
 SPOKEN: tuple[tuple[str, int], ...] = (
-    ("driver/library version mismatch", MISMATCH),
-    ("couldn't communicate with the nvidia driver", NOT_LOADED),
-    ("couldn’t communicate with the nvidia driver", NOT_LOADED),
-    ("driver not loaded", NOT_LOADED),
-    ("driver is not loaded", NOT_LOADED),
-    ("no devices were found", NOT_FOUND),
-    ("insufficient permissions", NO_PERMISSION),
-    ("gpu is lost", LOST),
-    ("gpu requires reset", RESET_REQUIRED),
+    *MEANINGS[:-1],
     ("unable to determine the device handle", LOST),
     ("failed to initialize nvml: unknown error", UNKNOWN),
-    ("blocked by the operating system", BLOCKED),
 )
 """What nvidia-smi prints, in lower case, and the code that it stands for."""
 AUTHOR = "the author"
@@ -47,7 +39,7 @@ def driver_code(m: Machine) -> int | None:
     if nvml.code is not None and nvml.code != NO_LIBRARY:
         return nvml.code
     if smi.found is not False:
-        said = (smi.message or "").lower()
+        said = (smi.message or "").lower().replace("’", "'")
         for words, code in SPOKEN:
             if words in said:
                 return code
