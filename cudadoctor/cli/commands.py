@@ -196,7 +196,7 @@ def facts(options: Options) -> int:
 
 def record(folder: str, options: Options) -> int:
     """Write the raw answers of this machine into a folder, redacted unless --full."""
-    from cudadoctor.host import local, recording, replay
+    from cudadoctor.host import local, recording
     from cudadoctor.probes import examine
 
     refuse_contradictions(options)
@@ -215,7 +215,7 @@ def record(folder: str, options: Options) -> int:
     from cudadoctor.render import inert
 
     sys.stdout.write(f"{number} answers of this host written to {inert(folder)}; {hidden}\n")
-    if lacking := replay.lacking(folder):
+    if lacking := recording.lacking(folder):
         lack = "its replay asks what was not recorded, and judges less"
         sys.stderr.write(f"cudadoctor: {lack}: {lacking[0]}\n")
     return 0

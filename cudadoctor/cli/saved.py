@@ -145,11 +145,11 @@ def _first(text: str) -> Machine | None:
 
 def _replayed(folder: str) -> Machine:
     """The machine that `cudadoctor record` asked; a question that it lacks becomes a gap."""
-    from cudadoctor.host import replay
+    from cudadoctor.host import recording
 
     try:
-        return replay.replay(folder, strict=False)
-    except replay.ReplayError as error:
+        return recording.replay(folder, strict=False)
+    except recording.ReplayError as error:
         raise SavedError(f"--from {error}") from error
 
 

@@ -135,10 +135,11 @@ class Host(Protocol):
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         stdin: str | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
         """Run a program without a shell, in a folder of our own unless cwd names another.
 
-        env replaces the whole environment.
+        env replaces the whole environment. on_line: called with every line of its output.
         """
         ...
 

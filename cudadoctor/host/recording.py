@@ -1,27 +1,295 @@
-"""Recording a host: every question of an examination and its answer, written into a folder."""
+"""Recording a host and replaying it: every question of an examination, with its answer.
 
+A recording is a folder: recording.json says how was looked, and one file of JSON lines for each
+kind of question has the answers in the order of asking. Long answers lie in `texts`. `record`
+writes one, `replay` examines it as if it were the host.
+"""
+
+import base64
+import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Optional, TypedDict, TypeVar
 
 import msgspec
 
 from cudadoctor import __version__
-from cudadoctor.host import recorded
 from cudadoctor.host.children import OnLine, Ran
-from cudadoctor.host.local import Answer, Host, Listing, LocalHost, Space, Stat
-from cudadoctor.host.recorded import Question, ToldStat
+from cudadoctor.host.local import Answer, Host, Listing, Space, Stat
 from cudadoctor.model.machine import Machine
 from cudadoctor.privacy.conceal import Concealer
-from cudadoctor.probes.examine import Look
+from cudadoctor.probes.examine import Look, NoInterpreter, examine_host
+from cudadoctor.smoke.inside.wire import BOOT
+
+ABOUT = "recording.json"
+TEXTS = "texts"
+FORMAT = 1
+LONGEST = 2000
+MOST_BYTES = 64 << 20
+"""Of one file of a recording."""
+KINDS = ("read", "listing", "stat", "glob", "which", "space", "run", "inside")
+STAT = ("exists", "is_dir", "mode", "uid", "gid", "size", "why")
+SILENT = "the recording has no answer to this"
+
+Question = dict[str, Any]
+Store = Callable[[bytes, str], str]
+"""Keeps a long content under an ending, and says where."""
 
 _Said = TypeVar("_Said")
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+_SCRATCH = re.compile(r"(?<![^\s=|])[^\s=|]*cudadoctor-smoke-\w+")
+_CONTROLS = frozenset(range(32)) - set(b"\t\n\r\f\x1b")
 
 
 class RecordError(ValueError):
     """Why nothing can be recorded there, in one sentence."""
+
+
+class ReplayError(ValueError):
+    """Why a folder cannot be replayed, in one sentence."""
+
+
+class NoAnswer(LookupError):  # noqa: N818 - what it is
+    """A question that the recording has no answer to."""
+
+
+# --- questions ------------------------------------------------------------------------------
+
+
+def key_of(question: Question) -> str:
+    """The question as one text: the same question has the same one."""
+    return json.dumps(question, sort_keys=True)
+
+
+def _around(
+    own: Mapping[str, str], env: Mapping[str, str] | None, cwd: str | None, stdin: str | None = None
+) -> Question:
+    """What differs from the doctor's own environment, folder and stdin."""
+    around: Question = {"cwd": cwd}
+    if env is not None:
+        changed = {name: _spoken(value) for name, value in env.items() if own.get(name) != value}
+        around |= {"env": changed, "without": sorted(own.keys() - env.keys())}
+    around = {name: value for name, value in around.items() if value}
+    return around | ({} if stdin is None else {"stdin": stdin})
+
+
+def _spoken(word: str) -> str:
+    """A word without what differs from run to run or is the doctor's own."""
+    if word == BOOT:
+        return "<boot>"
+    return _SCRATCH.sub("<scratch>", word.replace(_PACKAGE, "<cudadoctor>"))
+
+
+class _PlainHost:
+    """A Host whose questions are plain data; `_answer` says what the answer is."""
+
+    env: Mapping[str, str]
+    system: str
+    _own_env: Mapping[str, str]
+
+    def _answer(
+        self, kind: str, question: Question, ask: Callable[[Host], _Said], silent: _Said
+    ) -> _Said:
+        """The answer to a question. ask: puts it to a host. silent: says that it is not known."""
+        raise NotImplementedError
+
+    def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
+        question = {"path": path, "limit": limit, "offset": offset}
+        return self._answer(
+            "read", question, lambda host: host.read(path, limit, offset), Answer(why=SILENT)
+        )
+
+    def listing(self, path: str) -> Listing:
+        silent = Listing(why=SILENT)
+        return self._answer("listing", {"path": path}, lambda host: host.listing(path), silent)
+
+    def stat(self, path: str) -> Stat:
+        silent = Stat(exists=None, why=SILENT)
+        return self._answer("stat", {"path": path}, lambda host: host.stat(path), silent)
+
+    def glob(self, pattern: str) -> tuple[str, ...]:
+        return self._answer("glob", {"pattern": pattern}, lambda host: host.glob(pattern), ())
+
+    def which(self, name: str) -> str | None:
+        return self._answer("which", {"name": name}, lambda host: host.which(name), None)
+
+    def space(self, path: str) -> Space | None:
+        return self._answer("space", {"path": path}, lambda host: host.space(path), None)
+
+    def run(
+        self,
+        *argv: str,
+        timeout_s: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: str | None = None,
+        on_line: OnLine | None = None,
+    ) -> Ran:
+        def ask(host: Host) -> Ran:
+            return host.run(
+                *argv, timeout_s=timeout_s, env=env, cwd=cwd, stdin=stdin, on_line=on_line
+            )
+
+        question: Question = {"argv": [_spoken(word) for word in argv]}
+        question |= _around(self._own_env, env, cwd, stdin)
+        return self._answer("run", question, ask, Ran(why=SILENT))
+
+    def inside(
+        self,
+        script: str,
+        *args: str,
+        timeout_s: float,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        on_line: OnLine | None = None,
+    ) -> Ran:
+        def ask(host: Host) -> Ran:
+            return host.inside(
+                script,
+                *args,
+                timeout_s=timeout_s,
+                python=python,
+                env=env,
+                cwd=cwd,
+                on_line=on_line,
+            )
+
+        # Where the doctor's pynvml lies is no matter of the host.
+        words = [] if script == "nvml.py" else [_spoken(word) for word in args]
+        question: Question = {"script": script, "args": words}
+        question |= ({"python": python} if python else {}) | _around(self._own_env, env, cwd)
+        return self._answer("inside", question, ask, Ran(why=SILENT))
+
+
+# --- answers --------------------------------------------------------------------------------
+
+
+class RecordedStat(Stat):
+    """A Stat that does not look at the disk for the end of a link."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, *, link: bool = False, **values: Any) -> None:
+        super().__init__(**values)
+        self._link = link
+
+    @property
+    def is_link(self) -> bool:
+        return self._link
+
+
+def is_text(data: bytes) -> bool:
+    """Whether it can be shown as text and comes back unchanged."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return not _CONTROLS & set(data)
+
+
+def written(data: bytes, store: Store) -> dict[str, str]:
+    """A content: as text where it is one, else as base64; a long one in a file of its own."""
+    text = is_text(data)
+    if len(data) > LONGEST:
+        return {"file": store(data, ".txt") if text else store(base64.encodebytes(data), ".b64")}
+    return {"text": data.decode()} if text else {"base64": base64.b64encode(data).decode()}
+
+
+def content(said: Any, folder: Path) -> bytes:
+    """The content that `written` wrote."""
+    plain: dict[str, str] = msgspec.convert(said, dict[str, str])
+    if "file" in plain:
+        name = Path(plain["file"]).name
+        data = whole(folder / TEXTS / name)
+        return base64.decodebytes(data) if name.endswith(".b64") else data
+    if "base64" in plain:
+        return base64.b64decode(plain["base64"])
+    return plain.get("text", "").encode("utf-8", "surrogatepass")
+
+
+def whole(path: Path) -> bytes:
+    """All of a file of a recording. Raises OSError for what lies elsewhere or is far too large."""
+    if path.is_symlink() or not path.is_file():
+        raise OSError("it is not a file of this folder")
+    if path.stat().st_size > MOST_BYTES:
+        raise OSError(f"it is larger than {MOST_BYTES >> 20} MiB")
+    return path.read_bytes()
+
+
+def encoded(answer: Any, store: Store) -> Any:
+    """An answer as plain data, without what has its default."""
+    if isinstance(answer, Stat):
+        values = {name: getattr(answer, name) for name in (*STAT, "real")}
+        known = {name: value for name, value in values.items() if value}
+        return {"exists": answer.exists} | known | ({"link": True} if answer.is_link else {})
+    if isinstance(answer, Ran):
+        plain = msgspec.structs.asdict(answer)
+        for name in ("stdout", "stderr"):
+            text = plain.pop(name).encode("utf-8", "surrogatepass")
+            plain |= {name: written(text, store)} if text else {}
+        for name in ("seconds", "silent_s"):
+            plain[name] = None if plain[name] is None else round(plain[name], 3)
+        return {
+            name: value for name, value in plain.items() if value is not None and value is not False
+        }
+    if isinstance(answer, (Answer, Listing)):
+        if answer.missing or answer.why:
+            return {"missing": True} if answer.missing else {"why": answer.why}
+        return (
+            written(answer.data, store)
+            if isinstance(answer, Answer)
+            else msgspec.to_builtins({"names": answer.names})
+        )
+    return msgspec.to_builtins(answer)
+
+
+class _Stat(TypedDict, total=False):
+    exists: Optional[bool]  # noqa: UP045 - msgspec reads it on Python 3.10
+    is_dir: bool
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    why: str
+    real: str
+    link: bool
+
+
+_TYPES: dict[str, Any] = {
+    "read": Answer,
+    "stat": _Stat,
+    "listing": Listing,
+    "run": Ran,
+    "inside": Ran,
+    "space": Space | None,
+    "glob": tuple[str, ...],
+    "which": str | None,
+}
+
+
+def decoded(kind: str, plain: Any, folder: Path) -> Any:
+    """The answer to a question of that kind that `encoded` made plain.
+
+    A recording comes from anybody. Raises ValueError for what `encoded` never makes.
+    """
+    if kind in ("read", "run", "inside"):
+        plain = msgspec.convert(plain, dict[str, Any])
+    if kind == "read" and not {"missing", "why"} & plain.keys():
+        plain = {"data": content(plain, folder)}
+    if kind in ("run", "inside"):
+        for name in {"stdout", "stderr"} & plain.keys():
+            plain[name] = content(plain[name], folder).decode("utf-8", "surrogatepass")
+        if plain.get("timed_out"):  # recordings made before silence was measured
+            plain.setdefault("silent_s", plain.get("seconds", 0.0))
+    answer = msgspec.convert(plain, _TYPES[kind])
+    return RecordedStat(**answer) if kind == "stat" else answer
+
+
+# --- recording ------------------------------------------------------------------------------
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -57,7 +325,7 @@ class AskedFor(Mapping[str, str]):
         return len(self._env)
 
 
-class RecordingHost:
+class RecordingHost(_PlainHost):
     """A Host that asks another one and notes what it said; of the same question, the first answer.
 
     Probes ask from several threads; a dict takes each entry as a whole.
@@ -68,88 +336,20 @@ class RecordingHost:
         self.scratch = getattr(door, "scratch", None)
         self.uid = getattr(door, "uid", None)
         self.noted: dict[tuple[str, str], Entry] = {}
-        self._env = AskedFor(door.env)
+        self.asked_for = AskedFor(door.env)
+        self.env, self._own_env = self.asked_for, door.env
+        self.system = door.system
 
-    @property
-    def env(self) -> Mapping[str, str]:
-        return self._env
-
-    @property
-    def asked_for(self) -> frozenset[str]:
-        """The variables that were asked for by their names."""
-        return frozenset(self._env.names)
-
-    @property
-    def system(self) -> str:
-        return self.door.system
-
-    def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
-        question = {"path": path, "limit": limit, "offset": offset}
-        return self._noted("read", question, self.door.read(path, limit, offset))
-
-    def listing(self, path: str) -> Listing:
-        return self._noted("listing", {"path": path}, self.door.listing(path))
-
-    def stat(self, path: str) -> Stat:
-        return self._noted("stat", {"path": path}, self.door.stat(path))
-
-    def glob(self, pattern: str) -> tuple[str, ...]:
-        return self._noted("glob", {"pattern": pattern}, self.door.glob(pattern))
-
-    def which(self, name: str) -> str | None:
-        return self._noted("which", {"name": name}, self.door.which(name))
-
-    def space(self, path: str) -> Space | None:
-        return self._noted("space", {"path": path}, self.door.space(path))
-
-    def run(
+    def _answer(
         self,
-        *argv: str,
-        timeout_s: float,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        stdin: str | None = None,
-        on_line: OnLine | None = None,
-    ) -> Ran:
-        """Run a program without a shell. on_line: told every line, where the host can do that."""
-        question = recorded.program(argv, self.door.env, env, cwd, stdin)
-        if on_line is not None and isinstance(self.door, LocalHost):
-            ran = self.door.run(
-                *argv, timeout_s=timeout_s, env=env, cwd=cwd, stdin=stdin, on_line=on_line
-            )
-        else:
-            ran = self.door.run(*argv, timeout_s=timeout_s, env=env, cwd=cwd, stdin=stdin)
-        return self._noted("run", question, ran)
-
-    def inside(
-        self,
-        script: str,
-        *args: str,
-        timeout_s: float,
-        python: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        on_line: OnLine | None = None,
-    ) -> Ran:
-        question = recorded.script((script, *args), python, self.door.env, env, cwd)
-        ran = self.door.inside(
-            script,
-            *args,
-            timeout_s=timeout_s,
-            python=python,
-            env=env,
-            cwd=cwd,
-            on_line=on_line,
-        )
-        return self._noted("inside", question, ran)
-
-    def _noted(self, kind: str, question: Question, answer: _Said) -> _Said:
-        key = (kind, recorded.key_of(question))
-        self.noted.setdefault(key, Entry(kind, question, answer))
+        kind: str,
+        question: Question,
+        ask: Callable[[Host], _Said],
+        silent: _Said,  # noqa: ARG002 - the host always answers
+    ) -> _Said:
+        answer = ask(self.door)
+        self.noted.setdefault((kind, key_of(question)), Entry(kind, question, answer))
         return answer
-
-
-# --- the folder -----------------------------------------------------------------------------
 
 
 def prepare(folder: str) -> None:
@@ -172,71 +372,69 @@ def write(
 
     machine: what was seen, since it knows the names that are to be concealed unless `full`.
     """
-    words = None if full else Concealer(machine, _said(host))
-    entries = [one if words is None else concealed(one, words) for one in [*host.noted.values()]]
+    entries = list(host.noted.values())
+    # What programs printed can name people and hosts that the facts leave out.
+    rans = [entry.answer for entry in entries if isinstance(entry.answer, Ran)]
+    said = "\n".join(text for ran in rans for text in (ran.stdout, ran.stderr) if text)
+    words = None if full else Concealer(machine, said)
+    if words is not None:
+        entries = [concealed(entry, words) for entry in entries]
+    # The variables that the examination turned on.
+    asked = {name for name in host.env if name.startswith("ENROOT_")} | host.asked_for.names
+    kept = frozenset((asked | (machine.env or {}).keys()) & set(host.env))
     try:
-        (Path(folder) / recorded.TEXTS).mkdir()
-        _write_about(Path(folder), host, look, machine, words)
-        _write_entries(Path(folder), entries, _kept(host, machine))
+        (Path(folder) / TEXTS).mkdir()
+        env = {name: host.env[name] for name in sorted(kept)}
+        about = json.dumps(_about_of(host, look, machine, words, env), indent=1)
+        (Path(folder) / ABOUT).write_text(about + "\n", encoding="utf-8")
+        _write_entries(Path(folder), entries, kept)
     except OSError as error:
         raise RecordError(f"{folder} cannot be written to: {error.strerror}") from error
     return len(entries)
 
 
-def _said(host: RecordingHost) -> str:
-    """What programs printed: it can name people and hosts that the facts leave out."""
-    rans = [one.answer for one in [*host.noted.values()] if isinstance(one.answer, Ran)]
-    return "\n".join(text for ran in rans for text in (ran.stdout, ran.stderr) if text)
-
-
 def concealed(entry: Entry, words: Concealer) -> Entry:
     """The entry without what identifies, in its question as in its answer."""
-    question = words.plain(entry.question)
     source = str(entry.question.get("path") or (entry.question.get("argv") or [""])[0])
-    return Entry(entry.kind, question, _concealed(entry.answer, source, words))
+    answer = _concealed(entry.answer, source, words)
+    return Entry(entry.kind, words.plain(entry.question), answer)
 
 
 def _concealed(answer: Any, source: str, words: Concealer) -> Any:
     change = msgspec.structs.replace
     if isinstance(answer, Answer):
-        why = answer.why and words.text(answer.why)
-        return change(answer, data=_content(answer.data, source, words), why=why)
+        data, why = answer.data, answer.why and words.text(answer.why)
+        if not is_text(data):
+            return change(answer, data=words.data(data), why=why)
+        text = words.output(data.decode("utf-8"), source)
+        return change(answer, data=text.encode("utf-8"), why=why)
     if isinstance(answer, Ran):
-        streams = (words.output(one, source) for one in (answer.stdout, answer.stderr))
-        stdout, stderr = streams
+        stdout, stderr = words.output(answer.stdout, source), words.output(answer.stderr, source)
         return change(answer, stdout=stdout, stderr=stderr)
     if isinstance(answer, Listing):
-        names = (words.text(f"{source}/{one}").rpartition("/")[2] for one in answer.names)
+        names = (words.text(f"{source}/{name}").rpartition("/")[2] for name in answer.names)
         return change(answer, names=tuple(sorted(names)))
     if isinstance(answer, Stat):
-        values = {name: getattr(answer, name) for name in recorded.STAT}
-        return ToldStat(link=answer.is_link, real=words.text(answer.real), **values)
+        values = {name: getattr(answer, name) for name in STAT}
+        return RecordedStat(link=answer.is_link, real=words.text(answer.real), **values)
     return words.plain(answer) if isinstance(answer, (str, tuple)) else answer
 
 
-def _content(data: bytes, source: str, words: Concealer) -> bytes:
-    if not recorded.is_text(data):
-        return words.data(data)
-    return words.output(data.decode("utf-8"), source).encode("utf-8")
-
-
-def _kept(host: RecordingHost, machine: Machine) -> frozenset[str]:
-    """The variables that the examination turned on."""
-    told = {name for name in host.env if name.startswith("ENROOT_")}
-    return frozenset((host.asked_for | told | (machine.env or {}).keys()) & set(host.env))
-
-
-def _write_about(
-    folder: Path, host: RecordingHost, look: Look, machine: Machine, words: Concealer | None
-) -> None:
-    env = {name: host.env[name] for name in sorted(_kept(host, machine))}
+def _about_of(
+    host: RecordingHost, look: Look, machine: Machine, words: Concealer | None, env: dict[str, str]
+) -> dict[str, Any]:
+    """What recording.json says. env: the variables that are kept."""
+    try:
+        here = os.getcwd()  # noqa: PTH109 - a text, compared with texts
+    except OSError:
+        here = os.sep
     about = {
-        "recording": recorded.FORMAT,
+        "recording": FORMAT,
         "cudadoctor": __version__,
         "redacted": words is not None,
         "date": machine.date,
         "system": host.system,
-        "folder": getattr(host.door, "folder", "") or _working_folder(),
+        "folder": getattr(host.door, "folder", "") or here,
         "uid": host.uid,
         "own_environment": machine.python.own,
         "own": machine.python.executable if machine.python.chosen_by == "own" else None,
@@ -245,41 +443,130 @@ def _write_about(
     if words is not None:
         about = words.plain(about)
         env = {name: words.valued(f"env.{name}", value) for name, value in env.items()}
-    text = json.dumps(about | {"env": env}, indent=1)
-    (folder / recorded.ABOUT).write_text(text + "\n", encoding="utf-8")
-
-
-def _working_folder() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109 - a text, compared with texts
-    except OSError:
-        return os.sep
+    return about | {"env": env}
 
 
 def _write_entries(folder: Path, entries: list[Entry], kept: frozenset[str]) -> None:
+    """Write the entries; of variables that are unset only those that the recording has."""
     written = 0
 
     def store(data: bytes, ending: str) -> str:
         nonlocal written
         written += 1
         name = f"{written:04d}{ending}"
-        (folder / recorded.TEXTS / name).write_bytes(data)
-        return f"{recorded.TEXTS}/{name}"
+        (folder / TEXTS / name).write_bytes(data)
+        return f"{TEXTS}/{name}"
 
-    for kind in recorded.KINDS:
+    for kind in KINDS:
         with (folder / f"{kind}.jsonl").open("w", encoding="utf-8") as file:
             for entry in entries:
                 if entry.kind == kind:
-                    question = _without_strangers(entry.question, kept)
-                    answer = recorded.encoded(entry.answer, store)
+                    question = dict(entry.question)
+                    unset = [name for name in question.pop("without", ()) if name in kept]
+                    question |= {"without": unset} if unset else {}
+                    answer = encoded(entry.answer, store)
                     file.write(json.dumps({"asked": question, "said": answer}) + "\n")
 
 
-def _without_strangers(question: Question, kept: frozenset[str]) -> Question:
-    """The question without the names of variables that the recording does not have."""
-    if "without" not in question:
-        return question
-    left = [name for name in question["without"] if name in kept]
-    return {key: one for key, one in question.items() if key != "without"} | (
-        {"without": left} if left else {}
-    )
+# --- replaying ------------------------------------------------------------------------------
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What recording.json says: how was looked, and where."""
+
+    recording: int
+    system: str
+    folder: str
+    look: Look
+    env: dict[str, str]
+    date: str | None = None
+    own: str | None = None
+    own_environment: bool | None = None
+    uid: int | None = None
+
+
+class ReplayHost(_PlainHost):
+    """A Host that answers from the folder of a recording.
+
+    strict: a question without an answer raises NoAnswer; else the answer is that it is not known.
+    unanswered: those questions, since a probe may turn an error into a gap.
+    folder, own, uid: the recorded host's working folder, doctor's interpreter and user.
+    """
+
+    def __init__(self, folder: str, *, strict: bool = True) -> None:
+        self._folder = Path(folder)
+        self.about = _about(self._folder)
+        self.strict = strict
+        self.unanswered: list[str] = []
+        self.folder = self.about.folder
+        self.uid = self.about.uid
+        if self.about.own:
+            self.own = self.about.own
+        self.own_environment = self.about.own_environment
+        self.env = self._own_env = self.about.env
+        self.system = self.about.system
+        self._said = {kind: _entries(self._folder, kind) for kind in KINDS}
+
+    def _answer(
+        self,
+        kind: str,
+        question: Question,
+        ask: Callable[[Host], _Said],  # noqa: ARG002 - there is nobody to ask
+        silent: _Said,
+    ) -> _Said:
+        key = key_of(question)
+        if key in self._said[kind]:
+            # What is damaged is no answer.
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+                said: _Said = decoded(kind, self._said[kind][key], self._folder)
+                return said
+        self.unanswered.append(f"{kind} {key}")
+        if self.strict:
+            raise NoAnswer(f"this recording has no answer to {kind} {key}")
+        return silent
+
+    def examine(self) -> Machine:
+        """Look at it as the recorded host was looked at. Raises NoInterpreter."""
+        return examine_host(self, self.about.look, lambda *_: None, today=self.about.date)
+
+
+def replay(folder: str, *, strict: bool = True) -> Machine:
+    """The machine of a recording. Raises NoAnswer where strict and it lacks an answer."""
+    host = ReplayHost(folder, strict=strict)
+    try:
+        machine = host.examine()
+    except NoInterpreter as error:
+        raise ReplayError(f"{folder} does not say which Python was examined: {error}") from error
+    if strict and host.unanswered:
+        raise NoAnswer(f"this recording has no answer to {'; '.join(host.unanswered)}")
+    return machine
+
+
+def lacking(folder: str) -> tuple[str, ...]:
+    """What a replay asks and the recording cannot answer: nothing, where it was written well."""
+    host = ReplayHost(folder, strict=False)
+    with contextlib.suppress(NoInterpreter):
+        host.examine()
+    return tuple(host.unanswered)
+
+
+def _about(folder: Path) -> About:
+    try:
+        about = msgspec.convert(json.loads(whole(folder / ABOUT)), About)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ReplayError(f"{folder} is no recording: {error}") from error
+    if about.recording > FORMAT:
+        raise ReplayError(f"{folder} was recorded by a newer cudadoctor: take that one")
+    return about
+
+
+def _entries(folder: Path, kind: str) -> dict[str, Any]:
+    """By question, what was said."""
+    found: dict[str, Any] = {}
+    try:
+        for line in whole(folder / f"{kind}.jsonl").splitlines():
+            entry = json.loads(line)
+            found.setdefault(key_of(entry["asked"]), entry["said"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ReplayError(f"{folder}/{kind}.jsonl cannot be read: {error}") from error
+    return found

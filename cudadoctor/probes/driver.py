@@ -1,7 +1,5 @@
 """The driver as a whole: NVML, libcuda, nvidia-smi and the kernel's side, asked side by side."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +24,113 @@ NOT_THERE = "cannot open shared object file: No such file or directory"
 FAST = Patience(nvml_s=4.0, smi_s=3.4, total_s=5.2)
 """Shorter than any silence that would prove something: what has not answered is a gap."""
 FULL = Patience()
+
+
+CACHE = "/etc/ld.so.cache"
+NAMES = ("libnvidia-ml.so.1", "libcuda.so.1")
+SEARCHED = (
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+)
+ELSEWHERE = (
+    "/usr/lib/wsl/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu/nvidia",
+    "/usr/lib/aarch64-linux-gnu/tegra",
+    "/run/opengl-driver/lib",
+)
+"""Where drivers also lie; the loader finds them there by its cache or by LD_LIBRARY_PATH only."""
+
+
+class DriverFiles:
+    """Paths of the driver's libraries, by name, the loader's own choice first."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        cache = host.read(CACHE, 16 << 20)
+        self.cached = cache.known
+        found: dict[str, list[str]] = {name: [] for name in NAMES}
+        for entry in parse_cache(cache.data):
+            if entry.name in found:
+                found[entry.name].append(entry.path)
+        for name, paths in found.items():
+            places = (f"{folder}/{name}" for folder in (*SEARCHED, *ELSEWHERE))
+            paths += [path for path in places if path not in paths and host.stat(path).exists]
+        self.paths = found
+
+    @property
+    def any(self) -> bool:
+        """Whether a library of a driver is here; copies for linking and for newer CUDA are none."""
+        return any(is_real(path) for paths in self.paths.values() for path in paths)
+
+    @property
+    def version(self) -> tuple[DriverVersion | None, str]:
+        """The release in the name of the first real file, and that file."""
+        for name in NAMES:
+            for path in self.paths[name]:
+                real = self.host.stat(path).real
+                version = file_version(real) if is_real(real) else None
+                if version is not None:
+                    return version, real
+        return None, ""
+
+    def may_load(self, name: str) -> bool:
+        """Whether the loader could find it. False is certain, and saves starting a process."""
+        host, env = self.host, self.host.env
+        if host.system == "Darwin":
+            return False
+        if host.system != "Linux" or not self.cached or self.paths[name]:
+            return True
+        if env.get("LD_PRELOAD") or host.stat("/etc/ld.so.preload").exists:
+            return True
+        own = (f"{prefix}/lib" for prefix in dict.fromkeys((sys.prefix, sys.base_prefix)))
+        named = env.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
+        names = (name, "glibc-hwcaps", "tls", "x86_64", "haswell")
+        return any(
+            host.stat(f"{folder}/{name}").exists is not False
+            for folder in (*own, *named)
+            if folder
+            for name in names
+        )
+
+
+def is_real(path: str) -> bool:
+    """Not a stub for linking, nor a compatibility copy of a newer driver."""
+    return "/stubs/" not in path and "/compat/" not in path
+
+
+PLACES = (
+    "/usr/lib/wsl/lib/nvidia-smi",
+    "/usr/bin/nvidia-smi",
+    "/usr/local/nvidia/bin/nvidia-smi",
+    "/run/current-system/sw/bin/nvidia-smi",
+    "/opt/bin/nvidia-smi",
+)
+"""Where it also lies, outside PATH: WSL, GKE, NixOS, CoreOS."""
+
+
+def find_smi(host: Host) -> str | None:
+    """The program on PATH, else where WSL, Windows and clouds put it."""
+    found = host.which("nvidia-smi")
+    if found is not None or host.system == "Darwin":
+        return found
+    places: tuple[str, ...] = PLACES
+    if host.system == "Windows":
+        windows = host.env.get("WINDIR", "C:/Windows")
+        programs = host.env.get("ProgramFiles", "C:/Program Files")
+        places = (
+            f"{windows}/System32/nvidia-smi.exe",
+            f"{programs}/NVIDIA Corporation/NVSMI/nvidia-smi.exe",
+        )
+    return next((path for path in places if host.stat(path).exists), None)
 
 
 class _Task:
@@ -157,186 +262,57 @@ def _both(better: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
 def _derived(host: Host, seen: Looked, files: DriverFiles) -> Looked:
     """Add what only all of it together says: library, newest CUDA, loaded, installed."""
     facts, origins = dict(seen.facts), dict(seen.origins)
-    nvml = facts.get("driver.nvml", Nvml())
-    cuda = facts.get("driver.libcuda", Libcuda())
+    nvml: Nvml = facts.get("driver.nvml", Nvml())
+    cuda: Libcuda = facts.get("driver.libcuda", Libcuda())
+    smi: Smi = facts.get("driver.smi", Smi())
     version, file = files.version
     if nvml.version is not None and is_real(nvml.path or ""):
         version, file = nvml.version, nvml.path or "NVML"
     if version is not None:
         facts["driver.library"], origins["driver.library"] = version, file
-    if "driver.cuda" not in facts and _speaks_for_driver(cuda, facts):
+    # A copy without a driver behind it names a version too, which says nothing here.
+    speaks = cuda.code in (0, 100) or (cuda.code is not None and "driver.kernel" in facts)
+    real = cuda.version is not None and is_real(cuda.path or "")
+    if "driver.cuda" not in facts and real and speaks:
         facts["driver.cuda"], origins["driver.cuda"] = cuda.version, "libcuda"
-    loaded = _loaded(host, facts)
+    answers = _answers(facts, nvml, cuda, smi)
+    loaded = _loaded(host, facts, nvml, smi, answers)
     if loaded is not None:
         facts["driver.loaded"] = loaded
-    installed = bool(loaded) or _installed(facts, files)
-    if installed or not _silent(facts):
+    installed = bool(
+        loaded
+        or answers
+        or facts.get("driver.module_files")
+        or files.any
+        or any(path and is_real(path) for path in (nvml.path, cuda.path))
+        or any(is_driver(package) for package in facts.get("driver.packages") or ())
+    )
+    # Where nvidia-smi was waited for in vain, nothing shows that there is no driver.
+    if installed or not smi.found or smi.code is not None:
         facts["driver.installed"] = installed
-    if facts.get("driver.installed") is False and loaded is False and "gpus" not in facts:
-        facts["gpus"], origins["gpus"] = (), "no driver is installed"
+        if not installed and loaded is False and "gpus" not in facts:
+            facts["gpus"], origins["gpus"] = (), "no driver is installed"
     return Looked(facts=facts, origins=origins, gaps=seen.gaps)
 
 
-def _speaks_for_driver(cuda: Libcuda, facts: dict[str, Any]) -> bool:
-    """A copy without a driver behind it names a version too, which says nothing here."""
-    if cuda.version is None or not is_real(cuda.path or ""):
-        return False
-    return cuda.code in (0, 100) or (cuda.code is not None and "driver.kernel" in facts)
-
-
-def _answers(facts: dict[str, Any]) -> bool:
+def _answers(facts: dict[str, Any], nvml: Nvml, cuda: Libcuda, smi: Smi) -> bool:
     """Whether something that talks to the kernel module got an answer."""
-    nvml, cuda = facts.get("driver.nvml", Nvml()), facts.get("driver.libcuda", Libcuda())
-    smi = facts.get("driver.smi", Smi())
-    counted = cuda.code == 0 and (cuda.count or 0) > 0
     # 15, 16 and 18 are words of the kernel module too: a GPU lost, a reset due, a mismatch.
     spoke = nvml.started or nvml.code in (15, 16, 18)
+    counted = cuda.code == 0 and (cuda.count or 0) > 0
     return spoke or counted or (smi.code == 0 and "driver.reported" in facts)
 
 
-def _silent(facts: dict[str, Any]) -> bool:
-    """Whether nvidia-smi was waited for in vain: then nothing shows that there is no driver."""
-    smi = facts.get("driver.smi", Smi())
-    return bool(smi.found) and smi.code is None
-
-
-def _refuses(facts: dict[str, Any]) -> bool:
-    """Whether the kernel module itself refused: a refusal that nothing but a loaded one gives."""
-    smi, nvml = facts.get("driver.smi", Smi()), facts.get("driver.nvml", Nvml())
-    return nvml.code in _REFUSALS or "version mismatch" in (smi.message or "").lower()
-
-
-def _loaded(host: Host, facts: dict[str, Any]) -> bool | None:
+def _loaded(host: Host, facts: dict[str, Any], nvml: Nvml, smi: Smi, answers: bool) -> bool | None:
     if host.system == "Darwin":
         return False
     if host.system == "Windows":
-        code = facts.get("driver.nvml", Nvml())
-        return True if _answers(facts) else False if code.loads is False else None
+        return True if answers else False if nvml.loads is False else None
     if wsl_of(host, host.read("/proc/sys/kernel/osrelease").text.strip()):
         return False
-    modules = facts.get("driver.modules")
-    if _answers(facts) or _refuses(facts) or facts.get("driver.kernel") is not None:
+    # A refusal that nothing but a loaded kernel module gives.
+    refused = nvml.code in _REFUSALS or "version mismatch" in (smi.message or "").lower()
+    if answers or refused or facts.get("driver.kernel") is not None:
         return True
-    if modules is None:
-        return None
-    return "nvidia" in modules or "nvgpu" in modules
-
-
-def _installed(facts: dict[str, Any], files: DriverFiles) -> bool:
-    mapped = (facts.get("driver.nvml", Nvml()).path, facts.get("driver.libcuda", Libcuda()).path)
-    return bool(
-        facts.get("driver.module_files")
-        or files.any
-        or any(path and is_real(path) for path in mapped)
-        or any(is_driver(one) for one in facts.get("driver.packages") or ())
-        or _answers(facts)
-    )
-
-
-# --- the driver's own libraries as files: where the loader could find them, and their rel---
-
-CACHE = "/etc/ld.so.cache"
-NAMES = ("libnvidia-ml.so.1", "libcuda.so.1")
-SEARCHED = (
-    "/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
-    "/usr/local/lib",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-)
-ELSEWHERE = (
-    "/usr/lib/wsl/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-    "/usr/lib/aarch64-linux-gnu/nvidia",
-    "/usr/lib/aarch64-linux-gnu/tegra",
-    "/run/opengl-driver/lib",
-)
-"""Where drivers also lie; the loader finds them there by its cache or by LD_LIBRARY_PATH only."""
-
-
-class DriverFiles:
-    """Paths of the driver's libraries, by name, the loader's own choice first."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        cache = host.read(CACHE, 16 << 20)
-        self.cached = cache.known
-        found: dict[str, list[str]] = {name: [] for name in NAMES}
-        for entry in parse_cache(cache.data):
-            if entry.name in found:
-                found[entry.name].append(entry.path)
-        for name, paths in found.items():
-            places = (f"{folder}/{name}" for folder in (*SEARCHED, *ELSEWHERE))
-            paths += [path for path in places if path not in paths and host.stat(path).exists]
-        self.paths = found
-
-    @property
-    def any(self) -> bool:
-        """Whether a library of a driver is here; copies for linking and for newer CUDA are none."""
-        return any(is_real(path) for paths in self.paths.values() for path in paths)
-
-    @property
-    def version(self) -> tuple[DriverVersion | None, str]:
-        """The release in the name of the first real file, and that file."""
-        for name in NAMES:
-            for path in self.paths[name]:
-                real = self.host.stat(path).real
-                version = file_version(real) if is_real(real) else None
-                if version is not None:
-                    return version, real
-        return None, ""
-
-    def may_load(self, name: str) -> bool:
-        """Whether the loader could find it. False is certain, and saves starting a process."""
-        host, env = self.host, self.host.env
-        if host.system == "Darwin":
-            return False
-        if host.system != "Linux" or not self.cached or self.paths[name]:
-            return True
-        if env.get("LD_PRELOAD") or host.stat("/etc/ld.so.preload").exists:
-            return True
-        own = (f"{prefix}/lib" for prefix in dict.fromkeys((sys.prefix, sys.base_prefix)))
-        named = env.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
-        return any(self._may_hold(folder, name) for folder in (*own, *named) if folder)
-
-    def _may_hold(self, folder: str, name: str) -> bool:
-        deeper = ("glibc-hwcaps", "tls", "x86_64", "haswell")
-        return any(self.host.stat(f"{folder}/{one}").exists is not False for one in (name, *deeper))
-
-
-def is_real(path: str) -> bool:
-    """Not a stub for linking, nor a compatibility copy of a newer driver."""
-    return "/stubs/" not in path and "/compat/" not in path
-
-
-# --- where nvidia-smi lies; apart from its answers, which most machines need nobody to re-----
-
-PLACES = (
-    "/usr/lib/wsl/lib/nvidia-smi",
-    "/usr/bin/nvidia-smi",
-    "/usr/local/nvidia/bin/nvidia-smi",
-    "/run/current-system/sw/bin/nvidia-smi",
-    "/opt/bin/nvidia-smi",
-)
-"""Where it also lies, outside PATH: WSL, GKE, NixOS, CoreOS."""
-
-
-def find_smi(host: Host) -> str | None:
-    """The program on PATH, else where WSL, Windows and clouds put it."""
-    found = host.which("nvidia-smi")
-    if found is not None or host.system == "Darwin":
-        return found
-    places: tuple[str, ...] = PLACES
-    if host.system == "Windows":
-        windows = host.env.get("WINDIR", "C:/Windows")
-        programs = host.env.get("ProgramFiles", "C:/Program Files")
-        places = (
-            f"{windows}/System32/nvidia-smi.exe",
-            f"{programs}/NVIDIA Corporation/NVSMI/nvidia-smi.exe",
-        )
-    return next((path for path in places if host.stat(path).exists), None)
+    modules = facts.get("driver.modules")
+    return None if modules is None else "nvidia" in modules or "nvgpu" in modules

@@ -1,11 +1,10 @@
 """Run the probes side by side and put one machine together from what they saw."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +16,7 @@ from cudadoctor.host.local import Host, absolute
 from cudadoctor.model.machine import Gap, Library, Machine
 from cudadoctor.model.variables import allowed
 from cudadoctor.probes import Looked
+from cudadoctor.probes.streamed import Progress
 
 # TC
 if TYPE_CHECKING:
@@ -75,39 +75,69 @@ def examine_host(
     except target.UsageError as error:
         raise NoInterpreter(str(error)) from error
     seen = _side_by_side(host, look, progress, chosen, meanwhile)
-    _refuse_no_python(seen["target"], look)
+    if look.python is not None:
+        from cudadoctor.probes.interpreter import no_python
+
+        if sentence := no_python(seen["target"].gaps):
+            raise NoInterpreter(f"--python {look.python}: {sentence}")
     if look.depth != "fast":
-        before = assembled(seen.values())
-        seen["smoke"] = _smoke(host, look, progress, before)
+        seen["smoke"] = _smoke(host, look, progress, assembled(seen.values()))
     day = today or date.today().isoformat()
     machine = assembled(seen.values(), look=look.depth, date=day)
     return msgspec.structs.replace(machine, gaps=machine.gaps + _not_asked(look, machine))
 
 
+def _not_asked(look: Look, machine: Machine) -> tuple[Gap, ...]:
+    """What an option left out: a gap that no verdict turns on."""
+    facts = ["smoke"] if look.depth != "full" and machine.smoke is None else []
+    if look.depth == "fast":
+        facts += ["torch.imported", "libraries.mapped"]
+    return tuple(Gap(fact=fact, why=f"--{look.depth}", asked=False) for fact in facts)
+
+
 def _side_by_side(
-    host: Host, look: Look, progress: Progress, chosen: Chosen, meanwhile: Callable[[], None]
+    host: Host, look: Look, progress: Progress, chosen: "Chosen", meanwhile: Callable[[], None]
 ) -> dict[str, Looked]:
     """Every probe that needs no other, while those wait that ask children; each has a deadline.
 
     meanwhile: our own work, done while the children do theirs.
     """
     seen: dict[str, Looked] = {}
-    driver = _beside(
-        lambda: _told(
-            "the driver",
-            lambda: _note(seen, "driver", lambda: _driver(host, look, progress)),
-            progress,
-        )
-    )
+
+    def driver() -> None:
+        from cudadoctor.probes.driver import read_driver
+
+        with _shown("the driver", progress):
+            fast = look.depth == "fast"
+            _note(seen, "driver", read_driver, host, fast, look.timeout_s, progress=progress)
+
+    waited = _beside(driver)
     meanwhile()
-    _told("the system", lambda: _system_side(seen, host), progress)
-    _told("the examined Python", lambda: _python_side(seen, host, look, chosen), progress)
-    _wait_for(driver)
+    with _shown("the system", progress):
+        from cudadoctor.probes.limits import read_limits
+        from cudadoctor.probes.pci import read_pci
+        from cudadoctor.probes.platform import read_platform
+
+        _note(seen, "platform", read_platform, host)
+        _note(seen, "pci", read_pci, host)
+        _note(seen, "limits", read_limits, host)
+        _note(seen, "environment", read_environment, host)
+    with _shown("the examined Python", progress):
+        from cudadoctor.probes.interpreter import read_target
+
+        _note(seen, "target", read_target, host, chosen, _limit(look, fast_s=5.0, full_s=10.0))
+        facts = seen["target"].facts
+        folders = _package_folders(facts)
+        # Asking nvcc is waiting for it: beside it the libraries are followed.
+        asked = _beside(lambda: _note(seen, "toolkits", _toolkits, host, look, facts, folders))
+        _note(seen, "libraries", _libraries, host, facts, folders)
+        _wait_for(asked)
+    _wait_for(waited)
     return seen
 
 
 def _beside(job: Callable[[], None]) -> threading.Thread | None:
-    """A job in a thread of its own, with a head start.
+    """Start a job in a thread of its own, with a head start.
 
     Until it waits for a child it computes, and two threads that compute only hinder each other.
     """
@@ -125,18 +155,21 @@ def _wait_for(thread: threading.Thread | None) -> None:
         thread.join(HEARING_S)
 
 
-def _told(what: str, job: Callable[[], None], progress: Progress) -> None:
+@contextmanager
+def _shown(what: str, progress: Progress) -> Iterator[None]:
     progress(what, True)
     try:
-        job()
+        yield
     finally:
         progress(what, False)
 
 
-def _note(seen: dict[str, Looked], name: str, probe: Callable[[], Looked]) -> None:
+def _note(
+    seen: dict[str, Looked], name: str, probe: Callable[..., Looked], *args: Any, **options: Any
+) -> None:
     """Keep what a probe saw; a probe that fails of itself is a gap, and the others go on."""
     try:
-        seen[name] = probe()
+        seen[name] = probe(*args, **options)
     except Exception as error:
         why = f"the doctor's own probe failed: {type(error).__name__}: {error}"
         seen[name] = Looked(gaps=tuple(Gap(fact=fact, why=why) for fact in _FILLED_BY[name]))
@@ -155,63 +188,25 @@ _FILLED_BY = {
 """What is not known where a probe fails of itself."""
 
 
-def _driver(host: Host, look: Look, progress: Progress) -> Looked:
-    from cudadoctor.probes.driver import read_driver
-
-    fast = look.depth == "fast"
-    return read_driver(host, fast, look.timeout_s, progress=progress)
-
-
-def _system_side(seen: dict[str, Looked], host: Host) -> None:
-    from cudadoctor.probes.limits import read_limits
-    from cudadoctor.probes.pci import read_pci
-    from cudadoctor.probes.platform import read_platform
-
-    _note(seen, "platform", lambda: read_platform(host))
-    _note(seen, "pci", lambda: read_pci(host))
-    _note(seen, "limits", lambda: read_limits(host))
-    _note(seen, "environment", lambda: read_environment(host))
-
-
 def read_environment(host: Host) -> Looked:
     """The variables of the allow-list that are set; nothing that looks like a secret."""
     return Looked(facts={"env": allowed(host.env)}, origins={"env": "environment"})
-
-
-def _python_side(seen: dict[str, Looked], host: Host, look: Look, chosen: Chosen) -> None:
-    """The examined interpreter, then what lies around it: libraries and toolkits."""
-    from cudadoctor.probes.interpreter import read_target
-
-    limit = _limit(look, fast_s=5.0, full_s=10.0)
-    _note(seen, "target", lambda: read_target(host, chosen, limit))
-    facts = seen["target"].facts
-    folders = _package_folders(facts)
-    # Asking nvcc is waiting for it: beside it the libraries are followed.
-    beside = _beside(lambda: _note(seen, "toolkits", lambda: _toolkits(host, look, facts, folders)))
-    _note(seen, "libraries", lambda: _libraries(host, facts, folders))
-    _wait_for(beside)
 
 
 def _package_folders(facts: dict[str, Any]) -> tuple[str, ...]:
     """Where wheels lie, in the order of the path: torch may be in the user site, or elsewhere."""
     torch = facts.get("torch.path")
     own = {facts.get("python.site_packages"), torch and re.split(r"[/\\][^/\\]+$", torch)[0]}
-    path = (*(facts.get("python.path") or ()), *sorted(one for one in own if one))
-    found = (one for one in path if one in own or one.endswith(("site-packages", "dist-packages")))
-    return tuple(dict.fromkeys(found))
+    path = (*(facts.get("python.path") or ()), *sorted(folder for folder in own if folder))
+    ends = ("site-packages", "dist-packages")
+    return tuple(dict.fromkeys(folder for folder in path if folder in own or folder.endswith(ends)))
 
 
 def _libraries(host: Host, facts: dict[str, Any], folders: tuple[str, ...]) -> Looked:
     from cudadoctor.probes.libraries import read_libraries
 
-    return read_libraries(
-        host,
-        facts.get("torch.path"),
-        folders,
-        facts.get("python.prefix"),
-        host.env,
-        facts.get("python.executable"),
-    )
+    torch, prefix = facts.get("torch.path"), facts.get("python.prefix")
+    return read_libraries(host, torch, folders, prefix, host.env, facts.get("python.executable"))
 
 
 def _toolkits(host: Host, look: Look, facts: dict[str, Any], folders: tuple[str, ...]) -> Looked:
@@ -220,8 +215,7 @@ def _toolkits(host: Host, look: Look, facts: dict[str, Any], folders: tuple[str,
 
     conda = str(facts.get("python.kind", "")).startswith("conda")
     prefix = facts.get("python.prefix") if conda else None
-    fast = look.depth == "fast"
-    known = knowledge.load().compiles_at_run_time
+    fast, known = look.depth == "fast", knowledge.load().compiles_at_run_time
     return read_toolkits(host, host.env, prefix, folders, facts.get("packages"), fast, known)
 
 
@@ -235,12 +229,18 @@ def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looke
         return Looked(gaps=(Gap(fact="smoke", why=why, asked=False),))
     stages: list[str] = []
 
-    def begun(stage: str) -> None:
-        for done in stages:
-            progress(done, False)
-        stages[:] = [f"the training step: {stage}" if stage != "import" else "import torch"]
+    def end_stage() -> None:
+        for stage in stages:
+            progress(stage, False)
+
+    def begin_stage(stage: str) -> None:
+        end_stage()
+        stages[:] = ["import torch" if stage == "import" else f"the training step: {stage}"]
         progress(stages[0], True)
 
+    driver = before.driver
+    # Where the driver has already kept us waiting for its full time, torch gets a last chance.
+    hung = driver.nvml.hung or driver.libcuda.hung or driver.smi.hung
     try:
         looked = run_smoke(
             host,
@@ -249,12 +249,11 @@ def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looke
             device=look.device,
             ranks=look.ranks,
             gpus=before.gpus,
-            timeout_s=_limit(look, fast_s=60.0, full_s=_patience_s(before)),
-            on_line=begun,
+            timeout_s=_limit(look, fast_s=60.0, full_s=8.0 if hung else 180.0),
+            on_line=begin_stage,
         )
     finally:
-        for done in stages:
-            progress(done, False)
+        end_stage()
     return _with_versions(host, _of_here(host, looked, before) or looked, before)
 
 
@@ -290,38 +289,9 @@ def _with_versions(host: Host, looked: Looked, before: Machine) -> Looked:
     return msgspec.structs.replace(looked, facts=looked.facts | facts)
 
 
-def _patience_s(before: Machine) -> float:
-    """Where the driver has already kept us waiting for its full time, torch gets a last chance."""
-    driver = before.driver
-    return 8.0 if driver.nvml.hung or driver.libcuda.hung or driver.smi.hung else 180.0
-
-
 def _limit(look: Look, *, fast_s: float, full_s: float) -> float:
     own = fast_s if look.depth == "fast" else full_s
     return own if look.timeout_s is None else min(own, look.timeout_s)
-
-
-def _refuse_no_python(target: Looked, look: Look) -> None:
-    from cudadoctor.probes.interpreter import no_python
-
-    sentence = no_python(target.gaps)
-    if sentence and look.python is not None:
-        raise NoInterpreter(f"--python {look.python}: {sentence}")
-
-
-def _not_asked(look: Look, machine: Machine) -> tuple[Gap, ...]:
-    """What an option left out: a gap that no verdict turns on."""
-    if look.depth == "full":
-        return ()
-    gaps = []
-    if machine.smoke is None:
-        gaps.append(Gap(fact="smoke", why=f"--{look.depth}", asked=False))
-    if look.depth == "fast":
-        gaps += [Gap(fact=fact, why="--fast", asked=False) for fact in _LEFT_OUT_BY_FAST]
-    return tuple(gaps)
-
-
-_LEFT_OUT_BY_FAST = ("torch.imported", "libraries.mapped")
 
 
 # --- what the probes saw, merged into one machine -----------------------------------------------
@@ -335,11 +305,11 @@ def assembled(seen: Iterable[Looked], **own: Any) -> Machine:
     tree: dict[str, Any] = dict(own)
     origins: dict[str, str] = {}
     gaps: list[Gap] = []
-    for one in seen:
-        for path, value in one.facts.items():
+    for looked in seen:
+        for path, value in looked.facts.items():
             _put(tree, path.split("."), value)
-        origins.update(one.origins)
-        gaps.extend(one.gaps)
+        origins |= looked.origins
+        gaps += looked.gaps
     known = tuple(gap for gap in gaps if not _is_known(tree, gap.fact))
     machine: Machine = _built(Machine(), tree)
     return msgspec.structs.replace(machine, origins=origins, gaps=known)
@@ -351,37 +321,30 @@ class _Node(dict[str, Any]):
 
 def _put(tree: dict[str, Any], path: list[str], value: object) -> None:
     """Put a value at its path; a section merges with what other probes said of it."""
-    for part in path[:-1]:
-        tree[part] = _opened(tree.get(part))
-        tree = tree[part]
-    last = path[-1]
+    *sections, last = path
+    for name in sections:
+        tree[name] = tree = _opened(tree.get(name))
     there = tree.get(last)
     if isinstance(value, Section) and isinstance(there, (_Node, Section)):
-        tree[last] = _Node({**_opened(there), **_opened(value)})
-    else:
-        tree[last] = value
+        value = _Node(_opened(there) | _opened(value))
+    tree[last] = value
 
 
 def _opened(value: object) -> _Node:
     """A section as a node, with the fields that it knows."""
     if isinstance(value, _Node):
         return value
-    if isinstance(value, Section):
-        fields = msgspec.structs.asdict(value)
-        return _Node({name: one for name, one in fields.items() if one is not None})
-    return _Node()
+    fields = msgspec.structs.asdict(value) if isinstance(value, Section) else {}
+    return _Node({name: field for name, field in fields.items() if field is not None})
 
 
 def _is_known(tree: dict[str, Any], path: str) -> bool:
     """Whether another probe knows the fact that this one could not learn."""
     value: Any = tree
     for part in path.split("."):
-        if isinstance(value, dict):
-            value = value.get(part)
-        elif isinstance(value, Section):
-            value = getattr(value, part, None)
-        else:
+        if not isinstance(value, (dict, Section)):
             return False
+        value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
     return value is not None and not isinstance(value, _Node)
 
 

@@ -1,11 +1,10 @@
 """What is installed in the examined environment: torch, read without importing it, and its kin."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Literal, Union
+from contextlib import suppress
+from typing import Any, Literal, TypeVar, Union
 
 import msgspec
 from packaging.version import Version
@@ -134,6 +133,9 @@ _ANY = Union[  # noqa: UP007
 ]
 
 
+_Kind = TypeVar("_Kind", bound=Line)
+
+
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """All that came. complete False: it was cut off by a crash, a hang or a flood."""
 
@@ -152,25 +154,27 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 def parse(stdout: str) -> Told:
     """The lines among whatever else the interpreter printed."""
     decoder = msgspec.json.Decoder(_ANY)
-    lines: list[Line] = []
+    lines: dict[type, list[Any]] = {}
     for text in stdout.splitlines():
-        if not text.startswith('{"kind": '):
-            continue
-        try:
-            lines.append(decoder.decode(text))
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            continue
+        if text.startswith('{"kind": '):
+            with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+                line = decoder.decode(text)
+                lines.setdefault(type(line), []).append(line)
+
+    def of(kind: type[_Kind]) -> list[_Kind]:
+        return lines.get(kind, [])
+
     return Told(
-        python=next((one for one in lines if isinstance(one, PythonLine)), None),
-        path=next((one.entries for one in lines if isinstance(one, PathLine)), ()),
-        nowhere=any(isinstance(one, PathLine) and one.nowhere for one in lines),
-        dists=tuple(one for one in lines if isinstance(one, DistLine)),
-        copies=tuple(one for one in lines if isinstance(one, CopyLine)),
-        leftovers=tuple(n for one in lines if isinstance(one, LeftoversLine) for n in one.names),
-        conda=next((one for one in lines if isinstance(one, CondaLine)), None),
-        pip=any(isinstance(one, PipLine) for one in lines),
-        shadows=next((one.files for one in lines if isinstance(one, ShadowsLine)), None),
-        complete=any(isinstance(one, EndLine) for one in lines),
+        python=next(iter(of(PythonLine)), None),
+        path=next((line.entries for line in of(PathLine)), ()),
+        nowhere=any(line.nowhere for line in of(PathLine)),
+        dists=tuple(of(DistLine)),
+        copies=tuple(of(CopyLine)),
+        leftovers=tuple(name for line in of(LeftoversLine) for name in line.names),
+        conda=next(iter(of(CondaLine)), None),
+        pip=bool(of(PipLine)),
+        shadows=next((line.files for line in of(ShadowsLine)), None),
+        complete=bool(of(EndLine)),
     )
 
 
@@ -221,7 +225,8 @@ def kind_of_copy(copy: CopyLine) -> Literal["distribution", "folder", "local"]:
 
 def copies_of(told: Told, prefix: str) -> tuple[TorchCopy, ...]:
     """All copies in the order of the path; two sets of metadata in one folder are two."""
-    record = _conda_version(told, "pytorch")
+    records = map(_RECORD_NAME.fullmatch, told.conda.records if told.conda else ())
+    record = next((found[2] for found in records if found and found[1] == "pytorch"), None)
     copies: list[TorchCopy] = []
     for copy in told.copies:
         kind = kind_of_copy(copy)
@@ -234,19 +239,12 @@ def copies_of(told: Told, prefix: str) -> tuple[TorchCopy, ...]:
             ]
         if record and kind != "local" and copy.entry.startswith(prefix):
             conda = TorchCopy(path=copy.path, kind="conda", version=record, where=copy.entry)
-            by_conda = _installer(told, copy) in ("conda", "")
+            dist = _metadata(told, copy)
+            by_conda = dist is None or dist.installer in ("conda", "")
             mine = [conda] if by_conda else [*mine, conda]
             record = None
         copies += mine
     return tuple(copies)
-
-
-def _conda_version(told: Told, name: str) -> str | None:
-    for one in told.conda.records if told.conda else ():
-        found = _RECORD_NAME.fullmatch(one)
-        if found and found[1] == name:
-            return found[2]
-    return None
 
 
 def _metadata(told: Told, copy: CopyLine) -> DistLine | None:
@@ -255,11 +253,6 @@ def _metadata(told: Told, copy: CopyLine) -> DistLine | None:
     text = (assigned(copy.text or "").get("__version__") or "").partition("+")[0]
     fitting = [one for one in beside if one.version.partition("+")[0] == text]
     return next(iter(fitting or beside), None)
-
-
-def _installer(told: Told, copy: CopyLine) -> str:
-    found = _metadata(told, copy)
-    return found.installer if found else ""
 
 
 def _note_metadata(notes: Notes, told: Told, real: CopyLine, copies: tuple[TorchCopy, ...]) -> None:
@@ -317,7 +310,7 @@ def _note_version(notes: Notes, real: CopyLine) -> Build | None:
     notes.fact("torch.build", build, source)
     notes.fact("torch.hip", found.get("hip") or "", source)
     if build == "cuda":
-        notes.fact("torch.cuda", version_or_none(found.get("cuda")), source)
+        notes.fact("torch.cuda", version_of(found.get("cuda")), source)
     return build
 
 
@@ -346,7 +339,7 @@ def _note_archs(notes: Notes, host: Host, real: CopyLine, build: Build | None, p
     if library is None:
         notes.gap("torch.archs", f"there is no libtorch_python in {real.path}/lib")
         return
-    archs = read_archs(host, real.path, prefix)
+    archs = archs_of(host, library)
     if archs is None:
         notes.gap("torch.archs", f"no list of architectures stands in {library}")
         return
@@ -407,7 +400,7 @@ def cuda_from_tag(digits: str) -> Version:
 def torch_from_tag(text: str) -> Version | None:
     """torch 2.4 for 2.4 and 24, 2.10 for 210, 2.6.0 for 260, 1.13 for 113, 2.10.0 for 2100."""
     if "." in text:
-        return version_or_none(text)
+        return version_of(text)
     rest = text[1:]
     if len(rest) == 3 or (len(rest) == 2 and rest[0] != "1"):
         return version_of(f"{text[0]}.{rest[:-1]}.{rest[-1]}")
@@ -421,7 +414,7 @@ def _from_xformers(text: str) -> tuple[Version | None, Version | None]:
     number = int(cuda[1]) if cuda else 0
     return (
         Version(f"{number // 100}.{number % 100}") if number else None,
-        version_or_none(torch[1]) if torch else None,
+        version_of(torch[1]) if torch else None,
     )
 
 
@@ -431,12 +424,7 @@ def _from_deepspeed(text: str) -> tuple[Version | None, Version | None]:
     cuda = re.search(r"""['"]cuda_version['"]:\s*['"]([\d.]+)['"]""", table)
     torch = re.search(r"""['"]version['"]:\s*['"]([\d.]+)['"]""", table)
     known = [one[1] if one and one[1] != "0.0" else None for one in (cuda, torch)]
-    return version_or_none(known[0]), version_or_none(known[1])
-
-
-def version_or_none(text: str | None) -> Version | None:
-    """The version that a text is; None where it is none."""
-    return version_of(text)
+    return version_of(known[0]), version_of(known[1])
 
 
 # --- compares the files of torch that every import needs, and of its wheels, with their R---
@@ -472,18 +460,10 @@ def compare(host: Host, entry: str, dist_info: str) -> Damage | None:
     data = host.read(f"{entry}/{dist_info}/RECORD", MOST_RECORD).data
     if not data:
         return None
-    missing, empty, short = [], [], []
     # A search through RECORD costs more than a look at the file.
     sick = tuple(name for name in NEEDED if not host.stat(f"{entry}/torch/{name}").size)
-    for path, expected in expected_sizes(data, host.system, sick):
-        found = host.stat(f"{entry}/{path}")
-        if found.exists is False:
-            missing.append(path)
-        elif found.exists and not found.size and expected:
-            empty.append(path)
-        elif found.exists and found.size < expected and not path.endswith(".py"):
-            short.append(path)
-    return Damage(missing=tuple(missing), empty=tuple(empty), short=tuple(short))
+    sizes = expected_sizes(data, host.system, sick)
+    return _compared(host, ((entry, path, size) for path, size in sizes))
 
 
 def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
@@ -499,15 +479,23 @@ def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
         for path, size in _sizes(_lines_with(data, b"/lib/lib"), "nvidia/"):
             if ".so" in path:
                 claimed[entry, path] = min(size, claimed.get((entry, path), size))
-    missing: list[str] = []
-    empty: list[str] = []
-    short: list[str] = []
-    for (entry, path), expected in claimed.items():
+    damage = _compared(host, ((entry, path, size) for (entry, path), size in claimed.items()))
+    missing = tuple(path for path in damage.missing if "libcudnn" not in path)
+    return msgspec.structs.replace(damage, missing=missing)
+
+
+def _compared(host: Host, files: Iterable[tuple[str, str, int]]) -> Damage:
+    """The files that are not as long as they should be: folder, path and expected size."""
+    missing, empty, short = [], [], []
+    for entry, path, expected in files:
         found = host.stat(f"{entry}/{path}")
-        if found.exists and found.size < expected:
-            (short if found.size else empty).append(path)
-        elif found.exists is False and "libcudnn" not in path:
+        if found.exists is False:
             missing.append(path)
+        elif found.exists and found.size < expected:
+            if not found.size:
+                empty.append(path)
+            elif not path.endswith(".py"):
+                short.append(path)
     return Damage(missing=tuple(missing), empty=tuple(empty), short=tuple(short))
 
 
@@ -555,15 +543,6 @@ _LOOSE = re.compile(_NAME + rb"(?:[ ;,]" + _NAME + rb")+(?![\w.-])")
 _FLAGS = re.compile(rb"\0(" + _NAME + rb"(?:[ ;,]" + _NAME + rb")*)[ ;]?\0")
 
 
-def read_archs(host: Host, torch_dir: str, prefix: str | None = None) -> tuple[str, ...] | None:
-    """What the torch in that folder has machine code (sm_90) and PTX (compute_90) for.
-
-    None where the library is not there or holds no such list.
-    """
-    path = binding(host, torch_dir, prefix)
-    return archs_of(host, path) if path else None
-
-
 def binding(host: Host, torch_dir: str, prefix: str | None = None) -> str | None:
     """torch's Python binding: beside torch, or in the lib folder of conda or of the system."""
     places = [f"{torch_dir}/lib/libtorch_python.so", f"{torch_dir}/lib/torch_python.dll"]
@@ -580,7 +559,11 @@ def archs_of(host: Host, path: str) -> tuple[str, ...] | None:
     The last resort is a list of at least two names within a longer text. torch 2.8 and 2.9 have
     a constant without an end right before the list: its first name begins inside of a word.
     """
-    for part in _constants(host, path):
+    if path.endswith(".dll"):
+        part = pe_section(host.read(path, 4096).data, b".rdata")
+    else:
+        part = find_section(host, path, ".rodata")
+    if part is not None:
         data = host.read(path, min(part.size, MOST_CONSTANTS), part.offset).data
         if found := flags_in(data):
             return found
@@ -610,14 +593,6 @@ def flags_in(data: bytes) -> tuple[str, ...] | None:
 
 def _arch_names(flags: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.decode("ascii") for one in re.split(rb"[ ;,]", flags)))
-
-
-def _constants(host: Host, path: str) -> tuple[Section, ...]:
-    if path.endswith(".dll"):
-        found = pe_section(host.read(path, 4096).data, b".rdata")
-    else:
-        found = find_section(host, path, ".rodata")
-    return (found,) if found else ()
 
 
 def pe_section(data: bytes, name: bytes) -> Section | None:

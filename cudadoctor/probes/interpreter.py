@@ -4,8 +4,6 @@
 # ruff: noqa: PTH118, PTH120
 # ruff: noqa: PTH118
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -17,6 +15,7 @@ from packaging.version import Version
 from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Gap, Manager
+from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked, Notes
 from cudadoctor.probes.indexes import read_index
 from cudadoctor.probes.installed import (
@@ -25,7 +24,6 @@ from cudadoctor.probes.installed import (
     note_torch,
     packages,
     parse,
-    version_or_none,
 )
 from cudadoctor.probes.target import Chosen, interpreter_of, on_path_all
 
@@ -70,7 +68,7 @@ def no_python(gaps: Iterable[Gap]) -> str | None:
 def _note_python(notes: Notes, told: Told, python: PythonLine, chosen: str) -> None:
     source = python.executable or chosen
     notes.fact("python.executable", source, source)
-    notes.fact("python.version", version_or_none(python.version), source)
+    notes.fact("python.version", version_of(python.version), source)
     name = python.implementation
     notes.fact("python.implementation", _IMPLEMENTATIONS.get(name, name), source)
     for field in (
@@ -110,7 +108,7 @@ def _note_surroundings(notes: Notes, host: Host, told: Told, python: PythonLine)
     kind = kind_of(host, python)
     notes.fact("python.kind", kind, python.prefix)
     notes.fact("python.own", _is_own(host, python.prefix), python.prefix)
-    notes.fact("python.managers", managers(host, told, python, kind), "PATH")
+    notes.fact("python.managers", tuple(managers(host, told, python, kind)), "PATH")
     project = project_of(host, python.prefix, kind)
     if project is None:
         notes.gap("python.project", f"{python.prefix} does not say whose it is", asked=False)
@@ -165,7 +163,7 @@ def _note_silence(notes: Notes, host: Host, executable: str, ran: Ran) -> None:
 def _version_of(host: Host, executable: str) -> Version | None:
     ran = host.run(executable, "--version", timeout_s=5)
     found = re.match(r"Python (\d+(?:\.\w+)+)", ran.stdout.strip() or ran.stderr.strip())
-    return version_or_none(found[1]) if found else None
+    return version_of(found[1]) if found else None
 
 
 def _how_it_ended(ran: Ran) -> str:
@@ -175,19 +173,13 @@ def _how_it_ended(ran: Ran) -> str:
     if ran.why:
         return ran.why
     if ran.signal:
-        return f"killed by {_signal_name(ran.signal)}"
+        names = {int(number): number.name for number in signal.Signals}
+        return f"killed by {names.get(ran.signal, f'signal {ran.signal}')}"
     lines = [one.strip() for one in ran.stderr.splitlines() if one.strip()]
     told = next((one for one in lines if _TELLING.search(one)), lines[0] if lines else "")
     if not told and ran.code == 0:
         return "it ended without telling anything"
     return f"exit status {ran.code}" + (f", {told[:200]}" if told else "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 # --- what kind of environment it is, and which programs can install into it ---------------------
@@ -229,12 +221,8 @@ def is_pixi(python: PythonLine) -> bool:
     return "/.pixi/envs/" in python.prefix.replace("\\", "/") + "/"
 
 
-def managers(host: Host, told: Told, python: PythonLine, kind: str) -> tuple[Manager, ...]:
+def managers(host: Host, told: Told, python: PythonLine, kind: str) -> Iterator[Manager]:
     """The programs that can install into this environment, found without running them."""
-    return tuple(_managers(host, told, python, kind))
-
-
-def _managers(host: Host, told: Told, python: PythonLine, kind: str) -> Iterator[Manager]:
     if told.pip:
         version = next((one.version for one in told.dists if one.name == "pip"), None)
         yield Manager(name="pip", path=python.executable, version=version or None)

@@ -1,9 +1,6 @@
 """The kernel's side of the driver: its version, modules, log, device nodes and stuck processes."""
 
-from __future__ import annotations
-
 import re
-import struct
 from collections.abc import Iterator
 from typing import Literal
 
@@ -12,6 +9,7 @@ from cudadoctor.model.driver_packages import MATTERS, Manager, is_driver
 from cudadoctor.model.machine import ModuleFile, Node, SystemPackage
 from cudadoctor.model.versions import DriverVersion, driver_of, whole
 from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes.elf import find_section
 from cudadoctor.probes.streamed import streamed
 from cudadoctor.reports.kernel_log import parse_kernel_log
 
@@ -318,21 +316,11 @@ def _flavour(licence: str, path: str) -> Literal["open", "proprietary"] | None:
 
 def modinfo(host: Host, path: str) -> dict[str, str]:
     """What an uncompressed module says about itself: only its section .modinfo is read."""
-    header = host.read(path, 64).data
-    if len(header) < 64 or header[:5] != b"\x7fELF\x02":
+    part = find_section(host, path, ".modinfo")
+    if part is None:
         return {}
-    (table,) = struct.unpack_from("<Q", header, 40)
-    size, count, names = struct.unpack_from("<HHH", header, 58)
-    rows = host.read(path, size * count, table).data
-    if size < 64 or len(rows) < size * count or names >= count:
-        return {}
-    sections = [struct.unpack_from("<IIQQQQ", rows, n * size) for n in range(count)]
-    strings = host.read(path, min(sections[names][5], 1 << 20), sections[names][4]).data
-    for name, _, _, _, offset, length in sections:
-        if strings[name : name + 9] == b".modinfo\0":
-            text = host.read(path, min(length, 1 << 20), offset).text
-            return _pairs(text.replace("\0", "\n"), "=")
-    return {}
+    text = host.read(path, min(part.size, 1 << 20), part.offset).text
+    return _pairs(text.replace("\0", "\n"), "=")
 
 
 def _pairs(text: str, between: str) -> dict[str, str]:
@@ -391,7 +379,9 @@ def note_fabric(
         notes.fact("driver.fabric.manager", "absent", PROGRAM)
         return
     notes.fact("driver.fabric.version", version or _of_program(host, fast=fast), UNIT)
-    state = _unit_state(host, 1.0 if fast else 5.0)
+    argv = ("systemctl", "show", UNIT, "-p", "ActiveState,LoadState")
+    ran = host.run(*argv, timeout_s=1.0 if fast else 5.0)
+    state = parse_unit(ran.stdout) if ran.ok else None
     notes.fact("driver.fabric.manager", state, f"systemctl show {UNIT}")
     if state is None:
         notes.gap("driver.fabric.manager", "systemd does not answer here")
@@ -413,25 +403,19 @@ def _of_program(host: Host, *, fast: bool) -> DriverVersion | None:
     return driver_of(found[1]) if found else None
 
 
-def _unit_state(host: Host, limit_s: float) -> State | None:
-    ran = host.run("systemctl", "show", UNIT, "-p", "ActiveState,LoadState", timeout_s=limit_s)
-    return parse_unit(ran.stdout) if ran.ok else None
-
-
 def parse_unit(text: str) -> State | None:
     """The state in the lines of `systemctl show`."""
     words = dict(line.partition("=")[::2] for line in text.splitlines())
     if words.get("LoadState") == "not-found":
         return "absent"
-    states: dict[str, State] = {
-        "active": "active",
-        "reloading": "active",
-        "failed": "failed",
-        "inactive": "inactive",
-        "activating": "inactive",
-        "deactivating": "inactive",
-    }
-    return states.get(words.get("ActiveState", ""))
+    return _STATES.get(words.get("ActiveState", ""))
+
+
+_STATES: dict[str, State] = {
+    **dict.fromkeys(("active", "reloading"), "active"),
+    **dict.fromkeys(("inactive", "activating", "deactivating"), "inactive"),
+    "failed": "failed",
+}
 
 
 # --- packages of the operating system that belong to the driver, CUDA, cuDNN or NCCL ------------
@@ -450,18 +434,36 @@ def note_packages(notes: Notes, host: Host, *, fast: bool) -> tuple[SystemPackag
     """The packages, from whichever database this system has; () where it has none that matters."""
     dpkg = host.read(DPKG, 64 << 20)
     if dpkg.known and dpkg.data:
-        found = parse_dpkg(dpkg.data)
-        notes.fact("driver.packages", found, DPKG)
-        return found
-    names = host.listing(PACMAN).names
-    if names:
-        found = _pacman(names)
-        notes.fact("driver.packages", found, PACMAN)
-        return found
-    if any(host.listing(path).names for path in RPM):
-        return _note_rpm(notes, host, fast=fast)
-    notes.gap("driver.packages", dpkg.why or "no package database of dpkg, rpm or pacman is here")
-    return None
+        source, found = DPKG, parse_dpkg(dpkg.data)
+    elif names := host.listing(PACMAN).names:
+        # A folder name-version-release for each package.
+        parts = (name.rsplit("-", 2) for name in names)
+        rows = [(part[0], "-".join(part[1:])) for part in parts if len(part) == 3]
+        source, found = PACMAN, _that_matter(rows, "pacman")
+    elif not any(host.listing(path).names for path in RPM):
+        why = dpkg.why or "no package database of dpkg, rpm or pacman is here"
+        notes.gap("driver.packages", why)
+        return None
+    elif fast:
+        notes.gap("driver.packages", "rpm is not asked with --fast", asked=False)
+        return None
+    else:
+        ran = host.run("rpm", "-qa", "--qf", r"%{NAME} %{VERSION}-%{RELEASE}\n", timeout_s=10.0)
+        if not ran.ok:
+            notes.gap("driver.packages", f"rpm: {ran.why or f'exit status {ran.code}'}")
+            return None
+        lines = (line.split() for line in ran.stdout.splitlines())
+        source, found = "rpm", _that_matter([(w[0], w[1]) for w in lines if len(w) == 2], "rpm")
+    notes.fact("driver.packages", found, source)
+    return found
+
+
+def _that_matter(rows: list[tuple[str, str]], manager: Manager) -> tuple[SystemPackage, ...]:
+    return tuple(
+        SystemPackage(name=name, version=version, manager=manager)
+        for name, version in rows
+        if MATTERS.fullmatch(name)
+    )
 
 
 def parse_dpkg(data: bytes) -> tuple[SystemPackage, ...]:
@@ -475,38 +477,6 @@ def parse_dpkg(data: bytes) -> tuple[SystemPackage, ...]:
         stanza = data[begin : end if end >= 0 else begin + _LONGEST]
         version = re.search(rb"^Version: (\S+)", stanza, re.MULTILINE)
         installed = re.search(rb"^Status: \S+ \S+ (?!config-files|not-installed)", stanza, re.M)
-        if version and installed and MATTERS.fullmatch(name):
-            found.append(_package(name, version[1].decode("ascii", "replace"), "dpkg"))
-    return tuple(found)
-
-
-def _package(name: str, version: str, manager: Manager) -> SystemPackage:
-    return SystemPackage(name=name, version=version, manager=manager)
-
-
-def _pacman(names: tuple[str, ...]) -> tuple[SystemPackage, ...]:
-    """A folder name-version-release for each package."""
-    parts = (name.rsplit("-", 2) for name in names)
-    return tuple(
-        _package(part[0], f"{part[1]}-{part[2]}", "pacman")
-        for part in parts
-        if len(part) == 3 and MATTERS.fullmatch(part[0])
-    )
-
-
-def _note_rpm(notes: Notes, host: Host, *, fast: bool) -> tuple[SystemPackage, ...] | None:
-    if fast:
-        notes.gap("driver.packages", "rpm is not asked with --fast", asked=False)
-        return None
-    ran = host.run("rpm", "-qa", "--qf", r"%{NAME} %{VERSION}-%{RELEASE}\n", timeout_s=10.0)
-    if not ran.ok:
-        notes.gap("driver.packages", f"rpm: {ran.why or f'exit status {ran.code}'}")
-        return None
-    rows = (line.split() for line in ran.stdout.splitlines())
-    found = tuple(
-        _package(row[0], row[1], "rpm")
-        for row in rows
-        if len(row) == 2 and MATTERS.fullmatch(row[0])
-    )
-    notes.fact("driver.packages", found, "rpm")
-    return found
+        if version and installed:
+            found.append((name, version[1].decode("ascii", "replace")))
+    return _that_matter(found, "dpkg")

@@ -50,7 +50,7 @@ def read_libcuda(host: Host, patience: Patience, progress: Progress = unheard) -
 def libcuda_from(said: Streamed, clean: Streamed | None) -> Libcuda:
     """The facts in what the first child and the clean one printed."""
     values = _values(said)
-    path = _path(said)
+    path = said.text("loaded", "path")
     failed = values.get("code") != 0 or not values.get("count")
     cleaned = _values(clean) if clean is not None and failed else {}
     unloaded = said.last("not-loaded")
@@ -66,7 +66,7 @@ def libcuda_from(said: Streamed, clean: Streamed | None) -> Libcuda:
         hung=said.call if said.hung else None,
         signal=said.signal,
         clean_code=cleaned.get("code"),
-        clean_path=_path(clean) if clean is not None and failed else None,
+        clean_path=clean.text("loaded", "path") if clean is not None and failed else None,
         clean_count=_count(cleaned.get("count")),
     )
 
@@ -80,11 +80,6 @@ def file_version(path: str) -> DriverVersion | None:
 def _values(said: Streamed) -> dict[str, int]:
     pairs = ((str(line.get("name")), line.get("value")) for line in said.of("value"))
     return {name: value for name, value in pairs if type(value) is int}
-
-
-def _path(said: Streamed) -> str | None:
-    path = said.last("loaded").get("path")
-    return str(path) if path else None
 
 
 def _cuda(value: int | None) -> Version | None:

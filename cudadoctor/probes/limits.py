@@ -23,6 +23,8 @@ def read_limits(host: Host, environment: str | None = None) -> Looked:
     linux = host.system == "Linux"
     shm = host.space("/dev/shm") if linux else None
     limits = parse_limits(host.read("/proc/self/limits").text) if linux else {}
+    meminfo = host.read("/proc/meminfo").text if linux else ""
+    memory = re.search(r"^MemTotal:\s+(\d{1,15}) kB", meminfo, re.M)
     if linux and shm is None:
         notes.gap("limits.shm_bytes", "/dev/shm is not there")
     found = Limits(
@@ -30,9 +32,9 @@ def read_limits(host: Host, environment: str | None = None) -> Looked:
         shm_free_bytes=shm.free_bytes if shm else None,
         memlock_bytes=limits.get("Max locked memory"),
         nofile=limits.get("Max open files"),
-        memory_bytes=_memory(host) if linux else None,
+        memory_bytes=int(memory[1]) * 1024 if memory else None,
         cgroup_memory_bytes=_cgroup_memory(host) if linux else None,
-        cpus=_cpus(host) if linux else _counted(host),
+        cpus=_cpus(host) if linux else whole(host.env.get("NUMBER_OF_PROCESSORS", "")),
         tmp_free_bytes=room.free_bytes if room else None,
         env_free_bytes=home.free_bytes if home else None,
         interfaces=_interfaces(host, notes) if linux else None,
@@ -63,11 +65,6 @@ def parse_limits(text: str) -> dict[str, int]:
     return found
 
 
-def _memory(host: Host) -> int | None:
-    found = re.search(r"^MemTotal:\s+(\d{1,15}) kB", host.read("/proc/meminfo").text, re.M)
-    return int(found[1]) * 1024 if found else None
-
-
 def _cpus(host: Host) -> int | None:
     """Processors that this process may use: its affinity, then the quota of its control group."""
     found = re.search(r"^Cpus_allowed_list:\s*(\S+)", host.read("/proc/self/status").text, re.M)
@@ -76,11 +73,6 @@ def _cpus(host: Host) -> int | None:
     if allowed is None or quota is None:
         return allowed or quota
     return min(allowed, quota)
-
-
-def _counted(host: Host) -> int | None:
-    """Windows says it in a variable; elsewhere nothing turns on it."""
-    return whole(host.env.get("NUMBER_OF_PROCESSORS", ""))
 
 
 def parse_cpu_list(text: str) -> int | None:
@@ -106,7 +98,11 @@ def _quota(host: Host) -> int | None:
 
 def _cgroup_memory(host: Host) -> int | None:
     """The tightest limit from the own control group up to the root; -1 where none is set."""
-    texts = [*_up(host, "memory.max"), *_v1_memory(host)]
+    texts = _up(host, "memory.max")
+    # In a container the own path is the host's, so the root of the mount is asked too.
+    for folder in dict.fromkeys((_own_group(host, "memory").rstrip("/"), "")):
+        answer = host.read(f"/sys/fs/cgroup/memory{folder}/memory.limit_in_bytes", 64)
+        texts += [answer.text] if answer.known else []
     numbers = [whole(text) for text in texts]
     limits = [number for number in numbers if number is not None and number < _V1_UNLIMITED]
     if limits:
@@ -134,14 +130,3 @@ def _up(host: Host, name: str) -> list[str]:
         if not path:
             return found
         path = path.rpartition("/")[0]
-
-
-def _v1_memory(host: Host) -> list[str]:
-    """In a container the own path is the host's, so the root of the mount is asked too."""
-    path = _own_group(host, "memory").rstrip("/")
-    found = []
-    for folder in dict.fromkeys((path, "")):
-        answer = host.read(f"/sys/fs/cgroup/memory{folder}/memory.limit_in_bytes", 64)
-        if answer.known:
-            found.append(answer.text)
-    return found

@@ -1,7 +1,5 @@
 """GPUs on the PCI bus, seen without any driver."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 
@@ -32,66 +30,53 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 def read_pci(host: Host) -> Looked:
     """All display and compute devices, and how many NVSwitches there are."""
     notes = Notes()
+    if host.system != "Linux":
+        notes.gap("pci", "the PCI bus is read on Linux only")
+        return notes.looked()
     listing = host.listing(BUS)
-    if host.system == "Linux" and listing.missing and _has_no_bus(host):
+    buses = host.listing(BUS_KINDS).names if listing.missing else ()
+    if buses and "pci" not in buses:  # the kernel shows its buses: no PCI device can be there
         notes.fact("pci", (), BUS_KINDS)
         notes.fact("driver.fabric.nvswitches", 0, BUS_KINDS)
         return notes.looked()
-    if host.system != "Linux" or listing.missing or listing.why:
-        why = listing.why or f"{BUS} is not there"
-        notes.gap("pci", why if host.system == "Linux" else "the PCI bus is read on Linux only")
+    if listing.missing or listing.why:
+        notes.gap("pci", listing.why or f"{BUS} is not there")
         return notes.looked()
-    asked = {name: _device(host, name) for name in listing.names}
-    devices = [one for one in asked.values() if one is not None]
-    unread = [name for name, one in asked.items() if one is None]
-    if unread and not any(_is_gpu(one) and one.vendor == "10de" for one in devices):
+    seen = {name: _device(host, name) for name in listing.names}
+    devices = [device for device in seen.values() if device is not None]
+    unread = [name for name, device in seen.items() if device is None]
+    if unread and not any(_is_gpu(device) and device.vendor == "10de" for device in devices):
         # What it is is not known: the bus does not prove that there is no GPU.
         name = unread[0][:40].encode("ascii", "replace").decode()
         notes.gap("pci", f"{BUS}/{name} tells neither its vendor nor its class")
         return notes.looked()
-    gpus = tuple(_gpu(host, one) for one in devices if _is_gpu(one))
+    gpus = tuple(_gpu(host, device) for device in devices if _is_gpu(device))
     notes.fact("pci", with_surroundings(host, gpus), BUS)
-    switches = [one for one in devices if one.vendor == "10de" and one.class_id[:4] == NVSWITCH]
+    switches = [d for d in devices if d.vendor == "10de" and d.class_id[:4] == NVSWITCH]
     notes.fact("driver.fabric.nvswitches", len(switches), BUS)
     return notes.looked()
 
 
-def _has_no_bus(host: Host) -> bool:
-    """Whether the kernel shows its buses, and PCI is not among them: no PCI device can be there."""
-    names = host.listing(BUS_KINDS).names
-    return bool(names) and "pci" not in names
-
-
 def _device(host: Host, address: str) -> Device | None:
     """One read for each device: `uevent` holds what vendor, device, class and driver say."""
-    words = dict(
-        line.partition("=")[::2] for line in host.read(f"{BUS}/{address}/uevent").text.splitlines()
-    )
+    folder = f"{BUS}/{address}"
+    lines = host.read(f"{folder}/uevent").text.splitlines()
+    words = dict(line.partition("=")[::2] for line in lines)
     vendor, _, device = words.get("PCI_ID", "").lower().partition(":")
-    if not (_is_hex(vendor) and _is_hex(device) and _is_hex(words.get("PCI_CLASS", ""))):
-        return _device_by_files(host, address)
+    class_id, bound = words.get("PCI_CLASS", "").lower(), words.get("DRIVER", "")
+    if not (_is_hex(vendor) and _is_hex(device) and _is_hex(class_id)):
+        vendor, class_id, device = (
+            host.read(f"{folder}/{name}").text.strip().lower().removeprefix("0x")
+            for name in ("vendor", "class", "device")
+        )
+        if not (_is_hex(vendor) and _is_hex(class_id)):
+            return None
+        link = host.stat(f"{folder}/driver")
+        bound = link.real.rstrip("/").rpartition("/")[2] if link.exists else ""
     return Device(
         address=address,
         vendor=vendor.zfill(4),
         device=device.zfill(4),
-        class_id=words["PCI_CLASS"].lower().zfill(6),
-        bound=words.get("DRIVER", ""),
-    )
-
-
-def _device_by_files(host: Host, address: str) -> Device | None:
-    def number(name: str) -> str:
-        return host.read(f"{BUS}/{address}/{name}").text.strip().lower().removeprefix("0x")
-
-    vendor, class_id = number("vendor"), number("class")
-    if not (_is_hex(vendor) and _is_hex(class_id)):
-        return None
-    link = host.stat(f"{BUS}/{address}/driver")
-    bound = link.real.rstrip("/").rpartition("/")[2] if link.exists else ""
-    return Device(
-        address=address,
-        vendor=vendor.zfill(4),
-        device=number("device").zfill(4),
         class_id=class_id.zfill(6),
         bound=bound,
     )

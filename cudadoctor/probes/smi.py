@@ -41,7 +41,17 @@ def read_smi(host: Host, path: str, patience: Patience) -> Looked:
     notes = Notes()
     heard = _asked(host, path, time.monotonic() + patience.smi_s)
     hung = heard.silent_s >= patience.start_s
-    _note(notes, path, heard, hung)
+    smi = Smi(
+        found=True,
+        path=path,
+        code=heard.code,
+        message=None if heard.worked else heard.words,
+        hung=True if hung else None if heard.silent_s else False,
+    )
+    notes.fact("driver.smi", smi, path)
+    notes.fact("driver.reported", heard.said.driver, SOURCE)
+    notes.fact("driver.cuda", heard.said.cuda, SOURCE)
+    notes.fact("gpus", heard.said.gpus, SOURCE)
     if heard.silent:
         slow = f"; {SLOW}" if heard.silent_s and not hung else ""
         why = f"nvidia-smi: {heard.silent}{slow}"
@@ -102,46 +112,25 @@ def joined_gpus(old: tuple[Gpu, ...] | None, new: tuple[Gpu, ...] | None) -> tup
     if not old or not new:
         return old or (old if new is None else new)
     more = {gpu.index: gpu for gpu in new}
-    return tuple(_filled(gpu, more.get(gpu.index)) for gpu in old)
+    return tuple(_filled(gpu, more.get(gpu.index, gpu)) for gpu in old)
 
 
-def _filled(gpu: Gpu, other: Gpu | None) -> Gpu:
+def _filled(gpu: Gpu, other: Gpu) -> Gpu:
     """The GPU with what only the other output knew about it."""
-    if other is None:
-        return gpu
     missing = {
-        name: getattr(other, name)
+        name: value
         for name in gpu.__struct_fields__
-        if getattr(gpu, name) is None and getattr(other, name) is not None
+        if getattr(gpu, name) is None and (value := getattr(other, name)) is not None
     }
     known = tuple(name for name in gpu.unsupported if name not in missing)
     return msgspec.structs.replace(gpu, unsupported=known, **missing)
 
 
 def _first_words(ran: Ran) -> str | None:
+    """The first line with a word in it that is no part of the table, nor the date above it."""
     text = cleaned(ran.stdout[:MOST_TEXT] + "\n" + ran.stderr[:MOST_TEXT])
-    lines = (line.strip() for line in text.splitlines())
-    return next((line[:300] for line in lines if _has_word(line)), None)
-
-
-def _has_word(line: str) -> bool:
-    """Whether a line has a word in it, and is no part of the table, nor the date above it."""
-    return (
-        any(character.isalpha() for character in line)
-        and not line.startswith(("|", "+"))
-        and re.fullmatch(r"\w+ \w+ +\d+ [\d:]+ \d{4}", line) is None
-    )
-
-
-def _note(notes: Notes, path: str, heard: _Heard, hung: bool) -> None:
-    smi = Smi(
-        found=True,
-        path=path,
-        code=heard.code,
-        message=None if heard.worked else heard.words,
-        hung=True if hung else None if heard.silent_s else False,
-    )
-    notes.fact("driver.smi", smi, path)
-    notes.fact("driver.reported", heard.said.driver, SOURCE)
-    notes.fact("driver.cuda", heard.said.cuda, SOURCE)
-    notes.fact("gpus", heard.said.gpus, SOURCE)
+    for line in map(str.strip, text.splitlines()):
+        date = re.fullmatch(r"\w+ \w+ +\d+ [\d:]+ \d{4}", line)
+        if any(map(str.isalpha, line)) and not line.startswith(("|", "+")) and date is None:
+            return line[:300]
+    return None

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from cudadoctor.host.children import OnLine, Ran
+from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import is_start
 
@@ -76,6 +76,11 @@ class Streamed(msgspec.Struct, frozen=True, kw_only=True):
         found = self.of(kind)
         return found[-1] if found else {}
 
+    def text(self, kind: str, field: str) -> str | None:
+        """A field of the last line of a kind, None where there is none."""
+        value = self.last(kind).get(field)
+        return str(value) if value else None
+
     @property
     def unsure(self) -> bool:
         """Whether it was cut off so that nobody knows if the driver hangs."""
@@ -105,29 +110,25 @@ def asked(
 ) -> Streamed:
     """Run a script that announces each call to the driver. timeout_s: for all of it."""
     under_way: list[str] = []
-    on_line = _waiting(patience, under_way, progress)
-    try:
-        ran = host.inside(script, *args, timeout_s=timeout_s, env=env, on_line=on_line)
-    finally:
+
+    def end() -> None:
         for what in under_way:
             progress(what, False)
-    return streamed(ran, patience)
-
-
-def _waiting(patience: Patience, under_way: list[str], progress: Progress) -> OnLine:
-    """Tells what is waited for, and gives each call its time."""
 
     def on_line(text: str) -> float:
-        for what in under_way:
-            progress(what, False)
-        line = _line(text) or {}
-        call = _call(line)
+        """Shows what is waited for, and gives each call its time."""
+        end()
+        call = _call(_line(text) or {})
         under_way[:] = [f"the driver: {call}"] if call else []
         for what in under_way:
             progress(what, True)
         return patience.of(call) if call else patience.start_s
 
-    return on_line
+    try:
+        ran = host.inside(script, *args, timeout_s=timeout_s, env=env, on_line=on_line)
+    finally:
+        end()
+    return streamed(ran, patience)
 
 
 def streamed(ran: Ran, patience: Patience = Patience()) -> Streamed:  # noqa: B008 - immutable

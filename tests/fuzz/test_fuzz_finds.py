@@ -15,7 +15,7 @@ from recorded_host import RecordedHost
 from cudadoctor import knowledge
 from cudadoctor.cli import options as cli_options
 from cudadoctor.cli.options import Options
-from cudadoctor.host import replay
+from cudadoctor.host import recording
 from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Stat
 from cudadoctor.locale import language
@@ -26,7 +26,7 @@ from cudadoctor.privacy.conceal import Concealer
 from cudadoctor.privacy.redact import Redactor
 from cudadoctor.probes import Notes, installed, kernel, limits, nvml, toolkit
 from cudadoctor.probes.indexes import ini_section, read_index
-from cudadoctor.probes.installed import assigned, torch_from_tag, version_or_none
+from cudadoctor.probes.installed import assigned, torch_from_tag
 from cudadoctor.probes.installed import parse as told_of
 from cudadoctor.probes.kernel import note_fabric
 from cudadoctor.probes.streamed import Streamed, streamed
@@ -52,7 +52,7 @@ def test_what_is_no_number_of_ours_is_none(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "x", "٣.٤", f"{ENDLESS}.1", "1.²"])
 def test_a_version_in_other_digits_or_without_end_is_none(text: str) -> None:
     assert version_of(text) is None
-    assert version_or_none(text) is None
+    assert version_of(text) is None
 
 
 @pytest.mark.parametrize("text", ["٥٨٠.٦٥", "570.12345", "5", ENDLESS])
@@ -176,8 +176,8 @@ def test_settings_of_endless_depth_are_none() -> None:
 
 def test_a_recording_of_endless_depth_is_refused(tmp_path: Path) -> None:
     (tmp_path / "recording.json").write_text(DEEP)
-    with pytest.raises(replay.ReplayError, match="is no recording"):
-        replay.ReplayHost(str(tmp_path))
+    with pytest.raises(recording.ReplayError, match="is no recording"):
+        recording.ReplayHost(str(tmp_path))
 
 
 # --- lines of a child that are not whole ----------------------------------------------------------

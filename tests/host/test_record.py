@@ -18,7 +18,7 @@ from recorded_host import RecordedHost
 from standin_fixtures import HostWith, StandIns
 
 from cudadoctor import knowledge
-from cudadoctor.host import recorded, recording, replay
+from cudadoctor.host import recording
 from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Answer, Host, Space, Stat
 from cudadoctor.model.findings import Diagnosis
@@ -128,7 +128,7 @@ def everything(folder: Path) -> bytes:
 
 def test_this_machine_replays_to_the_same_facts(python_cu130: str, tmp_path: Path) -> None:
     machine = record(HostWith(dict(os.environ)), tmp_path / "said", python_cu130)
-    replayed = replay.replay(str(tmp_path / "said"))
+    replayed = recording.replay(str(tmp_path / "said"))
     same(machine, replayed)
     assert replayed.torch == machine.torch
     assert replayed.packages == machine.packages
@@ -142,7 +142,7 @@ def test_a_broken_host_replays_to_the_same_findings(
     machine = record(Planted(planted_env(home)), tmp_path / "said", python_cu130)
     assert judged(machine).verdict == "broken"
     assert "driver-library-mismatch" in {one.cause for one in judged(machine).findings}
-    same(machine, replay.replay(str(tmp_path / "said")))
+    same(machine, recording.replay(str(tmp_path / "said")))
 
 
 def test_nothing_that_identifies_is_written(python_cu130: str, home: Path, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_full_writes_what_the_host_said(python_cu130: str, home: Path, tmp_path:
     data = everything(tmp_path / "said")
     assert USER.encode() in data
     assert b"s3cret" in data
-    same(machine, replay.replay(str(tmp_path / "said")))
+    same(machine, recording.replay(str(tmp_path / "said")))
 
 
 def test_a_variable_that_nobody_asked_for_is_not_recorded_even_in_full(
@@ -171,7 +171,7 @@ def test_a_home_without_a_secret_is_replayed_as_another_absolute_path(
     python_cu130: str, home: Path, tmp_path: Path
 ) -> None:
     record(Planted(planted_env(home)), tmp_path / "said", python_cu130)
-    told = replay.ReplayHost(str(tmp_path / "said")).env["HOME"]
+    told = recording.ReplayHost(str(tmp_path / "said")).env["HOME"]
     assert told == f"{home.parent}/user0000"
 
 
@@ -179,7 +179,7 @@ def test_a_host_with_a_gpu_replays_to_the_same_facts(
     standins: StandIns, python_cu130: str, tmp_path: Path
 ) -> None:
     machine = record(healthy(standins, python_cu130), tmp_path / "said", python_cu130)
-    replayed = replay.replay(str(tmp_path / "said"))
+    replayed = recording.replay(str(tmp_path / "said"))
     same(machine, replayed)
     assert machine.gpus
     uuids = [gpu.uuid for gpu in machine.gpus if gpu.uuid]
@@ -199,22 +199,22 @@ def said(python_cu130: str, tmp_path: Path) -> Path:
 
 
 def test_a_question_without_an_answer_fails_the_test(said: Path) -> None:
-    host = replay.ReplayHost(str(said))
-    with pytest.raises(replay.NoAnswer, match="never asked"):
+    host = recording.ReplayHost(str(said))
+    with pytest.raises(recording.NoAnswer, match="never asked"):
         host.read("/never asked")
     (said / "inside.jsonl").write_text("")
-    with pytest.raises(replay.NoAnswer, match=r"look\.py"):
-        replay.replay(str(said))
+    with pytest.raises(recording.NoAnswer, match=r"look\.py"):
+        recording.replay(str(said))
 
 
 def test_a_question_without_an_answer_is_a_gap_where_a_recording_is_judged(said: Path) -> None:
     (said / "inside.jsonl").write_text("")
-    machine = replay.replay(str(said), strict=False)
+    machine = recording.replay(str(said), strict=False)
     assert machine.torch.version is None
-    assert any(replay.SILENT in gap.why for gap in machine.gaps)
+    assert any(recording.SILENT in gap.why for gap in machine.gaps)
 
 
-@pytest.mark.parametrize("kind", recorded.KINDS)
+@pytest.mark.parametrize("kind", recording.KINDS)
 @pytest.mark.parametrize("spoilt", ["null", '{"file": "../../gone"}', '{"names": 3, "code": []}'])
 def test_a_damaged_answer_never_breaks_the_judgement(said: Path, kind: str, spoilt: str) -> None:
     path = said / f"{kind}.jsonl"
@@ -228,9 +228,9 @@ def test_a_damaged_answer_never_breaks_the_judgement(said: Path, kind: str, spoi
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"recording": 99}', "\x00"])
 def test_a_folder_that_is_no_recording_is_told_in_a_sentence(tmp_path: Path, text: str) -> None:
-    (tmp_path / recorded.ABOUT).write_text(text)
-    with pytest.raises(replay.ReplayError, match=r"recording|recorded"):
-        replay.replay(str(tmp_path))
+    (tmp_path / recording.ABOUT).write_text(text)
+    with pytest.raises(recording.ReplayError, match=r"recording|recorded"):
+        recording.replay(str(tmp_path))
 
 
 # --- the answers ----------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def recorded_and_replayed(host: RecordedHost, folder: Path, ask: Mapping[str, st
     for path in ask:
         getattr(recorder, ask[path])(path)
     recording.write(str(folder), recorder, Look(), Machine())
-    return replay.ReplayHost(str(folder))
+    return recording.ReplayHost(str(folder))
 
 
 @pytest.mark.parametrize("data", BYTES, ids=range(len(BYTES)))
@@ -292,7 +292,7 @@ def test_how_a_program_ended_comes_back(tmp_path: Path, ran: Ran) -> None:
     recorder.run("nvcc", "--version", timeout_s=1)
     recording.prepare(str(tmp_path / "r"))
     recording.write(str(tmp_path / "r"), recorder, Look(), Machine())
-    told = replay.ReplayHost(str(tmp_path / "r"))
+    told = recording.ReplayHost(str(tmp_path / "r"))
     assert told.run("nvcc", "--version", timeout_s=2) == ran
 
 

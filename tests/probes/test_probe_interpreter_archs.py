@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from cudadoctor.host.local import LocalHost
-from cudadoctor.probes.installed import archs_of, binding, flags_in, pe_section, read_archs
+from cudadoctor.host.local import Host, LocalHost
+from cudadoctor.probes.installed import archs_of, binding, flags_in, pe_section
 
 gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to make a library with")
+
+
+def read_archs(host: Host, torch: str, prefix: str | None = None) -> tuple[str, ...] | None:
+    path = binding(host, torch, prefix)
+    return archs_of(host, path) if path else None
 
 
 def library(folder: Path, text: str, name: str = "libtorch_python.so") -> Path:

@@ -20,7 +20,7 @@ from scenario_reader import HERE
 from cudadoctor import knowledge
 from cudadoctor import pipeline as checkup
 from cudadoctor.cli import saved
-from cudadoctor.host import recorded, replay
+from cudadoctor.host import recording
 from cudadoctor.installers.index import is_at
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Wishes
@@ -144,7 +144,7 @@ def test_every_way_in_gives_a_foreign_machine(tmp_path: Path) -> None:
 def test_a_recording_is_foreign_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "recording.json").write_text("{}")
     own = factfile.from_document(document(**EVIL))
-    monkeypatch.setattr(replay, "replay", lambda *_, **__: own)
+    monkeypatch.setattr(recording, "replay", lambda *_, **__: own)
     machine = next(saved.machines((str(tmp_path),))).machine
     assert isinstance(machine, Foreign)
     assert forged.faults_of(machine, 1) == []
@@ -305,7 +305,7 @@ def test_an_answer_of_a_recording_that_none_ever_gave_is_no_answer(
 ) -> None:
     for plain in ANSWERS[kind]:
         with pytest.raises(ValueError, match=r"Expected|missing"):
-            recorded.decoded(kind, plain, tmp_path)
+            recording.decoded(kind, plain, tmp_path)
 
 
 def test_a_recording_shows_no_file_of_this_machine(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_recording_shows_no_file_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "texts" / "1.txt").symlink_to(secret)
     for name in ("1.txt", "../secret", str(secret), "texts"):
         with pytest.raises(OSError, match="not a file of this folder"):
-            recorded.decoded("read", {"file": name}, tmp_path)
+            recording.decoded("read", {"file": name}, tmp_path)
 
 
 # --- the type --------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ NOT_PARSERS = {
     "knowledge.companions.allows": "reads our own tables",
     "knowledge.tables.version": "reads our own tables",
     "probes.driver.read_driver": "joins probes that are registered one by one",
-    "recorded.is_text": "looks for control characters",
-    "recorded.written": "writes",
-    "recording.store": "writes",
+    "host.recording.is_text": "looks for control characters",
+    "host.recording.written": "writes",
+    "host.recording.store": "writes",
 }
 """Functions that look like parsers of outside text, and why they are none."""

@@ -91,6 +91,7 @@ class BabblingHost:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         stdin: str | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
         out, err = self._text(" ".join(argv)), self._text(f"2>{argv[0]}")
         return Ran(code=0, stdout=out, stderr=err)

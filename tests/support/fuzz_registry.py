@@ -23,7 +23,7 @@ from packaging.version import Version
 from cudadoctor import knowledge, smoke
 from cudadoctor.cli import fast, saved
 from cudadoctor.cli import options as cli_options
-from cudadoctor.host import replay
+from cudadoctor.host import recording
 from cudadoctor.host.children import Ran
 from cudadoctor.installers import index as dialect_index
 from cudadoctor.installers import requirement as dialect_requirement
@@ -178,7 +178,8 @@ def _package_of_torch(host: BabblingHost) -> object:
     place = "/site/torch"
     damage = installed.compare(host, "/site", "torch-2.dist-info")
     installed.compare_wheels(host, [("/site", "nvidia_cublas-13.dist-info")])
-    return installed.read_archs(host, place, "/work"), damage
+    path = installed.binding(host, place, "/work")
+    return (installed.archs_of(host, path) if path else None), damage
 
 
 def _chosen(host: BabblingHost) -> object:
@@ -232,7 +233,7 @@ def _recording(data: bytes) -> object:
     (folder / "recording.json").write_bytes(about)
     for kind in ("read", "listing", "stat", "glob", "which", "space", "run", "inside"):
         (folder / f"{kind}.jsonl").write_bytes(answers)
-    host = replay.ReplayHost(str(folder), strict=False)
+    host = recording.ReplayHost(str(folder), strict=False)
     asked = host.read("/etc/os-release"), host.stat("/etc"), host.run("true", timeout_s=1)
     return asked[0].data, host.listing("/etc").names, host.space("/tmp"), host.glob("/x*")
 
@@ -263,7 +264,6 @@ def _texts() -> Iterator[tuple[str, Parser]]:
         ("probes.indexes.ini_section", lambda text: indexes.ini_section(text, "global")),
         ("probes.installed.assigned", lambda text: installed.build_of(installed.assigned(text))),
         ("probes.installed.torch_from_tag", installed.torch_from_tag),
-        ("probes.installed.version_or_none", installed.version_or_none),
         ("probes.kernel.parse_proc_version", kernel.parse_proc_version),
         ("probes.libcuda.file_version", libcuda.file_version),
         ("probes.libraries.printable", libraries.printable),
@@ -357,8 +357,8 @@ def _data() -> Iterator[tuple[str, Parser]]:
     names = ("reports", "saved.facts_in")
     yield "reports.reading", Parser(names, _report, (NotTextError,), slow=True)
     yield "reports.judged", Parser(("rules",), _judged_report, (NotTextError,), slow=True)
-    names = ("recorded.content", "recorded.decoded", "replay.ReplayHost")
-    yield "replay", Parser(names, _recording, (replay.ReplayError,), slow=True)
+    names = ("host.recording.content", "host.recording.decoded", "host.recording.ReplayHost")
+    yield "replay", Parser(names, _recording, (recording.ReplayError,), slow=True)
 
 
 def _hosts() -> Iterator[tuple[str, Parser]]:
@@ -418,7 +418,7 @@ def _hosts() -> Iterator[tuple[str, Parser]]:
 _WITHIN = {
     "indexes.read_index": ("probes.indexes.read_pip", "probes.indexes.read_uv"),
     "libraries.read_libraries": ("elf.read_elf", "probes.loader.split", "probes.loader.expand"),
-    "installed.compare": ("probes.installed.read_archs",),
+    "installed.compare": ("probes.installed.archs_of",),
 }
 """What a probe runs besides itself."""
 

@@ -145,6 +145,7 @@ class RawHost:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         stdin: str | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
         if argv[:2] == (self.python, "-c"):
             return self._imported()

@@ -124,6 +124,7 @@ class RecordedHost:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         stdin: str | None = None,
+        on_line: OnLine | None = None,
     ) -> Ran:
         self.asked.append(argv)
         return self._answer(argv, self.runs.get(argv), argv)
