@@ -40,7 +40,13 @@ def read_libraries(  # noqa: PLR0917
     owners = Owners(host, torch_dir, site_packages, prefix, env)
     notes.fact("libraries.own", owners.own, "folders of the examined environment")
     search = Search(host, _executable(host, python, prefix, torch_dir), env)
-    notes.fact("libraries.search", _searched(host, search), "LD_LIBRARY_PATH")
+    reals = ((folder, host.stat(folder).real) for folder in search.named)
+    folders = (
+        SearchFolder(entry=printable(folder), real=printable(real))
+        for folder, real in reals
+        if real
+    )
+    notes.fact("libraries.search", tuple(folders), "LD_LIBRARY_PATH")
     if search.too_many:
         notes.gap("env.LD_LIBRARY_PATH", f"only its first {MOST_FOLDERS} folders were looked at")
     if "musl" in search.interpreter:
@@ -51,16 +57,6 @@ def read_libraries(  # noqa: PLR0917
         _predict(notes, search, torch_dir, site_packages, owners)
     notes.fact("libraries.copies", find_copies(search, owners), "folders and the loader's cache")
     return notes.looked()
-
-
-def _searched(host: Host, search: Search) -> tuple[SearchFolder, ...]:
-    """The folders that the user named for the loader, with their links followed."""
-    reals = ((folder, host.stat(folder).real) for folder in search.named)
-    return tuple(
-        SearchFolder(entry=printable(folder), real=printable(real))
-        for folder, real in reals
-        if real
-    )
 
 
 def _predict(
@@ -137,27 +133,17 @@ def _executable(
     host: Host, python: str | None, prefix: str | None, torch_dir: str | None
 ) -> Mapped:
     """The program that loads torch: its own DT_RPATH counts for all libraries."""
-    for path in _interpreters(python, prefix):
+    beside = (f"{prefix}/bin/python3", f"{prefix}/bin/python") if prefix else ()
+    for path in (*((python,) if python else ()), *beside):
         real = host.stat(path).real or path
-        elf = read_elf(host, real)
-        if isinstance(elf, Elf):
+        if isinstance(elf := read_elf(host, real), Elf):
             return Mapped("", path, real, elf)
-    return Mapped("", "/usr/bin/python3", "/usr/bin/python3", _any_elf(host, torch_dir))
-
-
-def _interpreters(python: str | None, prefix: str | None) -> Iterator[str]:
-    if python:
-        yield python
-    if prefix:
-        yield from (f"{prefix}/bin/python3", f"{prefix}/bin/python")
-
-
-def _any_elf(host: Host, torch_dir: str | None) -> Elf | Broken:
-    """For an interpreter that cannot be read: a program of the processor that torch is for."""
-    elf = read_elf(host, f"{torch_dir}/lib/libc10.so")
-    if not isinstance(elf, Elf):
-        return Broken("no interpreter to read")
-    return Elf(bits=elf.bits, little=elf.little, machine=elf.machine)
+    # For an interpreter that cannot be read: a program of the processor that torch is for.
+    found = read_elf(host, f"{torch_dir}/lib/libc10.so")
+    known: Elf | Broken = Broken("no interpreter to read")
+    if isinstance(found, Elf):
+        known = Elf(bits=found.bits, little=found.little, machine=found.machine)
+    return Mapped("", "/usr/bin/python3", "/usr/bin/python3", known)
 
 
 # --- whose a library is, which version, and how many copies of it lie around --------------------
@@ -305,21 +291,9 @@ def find_copies(search: Search, owners: Owners) -> tuple[Library, ...]:
     for path, how in _candidates(search, owners):
         real = search.real(path)
         if real not in seen:
-            seen[real] = _copy(search, owners, path, real, how)
+            one = Mapped("", path, real, search.elf(path) or Broken("gone"), how=how)
+            seen[real] = library_of(one, owners)
     return tuple(seen.values())
-
-
-def _copy(search: Search, owners: Owners, path: str, real: str, how: str) -> Library:
-    elf = search.elf(path)
-    name = path.rpartition("/")[2]
-    soname = (elf.soname if isinstance(elf, Elf) else None) or name
-    return Library(
-        soname=soname.encode("utf-8", "replace").decode(),
-        path=real.encode("utf-8", "replace").decode(),
-        how=how,
-        owner=owners.owner(real, path),
-        version=owners.version(soname, path, real),
-    )
 
 
 def _candidates(search: Search, owners: Owners) -> Iterator[tuple[str, str]]:

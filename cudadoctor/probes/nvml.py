@@ -95,7 +95,7 @@ def _nvml(said: Streamed) -> Nvml:
     return Nvml(
         loads=True if loaded else False if unloaded else None,
         why=str(unloaded.get("why")) if unloaded else None,
-        path=_text(loaded.get("path")),
+        path=said.text("loaded", "path"),
         code=code if type(code) is int and code >= 0 else None,
         call=said.call if said.signal else _text(decided.get("call")),
         message=str(message) if message else None,

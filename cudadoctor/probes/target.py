@@ -77,19 +77,32 @@ def named(host: Host, python: str) -> str:
     if not python.strip():
         raise UsageError("--python is empty; give a Python, or the folder of an environment.")
     path = absolute(host, _expanded(host, python))
+    is_name = os.sep not in python and "/" not in python and python not in (".", "..", "~")
     stat = host.stat(path)
     if stat.is_dir:
         if found := in_folder(host, path):
             return found
-        if not _looks_like_name(python):
-            raise UsageError(_no_python_in(host, python, path))
-    elif stat.exists and not _looks_like_name(python):
+        if not is_name:
+            raise UsageError(f"--python {python}: {_no_python_in(host, path)}")
+    elif stat.exists and not is_name:
         return _program(host, python, path)
-    if _looks_like_name(python) and (found := _by_name(host, python)):
-        return found
+    # 3.11 means python3.11.
+    names = (python, f"python{python}") if _VERSION.match(python) else (python,)
+    if is_name and (found := next(filter(None, map(host.which, names)), None)):
+        return _program(host, python, behind_shim(host, os.path.abspath(found)))
     if stat.exists and not stat.is_dir:
         return _program(host, python, path)
-    raise UsageError(_absent(host, python, path, stat.is_dir, stat.why))
+    if stat.why:
+        why = f"{path} cannot be looked at ({stat.why})."
+    elif stat.is_dir:
+        why = f"{_NONE_IN_FOLDER}, and there is no program of that name on PATH."
+    elif is_name:
+        why = "there is no such program on PATH and no such file or folder here."
+    elif stat.is_link:
+        why = f"{path} is a link to a file that is gone."
+    else:
+        why = "there is no such file or folder."
+    raise UsageError(f"--python {python}: {why}")
 
 
 def in_folder(host: Host, folder: str) -> str | None:
@@ -195,10 +208,6 @@ def _is_private(host: Host, group: int, owner: int) -> bool:
     return members <= names and (bool(members) or group == owner)
 
 
-def _looks_like_name(python: str) -> bool:
-    return os.sep not in python and "/" not in python and python not in (".", "..", "~")
-
-
 def _expanded(host: Host, python: str) -> str:
     home = host.env.get("HOME") or host.env.get("USERPROFILE")
     if home and (python == "~" or python.startswith(("~/", "~\\"))):
@@ -206,28 +215,15 @@ def _expanded(host: Host, python: str) -> str:
     return python
 
 
-def _by_name(host: Host, python: str) -> str | None:
-    """A name on PATH; 3.11 means python3.11."""
-    for name in (python, f"python{python}" if _VERSION.match(python) else python):
-        found = host.which(name)
-        if found:
-            return _program(host, python, behind_shim(host, os.path.abspath(found)))
-    return None
-
-
 def _program(host: Host, python: str, path: str) -> str:
     """The path, where it can be run and is a Python."""
-    stat = host.stat(path)
-    if not _runs(host, stat.mode):
-        raise UsageError(
-            f"--python {python}: {path} is a file that cannot be executed;"
-            " give a Python, or the folder of an environment."
-        )
-    if not _PYTHON_NAME.match(os.path.basename(path)) and not _says_python(host, path):
-        raise UsageError(
-            f"--python {python}: {path} is no Python; give a Python, or the folder of an"
-            " environment."
-        )
+    why = None
+    if not _runs(host, host.stat(path).mode):
+        why = "a file that cannot be executed; give a Python, or the folder of an environment."
+    elif not _PYTHON_NAME.match(os.path.basename(path)) and not _says_python(host, path):
+        why = "no Python; give a Python, or the folder of an environment."
+    if why:
+        raise UsageError(f"--python {python}: {path} is {why}")
     return path
 
 
@@ -241,39 +237,19 @@ def _runs(host: Host, mode: int) -> bool:
     return host.system == "Windows" or bool(mode & 0o111)
 
 
-def _no_python_in(host: Host, python: str, path: str) -> str:
-    seen = {one: host.stat(os.path.join(path, *one.split("/"))) for one in _INSIDE}
+_NONE_IN_FOLDER = "that folder holds no Python (no bin/python)"
+
+
+def _no_python_in(host: Host, path: str) -> str:
+    seen = {name: host.stat(os.path.join(path, *name.split("/"))) for name in _INSIDE}
     for name, stat in seen.items():
         if stat.exists is None:
-            where = os.path.join(path, name)
-            return f"--python {python}: {where} cannot be looked at ({stat.why})."
+            return f"{os.path.join(path, name)} cannot be looked at ({stat.why})."
     broken = next((name for name, stat in seen.items() if stat.is_link and not stat.exists), None)
     if broken:
-        return (
-            f"--python {python}: {os.path.join(path, broken)} is a link to a Python that is gone;"
-            " make that environment anew."
-        )
-    return (
-        f"--python {python}: that folder holds no Python (no bin/python);"
-        " give a Python, or the folder of an environment."
-    )
-
-
-def _absent(host: Host, python: str, path: str, is_dir: bool, why: str | None) -> str:
-    if why:
-        return f"--python {python}: {path} cannot be looked at ({why})."
-    if is_dir:
-        return (
-            f"--python {python}: that folder holds no Python (no bin/python), and there is no"
-            " program of that name on PATH."
-        )
-    if _looks_like_name(python):
-        return (
-            f"--python {python}: there is no such program on PATH and no such file or folder here."
-        )
-    if host.stat(path).is_link:
-        return f"--python {python}: {path} is a link to a file that is gone."
-    return f"--python {python}: there is no such file or folder."
+        link = os.path.join(path, broken)
+        return f"{link} is a link to a Python that is gone; make that environment anew."
+    return f"{_NONE_IN_FOLDER}; give a Python, or the folder of an environment."
 
 
 # --- what stands behind a program on PATH, told by reading it and never by running it -----------
