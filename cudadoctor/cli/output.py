@@ -16,7 +16,7 @@ from cudadoctor.host.children import start_thread
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from cudadoctor.probes.examine import Progress
+    from cudadoctor.probes.streamed import Progress
     from cudadoctor.render.terminal import Line
 
 WIDEST = 100

@@ -18,15 +18,12 @@ from cudadoctor.model.variables import allowed
 from cudadoctor.probes import Looked
 from cudadoctor.probes.streamed import Progress
 
-# TC
 if TYPE_CHECKING:
     from cudadoctor.probes.target import Chosen
 from collections.abc import Iterable
 
 from cudadoctor.model.machine import Section
 
-Progress = Callable[[str, bool], None]
-"""Called as progress(what, going): something was started or has ended."""
 HEAD_START_S = 0.01
 HEARING_S = 0.2
 

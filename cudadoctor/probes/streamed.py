@@ -11,6 +11,7 @@ from cudadoctor.model.machine import is_start
 
 SLOW = "without persistence mode many GPUs can need 30 s"
 Progress = Callable[[str, bool], None]
+"""Called as progress(what, going): something was started or has ended."""
 
 
 def unheard(_: str, __: bool) -> None:

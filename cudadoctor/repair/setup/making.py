@@ -25,7 +25,7 @@ from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.plan.remedies.torch import remedy_for
 from cudadoctor.privacy.telltale import bare
-from cudadoctor.probes.examine import Progress
+from cudadoctor.probes.streamed import Progress
 from cudadoctor.render import inert
 from cudadoctor.repair.session import Interrupts
 from cudadoctor.repair.setup.choosing import Chosen, Tools
