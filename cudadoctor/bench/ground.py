@@ -48,18 +48,23 @@ def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | No
     if chosen.error:
         return Place(device=asked or "cpu", error=chosen.error)
     notes = tuple(f"GPU {index} is left alone: {reason}" for index, reason in chosen.skipped)
-    notes += _falsified(look, gpu=bool(chosen.devices))
+    for setting in look.get("environment") or ():
+        why = FALSIFIED.get(setting, "")
+        if why and (chosen.devices or why == NOT_COMPILED):
+            notes += (f"{setting} is set: {why}",)
     if not chosen.devices:
         if look.get("error"):
             notes += (f"torch sees no GPU: {look['error']}",)
         return Place(device="cpu", notes=notes)
     index = chosen.devices[0]
     known = next(one for one in look["devices"] if one["index"] == index)
-    if _exclusive(str(known["bus_id"]), gpus):
+    bus_id = str(known["bus_id"])
+    modes = {short_bus_id(gpu.bus_id): gpu.compute_mode for gpu in gpus or ()}
+    if bus_id and modes.get(bus_id) == "exclusive":
         why = (
             f"GPU {index} is in the compute mode exclusive: one process may use it at a time, and"
             " the bench compares several; whoever administers it can allow that for the while with"
-            f" nvidia-smi -i {known['bus_id']} -c DEFAULT"
+            f" nvidia-smi -i {bus_id} -c DEFAULT"
         )
         if look["count"] > 1:
             why += "; or take another with --device cuda:N"
@@ -68,23 +73,9 @@ def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | No
         device=f"cuda:{index}",
         name=str(known["name"]),
         capability=str(known["capability"]),
-        bus_id=str(known["bus_id"]),
+        bus_id=bus_id,
         total_bytes=int(known["total_bytes"]),
         notes=notes,
-    )
-
-
-def _falsified(look: dict[str, Any], *, gpu: bool) -> tuple[str, ...]:
-    """What the environment makes of the figures."""
-    found = [(one, FALSIFIED.get(one, "")) for one in look.get("environment") or ()]
-    told = [(one, why) for one, why in found if why and (gpu or why == NOT_COMPILED)]
-    return tuple(f"{one} is set: {why}" for one, why in told)
-
-
-def _exclusive(bus_id: str, gpus: tuple[Gpu, ...] | None) -> bool:
-    """Whether it is known that only one process at a time may use the GPU at this address."""
-    return bool(bus_id) and any(
-        short_bus_id(one.bus_id) == bus_id and one.compute_mode == "exclusive" for one in gpus or ()
     )
 
 

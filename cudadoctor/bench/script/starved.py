@@ -127,7 +127,9 @@ def figures(lines: list[Line]) -> Figures:
         gpus_by=told_by,
         no_gpu_figures=none,
         no_process_figures="" if host.get("proc", True) else "this system has no /proc",
-        shm=_shm(ticks),
+        shm=max(
+            (one["shm"] / one["shm_total"] for one in ticks if one.get("shm_total")), default=None
+        ),
         sampler_s=next((one["cpu_s"] for one in lines if one["kind"] == "end"), None),
     )
     if len(kept) < LEAST_TICKS or judged < LEAST_S:
@@ -151,16 +153,9 @@ def _used(busy: list[Line], pids: set[int]) -> tuple[set[int], str]:
     every = {gpu["index"] for gpu in busy[0]["gpus"]}
     if len(every) == 1:
         return every, "only one"
-    grown = {
-        index
-        for index in every
-        if _most(busy, index) - (_series(busy, index, "memory") or [0])[0] > 64 << 20
-    }
+    memory = {index: _series(busy, index, "memory") or [0] for index in every}
+    grown = {index for index, used in memory.items() if max(used) - used[0] > 64 << 20}
     return (grown, "memory") if grown else (every, "all")
-
-
-def _most(busy: list[Line], index: int) -> float:
-    return max(_series(busy, index, "memory"), default=0)
 
 
 def _series(busy: list[Line], index: int, name: str) -> list[float]:
@@ -218,122 +213,81 @@ def _pcie(fixed: Line, busy: list[Line]) -> float | None:
 # --- processes ---------------------------------------------------------------------------------
 
 
-def _mains(ticks: list[Line], busy: list[Line]) -> set[int]:
-    """The processes that train: those on a GPU, else those with workers, else the busiest."""
-    last = _by_pid(ticks, "ticks")
-    own = {
-        pid
-        for pid, (process, _) in last.items()
-        if not process["worker"] and not process.get("helper")
-    }
-    on_gpu = {pid for one in busy for gpu in one["gpus"] for pid in gpu.get("pids") or ()}
-    if own & on_gpu:
-        return own & on_gpu
-    with_workers = {process["ppid"] for process, _ in last.values() if process["worker"]}
-    if own & with_workers:
-        return own & with_workers
-    spent = {pid: series[-1][1] - series[0][1] for pid, (_, series) in last.items() if pid in own}
-    return {max(spent, key=lambda pid: (spent[pid], -pid))} if spent else set()
-
-
-def _by_pid(
-    ticks: list[Line], name: str
-) -> dict[int, tuple[dict[str, Any], list[tuple[float, int]]]]:
-    """Of each process its last sample, and a counter over time."""
-    found: dict[int, tuple[dict[str, Any], list[tuple[float, int]]]] = {}
+def _counters(ticks: list[Line], name: str) -> dict[tuple[int, str], list[tuple[float, int]]]:
+    """A counter over time: of each process ("") or, where it is told so, of each of its threads."""
+    found: dict[tuple[int, str], list[tuple[float, int]]] = {}
     for tick in ticks:
         for process in tick["procs"]:
-            _, series = found.get(process["pid"], (process, []))
-            if process.get(name) is not None:
-                series.append((tick["t"], process[name]))
-            found[process["pid"]] = (process, series)
-    return {pid: (last, series) for pid, (last, series) in found.items() if series}
-
-
-def _rates(ticks: list[Line], name: str) -> dict[int, float]:
-    """By how much a counter of each process grew in a second of its life."""
-    found = {}
-    for pid, (_, series) in _by_pid(ticks, name).items():
-        span = series[-1][0] - series[0][0]
-        if span > 0:
-            found[pid] = (series[-1][1] - series[0][1]) / span
+            value = process.get(name)
+            for thread, number in (value if isinstance(value, dict) else {"": value}).items():
+                if number is not None:
+                    found.setdefault((process["pid"], thread), []).append((tick["t"], number))
     return found
+
+
+def _rates(ticks: list[Line], name: str) -> dict[tuple[int, str], float]:
+    """By how much each counter grew in a second of its life."""
+    series = _counters(ticks, name)
+    spans = {key: one[-1][0] - one[0][0] for key, one in series.items()}
+    return {
+        key: (one[-1][1] - one[0][1]) / spans[key] for key, one in series.items() if spans[key] > 0
+    }
 
 
 def _total(ticks: list[Line], name: str) -> float | None:
     """By how much a counter of all processes grew in a second of the samples."""
-    series = [one for _, one in _by_pid(ticks, name).values()]
+    series = _counters(ticks, name).values()
     times = [at for one in series for at, _ in one]
     span = max(times) - min(times) if times else 0.0
     return sum(one[-1][1] - one[0][1] for one in series) / span if span > 0 else None
+
+
+def _mains(ticks: list[Line], busy: list[Line]) -> set[int]:
+    """The processes that train: those on a GPU, else those with workers, else the busiest."""
+    last = {process["pid"]: process for tick in ticks for process in tick["procs"]}
+    own = {pid for pid, one in last.items() if not one["worker"] and not one.get("helper")}
+    on_gpu = {pid for one in busy for gpu in one["gpus"] for pid in gpu.get("pids") or ()}
+    with_workers = {process["ppid"] for process in last.values() if process["worker"]}
+    series = _counters(ticks, "ticks")
+    spent = {pid: one[-1][1] - one[0][1] for (pid, _), one in series.items() if pid in own}
+    busiest = {max(spent, key=lambda pid: (spent[pid], -pid))} if spent else set[int]()
+    return own & on_gpu or own & with_workers or busiest
 
 
 def _processes(ticks: list[Line], mains: set[int], host: Line) -> dict[str, Any]:
     hz, page = host.get("ticks") or 100, host.get("page") or 4096
     told = {one["pid"]: one["worker"] for tick in ticks for one in tick["procs"]}
     worker_pids = {pid for pid, works in told.items() if works}  # as it was told last
-    cpu = {pid: rate / hz for pid, rate in _rates(ticks, "ticks").items()}
+    cpu = {pid: rate / hz for (pid, _), rate in _rates(ticks, "ticks").items()}
     of_workers = [rate for pid, rate in cpu.items() if pid in worker_pids]
-    delays = [rate / 1e9 for pid, rate in _rates(ticks, "delay").items() if pid in worker_pids]
-    thread, waited = _busiest_thread(ticks, mains, hz)
+    delays = [rate / 1e9 for (pid, _), rate in _rates(ticks, "delay").items() if pid in worker_pids]
+    spent = {key: rate / hz for key, rate in _rates(ticks, "busy").items() if key[0] in mains}
+    core_waits = {key: rate / 1e9 for key, rate in _rates(ticks, "delays").items()}
+    thread = max(spent, key=lambda key: spent[key] + core_waits.get(key, 0.0), default=None)
     total = _total(ticks, "ticks")
     counts = [sum(1 for one in tick["procs"] if one["worker"]) for tick in ticks]
-    waits = [_waited(tick, mains | worker_pids) for tick in ticks]
+    working = mains | worker_pids
+    stuck = [
+        any(one["state"] == "D" for one in tick["procs"] if one["pid"] in working) for tick in ticks
+    ]
     read, asked = _total(ticks, "read_bytes"), _total(ticks, "rchar")
     memory = max(sum(one["rss"] for one in tick["procs"]) for tick in ticks) * page
     return {
         "processes": max(len(tick["procs"]) for tick in ticks),
         "cores": total / hz if total is not None else None,
         "main_cores": sum(cpu[pid] for pid in mains if pid in cpu) if mains & cpu.keys() else None,
-        "main_thread": thread,
-        "main_thread_wait": waited,
+        "main_thread": spent[thread] if thread else None,
+        "main_thread_wait": core_waits.get(thread) if thread else None,
         "workers": round(statistics.median(counts)),
         "workers_cpu": statistics.fmean(of_workers) if of_workers else None,
         "workers_wait": statistics.fmean(delays) if delays else None,
-        "waiting": sum(waits) / len(waits),
+        "waiting": sum(stuck) / len(stuck),
         "read_mb_s": read / 1e6 if read is not None else None,
         "asked_mb_s": asked / 1e6 if asked is not None else None,
         "major_faults_s": _total(ticks, "major"),
         "switches_s": _total(ticks, "switches"),
         "rss_bytes": memory,
     }
-
-
-def _waited(tick: Line, pids: set[int]) -> bool:
-    return any(one["state"] == "D" for one in tick["procs"] if one["pid"] in pids)
-
-
-def _busiest_thread(
-    ticks: list[Line], mains: set[int], hz: int
-) -> tuple[float | None, float | None]:
-    """Shares of the time in which it ran, and in which it could have run and had no core."""
-    spent, delays = _threads(ticks, mains, "busy"), _threads(ticks, mains, "delays")
-    if not spent:
-        return None, None
-    key = max(spent, key=lambda one: spent[one] / hz + delays.get(one, 0.0) / 1e9)
-    return spent[key] / hz, delays[key] / 1e9 if key in delays else None
-
-
-def _threads(ticks: list[Line], mains: set[int], name: str) -> dict[tuple[int, str], float]:
-    """By how much a counter of each thread of the training processes grew in a second."""
-    seen: dict[tuple[int, str], list[tuple[float, int]]] = {}
-    for tick in ticks:
-        for process in tick["procs"]:
-            if process["pid"] in mains:
-                for thread, value in (process.get(name) or {}).items():
-                    if value is not None:
-                        seen.setdefault((process["pid"], thread), []).append((tick["t"], value))
-    spans = {key: series[-1][0] - series[0][0] for key, series in seen.items()}
-    return {
-        key: (series[-1][1] - series[0][1]) / spans[key]
-        for key, series in seen.items()
-        if spans[key] > 0
-    }
-
-
-def _shm(ticks: list[Line]) -> float | None:
-    shares = [one["shm"] / one["shm_total"] for one in ticks if one.get("shm_total")]
-    return max(shares, default=None)
 
 
 # --- the judgement --------------------------------------------------------------------------------
@@ -400,7 +354,17 @@ def judge(figures: Figures) -> Starved:
             likely=likely,
             notes=notes,
         )
-    cause = _of_a_busy_gpu(figures) if busy >= BUSY else _of_a_waiting_gpu(figures)
+    hot = _any(figures, "hot", HOT)
+    cause: str | None
+    if busy >= BUSY:
+        cause = "memory nearly full" if _any(figures, "memory", FULL_MEMORY) else "not starved"
+        if hot or _any(figures, "capped", CAPPED):
+            cause = "power or thermal cap"
+    elif (cause := _of_processes(figures, threads=False)) is None:
+        if _any(figures, "pcie", FULL_LINK):
+            cause = "PCIe transfers"
+        else:
+            cause = "power or thermal cap" if hot else _of_processes(figures)
     if cause is None:
         why = "the GPU waits, and nothing that was sampled is at its limit"
         profile = Setting("a profile of some steps shows the gaps", "recipes/train/profiling.py")
@@ -420,22 +384,6 @@ def _busy(figures: Figures) -> float | None:
     if figures.gpus_by == "all":  # which of them it uses is not known: idle ones do not count
         known = [one for one in known if one > 0.05] or known
     return min(known) if known else None
-
-
-def _of_a_busy_gpu(figures: Figures) -> str:
-    if _any(figures, "hot", HOT) or _any(figures, "capped", CAPPED):
-        return "power or thermal cap"
-    return "memory nearly full" if _any(figures, "memory", FULL_MEMORY) else "not starved"
-
-
-def _of_a_waiting_gpu(figures: Figures) -> str | None:
-    if cause := _of_processes(figures, threads=False):
-        return cause
-    if _any(figures, "pcie", FULL_LINK):
-        return "PCIe transfers"
-    if _any(figures, "hot", HOT):
-        return "power or thermal cap"
-    return _of_processes(figures)
 
 
 def _of_processes(figures: Figures, *, threads: bool = True) -> str | None:

@@ -28,7 +28,12 @@ def cuda() -> None:
         count = int(torch.cuda.device_count()) if _built_for() else 0
     said = [str(one.message) for one in caught if "CUDA" in str(one.message)]
     if not available and _built_for():
-        error = said[0] if said else _first_failure()
+        error = said[0] if said else ""
+        if not error:
+            try:
+                torch.cuda.init()
+            except Exception as problem:
+                error = str(problem)[:2000]
     devices, wrong = _devices(count if available else 0)
     wire.say(
         "cuda",
@@ -123,14 +128,6 @@ def _built_for() -> str:
     return str(getattr(version, "cuda", None) or getattr(version, "hip", None) or "")
 
 
-def _first_failure() -> str:
-    try:
-        torch.cuda.init()
-    except Exception as problem:
-        return str(problem)[:2000]
-    return ""
-
-
 def _devices(count: int) -> Any:
     devices: List[Dict[str, Any]] = []
     for index in range(count):
@@ -166,25 +163,19 @@ def _libraries() -> None:
     """The versions of cuDNN and NCCL that answer in this process."""
     said: Dict[str, str] = {"cudnn": "", "cudnn_error": "", "nccl": ""}
     try:
-        said["cudnn"] = _dotted(torch.backends.cudnn.version())
+        said["cudnn"] = _dotted(torch.backends.cudnn.version() or (), 90000)
     except Exception as problem:
         said["cudnn_error"] = wire.words(problem)
     try:
-        said["nccl"] = _nccl(torch.cuda.nccl.version())
+        said["nccl"] = _dotted(torch.cuda.nccl.version(), 10000)
     except Exception:
         said["nccl"] = ""
     wire.say("libraries", **said)
 
 
-def _dotted(number: Any) -> str:
-    if not number:
-        return ""
-    step = 10000 if number >= 90000 else 1000
-    return "%d.%d.%d" % (number // step, number % step // 100, number % 100)
-
-
-def _nccl(version: Any) -> str:
+def _dotted(version: Any, large: int) -> str:
+    """1.2.3 of (1, 2, 3) or of a number: 1203, and from a large one on 10203."""
     if isinstance(version, int):
-        step = 10000 if version >= 10000 else 1000
+        step = 10000 if version >= large else 1000
         return "%d.%d.%d" % (version // step, version % step // 100, version % 100)
     return ".".join([str(part) for part in version])

@@ -39,7 +39,12 @@ class Measurement:
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self.base_bytes = resident_bytes()
+        self.base_bytes = 0
+        try:
+            with open("/proc/self/statm") as file:
+                self.base_bytes = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, AttributeError):
+            pass  # not known, and taken for nothing
         began = time.perf_counter()
         if order.settings.batch == 0:
             order.factor = largest(order)
@@ -138,7 +143,10 @@ class Measurement:
             return {"peak_bytes": peak, "driver_bytes": drivers_bytes(os.getpid())}
         if sys.platform == "win32":
             return {"peak_bytes": None, "driver_bytes": None}
-        grown = peak_resident_bytes() - self.base_bytes
+        import resource
+
+        most = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        grown = most * (1 if sys.platform == "darwin" else 1024) - self.base_bytes
         return {"peak_bytes": grown if grown > 0 else None, "driver_bytes": None}
 
 
@@ -265,8 +273,16 @@ def _tried(order: Order) -> Tuple[bool, float]:
     free = training.available_bytes()
     if order.gpu and 0 < free < HOST_TIMES * training.batch_bytes(order):
         return False, 0.0
-    if not order.gpu and free * CPU_SHARE < _guess_bytes(order):
-        return False, 0.0
+    if not order.gpu:
+        # A generous guess at the memory of a step, since nothing says no before the end.
+        shape = order.shape
+        if order.workload == "cnn":
+            guess = shape["image"] ** 2 * shape["width"] * 40
+        else:
+            width = shape["width"] * 30 * shape["layers"] + shape["vocabulary"] * 3
+            guess = shape["length"] * width
+        if free * CPU_SHARE < 4 * order.batch * guess:
+            return False, 0.0
     try:
         trained, feed = Training(order), Feed(order)
         float(trained.step(feed.next()))
@@ -278,15 +294,6 @@ def _tried(order: Order) -> Tuple[bool, float]:
             # Nothing is freed here: the exception still holds the frames of the step.
             return False, 0.0
         raise
-
-
-def _guess_bytes(order: Order) -> int:
-    """A generous guess at the memory of a step on a CPU, where nothing says no before the end."""
-    shape = order.shape
-    if order.workload == "cnn":
-        return int(order.batch * shape["image"] ** 2 * shape["width"] * 4 * 40)
-    width = shape["width"] * 30 * shape["layers"] + shape["vocabulary"] * 3
-    return int(order.batch * shape["length"] * width * 4)
 
 
 def is_oom(problem: BaseException) -> bool:
@@ -309,12 +316,16 @@ Totals = Dict[Tuple[int, int], int]
 def profile(order: Order, trained: Any, feed: Any) -> Dict[str, Any]:
     """Operations of a step as [flops, bytes, times], measured peaks, and the GPU's own time."""
     batch = feed.next()
-    found: Dict[str, Any] = {"device_s": None}
-    if order.gpu:
-        found["device_s"] = _device_s(trained, batch)
-    found["operations"] = _operations(trained, batch)
-    found["peak_flops"], found["peak_bytes_s"] = _peaks(order)
-    return found
+    flops, bytes_s = _peaks(order)
+    return {
+        "device_s": _device_s(trained, batch) if order.gpu else None,
+        "operations": _operations(trained, batch),
+        "peak_flops": flops,
+        "peak_bytes_s": bytes_s,
+    }
+
+
+FREE = ("view", "detach", "alias", "empty", "lift_fresh")
 
 
 class Counter(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
@@ -332,7 +343,8 @@ class Counter(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if not _is_free(func):
+        # Views, and tensors that are only made, move nothing.
+        if not getattr(func, "is_view", False) and not any(word in str(func) for word in FREE):
             flops = 0
             formula = self.registry.get(func._overloadpacket)
             if formula is not None:
@@ -357,14 +369,6 @@ def _operations(trained: Any, batch: Any) -> List[List[int]]:
     except BaseException:
         return []
     return [[flops, size, times] for (flops, size), times in counter.totals.items()]
-
-
-def _is_free(func: Any) -> bool:
-    """Views, and tensors that are only made, move nothing."""
-    if getattr(func, "is_view", False):
-        return True
-    name = str(func)
-    return any(word in name for word in ("view", "detach", "alias", "empty", "lift_fresh"))
 
 
 def _bytes(values: Any) -> int:
@@ -430,11 +434,11 @@ def _best_s(order: Order, job: Any) -> float:
 # --- what the machine offers to a training, and how much of it this process holds -------------
 
 FALSIFYING = (
-    "CUDA_LAUNCH_BLOCKING=1",
-    "TORCHDYNAMO_DISABLE=1",
-    "TORCH_COMPILE_DISABLE=1",
-    "NVIDIA_TF32_OVERRIDE=0",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",
+    ("CUDA_LAUNCH_BLOCKING", "1"),
+    ("TORCHDYNAMO_DISABLE", "1"),
+    ("TORCH_COMPILE_DISABLE", "1"),
+    ("NVIDIA_TF32_OVERRIDE", "0"),
+    ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1"),
 )
 """Variables with the value that changes what is measured."""
 
@@ -452,7 +456,9 @@ def look() -> Dict[str, Any]:
         "devices": [],
         "compiler": _compiler("CXX", "g++", "clang++", "cl"),
         "c_compiler": _compiler("CC", "gcc", "cc", "clang", "cl"),
-        "environment": falsifying(dict(os.environ)),
+        "environment": [
+            "%s=%s" % pair for pair in FALSIFYING if os.environ.get(pair[0]) == pair[1]
+        ],
         "cores": training.cores(),
         "forks": sys.platform.startswith("linux"),
         "cpu_bf16": _cpu_bf16(),
@@ -468,11 +474,6 @@ def look() -> Dict[str, Any]:
     return found
 
 
-def falsifying(env: Dict[str, str]) -> List[str]:
-    """Those that are set so, as NAME=VALUE."""
-    return [one for one in FALSIFYING if env.get(one.split("=")[0], "") == one.split("=")[1]]
-
-
 def keep_to_a_share(order: Order, part: float = 1.0) -> None:
     """Never more than a share of what is free now, or a part of it: others may be guests too."""
     index = int(order.device.partition(":")[2] or 0)
@@ -486,23 +487,6 @@ def _forget_the_peak(order: Order) -> None:
     """Batches and kernels that were tried are no part of what the training needs."""
     if order.gpu:
         torch.cuda.reset_peak_memory_stats()
-
-
-def resident_bytes() -> int:
-    """Memory of this process that lies in RAM; 0 where it cannot be learnt."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return 0
-
-
-def peak_resident_bytes() -> int:
-    """The most that it ever was."""
-    import resource
-
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(most) * (1 if sys.platform == "darwin" else 1024)
 
 
 def drivers_bytes(pid: int) -> Optional[int]:

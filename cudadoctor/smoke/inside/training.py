@@ -394,21 +394,19 @@ def allowed_bytes(groups: Iterable[Tuple[str, str, str]] = GROUPS) -> Optional[i
             left = int(_text(most)) - int(_text(used))
         except (OSError, ValueError):
             continue
+        try:
+            stat = _text(os.path.join(os.path.dirname(most), "memory.stat")).splitlines()
+            rows = [line.split() for line in stat]
+            left += next((int(row[1]) for row in rows if row[0] == cached), 0)
+        except (OSError, ValueError, IndexError):
+            pass  # nothing is known of what is cached
         # 0 would say that it is not known.
-        return max(1, left + _cached_bytes(os.path.dirname(most), cached))
+        return max(1, left)
     return None
 
 
 def _fewer(asked: int, fit: int, where: str) -> Tuple[int, str]:
     return max(0, min(asked, fit)), where if asked and fit < 1 else ""
-
-
-def _cached_bytes(folder: str, name: str) -> int:
-    try:
-        rows = [line.split() for line in _text(os.path.join(folder, "memory.stat")).splitlines()]
-        return next((int(row[1]) for row in rows if row[0] == name), 0)
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _text(path: str) -> str:

@@ -216,7 +216,10 @@ def _images(shape: Dict[str, Any]) -> List[Tuple[bytes, int]]:
     chance = random.Random(1)
     size, classes = int(shape["image"]), int(shape["classes"])
     noise = bytes([chance.randrange(32) for _ in range(4096)])
-    tones = [_toned(noise, label * 200 // classes) for label in range(classes)]
+    tones = [
+        noise.translate(bytes([min(255, label * 200 // classes + one) for one in range(256)]))
+        for label in range(classes)
+    ]
     stored = []
     for number in range(int(shape["samples"])):
         label = number % classes
@@ -224,10 +227,6 @@ def _images(shape: Dict[str, Any]) -> List[Tuple[bytes, int]]:
         plane = b"".join([tones[label][begin : begin + size] for begin in begins])
         stored.append((zlib.compress(plane * 3, 1), label))
     return stored
-
-
-def _toned(noise: bytes, tone: int) -> bytes:
-    return noise.translate(bytes([min(255, tone + one) for one in range(256)]))
 
 
 def _texts(shape: Dict[str, Any]) -> Tuple[List[Tuple[bytes, int]], List[int]]:
