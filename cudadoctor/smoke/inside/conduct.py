@@ -387,7 +387,9 @@ def run(task: Task, spec: Spec) -> None:
     place: Any = None
     if task.stages[0].split(" ")[0] not in looks.LOOKS:
         device = "cpu" if spec.pretend else task.device
-        place = stages.Place(device, spec.scratch, max(task.rank, 0), task.world, spec.careful)
+        place = stages.Place(
+            device, spec.scratch, max(task.rank, 0), task.world, bool(spec.careful)
+        )
     for stage in task.stages:
         if not _runs(stage, task, spec, place):
             break

@@ -37,30 +37,23 @@ class Spec:
     For tests, plant: faults, "stage:fault,stage:fault"; pretend: so many GPUs that the CPU plays.
     """
 
+    mode = "full"
+    device = scratch = plant = start = only = dynamo = ""
+    ranks = pretend = careful = 0
+    until_s, limit_s = 600.0, 0.0
+
     def __init__(self, words: "List[str]") -> None:
         self.began = time.monotonic()
-        given: Dict[str, str] = {}
+        self.words = list(words)
         self.skip: "List[Tuple[str, int, str]]" = []
         for word in words:
             name, _, value = word.partition("=")
+            name = {"until": "until_s", "limit": "limit_s"}.get(name, name)
             if name == "skip":
                 bus, position, reason = value.split("|", 2)
                 self.skip.append((bus, int(position), reason))
             else:
-                given[name] = value
-        self.words = list(words)
-        self.mode = given.get("mode", "full")
-        self.device = given.get("device", "")
-        self.ranks = int(given.get("ranks", "0"))
-        self.scratch = given.get("scratch", "")
-        self.until_s = float(given.get("until", "600"))
-        self.limit_s = float(given.get("limit", "0"))
-        self.plant = given.get("plant", "")
-        self.start = given.get("start", "")
-        self.only = given.get("only", "")
-        self.pretend = int(given.get("pretend", "0"))
-        self.dynamo = ""
-        self.careful = given.get("careful", "") == "1"
+                setattr(self, name, type(getattr(self, name))(value))
 
     def limit(self, stage: str) -> float:
         """Seconds that this stage may take."""
