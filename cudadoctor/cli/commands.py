@@ -153,9 +153,9 @@ def smoke(options: Options) -> int:
 
         sys.stdout.write(json_v1.dumps(json_v1.smoke_alone(machine, __version__)) + "\n")
     else:
-        from cudadoctor.render import stages
+        from cudadoctor.render import summary
 
-        for line in stages.lines(machine):
+        for line in summary.stage_lines(machine):
             sys.stdout.write(line + "\n")
     passed = run is not None and all(one.status in ("passed", "skipped") for one in run.stages)
     return 0 if passed and run is not None and run.stages else 1
@@ -227,9 +227,7 @@ def _rendered(shown: Report, options: Options, source: Source, *, many: bool) ->
 
         document = json_v1.report(shown)
         if options.advice:
-            from cudadoctor.render import advised
-
-            document["advice"] = advised.plain(_advice(shown, options))
+            document["advice"] = msgspec.to_builtins(_advice(shown, options))
         if many:
             return json_v1.line(document | {"source": source.name}) + "\n"
         return json_v1.dumps(document) + "\n"
@@ -243,9 +241,7 @@ def _rendered(shown: Report, options: Options, source: Source, *, many: bool) ->
 
         text = markdown.report(shown if options.full else pipeline.shareable(shown), say)
         if options.advice:
-            from cudadoctor.render import advised
-
-            text += advised.markdown(_advice(shown, options), say)
+            text += markdown.advice_list(_advice(shown, options), say)
         return f"## {markdown.code(source.name or '')}\n\n{text}\n" if many else text
     return _terminal(shown, options, source, many=many)
 
@@ -265,9 +261,7 @@ def _terminal(shown: Report, options: Options, source: Source, *, many: bool) ->
     heading = f"== {inert(source.name or '')}\n" if many else ""
     lines = terminal.report(shown, layout)
     if options.advice:
-        from cudadoctor.render import advised
-
-        lines += advised.lines(_advice(shown, options), layout)
+        lines += terminal.advice_lines(_advice(shown, options), layout)
     return heading + painted(lines, to_file=bool(options.output))
 
 

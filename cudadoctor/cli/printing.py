@@ -75,7 +75,7 @@ def _project_file(machine: Machine, options: Options, kind: Kind) -> int:
     """Print the build for this machine as a file of a project; 1 and the reasons where none is."""
     from cudadoctor import knowledge
     from cudadoctor.installers import registry
-    from cudadoctor.render import not_taken
+    from cudadoctor.render import summary
     from cudadoctor.solver.builds import best_build
     from cudadoctor.solver.demand import python_of
 
@@ -83,7 +83,7 @@ def _project_file(machine: Machine, options: Options, kind: Kind) -> int:
     choice = best_build(machine, kb, keep=options.torch)
     build = choice.build
     if build is None:
-        reasons = not_taken.sentences(choice.why_not)
+        reasons = summary.rejection_reasons(choice.why_not)
         ways = [one.text for one in choice.alternatives]
         written(registry.refusal((*choice.why, *reasons, *ways)), options.output)
         return 1

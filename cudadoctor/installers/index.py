@@ -11,7 +11,7 @@ import msgspec
 from cudadoctor.installers.tool import joined
 from cudadoctor.model.machine import Index
 from cudadoctor.model.trust import is_host
-from cudadoctor.privacy.telltale import TOKEN, bare, compiled
+from cudadoctor.privacy.patterns import TOKEN, bare, compiled
 from cudadoctor.solver.demand import platform_of
 
 if TYPE_CHECKING:

@@ -73,6 +73,11 @@ def typed(*argv: str) -> Command:
 # --- the machine as it may act ----------------------------------------------------------------
 
 
+def is_doctors_own(machine: Machine) -> bool:
+    """Whether the doctor looks at its own environment, in which nobody trains."""
+    return bool(machine.python.own) and machine.torch.installed is False
+
+
 def acting(machine: Machine) -> Machine:
     """The machine as those see it who write commands: the user's own as it is, a foreign one inert.
 

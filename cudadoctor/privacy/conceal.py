@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from cudadoctor.model.machine import Machine
-from cudadoctor.privacy import named, telltale
+from cudadoctor.privacy import identities, patterns
+from cudadoctor.privacy.patterns import compiled
 from cudadoctor.privacy.redact import Place, Redactor
-from cudadoctor.privacy.telltale import compiled
 
 _HOMES_IN_BYTES = re.compile(rb"([/\\](?:home|[Uu]sers)[/\\]+)([A-Za-z_][\w.-]*)")
 _SETTINGS = re.compile(r"\.(?:conf|ini|toml|cfg|ya?ml)$|rc$|cmdline$")
@@ -40,7 +40,7 @@ class Concealer(Redactor):
     def __init__(self, machine: Machine, more: str = "") -> None:
         super().__init__(machine, more)
         # Raw answers hold more than the facts that were made of them: all is searched for.
-        self._signs = telltale.SIGNS
+        self._signs = patterns.SIGNS
         names = self._names
         self._users = {one: self._user(one) for one in names.own_users + names.users}
         self._hosts = {one: self._host(one) for one in names.own_hosts + names.hosts}
@@ -127,7 +127,7 @@ class Concealer(Redactor):
         return itertools.islice(super()._where(), homes, None)
 
     def _user(self, name: str) -> str:
-        return name if name.lower() in named.KEPT else self._stand("user", name)
+        return name if name.lower() in identities.KEPT else self._stand("user", name)
 
     def _host(self, name: str) -> str:
         return self._stand("host", name.partition(".")[0])
@@ -186,6 +186,6 @@ def _sized(other: str, name: str) -> str:
 def _crossed_out(data: bytes) -> bytes:
     """Settings in an old encoding: every secret in them as so many x."""
     text = data.decode("latin-1")
-    for sign in telltale.SECRETS:
+    for sign in patterns.SECRETS:
         text = compiled(sign.pattern).sub(lambda found: "x" * len(found[0]), text)
     return text.encode("latin-1")

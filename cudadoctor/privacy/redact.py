@@ -14,8 +14,8 @@ import msgspec
 
 from cudadoctor.model import factfile
 from cudadoctor.model.machine import Machine
-from cudadoctor.privacy import named, telltale
-from cudadoctor.privacy.telltale import Sign, compiled
+from cudadoctor.privacy import identities, patterns
+from cudadoctor.privacy.patterns import Sign, compiled
 
 _NO_HOST = r"localhost|127(\.\d+){3}|::1|0\.0\.0\.0|<.*>|"
 """Values of a host's variable that name none, or not any more."""
@@ -54,9 +54,9 @@ class Redactor:
         whole = "\n".join(_texts(self._plain))
         small = whole.lower()
         # All that is shown is made of these texts: what they do not hold is not searched for.
-        there = (one.within(whole, small) for one in telltale.SIGNS)
+        there = (one.within(whole, small) for one in patterns.SIGNS)
         self._signs = tuple(one for one in there if one is not None)
-        self._names = named.names_of(machine, f"{whole}\n{more}" if more else whole)
+        self._names = identities.names_of(machine, f"{whole}\n{more}" if more else whole)
         self._places = tuple(one for one in self._where() if one.can_be_in(small))
 
     def text(self, text: str) -> str:
@@ -109,17 +109,17 @@ class Redactor:
         if key in ("url", "extra", "find_links") and "://" in value:
             value = re.sub(r"[?#;].*", "", value)  # an index needs none of it, but for a secret
         if not key.isupper() or not value:
-            return telltale.SECRET if value and key in telltale.SECRET_KEYS else self.text(value)
-        held = telltale.held_by(key)
+            return patterns.SECRET if value and key in patterns.SECRET_KEYS else self.text(value)
+        held = patterns.held_by(key)
         if held == "secret":
-            return telltale.SECRET
+            return patterns.SECRET
         if held == "host":
             return value if compiled(_NO_HOST).fullmatch(value.lower()) else self._host(value)
         if held == "user":
             return self._user(value)
-        value = self.text(telltale.without_definitions(key, value))
+        value = self.text(patterns.without_definitions(key, value))
         # Versions look like addresses, so only variables are searched for those.
-        return value if "VERSION" in key else self._without(telltale.BARE_ADDRESS, value)
+        return value if "VERSION" in key else self._without(patterns.BARE_ADDRESS, value)
 
     def _without(self, sign: Sign, text: str) -> str:
         if sign.other:
@@ -128,7 +128,7 @@ class Redactor:
 
     def _replaced(self, found: Found, kind: str) -> str:
         value = next((one for one in found.groupdict().values() if one), found[0])
-        other = self._uuid(value) if kind == telltale.GPU_UUID.kind else self._stand(kind, value)
+        other = self._uuid(value) if kind == patterns.GPU_UUID.kind else self._stand(kind, value)
         return found[0].replace(value, other)
 
     def _stand(self, kind: str, value: str) -> str:
@@ -149,7 +149,7 @@ class Redactor:
         return self._stand(kind, whole[0] if len(whole) == 1 else uuid)
 
     def _user(self, name: str) -> str:
-        if name.lower() in named.KEPT or name.startswith("<"):
+        if name.lower() in identities.KEPT or name.startswith("<"):
             return name
         own = name.lower() in map(str.lower, self._names.own_users)
         return "<user>" if own else self._stand("user", name)
@@ -168,14 +168,14 @@ class Redactor:
         names = self._names
         for home in names.homes:
             last = re.split(r"[/\\]", home)[-1].lower()
-            yield Place((last,), named.home_pattern(home), lambda _: "~")
+            yield Place((last,), identities.home_pattern(home), lambda _: "~")
         if users := names.own_users + names.users:
             words = tuple(map(str.lower, users))
-            yield Place(words, named.user_pattern(users), lambda one: self._user(one[0]))
+            yield Place(words, identities.user_pattern(users), lambda one: self._user(one[0]))
         if hosts := names.own_hosts + names.hosts:
             words = tuple(map(str.lower, hosts))
-            yield Place(words, named.host_pattern(hosts), self._hosted)
-        yield Place(("home", "users"), named.HOME, self._home)
+            yield Place(words, identities.host_pattern(hosts), self._hosted)
+        yield Place(("home", "users"), identities.HOME, self._home)
 
     def _hosted(self, found: Found) -> str:
         groups = found.groupdict("")

@@ -1,7 +1,5 @@
 """Findings and plan as a person or a program reads them. Each renderer is a pure function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -39,9 +37,9 @@ def inert(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(one if one.isprintable() else _escaped(one) for one in text)
+    return "".join(mark if mark.isprintable() else _escaped(mark) for mark in text)
 
 
-def _escaped(one: str) -> str:
-    number = ord(one)
-    return _VISIBLE.get(one) or (f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}")
+def _escaped(mark: str) -> str:
+    number = ord(mark)
+    return _VISIBLE.get(mark) or (f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}")

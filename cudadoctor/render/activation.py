@@ -5,17 +5,11 @@ in `etc/conda/deactivate.d` when it is left. The first keeps what a variable hel
 brings that back.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from cudadoctor.model.findings import Edit
-from cudadoctor.render.shells import VARIABLE, Fish, Posix, PowerShell, ShellName, comment, shell_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine
+from cudadoctor.render.shells import VARIABLE, Posix, Shell, ShellName, comment, shell_of
 
 SUFFIX: dict[ShellName, str] = {"bash": "sh", "fish": "fish", "powershell": "ps1"}
 
@@ -35,9 +29,8 @@ program and slow others (NCCL_*, CUDA_LAUNCH_BLOCKING): those are set for a shel
 
 def text(shell: ShellName, variables: Mapping[str, str | None]) -> str:
     """Set or (None) unset the variables in a running shell; to be sourced or pasted."""
-    words = Posix(_NEWLINE) if shell == "bash" else shell_of(shell)
-    lines = [words.variable(name, value) for name, value in variables.items()]
-    return _whole(shell, lines)
+    words = _words(shell)
+    return _whole(shell, [words.variable(name, value) for name, value in variables.items()])
 
 
 def files(
@@ -48,16 +41,20 @@ def files(
     The paths are relative to the prefix, with forward slashes. Their name is that of the variables,
     so that files of several repairs stand beside each other.
     """
-    sound = {one: value for one, value in variables.items() if VARIABLE.fullmatch(one)}
-    words = "-".join(sorted(sound)).lower().replace("_", "-")[:100] or "nothing"
-    name = f"cudadoctor-{words}.{SUFFIX[shell]}"
+    sound = {name: value for name, value in variables.items() if VARIABLE.fullmatch(name)}
+    named = "-".join(sorted(sound)).lower().replace("_", "-")[:100] or "nothing"
+    file = f"cudadoctor-{named}.{SUFFIX[shell]}"
     head = comment(f"Written by cudadoctor for {prefix}")
-    activated, left = _SHELLS[shell]
-    entered = [line for one, value in sound.items() for line in activated(one, value)]
-    after = [line for one in reversed(list(sound)) for line in left(one)]
+    words, (keep, restore) = _words(shell), _KEEPING[shell]
+    entered: list[str] = []
+    left: list[str] = []
+    for name, value in sound.items():
+        kept = f"{KEPT}{name}"
+        entered += [keep.format(name=name, kept=kept), words.variable(name, value)]
+        left.insert(0, restore.format(name=name, kept=kept))
     return (
-        (f"etc/conda/activate.d/{name}", f"{head}\n{_whole(shell, entered)}"),
-        (f"etc/conda/deactivate.d/{name}", f"{head}\n{_whole(shell, after)}"),
+        (f"etc/conda/activate.d/{file}", f"{head}\n{_whole(shell, entered)}"),
+        (f"etc/conda/deactivate.d/{file}", f"{head}\n{_whole(shell, left)}"),
     )
 
 
@@ -66,7 +63,7 @@ def kept_by_conda(
 ) -> tuple[Edit, ...]:
     """Where a conda environment keeps these variables; () elsewhere or where nothing is to stay."""
     prefix = m.python.prefix
-    lasting = {one: value for one, value in variables.items() if one in FOR_GOOD}
+    lasting = {name: value for name, value in variables.items() if name in FOR_GOOD}
     conda = (m.python.kind or "").startswith("conda")
     if not conda or not lasting or not prefix or prefix.startswith(("~", "<")):
         return ()
@@ -88,6 +85,10 @@ def note(m: Machine, variables: Mapping[str, str | None], shell: ShellName) -> s
 _NEWLINE = "_cudadoctor_newline"
 
 
+def _words(shell: ShellName) -> Shell:
+    return Posix(_NEWLINE) if shell == "bash" else shell_of(shell)
+
+
 def _whole(shell: ShellName, lines: list[str]) -> str:
     """The lines, with what newlines in values need before and after them."""
     body = "\n".join(lines)
@@ -96,47 +97,20 @@ def _whole(shell: ShellName, lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _enter_posix(name: str, value: str | None) -> tuple[str, ...]:
-    return (
-        f'if [ -n "${{{name}+x}}" ]; then export {KEPT}{name}="${name}"; fi',
-        Posix(_NEWLINE).variable(name, value),
-    )
-
-
-def _leave_posix(name: str) -> tuple[str, ...]:
-    kept = f"{KEPT}{name}"
-    return (
-        f'if [ -n "${{{kept}+x}}" ]; then export {name}="${kept}"; unset {kept}; '
-        f"else unset {name}; fi",
-    )
-
-
-def _enter_fish(name: str, value: str | None) -> tuple[str, ...]:
-    return (f"set -q {name}; and set -gx {KEPT}{name} ${name}", Fish().variable(name, value))
-
-
-def _leave_fish(name: str) -> tuple[str, ...]:
-    kept = f"{KEPT}{name}"
-    back = f"set -gx {name} ${kept}; set -e {kept}"
-    return (f"if set -q {kept}; {back}; else; set -e {name}; end",)
-
-
-def _enter_powershell(name: str, value: str | None) -> tuple[str, ...]:
-    return (
-        f"if (Test-Path Env:{name}) {{ $env:{KEPT}{name} = $env:{name} }}",
-        PowerShell().variable(name, value),
-    )
-
-
-def _leave_powershell(name: str) -> tuple[str, ...]:
-    kept = f"{KEPT}{name}"
-    back = f"$env:{name} = $env:{kept}; Remove-Item Env:{kept}"
-    gone = f"Remove-Item Env:{name} -ErrorAction SilentlyContinue"
-    return (f"if (Test-Path Env:{kept}) {{ {back} }} else {{ {gone} }}",)
-
-
-_SHELLS = {
-    "bash": (_enter_posix, _leave_posix),
-    "fish": (_enter_fish, _leave_fish),
-    "powershell": (_enter_powershell, _leave_powershell),
+_KEEPING: dict[ShellName, tuple[str, str]] = {
+    "bash": (
+        'if [ -n "${{{name}+x}}" ]; then export {kept}="${name}"; fi',
+        'if [ -n "${{{kept}+x}}" ]; then export {name}="${kept}"; unset {kept}; '
+        "else unset {name}; fi",
+    ),
+    "fish": (
+        "set -q {name}; and set -gx {kept} ${name}",
+        "if set -q {kept}; set -gx {name} ${kept}; set -e {kept}; else; set -e {name}; end",
+    ),
+    "powershell": (
+        "if (Test-Path Env:{name}) {{ $env:{kept} = $env:{name} }}",
+        "if (Test-Path Env:{kept}) {{ $env:{name} = $env:{kept}; Remove-Item Env:{kept} }} "
+        "else {{ Remove-Item Env:{name} -ErrorAction SilentlyContinue }}",
+    ),
 }
+"""What keeps the earlier value of a variable when it is entered, and what brings it back."""

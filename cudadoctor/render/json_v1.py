@@ -1,19 +1,16 @@
 """The JSON document, version 1: a contract. Fields may be added, none change or go."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
+from cudadoctor.model import factfile
+from cudadoctor.model.findings import Finding, Plan, Step
+from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import acting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cudadoctor.model.findings import Finding, Plan, Step
-    from cudadoctor.model.machine import Machine
-    from cudadoctor.render import Report
+from cudadoctor.render import Report
 
 
 def report(shown: Report) -> dict[str, Any]:
@@ -25,7 +22,7 @@ def report(shown: Report) -> dict[str, Any]:
         "knowledge": shown.knowledge,
         "verdict": diagnosis.verdict,
         "primary": diagnosis.primary,
-        "findings": [_finding(one, shown.plan) for one in diagnosis.findings],
+        "findings": [_finding(finding, shown.plan) for finding in diagnosis.findings],
         "undecided": [
             {"cause": one.cause, "missing": one.missing, "why": one.why}
             for one in diagnosis.undecided
@@ -49,17 +46,11 @@ def plan(one: Plan) -> dict[str, Any]:
 
 def dumps(document: dict[str, Any]) -> str:
     """Two spaces, one line an entry, plain ASCII: it survives every pipe and locale."""
-    from cudadoctor.model import factfile
-
     return factfile.ascii_json(document, 2)
 
 
 def line(document: dict[str, Any]) -> str:
     """The same on one line, for JSON Lines."""
-    import json
-
-    from cudadoctor.model import factfile
-
     return json.dumps(factfile.json_safe(document)).replace("\x7f", "\\u007f")
 
 

@@ -1,20 +1,17 @@
 """The report as Markdown, for an issue or a chat. Nothing from outside acts as markup."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from cudadoctor.locale.language import Language
-from cudadoctor.model.findings import Confidence, Severity
-from cudadoctor.render import evidence, inert, pasted, summary
+from cudadoctor.model.findings import Confidence, Finding, Severity, Step
+from cudadoctor.model.machine import Machine
+from cudadoctor.render import Report, inert, summary
+from cudadoctor.render.shells import command_lines, step_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cudadoctor.model.findings import Finding, Step
-    from cudadoctor.model.machine import Machine
-    from cudadoctor.render import Report
+    from cudadoctor.bench.advice import Advice
 
 _SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in r"\`*_{}[]<>()#+!|~&"})
 _WORD = re.compile(r"\S+")
@@ -76,7 +73,7 @@ def _paragraph(text: str) -> str:
 def _prose(text: str) -> str:
     """A paragraph in which what stands between backticks is code."""
     parts = _CODE.split(inert(text))
-    rest = (code(one) if place % 2 else escaped(one) for place, one in enumerate(parts[1:], 1))
+    rest = (code(part) if place % 2 else escaped(part) for place, part in enumerate(parts[1:], 1))
     gap = " " if parts[0].endswith(" ") else ""
     return "".join((_paragraph(parts[0]), gap, *rest)).strip()
 
@@ -84,7 +81,7 @@ def _prose(text: str) -> str:
 def _lines(shown: Report, say: Language) -> Iterator[str]:
     yield f"**{escaped(_opening(shown, say))}**{_named(shown, say)}"
     yield ""
-    findings = summary.told(shown)
+    findings = summary.shown_findings(shown)
     first = _first(shown)
     if first is not None:
         yield from _body(first, shown, say)
@@ -101,7 +98,15 @@ def _lines(shown: Report, say: Language) -> Iterator[str]:
 def _first(shown: Report) -> Finding | None:
     """What is told first: the root cause, else what a report shows outside of the environment."""
     sought = shown.diagnosis.primary or summary.outside(shown)
-    return next((one for one in summary.told(shown) if one.cause == sought), None)
+    found = summary.shown_findings(shown)
+    return next((finding for finding in found if finding.cause == sought), None)
+
+
+_SURENESS = {
+    Confidence.CERTAIN: "Root cause: {title}",
+    Confidence.LIKELY: "Likely root cause: {title}",
+    Confidence.POSSIBLE: "Possible root cause: {title}",
+}
 
 
 def _opening(shown: Report, say: Language) -> str:
@@ -112,11 +117,7 @@ def _opening(shown: Report, say: Language) -> str:
         return f"{text[0].upper()}{text[1:]}"
     if diagnosis.verdict == "warnings":
         return say("Warning: {title}", title=root.title)
-    if root.confidence is Confidence.CERTAIN:
-        return say("Root cause: {title}", title=root.title)
-    if root.confidence is Confidence.LIKELY:
-        return say("Likely root cause: {title}", title=root.title)
-    return say("Possible root cause: {title}", title=root.title)
+    return say(_SURENESS[root.confidence], title=root.title)
 
 
 def _named(shown: Report, say: Language) -> str:
@@ -125,11 +126,12 @@ def _named(shown: Report, say: Language) -> str:
     first = _first(shown)
     if first is None:
         return ""
-    others = [one.cause for one in diagnosis.candidates if one.cause != first.cause]
+    causes = [candidate.cause for candidate in diagnosis.candidates]
+    others = [cause for cause in causes if cause != first.cause]
     text = f" ({code(first.cause)})"
     if diagnosis.primary and diagnosis.verdict == "undecided" and others:
-        causes = ", ".join(map(code, others[:3]))
-        text += f". {say('Still possible beside it: {causes}', causes=causes)}"
+        named = ", ".join(map(code, others[:3]))
+        text += f". {say('Still possible beside it: {causes}', causes=named)}"
     return text
 
 
@@ -138,7 +140,7 @@ def _asked(shown: Report, say: Language) -> Iterator[str]:
     if command := shown.diagnosis.next_command:
         yield say("The output of this command would decide it:")
         yield ""
-        yield from _fenced(pasted.asked(command, shown.machine), "sh", indent="")
+        yield from _fenced(command_lines((command,), shown.machine), "sh", indent="")
 
 
 def _finding(finding: Finding, shown: Report, say: Language) -> Iterator[str]:
@@ -156,23 +158,22 @@ def _body(finding: Finding, shown: Report, say: Language) -> Iterator[str]:
     if finding.severity is Severity.INFO and shown.machine.look != "report":
         return
     yield from _evidence(finding, say)
-    steps = [step for step in shown.plan.steps if finding.cause in step.cures]
-    for number, step in enumerate(steps):
-        word = "do" if number == 0 or step.group != steps[number - 1].group else "or"
+    for word, step in summary.steps_for(finding, shown.plan):
         yield from _step(step, say(word), shown.machine, say)
 
 
 def _explained(shown: Report, say: Language) -> Iterator[str]:
-    folded = [one for one in shown.diagnosis.findings if one.because_of]
-    for one in folded:
-        text = say("follows from {cause}: {symptoms}", cause=one.because_of[0], symptoms=one.cause)
+    folded = [finding for finding in shown.diagnosis.findings if finding.because_of]
+    for finding in folded:
+        cause, symptoms = finding.because_of[0], finding.cause
+        text = say("follows from {cause}: {symptoms}", cause=cause, symptoms=symptoms)
         yield f"- {escaped(text)}"
     if folded:
         yield ""
 
 
 def _evidence(finding: Finding, say: Language) -> Iterator[str]:
-    found = evidence.rows(finding)
+    found = summary.evidence_rows(finding)
     if not found:
         return
     yield f"| {say('fact')} | {say('value')} | {say('source')} |"
@@ -198,7 +199,7 @@ def _step(step: Step, word: str, machine: Machine, say: Language) -> Iterator[st
         yield f"  {_paragraph(say('in {file}:', file=edit.file))}"
         yield ""
         yield from _fenced(edit.what.splitlines(), "")
-    yield from _fenced(pasted.lines(step, machine), "sh")
+    yield from _fenced(step_lines(step, machine), "sh")
     if step.note:
         yield f"  {_prose(say.spoken(step.note))}"
         yield ""
@@ -220,14 +221,27 @@ def _fenced(lines: list[str], kind: str, indent: str = "  ") -> Iterator[str]:
 def _machine(shown: Report, say: Language) -> Iterator[str]:
     yield f"<details><summary>{say('the machine')}</summary>"
     yield ""
-    for label, text in summary.rows(shown.machine, say):
+    for label, text in summary.machine_rows(shown.machine, say):
         yield f"- {label}: {escaped(shown.shade(text))}"
     if shown.diagnosis.undecided and shown.machine.look != "report":
-        causes = ", ".join(dict.fromkeys(one.cause for one in shown.diagnosis.undecided))
+        causes = ", ".join(
+            dict.fromkeys(undecided.cause for undecided in shown.diagnosis.undecided)
+        )
         yield f"- {say('not checked')}: {escaped(causes)}"
-    keys = dict.fromkeys(key for one in summary.told(shown) for key in one.cites)
-    for key in keys:
+    findings = summary.shown_findings(shown)
+    for key in dict.fromkeys(key for finding in findings for key in finding.cites):
         if cited := shown.sources.get(key):
             yield f"- {say('known')}: {escaped(cited)}"
     yield ""
     yield "</details>"
+
+
+def advice_list(advice: tuple["Advice", ...], say: Language) -> str:
+    """Advice at the end of a check as a list; "" if there is none."""
+    parts = [f"\n### {say('Advice for faster training')}\n\n"] if advice else []
+    for piece in advice:
+        recipe = f" ({code(piece.recipe)})" if piece.recipe else ""
+        expected = "; ".join(escaped(say.spoken(text)) for text in piece.expected)
+        parts.append(f"- **{escaped(say.spoken(piece.text))}**{recipe}\n")
+        parts.append(f"  {escaped(say.spoken(piece.why))} {expected}\n")
+    return "".join(parts)

@@ -4,24 +4,17 @@ Only what the user may do in their own environment stands there as commands. Alt
 whatever needs root, a reboot or another machine, are comments.
 """
 
-from __future__ import annotations
-
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from cudadoctor.installers.tool import BESIDE, interpreter, parent, within
-from cudadoctor.model.findings import Edit, Severity
+from cudadoctor.model.findings import Diagnosis, Edit, Plan, Severity, Step
+from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import Command, acting, typed
-from cudadoctor.render import inert, pasted
+from cudadoctor.render import inert
 from cudadoctor.render.activation import kept_by_conda
-from cudadoctor.render.shells import HERE, Shell, ShellName, comment, shell_of
+from cudadoctor.render.shells import HERE, Shell, ShellName, command_line, comment, shell_of
 from cudadoctor.render.summary import cost_of, makes_anew, manual_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudadoctor.model.findings import Diagnosis, Plan, Step
-    from cudadoctor.model.machine import Machine
 
 WIDTH = 96
 _SHELL = "No script can change the shell that starts it, so type this there too:"
@@ -63,7 +56,7 @@ def _without_steps(diagnosis: Diagnosis, machine: Machine) -> str:
     if diagnosis.verdict == "undecided":
         asked = ""
         if command := diagnosis.next_command:
-            asked = f" The next command to run is: {pasted.command(command, machine)}"
+            asked = f" The next command to run is: {command_line(command, machine)}"
         return f"The facts do not suffice for a repair.{asked}"
     if diagnosis.primary is not None:
         return f"No step is known that cures {diagnosis.primary}."
@@ -98,7 +91,7 @@ def _groups(plan: Plan) -> list[list[Step]]:
     groups: dict[str, list[Step]] = {}
     for step in plan.steps:
         groups.setdefault(step.group, []).append(step)
-    return [sorted(steps, key=lambda one: not is_runnable(one)) for steps in groups.values()]
+    return [sorted(steps, key=lambda step: not is_runnable(step)) for steps in groups.values()]
 
 
 def _group(number: int, steps: list[Step], words: Shell, kept: tuple[Edit, ...]) -> Iterator[str]:

@@ -1,26 +1,32 @@
-"""The few lines that say what was looked at and what follows, shared by terminal and Markdown."""
+"""What terminal and Markdown say alike: machine, evidence, steps, the verdict's sentence."""
 
-from __future__ import annotations
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from typing import TYPE_CHECKING
+import msgspec
 
-from cudadoctor.model.findings import Confidence, Severity
-from cudadoctor.rules.healthy import is_doctors_own
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudadoctor.locale.language import Language
-    from cudadoctor.model.findings import Finding, Step
-    from cudadoctor.model.machine import Gpu, Machine, Smoke
-    from cudadoctor.render import Report
+from cudadoctor.locale.language import Language
+from cudadoctor.model.findings import (
+    Confidence,
+    Evidence,
+    Finding,
+    Plan,
+    Rejection,
+    Severity,
+    Step,
+)
+from cudadoctor.model.machine import Gpu, Machine
+from cudadoctor.model.trust import is_doctors_own
+from cudadoctor.render import Report, inert
 
 _MANY_GPUS = 3
 _HARMLESS = ("not-environment", "torch-bug")
 """Causes that lie outside of the environment."""
 
 
-def rows(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
+def machine_rows(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
     """Label and text of each line about the machine."""
     if machine.look == "report":
         yield from _reported(machine, say)
@@ -50,8 +56,8 @@ def _reported(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
 
 def _read(machine: Machine, say: Language) -> str:
     """Which programs' output a report holds, and the day that it is judged for."""
-    tellers = dict.fromkeys(one.partition(", line ")[0] for one in machine.origins.values())
-    names = [say(one) for one in tellers if one and not one.startswith("line ")]
+    programs = dict.fromkeys(origin.partition(", line ")[0] for origin in machine.origins.values())
+    names = [say(name) for name in programs if name and not name.startswith("line ")]
     text = ", ".join(names) if names else say("no output of a tool that is known")
     return text + (say(", as of {date}", date=machine.date) if machine.date else "")
 
@@ -65,17 +71,18 @@ def _system(machine: Machine, say: Language) -> str:
     return ", ".join(word for word in (name, *marks, inside) if word)
 
 
-def told(shown: Report) -> tuple[Finding, ...]:
-    """The findings that are worth telling.
+def shown_findings(shown: Report) -> tuple[Finding, ...]:
+    """The findings that are worth showing.
 
     That the program or torch may be at fault takes away from a root cause that was found, and
     where it is no more than possible it stands among the candidates.
     """
     found = shown.diagnosis.verdict == "broken" and shown.diagnosis.primary is not None
     return tuple(
-        one
-        for one in shown.diagnosis.findings
-        if one.cause not in _HARMLESS or not (found or one.confidence is Confidence.POSSIBLE)
+        finding
+        for finding in shown.diagnosis.findings
+        if finding.cause not in _HARMLESS
+        or not (found or finding.confidence is Confidence.POSSIBLE)
     )
 
 
@@ -86,16 +93,18 @@ def sureness(finding: Finding, say: Language) -> str:
     return say("possible") if finding.confidence is Confidence.POSSIBLE else say("likely")
 
 
+_ELSEWHERE = {
+    "windows": "on the Windows side",
+    "admin": "for the administrator",
+    "host": "on the host",
+    "container": "outside the container",
+}
+
+
 def cost_of(step: Step) -> str:
     """What a step touches and who must take it, in a few words (English, to be translated)."""
-    if step.where == "windows":
-        return "on the Windows side"
-    if step.where == "admin":
-        return "for the administrator"
-    if step.where == "host":
-        return "on the host"
-    if step.where == "container":
-        return "outside the container"
+    if step.where in _ELSEWHERE:
+        return _ELSEWHERE[step.where]
     if step.reboot:
         return "needs root and a reboot" if step.needs_root else "needs a reboot"
     if step.needs_root:
@@ -141,17 +150,18 @@ def outside(shown: Report) -> str | None:
     """Which cause outside of the environment a report is likely to show, where it has no other."""
     if shown.machine.look != "report" or shown.diagnosis.primary is not None:
         return None
-    likely = {one.cause for one in shown.diagnosis.findings if one.confidence <= Confidence.LIKELY}
-    return next((one for one in _HARMLESS if one in likely), None)
+    findings = shown.diagnosis.findings
+    likely = {finding.cause for finding in findings if finding.confidence <= Confidence.LIKELY}
+    return next((cause for cause in _HARMLESS if cause in likely), None)
 
 
 def _first(shown: Report, say: Language) -> str:
     """What to do first where something is wrong."""
     primary = shown.diagnosis.primary or ""
-    roots = [one for one in shown.diagnosis.findings if not one.because_of]
+    roots = [finding for finding in shown.diagnosis.findings if not finding.because_of]
     if primary == "unknown":
         return say("something failed that no known cause explains")
-    if sum(one.severity < Severity.INFO for one in roots) > 1:
+    if sum(root.severity < Severity.INFO for root in roots) > 1:
         return say("cure {cause} first", cause=primary)
     return say("cure {cause}", cause=primary)
 
@@ -170,7 +180,7 @@ def _healthy(machine: Machine, say: Language) -> str:
 def _undecided(shown: Report, say: Language, took: str) -> str:
     if is_doctors_own(shown.machine):
         return say("this is cudadoctor's own environment; which Python do you train with?") + took
-    causes = [one.cause for one in shown.diagnosis.candidates][:4]
+    causes = [candidate.cause for candidate in shown.diagnosis.candidates][:4]
     text = say("the facts do not suffice") + took
     if causes:
         text += say("; still possible: {causes}", causes=", ".join(causes))
@@ -247,13 +257,10 @@ def _torch(machine: Machine, say: Language) -> str:
 
 
 def _smoke(machine: Machine, say: Language) -> str:
-    if machine.smoke is None:
+    smoke = machine.smoke
+    if smoke is None:
         asked = {"fast": "--fast", "no-smoke": "--no-smoke"}.get(machine.look)
         return say("not run ({why})", why=asked) if asked else say("not run")
-    return _stages(machine.smoke, say)
-
-
-def _stages(smoke: Smoke, say: Language) -> str:
     by: dict[str, list[str]] = {}
     for stage in smoke.stages:
         with_reason = stage.status != "passed" and stage.detail
@@ -262,3 +269,144 @@ def _stages(smoke: Smoke, say: Language) -> str:
         )
     texts = [f"{say(status)}: {', '.join(names)}" for status, names in by.items()]
     return say("on {device}: ", device=smoke.device) + "; ".join(texts)
+
+
+# --- evidence: whole tables of facts by what distinguishes them, the rest as it is ---------------
+
+LONGEST_VALUE = 120
+MOST_ITEMS = 4
+
+_FAULTS = ("remap_failed", "remap_pending", "retired_pending", "ecc_uncorrected")
+_TELLING: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "build.compiler": (("name", "version"), ("path",)),
+    "build.toolkits": (("path",), ("cuda", "origin")),
+    "driver.fabric": ((), ("manager", "version", "nvswitches")),
+    "driver.module_files": (("version", "flavour"), ("kernel",)),
+    "driver.nodes": (("path",), ("errno", "group")),
+    "driver.packages": (("name", "version"), ()),
+    "driver.xids": (("bus_id",), ("code", "text")),
+    "gpus": (("name",), ("capability", "code", "compute_mode", "mig", *_FAULTS)),
+    "libraries.mapped": (("path",), ("version", "how")),
+    "libraries.predicted": (("path",), ("version", "how")),
+    "packages": (("name", "version"), ()),
+    "pci": (("address", "vendor", "device_id"), ("bound", "lost", "bars_missing")),
+    "smoke.stages": (("name", "status"), ("detail",)),
+    "torch.copies": (("version", "path"), ()),
+}
+"""Fact -> what is shown of each of its items: bare, and by its name. The JSON holds all."""
+_USUAL: tuple[object, ...] = (None, False, 0, "", "default", [])
+_SYMPTOM = re.compile(r"symptoms\.\d+\.text")
+_UNKNOWN = "not known"
+
+
+class EvidenceRow(msgspec.Struct, frozen=True):
+    """One fact as it is shown. source: "" where it is not known or says the same as the value."""
+
+    fact: str
+    value: str
+    source: str
+
+
+def evidence_rows(finding: Finding, *, whole: bool = False) -> list[EvidenceRow]:
+    """What a finding rests on, each fact once. whole: nothing is shortened or left out.
+
+    What is not known proves nothing: it is shown only where nothing else is.
+    """
+    about = f"{finding.title} {finding.why}"
+    found = list(dict.fromkeys(_row(fact, about, whole=whole) for fact in finding.evidence))
+    known = [row for row in found if row.value != _UNKNOWN]
+    return found if whole else known or found
+
+
+def _row(evidence: Evidence, about: str, *, whole: bool) -> EvidenceRow:
+    fact = "report" if _SYMPTOM.fullmatch(evidence.fact) else evidence.fact
+    value = _readable(fact, evidence.value, about, whole=whole)
+    if len(value) > LONGEST_VALUE and not whole:
+        value = value[: LONGEST_VALUE - 3] + "..."
+    source = "" if evidence.source in (None, evidence.value) else str(evidence.source)
+    return EvidenceRow(fact, value, source)
+
+
+def _readable(fact: str, value: str, about: str, *, whole: bool) -> str:
+    if fact.endswith("_bytes") and value.isdigit():
+        count = int(value)
+        return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+    if not value.startswith(("{", "[{")):
+        return value
+    try:
+        plain = msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return value
+    kind = re.sub(r"\.\d+$", "", fact)
+    items = plain if isinstance(plain, list) else [plain]
+    if not all(isinstance(item, dict) for item in items):
+        return value
+    chosen = [item for item in items if _is_named(item, about)] or items
+    counted = Counter(_item(item, kind) for item in chosen)
+    texts = [f"{count} x {text}" if count > 1 else text for text, count in counted.items()]
+    if len(texts) > MOST_ITEMS and not whole:
+        texts[MOST_ITEMS:] = [f"{len(texts) - MOST_ITEMS} more"]
+    return "; ".join(texts)
+
+
+def _is_named(item: dict[str, Any], about: str) -> bool:
+    """Whether the finding speaks of this one, by its name or version."""
+    name = str(item.get("name") or "")
+    return bool(name) and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", about) is not None
+
+
+def _item(item: dict[str, Any], kind: str) -> str:
+    if item.get("present") is False:
+        return "none"
+    bare, named = _TELLING.get(kind, ((), tuple(item)))
+    parts = [" ".join(str(item[key]) for key in bare if item.get(key) not in _USUAL)]
+    for key in named:
+        value, word = item.get(key), key.replace("_", " ")
+        if value is True:
+            parts.append(word)
+        elif value not in _USUAL:
+            parts.append(f"{word} {value}")
+    return ", ".join(filter(None, parts))
+
+
+# --- what else both show ------------------------------------------------------------------------
+
+MOST_REASONS = 6
+
+
+def rejection_reasons(rejections: Iterable[Rejection]) -> list[str]:
+    """Why variants were rejected: those with the same reason together, MOST_REASONS at most."""
+    by: dict[str, list[str]] = {}
+    for rejection in rejections:
+        by.setdefault(rejection.reason, []).append(rejection.variant)
+    lines = [f"{', '.join(variants)}: {reason}" for reason, variants in by.items()]
+    more = [f"and {len(lines) - MOST_REASONS} more"] if len(lines) > MOST_REASONS else []
+    return lines[:MOST_REASONS] + more
+
+
+def stage_lines(machine: Machine) -> Iterator[str]:
+    """The smoke step alone: what each stage did, one a line, then what that proves."""
+    run = machine.smoke
+    if run is None or not run.stages:
+        imported = machine.torch.imported
+        gap = next((gap.why for gap in machine.gaps if gap.fact.startswith("smoke")), None)
+        why = (imported.error if imported else None) or gap or "torch did not start"
+        yield inert(f"no stage ran: {why}")
+        return
+    for stage in run.stages:
+        took = f"{stage.seconds:7.2f} s" if stage.seconds is not None else " " * 9
+        detail = f"  {stage.detail}" if stage.detail else ""
+        yield inert(f"{stage.status:<9} {stage.name:<12} {took}{detail}")
+    if run.ended:
+        yield inert(f"ended     {run.ended}")
+    if run.device == "cpu":
+        yield "The step ran on the CPU: this proves torch, not a GPU."
+
+
+def steps_for(finding: Finding, plan: Plan) -> Iterator[tuple[str, Step]]:
+    """The steps that cure a finding: "do" the first of each group, "or" an alternative of it."""
+    group = None
+    for step in plan.steps:
+        if finding.cause in step.cures:
+            yield "or" if step.group == group else "do", step
+            group = step.group

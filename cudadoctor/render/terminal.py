@@ -1,23 +1,20 @@
 """The report as a person reads it on a terminal, in plain words that need no colour."""
 
-from __future__ import annotations
-
 import re
 import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from cudadoctor.locale.language import Language
-from cudadoctor.model.findings import Severity
-from cudadoctor.render import evidence, inert, pasted, summary
+from cudadoctor.model.findings import Finding, Severity, Step
+from cudadoctor.model.machine import Machine
+from cudadoctor.render import Report, inert, summary
+from cudadoctor.render.shells import command_line, step_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudadoctor.model.findings import Finding, Step
-    from cudadoctor.model.machine import Machine
-    from cudadoctor.render import Report
+    from cudadoctor.bench.advice import Advice
 
 MARGIN = 8
 LEAST_ROOM = 24
@@ -54,7 +51,7 @@ def report(shown: Report, layout: Layout) -> list[Line]:
     """Every line of the report: what was looked at, each finding, and the verdict."""
     lines = list(_summary(shown, layout))
     told: set[str] = set()
-    for finding in shown.diagnosis.findings if layout.verbose else summary.told(shown):
+    for finding in shown.diagnosis.findings if layout.verbose else summary.shown_findings(shown):
         if finding.because_of and not layout.verbose:
             continue
         lines.append(Line(()))
@@ -71,10 +68,9 @@ def not_checked(shown: Report, layout: Layout) -> list[str]:
     What no verdict turns on is told only where the user asked for more.
     """
     reasons: dict[str, list[str]] = {}
-    for one in shown.diagnosis.undecided:
-        if not layout.verbose and (not one.matters or shown.machine.look == "report"):
-            continue
-        reasons.setdefault(one.why, []).append(one.cause)
+    for undecided in shown.diagnosis.undecided:
+        if layout.verbose or (undecided.matters and shown.machine.look != "report"):
+            reasons.setdefault(undecided.why, []).append(undecided.cause)
     label = layout.say("not checked")
     return [
         inert(f"{label}: {', '.join(dict.fromkeys(causes))} ({why})")
@@ -83,7 +79,7 @@ def not_checked(shown: Report, layout: Layout) -> list[str]:
 
 
 def _summary(shown: Report, layout: Layout) -> Iterator[Line]:
-    for label, text in summary.rows(shown.machine, layout.say):
+    for label, text in summary.machine_rows(shown.machine, layout.say):
         yield from _wrapped(label, inert(shown.shade(text)), layout.width, "dim", margin=10)
 
 
@@ -94,10 +90,8 @@ def _finding(finding: Finding, shown: Report, layout: Layout, told: set[str]) ->
         return
     yield from _evidence(finding, layout)
     yield from _known(finding, shown, layout)
-    steps = [step for step in shown.plan.steps if finding.cause in step.cures]
-    for number, step in enumerate(steps):
-        word = layout.say("do" if number == 0 or step.group != steps[number - 1].group else "or")
-        yield from _step(step, word, shown.machine, layout, told)
+    for word, step in summary.steps_for(finding, shown.plan):
+        yield from _step(step, layout.say(word), shown.machine, layout, told)
 
 
 def _headed(finding: Finding, layout: Layout) -> Iterator[Line]:
@@ -109,7 +103,7 @@ def _headed(finding: Finding, layout: Layout) -> Iterator[Line]:
 
 def _evidence(finding: Finding, layout: Layout) -> Iterator[Line]:
     """A grid of fact, value and source; where it is too narrow for that, values under facts."""
-    found = evidence.rows(finding, whole=layout.verbose)
+    found = summary.evidence_rows(finding, whole=layout.verbose)
     column = max((len(inert(row.fact)) for row in found), default=0) + 2
     room = layout.width - MARGIN - column
     if stacked := room < max(LEAST_ROOM, *(_longest_word(row) for row in found), 0):
@@ -127,26 +121,22 @@ def _evidence(finding: Finding, layout: Layout) -> Iterator[Line]:
             label = left = ""
 
 
-def _longest_word(row: evidence.Row) -> int:
+def _longest_word(row: summary.EvidenceRow) -> int:
     return max(map(len, (*row.value.split(), f"({row.source})")))
 
 
-def _cells(row: evidence.Row, room: int, widest: int) -> Iterator[tuple[str, str]]:
+def _cells(row: summary.EvidenceRow, room: int, widest: int) -> Iterator[tuple[str, str]]:
     """Value and source beside each other where they fit, else below each other."""
     value, source = inert(row.value), inert(row.source)
     beside = f"{value:<{widest}}  {source}".rstrip()
     if len(beside) <= room:
         yield beside, ""
         return
-    for part in _cut(value, room) or [""]:
+    # A path that is longer than the room is cut: nobody pastes evidence.
+    for part in textwrap.wrap(value, room, break_on_hyphens=False) or [""]:
         yield part, ""
-    for part in _cut(f"({source})", room) if source else ():
+    for part in textwrap.wrap(source and f"({source})", room, break_on_hyphens=False):
         yield part, "dim"
-
-
-def _cut(text: str, room: int) -> list[str]:
-    """Wrapped, and a path that is longer than the room cut: nobody pastes evidence."""
-    return textwrap.wrap(text, room, break_on_hyphens=False)
 
 
 def _known(finding: Finding, shown: Report, layout: Layout) -> Iterator[Line]:
@@ -178,15 +168,11 @@ def _step(
         for line in edit.what.splitlines():
             # Not wrapped either: TOML takes no break within a value.
             yield Line(((" " * (MARGIN + 4), ""), (inert(line), "")))
-    for line in pasted.lines(step, machine):
-        yield _command(line)
+    for line in step_lines(step, machine):
+        # Never wrapped: a command must survive being copied.
+        yield Line((("          ", ""), (inert(line), "green")))
     for remark in filter(None, (step.note, step.resolution)):
         yield from _wrapped("", inert(layout.say.spoken(remark)), layout.width, "dim", indent=2)
-
-
-def _command(text: str) -> Line:
-    # Never wrapped: a command must survive being copied.
-    return Line((("          ", ""), (inert(text), "green")))
 
 
 def _explained(shown: Report, layout: Layout) -> Iterator[Line]:
@@ -211,7 +197,7 @@ def _conclusion(shown: Report, layout: Layout) -> Iterator[Line]:
     yield Line(((first[:10], _VERDICT_STYLE[verdict]), (first[10:], "")))
     yield from lines[1:]
     if command := shown.diagnosis.next_command:
-        run = inert(pasted.command(command, shown.machine))
+        run = inert(command_line(command, shown.machine))
         yield Line(((f"{layout.say('run'):<10}", ""), (run, "green")))
 
 
@@ -263,3 +249,25 @@ def _broken(text: str, room: int, taken: int = 0) -> list[str]:
         bound, room, initial_indent=" " * taken, break_long_words=False, break_on_hyphens=False
     )
     return [line.replace("\u00a0", " ") for line in lines]
+
+
+def advice_lines(advice: tuple["Advice", ...], layout: Layout) -> Iterator[Line]:
+    """Advice at the end of a check, after the verdict, which it does not touch."""
+    say = layout.say
+    for piece in advice:
+        yield Line(())
+        text = inert(say.spoken(piece.text))
+        yield from _advised(say("info"), text, layout.width, ("cyan", "bold"))
+        yield from _advised("", inert(say.spoken(piece.why)), layout.width)
+        for expected in piece.expected:
+            yield from _advised("", inert(say.spoken(expected)), layout.width, ("", "dim"))
+        if piece.recipe:
+            yield Line(((f"{'':<{MARGIN}}", ""), (piece.recipe, "green")))
+
+
+def _advised(
+    label: str, text: str, width: int, styles: tuple[str, str] = ("", "")
+) -> Iterator[Line]:
+    for part in textwrap.wrap(text, max(20, width - MARGIN), break_on_hyphens=False):
+        yield Line(((f"{label:<{MARGIN}}", styles[0]), (part, styles[1])))
+        label = ""

@@ -17,7 +17,7 @@ import msgspec
 
 from cudadoctor.cli.options import Options
 from cudadoctor.host import children
-from cudadoctor.privacy.telltale import bare
+from cudadoctor.privacy.patterns import bare
 from cudadoctor.repair.journal import Begun, Root
 
 SILENCE_S = 1800.0

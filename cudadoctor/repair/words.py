@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cudadoctor.model.trust import typed
-from cudadoctor.render import inert, pasted
+from cudadoctor.render import inert, shells
 from cudadoctor.render.shells import shell_of
 from cudadoctor.render.summary import cost_of, manual_of
 from cudadoctor.repair.begin import shown as as_size
@@ -94,7 +94,7 @@ def _step(number: int, step: Step, machine: Machine, width: int) -> Iterator[str
             f"downloads at least {as_size(size)} and takes about {as_size(unpacked(size))} of disk"
         )
         yield from wrapped(disk, width, 3)
-    for line in pasted.lines(step, machine):
+    for line in shells.step_lines(step, machine):
         yield f"     {line}"
 
 
@@ -106,7 +106,7 @@ def left(some: tuple[Left, ...], machine: Machine, width: int) -> Iterator[str]:
     yield "left for you (cudadoctor fix --print shows all of it):"
     for one in some:
         yield from wrapped(f"- {inert(one.step.title)} [{one.why}]", width, 0, 2)
-        lines = pasted.lines(one.step, machine)
+        lines = shells.step_lines(one.step, machine)
         if one.step.manual and (one.step.edits or not lines):
             yield from wrapped(one.step.manual, width, 2)
         for line in lines:

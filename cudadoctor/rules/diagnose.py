@@ -18,8 +18,8 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Machine, gap_of, lookup, origin_of
 from cudadoctor.model.rule import Found, NotKnown, Rule
-from cudadoctor.model.trust import acting, typed
-from cudadoctor.rules.healthy import is_doctors_own, shortfalls
+from cudadoctor.model.trust import acting, is_doctors_own, typed
+from cudadoctor.rules.healthy import shortfalls
 from cudadoctor.rules.registry import rules_for
 
 

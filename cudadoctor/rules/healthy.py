@@ -13,6 +13,7 @@ from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.findings import Confidence, Remedy
 from cudadoctor.model.machine import Gpu, Machine, PciGpu, gap_of
 from cudadoctor.model.rule import Found, NotKnown, need, rule
+from cudadoctor.model.trust import is_doctors_own
 from cudadoctor.plan.remedies import by_hand, reload_uvm
 from cudadoctor.rules.evidence.devices import compiled, devices, way_to_run
 from cudadoctor.rules.evidence.signs import (
@@ -147,11 +148,6 @@ def everything_answered(m: Machine, kb: Knowledge) -> Shortfall | None:
         if (gap := gap_of(m, fact)) and gap.fact == fact:
             need(None, fact)  # silence too short to prove anything
     return None
-
-
-def is_doctors_own(m: Machine) -> bool:
-    """Whether the doctor looks at its own environment, in which nobody trains."""
-    return bool(m.python.own) and m.torch.installed is False
 
 
 def somebody_trains_here(m: Machine, kb: Knowledge) -> Shortfall | None:

@@ -21,7 +21,7 @@ from cudadoctor.bench.store import Kept
 from cudadoctor.locale.language import language
 from cudadoctor.model import factfile
 from cudadoctor.model.machine import Gpu, Machine
-from cudadoctor.render import advised
+from cudadoctor.render import markdown, terminal
 from cudadoctor.render.terminal import Layout
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -262,15 +262,15 @@ def test_filled_texts_are_spoken_in_spanish(name: str) -> None:
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_lines_keep_to_the_width(width: int) -> None:
     told = advice.advise(machine("h100x8-linux"), KB)
-    lines = [line.text.rstrip() for line in advised.lines(told, Layout(width=width))]
+    lines = [line.text.rstrip() for line in terminal.advice_lines(told, Layout(width=width))]
     assert not [one for one in lines if len(one) > width and "recipes/" not in one]
     assert any(one.startswith("info    Train in bf16") for one in lines)
 
 
 def test_markdown_names_the_recipes() -> None:
-    text = advised.markdown(advice.advise(machine("rtx4090-linux"), KB), language("en"))
+    text = markdown.advice_list(advice.advise(machine("rtx4090-linux"), KB), language("en"))
     assert "`recipes/train/amp_bf16.py`" in text
-    assert advised.markdown((), language("en")) == ""
+    assert markdown.advice_list((), language("en")) == ""
 
 
 # --- the command -------------------------------------------------------------------------------
@@ -367,5 +367,5 @@ def test_a_check_without_it_loads_none_of_it(python_cpu: str) -> None:
         return set(ran.stderr.splitlines()[-1].split())
 
     parts = {"cudadoctor.bench.advice", "cudadoctor.bench.store"}
-    assert not loaded() & {*parts, "cudadoctor.bench", "cudadoctor.render.advised"}
+    assert not loaded() & {*parts, "cudadoctor.bench"}
     assert parts <= loaded("--advice")

@@ -16,7 +16,7 @@ from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
 from cudadoctor.pipeline import judge
 from cudadoctor.probes.target import UsageError, choose
-from cudadoctor.render import pasted
+from cudadoctor.render import shells
 
 _UNLOOKED = ("smoke", "torch", "libraries", "packages", "python.bits", "python.implementation")
 
@@ -55,7 +55,7 @@ def test_the_next_command_asks_the_examined_python() -> None:
 
 def test_a_next_command_of_a_redacted_document_can_be_pasted() -> None:
     machine = _python("3.6.0")
-    shown = pasted.command(typed("$PYTHON", "-m", "torch.utils.collect_env"), machine)
+    shown = shells.command_line(typed("$PYTHON", "-m", "torch.utils.collect_env"), machine)
     assert shown == '"$PYTHON" -m torch.utils.collect_env'
 
 

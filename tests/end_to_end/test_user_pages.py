@@ -6,8 +6,7 @@ import pytest
 
 from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.rule import Rule
-from cudadoctor.render.pages import listing, page
-from cudadoctor.render.unjudged import PAGES
+from cudadoctor.render.pages import PAGES, listing, page
 from cudadoctor.rules.registry import RULES, explained_rules, pasted_rules
 
 

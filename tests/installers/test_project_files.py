@@ -20,7 +20,7 @@ from cudadoctor.knowledge import TorchBuild
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Machine
-from cudadoctor.render.not_taken import sentences
+from cudadoctor.render.summary import rejection_reasons
 from cudadoctor.solver.builds import best_build
 from cudadoctor.solver.demand import python_of
 
@@ -251,6 +251,6 @@ def test_a_name_tells_the_cuda_that_conda_forge_has() -> None:
 
 def test_reasons_against_a_build_are_few() -> None:
     found = [Rejection(variant=f"cu{n}", reason=f"It is of {n // 2}.") for n in range(90, 110)]
-    told = sentences(found)
+    told = rejection_reasons(found)
     assert told[0] == "cu90, cu91: It is of 45."
     assert told[-1] == "and 4 more"

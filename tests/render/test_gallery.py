@@ -132,9 +132,9 @@ def test_only_commands_and_long_words_are_wider_than_the_terminal(case: str, wid
 
 
 def _commands(case: str) -> set[str]:
-    from cudadoctor.render import pasted
+    from cudadoctor.render import shells
 
     one = _judged(case)
     asked = one.diagnosis.next_command
-    lines = {line for step in one.plan.steps for line in pasted.lines(step, one.machine)}
-    return lines | ({f"run       {pasted.command(asked, one.machine)}"} if asked else set())
+    lines = {line for step in one.plan.steps for line in shells.step_lines(step, one.machine)}
+    return lines | ({f"run       {shells.command_line(asked, one.machine)}"} if asked else set())

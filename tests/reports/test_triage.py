@@ -14,7 +14,7 @@ from cudadoctor.locale.language import language
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Candidate
 from cudadoctor.model.machine import Machine
-from cudadoctor.render import Report, json_v1, markdown, pasted, terminal
+from cudadoctor.render import Report, json_v1, markdown, shells, terminal
 from cudadoctor.render.script import script
 from cudadoctor.reports.reading import read_report
 from cudadoctor.rules.diagnose import command_after
@@ -81,7 +81,7 @@ def test_commands_for_others_call_the_python_that_they_have() -> None:
     judged = checkup.judge(machine_of(LIST))
     text = script(judged.plan, judged.machine, judged.diagnosis, version="0", knowledge="0")
     assert '"$PYTHON" -m pip install torchvision==0.16.0' in text.split("\n")
-    assert pasted.lines(judged.plan.steps[0], judged.machine)[0].startswith("python -m pip")
+    assert shells.step_lines(judged.plan.steps[0], judged.machine)[0].startswith("python -m pip")
 
 
 def test_what_is_merely_possible_is_called_so_on_the_terminal() -> None:

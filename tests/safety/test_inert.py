@@ -19,7 +19,7 @@ from cudadoctor.model import factfile
 from cudadoctor.model.findings import Severity
 from cudadoctor.model.machine import Machine
 from cudadoctor.privacy.redact import Redactor
-from cudadoctor.render import Report, evidence, json_v1, markdown, pasted, stages, summary, terminal
+from cudadoctor.render import Report, json_v1, markdown, shells, summary, terminal
 from cudadoctor.render.script import script
 from cudadoctor.render.shells import ShellName, shell_of
 
@@ -71,7 +71,7 @@ def check_terminal(shown: Report) -> None:
     assert not any("\n" in line.text for line in lines)
     assert_calm("\n".join(line.text for line in lines))
     assert_calm("\n".join(terminal.not_checked(shown, layout)))
-    assert_calm("\n".join(stages.lines(shown.machine)))
+    assert_calm("\n".join(summary.stage_lines(shown.machine)))
 
 
 def check_json(shown: Report) -> None:
@@ -112,7 +112,7 @@ def check_markdown(shown: Report) -> None:
     assert_calm(text)
     blocks = [one for one in MARKDOWN.parse(text) if one.nesting >= 0]
     kinds = [one.type for one in blocks]
-    roots = [one for one in summary.told(shown) if not one.because_of]
+    roots = [one for one in summary.shown_findings(shown) if not one.because_of]
     of_report = shown.machine.look == "report"
     told = [one for one in roots if one.severity is not Severity.INFO or of_report]
     steps = [step for one in told for step in shown.plan.steps if one.cause in step.cures]
@@ -120,7 +120,7 @@ def check_markdown(shown: Report) -> None:
     asked = bool(shown.diagnosis.next_command)
     assert set(kinds) <= ALLOWED
     assert kinds.count("heading_open") == sum(one.cause != first for one in roots)
-    assert kinds.count("table_open") == sum(bool(evidence.rows(one)) for one in told)
+    assert kinds.count("table_open") == sum(bool(summary.evidence_rows(one)) for one in told)
     assert kinds.count("fence") == asked + sum(len(fences(one, shown.machine)) for one in steps)
     assert [one.content.strip() for one in blocks if one.type == "html_block"] == [
         "<details><summary>the machine</summary>",
@@ -143,7 +143,7 @@ def fences(step: object, machine: Machine) -> list[object]:
 
     assert isinstance(step, Step)
     edits = [one for one in step.edits if one.what.splitlines()]
-    return [*edits, *([1] if pasted.lines(step, machine) else [])]
+    return [*edits, *([1] if shells.step_lines(step, machine) else [])]
 
 
 def check_inline(children: object) -> None:

@@ -351,7 +351,7 @@ def _data() -> Iterator[tuple[str, Parser]]:
             ("conceal.output", "conceal.data", "conceal.valued", "conceal.text"), _secret, slow=True
         ),
     )
-    names = ("redact.text", "redact.valued", "redact.plain", "telltale")
+    names = ("redact.text", "redact.valued", "redact.plain", "privacy.patterns")
     yield "redact", Parser(names, lambda data: redacted(any_text(data)), slow=True)
     yield "judged", Parser(("rules", "render"), lambda data: judged(any_text(data)), slow=True)
     names = ("reports", "saved.facts_in")

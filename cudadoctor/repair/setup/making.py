@@ -24,7 +24,7 @@ from cudadoctor.installers.tool import Command, parent, within
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.plan.remedies.torch import remedy_for
-from cudadoctor.privacy.telltale import bare
+from cudadoctor.privacy.patterns import bare
 from cudadoctor.probes.streamed import Progress
 from cudadoctor.render import inert
 from cudadoctor.repair.session import Interrupts

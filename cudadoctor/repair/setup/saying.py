@@ -14,7 +14,7 @@ from cudadoctor.locale.language import Language
 from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
-from cudadoctor.render import inert, not_taken, pasted, summary
+from cudadoctor.render import inert, shells, summary
 from cudadoctor.render.shells import shell_of
 from cudadoctor.render.terminal import Line
 from cudadoctor.repair.setup.choosing import Chosen, NoWay
@@ -128,7 +128,7 @@ def no_way(found: NoWay, machine: Machine, width: int) -> Iterator[Line]:
 
 
 def _machine(machine: Machine, width: int) -> Iterator[Line]:
-    told = dict(summary.rows(machine, _ENGLISH))
+    told = dict(summary.machine_rows(machine, _ENGLISH))
     yield from rows("driver", [told["driver"]], width)
     yield from rows("gpu", [told["gpu"]], width)
 
@@ -153,7 +153,7 @@ def _build(chosen: Chosen, recipe: Recipe, width: int) -> Iterator[Line]:
 
 
 def _refusals(found: tuple[Rejection, ...], width: int) -> Iterator[Line]:
-    yield from rows("  not", not_taken.sentences(found), width)
+    yield from rows("  not", summary.rejection_reasons(found), width)
 
 
 def _run(recipe: Recipe, machine: Machine, width: int) -> Iterator[Line]:
@@ -167,7 +167,7 @@ def _run(recipe: Recipe, machine: Machine, width: int) -> Iterator[Line]:
 
 def shown(command: Command, machine: Machine) -> str:
     """The command as it is pasted into the shell of this machine."""
-    return inert(pasted.command(typed(*command), machine))
+    return inert(shells.command_line(typed(*command), machine))
 
 
 def size(room: Room) -> str:
@@ -218,7 +218,7 @@ def use(recipe: Recipe, folder: str, machine: Machine, width: int) -> Iterator[L
     for name, text in found.items():
         yield Line(((f"{name:<{MARGIN}}", "dim"), (inert(text), "green")))
     if recipe.tool == "uv":
-        text = pasted.command(typed("uv", "run", "--project", folder, "python"), machine)
+        text = shells.command_line(typed("uv", "run", "--project", folder, "python"), machine)
         yield Line((("uv        ", "dim"), (inert(text), "green")))
     if not found:
         why = "activation scripts of older Pythons run parts of this name as code"

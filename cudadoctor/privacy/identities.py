@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from cudadoctor.model.machine import Machine
-from cudadoctor.privacy.telltale import compiled
+from cudadoctor.privacy.patterns import compiled
 
 KEPT = frozenset(
     """
