@@ -9,6 +9,8 @@ NOT_PARSERS = {
     "bench.charts.wrapped": "lays out our own text",
     "bench.results.loads": "reads our own document; its refusals are tested beside it",
     "bench.showing.say": "prints our own text",
+    "knowledge.update.torch_rows.pinned_version": "reads what packaging printed",
+    "locale.language.spoken": "shows our own text",
     "knowledge.update.public.handle_data": "is called by the reader that is tested",
     "repair.better.opinion": "reads our own document",
     "repair.following.line": "shows a line of a tool",

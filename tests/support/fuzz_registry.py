@@ -347,12 +347,9 @@ def _data() -> Iterator[tuple[str, Parser]]:
     )
     yield (
         "conceal",
-        Parser(
-            ("conceal.output", "conceal.data", "conceal.valued", "conceal.text"), _secret, slow=True
-        ),
+        Parser(("privacy",), _secret, slow=True),
     )
-    names = ("redact.text", "redact.valued", "redact.plain", "privacy.patterns")
-    yield "redact", Parser(names, lambda data: redacted(any_text(data)), slow=True)
+    yield "redact", Parser(("privacy",), lambda data: redacted(any_text(data)), slow=True)
     yield "judged", Parser(("rules", "render"), lambda data: judged(any_text(data)), slow=True)
     names = ("reports", "saved.facts_in")
     yield "reports.reading", Parser(names, _report, (NotTextError,), slow=True)
