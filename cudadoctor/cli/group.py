@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from cudadoctor import __version__
 from cudadoctor.cli import commands
 from cudadoctor.cli.options import EXIT, Options, WrongUse, seconds
+from cudadoctor.model.findings import Dialect, FileKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON (schema
 _manager = click.option(
     "--with",
     "manager",
-    type=click.Choice(("pip", "uv", "conda", "pixi", "docker")),
+    type=click.Choice(get_args(Dialect)),
     help="Package manager for the commands.",
 )
 _torch = click.option(
@@ -138,7 +139,7 @@ def check(**options: Any) -> int:
 @click.option(
     "--as",
     "kind",
-    type=click.Choice(("requirements", "environment", "pyproject", "pixi", "dockerfile")),
+    type=click.Choice(get_args(FileKind)),
     help="Print the build for this machine as a file of a project.",
 )
 @click.option("--hashes", is_flag=True, help="With --as requirements: with the files' hashes.")

@@ -11,6 +11,7 @@ from typing import Literal, NoReturn
 import msgspec
 
 from cudadoctor.model.catalogue import CATALOGUE
+from cudadoctor.model.findings import Dialect, FileKind
 
 EXIT = 2
 SHORTEST_S, LONGEST_S = 0.1, 86_400.0
@@ -44,11 +45,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     strict: bool = False
     verbose: int = 0
     printed: bool = False
-    manager: Literal["pip", "uv", "conda", "pixi", "docker"] | None = None
+    manager: Dialect | None = None
     shell: Literal["bash", "fish", "powershell"] | None = None
     torch: str | None = None
     verify: bool = False
-    kind: Literal["requirements", "environment", "pyproject", "pixi", "dockerfile"] | None = None
+    kind: FileKind | None = None
     hashes: bool = False
     yes: bool = False
     undo: bool = False

@@ -11,10 +11,10 @@ from cudadoctor.cli.output import shown_on_stderr, written
 from cudadoctor.model.trust import acting
 
 if TYPE_CHECKING:
-    from cudadoctor.installers.tool import Hashes, Kind
+    from cudadoctor.installers.tool import Hashes
     from cudadoctor.installers.verify import Verdict
     from cudadoctor.knowledge import TorchBuild
-    from cudadoctor.model.findings import PackageChange, Wishes
+    from cudadoctor.model.findings import FileKind, PackageChange, Wishes
     from cudadoctor.model.machine import Machine
     from cudadoctor.model.trust import Foreign
     from cudadoctor.pipeline import Judged
@@ -71,7 +71,7 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
     return msgspec.structs.replace(judged, plan=plan)
 
 
-def _project_file(machine: Machine, options: Options, kind: Kind) -> int:
+def _project_file(machine: Machine, options: Options, kind: FileKind) -> int:
     """Print the build for this machine as a file of a project; 1 and the reasons where none is."""
     from cudadoctor import knowledge
     from cudadoctor.installers import registry
@@ -104,7 +104,7 @@ def _project_file(machine: Machine, options: Options, kind: Kind) -> int:
 
 
 def _resolved_file(
-    machine: Machine, options: Options, kind: Kind, build: TorchBuild
+    machine: Machine, options: Options, kind: FileKind, build: TorchBuild
 ) -> tuple[Verdict, Hashes]:
     """What a resolver says of the file, and the digests where they are asked for."""
     from cudadoctor import knowledge

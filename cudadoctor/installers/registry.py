@@ -11,11 +11,11 @@ import msgspec
 
 from cudadoctor.installers import conda, docker, environment, pip, pixi, projects, uv
 from cudadoctor.installers.stack import comments, stack_for
-from cudadoctor.installers.tool import Hashes, Kind, Tool, Written, joined
+from cudadoctor.installers.tool import Hashes, Tool, Written, joined
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.model.findings import Dialect, PackageChange
+    from cudadoctor.model.findings import Dialect, FileKind, PackageChange
     from cudadoctor.model.machine import Machine
 
 TOOLS: tuple[Tool, ...] = (pixi.TOOL, conda.TOOL, uv.TOOL, pip.TOOL, docker.TOOL)
@@ -46,7 +46,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, wish: Dialect | None
 
 
 def project_file(
-    kind: Kind,
+    kind: FileKind,
     m: Machine,
     kb: Knowledge,
     build: TorchBuild,
@@ -63,7 +63,7 @@ def project_file(
     return BY_KIND[kind].text(stack_for(kind, m, kb, build, python=python), kb, hashes)
 
 
-def why_not(kind: Kind, m: Machine, kb: Knowledge, build: TorchBuild) -> str | None:
+def why_not(kind: FileKind, m: Machine, kb: Knowledge, build: TorchBuild) -> str | None:
     """Why there can be no file of that kind for that build, None if there can."""
     if BY_KIND[kind] is not docker.TOOL:
         return None

@@ -6,7 +6,7 @@ Commands are argument vectors, fully expanded: no shell has to understand them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,12 +16,10 @@ from cudadoctor.model.trust import PLACEHOLDER
 if TYPE_CHECKING:
     from cudadoctor.installers.stack import Stack
     from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import Dialect, PackageChange
+    from cudadoctor.model.findings import Dialect, FileKind, PackageChange
     from cudadoctor.model.machine import Machine
 
 Command = tuple[str, ...]
-Kind = Literal["requirements", "environment", "pyproject", "pixi", "dockerfile"]
-"""What `fix --as` writes: a file of a project, by the tool that reads it."""
 Hashes = Mapping[tuple[str, str], tuple[str, ...]]
 """(name, version) -> SHA-256 digests of the files of that release, in hexadecimal."""
 BESIDE = ".venv-"
@@ -54,7 +52,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     programs: tuple[str, ...]
     fits: Callable[[Machine], bool]
     write: Callable[[Machine, Knowledge, PackageChange], Written]
-    kind: Kind
+    kind: FileKind
     file: str
     text: Callable[[Stack, Knowledge, Hashes | None], str]
 

@@ -42,9 +42,9 @@ from cudadoctor.solver.demand import python_of
 
 if TYPE_CHECKING:
     from cudadoctor.host.local import LocalHost
-    from cudadoctor.installers.tool import Hashes, Kind
+    from cudadoctor.installers.tool import Hashes
     from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.model.findings import Dialect, PackageChange, Plan, Step
+    from cudadoctor.model.findings import Dialect, FileKind, PackageChange, Plan, Step
     from cudadoctor.model.machine import Machine
 
 LIMIT_S = 60.0
@@ -143,7 +143,7 @@ def verify(
 
 
 def verify_file(
-    kind: Kind, m: Machine, kb: Knowledge, build: TorchBuild, *, limit_s: float, here: bool
+    kind: FileKind, m: Machine, kb: Knowledge, build: TorchBuild, *, limit_s: float, here: bool
 ) -> Verdict:
     """Whether the packages of a project's file can be had for a new environment of this machine."""
     fresh, tool = emptied(m), registry.BY_KIND[kind]

@@ -191,6 +191,9 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Dialect = Literal["pip", "uv", "conda", "pixi", "docker"]
+"""The install tools that a plan can be written for."""
+FileKind = Literal["requirements", "environment", "pyproject", "pixi", "dockerfile"]
+"""What `fix --as` writes: a file of a project, each kind read by one of these tools."""
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):

@@ -331,10 +331,16 @@ def test_without_sizes_the_plans_own_number_is_the_least() -> None:
     assert (download.bytes, download.known) == (900, False)
 
 
+def test_many_wheels_unpack_to_less_than_few() -> None:
+    assert begin.unpacked(10**10) == 23 * 10**9
+    assert begin.unpacked(10**8) == 45 * 10**7
+
+
 def test_each_file_system_needs_room_for_what_goes_there() -> None:
     download = begin.Download(bytes=3_000_000_000, known=True)
     needs = {one.what: one.bytes for one in begin.needs(download, "/v", "/tmp", None, 0)}
-    assert needs == {"the packages": 6_050_000_000, "the downloads": 3_000_000_000}
+    installed = begin.unpacked(3_000_000_000) + begin.SPARE_BYTES
+    assert needs == {"the packages": installed, "the downloads": 3_000_000_000}
     more = begin.needs(download, "/v", "/tmp", "/h/.cache/pip", 7)
     assert {one.what for one in more} - needs.keys() == {
         "a copy of what is there",

@@ -24,9 +24,8 @@ from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 from cudadoctor import knowledge
 from cudadoctor import pipeline as checkup
 from cudadoctor.installers import registry
-from cudadoctor.installers.tool import Kind
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import Dialect, Wishes
+from cudadoctor.model.findings import Dialect, FileKind, Wishes
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import Foreign, acting
 from cudadoctor.model.versions import DriverVersion
@@ -216,7 +215,7 @@ def documents(number: int, seed: int, wrong: float = 0.15) -> Iterator[dict[str,
 
 DIALECTS: tuple[Dialect | None, ...] = (None, "pip", "uv", "conda", "pixi", "docker")
 SHELLS: tuple[ShellName, ...] = ("bash", "fish", "powershell")
-KINDS: tuple[Kind, ...] = tuple(registry.BY_KIND)
+KINDS: tuple[FileKind, ...] = tuple(registry.BY_KIND)
 HOSTS = {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io"}
 PROGRAMS = {
     *("$PYTHON", "python", "python3", "pip", "uv", "conda", "mamba", "micromamba", "pixi"),
@@ -389,7 +388,7 @@ def _words(line: str, shell: ShellName) -> list[str]:
     return words[1:] if words[:1] == ["env"] else words
 
 
-def _file(machine: Foreign | Machine, kind: Kind) -> Iterator[tuple[str, str, list[str]]]:
+def _file(machine: Foreign | Machine, kind: FileKind) -> Iterator[tuple[str, str, list[str]]]:
     kb, inert = knowledge.load(), acting(machine)
     build = best_build(inert, kb).build
     if build is not None and registry.why_not(kind, inert, kb, build) is None:

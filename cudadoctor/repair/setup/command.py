@@ -38,6 +38,7 @@ from cudadoctor.cli.options import Options, refuse, refuse_contradictions
 from cudadoctor.cli.output import painted, shown_on_stderr, width, written
 from cudadoctor.host import local
 from cudadoctor.host.local import LocalHost
+from cudadoctor.installers.question import UNREACHED
 from cudadoctor.installers.verify import verify
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.machine import Machine
@@ -309,11 +310,6 @@ def document(work: Setup) -> dict[str, Any]:
 
 MOST_LINES = 8
 _NOISE = re.compile(r"(?i)\s*(?:warning|info|\[notice\]|hint)\b")
-_UNREACHED = re.compile(
-    r"(?i)failed to establish a new connection|name or service not known|name resolution"
-    r"|connection (?:refused|timed out|reset)|max retries exceeded|network is unreachable"
-    r"|dns error|error sending request|nodename nor servname|proxyerror|read timed out"
-)
 _FULL = re.compile(r"(?i)no space left on device|disk quota exceeded|file too large|errno 28\b")
 
 
@@ -331,6 +327,6 @@ def reason(said: tuple[str, ...]) -> str | None:
     text = "\n".join(said)
     if _FULL.search(text):
         return "the disk is full"
-    if _UNREACHED.search(text):
+    if re.search(UNREACHED, text):
         return "a package index could not be reached"
     return None

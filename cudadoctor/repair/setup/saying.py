@@ -17,13 +17,10 @@ from cudadoctor.model.trust import typed
 from cudadoctor.render import inert, shells, summary
 from cudadoctor.render.shells import shell_of
 from cudadoctor.render.terminal import Line
+from cudadoctor.repair.begin import unpacked
 from cudadoctor.repair.setup.choosing import Chosen, NoWay
 from cudadoctor.repair.setup.making import Recipe
 
-UNPACKED = 2.3
-"""Installed size over wheel size, of torch with its CUDA libraries (measured: 2.27)."""
-UNPACKED_CPU = 4.5
-"""The same for a CPU build, whose code packs better and whose dependencies weigh more."""
 LIBRARIES_BYTES = 2_000_000_000
 """Wheels of the CUDA libraries that a CUDA build for Linux brings (measured: 1.8 to 2.2 GB)."""
 
@@ -51,11 +48,10 @@ def room(
     """The room for a build; sizes: of the files that a resolver found, in bytes."""
     found = tuple(sizes)
     counted = bool(found) and None not in found
-    factor = UNPACKED if build.cuda else UNPACKED_CPU
     download = sum(one or 0 for one in found) if counted else _supposed(build, kb)
     return Room(
         download_bytes=download,
-        installed_bytes=None if download is None else int(download * factor),
+        installed_bytes=None if download is None else unpacked(download),
         counted=counted,
         free_bytes=free,
     )
