@@ -20,19 +20,17 @@ class GpuModel(Row, frozen=True):
     """A GPU as NVIDIA sells it. data_center: forward compatibility packages may be used.
 
     open_modules: "only", "both" or "none", where this board differs from its generation too.
-    memory and tensor cores are hints.
+    tensor_cores, bf16, tf32 are hints.
     """
 
     name: str
     capability: Version
     architecture: str
     data_center: bool
-    memory_gb: tuple[float, ...]
     tensor_cores: bool | None
     bf16: bool | None
     tf32: bool | None
     open_modules: OpenModules = "both"
-    sources: tuple[str, ...] = ()
 
 
 class GpuPeaks(Row, frozen=True):
@@ -47,7 +45,6 @@ class GpuPeaks(Row, frozen=True):
     bf16_tflops: float | None
     fp16_tflops: float | None
     bandwidth_gb_s: float
-    sources: tuple[str, ...] = ()
 
 
 class Architecture(Row, frozen=True):

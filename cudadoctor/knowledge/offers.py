@@ -94,25 +94,16 @@ class Offers:
         return self._kb.date
 
     @cached_property
+    def _by_package(self) -> dict[str, tuple[Offer, ...]]:
+        return {name: tuple(self._of(name)) for name in ("torch", "torchvision", "torchaudio")}
+
+    @property
     def torch(self) -> tuple[Offer, ...]:
-        return tuple(self._of("torch"))
-
-    @cached_property
-    def torchvision(self) -> tuple[Offer, ...]:
-        return tuple(self._of("torchvision"))
-
-    @cached_property
-    def torchaudio(self) -> tuple[Offer, ...]:
-        return tuple(self._of("torchaudio"))
+        return self._by_package["torch"]
 
     def of(self, name: str) -> tuple[Offer, ...]:
         """The offers of a package, () for one that is not known here."""
-        known: dict[str, tuple[Offer, ...]] = {
-            "torch": self.torch,
-            "torchvision": self.torchvision,
-            "torchaudio": self.torchaudio,
-        }
-        return known.get(name, ())
+        return self._by_package.get(name, ())
 
     def listed(
         self, name: str, indexes: frozenset[str], platform: str, python: str

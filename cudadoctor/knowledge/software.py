@@ -17,22 +17,6 @@ CONDA_PLATFORMS = {
 }
 
 
-class HostCompilers(Row, frozen=True):
-    """What nvcc of one toolkit accepts as a host compiler; None not known.
-
-    msc_min, msc_below: bounds of _MSC_VER. uncertain: not read from nvcc's own header.
-    """
-
-    toolkit: str
-    gcc_max: int | None
-    clang_max: int | None
-    msc_min: int | None
-    msc_below: int | None
-    visual_studio: str | None
-    uncertain: bool
-    sources: tuple[str, ...]
-
-
 class JetsonBuild(Row, frozen=True):
     """Where the builds of torch for one JetPack lie. l4t: its Linux for Tegra release."""
 
@@ -42,7 +26,6 @@ class JetsonBuild(Row, frozen=True):
     variant: str
     cuda: str
     python: str
-    sources: tuple[str, ...]
 
 
 class Board(Row, frozen=True):
@@ -55,7 +38,6 @@ class Board(Row, frozen=True):
     names: str
     nvswitch: Literal["bus", "hidden", "none"]
     pcie: bool
-    sources: tuple[str, ...]
 
 
 class PygWheel(Row, frozen=True):
@@ -67,7 +49,6 @@ class PygWheel(Row, frozen=True):
     version: str
     platforms: tuple[str, ...]
     pythons: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 class _Compiling(Row, frozen=True):
@@ -112,9 +93,14 @@ class _Nvcc(Row, frozen=True):
     capabilities: tuple[Version, ...]
 
 
+class _Host(Row, frozen=True):
+    toolkit: str
+    gcc_max: int | None
+
+
 class _Compilers(Row, frozen=True):
     nvcc: tuple[_Nvcc, ...]
-    hosts: tuple[HostCompilers, ...]
+    hosts: tuple[_Host, ...]
 
 
 class _Image(Row, frozen=True):
@@ -188,14 +174,10 @@ class Software:
         rows = self._libraries.cudnn
         return min((row.first for row in rows if capability < row.lowest), default=None)
 
-    def host_compilers(self, cuda: Version) -> HostCompilers | None:
-        """All host compilers that nvcc of this CUDA accepts; None not known."""
-        return next((row for row in self._compilers.hosts if row.toolkit == minor(cuda)), None)
-
     def gcc_max(self, cuda: Version) -> int | None:
-        """The newest gcc major that nvcc of this CUDA accepts."""
-        host = self.host_compilers(cuda)
-        return host.gcc_max if host else None
+        """The newest gcc major that nvcc of this CUDA accepts; None not known."""
+        rows = self._compilers.hosts
+        return next((row.gcc_max for row in rows if row.toolkit == minor(cuda)), None)
 
     def nvcc_capabilities(self, cuda: Version) -> tuple[Version, ...] | None:
         """Every compute capability that nvcc of this CUDA compiles for; None not known."""

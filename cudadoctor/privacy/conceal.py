@@ -11,7 +11,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from cudadoctor.model.machine import Machine
 from cudadoctor.privacy import identities, patterns
@@ -55,11 +54,9 @@ class Concealer(Redactor):
             for name, other in whole.items()
         ]
 
-    def plain(self, value: Any, key: str = "") -> Any:
-        """The same for plain JSON data, its keys too."""
-        if isinstance(value, dict):
-            return {self.text(name): self.plain(one, name) for name, one in value.items()}
-        return super().plain(value, key)
+    def _key(self, name: str) -> str:
+        """A name in a raw answer may be anybody's."""
+        return self.text(name)
 
     def valued(self, path: str, value: str) -> str:
         """The value of a variable: a user's or a host's bare name too."""
@@ -113,13 +110,9 @@ class Concealer(Redactor):
 
     def _members(self, field: str) -> str:
         """The names of a field; of those that are listed, only the user's own is told."""
-        names = field.split(",")
-        ours = [self._users.get(name, name) for name in names]
-        return (
-            ours[0]
-            if len(ours) == 1
-            else ",".join(one for one in ours if one in self._users.values())
-        )
+        names = [self._users.get(name, name) for name in field.split(",")]
+        own = [name for name in names if name in self._users.values()]
+        return names[0] if len(names) == 1 else ",".join(own)
 
     def _where(self) -> Iterator[Place]:
         """All but the home: it stays an absolute path."""

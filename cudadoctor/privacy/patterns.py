@@ -236,13 +236,8 @@ _USER_NAME = r"(USER|LOGNAME|USERNAME|SUDO_USER|SLURM_JOB_(USER|ACCOUNT)|PBS_O_L
 
 
 _COMMAND_NAME = r"CC|CXX|CPP|CUDACXX|CUDAHOSTCXX|NVCC|NVCC_CCBIN|\w*FLAGS"
-_DEFINED = r"(?s)((?:-D|/D|--define-macro=)?['\"]?\w+=)(?!\d{0,7}$).+"
+_DEFINED = r"(?s)\A((?:-D|/D|--define-macro=)?['\"]?\w+=)(?!\d{0,7}$).+\Z"
 """-DNAME=value of a compiler, or NAME=value before it: a number is not a secret."""
-
-
-def _hidden(word: str) -> str:
-    found = compiled(_DEFINED).fullmatch(word)
-    return found[1] + SECRET if found else word
 
 
 def without_definitions(variable: str, value: str) -> str:
@@ -253,7 +248,7 @@ def without_definitions(variable: str, value: str) -> str:
         words = shlex.split(value, posix="\\" not in value)
     except ValueError:  # a quote without its other half
         return SECRET
-    hidden = [_hidden(word) for word in words]
+    hidden = [compiled(_DEFINED).sub(rf"\1{SECRET}", word) for word in words]
     return value if hidden == words else " ".join(hidden)
 
 

@@ -54,10 +54,10 @@ class Redactor:
         whole = "\n".join(_texts(self._plain))
         small = whole.lower()
         # All that is shown is made of these texts: what they do not hold is not searched for.
-        there = (one.within(whole, small) for one in patterns.SIGNS)
-        self._signs = tuple(one for one in there if one is not None)
+        there = (sign.within(whole, small) for sign in patterns.SIGNS)
+        self._signs = tuple(filter(None, there))
         self._names = identities.names_of(machine, f"{whole}\n{more}" if more else whole)
-        self._places = tuple(one for one in self._where() if one.can_be_in(small))
+        self._places = tuple(place for place in self._where() if place.can_be_in(small))
 
     def text(self, text: str) -> str:
         """The text without what identifies."""
@@ -71,14 +71,18 @@ class Redactor:
         return text
 
     def plain(self, value: Any, key: str = "") -> Any:
-        """The same for plain JSON data, keys kept."""
+        """The same for plain JSON data."""
         if isinstance(value, str):
             return self._valued(key, value)
         if isinstance(value, dict):
-            return {name: self.plain(one, name) for name, one in value.items()}
+            return {self._key(name): self.plain(part, name) for name, part in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.plain(one, key) for one in value]
+            return [self.plain(part, key) for part in value]
         return value
+
+    def _key(self, name: str) -> str:
+        """A name of a field: those of facts identify nobody."""
+        return name
 
     def machine(self, machine: Machine) -> Machine:
         """The machine as it may be shown to others."""

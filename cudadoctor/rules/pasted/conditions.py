@@ -289,10 +289,10 @@ _OLDEST_GCC = 5
 def _compiler_too_new(m: Machine, kb: Knowledge) -> bool:
     """Whether the C++ compiler is newer than nvcc of that toolkit accepts."""
     used, compiler = _toolkit_used(m), m.build.compiler
-    host = kb.host_compilers(used) if used is not None else None
-    if host is None or host.gcc_max is None or compiler.version is None:
+    newest = kb.gcc_max(used) if used is not None else None
+    if newest is None or compiler.version is None:
         return False
-    return compiler.name in ("g++", "gcc", "c++") and compiler.version.major > host.gcc_max
+    return compiler.name in ("g++", "gcc", "c++") and compiler.version.major > newest
 
 
 def _compiler_too_old(m: Machine) -> bool:
