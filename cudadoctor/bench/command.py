@@ -209,7 +209,17 @@ class Bench:
             search.ended = str(shape["error"])
             self.done.append(search.result())
             return
-        heats = Heats(self.stable, self._track(name, shape), search.settings, began + slice_s)
+        tiny = self.asked.scale == "tiny"
+        track = Track(
+            device=self.place.device,
+            shape=shape,
+            round_s=0.03 if tiny else 0.4 if self.place.device == "cpu" else 0.25,
+            warm_s=0.5 if tiny else 3.0,
+            share=ground.SHARE_OF_FREE,
+            peaks=ground.peaks_of(self.place, knowledge.load(), name),
+            faults=dict(fault.split(":", 1) for fault in self.asked.plant),
+        )
+        heats = Heats(self.stable, track, search.settings, began + slice_s)
         try:
             while (heat := search.next(time.monotonic() - began)) is not None:
                 search.take(heats.run(heat, self.progress.say))
@@ -233,18 +243,6 @@ class Bench:
         if line["kind"] != "size":
             return {"error": line.get("error") or line.get("detail") or "no size was found"}
         return dict(line["shape"])
-
-    def _track(self, name: str, shape: dict[str, Any]) -> Track:
-        tiny = self.asked.scale == "tiny"
-        return Track(
-            device=self.place.device,
-            shape=shape,
-            round_s=0.03 if tiny else 0.4 if self.place.device == "cpu" else 0.25,
-            warm_s=0.5 if tiny else 3.0,
-            share=ground.SHARE_OF_FREE,
-            peaks=ground.peaks_of(self.place, knowledge.load(), name),
-            faults=dict(one.split(":", 1) for one in self.asked.plant),
-        )
 
     def _result(self) -> BenchResult:
         gpu = self.place.name

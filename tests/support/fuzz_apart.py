@@ -4,11 +4,8 @@ from __future__ import annotations
 
 NOT_PARSERS = {
     "probes.streamed.on_line": "looks for the call that a line of our own child announces",
-    "bench.charts.fitted": "lays out our own text",
-    "bench.charts.width_of": "measures a text",
-    "bench.charts.wrapped": "lays out our own text",
     "bench.results.loads": "reads our own document; its refusals are tested beside it",
-    "bench.showing.say": "prints our own text",
+    "bench.command.say": "prints our own text",
     "knowledge.update.torch_rows.pinned_version": "reads what packaging printed",
     "locale.language.spoken": "shows our own text",
     "knowledge.update.public.handle_data": "is called by the reader that is tested",

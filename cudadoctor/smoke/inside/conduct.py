@@ -108,15 +108,11 @@ def _dynamo() -> str:
 
     Says what went wrong, which a second import of it would not repeat.
     """
-    began = time.monotonic()
     try:
         import torch._dynamo  # noqa: F401
     except BaseException as problem:
         # Absent before torch 2; broken where triton, sympy or the temporary folder are.
-        absent = getattr(problem, "name", "") == "torch._dynamo"
-        wire.say("dynamo", error=wire.words(problem))
-        return "" if absent else wire.words(problem)
-    wire.say("dynamo", error="", seconds=round(time.monotonic() - began, 4))
+        return "" if getattr(problem, "name", "") == "torch._dynamo" else wire.words(problem)
     return ""
 
 

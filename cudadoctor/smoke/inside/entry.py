@@ -23,7 +23,12 @@ def main(words: "List[str]") -> None:
         if words[:1] in (["fork"], ["one"]):
             _bench(words[0] == "fork")
         else:
-            _training_step(Spec(words))
+            spec = Spec(words)
+            if spec.only or _imported():
+                # A worker that was started anew imports torch itself.
+                from . import conduct
+
+                conduct.work(spec) if spec.only else conduct.conduct(spec)
         code = 0
     except BaseException as problem:
         wire.say("broken", error=wire.words(problem))
@@ -34,14 +39,6 @@ def main(words: "List[str]") -> None:
 # --- the training step -----------------------------------------------------------------------
 
 
-def _training_step(spec: Spec) -> None:
-    if spec.only or _imported():
-        # A worker that was started anew imports torch itself.
-        from . import conduct
-
-        conduct.work(spec) if spec.only else conduct.conduct(spec)
-
-
 def _imported() -> bool:
     """Import torch once, and say how that went."""
     began = time.monotonic()
@@ -50,10 +47,8 @@ def _imported() -> bool:
     gc.disable()
     error = ""
     shadows: List[str] = []
-    torch: Any = None
     try:
-        torch = __import__("torch")
-        error = _no_torch(torch)
+        error = _no_torch(__import__("torch"))
     except BaseException as problem:
         error = wire.words(problem)
         shadows = _shadows(problem, error)
@@ -63,8 +58,6 @@ def _imported() -> bool:
         error=error,
         shadows=shadows,
         seconds=round(time.monotonic() - began, 4),
-        version=str(getattr(torch, "__version__", "")),
-        path=str(getattr(torch, "__file__", None) or ""),
     )
     _keep_what_was_imported()
     return not error

@@ -42,7 +42,6 @@ def cuda() -> None:
         count=count,
         error=error or wrong,
         devices=devices,
-        warnings=said,
     )
     _libraries()
 
@@ -52,7 +51,7 @@ def numpy_bridge() -> None:
     import importlib.util
 
     if importlib.util.find_spec("numpy") is None:
-        wire.say("numpy", installed=False, error="")
+        wire.say("numpy", error="")
         return
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -64,7 +63,7 @@ def numpy_bridge() -> None:
         error = "" if same else "the values changed on the way from numpy to torch and back"
     except Exception as problem:
         error = "; ".join([wire.words(problem)] + [str(one.message) for one in caught][:1])
-    wire.say("numpy", installed=True, error=error[:2000])
+    wire.say("numpy", error=error[:2000])
 
 
 def companion(name: str) -> None:
@@ -138,9 +137,7 @@ def _devices(count: int) -> Any:
         devices.append(
             {
                 "index": index,
-                "name": about.name,
                 "capability": "%d.%d" % (about.major, about.minor),
-                "memory_bytes": about.total_memory,
                 "bus_id": _bus_id(index),
             }
         )

@@ -65,9 +65,8 @@ class Measurement:
             if told["do"] == "memory":
                 wire.say("memory", id=self.order.id, **self._memory())
             if told["do"] == "profile":
-                wire.say(
-                    "profile", id=self.order.id, **profile(self.order, self.training, self.feed)
-                )
+                found = profile(self.order, self.training, self.feed)
+                wire.say("profile", id=self.order.id, **found)
         if told is not None:
             memory = self._memory()
             # The next one may start at once, and needs the room.
@@ -78,7 +77,6 @@ class Measurement:
         """Until three steps agree within a tenth, or for so long; the losses are of these steps."""
         losses: List[float] = []
         times: List[float] = []
-        began = time.perf_counter()
         first_ended = 0.0
         while True:
             self._sync()
@@ -102,10 +100,8 @@ class Measurement:
             "ready",
             id=self.order.id,
             step_s=usual,
-            first_s=times[0],
             extra_s=max(0.0, sum(times) - usual * len(times)),
             setup_s=self.setup_s,
-            warm_s=time.perf_counter() - began,
             losses=losses,
             samples=self.order.batch,
             factor=self.order.factor,

@@ -5,7 +5,7 @@ import inspect
 import os
 import signal
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, Optional, Tuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -81,10 +81,9 @@ class Training:
 
     def _in_parts(self, batch: Any, parts: int) -> Any:
         """Gradients of a few small batches add up to those of the large one."""
-        losses: List[Any] = []
-        for part in zip(*[one.chunk(parts) for one in batch]):
-            losses.append(self._pass(part, len(part[0]) / float(len(batch[0]))))
-        return torch.stack(losses).sum()
+        pieces = zip(*[tensor.chunk(parts) for tensor in batch])
+        whole = float(len(batch[0]))
+        return torch.stack([self._pass(piece, len(piece[0]) / whole) for piece in pieces]).sum()
 
     def _pass(self, batch: Any, weight: float = 1.0) -> Any:
         with self._precision():
@@ -373,17 +372,16 @@ def workers_that_fit(
     asked: int, batch_bytes: int, shared: Optional[int], memory: int
 ) -> Tuple[int, str]:
     """So many workers at most, and why there are none. memory: 0 where it is not known."""
-    fit, why = asked, ""
-    if shared is not None:
-        fit, why = _fewer(fit, (shared // batch_bytes - IN_USE) // AHEAD, SHARED)
-    if memory:
-        of_one = WORKER_BYTES + AHEAD * batch_bytes
-        fit, more = _fewer(fit, int(SHARE * memory) // of_one, "memory")
-        why = why or more
-    if not why:
-        return fit, ""
+    of_one = WORKER_BYTES + AHEAD * batch_bytes
+    room = {
+        SHARED: asked if shared is None else (shared // batch_bytes - IN_USE) // AHEAD,
+        "memory": int(SHARE * memory) // of_one if memory else asked,
+    }
+    full = [where for where, fit in room.items() if fit < 1]
+    if not asked or not full:
+        return min([asked] + list(room.values())) if asked else 0, ""
     size = "%.1f MB" % (batch_bytes / 1e6)
-    return 0, "%s has no room for workers that prepare batches of %s" % (why, size)
+    return 0, "%s has no room for workers that prepare batches of %s" % (full[0], size)
 
 
 def allowed_bytes(groups: Iterable[Tuple[str, str, str]] = GROUPS) -> Optional[int]:
@@ -403,10 +401,6 @@ def allowed_bytes(groups: Iterable[Tuple[str, str, str]] = GROUPS) -> Optional[i
         # 0 would say that it is not known.
         return max(1, left)
     return None
-
-
-def _fewer(asked: int, fit: int, where: str) -> Tuple[int, str]:
-    return max(0, min(asked, fit)), where if asked and fit < 1 else ""
 
 
 def _text(path: str) -> str:

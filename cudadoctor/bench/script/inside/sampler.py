@@ -66,7 +66,7 @@ def io_of(pid: int) -> dict[str, int]:
     found = {}
     for line in read(f"/proc/{pid}/io").splitlines():
         name, _, value = line.partition(b":")
-        if name in (b"rchar", b"read_bytes", b"write_bytes"):
+        if name in (b"rchar", b"read_bytes"):
             found[name.decode()] = int(value)
     return found
 
@@ -191,7 +191,6 @@ class Tree:
             "state": fields[0].decode("ascii", "replace"),
             "major": int(fields[9]),
             "ticks": int(fields[11]) + int(fields[12]),
-            "threads": int(fields[17]),
             "rss": int(fields[21]),
         }
         if seldom:
@@ -298,7 +297,6 @@ class Gpus:
         one = {
             "index": index,
             "busy": rates.gpu if rates else None,
-            "memory_busy": rates.memory if rates else None,
             "memory": memory.used if memory else None,
             "power": self.ask(index, "nvmlDeviceGetPowerUsage"),
         }
