@@ -116,7 +116,7 @@ def _cpu_severity(m: Machine, *, served: bool) -> Severity | None:
     """
     if not served:
         return Severity.INFO
-    seen = {one.key for one in m.symptoms or ()}
+    seen = {symptom.key for symptom in m.symptoms or ()}
     missed = seen & {"cuda-complaint", "torch-not-compiled-with-cuda", "torch-c-without-cuda"}
     return Severity.WARNING if seen & _OTHER_ERRORS and not missed else None
 
@@ -181,7 +181,11 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Found | None:
     nvidia = gpu_present(m)
     if build == "cpu" or works or (build == "cuda" and nvidia):
         return None
-    amd = [one for one in need(m.pci, "pci") if one.vendor == "amd"] if nvidia is not True else []
+    amd = (
+        [device for device in need(m.pci, "pci") if device.vendor == "amd"]
+        if nvidia is not True
+        else []
+    )
     if (build == "cuda") != bool(amd) or (build != "cuda" and not need(nvidia, "gpus")):
         return None
     backend = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "Intel XPU"}[build]
@@ -305,10 +309,12 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Found | None:
         return None
     found = next((u for u in in_use(m) if u.library.soname.startswith("libcudnn.so")), None)
     cudnn = version_of(found.library.version) if found else None
-    if found is None or cudnn is None or not (lost := refused(cudnn, m, kb)):
-        return None
-    have = compiled(m, kb)
-    if way_to_run(have.archs, lost[0].capability, m, kb) is None:
+    if (
+        found is None
+        or cudnn is None
+        or not (lost := refused(cudnn, m, kb))
+        or way_to_run(compiled(m, kb).archs, lost[0].capability, m, kb) is None
+    ):
         return None
     return Found(
         evidence=(found.path, lost[0].path),
@@ -379,7 +385,9 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> tuple[Remedy, ...]:
 
 def _has_code(row: TorchBuild, device: Device, kb: Knowledge) -> bool:
     codes = row.archs or () if row.cuda else ()
-    return any(kb.serves(one, device.capability, row.torch, row.cuda) == "native" for one in codes)
+    return any(
+        kb.serves(arch, device.capability, row.torch, row.cuda) == "native" for arch in codes
+    )
 
 
 @rule(
@@ -434,7 +442,7 @@ def _is_ancient(m: Machine, kb: Knowledge) -> bool:
 
 def _install_refused(m: Machine) -> bool:
     refused = said(m, "no matching distribution", "could not find a version", "no module named")
-    return bool(refused) or any(one.failed for one in m.installs or ())
+    return bool(refused) or any(install.failed for install in m.installs or ())
 
 
 def _named(python: str, implementation: str | None) -> str:

@@ -174,8 +174,7 @@ def _other_build(m: Machine, one: Distribution) -> str | None:
 
     torchvision accepts every minor of one CUDA major; torchaudio wants the very same version.
     """
-    tag = one.version.partition("+")[2]
-    cpu = tag.startswith("cpu")
+    cpu = one.version.partition("+")[2].startswith("cpu")
     if m.torch.build == "cuda" and cpu:
         return f"it is a CPU build, and torch is one for CUDA {m.torch.cuda}"
     if one.cuda is None or cpu:
@@ -210,21 +209,21 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Found | None:
     if m.torch.installed is False or not need(m.packages, "packages"):
         return None
     torch = need(m.torch.version, "torch.version")
-    for one in m.packages or ():
-        why = _built_for_other(m, kb, one, torch) if one.name in EXTENSIONS else None
+    for package in m.packages or ():
+        why = _built_for_other(m, kb, package, torch) if package.name in EXTENSIONS else None
         if why is None:
             continue
         return Found(
             evidence=("packages", "torch.text"),
-            values={"package": one.name, "version": one.version, "why": why},
+            values={"package": package.name, "version": package.version, "why": why},
             confidence=Confidence.LIKELY,
             severity=Severity.ERROR if said(m, "undefined symbol: _ZN") else None,
-            remedies=install_companion(m, kb, one.name)
+            remedies=install_companion(m, kb, package.name)
             or by_hand(
                 "rebuild-extension",
-                f"Install {one.name} again",
+                f"Install {package.name} again",
                 (
-                    f"Install {one.name} again for torch {torch.public}: a wheel that is made "
+                    f"Install {package.name} again for torch {torch.public}: a wheel that is made "
                     "for it, or a build with --no-build-isolation --no-cache-dir."
                 ),
             ),

@@ -58,9 +58,12 @@ def container_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
     a GPU in the pod's limits), with NVIDIA's container toolkit on the host. A driver installed in
     the image makes it worse.
     """
-    if not m.container.kind or started(m) or m.platform.system not in (None, "Linux"):
-        return None
-    if driver_code(m) in (NO_PERMISSION, MISMATCH, UNKNOWN):
+    if (
+        not m.container.kind
+        or started(m)
+        or m.platform.system not in (None, "Linux")
+        or driver_code(m) in (NO_PERMISSION, MISMATCH, UNKNOWN)
+    ):
         return None
     if m.platform.wsl:
         return _box_on_wsl(m)
@@ -139,9 +142,14 @@ def container_without_libcuda(m: Machine, kb: Knowledge) -> Found | None:
 
     Cured by starting the container through the toolkit with compute,utility.
     """
-    if not m.container.kind or m.platform.jetson or not started(m) or cuda_works(m):
-        return None
-    if cpu_on_purpose(m) or m.driver.libcuda.hung:
+    if (
+        not m.container.kind
+        or m.platform.jetson
+        or not started(m)
+        or cuda_works(m)
+        or cpu_on_purpose(m)
+        or m.driver.libcuda.hung
+    ):
         return None
     if need(m.driver.libcuda.loads, "driver.libcuda.loads"):
         return None
@@ -198,7 +206,6 @@ def container_gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
 
 
 def _start_anew(m: Machine) -> tuple[Remedy, ...]:
-    where = keeper_of(m)
     return by_hand(
         "restart-container",
         "Start the container anew",
@@ -207,7 +214,7 @@ def _start_anew(m: Machine) -> tuple[Remedy, ...]:
             "(`--device nvidia.com/gpu=all`), or run there, as root, "
             "`nvidia-ctk system create-dev-char-symlinks --create-all`."
         ),
-        where,
+        keeper_of(m),
     )
 
 
@@ -230,17 +237,17 @@ def shm_too_small(m: Machine, kb: Knowledge) -> Found | None:
     """
     if m.platform.system not in (None, "Linux"):
         return None
-    told = heard(m, *_SHM_WORDS)
-    if told is None or m.limits.shm_bytes is not None:
+    message = heard(m, *_SHM_WORDS)
+    if message is None or m.limits.shm_bytes is not None:
         size = need(m.limits.shm_bytes, "limits.shm_bytes")
-        if size > (_SHM_DEFAULT if told is None else 1024 * _MIB):
+        if size > (_SHM_DEFAULT if message is None else 1024 * _MIB):
             return None
     severity = Severity.INFO if (visible_count(m) or 0) < 2 else Severity.WARNING
     shown = (m.limits.shm_bytes or 0) // _MIB if m.limits.shm_bytes is not None else "too few"
     return Found(
-        evidence=("limits.shm_bytes", told) if told else ("limits.shm_bytes",),
+        evidence=("limits.shm_bytes", message) if message else ("limits.shm_bytes",),
         values={"mebibytes": shown},
-        severity=Severity.ERROR if told else severity,
+        severity=Severity.ERROR if message else severity,
         remedies=_more_shm(m),
     )
 

@@ -39,20 +39,20 @@ def diagnose(
     passed: list[str] = []
     undecided: list[Undecided] = []
     unheard = False  # whether an ignored cause was found: then what failed is not unexplained
-    for one in rules:
+    for rule in rules:
         try:
-            answer = one.judge(machine, knowledge)
+            answer = rule.judge(machine, knowledge)
         except NotKnown as missing:
-            if one.cause not in ignore:
-                undecided.append(_undecided(one, missing, machine))
+            if rule.cause not in ignore:
+                undecided.append(_undecided(rule, missing, machine))
             continue
-        if one.cause in ignore or (one.cause == "unknown" and unheard):
+        if rule.cause in ignore or (rule.cause == "unknown" and unheard):
             unheard = unheard or answer is not None
         elif answer is None:
-            passed.append(one.cause)
+            passed.append(rule.cause)
         else:
-            deeper = (*one.yields_to, *answer.yields_to)
-            found.append((deeper, _finding(one, answer, machine)))
+            deeper = (*rule.yields_to, *answer.yields_to)
+            found.append((deeper, _finding(rule, answer, machine)))
     explained = _rooted(_explained(found))
     findings = _in_order([one for one in explained if not _needless(one)])
     passed += [one.cause for one in explained if _needless(one)]
@@ -66,7 +66,7 @@ def diagnose(
     )
     if not ignore:
         return diagnosis
-    kept = tuple(one for one in diagnosis.candidates if one.cause not in ignore)
+    kept = tuple(candidate for candidate in diagnosis.candidates if candidate.cause not in ignore)
     return msgspec.structs.replace(diagnosis, candidates=kept)
 
 
@@ -118,9 +118,7 @@ def _shown(value: object) -> str:
         return "not known"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if value in ((), ""):
-        return "none"
-    return _text(value)
+    return "none" if value in ((), "") else _text(value)
 
 
 def _undecided(one: Rule, missing: NotKnown, machine: Machine) -> Undecided:
@@ -323,7 +321,7 @@ def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Mac
     """Whether the complaint of a report is no matter of its environment, and its roots pass by."""
     told = [f for f in findings if f.cause in HARMLESS]
     likely = {f.cause for f in told if f.confidence <= Confidence.LIKELY}
-    failed = any(one.key in _COMPLAINS for one in machine.symptoms or ())
+    failed = any(symptom.key in _COMPLAINS for symptom in machine.symptoms or ())
     if not likely:
         bug = any(f.cause == "torch-bug" for f in told)
         return bool(told) and (bug or failed) and all(_about_speed(f) for f in roots)
@@ -476,9 +474,9 @@ def command_after(
     """
     if candidates and candidates[0].cause in HARMLESS and candidates[0].score > _POSSIBLE:
         return None
-    for one in candidates:
-        known = [command for cause, command in hints if cause == one.cause]
-        known += [command for command, causes in _DECIDES.items() if one.cause in causes]
+    for candidate in candidates:
+        known = [command for cause, command in hints if cause == candidate.cause]
+        known += [command for command, causes in _DECIDES.items() if candidate.cause in causes]
         for command in known:
             if _can_tell(command, machine):
                 return command
@@ -522,5 +520,5 @@ def _can_tell(command: tuple[str, ...], machine: Machine) -> bool:
 
 def _smi_is_absent(machine: Machine) -> bool:
     """Whether the report shows that nvidia-smi cannot be asked there."""
-    seen = {one.key for one in machine.symptoms or ()}
+    seen = {symptom.key for symptom in machine.symptoms or ()}
     return machine.platform.system == "Darwin" or "smi-absent" in seen

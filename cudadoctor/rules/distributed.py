@@ -260,7 +260,7 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Found | None:
     if len(live_gpus(m)) < 2 or any(gpu.mig for gpu in live_gpus(m)):
         return None
     pairs = need(m.driver.pairs, "driver.pairs")
-    refused = [one for one in pairs if one.p2p not in (None, "ok")]
+    refused = [pair for pair in pairs if pair.p2p not in (None, "ok")]
     if not refused:
         return None
     odd = [one for one in refused if _ought_to_work(one, m, kb)]
@@ -330,7 +330,7 @@ def nccl_p2p_broken(m: Machine, kb: Knowledge) -> Found | None:
     if stage is None or len(live_gpus(m)) < 2 or (m.env or {}).get("NCCL_P2P_DISABLE") == "1":
         return None
     number, what = stage
-    offered = [one for one in need(m.driver.pairs, "driver.pairs") if one.p2p == "ok"]
+    offered = [pair for pair in need(m.driver.pairs, "driver.pairs") if pair.p2p == "ok"]
     over_pcie = [one for one in offered if not one.nvlink]
     if not over_pcie:
         return None

@@ -87,7 +87,7 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Found | None:
     Cured by the distribution's own driver package, of a branch that supports the GPU. A CUDA
     toolkit is not needed, and NVIDIA's .run installer does not mix with packages.
     """
-    devices = [one for one in nvidia_pci(m) if one.bound not in ("vfio-pci", "pci-stub")]
+    devices = [device for device in nvidia_pci(m) if device.bound not in ("vfio-pci", "pci-stub")]
     if not bare(m) or module_spoke(m) or not devices or m.driver.loaded:
         return None
     wait_for_answer(m)
@@ -126,7 +126,7 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
     if code != NOT_LOADED and not need(m.driver.installed, "driver.installed"):
         return None
     need(m.driver.loaded if code != NOT_LOADED else False, "driver.loaded")
-    if nvidia_pci(m) and all(one.bound in ("vfio-pci", "pci-stub") for one in nvidia_pci(m)):
+    if nvidia_pci(m) and all(device.bound in ("vfio-pci", "pci-stub") for device in nvidia_pci(m)):
         return Found(
             title="The GPU is reserved for a virtual machine (vfio-pci)",
             why="A GPU that is bound to vfio-pci can be used inside that virtual machine only.",
@@ -157,7 +157,7 @@ def _what_keeps_it_out(m: Machine) -> tuple[Reason, tuple[str, ...]]:
         return "not-built", ("driver.module_files", "platform.kernel")
     if any(words in log for words in _REFUSED_KEY):
         return "secure-boot", ("driver.log",)
-    if any((one.bound or "").startswith(("nouveau", "nova")) for one in nvidia_pci(m)):
+    if any((device.bound or "").startswith(("nouveau", "nova")) for device in nvidia_pci(m)):
         return "nouveau", ("pci",)
     if m.driver.blacklisted_by:
         return "blacklisted", ("driver.blacklisted_by",)
@@ -369,9 +369,13 @@ def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:
     Cured by the package of the same version as the module. The CUDA toolkit holds only a stub of
     this library, which does not replace it.
     """
-    if not bare(m) or m.driver.loaded is False or cuda_works(m):
-        return None
-    if m.driver.libcuda.hung or need(m.driver.libcuda.loads, "driver.libcuda.loads"):
+    if (
+        not bare(m)
+        or m.driver.loaded is False
+        or cuda_works(m)
+        or m.driver.libcuda.hung
+        or need(m.driver.libcuda.loads, "driver.libcuda.loads")
+    ):
         return None
     if not need(m.driver.loaded, "driver.loaded"):
         return None
@@ -448,9 +452,13 @@ def _signs(fault: DriverFault, m: Machine) -> tuple[str, ...]:
 def _of_release(fault: DriverFault, m: Machine, kb: Knowledge) -> tuple[str, ...]:
     """The facts that show it: the release, and what else the fault hangs on."""
     version, gpus = m.driver.version, live_gpus(m)
-    if version is None or fault.first is None or fault.below is None:
-        return ()
-    if not fault.first <= version < fault.below or (fault.several and len(gpus) < 2):
+    if (
+        version is None
+        or fault.first is None
+        or fault.below is None
+        or not fault.first <= version < fault.below
+        or (fault.several and len(gpus) < 2)
+    ):
         return ()
     named = [gpu for gpu in gpus if fault.gpus is None or fault.gpus in (gpu.name or "")]
     if len(named) < 1 + fault.several or (fault.p2p and not _offered(m, {g.index for g in named})):
@@ -465,7 +473,7 @@ def _of_release(fault: DriverFault, m: Machine, kb: Knowledge) -> tuple[str, ...
 def _offered(m: Machine, indexes: set[int]) -> bool:
     """Whether the driver offers P2P between two of these GPUs."""
     pairs = m.driver.pairs or ()
-    return any(one.p2p == "ok" and {one.first, one.second} <= indexes for one in pairs)
+    return any(pair.p2p == "ok" and {pair.first, pair.second} <= indexes for pair in pairs)
 
 
 def _told(fault: DriverFault, seen: tuple[str, ...], m: Machine, kb: Knowledge) -> Found:

@@ -99,7 +99,7 @@ def _whose_matter(m: Machine) -> str | None:
 
 def _has_other_accelerator(m: Machine) -> bool:
     """Whether a torch for Apple's, AMD's or Intel's GPU would serve, so that nobody misses one."""
-    return m.platform.system == "Darwin" or any(one.vendor == "amd" for one in m.pci or ())
+    return m.platform.system == "Darwin" or any(device.vendor == "amd" for device in m.pci or ())
 
 
 def _bring_a_gpu(m: Machine) -> tuple[Remedy, ...]:

@@ -49,7 +49,11 @@ def gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
     """
     code = driver_code(m)
     gone = [gpu for gpu in m.gpus or () if _gone(gpu, m)]
-    dead = [one for one in nvidia_pci(m) if one.lost and one.power in (None, "D0", "unknown")]
+    dead = [
+        device
+        for device in nvidia_pci(m)
+        if device.lost and device.power in (None, "D0", "unknown")
+    ]
     fell = _fell_off(m)
     if not (gone or dead or fell or code in (LOST, RESET_REQUIRED)):
         if m.gpus is None and m.pci is None and m.driver.log is None and code is None:
@@ -67,9 +71,7 @@ def gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
 
 def _gone(gpu: Gpu, m: Machine) -> bool:
     """999 for one GPU means a dead one, but in a job it can be one that belongs to others."""
-    if gpu.code in (LOST, RESET_REQUIRED):
-        return True
-    return gpu.code == UNKNOWN and not is_fenced(gpu, m)
+    return gpu.code in (LOST, RESET_REQUIRED) or (gpu.code == UNKNOWN and not is_fenced(gpu, m))
 
 
 def _only_unknown(gone: list[Gpu], code: int | None) -> bool:
@@ -135,21 +137,21 @@ def gpu_ecc(m: Machine, kb: Knowledge) -> Found | None:
     Cured by a reset of the GPU while nothing uses it, or by a reboot; only a failed remapping, or
     errors that return, mean a replacement. Switching ECC off hides wrong results.
     """
-    told = heard(m, *_ECC_WORDS)
+    message = heard(m, *_ECC_WORDS)
     bad = [(gpu.index, what, grave) for gpu in live_gpus(m) for what, grave in _ecc(gpu)]
     bad += [(-1, what, grave) for what, grave in _logged(m)] if not bad else []
-    if not bad and told is None:
+    if not bad and message is None:
         return None
-    grave = told is not None or any(one[2] for one in bad)
+    grave = message is not None or any(one[2] for one in bad)
     what = bad[0][1] if bad else "A program ended with an uncorrectable ECC error"
     index = bad[0][0] if bad else -1
     worn_out = any(gpu.index == index and gpu.remap_failed for gpu in live_gpus(m))
     return Found(
-        evidence=(told,) if told else ("gpus",) if index >= 0 else ("driver.xids",),
+        evidence=(message,) if message else ("gpus",) if index >= 0 else ("driver.xids",),
         values={"which": index, "what": what},
         title=None if index >= 0 else "The memory of a GPU has uncorrectable errors",
         severity=Severity.ERROR if grave else Severity.WARNING,
-        confidence=Confidence.CERTAIN if index >= 0 or told else Confidence.LIKELY,
+        confidence=Confidence.CERTAIN if index >= 0 or message else Confidence.LIKELY,
         remedies=_replace(m, index) if worn_out else (*reset_gpu(m, max(index, 0)), *reboot(m)),
     )
 

@@ -111,8 +111,7 @@ def _wants_gpu(m: Machine) -> bool | None:
 
 def _promise(m: Machine) -> str | None:
     """The variable by which a scheduler or a container promises an NVIDIA GPU to this process."""
-    named = (m.env or {}).get("NVIDIA_VISIBLE_DEVICES", "")
-    if m.container.kind and named not in _NAMES_NONE:
+    if m.container.kind and (m.env or {}).get("NVIDIA_VISIBLE_DEVICES", "") not in _NAMES_NONE:
         return "NVIDIA_VISIBLE_DEVICES"
     return promised_by_scheduler(m)
 
@@ -382,12 +381,11 @@ def _may_be_seen(m: Machine) -> tuple[int, int]:
     """
     if _does_without_nvml(m, m.driver.nvml.code):
         return 1, max(1, m.driver.libcuda.count or 1)
-    listed = _whole_list(m)
     left = visible(m)
     live = live_gpus(m)
     slices = [
         len(need(gpu.mig_devices, f"gpus.{number}.mig_devices"))
-        for number, gpu in enumerate(listed)
+        for number, gpu in enumerate(_whole_list(m))
         if gpu.mig and _answers(gpu)
     ]
     if slices:

@@ -168,7 +168,7 @@ def _made_whole(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
 
 def _works(m: Machine, what: str) -> bool:
     """Whether the damage has done no harm yet: a stage of the training that failed is harm."""
-    failed = any(one.status == "failed" for one in (m.smoke.stages if m.smoke else ()))
+    failed = any(stage.status == "failed" for stage in (m.smoke.stages if m.smoke else ()))
     return not failed and (_imports(m) or what == _NO_METADATA or _only_later(m))
 
 

@@ -96,21 +96,21 @@ def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:
     libcuda = m.driver.libcuda
     if libcuda.code == SUCCESS or cuda_works(m) or driver_code(m) == MISMATCH:
         return None
-    told = heard(m, *_COMPAT_WORDS)
-    if told is None and libcuda.loads is False:
+    message = heard(m, *_COMPAT_WORDS)
+    if message is None and libcuda.loads is False:
         return None
-    if told is None and libcuda.code is None and not answered(m):
+    if message is None and libcuda.code is None and not answered(m):
         return None
     path = libcuda.path or ""
-    code = libcuda.code if told else need(libcuda.code, "driver.libcuda.code")
-    if told is None and code not in (_DRIVER_MISMATCH, _NO_COMPAT) and "/compat" not in path:
+    code = libcuda.code if message else need(libcuda.code, "driver.libcuda.code")
+    if message is None and code not in (_DRIVER_MISMATCH, _NO_COMPAT) and "/compat" not in path:
         return None
-    if told is None and _stale(m):
+    if message is None and _stale(m):
         return None
     sure = code == _NO_COMPAT or "/compat" in path
     return Found(
-        evidence=(told,)
-        if told and code is None
+        evidence=(message,)
+        if message and code is None
         else ("driver.libcuda.code", "driver.libcuda.path"),
         confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
         remedies=off_the_path(
@@ -135,15 +135,15 @@ def libcuda_stub(m: Machine, kb: Knowledge) -> Found | None:
     libcuda = m.driver.libcuda
     if libcuda.loads is False or libcuda.code == SUCCESS or cuda_works(m):
         return None
-    told = heard(m, *_STUB_WORDS)
-    if not told and libcuda.code is None and not answered(m):
+    message = heard(m, *_STUB_WORDS)
+    if not message and libcuda.code is None and not answered(m):
         return None
     path = libcuda.path or ""
-    code = _STUB if told else need(libcuda.code, "driver.libcuda.code")
+    code = _STUB if message else need(libcuda.code, "driver.libcuda.code")
     if code != _STUB and "/stubs/" not in path and not _stale(m):
         return None
     return Found(
-        evidence=(told,) if told else ("driver.libcuda.path", "driver.libcuda.code"),
+        evidence=(message,) if message else ("driver.libcuda.path", "driver.libcuda.code"),
         values={"path": path},
         title=None if path else "The libcuda in use is the toolkit's stub, not the driver's",
         confidence=Confidence.LIKELY if code != _STUB and _stale(m) else Confidence.CERTAIN,
@@ -200,17 +200,17 @@ def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
         return None
     if cuda_works(m) or libcuda.loads is False or libcuda.code == SUCCESS:
         return None
-    told = heard(m, *UNKNOWN_WORDS)
+    message = heard(m, *UNKNOWN_WORDS)
     if not live_gpus(m):
         return None
-    code = UNKNOWN if told else need(libcuda.code, "driver.libcuda.code")
+    code = UNKNOWN if message else need(libcuda.code, "driver.libcuda.code")
     if code != UNKNOWN or libcuda.clean_code == SUCCESS:
         return None
     missing = uvm_missing(m)
     if missing is False:
         return None
     return Found(
-        evidence=(told or "driver.libcuda.code", "driver.modules", "driver.nodes"),
+        evidence=(message or "driver.libcuda.code", "driver.modules", "driver.nodes"),
         confidence=Confidence.CERTAIN if missing else Confidence.LIKELY,
         remedies=grant_gpu(m) if m.container.kind else reload_uvm(m),
     )

@@ -80,16 +80,16 @@ def _strangers(m: Machine, pins: tuple[Pin, ...]) -> list[tuple[str, Pin]]:
     """Installed wheels that overwrite files of a pinned one, each with the pinned one."""
     ours = {base: pin for pin in pins if (base := _base(pin.name)[0])}
     found = []
-    for one in m.packages or ():
-        base, major = _base(one.name)
+    for package in m.packages or ():
+        base, major = _base(package.name)
         pin = ours.get(base)
-        if pin is None or one.name == pin.name:
+        if pin is None or package.name == pin.name:
             continue
-        version, pinned = version_of(one.version), pin.installed
+        version, pinned = version_of(package.version), pin.installed
         same_cudnn = base == "cudnn" and version and pinned and version.major == pinned.major
         twelve = _base(pin.name)[1] == 12 and major == 11
         if base in _ONE_NAME_IN_ALL or same_cudnn or (twelve and base in _ONE_NAME_IN_ALL_CUDA_12):
-            found.append((one.name, pin))
+            found.append((package.name, pin))
     return found
 
 
@@ -255,7 +255,7 @@ def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int =
     if not applies(m):
         return None
     graded = [
-        (rank, one) for one in foreign(m, pattern) if (rank := gravity(m, one, parts)) is not None
+        (rank, use) for use in foreign(m, pattern) if (rank := gravity(m, use, parts)) is not None
     ]
     if not graded:
         return _by_words(here, pattern) if here and not m.libraries.missing else None

@@ -37,16 +37,15 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
     Cured by installing the fabric manager of the driver's version and starting it. Restarting it
     while jobs run breaks them.
     """
-    told = heard(m, *NOT_READY_WORDS)
-    libcuda = m.driver.libcuda
-    if cuda_works(m) or (libcuda.code != NOT_READY and told is None):
+    message = heard(m, *NOT_READY_WORDS)
+    if cuda_works(m) or (m.driver.libcuda.code != NOT_READY and message is None):
         return None
     fabric, joined = m.driver.fabric, has_fabric(m, kb)
     if joined is False:
         return None
     sure = bool(fabric.nvswitches) and (fabric.manager != "active" or _fabric_differs(m))
     return Found(
-        evidence=(told or "driver.libcuda.code", "driver.fabric"),
+        evidence=(message or "driver.libcuda.code", "driver.fabric"),
         confidence=Confidence.CERTAIN
         if sure
         else Confidence.LIKELY
@@ -86,9 +85,11 @@ def confidential_computing(m: Machine, kb: Knowledge) -> Found | None:
 
     Cured by the attestation service, or by hand where none is wanted.
     """
-    if m.driver.confidential is not True or m.driver.confidential_ready is not False:
-        return None
-    if cuda_works(m):
+    if (
+        m.driver.confidential is not True
+        or m.driver.confidential_ready is not False
+        or cuda_works(m)
+    ):
         return None
     return Found(
         evidence=("driver.confidential", "driver.confidential_ready"),
@@ -143,14 +144,14 @@ def compute_mode(m: Machine, kb: Knowledge) -> Found | None:
     gave is the one to use. On a GPU in default mode the same error means a process that is ending,
     a dead MPS daemon or a GPU that needs a reset.
     """
-    told = heard(m, *_BUSY)
+    message = heard(m, *_BUSY)
     gpus = live_gpus(m)
     modes = {gpu.compute_mode for gpu in gpus if gpu.compute_mode}
     shut = [gpu for gpu in gpus if gpu.compute_mode == "prohibited" or _taken(gpu)]
-    if told is None and (not gpus or len(shut) < len(gpus)):
+    if message is None and (not gpus or len(shut) < len(gpus)):
         return None
     return Found(
-        evidence=(told, "gpus") if told else ("gpus.0.compute_mode", "gpus.0.processes"),
+        evidence=(message, "gpus") if message else ("gpus.0.compute_mode", "gpus.0.processes"),
         values={"modes": sorted(modes) or "not known"},
         confidence=Confidence.CERTAIN if "prohibited" in modes else Confidence.LIKELY,
         remedies=by_hand(

@@ -261,14 +261,14 @@ def memory_held_by_others(m: Machine, kb: Knowledge) -> Found | None:
     full = [gpu for gpu in gpus if _is_full(gpu)]
     if not full:
         return None
-    told = said(m, "out of memory")
+    message = said(m, "out of memory")
     all_full = len(full) == len(gpus)
     return Found(
         evidence=tuple(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4])
-        + ((told,) if told else ()),
+        + ((message,) if message else ()),
         values={"which": [gpu.index for gpu in full]},
         severity=Severity.ERROR
-        if told and all_full
+        if message and all_full
         else Severity.WARNING
         if all_full
         else Severity.INFO,
@@ -285,9 +285,9 @@ def _is_full(gpu: Gpu) -> bool:
 
 def _holders(full: list[Gpu]) -> str:
     named = [
-        f"{one.name or 'a process of another user'} ({one.pid})"
+        f"{process.name or 'a process of another user'} ({process.pid})"
         for gpu in full
-        for one in gpu.processes or ()
+        for process in gpu.processes or ()
     ]
     if not named:
         return "No process is listed: it belongs to another container or user, or is ending."
@@ -305,18 +305,18 @@ def too_few_files(m: Machine, kb: Knowledge) -> Found | None:
     Cured by a higher limit (ulimit -n, --ulimit nofile=65536, LimitNOFILE), or by torch's
     set_sharing_strategy("file_system").
     """
-    told = said(m, *_FILES_WORDS)
+    message = said(m, *_FILES_WORDS)
     if m.platform.system not in (None, "Linux", "Darwin"):
         return None
     few = m.limits.nofile is not None and 0 <= m.limits.nofile < _LEAST_FILES
-    if told is None and not few:
+    if message is None and not few:
         need(m.limits.nofile, "limits.nofile")
         return None
     return Found(
-        evidence=("limits.nofile", told) if told else ("limits.nofile",),
+        evidence=("limits.nofile", message) if message else ("limits.nofile",),
         values={"nofile": m.limits.nofile if m.limits.nofile is not None else ""},
         title=None if m.limits.nofile is not None else "The limit of open files is too low",
-        severity=Severity.ERROR if told else Severity.WARNING,
+        severity=Severity.ERROR if message else Severity.WARNING,
         remedies=by_hand(
             "raise-nofile",
             "Allow more open files",
@@ -338,14 +338,14 @@ def allocator_option(m: Machine, kb: Knowledge) -> Found | None:
     this release of torch does not know ends the same way: newer keys need a newer torch.
     """
     env = need(m.env, "env")
-    told = said(m, *_ALLOCATOR_WORDS)
+    message = said(m, *_ALLOCATOR_WORDS)
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         value = env.get(name, "")
-        if value and (told or _is_malformed(value)):
+        if value and (message or _is_malformed(value)):
             return Found(
-                evidence=(f"env.{name}", told) if told else (f"env.{name}",),
+                evidence=(f"env.{name}", message) if message else (f"env.{name}",),
                 values={"name": name},
-                confidence=Confidence.CERTAIN if told else Confidence.LIKELY,
+                confidence=Confidence.CERTAIN if message else Confidence.LIKELY,
                 remedies=unset_variables(m, name),
             )
     return None

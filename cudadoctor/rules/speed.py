@@ -1,6 +1,7 @@
 """Is a GPU that works held back: by heat, power, its slot, its links, or a variable?"""
 
 from collections.abc import Callable
+from typing import Any
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Confidence, Remedy, Severity
@@ -11,7 +12,7 @@ from cudadoctor.plan.remedies.place import keeper_of
 from cudadoctor.rules.evidence.signs import bare, cuda_works, live_gpus
 
 _SOFT_HEAT, _HARD_HEAT, _POWER_BRAKE = 0x20, 0x40, 0x80
-_BITS_TOLD = 0x1000
+_BITS_END = 0x1000
 """NVML's clock event bits all lie below this; a larger number is no set of them."""
 _WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
 _NO_GENERATION = 10
@@ -27,24 +28,34 @@ _LAPTOP = ("laptop", "max-q", "mobile")
 def _which(m: Machine, fits: Callable[[Gpu], bool]) -> list[tuple[int, Gpu]]:
     """The answering GPUs of which that is true, with their places in the list of facts."""
     live = live_gpus(m)
-    return [(n, gpu) for n, gpu in enumerate(m.gpus or ()) if gpu in live and fits(gpu)]
+    return [(number, gpu) for number, gpu in enumerate(m.gpus or ()) if gpu in live and fits(gpu)]
 
 
-def _paths(found: list[tuple[int, Gpu]], *fields: str) -> tuple[str, ...]:
+def _paths(gpus: list[tuple[int, Gpu]], *fields: str) -> tuple[str, ...]:
     return tuple(
-        f"gpus.{n}.{field}"
-        for n, gpu in found[:4]
+        f"gpus.{number}.{field}"
+        for number, gpu in gpus[:4]
         for field in fields
         if getattr(gpu, field) is not None
     )
 
 
-def _numbers(found: list[tuple[int, Gpu]]) -> list[int]:
-    return [gpu.index for _, gpu in found]
+def _about(
+    gpus: list[tuple[int, Gpu]], *fields: str, shows: dict[str, str] | None = None, **more: Any
+) -> Found | None:
+    """What is found about these GPUs, with these of their facts as evidence; None without a GPU.
+
+    shows: placeholder -> the fact of the first GPU that fills it. more: for Found.
+    """
+    if not gpus:
+        return None
+    values = {name: getattr(gpus[0][1], field) for name, field in (shows or {}).items()}
+    values["which"] = [gpu.index for _, gpu in gpus]
+    return Found(evidence=_paths(gpus, *fields), values=values, **more)
 
 
 def _slowed(gpu: Gpu, bits: int) -> bool:
-    return gpu.throttle is not None and gpu.throttle < _BITS_TOLD and bool(gpu.throttle & bits)
+    return gpu.throttle is not None and gpu.throttle < _BITS_END and bool(gpu.throttle & bits)
 
 
 @rule(
@@ -64,12 +75,12 @@ def thermal_throttle(m: Machine, kb: Knowledge) -> Found | None:
     pads. On a laptop also its power profile.
     """
     hot = _which(m, lambda gpu: _slowed(gpu, _SOFT_HEAT | _HARD_HEAT))
-    if not hot:
-        return None
     sure = any(_slowed(gpu, _HARD_HEAT) for _, gpu in hot)
-    return Found(
-        evidence=_paths(hot, "throttle", "temperature_c", "slowdown_c"),
-        values={"which": _numbers(hot)},
+    return _about(
+        hot,
+        "throttle",
+        "temperature_c",
+        "slowdown_c",
         confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
         remedies=by_hand(
             "cool-gpu",
@@ -96,12 +107,11 @@ def power_brake(m: Machine, kb: Knowledge) -> Found | None:
     or has lost one of its halves, a cable that is missing, or a limit of the whole rack. The
     ordinary power limit is bit 0x4, which is normal under load.
     """
-    held = _which(m, lambda gpu: _slowed(gpu, _POWER_BRAKE))
-    if not held:
-        return None
-    return Found(
-        evidence=_paths(held, "throttle", "power_w", "power_limit_w"),
-        values={"which": _numbers(held)},
+    return _about(
+        _which(m, lambda gpu: _slowed(gpu, _POWER_BRAKE)),
+        "throttle",
+        "power_w",
+        "power_limit_w",
         remedies=by_hand(
             "check-power",
             "Check the power supply",
@@ -132,7 +142,7 @@ def power_limited(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=_paths(low, "power_limit_w", "power_default_w"),
         values={
-            "which": _numbers(low),
+            "which": [gpu.index for _, gpu in low],
             "limit": f"{first.power_limit_w:g}",
             "default": f"{first.power_default_w:g}",
         },
@@ -140,10 +150,8 @@ def power_limited(m: Machine, kb: Knowledge) -> Found | None:
 
 
 def _is_limited(gpu: Gpu) -> bool:
-    limit, default = gpu.power_limit_w, gpu.power_default_w
-    if not limit or not default or _in_laptop(gpu):
-        return False
-    return limit < _LOW_POWER * default
+    limit, default = gpu.power_limit_w or 0, gpu.power_default_w or 0
+    return 0 < limit < _LOW_POWER * default and not _in_laptop(gpu)
 
 
 def _in_laptop(gpu: Gpu) -> bool:
@@ -161,18 +169,9 @@ def clocks_capped(m: Machine, kb: Knowledge) -> Found | None:
     `nvidia-smi -ac` does that, and `nvidia-smi -rac` takes it back; both are for whoever runs the
     machine. It is a choice and no fault. GPUs that have no application clocks say nothing here.
     """
+    fields = {"now": "sm_clock_set_mhz", "usual": "sm_clock_default_mhz"}
     low = _which(m, lambda gpu: 0 < (gpu.sm_clock_set_mhz or 0) < (gpu.sm_clock_default_mhz or 0))
-    if not low:
-        return None
-    first = low[0][1]
-    return Found(
-        evidence=_paths(low, "sm_clock_set_mhz", "sm_clock_default_mhz"),
-        values={
-            "which": _numbers(low),
-            "now": first.sm_clock_set_mhz,
-            "usual": first.sm_clock_default_mhz,
-        },
-    )
+    return _about(low, *fields.values(), shows=fields)
 
 
 @rule(
@@ -193,31 +192,16 @@ def pcie_degraded(m: Machine, kb: Knowledge) -> Found | None:
     Seat the card again, take out the riser, use the slot next to the processor, and look at the
     board's table of shared lanes and at the slot's bifurcation in the firmware.
     """
+    fields = {"now": "pcie_width", "most": "pcie_width_max"}
     narrow = _which(m, lambda gpu: _is_narrow(gpu) and has_link(gpu, m, kb))
-    if not narrow:
-        return None
-    first = narrow[0][1]
-    meant = all(_by_design(gpu, m, kb) for _, gpu in narrow)
-    return Found(
-        evidence=_paths(narrow, "pcie_width", "pcie_width_max"),
-        values={
-            "which": _numbers(narrow),
-            "now": first.pcie_width,
-            "most": first.pcie_width_max,
-        },
-        severity=Severity.INFO if meant else Severity.WARNING,
-        remedies=()
-        if meant
-        else _reseat(
-            m,
-            (
-                "Seat the card again and without a riser, in the slot that has all lanes; the "
-                "board's "
-                "manual says which slots share theirs. In the firmware (BIOS), the bifurcation "
-                "of that slot must not be split (x16, not x4x4x4x4)."
-            ),
-        ),
+    if all(_by_design(gpu, m, kb) for _, gpu in narrow):
+        return _about(narrow, *fields.values(), shows=fields, severity=Severity.INFO)
+    text = (
+        "Seat the card again and without a riser, in the slot that has all lanes; the board's "
+        "manual says which slots share theirs. In the firmware (BIOS), the bifurcation of that "
+        "slot must not be split (x16, not x4x4x4x4)."
     )
+    return _about(narrow, *fields.values(), shows=fields, remedies=_reseat(m, text))
 
 
 def _reseat(m: Machine, text: str) -> tuple[Remedy, ...]:
@@ -225,10 +209,8 @@ def _reseat(m: Machine, text: str) -> tuple[Remedy, ...]:
 
 
 def _is_narrow(gpu: Gpu) -> bool:
-    now, most = gpu.pcie_width, gpu.pcie_width_max
-    if now not in _WIDTHS or most not in _WIDTHS or now is None or most is None:
-        return False
-    return now < most
+    now, most = gpu.pcie_width or 0, gpu.pcie_width_max or 0
+    return now < most and {now, most} <= _WIDTHS
 
 
 def has_link(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
@@ -260,66 +242,43 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
     down to save power. Where the slot itself allows less than the GPU could do, that is information
     and no fault.
     """
-    slow = _which(m, lambda gpu: _slow_and_busy(gpu) and has_link(gpu, m, kb))
-    if slow:
-        first = slow[0][1]
-        return Found(
-            evidence=_paths(slow, "pcie_generation", "pcie_generation_max", "utilization"),
-            values={
-                "which": _numbers(slow),
-                "now": first.pcie_generation,
-                "most": first.pcie_generation_max,
-            },
-            confidence=Confidence.LIKELY,
-            remedies=_reseat(
-                m,
-                (
-                    "Look at the generation that the firmware sets for that slot, then at the "
-                    "riser and the seat of the card."
-                ),
-            ),
-        )
-    return _older_slot(m, kb)
+    fields = {"now": "pcie_generation", "most": "pcie_generation_max"}
+    linked = _which(m, lambda gpu: has_link(gpu, m, kb))
+    text = (
+        "Look at the generation that the firmware sets for that slot, then at the riser and the "
+        "seat of the card."
+    )
+    slow = _about(
+        [(number, gpu) for number, gpu in linked if _slow_and_busy(gpu)],
+        *fields.values(),
+        "utilization",
+        shows=fields,
+        confidence=Confidence.LIKELY,
+        remedies=_reseat(m, text),
+    )
+    fields = {"now": "pcie_generation_max", "most": "pcie_generation_gpu_max"}
+    return slow or _about(
+        [(number, gpu) for number, gpu in linked if _in_older_slot(gpu)],
+        *fields.values(),
+        shows=fields,
+        title="The slot of GPU {which} allows PCIe generation {now}, and the GPU could use {most}",
+        severity=Severity.INFO,
+    )
 
 
 def _slow_and_busy(gpu: Gpu) -> bool:
-    now, most = gpu.pcie_generation, gpu.pcie_generation_max
-    return bool(now and most) and (now or 0) < (most or 0) and _is_busy(gpu)
+    return 0 < (gpu.pcie_generation or 0) < (gpu.pcie_generation_max or 0) and _is_busy(gpu)
 
 
 def _is_busy(gpu: Gpu) -> bool:
     busy, state = gpu.utilization, gpu.performance_state
-    if busy is None or state is None:
-        return False
-    return _BUSY_PERCENT <= busy <= 100 and state <= _FAST_STATE
+    fast = state is not None and state <= _FAST_STATE
+    return fast and busy is not None and _BUSY_PERCENT <= busy <= 100
 
 
-def _older_slot(m: Machine, kb: Knowledge) -> Found | None:
-    older = _which(
-        m,
-        lambda gpu: (
-            (
-                0
-                < (gpu.pcie_generation_max or 0)
-                < (gpu.pcie_generation_gpu_max or 0)
-                < _NO_GENERATION
-            )
-            and has_link(gpu, m, kb)
-        ),
-    )
-    if not older:
-        return None
-    first = older[0][1]
-    return Found(
-        evidence=_paths(older, "pcie_generation_max", "pcie_generation_gpu_max"),
-        values={
-            "which": _numbers(older),
-            "now": first.pcie_generation_max,
-            "most": first.pcie_generation_gpu_max,
-        },
-        title="The slot of GPU {which} allows PCIe generation {now}, and the GPU could use {most}",
-        severity=Severity.INFO,
-    )
+def _in_older_slot(gpu: Gpu) -> bool:
+    slot, own = gpu.pcie_generation_max or 0, gpu.pcie_generation_gpu_max or 0
+    return 0 < slot < own < _NO_GENERATION
 
 
 @rule("tf32-off", title="NVIDIA_TF32_OVERRIDE=0 switches TF32 off", severity=Severity.INFO)
@@ -363,19 +322,15 @@ def amp_no_benefit(m: Machine, kb: Knowledge) -> Found | None:
     if m.torch.build != "cuda" or not cuda_works(m):
         return None
     without = _which(m, lambda gpu: _lacks_tensor_cores(gpu, kb) and _is_served(gpu, m, kb))
-    if not without:
-        return None
-    return Found(
-        evidence=_paths(without, "name", "capability"), values={"which": _numbers(without)}
-    )
+    return _about(without, "name", "capability")
 
 
 def _is_served(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
     """Whether this torch has code for the GPU: else its speed is not the question."""
     device, torch = gpu.capability, m.torch
-    if device is None:
-        return False
-    return any(kb.serves(code, device, torch.version, torch.cuda) for code in torch.archs or ())
+    return device is not None and any(
+        kb.serves(code, device, torch.version, torch.cuda) for code in torch.archs or ()
+    )
 
 
 def _lacks_tensor_cores(gpu: Gpu, kb: Knowledge) -> bool:
@@ -409,7 +364,7 @@ def nvlink_down(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(*_paths(broken, "nvlink_down"), "driver.fabric.nvswitches"),
         values={
-            "which": _numbers(broken),
+            "which": [gpu.index for _, gpu in broken],
             "count": sum(gpu.nvlink_down or 0 for _, gpu in broken),
         },
         severity=Severity.WARNING if switched else Severity.INFO,

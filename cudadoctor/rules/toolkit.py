@@ -38,7 +38,7 @@ def toolkit_missing(m: Machine, kb: Knowledge) -> Found | None:
     if not needed or not _cuda_build(m):
         return None
     toolkits = need(m.build.toolkits, "build.toolkits")
-    if any(one.nvcc for one in toolkits):
+    if any(toolkit.nvcc for toolkit in toolkits):
         return None
     return Found(
         evidence=("build.needed_by", "build.toolkits"),
@@ -92,7 +92,9 @@ def toolkit_env_wrong(m: Machine, kb: Knowledge) -> Found | None:
     """
     home, exists = need(m.build.cuda_home, "build.cuda_home"), m.build.cuda_home_exists
     cuda = m.torch.cuda if m.torch.build == "cuda" else None
-    fitting = [one for one in _all(m) if one.nvcc and cuda and _same_major(one, cuda)]
+    fitting = [
+        toolkit for toolkit in _all(m) if toolkit.nvcc and cuda and _same_major(toolkit, cuda)
+    ]
     if home and not need(exists, "build.cuda_home_exists"):
         what = f"{_variable(m)} names {home}, which is not there"
         evidence: tuple[str, ...] = ("build.cuda_home", "build.cuda_home_exists")
@@ -178,8 +180,7 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Found | None:
     itself, only a newer toolkit helps.
     """
     text = need(m.env, "env").get("TORCH_CUDA_ARCH_LIST", "")
-    entries = text.replace(" ", ";").split(";")
-    codes = [one.strip() for one in entries if one.strip()]
+    codes = [one.strip() for one in text.replace(" ", ";").split(";") if one.strip()]
     if not codes or not _cuda_build(m):
         return None
     asked = need(m.build.needed_by, "build.needed_by")
@@ -201,14 +202,14 @@ def _without_the_list(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     _, used = _taken(m)
     known = kb.nvcc_capabilities(used.cuda) if used and used.cuda else None
     gpus = capabilities_of(m, kb) or ()
-    if known and any(one not in known for one in gpus):
+    if known and any(gpu not in known for gpu in gpus):
         return _install(m)
     return unset_variables(m, "TORCH_CUDA_ARCH_LIST")
 
 
 def _ill_formed(codes: list[str]) -> Wrong | None:
     """8.0,8.6 and 86 and sm_86: torch refuses them. Names of generations it knows are left."""
-    bad = [one for one in codes if _FLAT.fullmatch(one.removesuffix("+PTX"))]
+    bad = [arch for arch in codes if _FLAT.fullmatch(arch.removesuffix("+PTX"))]
     title = "TORCH_CUDA_ARCH_LIST names {entry}, a form that torch does not read"
     return (title, {"entry": bad[0][:40]}) if bad else None
 
@@ -218,12 +219,12 @@ def _unknown_to_nvcc(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | Non
     if used is None or not used.nvcc or used.cuda is None:
         return None
     known = {(one.major, one.minor) for one in kb.nvcc_capabilities(used.cuda) or ()}
-    bad = [one for one in codes if (c := _capability(one)) and known and c not in known]
+    bad = [arch for arch in codes if (c := _capability(arch)) and known and c not in known]
     return (None, {"entry": bad[0], "toolkit": used.cuda}) if bad else None
 
 
 def _without_the_gpu(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | None:
-    parsed = [(_CODE.fullmatch(one), one.endswith("+PTX")) for one in codes]
+    parsed = [(_CODE.fullmatch(arch), arch.endswith("+PTX")) for arch in codes]
     if not all(found for found, _ in parsed):
         return None
     code = [f"sm_{one[1]}{one[2]}{one[3]}" for one, _ in parsed if one]
@@ -241,9 +242,7 @@ def _capability(entry: str) -> tuple[int, int] | None:
 
 
 def _cuda_build(m: Machine) -> bool:
-    if m.torch.installed is False:
-        return False
-    return need(m.torch.build, "torch.build") == "cuda"
+    return m.torch.installed is not False and need(m.torch.build, "torch.build") == "cuda"
 
 
 def _taken(m: Machine) -> tuple[Version | None, Toolkit | None]:
@@ -251,7 +250,7 @@ def _taken(m: Machine) -> tuple[Version | None, Toolkit | None]:
     if not _cuda_build(m):
         return None, None
     path = need(m.build.used, "build.used")
-    used = next((one for one in _all(m) if one.path == path), None)
+    used = next((toolkit for toolkit in _all(m) if toolkit.path == path), None)
     return need(m.torch.cuda, "torch.cuda"), used
 
 

@@ -165,7 +165,7 @@ def foreign(m: Machine, pattern: str) -> tuple[Foreign, ...]:
 
     A torch of the system, of conda or of a vendor's image brings none: there nothing is shadowed.
     """
-    uses = [one for one in in_use(m) if re.match(pattern, one.library.soname)]
+    uses = [use for use in in_use(m) if re.match(pattern, use.library.soname)]
     known = [one.library for one in uses] + list(m.libraries.copies or ())
     own = [one for one in known if re.match(pattern, one.soname) and is_own(m, one)]
     if not own:
@@ -205,7 +205,7 @@ def proven_sound(m: Machine) -> bool:
     """Whether a training step went through on the GPU with the libraries as they are."""
     on_gpu = m.smoke is not None and m.smoke.device.startswith("cuda")
     stages = m.smoke.stages if m.smoke and on_gpu else ()
-    ran = [one for one in stages if one.status != "skipped"]
+    ran = [stage for stage in stages if stage.status != "skipped"]
     return bool(ran) and all(one.status == "passed" for one in ran) and cuda_works(m)
 
 
@@ -220,9 +220,7 @@ def gravity(m: Machine, found: Foreign, parts: int = 4) -> Severity | None:
         return Severity.ERROR
     if order == 0 and compared(found.use.library.version, found.own) == 0:
         return None
-    if order == -1 and not proven_sound(m):
-        return Severity.ERROR
-    return Severity.WARNING
+    return Severity.ERROR if order == -1 and not proven_sound(m) else Severity.WARNING
 
 
 def sureness(found: Foreign) -> Confidence:
@@ -232,10 +230,9 @@ def sureness(found: Foreign) -> Confidence:
 def way_out(m: Machine, kb: Knowledge, library: Library) -> tuple[Remedy, ...]:
     """By the rule of the loader that brought the file in."""
     env = m.env or {}
-    folder = library.path.rpartition("/")[0]
     if library.how == "LD_PRELOAD" or library.path in env.get("LD_PRELOAD", "").split(":"):
         return unset_variables(m, "LD_PRELOAD")
-    if named := off_search_path(m, folder):
+    if named := off_search_path(m, library.path.rpartition("/")[0]):
         return named
     if library.how == "LD_LIBRARY_PATH" or _predicted_so(m, library):
         return unset_variables(m, "LD_LIBRARY_PATH")

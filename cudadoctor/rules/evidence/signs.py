@@ -162,8 +162,7 @@ def wait_for_table(m: Machine) -> None:
 
     It prints a banner only where it has found a GPU; what was cut off is not known.
     """
-    smi = m.driver.smi
-    if smi.code == SUCCESS and m.driver.reported is not None and not m.driver.nvml.loads:
+    if m.driver.smi.code == SUCCESS and m.driver.reported is not None and not m.driver.nvml.loads:
         need(m.gpus, "gpus")
 
 
@@ -177,7 +176,7 @@ def started(m: Machine) -> bool:
 def uvm_missing(m: Machine) -> bool | None:
     """Whether nvidia_uvm is not loaded, or its device node does not open; None not known."""
     loaded = None if m.driver.modules is None else "nvidia_uvm" in m.driver.modules
-    nodes = {one.path: one.errno for one in m.driver.nodes or ()}
+    nodes = {node.path: node.errno for node in m.driver.nodes or ()}
     errno = None if m.driver.nodes is None else nodes.get("/dev/nvidia-uvm", _NO_SUCH_FILE)
     if loaded is False or errno:
         return True
@@ -222,7 +221,7 @@ def silent_gpus(m: Machine) -> tuple[PciGpu, ...]:
     if m.container.kind or (cuda_works(m) and m.gpus is None):
         return ()
     named = {key for gpu in m.gpus or () if gpu.bus_id and (key := bus_key(gpu.bus_id))}
-    free = [one for one in nvidia_pci(m) if one.bound in (None, "", "nvidia")]
+    free = [device for device in nvidia_pci(m) if device.bound in (None, "", "nvidia")]
     if len(live_gpus(m)) >= len(free):
         return ()
     return tuple(one for one in free if bus_key(one.address) not in named)
@@ -238,9 +237,14 @@ def bus_key(address: str) -> tuple[int, ...] | None:
 
 def gpu_present(m: Machine) -> bool | None:
     """Whether the machine has an NVIDIA GPU; None where that is not known."""
-    if started(m) or m.gpus or m.driver.nvml.count or m.platform.jetson or nvidia_pci(m):
-        return True
-    if driver_code(m) in _MODULE_ANSWERED:
+    if (
+        started(m)
+        or m.gpus
+        or m.driver.nvml.count
+        or m.platform.jetson
+        or nvidia_pci(m)
+        or driver_code(m) in _MODULE_ANSWERED
+    ):
         return True
     if m.platform.wsl:
         return _wsl_gpu(m)

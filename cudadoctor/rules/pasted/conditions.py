@@ -51,7 +51,7 @@ def holds(condition: str, m: Machine, kb: Knowledge) -> bool:
     if condition.startswith("not "):
         return not holds(condition[4:], m, kb)
     if condition.startswith("seen:"):
-        return any(one.key == condition[5:] for one in m.symptoms or ())
+        return any(symptom.key == condition[5:] for symptom in m.symptoms or ())
     if condition.startswith("has:"):
         return m.package(condition[4:]) is not None
     words = condition.split()
@@ -112,7 +112,7 @@ def _env(name: str) -> Callable[[Machine, Knowledge], bool]:
 
 def _too_many_processes(m: Machine, _: Knowledge) -> bool:
     """Whether the report asks for more processes on a node than it shows GPUs."""
-    asked = [one.values.get("processes", "") for one in m.symptoms or ()]
+    asked = [symptom.values.get("processes", "") for symptom in m.symptoms or ()]
     counts = [int(one) for one in asked if one.isdecimal()]
     return bool(counts) and bool(live_gpus(m)) and max(counts) > len(live_gpus(m))
 
@@ -145,7 +145,11 @@ def _served(m: Machine, kb: Knowledge) -> tuple[bool, bool] | None:
 def _wheel_for_other_torch(m: Machine, _: Knowledge) -> bool:
     """Whether the report names a wheel of an extension that is made for another torch than this."""
     torch = m.torch.version
-    named = [one.values["wheel_torch"] for one in m.symptoms or () if "wheel_torch" in one.values]
+    named = [
+        symptom.values["wheel_torch"]
+        for symptom in m.symptoms or ()
+        if "wheel_torch" in symptom.values
+    ]
     return torch is not None and any(Version(one).release[:2] != torch.release[:2] for one in named)
 
 
@@ -159,8 +163,8 @@ def _library_of_another_cuda(m: Machine, _: Knowledge) -> bool:
         return False
     named = [
         _SONAME.match(value)
-        for one in m.symptoms or ()
-        for name, value in one.values.items()
+        for symptom in m.symptoms or ()
+        for name, value in symptom.values.items()
         if name.startswith("library")
     ]
     return any(found and int(found[1]) != m.torch.cuda.major for found in named)
@@ -179,17 +183,17 @@ def _packages_of_another_cuda(m: Machine, _: Knowledge) -> bool:
     if cuda is None:
         return False
     majors = {
-        one.version.split(".")[0]
-        for one in m.packages or ()
-        if _NUMBERED_BY_CUDA.fullmatch(one.name)
+        package.version.split(".")[0]
+        for package in m.packages or ()
+        if _NUMBERED_BY_CUDA.fullmatch(package.name)
     }
     return bool(majors - {str(cuda.major)})
 
 
 def _asked_cuda(m: Machine) -> Version | None:
     """The CUDA of torch that conda was asked for: pytorch-cuda=11.7."""
-    for one in m.installs or ():
-        for text in one.requirements:
+    for install in m.installs or ():
+        for text in install.requirements:
             if found := re.fullmatch(r"(?:[\w.-]+::)?pytorch-cuda={1,2}(\d\d\.\d)\*?", text):
                 return Version(found[1])
     return None
@@ -203,7 +207,7 @@ _CONDA_CUDA = re.compile(
 def _conda_cuda_beyond_driver(m: Machine, kb: Knowledge) -> bool:
     """Whether conda was asked for a torch of a CUDA that the driver named does not run."""
     driver = m.driver.version
-    asked = [text for one in m.installs or () for text in one.requirements]
+    asked = [text for install in m.installs or () for text in install.requirements]
     found = next((match for text in asked if (match := _CONDA_CUDA.fullmatch(text))), None)
     if driver is None or found is None:
         return False
@@ -230,12 +234,17 @@ def _default_cuda_beyond_driver(m: Machine, kb: Knowledge) -> bool:
     """
     torch, driver = m.torch.version, m.driver.version
     bare = torch is not None and torch.local is None and m.torch.cuda is None
-    if not bare or torch is None or driver is None or m.platform.system not in (None, "Linux"):
-        return False
-    if m.platform.wsl or m.platform.machine == "aarch64":
+    if (
+        not bare
+        or torch is None
+        or driver is None
+        or m.platform.system not in (None, "Linux")
+        or m.platform.wsl
+        or m.platform.machine == "aarch64"
+    ):
         return False
     builds = kb.builds_on("linux_x86_64")
-    known = next((one.cuda for one in builds if one.default and one.torch == torch), None)
+    known = next((offer.cuda for offer in builds if offer.default and offer.torch == torch), None)
     older = _OLDER_DEFAULTS.get(f"{torch.major}.{torch.minor}")
     cuda = known or (Version(older) if older else None)
     floor = kb.oldest_driver(cuda, "Linux") if cuda else None
@@ -261,7 +270,7 @@ def _walled_platform(m: Machine) -> bool:
 
 def _toolkit_used(m: Machine) -> Version | None:
     """The CUDA version of the toolkit that a build takes, where the report tells one."""
-    told = {one.cuda for one in m.build.toolkits or () if one.cuda is not None}
+    told = {toolkit.cuda for toolkit in m.build.toolkits or () if toolkit.cuda is not None}
     return told.pop() if len(told) == 1 else None
 
 
@@ -277,7 +286,7 @@ def _toolkit_differs(m: Machine, kb: Knowledge) -> bool:
 
 def _built_for(release: Version, cuda: Version, kb: Knowledge) -> bool:
     """Whether that release exists as a build for this CUDA, or no build of it is known."""
-    places = {one.place for one in offers_of(kb).torch if one.release == release}
+    places = {offer.place for offer in offers_of(kb).torch if offer.release == release}
     known = {place for place in places if place.startswith("cu")}
     return not known or f"cu{cuda.major}{cuda.minor}" in known or cuda.major > 10
 

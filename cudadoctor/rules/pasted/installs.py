@@ -36,7 +36,7 @@ _BROKEN_NETWORK = frozenset({"download-failed", "hashes-differ"})
 
 def _refused(m: Machine, kb: Knowledge, cause: str) -> Refused | None:
     """The refusal with that cause, where it is the one that counts."""
-    if not m.installs or any(one.key in _BROKEN_NETWORK for one in m.symptoms or ()):
+    if not m.installs or any(symptom.key in _BROKEN_NETWORK for symptom in m.symptoms or ()):
         return None
     found = [*refusals(m, kb), *conda_refusals(m, kb)]
     best = min(found, key=lambda one: (one.confidence, one.place), default=None)
@@ -153,7 +153,6 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
     if one is None:
         return None
     why = _WHY.get(one.kind, "")
-    variants = str(one.values.get("variants") or "")
     ways = install_torch(m, kb) if m.platform.system and m.gpus else ()
     if one.kind.startswith("conda"):
         return _found(
@@ -171,7 +170,7 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
                 ),
             ),
         )
-    return _found(one, m, why, ways or _named_index(variants))
+    return _found(one, m, why, ways or _named_index(str(one.values.get("variants") or "")))
 
 
 def _named_index(variants: str) -> tuple[Remedy, ...]:
@@ -388,7 +387,7 @@ def extension_wheel_refused(m: Machine, kb: Knowledge) -> Found | None:
 
 def _refused_place(m: Machine, names: tuple[str, ...]) -> int | None:
     """The first install that was refused a package of these names."""
-    if any(one.key in _BROKEN_NETWORK for one in m.symptoms or ()):
+    if any(symptom.key in _BROKEN_NETWORK for symptom in m.symptoms or ()):
         return None
     for place, one in enumerate(m.installs or ()):
         name = (one.refused or "").lower().replace("_", "-")
@@ -475,8 +474,8 @@ def _cuda_wanted(m: Machine) -> bool:
     if gpu_present(m) is True and m.torch.build == "cpu":
         return True
     return any(
-        one.key in _WANTED_CUDA or any(words in one.text.lower() for words in _COMPLAINTS)
-        for one in m.symptoms or ()
+        symptom.key in _WANTED_CUDA or any(words in symptom.text.lower() for words in _COMPLAINTS)
+        for symptom in m.symptoms or ()
     )
 
 

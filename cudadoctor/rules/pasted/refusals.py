@@ -270,9 +270,9 @@ def _empty(
     start, end = _asked_between(offers, searched, guess, shown)
     end = min([end, *(one.released for one in listed)])
     anywhere = [
-        one.released
-        for one in offers.of(wanted.name)
-        if one.platform == guess.platform and guess.python in one.pythons
+        offer.released
+        for offer in offers.of(wanted.name)
+        if offer.platform == guess.platform and guess.python in offer.pythons
     ]
     first = min(anywhere, default=shown.today)
     for since, until, haste in ((start, min(end, first), _HASTE), (max(start, first), end, 1.0)):
@@ -290,7 +290,7 @@ def _asked_between(
     if PYPI in searched.indexes or not searched.indexes & offers.indexes:
         until = _STUBS_UNTIL if shown.stubs else shown.today
         return max(start, "2019-01-01" if shown.stubs else _STUBS_UNTIL), until
-    days = [one.released for one in offers.torch if one.place in searched.indexes]
+    days = [offer.released for offer in offers.torch if offer.place in searched.indexes]
     last = date.fromisoformat(max(days)) + timedelta(days=30 * _AFTERGLOW)
     end = min(last.isoformat(), shown.today)
     return (max(start, min(days)), end) if start < end else (start, shown.today)
@@ -307,9 +307,9 @@ def _likeness(had: frozenset[Version], seen: frozenset[Version]) -> float:
 
 def builds_asked(wanted: Wanted, offers: Offers) -> tuple[Offer, ...]:
     return tuple(
-        one
-        for one in offers.of(wanted.name)
-        if wanted.specifier.contains(one.version, prereleases=True)
+        offer
+        for offer in offers.of(wanted.name)
+        if wanted.specifier.contains(offer.version, prereleases=True)
     )
 
 
@@ -475,9 +475,8 @@ def _never_built(wanted: Wanted, searched: Searched, offers: Offers) -> Told | N
         return INDEX, "no-such-variant", sure, {"variant": wanted.local}
     if wanted.version is None or builds_asked(wanted, offers):
         return None
-    release = Version(wanted.version.base_version)
-    newest = max(one.release for one in offers.of(wanted.name))
-    if wanted.version.is_prerelease or release > newest:
+    newest = max(offer.release for offer in offers.of(wanted.name))
+    if wanted.version.is_prerelease or Version(wanted.version.base_version) > newest:
         return None
     if builds_asked(without_local(wanted), offers):
         return INDEX, "no-such-build", Confidence.LIKELY, {}
@@ -508,9 +507,9 @@ def _variants(wanted: Wanted, near: Iterable[str], m: Machine, offers: Offers) -
     """The variants of that release on this system, the oldest CUDA first, nearest to the asked."""
     platform = platform_of(m)
     found = {
-        one.place
-        for one in builds_asked(without_local(wanted), offers)
-        if platform in (None, one.platform) and one.place.startswith("cu")
+        offer.place
+        for offer in builds_asked(without_local(wanted), offers)
+        if platform in (None, offer.platform) and offer.place.startswith("cu")
     }
     asked = next((name for name in (wanted.local, *near) if name[2:].isdigit()), "")
     names = sorted(found, key=_number)
@@ -642,8 +641,8 @@ def _may_be_32_bit(one: Install, m: Machine, searched: Searched) -> bool:
 def _of_guess(
     guess: Guess, m: Machine, matching: tuple[Offer, ...], cause: str
 ) -> dict[str, object]:
-    here = [one for one in matching if one.platform == guess.platform]
-    pythons = {name for one in here for name in one.pythons if not name.endswith("t")}
+    here = [offer for offer in matching if offer.platform == guess.platform]
+    pythons = {name for offer in here for name in offer.pythons if not name.endswith("t")}
     return {
         "python": python_of(m) or (guess.python if cause == PYTHON else ""),
         "platform": guess.platform,
@@ -716,9 +715,9 @@ def _not_for_python(name: str, version: str, m: Machine, kb: Knowledge) -> bool:
     except ValueError:
         return False
     rows = [
-        one
-        for one in offers_of(kb).of(name)
-        if one.version.release[: len(release)] == release
-        and (platform is None or one.platform == platform)
+        offer
+        for offer in offers_of(kb).of(name)
+        if offer.version.release[: len(release)] == release
+        and (platform is None or offer.platform == platform)
     ]
-    return bool(rows) and python is not None and not any(python in one.pythons for one in rows)
+    return bool(rows) and python is not None and not any(python in offer.pythons for offer in rows)

@@ -69,7 +69,7 @@ def _judge(cause: str, text: CauseText) -> Judge:
     keys = symptoms().meaning.get(cause, frozenset())
 
     def judge(m: Machine, kb: Knowledge) -> Found | None:
-        seen = [one for one in _seen(keys, m, kb) if one.meaning.cause == cause]
+        seen = [sign for sign in _seen(keys, m, kb) if sign.meaning.cause == cause]
         seen += _retold(cause, m)
         if not seen:
             return None
@@ -119,9 +119,9 @@ def _retold(cause: str, m: Machine) -> list[Seen]:
 
 def meaning_of(row: SymptomRow, m: Machine, kb: Knowledge) -> Meaning | None:
     """The first meaning whose conditions all hold."""
-    for one in row.means:
-        if all(holds(condition, m, kb) for condition in one.when):
-            return one
+    for meaning in row.means:
+        if all(holds(condition, m, kb) for condition in meaning.when):
+            return meaning
     return None
 
 
@@ -135,9 +135,9 @@ def candidates_in(
     table.
     """
     scores = {
-        one.cause: 0.5 if one.confidence is Confidence.POSSIBLE else 0.6
-        for one in findings
-        if not one.because_of and one.cause != "unknown"
+        finding.cause: 0.5 if finding.confidence is Confidence.POSSIBLE else 0.6
+        for finding in findings
+        if not finding.because_of and finding.cause != "unknown"
     }
     table = symptoms().by_key
     for symptom in m.symptoms or ():
@@ -185,8 +185,8 @@ def _found(best: Seen, seen: list[Seen], text: CauseText, m: Machine, kb: Knowle
 def _lines(seen: tuple[Seen, ...]) -> tuple[str, ...]:
     """The texts that are shown, of each line one: a sentence often holds several symptoms."""
     first: dict[object, str] = {}
-    for one in seen:
-        first.setdefault(one.symptom.line or one.place, f"symptoms.{one.place}.text")
+    for sign in seen:
+        first.setdefault(sign.symptom.line or sign.place, f"symptoms.{sign.place}.text")
     return tuple(first.values())[:3]
 
 
@@ -228,9 +228,11 @@ _COMPILER_WORDS = ("failed to find c compiler", "cl is not found", "find msvc", 
 def _triton(m: Machine, kb: Knowledge, seen: frozenset[str]) -> tuple[Remedy, ...]:
     """Triton of its own for Windows; on Linux the one that torch pins. A compiler needs words."""
     texts = " ".join(symptom.text.lower() for symptom in m.symptoms or ())
-    if not seen & _ABOUT_RELEASES or seen & _COMPILER:
-        return ()
-    if any(words in texts for words in _COMPILER_WORDS):
+    if (
+        not seen & _ABOUT_RELEASES
+        or seen & _COMPILER
+        or any(words in texts for words in _COMPILER_WORDS)
+    ):
         return ()
     if m.platform.system == "Windows":
         return install_packages(m, "triton-windows", "Install Triton for Windows", "triton-windows")
