@@ -3,7 +3,7 @@
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Confidence, Remedy, Severity
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.rule import Found, NotKnown, need, rule
@@ -325,9 +325,9 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Found | None:
 
 
 def _cudnn_pin_broken(m: Machine, kb: Knowledge) -> bool:
-    if m.torch.requires is None:
-        return False
-    return any("cudnn" in pin.name and not pin.met for pin in library_pins(m, kb))
+    return m.torch.requires is not None and any(
+        "cudnn" in pin.name and not pin.met for pin in library_pins(m, kb)
+    )
 
 
 _PTX = (
@@ -369,7 +369,19 @@ def _served_otherwise(
 def _other_way(m: Machine, kb: Knowledge, device: Device) -> tuple[Remedy, ...]:
     """Where nothing can be installed as a command: the newest build with code for the GPU."""
     rows = kb.builds_on(platform_of(m) or "linux_x86_64")
-    found = next((row for row in rows if row.published and _has_code(row, device, kb)), None)
+    found = next(
+        (
+            row
+            for row in rows
+            if row.published
+            and row.cuda
+            and any(
+                kb.serves(arch, device.capability, row.torch, row.cuda) == "native"
+                for arch in row.archs or ()
+            )
+        ),
+        None,
+    )
     if found is None:
         text = (
             f"No published build of torch has code for the {device.name}. "
@@ -381,13 +393,6 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> tuple[Remedy, ...]:
         "also be made for this Python and run with this driver."
     )
     return by_hand("fitting-torch", f"Install a torch with code for the {device.name}", text)
-
-
-def _has_code(row: TorchBuild, device: Device, kb: Knowledge) -> bool:
-    codes = row.archs or () if row.cuda else ()
-    return any(
-        kb.serves(arch, device.capability, row.torch, row.cuda) == "native" for arch in codes
-    )
 
 
 @rule(

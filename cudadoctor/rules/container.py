@@ -66,7 +66,15 @@ def container_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
     ):
         return None
     if m.platform.wsl:
-        return _box_on_wsl(m)
+        # Windows has WSL's GPU device; a container gets it, or not, like on any host.
+        if m.container.dxg is not False or m.torch.build != "cuda":
+            return None
+        return Found(
+            title="This container on WSL was started without the GPU",
+            evidence=("container.kind", "container.dxg", "platform.wsl"),
+            confidence=Confidence.LIKELY,
+            remedies=grant_gpu(m),
+        )
     wait_for_table(m)
     host_works = m.driver.loaded or (m.platform.jetson and m.driver.libcuda.loads is False)
     if not host_works:
@@ -78,18 +86,6 @@ def container_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("container.kind", "driver.loaded", "driver.nodes", "driver.libcuda.why"),
         severity=graver_with_cuda(m),
-        remedies=grant_gpu(m),
-    )
-
-
-def _box_on_wsl(m: Machine) -> Found | None:
-    """Windows has WSL's GPU device; a container gets it, or not, like on any host."""
-    if m.container.dxg is not False or m.torch.build != "cuda":
-        return None
-    return Found(
-        title="This container on WSL was started without the GPU",
-        evidence=("container.kind", "container.dxg", "platform.wsl"),
-        confidence=Confidence.LIKELY,
         remedies=grant_gpu(m),
     )
 

@@ -323,8 +323,14 @@ def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Mac
     likely = {f.cause for f in told if f.confidence <= Confidence.LIKELY}
     failed = any(symptom.key in _COMPLAINS for symptom in machine.symptoms or ())
     if not likely:
-        bug = any(f.cause == "torch-bug" for f in told)
-        return bool(told) and (bug or failed) and all(_about_speed(f) for f in roots)
+        bug = any(finding.cause == "torch-bug" for finding in told)
+        return (
+            bool(told)
+            and (bug or failed)
+            and all(
+                finding.severity is Severity.WARNING and _in_passing(finding) for finding in roots
+            )
+        )
     return all(
         f.confidence is Confidence.POSSIBLE
         or _in_passing(f)
@@ -337,11 +343,6 @@ def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Mac
 def _reported(finding: Finding) -> bool:
     """Whether a text of the report names it, not the facts of the machine alone."""
     return finding.rule == f"reported-{finding.cause}"
-
-
-def _about_speed(finding: Finding) -> bool:
-    """Whether it is a hint that a program prints about its speed, and nobody's complaint."""
-    return finding.severity is Severity.WARNING and _in_passing(finding)
 
 
 def _in_passing(finding: Finding) -> bool:

@@ -95,12 +95,8 @@ def launcher_variables(m: Machine, kb: Knowledge) -> Found | None:
 def _number(env: dict[str, str], name: str) -> int | None:
     """The number that the variable holds, None where it is not set or holds none."""
     text = env.get(name, "").strip()
-    return int(text) if text.removeprefix("-").isascii() and _is_integer(text) else None
-
-
-def _is_integer(text: str) -> bool:
     digits = text.removeprefix("-")
-    return digits.isdecimal() and len(digits) < 10
+    return int(text) if digits.isascii() and digits.isdecimal() and len(digits) < 10 else None
 
 
 def _no_number(env: dict[str, str], m: Machine) -> Found | None:
@@ -188,15 +184,12 @@ def network_interface(m: Machine, kb: Knowledge) -> Found | None:
             return Found(
                 evidence=(f"env.{name}", "limits.interfaces"),
                 values={"name": name, "value": value[:60]},
-                severity=Severity.WARNING if _several(m, env) else Severity.INFO,
+                severity=Severity.WARNING
+                if len(live_gpus(m)) > 1 or (_number(env, "WORLD_SIZE") or 1) > 1
+                else Severity.INFO,
                 remedies=unset_variables(m, name),
             )
     return None
-
-
-def _several(m: Machine, env: dict[str, str]) -> bool:
-    """Whether more than one process would be connected."""
-    return len(live_gpus(m)) > 1 or (_number(env, "WORLD_SIZE") or 1) > 1
 
 
 def _nccl_finds(value: str, present: tuple[str, ...]) -> bool:

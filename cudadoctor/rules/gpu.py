@@ -2,7 +2,7 @@
 
 import re
 
-from cudadoctor.knowledge import Architecture, GpuModel, Knowledge
+from cudadoctor.knowledge import GpuModel, Knowledge
 from cudadoctor.model.findings import Confidence, Remedy, Severity
 from cudadoctor.model.machine import Machine, ModuleFile, PciGpu
 from cudadoctor.model.rule import Found, NotKnown, need, rule
@@ -80,7 +80,10 @@ def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("pci", "torch.build") if looked else ("driver.nvml.why", "torch.build"),
         why=_whose_matter(m),
-        yields_to=("torch-missing",) if _has_other_accelerator(m) else (),
+        # A torch for Apple's, AMD's or Intel's GPU serves: nobody misses NVIDIA's.
+        yields_to=("torch-missing",)
+        if m.platform.system == "Darwin" or any(device.vendor == "amd" for device in m.pci or ())
+        else (),
         severity=Severity.INFO if fine else Severity.ERROR,
         confidence=Confidence.CERTAIN
         if looked or m.platform.system == "Darwin"
@@ -95,11 +98,6 @@ def _whose_matter(m: Machine) -> str | None:
     if m.torch.installed is False:
         return "A torch for the CPU is what this system can run."
     return None
-
-
-def _has_other_accelerator(m: Machine) -> bool:
-    """Whether a torch for Apple's, AMD's or Intel's GPU would serve, so that nobody misses one."""
-    return m.platform.system == "Darwin" or any(device.vendor == "amd" for device in m.pci or ())
 
 
 def _bring_a_gpu(m: Machine) -> tuple[Remedy, ...]:
@@ -160,7 +158,9 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Found | None:
         confidence=Confidence.CERTAIN
         if legacy or refused or _past(wanted, version)
         else Confidence.LIKELY,
-        remedies=_right_branch(m, kb, wanted, version),
+        remedies=upgrade_driver(m, kb, wanted)
+        if wanted is not None and version is not None and version.branch < wanted
+        else install_driver(m, kb),
     )
 
 
@@ -170,11 +170,14 @@ def _branch_for(
     """The branch that would do: the last one for an older GPU, the first one for a newer."""
     if version is None:
         return None
-    for one in () if refused and not silent else _generations(silent, kb):
-        if one.last_branch is not None and version.branch > one.last_branch:
-            return one.last_branch
-        if one.first_branch is not None and version.branch < one.first_branch:
-            return one.first_branch
+    for model in () if refused and not silent else _models(silent, kb):
+        family = kb.architecture(model.capability)
+        if family is None:
+            continue
+        if family.last_branch is not None and version.branch > family.last_branch:
+            return family.last_branch
+        if family.first_branch is not None and version.branch < family.first_branch:
+            return family.first_branch
     return None
 
 
@@ -187,14 +190,6 @@ def _limit(wanted: int | None, version: DriverVersion | None) -> str:
         return "This driver release does not list the GPU"
     last = _past(wanted, version) or version is None
     return f"Branch {wanted} is the {'last' if last else 'first'} one for its generation"
-
-
-def _right_branch(
-    m: Machine, kb: Knowledge, wanted: int | None, version: DriverVersion | None
-) -> tuple[Remedy, ...]:
-    if wanted is not None and version is not None and version.branch < wanted:
-        return upgrade_driver(m, kb, wanted)
-    return install_driver(m, kb)
 
 
 @rule(
@@ -226,8 +221,13 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Found | None:
         needed = "open" if loaded == "proprietary" else "proprietary"
         if ("only" if needed == "open" else "none") not in kinds:
             return None
+    facts = {
+        "driver.flavour": m.driver.flavour,
+        "pci": m.pci,
+        "driver.log": _flavour_told(m),
+    }
     return Found(
-        evidence=tuple(path for path, known in _flavour_evidence(m) if known),
+        evidence=tuple(path for path, known in facts.items() if known),
         values={"gpu": _name(silent, kb), "flavour": flavour or "loaded", "other": needed},
         confidence=Confidence.CERTAIN if silent else Confidence.LIKELY,
         remedies=open_modules(m, kb) if needed == "open" else proprietary_modules(m, kb),
@@ -243,17 +243,6 @@ def _flavour_told(m: Machine) -> str | None:
     if _NEEDS_OPEN in log:
         return "open"
     return "proprietary" if any(words in log for words in _NEEDS_PROPRIETARY) else None
-
-
-def _flavour_evidence(m: Machine) -> tuple[tuple[str, object], ...]:
-    told = _flavour_told(m)
-    return (("driver.flavour", m.driver.flavour), ("pci", m.pci), ("driver.log", told))
-
-
-def _generations(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[Architecture]:
-    """The generations of these devices."""
-    found = [kb.architecture(model.capability) for model in _models(devices, kb)]
-    return [one for one in found if one is not None]
 
 
 def _models(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[GpuModel]:

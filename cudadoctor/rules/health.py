@@ -293,8 +293,9 @@ def recovery_wanted(m: Machine, kb: Knowledge) -> Found | None:
     A reset of the GPU while nothing uses it, or a reboot; where it returns, the hardware.
     """
     for xid in m.driver.xids or ():
-        action = _wished(xid)
-        if action:
+        asked = _RECOVERY.search(xid.text or "") if xid.code == _RECOVERY_CHANGED else None
+        action = asked[1].strip() if asked else "none"
+        if action.lower() not in ("", "none"):
             index = next((g.index for g in live_gpus(m) if _is(g, xid)), None)
             reset = reset_gpu(m, index) if index is not None and "reset" in action.lower() else ()
             return Found(
@@ -305,12 +306,6 @@ def recovery_wanted(m: Machine, kb: Knowledge) -> Found | None:
                 remedies=(*reset, *reboot(m)),
             )
     return None
-
-
-def _wished(xid: Xid) -> str | None:
-    """What the newest line of Xid 154 asks for, None where it asks for nothing."""
-    found = _RECOVERY.search(xid.text or "") if xid.code == _RECOVERY_CHANGED else None
-    return found[1].strip() if found and found[1].strip().lower() != "none" else None
 
 
 def _with_the_lost(xid: Xid, m: Machine) -> tuple[str, ...]:

@@ -294,13 +294,9 @@ def _whole_list(m: Machine) -> tuple[Gpu, ...]:
     gap = gap_of(m, "gpus")
     if gap is not None and gap.asked:
         need(None, "gpus")
-    if _cut_short(m):
+    if m.driver.nvml.hung or m.driver.nvml.signal:
         need(None, "gpus", "the process that asked NVML did not come to its end")
     return need(m.gpus, "gpus")
-
-
-def _cut_short(m: Machine) -> bool:
-    return bool(m.driver.nvml.hung or m.driver.nvml.signal)
 
 
 def _refusal(code: int) -> str:

@@ -3,8 +3,8 @@
 import msgspec
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity, Where
-from cudadoctor.model.machine import Gpu, Machine
+from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.machine import Machine
 from cudadoctor.model.rule import Found, rule
 from cudadoctor.plan.remedies import by_hand, grant_gpu, set_variables
 from cudadoctor.plan.remedies.place import keeper_of
@@ -43,7 +43,9 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
     fabric, joined = m.driver.fabric, has_fabric(m, kb)
     if joined is False:
         return None
-    sure = bool(fabric.nvswitches) and (fabric.manager != "active" or _fabric_differs(m))
+    differs = None not in (fabric.version, m.driver.version) and fabric.version != m.driver.version
+    sure = bool(fabric.nvswitches) and (fabric.manager != "active" or differs)
+    keeper = keeper_of(m)
     return Found(
         evidence=(message or "driver.libcuda.code", "driver.fabric"),
         confidence=Confidence.CERTAIN
@@ -60,19 +62,9 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
                 "then run, as root, `systemctl enable --now nvidia-fabricmanager` and start the "
                 "CUDA programs again."
             ),
-            _who(m),
+            keeper if keeper != "here" else "admin",
         ),
     )
-
-
-def _who(m: Machine) -> Where:
-    keeper = keeper_of(m)
-    return keeper if keeper != "here" else "admin"
-
-
-def _fabric_differs(m: Machine) -> bool:
-    version, driver = m.driver.fabric.version, m.driver.version
-    return version is not None and driver is not None and version != driver
 
 
 @rule("confidential-computing", title="Confidential computing is on and takes no work yet")
@@ -147,7 +139,11 @@ def compute_mode(m: Machine, kb: Knowledge) -> Found | None:
     message = heard(m, *_BUSY)
     gpus = live_gpus(m)
     modes = {gpu.compute_mode for gpu in gpus if gpu.compute_mode}
-    shut = [gpu for gpu in gpus if gpu.compute_mode == "prohibited" or _taken(gpu)]
+    shut = [
+        gpu
+        for gpu in gpus
+        if gpu.compute_mode == "prohibited" or (gpu.compute_mode == "exclusive" and gpu.processes)
+    ]
     if message is None and (not gpus or len(shut) < len(gpus)):
         return None
     return Found(
@@ -164,10 +160,6 @@ def compute_mode(m: Machine, kb: Knowledge) -> Found | None:
             "admin",
         ),
     )
-
-
-def _taken(gpu: Gpu) -> bool:
-    return gpu.compute_mode == "exclusive" and bool(gpu.processes)
 
 
 @rule("mig-misconfigured", title="MIG is on and no instance exists on GPU {indexes}")
@@ -199,7 +191,7 @@ def mig_misconfigured(m: Machine, kb: Knowledge) -> Found | None:
         ),
         "admin",
     )
-    living = _living(m) if stale else ()
+    living = tuple(uuid for gpu in live_gpus(m) for uuid in gpu.mig_devices or ()) if stale else ()
     return Found(
         title="CUDA_VISIBLE_DEVICES names a MIG instance that does not exist"
         if living or not empty
@@ -211,10 +203,6 @@ def mig_misconfigured(m: Machine, kb: Knowledge) -> Found | None:
         severity=Severity.ERROR if stale or len(empty) == len(live_gpus(m)) else Severity.WARNING,
         remedies=_name_a_living(m, living) if living else made,
     )
-
-
-def _living(m: Machine) -> tuple[str, ...]:
-    return tuple(uuid for gpu in live_gpus(m) for uuid in gpu.mig_devices or ())
 
 
 def _name_a_living(m: Machine, living: tuple[str, ...]) -> tuple[Remedy, ...]:

@@ -184,9 +184,8 @@ def _only_written(m: Machine) -> bool:
 
     A list that only its author gives of the GPUs may be shorter than the machine's.
     """
-    if m.look != "report":
-        return False
-    return not named_gpus(m) or not (torch_fails(m) or said(m, *_NONE_SEEN))
+    missed = named_gpus(m) and (torch_fails(m) or said(m, *_NONE_SEEN))
+    return m.look == "report" and not missed
 
 
 def _seen_all_the_same(m: Machine, value: str) -> bool:
@@ -194,10 +193,8 @@ def _seen_all_the_same(m: Machine, value: str) -> bool:
 
     Numbers, quotes and an empty value leave no doubt; names of GPUs and of MIG instances may.
     """
-    if torch_works(m):
-        return True
     counted = m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
-    return counted and value.strip().startswith(_NAMED)
+    return torch_works(m) or (counted and value.strip().startswith(_NAMED))
 
 
 def _how_grave(m: Machine, left: Visible) -> Severity:
@@ -258,7 +255,11 @@ def memory_held_by_others(m: Machine, kb: Knowledge) -> Found | None:
     gpus = live_gpus(m)
     if not gpus or m.platform.jetson:
         return None
-    full = [gpu for gpu in gpus if _is_full(gpu)]
+    full = [
+        gpu
+        for gpu in gpus
+        if gpu.memory_bytes is not None and (gpu.memory_used_bytes or 0) > _FULL * gpu.memory_bytes
+    ]
     if not full:
         return None
     message = said(m, "out of memory")
@@ -276,11 +277,6 @@ def memory_held_by_others(m: Machine, kb: Knowledge) -> Found | None:
             "free-memory", "Free the GPU's memory or take another GPU", _holders(full)
         ),
     )
-
-
-def _is_full(gpu: Gpu) -> bool:
-    total, used = gpu.memory_bytes, gpu.memory_used_bytes
-    return total is not None and used is not None and used > _FULL * total
 
 
 def _holders(full: list[Gpu]) -> str:

@@ -49,8 +49,8 @@ def _about(
     """
     if not gpus:
         return None
-    values = {name: getattr(gpus[0][1], field) for name, field in (shows or {}).items()}
-    values["which"] = [gpu.index for _, gpu in gpus]
+    values = {"which": [gpu.index for _, gpu in gpus]}
+    values |= {name: getattr(gpus[0][1], field) for name, field in (shows or {}).items()}
     return Found(evidence=_paths(gpus, *fields), values=values, **more)
 
 
@@ -249,7 +249,11 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
         "seat of the card."
     )
     slow = _about(
-        [(number, gpu) for number, gpu in linked if _slow_and_busy(gpu)],
+        [
+            (number, gpu)
+            for number, gpu in linked
+            if 0 < (gpu.pcie_generation or 0) < (gpu.pcie_generation_max or 0) and _is_busy(gpu)
+        ],
         *fields.values(),
         "utilization",
         shows=fields,
@@ -258,7 +262,14 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
     )
     fields = {"now": "pcie_generation_max", "most": "pcie_generation_gpu_max"}
     return slow or _about(
-        [(number, gpu) for number, gpu in linked if _in_older_slot(gpu)],
+        [
+            (number, gpu)
+            for number, gpu in linked
+            if 0
+            < (gpu.pcie_generation_max or 0)
+            < (gpu.pcie_generation_gpu_max or 0)
+            < _NO_GENERATION
+        ],
         *fields.values(),
         shows=fields,
         title="The slot of GPU {which} allows PCIe generation {now}, and the GPU could use {most}",
@@ -266,19 +277,10 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-def _slow_and_busy(gpu: Gpu) -> bool:
-    return 0 < (gpu.pcie_generation or 0) < (gpu.pcie_generation_max or 0) and _is_busy(gpu)
-
-
 def _is_busy(gpu: Gpu) -> bool:
     busy, state = gpu.utilization, gpu.performance_state
     fast = state is not None and state <= _FAST_STATE
     return fast and busy is not None and _BUSY_PERCENT <= busy <= 100
-
-
-def _in_older_slot(gpu: Gpu) -> bool:
-    slot, own = gpu.pcie_generation_max or 0, gpu.pcie_generation_gpu_max or 0
-    return 0 < slot < own < _NO_GENERATION
 
 
 @rule("tf32-off", title="NVIDIA_TF32_OVERRIDE=0 switches TF32 off", severity=Severity.INFO)

@@ -113,7 +113,14 @@ def toolkit_env_wrong(m: Machine, kb: Knowledge) -> Found | None:
         evidence=evidence,
         values={"what": what},
         severity=_gravity(m) if asked else Severity.INFO,
-        remedies=_right_home(m, fitting),
+        remedies=set_variables(
+            m,
+            "set-cuda-home",
+            f"Set CUDA_HOME to {fitting[0].path}",
+            {"CUDA_HOME": fitting[0].path},
+        )
+        if fitting
+        else unset_variables(m, _variable(m)),
     )
 
 
@@ -275,14 +282,6 @@ def _gravity(m: Machine) -> Severity:
 def _variable(m: Machine) -> str:
     env = m.env or {}
     return "CUDA_PATH" if "CUDA_PATH" in env and not env.get("CUDA_HOME") else "CUDA_HOME"
-
-
-def _right_home(m: Machine, fitting: list[Toolkit]) -> tuple[Remedy, ...]:
-    if not fitting:
-        return unset_variables(m, _variable(m))
-    return set_variables(
-        m, "set-cuda-home", f"Set CUDA_HOME to {fitting[0].path}", {"CUDA_HOME": fitting[0].path}
-    )
 
 
 def _install(m: Machine) -> tuple[Remedy, ...]:

@@ -40,7 +40,9 @@ def devices(m: Machine, kb: Knowledge) -> tuple[Device, ...]:
     """
     if live_gpus(m):
         return tuple(
-            _device(f"gpus.{n}", one, kb) for n, one in enumerate(m.gpus or ()) if _ok(one)
+            _device(f"gpus.{number}", gpu, kb)
+            for number, gpu in enumerate(m.gpus or ())
+            if gpu.code in (None, 0)
         )
     seen = m.torch.imported.capabilities if m.torch.imported else None
     if seen:
@@ -53,10 +55,6 @@ def devices(m: Machine, kb: Knowledge) -> tuple[Device, ...]:
         if models and not m.container.kind and len({model.capability for model in models}) == 1:
             found.append(Device(f"pci.{number}", models[0].name, models[0].capability))
     return tuple(found)
-
-
-def _ok(gpu: Gpu) -> bool:
-    return gpu.code in (None, 0)
 
 
 def _device(path: str, gpu: Gpu, kb: Knowledge) -> Device:

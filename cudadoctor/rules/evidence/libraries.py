@@ -234,7 +234,8 @@ def way_out(m: Machine, kb: Knowledge, library: Library) -> tuple[Remedy, ...]:
         return unset_variables(m, "LD_PRELOAD")
     if named := off_search_path(m, library.path.rpartition("/")[0]):
         return named
-    if library.how == "LD_LIBRARY_PATH" or _predicted_so(m, library):
+    predicted = {found.how for found in m.libraries.predicted or () if found.path == library.path}
+    if "LD_LIBRARY_PATH" in (library.how, *predicted):
         return unset_variables(m, "LD_LIBRARY_PATH")
     if library.owner == "conda":
         return by_hand(
@@ -246,8 +247,3 @@ def way_out(m: Machine, kb: Knowledge, library: Library) -> tuple[Remedy, ...]:
             ),
         )
     return reinstall_torch(m, kb)
-
-
-def _predicted_so(m: Machine, library: Library) -> bool:
-    same = (one for one in m.libraries.predicted or () if one.path == library.path)
-    return any(one.how == "LD_LIBRARY_PATH" for one in same)

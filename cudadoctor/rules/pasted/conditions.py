@@ -253,15 +253,15 @@ def _default_cuda_beyond_driver(m: Machine, kb: Knowledge) -> bool:
 
 def _bare_torch_of_windows(m: Machine, _: Knowledge) -> bool:
     """Whether torch is of Windows with a version that names no build, as PyPI's CPU build's."""
-    if m.platform.system != "Windows" or m.platform.wsl or m.torch.build not in (None, "cpu"):
-        return False
-    return m.torch.version is not None and m.torch.version.local is None
+    windows = m.platform.system == "Windows" and not m.platform.wsl
+    plain = m.torch.version is not None and m.torch.version.local is None
+    return windows and plain and m.torch.build in (None, "cpu")
 
 
 _WITHOUT_BUILDS = frozenset({"armv6l", "armv7l", "i386", "i686", "x86", "riscv64", "s390x"})
 
 
-def _walled_platform(m: Machine) -> bool:
+def _walled_platform(m: Machine, _: Knowledge) -> bool:
     """Whether nobody publishes torch for this system or processor at all."""
     machine = (m.platform.machine or "").lower()
     arm = m.platform.system == "Windows" and machine in ("aarch64", "arm64")
@@ -304,7 +304,7 @@ def _compiler_too_new(m: Machine, kb: Knowledge) -> bool:
     return compiler.name in ("g++", "gcc", "c++") and compiler.version.major > newest
 
 
-def _compiler_too_old(m: Machine) -> bool:
+def _compiler_too_old(m: Machine, _: Knowledge) -> bool:
     """Whether the C++ compiler is older than the headers of any torch with extensions accept."""
     compiler = m.build.compiler
     gnu = compiler.name in ("g++", "gcc", "c++")
@@ -320,8 +320,8 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "wsl": _is("platform.wsl"),
     "toolkit-differs": _toolkit_differs,
     "compiler-too-new": _compiler_too_new,
-    "compiler-too-old": lambda m, _: _compiler_too_old(m),
-    "no-builds-here": lambda m, _: _walled_platform(m),
+    "compiler-too-old": _compiler_too_old,
+    "no-builds-here": _walled_platform,
     "aarch64": _is("platform.machine", "aarch64"),
     "jetson": _is("platform.jetson"),
     "container": _is("container.kind"),

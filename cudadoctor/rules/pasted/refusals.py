@@ -633,9 +633,9 @@ def _has(searched: Searched, matching: tuple[Offer, ...], platform: str) -> bool
 
 def _may_be_32_bit(one: Install, m: Machine, searched: Searched) -> bool:
     """No index has anything for a 32-bit Python: it gets the oldest source releases or none."""
-    if m.python.bits is not None or one.offered is None or releases(one.offered, (0, 3)):
-        return False
-    return searched.indexes <= {PYPI} and m.platform.system != "Darwin" and one.lacks is None
+    old = m.python.bits is None and one.offered is not None and not releases(one.offered, (0, 3))
+    elsewhere = searched.indexes <= {PYPI} and m.platform.system != "Darwin"
+    return old and elsewhere and one.lacks is None
 
 
 def _of_guess(
@@ -695,17 +695,13 @@ def _conda_cause(
         return PLATFORM, Confidence.LIKELY, "conda-channel"
     if name in _CUDA and (m.platform.system == "Darwin" or platform == "linux_aarch64"):
         return PLATFORM, Confidence.LIKELY, "conda-channel"
-    if name == "pytorch-cuda" and version and _minor(version) not in PYTORCH_CUDA:
+    if name == "pytorch-cuda" and version and ".".join(version.split(".")[:2]) not in PYTORCH_CUDA:
         return INDEX, Confidence.CERTAIN, "conda-variant"
     if one.lacks == "python":
         return PYTHON, Confidence.LIKELY, "said"
     if name in _TORCH and version and _not_for_python(_TORCH[name], version, m, kb):
         return PYTHON, Confidence.LIKELY, "said"
     return INDEX, Confidence.LIKELY, "conda-channel"
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
 
 
 def _not_for_python(name: str, version: str, m: Machine, kb: Knowledge) -> bool:
