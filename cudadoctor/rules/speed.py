@@ -49,7 +49,7 @@ def _about(
     """
     if not gpus:
         return None
-    values = {"which": [gpu.index for _, gpu in gpus]}
+    values: dict[str, object] = {"which": [gpu.index for _, gpu in gpus]}
     values |= {name: getattr(gpus[0][1], field) for name, field in (shows or {}).items()}
     return Found(evidence=_paths(gpus, *fields), values=values, **more)
 
