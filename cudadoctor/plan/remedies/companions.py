@@ -5,24 +5,27 @@ a package whose code is bound to the old torch is taken out (its import would en
 with the fitting nvcc at hand, built anew; a sentence says which.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
+from packaging.version import Version
 
+from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.model.machine import Distribution, Machine
 from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY, admits, normal
 from cudadoctor.model.versions import version_of
-from cudadoctor.solver.demand import python_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from packaging.version import Version
-
-    from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.model.machine import Distribution, Machine
+from cudadoctor.solver.demand import (
+    demand_of,
+    named,
+    of_capability,
+    platform_of,
+    python_of,
+    seen_gpus,
+    variables_for,
+)
+from cudadoctor.solver.fit import block
+from cudadoctor.solver.reasons import without_cudnn
 
 PYG = ("pyg-lib", "torch-cluster", "torch-scatter", "torch-sparse", "torch-spline-conv")
 """The compiled parts of torch-geometric, which itself is plain Python and stays."""
@@ -54,11 +57,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def changes(self) -> bool:
         """Whether compiled code of the old torch will not run with the new one."""
-        old = self.machine.torch
-        if old.version is None:
-            return False
-        other_cuda = _major(old.cuda) != _major(self.build.cuda)
-        return other_cuda or old.version.release[:2] != self.build.torch.release[:2]
+        return _changes(self.build, self.machine)
+
+    @property
+    def name(self) -> str:
+        """The package with its version, for a sentence."""
+        return f"{self.one.name} {self.one.version}"
 
     def runs_here(self, release: str) -> bool:
         """Whether a release takes this Python and has wheels for this platform, as far as known."""
@@ -117,9 +121,7 @@ def _flash_attn(q: Question) -> Fate:
 
 def _compiled(q: Question) -> Fate:
     """Source only, and no table of wheels."""
-    if not q.changes:
-        return Fate()
-    return _anew(q) or _gone(q)
+    return (_anew(q) or _gone(q)) if q.changes else Fate()
 
 
 def _bitsandbytes(q: Question) -> Fate:
@@ -147,7 +149,7 @@ def _triton_windows(q: Question) -> Fate:
         return Fate(pin=f"triton-windows=={max(fitting, key=_order)}", leaves=True)
     if not q.changes:
         return Fate(note=_stays(q))
-    text = f"{_named(q)} is taken out: none is known for torch {q.build.torch}, and torch.compile "
+    text = f"{q.name} is taken out: none is known for torch {q.build.torch}, and torch.compile "
     return Fate(leaves=True, note=f"{text}does not work without it.")
 
 
@@ -168,7 +170,7 @@ def _pyg(q: Question) -> Fate:
         if wheel.package == q.one.name and here:
             tag = f"pt{minor.replace('.', '')}{q.build.variant}"
             return Fate(pin=f"{q.one.name}=={wheel.version}+{tag}", leaves=True, find_links=page)
-    text = f"{_named(q)} is taken out: no wheel of it for torch {q.build.torch} {q.build.variant} "
+    text = f"{q.name} is taken out: no wheel of it for torch {q.build.torch} {q.build.variant} "
     text += f"was seen. Where {page} has one, install it with --find-links and that address."
     return Fate(leaves=True, note=text)
 
@@ -176,21 +178,13 @@ def _pyg(q: Question) -> Fate:
 def _anew(q: Question) -> Fate | None:
     """Compiled here, where an nvcc of the new CUDA's major is at hand."""
     cuda = q.build.cuda
-    nvcc = next(
-        (
-            one.cuda
-            for one in q.machine.build.toolkits or ()
-            if one.cuda and _major(one.cuda) == _major(cuda)
-        ),
-        None,
-    )
+    known = (toolkit.cuda for toolkit in q.machine.build.toolkits or ())
+    nvcc = next((found for found in known if found and _major(found) == _major(cuda)), None)
     if nvcc is None or q.build.platform.startswith("windows"):
         return None
-    text = (
-        f"{q.one.name} {q.one.version} is built anew for torch {q.build.torch} with nvcc {nvcc}, "
-    )
+    text = f"{q.name} is built anew for torch {q.build.torch} with nvcc {nvcc}, "
     return Fate(
-        pin=f"{q.one.name}=={_public(q.one.version)}",
+        pin=f"{q.one.name}=={q.one.version.partition('+')[0]}",
         leaves=True,
         note=f"{text}which can take an hour.",
     )
@@ -198,20 +192,12 @@ def _anew(q: Question) -> Fate | None:
 
 def _gone(q: Question) -> Fate:
     kind = "the CPU" if q.build.cuda is None else f"CUDA {q.build.cuda}"
-    text = f"{_named(q)} is taken out: its code is bound to another torch, and none is known for "
+    text = f"{q.name} is taken out: its code is bound to another torch, and none is known for "
     return Fate(leaves=True, note=f"{text}torch {q.build.torch} with {kind} on this platform.")
 
 
-def _named(q: Question) -> str:
-    return f"{q.one.name} {q.one.version}"
-
-
 def _stays(q: Question) -> str:
-    return f"Whether {_named(q)} fits torch {q.build.torch} is not in the tables: it stays."
-
-
-def _public(text: str) -> str:
-    return text.partition("+")[0]
+    return f"Whether {q.name} fits torch {q.build.torch} is not in the tables: it stays."
 
 
 def _order(text: str) -> tuple[int, ...]:
@@ -237,39 +223,41 @@ JUDGED = frozenset(_JUDGES)
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 _LIBRARY = re.compile(r"nvidia-(?P<base>[a-z][a-z-]*?)(?:-cu(?P<major>\d+))?")
+_TORCH_WHEELS = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 _SHARED = frozenset({"cudnn", "cusparselt", "nccl", "nvshmem"})
 _FIRST_MAJOR_APART = 13  # From CUDA 13 on, the toolkit's own parts lie in a folder of their own.
 
 
 def only_for_torch(packages: Iterable[Distribution]) -> tuple[str, ...]:
     """The nvidia-*, cuda-* and triton wheels that nothing but torch and its companions need."""
-    installed = {one.name: one for one in packages}
+    installed = {package.name: package for package in packages}
     below = _needed_by(TORCH_FAMILY, installed)
     others = [name for name in installed if name not in below and name not in TORCH_FAMILY]
     kept = _needed_by(others, installed, every_extra=True)
-    return tuple(sorted(name for name in below - kept if _is_torch_wheel(name)))
+    return tuple(sorted(name for name in below - kept if name.startswith(_TORCH_WHEELS)))
 
 
 def kept_by_others(packages: Iterable[Distribution]) -> dict[str, str]:
     """Wheels of torch that another package needs as well -> that package."""
-    packages = tuple(packages)
-    installed = {one.name: one for one in packages}
+    installed = {package.name: package for package in packages}
     below = _needed_by(TORCH_FAMILY, installed)
     kept: dict[str, str] = {}
     for name in installed:
         if name in below or name in TORCH_FAMILY:
             continue
         needed = _needed_by((name,), installed, every_extra=True) & below
-        kept |= {wheel: name for wheel in needed if _is_torch_wheel(wheel) and wheel not in kept}
+        kept |= {
+            wheel: name for wheel in needed if wheel.startswith(_TORCH_WHEELS) and wheel not in kept
+        }
     return kept
 
 
 def colliding(packages: Iterable[Distribution], major: int) -> tuple[str, ...]:
     """Installed library wheels that write into the folders of those for this CUDA major."""
-    return tuple(sorted(one.name for one in packages if collides(one.name, major)))
+    return tuple(sorted(package.name for package in packages if _collides(package.name, major)))
 
 
-def collides(name: str, major: int) -> bool:
+def _collides(name: str, major: int) -> bool:
     """Whether a wheel shares its folder with its counterpart for another CUDA major."""
     found = _LIBRARY.fullmatch(name)
     if not found or not found["major"] or int(found["major"]) == major:
@@ -311,10 +299,6 @@ def _requirements(
             yield normal(found[1]), frozenset(extra for extra in asked if extra)
 
 
-def _is_torch_wheel(name: str) -> bool:
-    return name.startswith(("nvidia-", "cuda-", "triton", "pytorch-triton"))
-
-
 def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...]) -> list[str]:
     """A sentence for each thing to know first. lost: companions that have no release for it."""
     notes = [_lost(name, build, m) for name in lost]
@@ -323,7 +307,7 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...])
     notes += _last_resort(build, m, kb)
     if build.cuda:
         for wheel, owner in kept_by_others(m.packages or ()).items():
-            if collides(wheel, build.cuda.major):
+            if _collides(wheel, build.cuda.major):
                 notes.append(
                     f"{owner} needs {wheel}, which shares its folder with the new libraries: "
                     "a new environment keeps both sound."
@@ -344,14 +328,12 @@ def _unserved(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
     """A GPU that no torch serves while others are served."""
     if build.cuda is None or len(m.gpus or ()) < 2:
         return []
-    from cudadoctor.solver.demand import demand_of, named, of_capability, seen_gpus, variables_for
-
     aside = demand_of(m, kb).aside
     gpus = seen_gpus(m, kb)
     gone = of_capability(gpus, aside)
     if not gone:
         return []
-    stay = [one for one in gpus if one not in gone]
+    stay = [gpu for gpu in gpus if gpu not in gone]
     settings = variables_for(stay, redacted=m.redacted).items()
     words = " and ".join(f"{name}={value}" for name, value in settings)
     return [f"No torch serves {named(gone)}: {words} leaves it out."]
@@ -359,69 +341,57 @@ def _unserved(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
 
 def _last_resort(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
     """What is wrong with a build that is taken because no sounder one fits."""
-    from cudadoctor.solver.demand import demand_of, platform_of
-    from cudadoctor.solver.fit import block
-    from cudadoctor.solver.reasons import without_cudnn
-
     if build.cuda is None or platform_of(m) is None:
         return []
     demand = demand_of(m, kb)
-    notes = []
-    if block(build, demand, kb) == "contested":
-        disputed = "Sources disagree on whether this build has code for the GPU"
-        notes.append(f"{disputed}: cudadoctor check shows it.")
+    contested = block(build, demand, kb) == "contested"
+    disputed = "Sources disagree on whether this build has code for the GPU"
+    notes = [f"{disputed}: cudadoctor check shows it."] if contested else []
     return [*notes, *filter(None, [without_cudnn(build, demand, kb)])]
 
 
 def size_of(build: TorchBuild, kb: Knowledge) -> str | None:
     """How much is to be downloaded, as far as the tables know."""
-    more = "; the CUDA libraries come on top" if _has_library_wheels(build) else ""
+    wheels = build.cuda is not None and build.platform.startswith("linux")
+    more = "; the CUDA libraries come on top" if wheels else ""
     if build.download_bytes:
-        return f"The torch wheel is {_mb(build.download_bytes)} to download{more}."
+        return f"The torch wheel is {build.download_bytes / 1e6:.0f} MB to download{more}."
     for other in kb.builds_on(build.platform):
         same_kind = (other.cuda is None) == (build.cuda is None)
         if other.torch == build.torch and other.download_bytes and same_kind:
-            size = _mb(other.download_bytes)
-            wheel = f"the {other.variant} wheel: {size}"
+            wheel = f"the {other.variant} wheel: {other.download_bytes / 1e6:.0f} MB"
             return f"The size of the download is not known ({wheel}){more}."
     return "The size of the download is not known." if build.cuda else None
 
 
-def _has_library_wheels(build: TorchBuild) -> bool:
-    return build.cuda is not None and build.platform.startswith("linux")
-
-
-def _mb(number: int) -> str:
-    return f"{number / 1e6:.0f} MB"
-
-
 def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
     """A sentence for each installed package whose compiled code will not fit the new torch."""
-    if m.torch.version is None:
+    if not _changes(build, m):
         return []
-    other_cuda = _major(m.torch.cuda) != _major(build.cuda)
-    other_torch = m.torch.version.release[:2] != build.torch.release[:2]
-    if not (other_cuda or other_torch):
-        return []
-    return [
-        _broken(one, build, kb)
-        for one in m.packages or ()
-        if one.name in EXTENSIONS - JUDGED and not _made_for(one, build)
-    ]
-
-
-def _broken(one: Distribution, build: TorchBuild, kb: Knowledge) -> str:
-    fitting = next(iter(kb.companion(one.name, build.torch)), None)
-    if fitting and fitting != one.version:
-        after = f"{one.name} {fitting} is made for torch {build.torch}."
-    else:
+    notes = []
+    for package in m.packages or ():
+        made_for = (
+            package.torch is not None and package.torch.release[:2] == build.torch.release[:2]
+        )
+        fits = made_for and _major(package.cuda) in (None, _major(build.cuda))
+        if package.name not in EXTENSIONS - JUDGED or fits:
+            continue
+        fitting = next(iter(kb.companion(package.name, build.torch)), None)
         after = f"install it again for torch {build.torch} afterwards."
-    return f"{one.name} {one.version} was compiled for the present torch: {after}"
+        if fitting and fitting != package.version:
+            after = f"{package.name} {fitting} is made for torch {build.torch}."
+        present = f"{package.name} {package.version} was compiled for the present torch"
+        notes.append(f"{present}: {after}")
+    return notes
 
 
-def _made_for(one: Distribution, build: TorchBuild) -> bool:
-    same_torch = one.torch is not None and one.torch.release[:2] == build.torch.release[:2]
-    return same_torch and (one.cuda is None or _major(one.cuda) == _major(build.cuda))
+def _changes(build: TorchBuild, m: Machine) -> bool:
+    """Whether compiled code of the installed torch will not run with the build."""
+    old = m.torch
+    if old.version is None:
+        return False
+    other_cuda = _major(old.cuda) != _major(build.cuda)
+    return other_cuda or old.version.release[:2] != build.torch.release[:2]
 
 
 def _major(version: Version | None) -> int | None:

@@ -1,25 +1,29 @@
 """Remedies that put a fitting torch, with what belongs to it, into the examined environment."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
 
 import msgspec
 from packaging.version import Version
 
 from cudadoctor.installers import environment
+from cudadoctor.installers.tool import manager
+from cudadoctor.knowledge import Knowledge, TorchBuild, load
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.findings import PackageChange, Remedy, Risk
-from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY
+from cudadoctor.model.machine import Machine
+from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits
 from cudadoctor.plan.remedies.companions import (
     caveats,
     colliding,
+    fate_of,
     kept_by_others,
     only_for_torch,
     size_of,
 )
-from cudadoctor.solver.builds import best_build
+from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
+from cudadoctor.solver.alternatives import Alternative
+from cudadoctor.solver.builds import Choice, best_build
 from cudadoctor.solver.demand import (
     SERVER_BUILDS_FROM_L4T,
     named,
@@ -30,15 +34,6 @@ from cudadoctor.solver.demand import (
     variables_for,
 )
 from cudadoctor.solver.reasons import companion_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.model.machine import Machine
-    from cudadoctor.plan.remedies.companions import Fate
-    from cudadoctor.solver.alternatives import Alternative
-    from cudadoctor.solver.builds import Choice
 
 INDEX = "https://download.pytorch.org/whl"
 
@@ -61,23 +56,31 @@ def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
     found = companions_for(build, m, kb)
     fitting = {name: version for name, version in found.items() if version}
     lost = tuple(name for name, version in found.items() if version is None)
-    pins = (f"torch=={build.torch}", *(f"{name}=={one}" for name, one in fitting.items()))
-    fates = _fates(build, m, kb)
-    beside = tuple(one.pin for one in fates.values() if one.pin and one.with_torch)
-    leaving = (*lost, *(name for name, one in fates.items() if one.leaves))
+    pins = (f"torch=={build.torch}", *(f"{name}=={wanted}" for name, wanted in fitting.items()))
+    found_fates = ((package.name, fate_of(package, build, m, kb)) for package in m.packages or ())
+    fates = {name: fate for name, fate in found_fates if fate is not None}
+    beside = tuple(fate.pin for fate in fates.values() if fate.pin and fate.with_torch)
+    then = tuple(fate.pin for fate in fates.values() if fate.pin and not fate.with_torch)
+    # torchvision brings the newest numpy into an environment that has none.
+    numpy = m.package("numpy")
+    newer = numpy is None or not numpy.version.startswith(("0.", "1."))
+    old = build.torch < NUMPY_2_SINCE and newer and m.packages is not None
+    leaving = (*lost, *(name for name, fate in fates.items() if fate.leaves))
+    # Torch's own index, also for a default build where a companion has its CUDA only there.
+    own = f"{INDEX}/{build.variant}" if beside else None
     change = PackageChange(
         install=(*pins, *beside),
         remove=_to_remove(build, m, leaving),
-        index=_index(build, own=bool(beside)),
-        then=_afterwards(build, m, fates),
+        index=own if build.default else build.index,
+        then=(*then, "numpy<2") if old else then,
         variant=build.variant,
         cuda=str(build.cuda) if build.cuda else None,
         download_bytes=build.download_bytes,
-        find_links=next((one.find_links for one in fates.values() if one.find_links), None),
+        find_links=next((fate.find_links for fate in fates.values() if fate.find_links), None),
         size=size_of(build, kb),
     )
     kind = "CPU" if build.variant == "cpu" else build.variant
-    notes = (*caveats(build, m, kb, lost), *(one.note for one in fates.values() if one.note))
+    notes = (*caveats(build, m, kb, lost), *(fate.note for fate in fates.values() if fate.note))
     return Remedy(
         id="install-torch",
         title=f"Install the {kind} build of torch {build.torch}",
@@ -87,45 +90,21 @@ def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
     )
 
 
-def _afterwards(build: TorchBuild, m: Machine, fates: dict[str, Fate]) -> tuple[str, ...]:
-    """What comes from the default index: other companions, and a numpy that the torch can use."""
-    pins = tuple(one.pin for one in fates.values() if one.pin and not one.with_torch)
-    numpy = m.package("numpy")
-    # torchvision brings the newest numpy into an environment that has none.
-    newer = numpy is None or not numpy.version.startswith(("0.", "1."))
-    old = build.torch < NUMPY_2_SINCE and newer and m.packages is not None
-    return (*pins, "numpy<2") if old else pins
-
-
-def _fates(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, Fate]:
-    """What becomes of the other packages that are bound to a torch, by their names."""
-    if not m.packages:
-        return {}
-    from cudadoctor.plan.remedies.companions import fate_of
-
-    found = ((one.name, fate_of(one, build, m, kb)) for one in m.packages)
-    return {name: fate for name, fate in found if fate is not None}
-
-
-def _index(build: TorchBuild, *, own: bool) -> str | None:
-    """Torch's own index, also for a default build where a companion has its CUDA only there."""
-    if build.default and not own:
-        return None
-    return f"{INDEX}/{build.variant}" if build.default else build.index
-
-
 def reinstall_torch(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     """The same torch again, with the libraries that it pins; () where its index is not known."""
     if m.torch.version is None or _needs_jetson_wheel(m) or m.torch.version.is_devrelease:
         return ()
-    source = _origin(m, kb)
-    if source is None:
+    if (source := _origin(m, kb)) is None:
         return ()
     variant, index = source
     present = [name for name in COMPANIONS if m.package(name)]
     release = m.torch.version.public
+    pinned = (package for package in map(m.package, present) if package)
     change = PackageChange(
-        install=(f"torch=={release}", *_pinned(m, present)),
+        install=(
+            f"torch=={release}",
+            *(f"{package.name}=={package.version.partition('+')[0]}" for package in pinned),
+        ),
         remove=_installed(m, ("torch", *present)) + only_for_torch(m.packages or ()),
         index=index,
         variant=variant,
@@ -161,7 +140,12 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, .
     change = PackageChange(
         install=ours or pins,
         then=tuple(pin for pin in pins if pin not in ours) if ours else (),
-        remove=tuple(name for name, version in found.items() if _is_that(m, name, version)),
+        # Of another variant, the same release satisfies pip and would be kept.
+        remove=tuple(
+            name
+            for name, version in found.items()
+            if (package := m.package(name)) and package.version.partition("+")[0] == version
+        ),
         index=index if ours else None,
         variant=variant,
         cuda=str(m.torch.cuda) if m.torch.cuda else None,
@@ -181,12 +165,6 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, .
     )
 
 
-def _is_that(m: Machine, name: str, version: str | None) -> bool:
-    """Whether that release is installed: of another variant, it satisfies pip and is kept."""
-    present = m.package(name)
-    return present is not None and present.version.partition("+")[0] == version
-
-
 def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
     """NVIDIA's own build for this JetPack, or from JetPack 7 on the general one."""
     release = m.platform.l4t.major if m.platform.l4t else None
@@ -196,9 +174,7 @@ def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
             return ()
         if build.cuda is not None:
             return (remedy_for(build, m, kb),)
-    from cudadoctor import knowledge
-
-    found = (kb or knowledge.load()).jetson_build(release) if release is not None else None
+    found = (kb or load()).jetson_build(release) if release is not None else None
     if found is None:
         text = "Install NVIDIA's torch wheel for this release of JetPack (or use its container "
         text += "image for it); builds for other computers have no code for this board."
@@ -228,8 +204,6 @@ def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
     )
     if python_of(m) in (None, found.python) and platform_blocker(m) is None:
         return (remedy,)
-    from cudadoctor.installers import environment
-
     made = environment.new_environment(m, found.python, msgspec.structs.replace(change, remove=()))
     return (
         msgspec.structs.replace(
@@ -262,8 +236,6 @@ def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> str | Non
     wanted = kb.companion_python(name, release)
     if not wanted or len(python.release) < 3:
         return release
-    from cudadoctor.model.requirements import admits
-
     return release if admits(wanted, python) else None
 
 
@@ -273,29 +245,18 @@ def _to_remove(build: TorchBuild, m: Machine, lost: tuple[str, ...]) -> tuple[st
     Within one variant the package manager replaces what differs. Another variant of the same
     release looks satisfied to it, and its libraries would collide: there the old set goes first.
     """
-    packages = m.packages or ()
-    major = build.cuda.major if build.cuda else None
-    strays = colliding(packages, major) if major else ()
-    kept = kept_by_others(packages)
-    strays = tuple(name for name in strays if name not in kept)
-    if not (_changes_variant(build, m) or strays or _same_release(build, m)):
+    packages, version = m.packages or (), m.torch.version
+    strays = colliding(packages, build.cuda.major) if build.cuda else ()
+    strays = tuple(name for name in strays if name not in kept_by_others(packages))
+    kind = "cpu" if build.cuda is None else "cuda"
+    other = m.torch.build != kind or (build.cuda is not None and m.torch.cuda != build.cuda)
+    changes = other and m.torch.installed is not False
+    if not (changes or strays or (version and version.public == build.torch.public)):
         return _installed(m, lost)
     family = _installed(m, TORCH_FAMILY)
     beside = tuple(name for name in _installed(m, lost) if name not in family)
-    rest = {*only_for_torch(packages), *strays} - {*beside}
+    rest = {*only_for_torch(packages), *strays}.difference(beside)
     return (*family, *beside, *sorted(rest))
-
-
-def _changes_variant(build: TorchBuild, m: Machine) -> bool:
-    if m.torch.installed is False:
-        return False
-    kind = "cpu" if build.cuda is None else "cuda"
-    return m.torch.build != kind or (build.cuda is not None and m.torch.cuda != build.cuda)
-
-
-def _same_release(build: TorchBuild, m: Machine) -> bool:
-    version = m.torch.version
-    return version is not None and version.public == build.torch.public
 
 
 def _release_for(name: str, m: Machine, kb: Knowledge) -> str | None:
@@ -307,14 +268,13 @@ def _release_for(name: str, m: Machine, kb: Knowledge) -> str | None:
         return companion_of(name, build, kb)
     fitting = kb.companion(name, Version(version.public))
     cuda = m.torch.cuda
-    made = {one: kb.companion_cuda(name, one) for one in fitting}
-    return next((one for one in fitting if cuda is None or cuda in (made[one] or (cuda,))), None)
+    made = ((release, kb.companion_cuda(name, release)) for release in fitting)
+    return next((release for release, cudas in made if cuda in (None, *(cudas or (cuda,)))), None)
 
 
 def installed_row(m: Machine, kb: Knowledge) -> TorchBuild | None:
     """The row of the installed build in the tables."""
-    platform, version = platform_of(m), m.torch.version
-    variant = installed_variant(m)
+    platform, version, variant = platform_of(m), m.torch.version, installed_variant(m)
     if platform is None or version is None or variant is None:
         return None
     return kb.build_of(Version(version.public), variant, platform)
@@ -343,11 +303,6 @@ def _origin(m: Machine, kb: Knowledge) -> tuple[str, str | None] | None:
     return variant, f"{INDEX}/{variant}"
 
 
-def _pinned(m: Machine, names: list[str]) -> tuple[str, ...]:
-    found = (m.package(name) for name in names)
-    return tuple(f"{one.name}=={one.version.partition('+')[0]}" for one in found if one)
-
-
 def _installed(m: Machine, names: tuple[str, ...]) -> tuple[str, ...]:
     """Those of the names that are installed; torch also where the list lacks it.
 
@@ -368,77 +323,75 @@ def _needs_jetson_wheel(m: Machine) -> bool:
 
 
 def instead(
-    m: Machine, kb: Knowledge, ways: Iterable[Alternative], keep: str | None = None
+    m: Machine, kb: Knowledge, alternatives: Iterable[Alternative], keep: str | None = None
 ) -> tuple[Remedy, ...]:
-    """A remedy for each way out that is one; each id once, the solver's order kept.
+    """A remedy for each alternative that has one; each id once, the solver's order kept.
 
-    keep: the wish that the ways out are for.
+    keep: the constraint that the alternatives are for.
     """
     found: dict[str, Remedy] = {}
-    for way in ways:
-        for remedy in _as_remedies(way, m, kb, keep):
-            named = remedy
-            if remedy.id in found and way.kind == "one-gpu" and way.build is not None:
-                named = msgspec.structs.replace(remedy, id=f"install-torch-{way.build.variant}")
-            found.setdefault(named.id, named)
+    for change in alternatives:
+        for remedy in _as_remedies(change, m, kb, keep):
+            if remedy.id in found and change.kind == "one-gpu" and change.build is not None:
+                remedy = msgspec.structs.replace(  # noqa: PLW2901
+                    remedy, id=f"install-torch-{change.build.variant}"
+                )
+            found.setdefault(remedy.id, remedy)
     return tuple(found.values())
 
 
 def _as_remedies(
-    way: Alternative, m: Machine, kb: Knowledge, keep: str | None
+    change: Alternative, m: Machine, kb: Knowledge, keep: str | None
 ) -> tuple[Remedy, ...]:
-    from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
-
-    if way.kind == "one-gpu" and platform_blocker(m) is None:
-        return for_some_gpus(way, m, kb)
-    if way.kind == "driver" and way.branch is not None:
-        newer = upgrade_driver(m, kb, way.branch)
-        return tuple(_noted(one, way) for one in newer)
-    if way.kind == "python":
-        return install_python(m, kb, way.pythons, keep)
-    if way.kind == "compat" and way.build is not None:
-        return tuple(_noted(one, way) for one in forward_compat(m, kb, way.build.cuda))
-    if way.kind == "conda" and way.cuda is not None:
-        return (_from_conda_forge(way, m, kb),)
-    if way.kind == "platform" and m.platform.libc != "musl" and way.build is not None:
-        return install_python(m, kb, way.build.pythons, keep)
-    if way.kind in ("glibc", "platform", "one-gpu"):
-        title = "Run torch on a system that has builds"
-        return (Remedy(id="other-platform", title=title, where="admin", manual=way.text),)
-    return _on_the_cpu(way, m, kb) if way.kind == "cpu" else ()
-
-
-def _on_the_cpu(way: Alternative, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
-    """What is left where nothing serves the GPU; an installed torch runs on the CPU as it is."""
-    if way.build is None or m.torch.installed is not False:
-        title = "Train without this GPU"
-        return (Remedy(id="other-gpu", title=title, risk=Risk.ENVIRONMENT, manual=way.text),)
-    return (_noted(remedy_for(way.build, m, kb), way),)
+    build = change.build
+    match change.kind:
+        case "one-gpu" if platform_blocker(m) is None:
+            return _for_some_gpus(change, m, kb)
+        case "driver" if change.branch is not None:
+            return _noted(upgrade_driver(m, kb, change.branch), change)
+        case "compat" if build is not None:
+            return _noted(forward_compat(m, kb, build.cuda), change)
+        case "python":
+            return install_python(m, kb, change.pythons, keep)
+        case "platform" if m.platform.libc != "musl" and build is not None:
+            return install_python(m, kb, build.pythons, keep)
+        case "conda" if change.cuda is not None:
+            return (_from_conda_forge(change, m, kb),)
+        case "glibc" | "platform" | "one-gpu":
+            title = "Run torch on a system that has builds"
+            return (Remedy(id="other-platform", title=title, where="admin", manual=change.text),)
+        case "cpu" if build is None or m.torch.installed is not False:
+            # An installed torch runs on the CPU as it is.
+            title, risk = "Train without this GPU", Risk.ENVIRONMENT
+            return (Remedy(id="other-gpu", title=title, risk=risk, manual=change.text),)
+        case "cpu" if build is not None:
+            return _noted((remedy_for(build, m, kb),), change)
+    return ()
 
 
-def _from_conda_forge(way: Alternative, m: Machine, kb: Knowledge) -> Remedy:
+def _from_conda_forge(change: Alternative, m: Machine, kb: Knowledge) -> Remedy:
     """An environment of its own, with the build of another publisher."""
-    from cudadoctor.installers.tool import manager
-
     torch = kb.newest_on_conda("conda-forge")
     conda = manager(m, "mamba", "micromamba", "conda")
-    specs = (f"pytorch-gpu={torch}", f"cuda-version={way.cuda}")
+    specs = (f"pytorch-gpu={torch}", f"cuda-version={change.cuda}")
     argv = (conda or "conda", "create", "-y", "-n", "torch", "-c", "conda-forge", *specs)
     return Remedy(
         id="conda-torch",
-        title=f"Make a conda environment with conda-forge's torch {torch} and CUDA {way.cuda}",
+        title=f"Make a conda environment with conda-forge's torch {torch} and CUDA {change.cuda}",
         risk=Risk.ENVIRONMENT,
         commands=(argv,) if conda else (),
         manual=None if conda else f"With conda or mamba (Miniforge): {' '.join(argv)}",
         tool="conda",
-        note=way.text,
+        note=change.text,
     )
 
 
-def _noted(remedy: Remedy, way: Alternative) -> Remedy:
-    """The remedy with what it makes possible: torch itself is the step after it."""
-    note = " ".join(text for text in (way.text, remedy.note) if text)
-    return msgspec.structs.replace(remedy, note=note)
+def _noted(remedies: tuple[Remedy, ...], change: Alternative) -> tuple[Remedy, ...]:
+    """The remedies with what they make possible: torch itself is the step after them."""
+    return tuple(
+        msgspec.structs.replace(remedy, note=" ".join(filter(None, (change.text, remedy.note))))
+        for remedy in remedies
+    )
 
 
 def install_python(
@@ -448,9 +401,15 @@ def install_python(
 
     keep: a wish for a release of torch.
     """
-    wanted = _nearest(m, [Version(one) for one in versions if not one.endswith("t")])
-    if wanted is None:
+    known = [Version(name) for name in versions if not name.endswith("t")]
+    if not known:
         return ()
+    # The closest to the present Python: the newest below it, else the oldest above it.
+    present = m.python.version
+    below = [
+        version for version in known if present is None or version.release <= present.release[:2]
+    ]
+    wanted = max(below) if below else min(known)
     changed = emptied(m, wanted)
     build = best_build(changed, kb, keep=keep).build
     change = remedy_for(build, changed, kb).packages if build else None
@@ -483,26 +442,14 @@ def emptied(m: Machine, python: Version | None = None) -> Machine:
     return msgspec.structs.replace(m, python=own, torch=torch, packages=())
 
 
-def _nearest(m: Machine, versions: list[Version]) -> Version | None:
-    """The closest to the present Python: the newest below it, else the oldest above it."""
-    present = m.python.version
-    if not versions:
-        return None
-    if present is None:
-        return max(versions)
-    same = Version(f"{present.major}.{present.minor}")
-    below = [one for one in versions if one <= same]
-    return max(below) if below else min(versions)
-
-
 _SCHEDULED = "A job's own list of GPUs is the scheduler's: ask it for GPUs of one kind instead."
 
 
 def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> tuple[Remedy, ...]:
     """Hide the GPUs of these capabilities from programs; () where none or all of them would go."""
     gpus = seen_gpus(m, kb)
-    gone = [one for one in gpus if one.capability in hidden]
-    stay = [one for one in gpus if one.capability not in hidden]
+    gone = [gpu for gpu in gpus if gpu.capability in hidden]
+    stay = [gpu for gpu in gpus if gpu.capability not in hidden]
     if not gone or not stay:
         return ()
     title = f"Leave out {named(gone)}"
@@ -519,12 +466,12 @@ def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> tuple[R
     )
 
 
-def for_some_gpus(way: Alternative, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def _for_some_gpus(change: Alternative, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     """The build that fits without some of the GPUs, and what hides those."""
-    hiding = leave_out(m, kb, way.hidden)
-    if way.build is None or not hiding:
+    hiding = leave_out(m, kb, change.hidden)
+    if change.build is None or not hiding:
         return ()
-    install = remedy_for(way.build, m, kb)
+    install = remedy_for(change.build, m, kb)
     gone = hiding[0].title.removeprefix("Leave out ")
     notes = (f"No one build serves all GPUs here: this leaves out {gone}.", install.note)
     return (
@@ -532,7 +479,7 @@ def for_some_gpus(way: Alternative, m: Machine, kb: Knowledge) -> tuple[Remedy, 
             install,
             title=f"{install.title} without {gone}",
             variables=hiding[0].variables,
-            note=" ".join(note for note in notes if note),
+            note=" ".join(filter(None, notes)),
         ),
     )
 
@@ -545,37 +492,29 @@ def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> tuple[
     """Alternatives that keep to the wish, the preferred one first."""
     backend = _BACKENDS.get(m.torch.build or "")
     if backend is not None and not (choice.build and choice.build.cuda):
-        return (_of_another_maker(wish, backend),)
+        title = f"Install the {backend} build of torch {wish}"
+        text = f"This environment has a {backend} build, and the tables hold builds for NVIDIA's "
+        text += f"GPUs and for the CPU only: take torch {wish} from the {backend} index of PyTorch."
+        return (Remedy(id="install-torch", title=title, risk=Risk.ENVIRONMENT, manual=text),)
     if choice.build is not None:
         return (remedy_for(choice.build, m, kb),)
-    keeping = [one for one in choice.alternatives if one.kind not in ("release", "cpu", "jetson")]
-    ways = instead(m, kb, keeping, wish)
-    if any(one.id == "install-torch" for one in ways):
-        return ways
-    return (_impossible(wish, choice), *ways)
-
-
-def _impossible(wish: str, choice: Choice) -> Remedy:
-    """Why the wish cannot be, and what would help, as words: another release is nobody's wish."""
-    reasons = [f"{one.variant}: {one.reason}" for one in choice.why_not[:_MOST_REASONS]]
-    more = len(choice.why_not) - len(reasons)
-    reasons += [f"{more} older variants do not fit either."] if more > 0 else []
-    texts = [*choice.why[:1], *reasons, *(one.text for one in choice.alternatives)]
-    return Remedy(
-        id="install-torch",
-        title=f"No build of torch {wish} fits this machine",
-        risk=Risk.ENVIRONMENT,
-        manual=f"Give up the wish for torch {wish}, or change what stands against it. "
-        + " ".join(texts),
-    )
-
-
-def _of_another_maker(wish: str, backend: str) -> Remedy:
-    text = f"This environment has a {backend} build, and the tables hold builds for NVIDIA's GPUs "
-    text += f"and for the CPU only: take torch {wish} from the {backend} index of PyTorch."
-    return Remedy(
-        id="install-torch",
-        title=f"Install the {backend} build of torch {wish}",
-        risk=Risk.ENVIRONMENT,
-        manual=text,
+    others = ("release", "cpu", "jetson")
+    keeping = [change for change in choice.alternatives if change.kind not in others]
+    remedies = instead(m, kb, keeping, wish)
+    if any(remedy.id == "install-torch" for remedy in remedies):
+        return remedies
+    # Why it cannot be, and what would help, as words: another release is nobody's wish.
+    shown, more = choice.why_not[:_MOST_REASONS], len(choice.why_not) - _MOST_REASONS
+    texts = [
+        f"Give up the wish for torch {wish}, or change what stands against it.",
+        *choice.why[:1],
+        *(f"{rejection.variant}: {rejection.reason}" for rejection in shown),
+        *([f"{more} older variants do not fit either."] if more > 0 else []),
+        *(change.text for change in choice.alternatives),
+    ]
+    title = f"No build of torch {wish} fits this machine"
+    manual = " ".join(texts)
+    return (
+        Remedy(id="install-torch", title=title, risk=Risk.ENVIRONMENT, manual=manual),
+        *remedies,
     )
