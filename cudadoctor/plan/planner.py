@@ -72,22 +72,22 @@ def plan(
     if wishes.torch and choice:
         wished = wished_torch(machine, knowledge, choice, wishes.torch)
         wanted = harmless(wished, machine, knowledge)
-        prescribed = [(cause, _in_place_of_torch(found, wanted)) for cause, found in prescribed]
+        prescribed = [
+            (
+                cause,
+                _each_once(
+                    new
+                    for remedy in found
+                    for new in (wanted if remedy.id == "install-torch" else (remedy,))
+                ),
+            )
+            for cause, found in prescribed
+        ]
         prescribed += [] if cures else [("", wanted)]
     planned = merged(prescribed, knowledge, choice.build if choice else None)
     return Plan(
         steps=tuple(_step(entry, machine, knowledge, wishes, way_out) for entry in planned),
         build=build_choice(machine, choice) if choice else None,
-    )
-
-
-def _in_place_of_torch(
-    remedies: tuple[Remedy, ...], wanted: tuple[Remedy, ...]
-) -> tuple[Remedy, ...]:
-    return _each_once(
-        new
-        for remedy in remedies
-        for new in (wanted if remedy.id == "install-torch" else (remedy,))
     )
 
 
@@ -151,7 +151,7 @@ def _step(
         edits=edits,
         cures=planned.cures,
         tool=tool,
-        note=" ".join(note for note in notes if note) or None,
+        note=" ".join(filter(None, notes)) or None,
         packages=change,
     )
 

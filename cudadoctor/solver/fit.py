@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.knowledge import GpuModel, Knowledge, TorchBuild
+from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.machine import Machine
 from cudadoctor.solver.demand import Demand, served
 
@@ -134,7 +134,7 @@ def reason(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> str | Non
     served_by = zip(
         demand.capabilities, _served(build, demand, knowledge, build.archs), strict=True
     )
-    unserved = _listed(one for one, code in served_by if not code)
+    unserved = _listed(capability for capability, code in served_by if not code)
     refused = _listed(cudnn_refuses(build, demand, knowledge))
     floor = knowledge.driver_floor(cuda, drive.numbers) if cuda else None
     here = f"driver {drive.version}" if drive.version else "the driver"
@@ -246,10 +246,8 @@ def conda_forge_cuda(torch: Version, demand: Demand, knowledge: Knowledge) -> Ve
     Other compilers, other lists of GPUs. None where there is none, or the tables do not prove it.
     """
     made = knowledge.conda_cuda("conda-forge", torch, demand.platform) or ()
-    return next(
-        (cuda for cuda in sorted(made, reverse=True) if _serves(torch, cuda, demand, knowledge)),
-        None,
-    )
+    fitting = [cuda for cuda in made if _serves(torch, cuda, demand, knowledge)]
+    return max(fitting, default=None)
 
 
 def _serves(torch: Version, cuda: Version, demand: Demand, knowledge: Knowledge) -> bool:
@@ -276,12 +274,9 @@ def compat_lifts(m: Machine, kb: Knowledge, cuda: Version) -> bool:
     if any(gpu.virtualization == "vgpu" for gpu in m.gpus or ()):
         return False
     seen = [(gpu.device_id, gpu.name) for gpu in m.gpus or ()]
-    seen = seen or [(one.device_id, None) for one in m.pci or () if one.vendor == "nvidia"]
-    models = [kb.gpus_by_pci(device_id or "") or _by_name(name, kb) for device_id, name in seen]
-    allowed = all(found and all(model.data_center for model in found) for found in models)
+    seen = seen or [(device.device_id, None) for device in m.pci or () if device.vendor == "nvidia"]
+    models = [
+        kb.gpus_by_pci(device_id or "") or (kb.gpu_by_name(name or ""),) for device_id, name in seen
+    ]
+    allowed = all(model is not None and model.data_center for found in models for model in found)
     return kb.forward_compat(cuda, driver.branch) == "compatible" and bool(models) and allowed
-
-
-def _by_name(name: str | None, kb: Knowledge) -> tuple[GpuModel, ...]:
-    found = kb.gpu_by_name(name) if name else None
-    return (found,) if found else ()

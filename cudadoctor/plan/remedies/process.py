@@ -1,18 +1,12 @@
 """Remedies that change one process or that only a person can carry out."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from errno import EACCES
 
 from cudadoctor.model.findings import Edit, PackageChange, Remedy, Risk, Where
+from cudadoctor.model.machine import Machine
 from cudadoctor.plan.remedies.place import keeper_of, notebook_of, side_of
-
-if TYPE_CHECKING:
-    from cudadoctor.model.machine import Machine
-
-_DEFAULT_GROUPS = ("video", "render")
-EACCES = 13
+from cudadoctor.solver.demand import listed
 
 
 def by_hand(
@@ -21,9 +15,11 @@ def by_hand(
     text: str,
     where: Where = "here",
     risk: Risk = Risk.PROCESS,
+    *,
+    note: str | None = None,
 ) -> tuple[Remedy, ...]:
     """Anything else, as a sentence."""
-    return (Remedy(id=id, title=title, where=where, risk=risk, manual=text),)
+    return (Remedy(id=id, title=title, where=where, risk=risk, manual=text, note=note),)
 
 
 def unset_variables(m: Machine, *names: str) -> tuple[Remedy, ...]:
@@ -31,13 +27,14 @@ def unset_variables(m: Machine, *names: str) -> tuple[Remedy, ...]:
 
     A scheduler's choice of GPUs is never overridden: there the way out is to ask it for GPUs.
     """
-    kept = tuple(name for name in names if not (name == "CUDA_VISIBLE_DEVICES" and _scheduled(m)))
+    scheduled = bool(m.container.scheduler) or m.container.kind == "kubernetes"
+    kept = [name for name in names if not (name == "CUDA_VISIBLE_DEVICES" and scheduled)]
     if not kept:
         return grant_gpu(m) if names else ()
     return (
         Remedy(
             id="unset-" + "-".join(name.lower().replace("_", "-") for name in kept),
-            title=f"Unset {_listed(kept)}",
+            title=f"Unset {listed(kept)}",
             risk=Risk.PROCESS,
             variables=dict.fromkeys(kept),
             note="Lasts for this shell; to keep it, remove the line that sets it from the shell's "
@@ -92,35 +89,22 @@ def device_groups(m: Machine) -> tuple[Remedy, ...]:
         how = how if m.container.kind else "membership of the group that owns the nodes"
         text = f"Ask for access to /dev/nvidia* for this user: {how}."
         return by_hand("device-groups", "Get access to the GPU's device nodes", text, where)
-    groups = _groups(m)
-    user = m.identity.user
-    known = bool(user) and not m.redacted
+    # The groups that own the nodes which could not be opened; else the customary ones.
+    refused = [node.group for node in m.driver.nodes or () if node.errno == EACCES]
+    owning = dict.fromkeys(group for group in refused if group and group != "root")
+    groups = list(owning) or ["video", "render"]
+    user = None if m.redacted else m.identity.user
     return (
         Remedy(
             id="device-groups",
-            title=f"Add this user to the {_listed(groups)} group{'s'[: len(groups) > 1]}",
+            title=f"Add this user to the {listed(groups)} group{'s'[: len(groups) > 1]}",
             needs_root=True,
-            commands=(("usermod", "-aG", ",".join(groups), user),) if known and user else (),
-            manual=None if known else f"Add the user to {_listed(groups)} with usermod -aG.",
+            commands=(("usermod", "-aG", ",".join(groups), user),) if user else (),
+            manual=None if user else f"Add the user to {listed(groups)} with usermod -aG.",
             tool="usermod",
             note="Takes effect after logging out and in again. It opens the GPU to this user only.",
         ),
     )
-
-
-def _groups(m: Machine) -> tuple[str, ...]:
-    """The groups that own the nodes which could not be opened; else the customary ones."""
-    refused = [node.group for node in m.driver.nodes or () if node.errno == EACCES]
-    named = tuple(dict.fromkeys(group for group in refused if group and group != "root"))
-    return named or _DEFAULT_GROUPS
-
-
-def _scheduled(m: Machine) -> bool:
-    return bool(m.container.scheduler) or m.container.kind == "kubernetes"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 _NAME = "LD_LIBRARY_PATH"
@@ -134,11 +118,11 @@ def off_search_path(m: Machine, folder: str) -> tuple[Remedy, ...]:
 
     A folder of "" is not known: then entries that are stubs by their name are meant.
     """
-    entries = [one for one in re.split("[:;]", (m.env or {}).get(_NAME, "")) if one]
-    gone = [one for one in entries if _leads_to(one, folder, m)]
+    entries = [entry for entry in re.split("[:;]", (m.env or {}).get(_NAME, "")) if entry]
+    gone = [entry for entry in entries if _leads_to(entry, folder, m)]
     if not gone:
         return ()
-    rest = [one for one in entries if one not in gone]
+    rest = [entry for entry in entries if entry not in gone]
     if not rest:
         return unset_variables(m, _NAME)
     title = f"Take {' and '.join(dict.fromkeys(gone))} out of {_NAME}"
@@ -150,7 +134,7 @@ def _leads_to(entry: str, folder: str, m: Machine) -> bool:
     if not folder:
         return "stubs" in entry.split("/")
     search = m.libraries.search
-    real = next((one.real for one in search or () if one.entry == entry), entry)
+    real = next((known.real for known in search or () if known.entry == entry), entry)
     if _alike(real, folder):
         return True
     # Where nobody followed the links, an entry of that kind is the way to it.
@@ -177,8 +161,7 @@ def _version(folder: str) -> str:
     return f"{found[2]}." if found and found[2] else ""
 
 
-_MANIFEST = "the pod's manifest"
-_GRANT: dict[str, str] = {
+_GRANT = {
     "docker": "Start the container with `docker run --gpus all ...` (Compose: `gpus: all`).",
     "podman": "Start the container with `podman run --device nvidia.com/gpu=all ...`.",
     "containerd": "Start the container with `nerdctl run --gpus all ...`.",
@@ -187,7 +170,7 @@ _GRANT: dict[str, str] = {
     "lxc": "Give the container the host's /dev/nvidia* nodes and, inside, the same driver version "
     "without kernel modules; on LXD: `lxc config device add NAME gpu gpu`.",
 }
-_HOST_NEEDS: dict[str, str] = {
+_HOST_NEEDS = {
     "docker": "The host needs the nvidia-container-toolkit package, "
     "`nvidia-ctk runtime configure --runtime=docker` once as root, and a restart of Docker.",
     "podman": "The host needs the nvidia-container-toolkit package and a CDI file, made once as "
@@ -205,7 +188,7 @@ _NOTEBOOKS = {
     "kaggle": "In Kaggle's editor, choose a GPU under Settings, Accelerator; the session starts "
     "anew.",
 }
-_SCHEDULERS: dict[str, str] = {
+_SCHEDULERS = {
     "slurm": "Ask Slurm for a GPU: `srun --gres=gpu:1 ...`, or `#SBATCH --gres=gpu:1` in the job.",
     "lsf": 'Ask LSF for a GPU: `bsub -gpu "num=1" ...`.',
     "pbs": "Ask PBS for a GPU: `qsub -l select=1:ngpus=1 ...`.",
@@ -221,17 +204,18 @@ def grant_gpu(m: Machine) -> tuple[Remedy, ...]:
     """Start the container, pod or job with a GPU; () where nothing stands between it and them."""
     if notebook := notebook_of(m):
         text = _NOTEBOOKS[notebook]
-        return (_started("grant-gpu", "Choose a GPU for the notebook", text, "here"),)
+        return by_hand("grant-gpu", "Choose a GPU for the notebook", text)
     if _kubernetes(m):
         what = "resources.limits: nvidia.com/gpu: 1"
-        return (_pod("grant-gpu", "Ask Kubernetes for a GPU", what, _PLUGIN),)
+        return _pod("grant-gpu", "Ask Kubernetes for a GPU", what, _PLUGIN)
     if asked := _SCHEDULERS.get(m.container.scheduler or ""):
         return _of_a_job(m, asked)
     if not m.container.kind:
         return ()
     text = _GRANT.get(m.container.kind, "Start the container with access to the host's GPUs.")
     note = _ON_WINDOWS if side_of(m) == "wsl" else _HOST_NEEDS.get(m.container.kind)
-    return (_started("grant-gpu", "Start the container with the GPU", text, "container", note),)
+    title = "Start the container with the GPU"
+    return by_hand("grant-gpu", title, text, "container", note=note)
 
 
 def _of_a_job(m: Machine, asked: str) -> tuple[Remedy, ...]:
@@ -239,10 +223,10 @@ def _of_a_job(m: Machine, asked: str) -> tuple[Remedy, ...]:
     title = "Ask the scheduler for a GPU"
     if m.container.kind == "enroot":
         asked = "Ask Slurm for a GPU: `srun --gpus=1 --container-image=... ...`; Pyxis hands it on."
-    ask = _started("grant-gpu", title, asked, "here")
+    ask = by_hand("grant-gpu", title, asked)
     if m.container.kind != "apptainer":
-        return (ask,)
-    inside = _started(
+        return ask
+    inside = by_hand(
         "gpu-into-container",
         "Start the container with the job's GPU",
         f"{_GRANT['apptainer']} Without `--nv` the container sees no GPU, also where the job has "
@@ -250,7 +234,7 @@ def _of_a_job(m: Machine, asked: str) -> tuple[Remedy, ...]:
         "container",
     )
     granted = any((m.env or {}).get(name) for name in _GRANTED)
-    return (inside, ask) if granted else (ask, inside)
+    return inside + ask if granted else ask + inside
 
 
 def container_option(
@@ -261,14 +245,14 @@ def container_option(
 ) -> tuple[Remedy, ...]:
     """Start the container with one more option, such as --shm-size=8g; () outside a container."""
     if _kubernetes(m):
-        return (_pod(id, title, _in_pod_words(option)),)
+        return _pod(id, title, _in_pod_words(option))
     if not m.container.kind:
         return ()
     if run := _RUN.get(m.container.kind):
         text = f"Start the container with `{run} {option} ...`."
     else:
         text = f"Change how the container is started; Docker's option for it is `{option}`."
-    return (_started(id, title, text, "container"),)
+    return by_hand(id, title, text, "container")
 
 
 def _in_pod_words(option: str) -> str:
@@ -281,26 +265,18 @@ def _in_pod_words(option: str) -> str:
     return f"the counterpart of docker run's {option}"
 
 
-def _pod(id: str, title: str, what: str, note: str | None = None) -> Remedy:  # noqa: A002
-    return Remedy(
-        id=id,
-        title=title,
-        where="container",
-        risk=Risk.PROCESS,
-        edits=(Edit(file=_MANIFEST, what=what),),
-        tool="kubectl",
-        note=note,
+def _pod(id: str, title: str, what: str, note: str | None = None) -> tuple[Remedy, ...]:  # noqa: A002
+    return (
+        Remedy(
+            id=id,
+            title=title,
+            where="container",
+            risk=Risk.PROCESS,
+            edits=(Edit(file="the pod's manifest", what=what),),
+            tool="kubectl",
+            note=note,
+        ),
     )
-
-
-def _started(
-    id: str,  # noqa: A002
-    title: str,
-    text: str,
-    where: Where,
-    note: str | None = None,
-) -> Remedy:
-    return Remedy(id=id, title=title, where=where, risk=Risk.PROCESS, manual=text, note=note)
 
 
 def _kubernetes(m: Machine) -> bool:
