@@ -39,20 +39,24 @@ def _refused(m: Machine, kb: Knowledge, cause: str) -> Refused | None:
     if not m.installs or any(symptom.key in _BROKEN_NETWORK for symptom in m.symptoms or ()):
         return None
     found = [*refusals(m, kb), *conda_refusals(m, kb)]
-    best = min(found, key=lambda one: (one.confidence, one.place), default=None)
+    best = min(found, key=lambda refused: (refused.confidence, refused.place), default=None)
     return best if best is not None and best.cause == cause else None
 
 
-def _found(one: Refused, m: Machine, why: str, remedies: tuple[Remedy, ...]) -> Found:
-    shown = [f"installs.{one.place}.refused"]
-    install = (m.installs or ())[one.place]
-    shown += [f"installs.{one.place}.indexes"] if install.indexes else []
-    shown += ["python.version"] if m.python.version else []
+def _found(
+    refused: Refused, m: Machine, remedies: tuple[Remedy, ...], why: str | None = None
+) -> Found:
+    install, path = (m.installs or ())[refused.place], f"installs.{refused.place}"
+    evidence = {
+        f"{path}.refused": True,
+        f"{path}.indexes": install.indexes,
+        "python.version": m.python.version,
+    }
     return Found(
-        evidence=tuple(shown),
-        values=one.values,
-        confidence=one.confidence,
-        why=why or None,
+        evidence=tuple(fact for fact, known in evidence.items() if known),
+        values=refused.values,
+        confidence=refused.confidence,
+        why=_WHY.get(refused.kind, why),
         remedies=remedies,
     )
 
@@ -71,22 +75,16 @@ def refused_for_platform(m: Machine, kb: Knowledge) -> Found | None:
 
     Way out: another release, a build for the CPU, or a system that torch is built for.
     """
-    one = _refused(m, kb, PLATFORM)
-    if one is None:
-        return None
-    return _found(
-        one,
-        m,
-        _WHY.get(one.kind, ""),
-        by_hand(
-            "other-platform",
-            "Use a system that has builds",
-            (
-                "Use a 64-bit Python on a system that torch is built for, or a container of one. "
-                "On a Mac ask for the plain release without a CUDA variant."
-            ),
+    refused = _refused(m, kb, PLATFORM)
+    words = by_hand(
+        "other-platform",
+        "Use a system that has builds",
+        (
+            "Use a 64-bit Python on a system that torch is built for, or a container of one. "
+            "On a Mac ask for the plain release without a CUDA variant."
         ),
     )
+    return _found(refused, m, words) if refused else None
 
 
 @rule(
@@ -104,10 +102,10 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Found | None:
 
     Cured by an environment with one of those Pythons, or by a release that is made for this one.
     """
-    one = _refused(m, kb, PYTHON)
-    if one is None:
+    refused = _refused(m, kb, PYTHON)
+    if refused is None:
         return None
-    pythons = str(one.values.get("pythons") or "")
+    pythons = str(refused.values.get("pythons") or "")
     plain = "Each release of torch is made for a few versions of Python, and not for this one."
     versions = [name for name in pythons.split(", ") if name]
     made = f" ({pythons})" if pythons else ""
@@ -120,12 +118,11 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Found | None:
         ),
     )
     known = m.platform.system is not None and m.python.kind is not None
-    name, _, release = str(one.values.get("wanted") or "").partition("==")
-    wish = release if name == "torch" and release else None
-    ways = install_python(m, kb, versions, wish) if known and versions else ()
-    ways = ways if wish is None or any(_installs(one, wish) for one in ways) else ()
-    why = _WHY.get(one.kind) or ("" if pythons else plain)
-    return _found(one, m, why, ways or by_words)
+    name, _, release = str(refused.values.get("wanted") or "").partition("==")
+    pin = release if name == "torch" and release else None
+    remedies = install_python(m, kb, versions, pin) if known and versions else ()
+    brings_it = pin is None or any(_installs(remedy, pin) for remedy in remedies)
+    return _found(refused, m, (brings_it and remedies) or by_words, None if pythons else plain)
 
 
 def _installs(remedy: Remedy, release: str) -> bool:
@@ -149,28 +146,24 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
 
     Cured by the index of a variant that this release was built for.
     """
-    one = _refused(m, kb, INDEX)
-    if one is None:
+    refused = _refused(m, kb, INDEX)
+    if refused is None:
         return None
-    why = _WHY.get(one.kind, "")
-    ways = install_torch(m, kb) if m.platform.system and m.gpus else ()
-    if one.kind.startswith("conda"):
-        return _found(
-            one,
-            m,
-            why,
-            by_hand(
-                "right-channel",
-                "Ask a channel that has it",
-                (
-                    "The pytorch channel ended with torch 2.5.1, for CUDA 11.8, 12.1 and 12.4. "
-                    "Take "
-                    "pytorch-gpu from conda-forge with cuda-version, or pip's wheel from torch's "
-                    "own index."
-                ),
+    known = m.platform.system and m.gpus
+    remedies = (install_torch(m, kb) if known else ()) or _named_index(
+        str(refused.values.get("variants") or "")
+    )
+    if refused.kind.startswith("conda"):
+        remedies = by_hand(
+            "right-channel",
+            "Ask a channel that has it",
+            (
+                "The pytorch channel ended with torch 2.5.1, for CUDA 11.8, 12.1 and 12.4. Take "
+                "pytorch-gpu from conda-forge with cuda-version, or pip's wheel from torch's own "
+                "index."
             ),
         )
-    return _found(one, m, why, ways or _named_index(str(one.values.get("variants") or "")))
+    return _found(refused, m, remedies)
 
 
 def _named_index(variants: str) -> tuple[Remedy, ...]:
@@ -248,11 +241,11 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Found | None:
     Cured by --index-url with a variant that exists.
     """
     chosen = cpu_chosen(m, kb)
-    if chosen is None or not chosen.strange:
+    if chosen is None or not chosen.unknown_index:
         return None
     return Found(
         evidence=(f"installs.{chosen.place}.indexes",),
-        values={"variant": chosen.strange},
+        values={"variant": chosen.unknown_index},
         confidence=Confidence.LIKELY,
         remedies=_named_index(""),
     )
@@ -300,23 +293,25 @@ def triton_refused(m: Machine, kb: Knowledge) -> Found | None:
     place = _refused_place(m, ("triton", "pytorch-triton"))
     if place is None:
         return None
-    known = m.platform.system is not None
-    windows = m.platform.system == "Windows"
     words = by_hand(
         "no-triton",
         "Install without the package triton",
         "On Linux, leave it to torch, which brings the release that it needs.",
     )
-    package = (
-        install_packages(m, "triton-windows", "Install Triton for Windows", "triton-windows")
-        if windows
-        else ()
-    )
+    windows = m.platform.system == "Windows"
     return Found(
         evidence=(f"installs.{place}.refused",),
         values={"wanted": (m.installs or ())[place].refused or "triton"},
-        confidence=Confidence.LIKELY if windows or not known else Confidence.POSSIBLE,
-        remedies=package or words,
+        confidence=Confidence.LIKELY
+        if m.platform.system in (None, "Windows")
+        else Confidence.POSSIBLE,
+        remedies=(
+            windows
+            and install_packages(
+                m, "triton-windows", "Install Triton for Windows", "triton-windows"
+            )
+        )
+        or words,
     )
 
 
@@ -362,26 +357,25 @@ def extension_wheel_refused(m: Machine, kb: Knowledge) -> Found | None:
 
     Cured by the wheel for this Python, this system and this torch.
     """
-    for place, one in enumerate(m.installs or ()):
-        name = wanted_by(one.refused) if one.refused and one.tool == "pip" else None
-        compiled = [tag for tag in one.made_for if tag.startswith("cp")]
-        if name is None or not compiled or offers_of(kb).of(name.name):
-            continue
-        return Found(
-            evidence=(f"installs.{place}.refused",),
-            values={"wanted": one.refused or "", "tags": ", ".join(one.made_for)},
-            confidence=Confidence.LIKELY,
-            remedies=by_hand(
-                "fitting-wheel",
-                "Take the wheel that fits",
-                (
-                    "Take the wheel whose name has the tag of this Python (cp312 for Python "
-                    "3.12), of "
-                    "this system, and of the installed torch and CUDA. Where there is none, "
-                    "build it."
+    for place, install in enumerate(m.installs or ()):
+        refused = install.refused if install.tool == "pip" else None
+        wanted = wanted_by(refused) if refused else None
+        compiled = any(tag.startswith("cp") for tag in install.made_for)
+        if wanted is not None and compiled and not offers_of(kb).of(wanted.name):
+            return Found(
+                evidence=(f"installs.{place}.refused",),
+                values={"wanted": refused, "tags": ", ".join(install.made_for)},
+                confidence=Confidence.LIKELY,
+                remedies=by_hand(
+                    "fitting-wheel",
+                    "Take the wheel that fits",
+                    (
+                        "Take the wheel whose name has the tag of this Python (cp312 for Python "
+                        "3.12), of this system, and of the installed torch and CUDA. Where there "
+                        "is none, build it."
+                    ),
                 ),
-            ),
-        )
+            )
     return None
 
 
@@ -389,8 +383,8 @@ def _refused_place(m: Machine, names: tuple[str, ...]) -> int | None:
     """The first install that was refused a package of these names."""
     if any(symptom.key in _BROKEN_NETWORK for symptom in m.symptoms or ()):
         return None
-    for place, one in enumerate(m.installs or ()):
-        name = (one.refused or "").lower().replace("_", "-")
+    for place, install in enumerate(m.installs or ()):
+        name = (install.refused or "").lower().replace("_", "-")
         if any(name.startswith(f) if f.endswith("-") else _named(name, f) for f in names):
             return place
     return None
@@ -421,7 +415,7 @@ _PLAIN = re.compile(r"torch==\d[\d.]*")
 class Chosen(NamedTuple):
     """An install that gives a CPU build, and how that is known.
 
-    strange: an index it names that never was.
+    unknown_index: an index it names that never was.
     """
 
     place: int
@@ -429,7 +423,7 @@ class Chosen(NamedTuple):
     why: str
     confidence: Confidence
     evidence: tuple[str, ...]
-    strange: str = ""
+    unknown_index: str = ""
 
 
 def cpu_chosen(m: Machine, kb: Knowledge) -> Chosen | None:
@@ -437,11 +431,11 @@ def cpu_chosen(m: Machine, kb: Knowledge) -> Chosen | None:
     if m.torch.build not in (None, "cpu") or not (m.installs and _cuda_wanted(m)):
         return None
     for place in range(len(m.installs) - 1, -1, -1):
-        one = m.installs[place]
-        asked = [text for text in (*one.requirements, *one.installed) if _is_torch(text)]
-        if not asked or one.failed or _unsolved(one, m):
+        install = m.installs[place]
+        asked = [text for text in (*install.requirements, *install.installed) if _is_torch(text)]
+        if not asked or install.failed or _unsolved(install, m):
             continue
-        found = _outright(one, place) or _by_index(one, place, asked[0], m, kb)
+        found = _outright(install, place) or _by_index(install, place, asked[0], m, kb)
         if found is not None and m.torch.build == "cpu":
             return found._replace(confidence=min(found.confidence, Confidence.LIKELY))
         return found
@@ -451,19 +445,19 @@ def cpu_chosen(m: Machine, kb: Knowledge) -> Chosen | None:
 def fallen_back(m: Machine, kb: Knowledge) -> tuple[int, str] | None:
     """The last install that named a variant and got PyPI's torch, and that variant."""
     for place in range(len(m.installs or ()) - 1, -1, -1):
-        one = (m.installs or ())[place]
-        if not any(_PLAIN.fullmatch(text) for text in one.installed):
+        install = (m.installs or ())[place]
+        if not any(_PLAIN.fullmatch(text) for text in install.installed):
             continue
-        for found in filter(None, map(_OF_A_VARIANT.search, one.indexes)):
+        for found in filter(None, map(_OF_A_VARIANT.search, install.indexes)):
             if found["nightly"] or found["name"] not in offers_of(kb).indexes:
                 return place, found["name"]
     return None
 
 
-def _unsolved(one: Install, m: Machine) -> bool:
+def _unsolved(install: Install, m: Machine) -> bool:
     """Whether conda found no solution: then nothing of that command came in."""
     said = any(symptom.key == "conda-cannot-install" for symptom in m.symptoms or ())
-    return said and one.tool in ("conda", "mamba", "micromamba") and not one.installed
+    return said and install.tool in ("conda", "mamba", "micromamba") and not install.installed
 
 
 def _cuda_wanted(m: Machine) -> bool:
@@ -483,16 +477,21 @@ def _is_torch(text: str) -> bool:
     return re.match(r"(?:[\w.-]+::)?(?:py)?torch(?:-cpu|-gpu)?(?![\w-])", text) is not None
 
 
-def _outright(one: Install, place: int) -> Chosen | None:
+def _outright(install: Install, place: int) -> Chosen | None:
     """CPU builds that were named as such."""
-    words = (*one.requirements, *one.installed)
-    if any(re.match(r"(?:[\w.-]+::)?(?:cpuonly|pytorch-cpu)\b", text) for text in words):
-        return _said(one, place, _BY_NAME)
-    if any(_is_torch(text) and re.search(r"\+cpu|[=_*]cpu[_*]", text) for text in words):
-        return _said(one, place, _BY_NAME)
-    if any(index_of(url) == "cpu" for url in one.indexes) or "--torch-backend=cpu" in one.options:
-        return _said(one, place, _CPU_INDEX)
-    return None
+    words = (*install.requirements, *install.installed)
+    if any(
+        re.match(r"(?:[\w.-]+::)?(?:cpuonly|pytorch-cpu)\b", text)
+        or (_is_torch(text) and re.search(r"\+cpu|[=_*]cpu[_*]", text))
+        for text in words
+    ):
+        why = _BY_NAME
+    elif "--torch-backend=cpu" in install.options or "cpu" in map(index_of, install.indexes):
+        why = _CPU_INDEX
+    else:
+        return None
+    evidence = (f"installs.{place}.indexes",) if install.indexes else ()
+    return Chosen(place, _command(install), why, Confidence.LIKELY, evidence)
 
 
 _BY_NAME = "It asks for the build without CUDA by its name."
@@ -500,43 +499,30 @@ _CPU_INDEX = "The index /whl/cpu holds builds without CUDA only."
 _WINDOWS = "The builds of torch that PyPI has for Windows are made without CUDA."
 
 
-def _said(one: Install, place: int, why: str) -> Chosen:
-    evidence = (f"installs.{place}.indexes",) if one.indexes else ()
-    return Chosen(place, _command(one), why, Confidence.LIKELY, evidence)
-
-
-def _by_index(one: Install, place: int, asked: str, m: Machine, kb: Knowledge) -> Chosen | None:
+def _by_index(install: Install, place: int, asked: str, m: Machine, kb: Knowledge) -> Chosen | None:
     """What PyPI gives on this platform, where pip fell back on it or was given nothing else."""
-    searched = searched_by(one)
-    offers = offers_of(kb)
-    known = searched.indexes - {PYPI}
-    strange = sorted(name for name in known if name[2:].isdigit() and name not in offers.indexes)
-    backend = any(option.startswith("--torch-backend") for option in one.options)
-    if one.tool in CONDA or PYPI not in searched.indexes or known - set(strange) or backend:
+    searched, offers = searched_by(install), offers_of(kb)
+    variants = searched.indexes - {PYPI}
+    unknown = sorted(name for name in variants if name[2:].isdigit() and name not in offers.indexes)
+    backend = any(option.startswith("--torch-backend") for option in install.options)
+    if install.tool in CONDA or PYPI not in searched.indexes or variants - set(unknown) or backend:
         return None
     platform = platform_of(m) or {"Windows": "windows_amd64"}.get(m.platform.system or "")
-    first = strange[0] if strange else ""
-    if platform == "windows_amd64":
-        evidence = ("platform.system",)
-        return Chosen(place, _command(one), _WINDOWS, Confidence.LIKELY, evidence, first)
-    return _on_arm(one, place, asked, m, first) if platform == "linux_aarch64" else None
-
-
-def _on_arm(one: Install, place: int, asked: str, m: Machine, strange: str) -> Chosen | None:
-    wanted = wanted_by(asked)
-    version = wanted.version if wanted else None
-    why = _ARM
-    sure = Confidence.LIKELY
-    if version is not None:
-        if version.release >= CUDA_ON_ARM.release:
-            return None
-    elif m.date is not None:
-        if m.date >= CUDA_ON_ARM_SINCE:
-            return None
-    elif not any(symptom.key in _CPU_SEEN for symptom in m.symptoms or ()):
-        why, sure = _ARM_UNDATED, Confidence.POSSIBLE
-    evidence = ("platform.machine",)
-    return Chosen(place, _command(one), why, sure, evidence, strange)
+    why, sure, fact = _WINDOWS, Confidence.LIKELY, "platform.system"
+    if platform == "linux_aarch64":
+        why, fact = _ARM, "platform.machine"
+        wanted = wanted_by(asked)
+        if wanted is not None and wanted.version is not None:
+            if wanted.version.release >= CUDA_ON_ARM.release:
+                return None
+        elif m.date is not None:
+            if m.date >= CUDA_ON_ARM_SINCE:
+                return None
+        elif not any(symptom.key in _CPU_SEEN for symptom in m.symptoms or ()):
+            why, sure = _ARM_UNDATED, Confidence.POSSIBLE
+    elif platform != "windows_amd64":
+        return None
+    return Chosen(place, _command(install), why, sure, (fact,), next(iter(unknown), ""))
 
 
 _ARM = "Before torch 2.11 (March 2026) the builds that PyPI had for Linux on ARM were without CUDA."
@@ -546,6 +532,5 @@ _ARM_UNDATED = (
 )
 
 
-def _command(one: Install) -> str:
-    words = " ".join(one.requirements[:3]) or "torch"
-    return f"{one.tool} install {words}"
+def _command(install: Install) -> str:
+    return f"{install.tool} install {' '.join(install.requirements[:3]) or 'torch'}"

@@ -7,7 +7,7 @@ the cause that most of them share is the likely one.
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import date, timedelta
 from functools import lru_cache
 from typing import NamedTuple
@@ -51,15 +51,17 @@ class Wanted(NamedTuple):
 
     @property
     def pinned(self) -> bool:
-        return any(one.operator in ("==", "===", "~=") for one in self.specifier)
+        return any(bound.operator in ("==", "===", "~=") for bound in self.specifier)
 
     @property
     def version(self) -> Version | None:
         """The one release that it asks for."""
-        for one in self.specifier:
-            if one.operator in ("==", "===") and not one.version.endswith("*"):
-                return version_of(one.version)
-        return None
+        exact = (
+            bound.version
+            for bound in self.specifier
+            if bound.operator in ("==", "===") and not bound.version.endswith("*")
+        )
+        return version_of(next(exact, None))
 
     @property
     def nightly(self) -> str | None:
@@ -147,22 +149,31 @@ def releases(versions: tuple[str, ...], oldest: tuple[int, ...] = (1,)) -> froze
     return frozenset(found)
 
 
-def nightlies(versions: tuple[str, ...]) -> tuple[str, ...]:
-    """The days of the nightly builds among versions that were offered."""
-    return tuple(sorted(m[1] for text in versions if (m := re.search(r"dev(\d{8})", text))))
+class Case(NamedTuple):
+    """One refused requirement, and what decides why. offers: what the indexes had."""
+
+    install: Install
+    place: int
+    wanted: Wanted
+    searched: Searched
+    m: Machine
+    offers: Offers
+
+    @property
+    def matching(self) -> tuple[Offer, ...]:
+        return builds_asked(self.wanted, self.offers)
 
 
 class Shown(NamedTuple):
     """What an install was offered: final releases, None where the report does not show them.
 
     stubs: only source releases of 2016, which PyPI listed for every Python until about 2021.
-    asked: the day from which on what was wanted existed. today: the day of the tables.
+    asked: the day from which on what was wanted existed.
     """
 
     seen: frozenset[Version] | None
     stubs: bool
     asked: str
-    today: str
 
 
 class Guess(NamedTuple):
@@ -186,38 +197,30 @@ _RARE = {"2.7": 0.03, "3.5": 0.05, "3.6": 0.3, "3.15": 0.3}
 """Pythons that are behind fewer reports than the others."""
 
 
-def guesses_of(
-    one: Install, wanted: Wanted, m: Machine, rest: tuple[Offers, Searched]
-) -> Iterator[Guess]:
+def guesses_of(case: Case) -> Iterator[Guess]:
     """Every Python and platform that is not excluded, with what the index would have offered it."""
-    offers, searched = rest
-    oldest = (1,) if wanted.name == "torch" else (0, 3)
-    seen = None if one.offered is None else releases(one.offered, oldest)
-    stubs = bool(one.offered) and not seen
-    asked = min((offer.released for offer in builds_asked(wanted, offers)), default="")
-    shown = Shown(seen, stubs, asked, offers.today)
-    places = _places(searched, offers)
+    m, offers, offered = case.m, case.offers, case.install.offered
+    oldest = (1,) if case.wanted.name == "torch" else (0, 3)
+    seen = None if offered is None else releases(offered, oldest)
+    asked = min((offer.released for offer in case.matching), default="")
+    shown = Shown(seen, bool(offered) and not seen, asked)
+    indexes = case.searched.indexes
+    places = offers.indexes | (indexes & {PYPI}) if ALL in indexes else indexes
     python = python_of(m)
     for platform, prior in _platforms(m).items():
         for name in (python,) if python else offers.pythons:
-            listed = offers.listed(wanted.name, places, platform, name)
+            listed = offers.listed(case.wanted.name, places, platform, name)
             weight = prior * _common(name)
-            if shown.seen == frozenset() and m.date is None:
-                yield from _empty(listed, Guess(platform, name, "", weight), shown, rest, wanted)
+            if seen == frozenset() and m.date is None:
+                yield from _empty(listed, Guess(platform, name, "", weight), shown, case)
                 continue
-            day, fit = _fit(listed, shown, m, name)
+            day, fit = _fit(listed, shown, case, name)
             if fit > 0.004:
                 yield Guess(platform, name, day, weight * fit)
 
 
 def _common(python: str) -> float:
     return _RARE.get(python.rstrip("t"), 1.0) * (0.2 if python.endswith("t") else 1.0)
-
-
-def _places(searched: Searched, offers: Offers) -> frozenset[str]:
-    if ALL in searched.indexes:
-        return offers.indexes | (searched.indexes & {PYPI})
-    return searched.indexes
 
 
 def _platforms(m: Machine) -> dict[str, float]:
@@ -232,22 +235,27 @@ def _platforms(m: Machine) -> dict[str, float]:
     return {name: weight for name, weight in _PLATFORMS.items() if name.startswith(system)}
 
 
-def _fit(listed: tuple[Offer, ...], shown: Shown, m: Machine, python: str) -> tuple[str, float]:
+def _fit(listed: tuple[Offer, ...], shown: Shown, case: Case, python: str) -> tuple[str, float]:
     """The day on which the index would have listed what was seen, and how well it does."""
-    first = PYTHON_RELEASED.get(python.rstrip("t"), "2016-01-01")
-    seen = shown.seen
-    if m.date is not None:
-        had = frozenset(one.release for one in listed if one.released <= m.date)
+    seen, written = shown.seen, case.m.date
+    if written is not None:
+        had = frozenset(offer.release for offer in listed if offer.released <= written)
         known = 1.0 if seen is None else _likeness(had, seen)
-        return m.date, known if m.date >= first else 0.0
+        return written, known if written >= _first_day(python) else 0.0
     if seen is None:
-        return shown.today, 1.0
+        return case.offers.today, 1.0
     newest = max(seen)
     had = frozenset(
-        one.release for one in listed if one.release <= newest or one.released <= shown.asked
+        offer.release
+        for offer in listed
+        if offer.release <= newest or offer.released <= shown.asked
     )
-    days = [one.released for one in listed if one.release == newest]
-    return max([*days, shown.asked], default=shown.today), _likeness(had, seen)
+    days = [offer.released for offer in listed if offer.release == newest]
+    return max([*days, shown.asked], default=case.offers.today), _likeness(had, seen)
+
+
+def _first_day(python: str) -> str:
+    return PYTHON_RELEASED.get(python.rstrip("t"), "2016-01-01")
 
 
 _STUBS_UNTIL = "2021-10-01"
@@ -258,23 +266,16 @@ _HASTE = 2.0
 """Whoever takes a Python before any build for it is out fails; later on, only some do."""
 
 
-def _empty(
-    listed: tuple[Offer, ...],
-    guess: Guess,
-    shown: Shown,
-    rest: tuple[Offers, Searched],
-    wanted: Wanted,
-) -> Iterator[Guess]:
+def _empty(listed: tuple[Offer, ...], guess: Guess, shown: Shown, case: Case) -> Iterator[Guess]:
     """The times at which the index had nothing: before any index had this Python, and after."""
-    offers, searched = rest
-    start, end = _asked_between(offers, searched, guess, shown)
-    end = min([end, *(one.released for one in listed)])
+    start, end = _asked_between(guess, shown, case)
+    end = min([end, *(offer.released for offer in listed)])
     anywhere = [
         offer.released
-        for offer in offers.of(wanted.name)
+        for offer in case.offers.of(case.wanted.name)
         if offer.platform == guess.platform and guess.python in offer.pythons
     ]
-    first = min(anywhere, default=shown.today)
+    first = min(anywhere, default=case.offers.today)
     for since, until, haste in ((start, min(end, first), _HASTE), (max(start, first), end, 1.0)):
         months = _months(until) - _months(since)
         if months > 0:
@@ -282,18 +283,16 @@ def _empty(
             yield guess._replace(day=eve.isoformat(), weight=guess.weight * haste * months / 12)
 
 
-def _asked_between(
-    offers: Offers, searched: Searched, guess: Guess, shown: Shown
-) -> tuple[str, str]:
+def _asked_between(guess: Guess, shown: Shown, case: Case) -> tuple[str, str]:
     """From when to when this Python may have asked these indexes."""
-    start = PYTHON_RELEASED.get(guess.python.rstrip("t"), "2016-01-01")
-    if PYPI in searched.indexes or not searched.indexes & offers.indexes:
-        until = _STUBS_UNTIL if shown.stubs else shown.today
+    start, offers, indexes = _first_day(guess.python), case.offers, case.searched.indexes
+    if PYPI in indexes or not indexes & offers.indexes:
+        until = _STUBS_UNTIL if shown.stubs else offers.today
         return max(start, "2019-01-01" if shown.stubs else _STUBS_UNTIL), until
-    days = [offer.released for offer in offers.torch if offer.place in searched.indexes]
+    days = [offer.released for offer in offers.torch if offer.place in indexes]
     last = date.fromisoformat(max(days)) + timedelta(days=30 * _AFTERGLOW)
-    end = min(last.isoformat(), shown.today)
-    return (max(start, min(days)), end) if start < end else (start, shown.today)
+    end = min(last.isoformat(), offers.today)
+    return (max(start, min(days)), end) if start < end else (start, offers.today)
 
 
 def _months(day: str) -> float:
@@ -358,61 +357,54 @@ def _refusals(
 ) -> tuple[Refused, ...]:
     """Several rules ask for the same: the tables are gone through once."""
     m = Machine(installs=installs, platform=platform, python=python, date=day)
-    return tuple(_each(m, kb))
-
-
-def _each(m: Machine, kb: Knowledge) -> Iterator[Refused]:
-    for place, one in enumerate(m.installs or ()):
-        wanted = wanted_by(one.refused) if one.refused else None
-        if wanted is None or one.tool in CONDA:
-            continue
-        found = _judged(one, wanted, place, m, offers_of(kb))
-        if found is not None:
-            yield found
-
-
-def _judged(one: Install, wanted: Wanted, place: int, m: Machine, offers: Offers) -> Refused | None:
-    if not offers.of(wanted.name):
-        return None
-    searched = searched_by(one)
-    if wall := _walled(m, wanted, searched):
-        cause, kind, sure, more = wall
-        said = {"wanted": wanted.text, "python": python_of(m) or ""}
-        return Refused(cause, sure, place, wanted, kind, said | more)
-    if one.lacks == "platform" or (one.tool == "uv" and one.lacks is None and one.offered is None):
-        wanted = without_local(wanted)
-    values: dict[str, object] = {"wanted": wanted.text, "python": python_of(m) or ""}
-    values["index"] = ", ".join(sorted(searched.indexes))
-    values["variants"] = _variants(wanted, searched.indexes, m, offers)
-    certain = (
-        _wrong_wheel(one, m)
-        or _withdrawn(one, wanted, searched)
-        or _never_built(wanted, searched, offers)
-        or _other_variants(one, wanted, m)
+    offers = offers_of(kb)
+    cases = (
+        Case(install, place, wanted, searched_by(install), m, offers)
+        for place, install in enumerate(installs)
+        if install.refused and install.tool not in CONDA
+        if (wanted := wanted_by(install.refused))
     )
-    if certain is not None:
-        cause, kind, sure, more = certain
-        return Refused(cause, sure, place, wanted, kind, values | more)
-    return _weighed(one, wanted, place, (m, offers, searched, values))
+    return tuple(refused for case in cases if (refused := _judged(case)))
 
 
-Told = tuple[str, str, Confidence, dict[str, object]]
+def _judged(case: Case) -> Refused | None:
+    if not case.offers.of(case.wanted.name):
+        return None
+    install, python = case.install, python_of(case.m) or ""
+    values: dict[str, object] = {"wanted": case.wanted.text, "python": python}
+    reason = _walled(case)
+    if reason is None:
+        lacks_build = install.tool == "uv" and install.lacks is None and install.offered is None
+        if install.lacks == "platform" or lacks_build:
+            case = case._replace(wanted=without_local(case.wanted))
+        values["index"] = ", ".join(sorted(case.searched.indexes))
+        values["variants"] = _variants(case)
+        reason = (
+            _wrong_wheel(case) or _withdrawn(case) or _never_built(case) or _other_variants(case)
+        )
+    if reason is None:
+        return _weighed(case, values)
+    cause, kind, sure, more = reason
+    return Refused(cause, sure, case.place, case.wanted, kind, values | more)
 
 
-def _walled(m: Machine, wanted: Wanted, searched: Searched) -> Told | None:
+Reason = tuple[str, str, Confidence, dict[str, object]]
+
+
+def _walled(case: Case) -> Reason | None:
     """What no Python of the usual kind could cure."""
-    here, machine = m.platform, (m.platform.machine or "").lower()
+    here, machine = case.m.platform, (case.m.platform.machine or "").lower()
     if here.libc == "musl":
         what = "musl, the C library of Alpine"
-    elif m.python.bits == 32 or machine in ("x86", "i686", "i386"):
+    elif case.m.python.bits == 32 or machine in ("x86", "i686", "i386"):
         what = "32-bit Python"
     elif here.system and machine and (here.system, machine) not in PLATFORM_OF:
         what = f"{here.system} on {machine}"
     elif here.system == "Windows" and machine in ("aarch64", "arm64"):
         return PLATFORM, "wall", Confidence.LIKELY, {"what": "Windows on ARM"}
-    elif here.system == "Darwin" and _cuda_only(wanted, searched):
+    elif here.system == "Darwin" and _cuda_only(case.wanted, case.searched):
         what = "macOS with CUDA"
-    elif here.system == "Darwin" and machine == "arm64" and wanted.local == "cpu":
+    elif here.system == "Darwin" and machine == "arm64" and case.wanted.local == "cpu":
         return INDEX, "", Confidence.LIKELY, {"variants": ""}
     else:
         return None
@@ -432,66 +424,60 @@ _SYSTEMS = (
 """How the platform tags of wheels begin."""
 
 
-def _wrong_wheel(one: Install, m: Machine) -> Told | None:
+def _wrong_wheel(case: Case) -> Reason | None:
     """A wheel that was named by its file and is made for another Python or system."""
-    pythons = [tag for tag in one.made_for if tag.startswith("cp")]
-    if one.tool != "pip" or not pythons:
+    made_for, python, system = case.install.made_for, case.m.python.version, case.m.platform.system
+    pythons = [tag for tag in made_for if tag.startswith("cp")]
+    if case.install.tool != "pip" or not pythons:
         return None
-    python, tags = m.python.version, ", ".join(one.made_for)
-    more: dict[str, object] = {"tags": tags, "pythons": ""}
-    systems = {name for tag in one.made_for for mark, name in _SYSTEMS if tag.startswith(mark)}
-    if m.platform.system and systems and m.platform.system not in systems:
-        return PLATFORM, "wheel", Confidence.LIKELY, more
-    if python is None:
-        return PYTHON, "wheel", Confidence.LIKELY, more
-    if f"cp{python.major}{python.minor}" not in pythons:
-        return PYTHON, "wheel", Confidence.CERTAIN, more
-    return PLATFORM, "wheel", Confidence.LIKELY, more
+    systems = {name for tag in made_for for mark, name in _SYSTEMS if tag.startswith(mark)}
+    other = bool(system and systems and system not in systems)
+    fits = python is not None and f"cp{python.major}{python.minor}" in pythons
+    cause = PLATFORM if other or fits else PYTHON
+    sure = python is not None and cause == PYTHON
+    more: dict[str, object] = {"tags": ", ".join(made_for), "pythons": ""}
+    return cause, "wheel", Confidence.CERTAIN if sure else Confidence.LIKELY, more
 
 
-def _withdrawn(one: Install, wanted: Wanted, searched: Searched) -> Told | None:
+def _withdrawn(case: Case) -> Reason | None:
     """A nightly build of a day that the index no longer keeps."""
-    day = wanted.nightly
+    day = case.wanted.nightly
     if day is None:
         return None
-    kept = nightlies(one.offered or ())
-    if kept and day < kept[0]:
-        more: dict[str, object] = {"day": day, "oldest": kept[0]}
-        return INDEX, "nightly-deleted", Confidence.CERTAIN, more
-    if NIGHTLY in searched.indexes or not searched.told:
+    kept = re.findall(r"dev(\d{8})", " ".join(case.install.offered or ()))
+    if kept and day < min(kept):
+        return INDEX, "nightly-deleted", Confidence.CERTAIN, {"day": day, "oldest": min(kept)}
+    if NIGHTLY in case.searched.indexes or not case.searched.told:
         return INDEX, "nightly-deleted", Confidence.LIKELY, {"day": day, "oldest": ""}
     return INDEX, "nightly-elsewhere", Confidence.CERTAIN, {"day": day}
 
 
-def _never_built(wanted: Wanted, searched: Searched, offers: Offers) -> Told | None:
+def _never_built(case: Case) -> Reason | None:
     """A variant or an index that never was."""
-    strange = [name for name in searched.indexes if _never(name, offers)]
-    if strange and searched.indexes <= {*strange, PYPI}:
-        sure = Confidence.CERTAIN if _past(strange[0], offers) else Confidence.LIKELY
-        more: dict[str, object] = {"variant": strange[0]}
-        return INDEX, "no-such-index", sure, more
-    if wanted.local and _never(wanted.local, offers):
-        sure = Confidence.CERTAIN if _past(wanted.local, offers) else Confidence.LIKELY
-        return INDEX, "no-such-variant", sure, {"variant": wanted.local}
-    if wanted.version is None or builds_asked(wanted, offers):
+    wanted, offers, indexes = case.wanted, case.offers, case.searched.indexes
+    unknown = [name for name in indexes if _never(name, offers)]
+    index = unknown[0] if unknown and indexes <= {*unknown, PYPI} else ""
+    if index or (wanted.local and _never(wanted.local, offers)):
+        variant = index or wanted.local
+        sure = Confidence.CERTAIN if _past(variant, offers) else Confidence.LIKELY
+        return INDEX, "no-such-index" if index else "no-such-variant", sure, {"variant": variant}
+    if wanted.version is None or case.matching:
         return None
     newest = max(offer.release for offer in offers.of(wanted.name))
     if wanted.version.is_prerelease or Version(wanted.version.base_version) > newest:
         return None
-    if builds_asked(without_local(wanted), offers):
-        return INDEX, "no-such-build", Confidence.LIKELY, {}
-    return INDEX, "no-such-release", Confidence.LIKELY, {}
+    built = builds_asked(without_local(wanted), offers)
+    return INDEX, "no-such-build" if built else "no-such-release", Confidence.LIKELY, {}
 
 
-def _other_variants(one: Install, wanted: Wanted, m: Machine) -> Told | None:
+def _other_variants(case: Case) -> Reason | None:
     """The release was offered in other variants than the one that was asked for."""
-    if not _number(wanted.local) or wanted.version is None or m.platform.machine == "aarch64":
+    version = case.wanted.version
+    if not _number(case.wanted.local) or version is None or case.m.platform.machine == "aarch64":
         return None
-    release = wanted.version.public
-    had = [text for text in one.offered or () if text.startswith(f"{release}+")]
-    if not had:
-        return None
-    return INDEX, "other-variants", Confidence.LIKELY, {"had": ", ".join(had)}
+    offered = case.install.offered or ()
+    had = ", ".join(text for text in offered if text.startswith(f"{version.public}+"))
+    return (INDEX, "other-variants", Confidence.LIKELY, {"had": had}) if had else None
 
 
 def _never(name: str, offers: Offers) -> bool:
@@ -503,18 +489,20 @@ def _past(name: str, offers: Offers) -> bool:
     return len(name) < 5 or int(name[2:]) <= offers.newest_cuda
 
 
-def _variants(wanted: Wanted, near: Iterable[str], m: Machine, offers: Offers) -> str:
+def _variants(case: Case) -> str:
     """The variants of that release on this system, the oldest CUDA first, nearest to the asked."""
-    platform = platform_of(m)
+    platform = platform_of(case.m)
     found = {
         offer.place
-        for offer in builds_asked(without_local(wanted), offers)
+        for offer in builds_asked(without_local(case.wanted), case.offers)
         if platform in (None, offer.platform) and offer.place.startswith("cu")
     }
-    asked = next((name for name in (wanted.local, *near) if name[2:].isdigit()), "")
+    asked = (case.wanted.local, *case.searched.indexes)
     names = sorted(found, key=_number)
     if len(names) > _MOST_VARIANTS:
-        target = _number(asked) or _number(names[-1])
+        target = _number(next((name for name in asked if name[2:].isdigit()), "")) or _number(
+            names[-1]
+        )
         names = sorted(sorted(names, key=lambda name: abs(_number(name) - target))[:4], key=_number)
     return ", ".join(names)
 
@@ -530,50 +518,49 @@ def _number(variant: str) -> int:
 # --- weighing ------------------------------------------------------------------------------------
 
 
-def _weighed(
-    one: Install,
-    wanted: Wanted,
-    place: int,
-    rest: tuple[Machine, Offers, Searched, dict[str, object]],
-) -> Refused | None:
-    m, offers, searched, values = rest
-    matching = builds_asked(wanted, offers)
-    guesses = list(guesses_of(one, wanted, m, (offers, searched)))
-    known = python_of(m) is not None and platform_of(m) is not None
-    if not guesses:  # the list was cut, or is of another day: the tables decide alone
-        bare = msgspec.structs.replace(one, offered=None)
-        guesses = list(guesses_of(bare, wanted, m, (offers, searched)))
-    scores, shown = _scores(guesses, one, wanted, (m, searched, matching))
+def _weighed(case: Case, values: dict[str, object]) -> Refused | None:
+    """The cause for which most of the guesses speak."""
+    lacks, m = case.install.lacks, case.m
+    # Without guesses the list was cut, or is of another day: the tables decide alone.
+    unlisted = case._replace(install=msgspec.structs.replace(case.install, offered=None))
+    guesses = list(guesses_of(case)) or list(guesses_of(unlisted))
+    scores, shown = _scores(guesses, case)
     total = sum(scores.values())
     if not total:
-        return _only_said(one, wanted, place, values)
+        cause = _SAID.get(lacks or "")
+        values |= {"pythons": ""}
+        if cause is None:
+            return None
+        return Refused(cause, Confidence.LIKELY, case.place, case.wanted, "said", values)
     best = max(scores, key=lambda cause: scores[cause])
-    if one.lacks == "python" and scores.get(PYTHON):
+    if lacks == "python" and scores.get(PYTHON):
         best = PYTHON
-    share = max(scores[best] / total, _LIKELY if one.lacks and best != INDEX else 0.0)
+    share = max(scores[best] / total, _LIKELY if lacks and best != INDEX else 0.0)
     guess = shown.get(best) or next(iter(shown.values()))
-    values |= _of_guess(guess, m, matching, best)
-    sure = _confidence(share, known, best, searched, wanted)
-    return Refused(best, sure, place, wanted, "weighed", values)
+    here = [offer for offer in case.matching if offer.platform == guess.platform]
+    pythons = {name for offer in here for name in offer.pythons if not name.endswith("t")}
+    values |= {
+        "python": python_of(m) or (guess.python if best == PYTHON else ""),
+        "platform": guess.platform,
+        "pythons": ", ".join(sorted(pythons, key=Version)),
+    }
+    return Refused(best, _confidence(share, best, case), case.place, case.wanted, "weighed", values)
 
 
+_SAID = {"python": PYTHON, "platform": PLATFORM, "release": INDEX}
+"""What an installer says that is lacking -> the cause, where the tables have nothing to add."""
 _LEFT = {"platform": (PLATFORM, INDEX), "release": (INDEX,)}
 """What an installer says that is lacking -> the causes that are left."""
 
 
-def _scores(
-    guesses: list[Guess],
-    one: Install,
-    wanted: Wanted,
-    rest: tuple[Machine, Searched, tuple[Offer, ...]],
-) -> tuple[dict[str, float], dict[str, Guess]]:
+def _scores(guesses: list[Guess], case: Case) -> tuple[dict[str, float], dict[str, Guess]]:
     """How much speaks for each cause, and the guess that speaks most for it."""
-    m, searched, matching = rest
     scores: dict[str, float] = {}
     shown: dict[str, Guess] = {}
+    searched, matching = case.searched, case.matching
     for guess in guesses:
-        cause, explained = _cause(guess, wanted, matching, searched, one)
-        if cause not in _LEFT.get(one.lacks or "", (cause,)):
+        cause, explained = _cause(guess, matching, case)
+        if cause not in _LEFT.get(case.install.lacks or "", (cause,)):
             continue
         weight = guess.weight * (1.0 if explained else 0.01)
         if cause == PYTHON and searched.told and not _has(searched, matching, guess.platform):
@@ -581,81 +568,53 @@ def _scores(
         scores[cause] = scores.get(cause, 0.0) + weight
         if cause not in shown or guess.weight > shown[cause].weight:
             shown[cause] = guess
-    if scores and _may_be_32_bit(one, m, searched):
+    if scores and _may_be_32_bit(case):
         scores[PLATFORM] = scores.get(PLATFORM, 0.0) + _32_BIT * sum(scores.values())
     return scores, shown
 
 
-def _only_said(
-    one: Install, wanted: Wanted, place: int, values: dict[str, object]
-) -> Refused | None:
-    """What the tool itself says is missing, where the tables have nothing to add."""
-    cause = {"python": PYTHON, "platform": PLATFORM, "release": INDEX}.get(one.lacks or "")
-    if cause is None:
-        return None
-    return Refused(cause, Confidence.LIKELY, place, wanted, "said", values | {"pythons": ""})
-
-
-def _confidence(
-    share: float, known: bool, cause: str, searched: Searched, wanted: Wanted
-) -> Confidence:
-    sure = known and (cause != INDEX or searched.told) and OTHER not in searched.indexes
-    if share > 0.999 and sure and wanted.name == "torch" and wanted.pinned:
+def _confidence(share: float, cause: str, case: Case) -> Confidence:
+    known = python_of(case.m) is not None and platform_of(case.m) is not None
+    sure = known and (cause != INDEX or case.searched.told) and OTHER not in case.searched.indexes
+    if share > 0.999 and sure and case.wanted.name == "torch" and case.wanted.pinned:
         return Confidence.CERTAIN
     return Confidence.LIKELY if share >= _LIKELY else Confidence.POSSIBLE
 
 
-def _cause(
-    guess: Guess, wanted: Wanted, matching: tuple[Offer, ...], searched: Searched, one: Install
-) -> tuple[str, bool]:
+def _cause(guess: Guess, matching: tuple[Offer, ...], case: Case) -> tuple[str, bool]:
     """The cause by the tables for one guess, and whether it explains the refusal at all."""
     here = [offer for offer in matching if offer.platform == guess.platform]
-    if not wanted.pinned:
+    if not case.wanted.pinned:
         here = [offer for offer in here if offer.released <= guess.day] or here
-    if not here:
-        return PLATFORM, True
     fitting = [offer for offer in here if guess.python in offer.pythons]
-    if not wanted.pinned and not [offer for offer in fitting if offer.released <= guess.day]:
+    if not case.wanted.pinned and all(offer.released > guess.day for offer in fitting):
         fitting = []
     if not fitting:
-        return PYTHON, True
-    had = ALL in searched.indexes or any(offer.place in searched.indexes for offer in fitting)
-    explained = not had or one.lacks is not None
-    return INDEX, explained
+        return PYTHON if here else PLATFORM, True
+    indexes = case.searched.indexes
+    had = ALL in indexes or any(offer.place in indexes for offer in fitting)
+    return INDEX, not had or case.install.lacks is not None
 
 
 def _has(searched: Searched, matching: tuple[Offer, ...], platform: str) -> bool:
     """Whether an index that was asked has the release for any Python of that platform."""
-    if ALL in searched.indexes or OTHER in searched.indexes:
-        return True
-    return any(o.place in searched.indexes and o.platform == platform for o in matching)
+    return bool(searched.indexes & {ALL, OTHER}) or any(
+        offer.place in searched.indexes and offer.platform == platform for offer in matching
+    )
 
 
-def _may_be_32_bit(one: Install, m: Machine, searched: Searched) -> bool:
+def _may_be_32_bit(case: Case) -> bool:
     """No index has anything for a 32-bit Python: it gets the oldest source releases or none."""
-    old = m.python.bits is None and one.offered is not None and not releases(one.offered, (0, 3))
-    elsewhere = searched.indexes <= {PYPI} and m.platform.system != "Darwin"
-    return old and elsewhere and one.lacks is None
-
-
-def _of_guess(
-    guess: Guess, m: Machine, matching: tuple[Offer, ...], cause: str
-) -> dict[str, object]:
-    here = [offer for offer in matching if offer.platform == guess.platform]
-    pythons = {name for offer in here for name in offer.pythons if not name.endswith("t")}
-    return {
-        "python": python_of(m) or (guess.python if cause == PYTHON else ""),
-        "platform": guess.platform,
-        "pythons": ", ".join(sorted(pythons, key=Version)),
-    }
+    offered, m = case.install.offered, case.m
+    old = m.python.bits is None and offered is not None and not releases(offered, (0, 3))
+    elsewhere = case.searched.indexes <= {PYPI} and m.platform.system != "Darwin"
+    return old and elsewhere and case.install.lacks is None
 
 
 PYTORCH_CUDA = ("11.6", "11.7", "11.8", "12.1", "12.4")
 """The CUDA versions of the package pytorch-cuda; its channel ended with torch 2.5."""
 _CUDA = frozenset({"pytorch-cuda", "cudatoolkit", "cuda-toolkit", "pytorch-gpu", "cuda-version"})
-
 _CUDA |= {"cuda", "cuda-runtime", "cuda-cudart", "cuda-libraries"}
-
 _TORCH = {"pytorch": "torch", "torchvision": "torchvision", "torchaudio": "torchaudio"}
 
 
