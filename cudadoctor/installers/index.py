@@ -74,7 +74,7 @@ def _found(change: PackageChange, configured: Index, tool: str) -> Source:
         index = own if same else f"{base}/{change.variant}"
         return Source(index=index, tag=None if same else change.variant)
     if own is not None:
-        read = read_by(tool, configured)
+        read = is_read_by(tool, configured)
         # Left where it is for its password: the tool that it is configured for reads it from there,
         # and an image is given to others, so nothing secret may stand in its lines.
         stays = _has_credentials(own) and (tool == "docker" or read)
@@ -196,7 +196,7 @@ def _without_password(found: Source, configured: Index, tool: str) -> Source:
     if found.index is None or not _has_credentials(found.index):
         return found
     index, extra, note = _address(found.index), found.extra, found.note
-    if read_by(tool, configured):
+    if is_read_by(tool, configured):
         if found.index == configured.url:
             index = None
         elif tool == "pip":  # --index-url would take the place of the setting, password and all
@@ -210,7 +210,7 @@ def _without_password(found: Source, configured: Index, tool: str) -> Source:
     return msgspec.structs.replace(found, index=index, extra=extra, note=note)
 
 
-def read_by(tool: str, configured: Index) -> bool:
+def is_read_by(tool: str, configured: Index) -> bool:
     """Whether that tool reads the configuration which this index came from.
 
     In an image there is none of it.

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from cudadoctor.installers.index import host_of, pinned, read_by, source_for
+from cudadoctor.installers.index import host_of, is_read_by, pinned, source_for
 from cudadoctor.installers.requirement import name_of, sound, split_compiled
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def handed_over(tool: str, question: Question, *, here: bool) -> Index | None:
     It does so on this machine, in the files that it reads.
     """
     settings = question.settings
-    return None if here and settings and read_by(tool, settings) else settings
+    return None if here and settings and is_read_by(tool, settings) else settings
 
 
 def environment(tool: str, question: Question, *, here: bool) -> dict[str, str | None]:

@@ -26,7 +26,7 @@ from cudadoctor.cli import options as cli_options
 from cudadoctor.host import recording
 from cudadoctor.host.children import Ran
 from cudadoctor.installers import index as dialect_index
-from cudadoctor.installers import requirement as dialect_requirement
+from cudadoctor.installers import requirement
 from cudadoctor.locale import language
 from cudadoctor.model import factfile, requirements, versions
 from cudadoctor.model.machine import Gpu, Identity, Machine
@@ -276,8 +276,8 @@ def _texts() -> Iterator[tuple[str, Parser]]:
         ("probes.toolkit.parse_nvcc", toolkit.parse_nvcc),
         ("probes.torch_order.parse_order", lambda text: torch_order.parse_order(text, "13.0")),
         ("fast.options_of", _argv),
-        ("dialects.index.host_of", dialect_index.host_of),
-        ("dialects.pip.name_of", dialect_requirement.name_of),
+        ("installers.index.host_of", dialect_index.host_of),
+        ("installers.requirement.name_of", requirement.name_of),
         ("rules.visible.read_visible", lambda text: read_visible(text, ("GPU-1", "GPU-2"))),
         ("cli_options.device_is_sound", cli_options.device_is_sound),
     )
