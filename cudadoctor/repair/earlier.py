@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cudadoctor.cli.options import Options
-    from cudadoctor.repair.session import Interrupts
+    from cudadoctor.host.signals import Interrupts
 
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _SCRIPTS = ("bin", "Scripts")

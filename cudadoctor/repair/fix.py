@@ -19,7 +19,7 @@ from cudadoctor.render import json_v1
 from cudadoctor.repair import begin, earlier, words
 from cudadoctor.repair.following import Following
 from cudadoctor.repair.journal import FOLDER, Begun, Busy, Journal, JournalError, Opinion
-from cudadoctor.repair.session import Interrupts, not_heeded
+from cudadoctor.repair.session import not_heeded, patient_interrupts
 from cudadoctor.repair.snapshot import remove_made
 from cudadoctor.repair.transaction import Transaction, opinion
 from cudadoctor.repair.words import Outcome, unchanged
@@ -36,7 +36,7 @@ def fix(options: Options, open_journal: Callable[[str], Journal] = Journal.of) -
         refuse("--with docker writes an image and repairs none: add --print")
     call = _Fix(options, open_journal)
     if options.undo or options.resume or options.forget:
-        with Interrupts() as interrupts:
+        with patient_interrupts() as interrupts:
             return call.show(
                 earlier.act(options, open_journal, call.following, interrupts, call.agreed)
             )
@@ -137,7 +137,7 @@ class _Fix:
         """Repair, if no other repair runs and the disk suffices."""
         prefix = where.prefix
         try:
-            with Interrupts() as interrupts, self.open_journal(prefix) as journal:
+            with patient_interrupts() as interrupts, self.open_journal(prefix) as journal:
                 if tuple(story.id for story in journal.stories()) != known:
                     return unchanged(
                         "Nothing was changed: another cudadoctor repaired it meanwhile."

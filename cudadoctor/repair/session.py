@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ import msgspec
 from cudadoctor.cli.options import Options
 from cudadoctor.host import children
 from cudadoctor.privacy.patterns import bare
+from cudadoctor.host.signals import Interrupts
 from cudadoctor.repair.journal import Begun, Root
 
 SILENCE_S = 1800.0
@@ -74,14 +74,13 @@ class Command:
         cwd = os.path.dirname(os.path.abspath(log))
         words = (sys.executable, "-I", "-S", "-B", "-c", _WAITING, str(os.getpid()), *argv)
         with open(log, "ab", opener=private) as file:
-            self.child = subprocess.Popen(
+            self.child = children.start(
                 words if waits else argv,
-                stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
                 env=children.environment(env, cwd),
                 cwd=cwd,
-                start_new_session=waits,
+                stdin=subprocess.PIPE if waits else None,
+                stdout=file,
+                stderr=subprocess.STDOUT,
             )
 
     @property
@@ -283,48 +282,15 @@ def left_behind(pid: int, started: int | None) -> bool:
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
-class Interrupts:
-    """As a context: no signal ends the doctor in the middle; `heard` says which one came first.
+def patient_interrupts() -> Interrupts:
+    """Signals while an environment is changed: noted, and acted upon between two steps."""
+    return Interrupts(on_first=_say_stopping)
 
-    patient: the work always goes on to where the environment is whole. Else a second signal ends
-    the doctor at once, and a marker on disk says what it left.
-    """
 
-    def __init__(self, *, patient: bool = True) -> None:
-        self.heard: int | None = None
-        self.patient = patient
-        self._before: dict[int, Any] = {}
-
-    def __call__(self) -> bool:
-        return self.heard is not None
-
-    def __enter__(self) -> Interrupts:
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            # One that is ignored (nohup, a job in the background) stays so.
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._hear)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _hear(self, number: int, _: FrameType | None) -> None:
-        if self.heard is not None:
-            if not self.patient:
-                os._exit(128 + number)
-            return
-        self.heard = number
-        if self.patient:
-            # Not through sys.stderr, in the middle of whose own work the signal may have come.
-            with contextlib.suppress(OSError):
-                os.write(2, b"\ncudadoctor: stopping as soon as the environment is whole\n")
-
-    @property
-    def code(self) -> int:
-        """The exit code of a program that such a signal ended."""
-        return 128 + (self.heard or signal.SIGINT)
+def _say_stopping(_: int) -> None:
+    # Not through sys.stderr, in the middle of whose own work the signal may have come.
+    with contextlib.suppress(OSError):
+        os.write(2, b"\ncudadoctor: stopping as soon as the environment is whole\n")
 
 
 MOST_BYTES = 16 << 20
@@ -476,7 +442,10 @@ def check(
             env=changed(env, variables),
             start_new_session=os.name == "posix",
         )
-        _waited(child, stopped)
+        if children.wait(child, stopped, POLL_S) is None:
+            end_group(child.pid, None)
+            child.wait()
+            raise NoAnswer("it was interrupted")
     return _document(answer)
 
 
@@ -489,16 +458,6 @@ def look_words(options: Options, python: str) -> list[str]:
     found += ["--device", options.device] if options.device else []
     found += ["--timeout", str(options.timeout)] if options.timeout else []
     return found + [word for cause in options.ignore for word in ("--ignore", cause)]
-
-
-def _waited(child: subprocess.Popen[bytes], stopped: Callable[[], bool]) -> None:
-    while child.returncode is None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(POLL_S)
-        if child.returncode is None and stopped():
-            end_group(child.pid, None)
-            child.wait()
-            raise NoAnswer("it was interrupted")
 
 
 def _document(path: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from cudadoctor.host.signals import Interrupts
 from cudadoctor.repair.begin import shown
 from cudadoctor.repair.following import Following
 from cudadoctor.repair.journal import (
@@ -30,7 +31,6 @@ from cudadoctor.repair.journal import (
 from cudadoctor.repair.session import (
     Command,
     Ended,
-    Interrupts,
     NoAnswer,
     check,
     environment,

@@ -39,6 +39,7 @@ from cudadoctor.cli.output import painted, shown_on_stderr, width, written
 from cudadoctor.host import local
 from cudadoctor.host.local import LocalHost
 from cudadoctor.installers.question import UNREACHED
+from cudadoctor.host.signals import Interrupts, end_now
 from cudadoctor.installers.verify import verify
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.machine import Machine
@@ -46,7 +47,6 @@ from cudadoctor.pipeline import Judged
 from cudadoctor.plan.planner import build_choice
 from cudadoctor.render import inert, json_v1, terminal
 from cudadoctor.render.terminal import Line
-from cudadoctor.repair.session import Interrupts
 from cudadoctor.repair.setup import choosing, making, saying
 from cudadoctor.repair.setup.choosing import Chosen, Known, NoWay
 from cudadoctor.repair.setup.making import Place, Recipe, Workplace
@@ -195,7 +195,7 @@ def _agreed(place: Place) -> bool:
 
 def _made(work: Setup, place: Place, chosen: Chosen, recipe: Recipe, options: Options) -> int:
     """Make it with the signals in our hands; then prove it with them given back."""
-    with Interrupts(patient=False) as interrupts:
+    with Interrupts(on_next=end_now) as interrupts:
         try:
             workplace = Workplace(place, alone=recipe.alone)
         except making.Busy:

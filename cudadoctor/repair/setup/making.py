@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import IO, Literal
 import msgspec
 
 from cudadoctor.host import children, local
+from cudadoctor.host.signals import Interrupts
 from cudadoctor.installers import conda, pip
 from cudadoctor.installers.tool import Command, parent, within
 from cudadoctor.knowledge import Knowledge, TorchBuild
@@ -27,7 +27,6 @@ from cudadoctor.plan.remedies.torch import remedy_for
 from cudadoctor.privacy.patterns import bare
 from cudadoctor.probes.streamed import Progress
 from cudadoctor.render import inert
-from cudadoctor.repair.session import Interrupts
 from cudadoctor.repair.setup.choosing import Chosen, Tools
 
 # Paths are texts here: what the user typed is shown as it was typed.
@@ -485,10 +484,13 @@ class Runner:
             return Ended(why=f"{argv[0]} cannot be started: {words}")
         assert child.stdout is not None
         teller = _Teller(child.stdout, self.progress, name_of(argv))
-        code = self._waited(child)
+        code = children.wait(child, self._stopped, HEARING_S)
+        if code is None:
+            # Asked first, so that it removes its temporary files.
+            children.kill(child, "SIGINT", patience_s=GRACE_S, grace_s=GRACE_S)
         teller.join(GRACE_S)
         teller.quiet()
-        if self.interrupts():
+        if code is None or self.interrupts():
             return Ended(stopped=True, said=teller.said)
         return Ended(why=_why(argv, code), said=teller.said)
 
@@ -499,24 +501,18 @@ class Runner:
         cwd = scratch or local.this_host().place
         # The lock stays held while this child lives, also where the doctor is killed.
         inherited = (handle,) if handle is not None and sys.platform != "win32" else ()
-        return subprocess.Popen(
+        return children.start(
             argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             env=children.environment(clean(os.environ, scratch), cwd),
             cwd=cwd,
-            start_new_session=True,
+            stderr=subprocess.STDOUT,
             pass_fds=inherited,
         )
 
-    def _waited(self, child: subprocess.Popen[bytes]) -> int:
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return child.wait(HEARING_S)
-            self.workplace.mark_late()
-            if self.interrupts():
-                return _stopped(child)
+    def _stopped(self) -> bool:
+        """Whether to stop; a folder that the tool has made by now gets its marker."""
+        self.workplace.mark_late()
+        return self.interrupts()
 
 
 class _Teller(threading.Thread):
@@ -553,20 +549,6 @@ class _Teller(threading.Thread):
     @property
     def said(self) -> tuple[str, ...]:
         return tuple(self._lines)
-
-
-def _stopped(child: subprocess.Popen[bytes]) -> int:
-    """Ask it to stop, so that it removes its temporary files; then end it with all its own."""
-    for name in ("SIGINT", "SIGKILL"):
-        number = getattr(signal, name, signal.SIGTERM)
-        with contextlib.suppress(OSError):
-            if hasattr(os, "killpg"):
-                os.killpg(child.pid, number)
-            else:
-                child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return child.wait(GRACE_S)
-    return -signal.SIGTERM
 
 
 def _why(argv: tuple[str, ...], code: int) -> str | None:
