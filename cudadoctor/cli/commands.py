@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.cli.looking import look_of, this_machine
+from cudadoctor.cli.looking import look_of, passed, this_machine
 from cudadoctor.cli.options import (
     EXIT,
     Options,
@@ -147,7 +147,6 @@ def smoke(options: Options) -> int:
 
     refuse_device(options)
     machine = this_machine(options)
-    run = machine.smoke
     if options.as_json:
         from cudadoctor.render import json_v1
 
@@ -157,8 +156,7 @@ def smoke(options: Options) -> int:
 
         for line in summary.stage_lines(machine):
             sys.stdout.write(line + "\n")
-    passed = run is not None and all(one.status in ("passed", "skipped") for one in run.stages)
-    return 0 if passed and run is not None and run.stages else 1
+    return 0 if machine.smoke and passed(machine.smoke) else 1
 
 
 def bench(options: Options) -> int:

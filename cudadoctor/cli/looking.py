@@ -10,7 +10,7 @@ from cudadoctor.cli.output import SHORTER, shown_on_stderr
 from cudadoctor.probes import examine
 
 if TYPE_CHECKING:
-    from cudadoctor.model.machine import Machine
+    from cudadoctor.model.machine import Machine, Smoke
 
 
 def this_machine(options: Options) -> Machine:
@@ -31,6 +31,12 @@ def look_of(options: Options) -> examine.Look:
         ranks=options.ranks,
         timeout_s=options.timeout,
     )
+
+
+def passed(smoke: Smoke) -> bool:
+    """Whether there is a stage, and none that failed."""
+    fine = [stage.status in ("passed", "skipped") for stage in smoke.stages]
+    return bool(fine) and all(fine)
 
 
 def _load_the_core() -> None:

@@ -1,7 +1,5 @@
 """Before anything changes: which steps, in which folders, with what room, and what forbids it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -14,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 from packaging.utils import canonicalize_name
 
-from cudadoctor import __version__
+from cudadoctor import __version__, knowledge
 from cudadoctor.cli.options import Options
-from cudadoctor.installers.verify import Verdict
+from cudadoctor.host import children, local
+from cudadoctor.installers.verify import Verdict, verify
 from cudadoctor.model.findings import PackageChange, Plan, Risk, Step
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
@@ -25,7 +24,16 @@ from cudadoctor.render.activation import kept_by_conda
 from cudadoctor.render.script import is_runnable
 from cudadoctor.render.shells import ShellName, shell_of
 from cudadoctor.render.summary import cost_of
-from cudadoctor.repair.journal import OF_A_PROJECT, SCHEMA, Begun, Opinion, Root, Task
+from cudadoctor.repair.journal import (
+    OF_A_PROJECT,
+    SCHEMA,
+    Begun,
+    Opinion,
+    Root,
+    Task,
+    is_below,
+    pixi_project,
+)
 from cudadoctor.repair.session import Use, environment, used_by
 from cudadoctor.repair.snapshot import walked
 
@@ -64,7 +72,7 @@ def place_of(machine: Machine, steps: tuple[Step, ...], *, project: bool = False
     if folder:
         return Place(
             prefix=folder,
-            roots=(_environment(folder),),
+            roots=(Root(path=folder, only=_OF_AN_ENVIRONMENT),),
             python=python_made(steps, folder),
             made=True,
         )
@@ -87,24 +95,15 @@ def _roots(machine: Machine, prefix: str, *, project: bool) -> tuple[Root, ...]:
     if kind == "system":
         return _system(machine, prefix)
     if kind.startswith("conda"):
-        return (Root(path=prefix, but=_OF_CONDA_ELSEWHERE), *_project(prefix))
-    return _beside_a_project(machine, prefix) if project else (_environment(prefix),)
-
-
-def _beside_a_project(machine: Machine, prefix: str) -> tuple[Root, ...]:
-    """Of `lib` and its like only what is Python's: the rest is somebody's work."""
+        home = pixi_project(prefix)
+        # pixi writes into the files of its project too.
+        beside = () if home is None else (Root(path=home, only=OF_A_PROJECT),)
+        return (Root(path=prefix, but=_OF_CONDA_ELSEWHERE), *beside)
+    if not project:
+        return (Root(path=prefix, only=_OF_AN_ENVIRONMENT),)
+    # Of `lib` and its like only what is Python's: the rest is somebody's work.
     own = ("pyvenv.cfg", "lib64", "Scripts", "Lib")
     return (Root(path=prefix, only=own), *_system(machine, prefix))
-
-
-def _environment(prefix: str) -> Root:
-    return Root(path=prefix, only=_OF_AN_ENVIRONMENT)
-
-
-def _project(prefix: str) -> tuple[Root, ...]:
-    """pixi writes into the files of its project too."""
-    project, mark, _ = prefix.replace("\\", "/").partition("/.pixi/envs/")
-    return (Root(path=project, only=OF_A_PROJECT),) if mark else ()
 
 
 def _system(machine: Machine, prefix: str) -> tuple[Root, ...]:
@@ -174,7 +173,10 @@ def chosen(plan: Plan) -> Chosen:
     steps: list[Step] = []
     shell: list[Step] = []
     left: list[Left] = []
-    for group in _groups(plan):
+    groups: dict[str, list[Step]] = {}
+    for step in plan.steps:
+        groups.setdefault(step.group, []).append(step)
+    for group in groups.values():
         taken = next((step for step in group if can_be_taken(step)), None)
         if taken is None:
             left.append(Left(step=group[0], why=why_left(group[0])))
@@ -182,7 +184,12 @@ def chosen(plan: Plan) -> Chosen:
             steps.append(taken)
         else:
             shell.append(taken)
-    return _in_one_place(Chosen(steps=tuple(steps), shell=tuple(shell), left=tuple(left)))
+    # If a new environment is made, steps that change the old one are left.
+    if folder := next(filter(None, map(folder_made, steps)), None):
+        other = [step for step in steps if folder_made(step) != folder]
+        left += [Left(step=step, why="it belongs to another environment") for step in other]
+        steps = [step for step in steps if step not in other]
+    return Chosen(steps=tuple(steps), shell=tuple(shell), left=tuple(left))
 
 
 def can_be_taken(step: Step) -> bool:
@@ -201,43 +208,21 @@ def why_left(step: Step) -> str:
     return cost_of(step)
 
 
-def _in_one_place(found: Chosen) -> Chosen:
-    """Where a new environment is made, steps that change the old one are left."""
-    folders = [folder_made(step) for step in found.steps]
-    first = next((one for one in folders if one), None)
-    if first is None:
-        return found
-    there = tuple(step for step, one in zip(found.steps, folders, strict=True) if one == first)
-    other = tuple(step for step, one in zip(found.steps, folders, strict=True) if one != first)
-    left = tuple(Left(step=step, why="it belongs to another environment") for step in other)
-    return Chosen(steps=there, shell=found.shell, left=(*found.left, *left))
-
-
-def _groups(plan: Plan) -> Iterator[list[Step]]:
-    groups: dict[str, list[Step]] = {}
-    for step in plan.steps:
-        groups.setdefault(step.group, []).append(step)
-    yield from groups.values()
-
-
 def tasks_of(found: Chosen, machine: Machine, shell: ShellName) -> tuple[Task, ...]:
     """The steps as the journal keeps them; a conda environment keeps variables in files."""
-    tasks = [_task(step) for step in found.steps]
-    for step in found.shell:
-        kept = kept_by_conda(machine, step.variables, shell)
-        files = tuple((one.file, one.what + "\n") for one in kept)
-        tasks.append(msgspec.structs.replace(_task(step), files=files))
+    tasks = []
+    for step in (*found.steps, *found.shell):
+        kept = kept_by_conda(machine, step.variables, shell) if step in found.shell else ()
+        task = Task(
+            id=step.id,
+            title=step.title,
+            commands=step.commands,
+            cures=step.cures,
+            variables=dict(step.variables),
+            files=tuple((edit.file, edit.what + "\n") for edit in kept),
+        )
+        tasks.append(task)
     return tuple(tasks)
-
-
-def _task(step: Step) -> Task:
-    return Task(
-        id=step.id,
-        title=step.title,
-        commands=step.commands,
-        cures=step.cures,
-        variables=dict(step.variables),
-    )
 
 
 UNPACKED_MANY = 2.3
@@ -289,16 +274,21 @@ def needs(
 
 def lacking(wanted: tuple[Need, ...]) -> str | None:
     """A sentence about the first file system that is too small, None where all fits."""
-    systems: dict[object, list[Need]] = {}
-    for one in wanted:
-        systems.setdefault(_system_of(one.folder), []).append(one)
-    for some in systems.values():
-        total = sum(one.bytes for one in some)
-        free = _free(some[0].folder)
-        if free is not None and free < total:
-            purposes = " and ".join(dict.fromkeys(one.what for one in some))
+    systems: dict[int, list[Need]] = {}
+    for need in wanted:
+        nearest = nearest_folder(need.folder)
+        with contextlib.suppress(OSError):
+            systems.setdefault(os.stat(nearest).st_dev, []).append(need)
+    for together in systems.values():
+        total = sum(need.bytes for need in together)
+        folder = together[0].folder
+        free = total
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(nearest_folder(folder)).free
+        if free < total:
+            purposes = " and ".join(dict.fromkeys(need.what for need in together))
             return (
-                f"{shown(total)} are needed under {some[0].folder} for {purposes},"
+                f"{shown(total)} are needed under {folder} for {purposes},"
                 f" and {shown(free)} are free: make room there first"
             )
     return None
@@ -311,11 +301,6 @@ def shown(size: int) -> str:
     return f"{max(1, round(size / 1e6))} MB"
 
 
-def temporary_folder(env: Mapping[str, str]) -> str:
-    """Where pip puts its downloads."""
-    return env.get("TMPDIR") or tempfile.gettempdir()
-
-
 def cache_folder(env: Mapping[str, str]) -> str | None:
     """pip's cache, None where it is switched off."""
     if env.get("PIP_NO_CACHE_DIR", "").lower() in ("1", "true", "yes", "on"):
@@ -323,20 +308,6 @@ def cache_folder(env: Mapping[str, str]) -> str | None:
     home = os.path.expanduser("~")
     usual = os.path.join(env.get("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "pip")
     return env.get("PIP_CACHE_DIR") or usual
-
-
-def _system_of(folder: str) -> object:
-    try:
-        return os.stat(nearest_folder(folder)).st_dev
-    except OSError:
-        return folder
-
-
-def _free(folder: str) -> int | None:
-    try:
-        return shutil.disk_usage(nearest_folder(folder)).free
-    except OSError:
-        return None
 
 
 MOST_NAMED = 3
@@ -360,20 +331,16 @@ def shared(machine: Machine, place: Place) -> str | None:
     way = "make an environment of your own and name it with --python, or add --allow-shared"
     if kind == "conda-base":
         return f"{python} is conda's base, which conda itself runs in: {way}"
-    if kind == "system" and not _is_an_image(machine):
+    inside = machine.container.kind not in (None, "none")
+    # In an image /usr/local is the environment, as in Docker's own Python images.
+    image = inside and (machine.python.prefix or "").rstrip("/") == "/usr/local"
+    if kind == "system" and not image:
         return f"{python} belongs to the system, and other programs run in it: {way}"
     if kind == "pipx":
         return f"{python} belongs to a program that pipx installed: reinstall it with pipx"
     if kind == "embedded":
         return f"{python} is part of a program: repair it with that program's own installer"
     return None
-
-
-def _is_an_image(machine: Machine) -> bool:
-    """In an image /usr/local is the environment, as in Docker's own Python images."""
-    inside = machine.container.kind not in (None, "none")
-    prefix = machine.python.prefix or ""
-    return inside and prefix.rstrip("/") == "/usr/local"
 
 
 def owned_by_another(place: Place) -> str | None:
@@ -383,19 +350,15 @@ def owned_by_another(place: Place) -> str | None:
     for path in _existing(place):
         owner = os.stat(path).st_uid
         if owner != 0:
-            name = _user_name(owner)
+            name = f"the user with the number {owner}"
+            with contextlib.suppress(KeyError, ImportError):
+                import pwd
+
+                name = pwd.getpwuid(owner).pw_name
             return (
                 f"{path} belongs to {name}, and its files would become root's: run this as {name}"
             )
     return None
-
-
-def _user_name(number: int) -> str:
-    with contextlib.suppress(KeyError, ImportError):
-        import pwd
-
-        return pwd.getpwuid(number).pw_name
-    return f"the user with the number {number}"
 
 
 def _existing(place: Place) -> Iterator[str]:
@@ -434,10 +397,10 @@ def leads_out(place: Place, site_packages: str | None) -> str | None:
     if place.made:
         return None
     folders = [site_packages, *(f"{place.prefix}/{name}" for name in ("bin", "Scripts"))]
-    for folder in (one for one in folders if one and os.path.isdir(one)):
+    for folder in (folder for folder in folders if folder and os.path.isdir(folder)):
         links = [folder]
         with contextlib.suppress(OSError), os.scandir(folder) as found:
-            links += sorted(one.path for one in found if one.is_symlink() and one.is_dir())
+            links += sorted(entry.path for entry in found if entry.is_symlink() and entry.is_dir())
         for path in links:
             real = os.path.realpath(path)
             if not _is_recorded(place, real):
@@ -451,11 +414,9 @@ def leads_out(place: Place, site_packages: str | None) -> str | None:
 
 def _is_recorded(place: Place, real: str) -> bool:
     for root in place.roots:
-        folder = os.path.realpath(root.path).rstrip(os.sep) + os.sep
-        rest = (real + os.sep).removeprefix(folder)
-        if real + os.sep == folder or (
-            rest != real + os.sep and root.has(rest.partition(os.sep)[0])
-        ):
+        folder = os.path.realpath(root.path)
+        inside = is_below(real, folder)
+        if inside and (real == folder or root.has(os.path.relpath(real, folder).split(os.sep)[0])):
             return True
     return False
 
@@ -465,8 +426,6 @@ def elsewhere_by_configuration(
 ) -> str | None:
     """Why pip would change something else: its configuration file says so, which no variable can
     take back."""
-    from cudadoctor.host import children, local
-
     cwd = local.this_host().place
     for argv in dict.fromkeys(argv[:3] for task in tasks for argv in task.commands):
         if argv[1:] != ("-m", "pip"):
@@ -506,8 +465,8 @@ def in_use(place: Place, say: Callable[[str], None]) -> str | None:
     if not use.known:
         say("not checked: whether programs run in this environment; end them first")
     elif use.unread:
-        some = f"{use.unread} process{'es' if use.unread > 1 else ''}"
-        say(f"not checked: {some} of other users, which may run in this environment")
+        number = f"{use.unread} process{'es' if use.unread > 1 else ''}"
+        say(f"not checked: {number} of other users, which may run in this environment")
     return running(use)
 
 
@@ -515,35 +474,22 @@ def running(use: Use) -> str | None:
     """The sentence about the processes that run in it; pure."""
     if not use.users:
         return None
-    some = [f"{inert(one.words)} ({one.pid})" for one in use.users[:MOST_NAMED]]
-    more = len(use.users) - len(some)
-    named = ", ".join(some) + (f" and {more} more" if more else "")
+    named = ", ".join(f"{inert(user.words)} ({user.pid})" for user in use.users[:MOST_NAMED])
+    if (more := len(use.users) - MOST_NAMED) > 0:
+        named += f" and {more} more"
     verb = "runs" if len(use.users) == 1 else "run"
     return f"{named} {verb} in this environment, whose files would change under it: end it first"
 
 
 def can_link(folder: str) -> bool:
     """Whether this file system takes hard links."""
-    one, other = (os.path.join(folder, name) for name in ("link-1", "link-2"))
     try:
-        with open(one, "wb"):
-            pass
-        os.link(one, other)
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            os.link(file.name, f"{file.name}-2")
+            os.unlink(f"{file.name}-2")
     except OSError:
         return False
-    finally:
-        for path in (one, other):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
     return True
-
-
-def bytes_of(place: Place) -> int:
-    """What the files of the environment hold, in bytes."""
-    return sum(found.st_size for root in place.roots for _, found in walked(root))
-
-
-Say = "Callable[[str], None]"
 
 
 def begun(
@@ -590,7 +536,7 @@ def refusal(machine: Machine, place: Place, *, allow_shared: bool) -> str | None
         leads_out(place, machine.python.site_packages),
         unwritable(place, machine.python.site_packages),
     )
-    return next((one for one in reasons if one), None)
+    return next(filter(None, reasons), None)
 
 
 def dry_run(
@@ -600,10 +546,6 @@ def dry_run(
 
     Returns why it cannot be had (None: it can, or nobody could tell), and what will be downloaded.
     """
-    from cudadoctor import knowledge
-    from cudadoctor.host import local
-    from cudadoctor.installers.verify import verify
-
     downloads: list[Download] = []
     try:
         for step in steps:
@@ -619,20 +561,23 @@ def dry_run(
             downloads.append(download_of(found, step.packages, installed(machine)))
     finally:
         local.close_host()
-    return None, _summed(downloads)
+    if not downloads:
+        return None, None
+    known = all(download.known for download in downloads)
+    return None, Download(bytes=sum(download.bytes for download in downloads), known=known)
 
 
 def download_of(found: Verdict, change: PackageChange, present: frozenset[str]) -> Download:
     """What of the resolver's files is not there yet; pure. present: "name==version" each."""
-    gone = {canonicalize_name(one) for one in change.remove}
+    gone = {canonicalize_name(name) for name in change.remove}
     files = [
-        one
-        for one in found.files
-        if f"{canonicalize_name(one.name)}=={one.version}" not in present
-        or canonicalize_name(one.name) in gone
+        file
+        for file in found.files
+        if f"{canonicalize_name(file.name)}=={file.version}" not in present
+        or canonicalize_name(file.name) in gone
     ]
-    size = sum(one.size_bytes or 0 for one in files)
-    known = bool(found.files) and all(one.size_bytes is not None for one in files)
+    size = sum(file.size_bytes or 0 for file in files)
+    known = bool(found.files) and all(file.size_bytes is not None for file in files)
     return Download(bytes=size if known else max(size, change.download_bytes or 0), known=known)
 
 
@@ -645,16 +590,11 @@ def installed(machine: Machine) -> frozenset[str]:
     return frozenset(f"{canonicalize_name(name)}=={version}" for name, version in pairs)
 
 
-def _summed(downloads: list[Download]) -> Download | None:
-    if not downloads:
-        return None
-    return Download(
-        bytes=sum(one.bytes for one in downloads), known=all(one.known for one in downloads)
-    )
-
-
 def no_room(place: Place, download: Download | None, folder: str) -> str | None:
     """The sentence about a disk that is too small, None where all fits. folder: the journal's."""
-    copied = 0 if place.made or can_link(folder) else bytes_of(place)
-    temporary, cache = temporary_folder(os.environ), cache_folder(os.environ)
+    copied = 0
+    if not (place.made or can_link(folder)):
+        copied = sum(found.st_size for root in place.roots for _, found in walked(root))
+    temporary = os.environ.get("TMPDIR") or tempfile.gettempdir()  # pip's downloads
+    cache = cache_folder(os.environ)
     return lacking(needs(download, place.prefix, temporary, cache, copied))

@@ -1,19 +1,19 @@
 """`fix --undo`, `--resume` and `--forget`: what follows from the journal of an earlier repair."""
 
-from __future__ import annotations
-
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
-from cudadoctor.cli.options import refuse
+from cudadoctor.cli.options import Options, refuse
+from cudadoctor.host import local
+from cudadoctor.host.signals import Interrupts
+from cudadoctor.probes import target
 from cudadoctor.repair import begin
 from cudadoctor.repair.begin import Place
 from cudadoctor.repair.following import Following
 from cudadoctor.repair.journal import (
     FOLDER,
     NAME,
-    Begun,
     Busy,
     Forgotten,
     Journal,
@@ -27,6 +27,7 @@ from cudadoctor.repair.journal import (
 from cudadoctor.repair.snapshot import (
     MANIFEST,
     Aside,
+    Entry,
     ManifestError,
     RestoreError,
     differing,
@@ -36,12 +37,6 @@ from cudadoctor.repair.snapshot import (
 )
 from cudadoctor.repair.transaction import Transaction, edited, still_running
 from cudadoctor.repair.words import Outcome, command, kept_aside, lost, unchanged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cudadoctor.cli.options import Options
-    from cudadoctor.host.signals import Interrupts
 
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _SCRIPTS = ("bin", "Scripts")
@@ -65,10 +60,16 @@ def act(
         with journal:
             story = journal.open_story()
             if story is None or (options.resume and not story.unfinished):
-                why = f"Nothing to {word}: {_said(journal)}."
+                told = journal.stories()
+                ends = {"kept": "was kept", "over": "has been taken back"}
+                end = ends.get(told[-1].stage, "is over") if told else ""
+                known = f"the last repair {end}" if told else "no repair is known"
+                why = f"Nothing to {word}: {known}."
                 return Outcome(kind="nothing", code=0, why=why, journal=journal.path)
             begun = in_its_place(story.begun, prefix)
-            _refuse_root(begun, prefix)
+            place = Place(prefix=prefix, roots=begun.roots, python=begun.afterwards)
+            if sentence := begin.owned_by_another(place) or begin.unwritable(place, None):
+                refuse(sentence)
             acting = Transaction(journal, begun, following, interrupts, os.environ)
             if options.undo:
                 return _undo(acting, story, ask)
@@ -103,18 +104,11 @@ def with_journal(python: str | None) -> str | None:
 def _meant(python: str | None) -> str:
     """The interpreter, or the environment's folder, that is meant; in a broken one there may be
     no interpreter left."""
-    named = [python] if python else [os.environ.get(one) for one in _ACTIVE] + [".venv"]
-    for one in named:
-        path = os.path.abspath(os.path.expanduser(one)) if one else ""
+    named = [python] if python else [*map(os.environ.get, _ACTIVE), ".venv"]
+    for name in named:
+        path = os.path.abspath(os.path.expanduser(name)) if name else ""
         if os.path.isdir(path) or (python and (os.sep in python or os.path.lexists(path))):
             return path
-    return _chosen(python)
-
-
-def _chosen(python: str | None) -> str:
-    from cudadoctor.host import local
-    from cudadoctor.probes import target
-
     try:
         return target.choose(local.this_host(), python).executable
     except target.UsageError as error:
@@ -143,29 +137,15 @@ def _made_for(path: str) -> Iterator[str]:
             yield os.path.join(home, name)
 
 
-def _said(journal: Journal) -> str:
-    told = journal.stories()
-    if not told:
-        return "no repair is known"
-    ends = {"kept": "the last repair was kept", "over": "the last repair has been taken back"}
-    return ends.get(told[-1].stage, "the last repair is over")
-
-
-def _refuse_root(begun: Begun, prefix: str) -> None:
-    place = Place(prefix=prefix, roots=begun.roots, python=begun.afterwards)
-    if sentence := begin.owned_by_another(place) or begin.unwritable(place, None):
-        refuse(sentence)
-
-
 def _undo(acting: Transaction, story: Story, ask: Callable[[str, str], bool]) -> Outcome:
     if (pid := still_running(story)) is not None:
         return _not_yet(acting, pid)
     silent = _changed_silently(acting) if story.stage == "untouched" else None
     if story.stage == "untouched" and silent is None:
-        return _never_begun(acting, 0)
+        return _never_begun(acting)
     if silent and not ask("Undo", silent):
         return unchanged("Nothing was changed.")
-    if not _can_be_brought_back(acting):
+    if _recorded(acting) is None:
         return _gone(acting)
     kept = story.stage == "kept"
     if kept and (sentence := _in_use(acting)):
@@ -181,13 +161,12 @@ def _in_use(acting: Transaction) -> str | None:
     return begin.in_use(place, acting.following.say)
 
 
-def _can_be_brought_back(acting: Transaction) -> bool:
-    """Whether the record of what was there is whole. Raises OSError where it cannot be read now."""
+def _recorded(acting: Transaction) -> tuple[Entry, ...] | None:
+    """What was there, None if its record is not whole. Raises OSError if it cannot be read now."""
     try:
-        acting.snapshot.entries()
+        return acting.snapshot.entries()
     except (FileNotFoundError, NotADirectoryError, ManifestError):
-        return False
-    return True
+        return None
 
 
 def _gone(acting: Transaction) -> Outcome:
@@ -205,15 +184,11 @@ def _gone(acting: Transaction) -> Outcome:
 
 def _changed_silently(acting: Transaction) -> str | None:
     """Where the journal tells of no change: whether there is one, as its end may have been lost."""
-    try:
-        entries = acting.snapshot.entries()
-    except (FileNotFoundError, NotADirectoryError, ManifestError):
+    entries = _recorded(acting)
+    if entries is None or not (paths := list(differing(entries, acting.snapshot.present()))):
         return None
-    count = sum(1 for _ in differing(entries, acting.snapshot.present()))
-    some = "1 file differs" if count == 1 else f"{count} files differ"
-    return (
-        f"the journal tells of no change, and yet {some} from what was recorded" if count else None
-    )
+    number = "1 file differs" if len(paths) == 1 else f"{len(paths)} files differ"
+    return f"the journal tells of no change, and yet {number} from what was recorded"
 
 
 def _would_be_lost(acting: Transaction) -> str | None:
@@ -251,11 +226,11 @@ def _last_word_ns(acting: Transaction) -> int:
     return 0
 
 
-def _never_begun(acting: Transaction, code: int) -> Outcome:
+def _never_begun(acting: Transaction) -> Outcome:
     acting.snapshot.remove()
     acting.journal.append(RolledBack(id=acting.begun.id))
     why = "The repair had changed nothing yet; its beginnings were removed."
-    return acting.outcome("undone", code, why)
+    return acting.outcome("undone", 0, why)
 
 
 def _not_yet(acting: Transaction, pid: int) -> Outcome:
@@ -272,32 +247,28 @@ def _resume(acting: Transaction, story: Story) -> Outcome:
     if story.stage == "checked":
         last = story.of(Judged)[-1]
         return acting.keep(last.after, last.why)
-    if story.stage == "restoring" and _can_be_brought_back(acting):
-        return _restored(acting, undo=story.undoing, code=0 if story.undoing else 1)
-    if story.stage != "untouched" and not _can_be_brought_back(acting):
+    if story.stage == "untouched":
+        if sentence := _changed_silently(acting):
+            undo = command("--undo", acting.begun.afterwards)
+            refuse(f"{sentence}: take it back with {undo} first")
+        back = _never_begun(acting)
+    elif _recorded(acting) is None:
         return _gone(acting)
-    if story.stage == "untouched" and (sentence := _changed_silently(acting)):
-        undo = command("--undo", acting.begun.afterwards)
-        refuse(f"{sentence}: take it back with {undo} first")
-    back = _never_begun(acting, 0) if story.stage == "untouched" else None
-    back = back or _restored(acting, undo=False, code=0)
+    elif story.stage == "restoring":
+        return _restored(acting, undo=story.undoing, code=0 if story.undoing else 1)
+    else:
+        back = _restored(acting, undo=False, code=0)
     if back.kind != "undone":
         return back
-    return again(acting, story.begun)
-
-
-def again(acting: Transaction, begun: Begun) -> Outcome:
-    """The same plan from the start, as a repair of its own."""
-    from cudadoctor.repair.begin import prepared
-
+    # The same plan from the start, as a repair of its own.
     if sentence := _in_use(acting):
         why = f"The interrupted repair was taken back, and not begun anew: {sentence}."
         return unchanged(why)
     acting.following.say("the interrupted repair was taken back; it begins anew")
     os.makedirs(acting.journal.folder, exist_ok=True)
-    anew = prepared(begun)
-    again_ = Transaction(acting.journal, anew, acting.following, acting.interrupts, acting.env)
-    return again_.run()
+    anew = begin.prepared(story.begun)
+    journal, following = acting.journal, acting.following
+    return Transaction(journal, anew, following, acting.interrupts, acting.env).run()
 
 
 def _forget(acting: Transaction, story: Story) -> Outcome:

@@ -4,8 +4,6 @@ look, judge, plan, choose, show, ask, look for what stands in the way, record, a
 keep or bring back.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -93,7 +91,8 @@ class _Fix:
         self._refuse_unfinished(where.prefix)
         if where.limits:
             self.following.say(where.limits)
-        if prefix is None or not os.path.samefile(prefix, _nearest(where.prefix)):
+        there = where.prefix if os.path.isdir(where.prefix) else os.curdir
+        if prefix is None or not os.path.samefile(prefix, there):
             known = self._repairs_in(where.prefix)
         if not self.agreed("Apply", ""):
             return unchanged("Nothing was changed.")
@@ -189,7 +188,3 @@ class _Fix:
         else:
             self._print(["", *words.outcome(outcome, output.width())])
         return outcome.code
-
-
-def _nearest(folder: str) -> str:
-    return folder if os.path.isdir(folder) else os.curdir

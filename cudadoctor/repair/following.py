@@ -1,7 +1,5 @@
 """What goes on, on stderr: one line that moves on a terminal, a line for each step elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sys

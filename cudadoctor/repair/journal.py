@@ -10,7 +10,6 @@ import re
 import shutil
 import stat
 import sys
-from types import TracebackType
 from typing import Literal, TypeVar
 
 import msgspec
@@ -189,17 +188,17 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stage(self) -> Stage:
-        last = self.records[-1]
-        if isinstance(last, (RolledBack, Undone, Forgotten)):
-            return "over"
-        if isinstance(last, RollingBack):
-            return "restoring"
-        if isinstance(last, Kept):
-            return "kept"
-        if isinstance(last, Judged):
-            return "checked" if last.better else "changed"
-        if isinstance(last, Checking):
-            return "changed"
+        match self.records[-1]:
+            case RolledBack() | Undone() | Forgotten():
+                return "over"
+            case RollingBack():
+                return "restoring"
+            case Kept():
+                return "kept"
+            case Judged(better=True):
+                return "checked"
+            case Judged() | Checking():
+                return "changed"
         return "changing" if self.of(SnapshotDone) else "untouched"
 
     @property
@@ -209,13 +208,13 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def undoing(self) -> bool:
         """Whether it is on its way back because the user asked for it after it had been kept."""
-        return any(one.undo for one in self.of(RollingBack))
+        return any(record.undo for record in self.of(RollingBack))
 
     _Some = TypeVar("_Some")
 
     def of(self, kind: type[_Some]) -> tuple[_Some, ...]:
         """The records of one kind, in order."""
-        return tuple(one for one in self.records if isinstance(one, kind))
+        return tuple(record for record in self.records if isinstance(record, kind))
 
 
 def line_of(record: Record) -> bytes:
@@ -251,17 +250,17 @@ def _record(number: int, line: bytes) -> Record:
 
 def stories(records: tuple[Record, ...]) -> tuple[Story, ...]:
     """The repairs that a journal tells of, the oldest first."""
-    begun = [one for one in records if isinstance(one, Begun)]
     return tuple(
-        Story(begun=one, records=tuple(each for each in records if each.id == one.id))
-        for one in begun
+        Story(begun=begun, records=tuple(record for record in records if record.id == begun.id))
+        for begun in records
+        if isinstance(begun, Begun)
     )
 
 
 def open_story(told: tuple[Story, ...]) -> Story | None:
     """The repair that can be undone: the unfinished one, else the last one that was kept."""
-    unfinished = [one for one in told if one.unfinished]
-    kept = [one for one in told if one.stage == "kept"]
+    unfinished = [story for story in told if story.unfinished]
+    kept = [story for story in told if story.stage == "kept"]
     return next(iter((*reversed(unfinished), *reversed(kept))), None)
 
 
@@ -288,10 +287,6 @@ class Journal:
     def of(cls, prefix: str) -> Journal:
         return cls(os.path.join(prefix, FOLDER))
 
-    @property
-    def exists(self) -> bool:
-        return os.path.exists(self.path)
-
     def stories(self) -> tuple[Story, ...]:
         """The repairs that it tells of. Raises JournalError where it cannot be acted upon."""
         try:
@@ -309,43 +304,37 @@ class Journal:
     def append(self, record: Record) -> None:
         """Write a record and wait until it is on disk, before what it announces is done."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-        new = not self.exists
-        self._unshared()
+        new = not os.path.exists(self.path)
+        # A copy of the environment made of hard links must not write into this one's journal.
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(self.path).st_nlink > 1:
+                shutil.copy2(self.path, f"{self.path}.new")
+                os.replace(f"{self.path}.new", self.path)
         number = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
         try:
             os.ftruncate(number, _whole(number))
             os.lseek(number, 0, os.SEEK_END)
-            _write(number, line_of(msgspec.structs.replace(record, at=now)))
+            data = line_of(msgspec.structs.replace(record, at=now))
+            while data:
+                data = data[os.write(number, data) :]
             os.fsync(number)
         finally:
             os.close(number)
         if new:
             synced_folder(self.folder)
 
-    def _unshared(self) -> None:
-        """A copy of the environment made of hard links must not write into this one's journal."""
-        with contextlib.suppress(FileNotFoundError):
-            if os.lstat(self.path).st_nlink > 1:
-                shutil.copy2(self.path, f"{self.path}.new")
-                os.replace(f"{self.path}.new", self.path)
-
     def __enter__(self) -> Journal:
         os.makedirs(self.folder, mode=0o755, exist_ok=True)
         demand_own(self.folder)
         self._lock = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _locked(self._lock)
+            lock(self._lock)
         except BlockingIOError as error:
             os.close(self._lock)
             raise Busy(self.folder) from error
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -365,13 +354,11 @@ def _whole(number: int) -> int:
     return 0
 
 
-def _write(number: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(number, data) :]
+def lock(number: int) -> None:
+    """Lock the file for as long as this handle, or a child that inherited it, is open.
 
-
-def _locked(number: int) -> None:
-    """Lock the file for this process. Raises BlockingIOError where another one holds it."""
+    Raises BlockingIOError if another process holds it.
+    """
     if sys.platform == "win32":
         import msvcrt
 
@@ -400,7 +387,10 @@ def synced_folder(path: str) -> None:
             os.close(number)
 
 
-_PIXI = "/.pixi/envs/"
+def pixi_project(prefix: str) -> str | None:
+    """The folder of the project whose environment pixi keeps there, None for any other folder."""
+    project, mark, _ = prefix.replace("\\", "/").partition("/.pixi/envs/")
+    return project if mark else None
 
 
 def in_its_place(begun: Begun, prefix: str) -> Begun:
@@ -409,28 +399,38 @@ def in_its_place(begun: Begun, prefix: str) -> Begun:
     Raises JournalError where it speaks of anything else.
     """
     recorded = os.path.normpath(begun.prefix or prefix)
-    if not os.path.isabs(recorded):
-        raise _strange(recorded)
+    outside = [] if os.path.isabs(recorded) else [recorded]
     if begun.made and os.path.normpath(begun.made[-1]) != recorded:
-        raise _strange(begun.made[-1])
-    for path in begun.made:
-        if not (os.path.isabs(path) and is_below(recorded, os.path.normpath(path))):
-            raise _strange(path)
-    for root in begun.roots:
-        if not (is_below(root.path, recorded) or _is_pixis(root, recorded)):
-            raise _strange(root.path)
-    for path in (path for task in begun.tasks for path, _ in task.files):
-        if not is_below(path, recorded):
-            raise _strange(path)
-    here = begun if _is_one(recorded, prefix) else _moved(begun, recorded, prefix)
+        outside.append(begun.made[-1])
+    outside += [
+        path
+        for path in begun.made
+        if not (os.path.isabs(path) and is_below(recorded, os.path.normpath(path)))
+    ]
+    outside += [
+        root.path
+        for root in begun.roots
+        if not (is_below(root.path, recorded) or _is_pixis(root, recorded))
+    ]
+    written = [path for task in begun.tasks for path, _ in task.files]
+    outside += [path for path in written if not is_below(path, recorded)]
+    if outside:
+        raise _strange(outside[0])
+    here = _moved(begun, recorded, prefix) if was_moved(begun, prefix) else begun
     for root in here.roots:
-        _demand_inside(root, prefix)
+        # No link may lead out of the environment.
+        real, inside = os.path.realpath(root.path), os.path.realpath(prefix)
+        if not (is_below(real, inside) or _is_pixis(root, os.path.normpath(prefix))):
+            raise _strange(root.path)
     return here
 
 
 def was_moved(begun: Begun, prefix: str) -> bool:
     """Whether the environment was copied or moved since, so that its commands name another."""
-    return not _is_one(os.path.normpath(begun.prefix or prefix), prefix)
+    try:
+        return not os.path.samefile(os.path.normpath(begun.prefix or prefix), prefix)
+    except OSError:
+        return True
 
 
 def is_below(path: str, folder: str) -> bool:
@@ -443,16 +443,8 @@ def is_below(path: str, folder: str) -> bool:
 
 def _is_pixis(root: Root, prefix: str) -> bool:
     """pixi keeps its environments in the folder of a project, whose files it writes too."""
-    project, mark, _ = prefix.replace("\\", "/").partition(_PIXI)
     named = root.only is not None and set(root.only) <= set(OF_A_PROJECT)
-    return bool(mark) and named and root.path == project
-
-
-def _is_one(recorded: str, prefix: str) -> bool:
-    try:
-        return os.path.samefile(recorded, prefix)
-    except OSError:
-        return False
+    return named and root.path == pixi_project(prefix)
 
 
 def _moved(begun: Begun, recorded: str, prefix: str) -> Begun:
@@ -462,8 +454,7 @@ def _moved(begun: Begun, recorded: str, prefix: str) -> Begun:
     def root_there(root: Root) -> Root:
         if is_below(root.path, recorded):
             return msgspec.structs.replace(root, path=there(root.path))
-        project, mark, _ = prefix.replace("\\", "/").partition(_PIXI)
-        if not mark:
+        if (project := pixi_project(prefix)) is None:
             raise _strange(root.path)
         return msgspec.structs.replace(root, path=project)
 
@@ -474,13 +465,6 @@ def _moved(begun: Begun, recorded: str, prefix: str) -> Begun:
         afterwards=there(after) if is_below(after, recorded) else after,
         made=(),
     )
-
-
-def _demand_inside(root: Root, prefix: str) -> None:
-    """No link may lead out of the environment."""
-    real, inside = os.path.realpath(root.path), os.path.realpath(prefix)
-    if not (is_below(real, inside) or _is_pixis(root, os.path.normpath(prefix))):
-        raise _strange(root.path)
 
 
 def _strange(path: str) -> JournalError:
@@ -497,6 +481,6 @@ def demand_own(folder: str) -> None:
     if os.lstat(folder).st_uid != own:
         raise JournalError("it belongs to another user: run this as its owner")
     with os.scandir(folder) as found:
-        for one in found:
-            if one.is_symlink() or one.stat(follow_symlinks=False).st_uid != own:
-                raise JournalError(f"{one.name} in it is a link or another user's: remove it")
+        for entry in found:
+            if entry.is_symlink() or entry.stat(follow_symlinks=False).st_uid != own:
+                raise JournalError(f"{entry.name} in it is a link or another user's: remove it")

@@ -1,7 +1,5 @@
 """The processes of a repair: the package manager, the second look, and who else runs there."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -83,10 +81,6 @@ class Command:
                 stderr=subprocess.STDOUT,
             )
 
-    @property
-    def pid(self) -> int:
-        return self.child.pid
-
     def go(self) -> None:
         """Let it run."""
         if self.child.stdin is not None:
@@ -102,21 +96,17 @@ class Command:
     ) -> Ended:
         """Wait for its end. on_line: told its last line. stopped: whether to end it now."""
         size, heard = self._from, time.monotonic()
-        while (code := self._polled()) is None:
-            if stopped() or time.monotonic() - heard > silence_s:
-                break
-            now = os.path.getsize(self.log)
-            if now > size:
+
+        def enough() -> bool:
+            nonlocal size, heard
+            if (now := os.path.getsize(self.log)) > size:
                 size, heard = now, time.monotonic()
                 on_line(next(reversed(self.tail()), ""))
+            return stopped() or time.monotonic() - heard > silence_s
+
+        code = children.wait(self.child, enough, POLL_S)
         self.end()
         return Ended(code=code, tail=self.tail())
-
-    def _polled(self) -> int | None:
-        try:
-            return self.child.wait(POLL_S)
-        except subprocess.TimeoutExpired:
-            return None
 
     def end(self) -> None:
         """End it and all that it started."""
@@ -171,13 +161,7 @@ def environment(own: Mapping[str, str], variables: Mapping[str, str | None]) -> 
 
 def changed(own: Mapping[str, str], variables: Mapping[str, str | None]) -> dict[str, str]:
     """An environment with some variables set, and others (None) unset."""
-    found = dict(own)
-    for name, value in variables.items():
-        if value is None:
-            found.pop(name, None)
-        else:
-            found[name] = value
-    return found
+    return {name: value for name, value in {**own, **variables}.items() if value is not None}
 
 
 # --- processes that a killed doctor left behind -----------------------------------------------
@@ -217,8 +201,8 @@ def processes() -> tuple[Process, ...]:
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
-            if name.isdigit() and (one := process(int(name))):
-                found.append(one)
+            if name.isdigit() and (seen := process(int(name))):
+                found.append(seen)
     return tuple(found)
 
 
@@ -236,31 +220,27 @@ def end_group(pid: int, started: int | None) -> bool:
     a child of ours, whose number nobody else can have.
     """
     if sys.platform != "linux":
-        return _ended_elsewhere(pid)
+        # There is no /proc: by the group's number, or on Windows the process alone.
+        with contextlib.suppress(OSError):
+            if hasattr(os, "killpg"):
+                os.killpg(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGTERM)
+        return True
     deadline = time.monotonic() + GONE_S
     while time.monotonic() < deadline:
         leader = process(pid)
         if leader and started is not None and leader.started != started:
             return True
-        members = [one for one in processes() if pid in (one.group, one.session)]
-        alive = [one for one in members if one.state not in "ZX"]
+        members = [seen for seen in processes() if pid in (seen.group, seen.session)]
+        alive = [member for member in members if member.state not in "ZX"]
         if not alive:
             return True
-        for one in alive:
+        for member in alive:
             with contextlib.suppress(OSError):
-                os.kill(one.pid, signal.SIGKILL)
+                os.kill(member.pid, signal.SIGKILL)
         time.sleep(0.02)
     return False
-
-
-def _ended_elsewhere(pid: int) -> bool:
-    """Where there is no /proc: by the group's number, or on Windows the process alone."""
-    with contextlib.suppress(OSError):
-        if hasattr(os, "killpg"):
-            os.killpg(pid, signal.SIGKILL)
-        else:
-            os.kill(pid, signal.SIGTERM)
-    return True
 
 
 def left_behind(pid: int, started: int | None) -> bool:
@@ -277,9 +257,6 @@ def left_behind(pid: int, started: int | None) -> bool:
     except OSError:
         return False
     return True
-
-
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def patient_interrupts() -> Interrupts:
@@ -330,23 +307,23 @@ def used_by(prefix: str, roots: tuple[Root, ...]) -> Use:
     everyone = processes()
     own = family(os.getpid(), everyone)
     # Maps name files behind all links; a program is called by the path that the user has.
-    real = tuple(msgspec.structs.replace(one, path=os.path.realpath(one.path)) for one in roots)
-    roots = (*roots, *real)
-    for one in everyone:
-        if one.pid in own or one.state in "ZX" or KERNEL in (one.pid, one.parent):
+    replace = msgspec.structs.replace
+    roots += tuple(replace(root, path=os.path.realpath(root.path)) for root in roots)
+    for other in everyone:
+        if other.pid in own or other.state in "ZX" or KERNEL in (other.pid, other.parent):
             continue
-        seen = _seen(one.pid)
+        seen = _seen(other.pid)
         if seen is None:
             unread += 1
         elif runs_in(seen, prefix, roots):
-            users.append(User(pid=one.pid, words=" ".join(seen.argv)[:80] or "?"))
+            users.append(User(pid=other.pid, words=" ".join(seen.argv)[:80] or "?"))
     return Use(users=tuple(users), unread=unread)
 
 
 def family(pid: int, everyone: tuple[Process, ...]) -> frozenset[int]:
     """A process and all that descend from it."""
     found = {pid}
-    while more := {one.pid for one in everyone if one.parent in found} - found:
+    while more := {child.pid for child in everyone if child.parent in found} - found:
         found |= more
     return frozenset(found)
 
@@ -390,7 +367,7 @@ def _seen(pid: int) -> Seen | None:
         return None
     except OSError:
         return Seen()
-    path = next((one[5:] for one in env if one.startswith("PATH=")), "")
+    path = next((line[5:] for line in env if line.startswith("PATH=")), "")
     return Seen(argv=argv, mapped=parse_maps(maps), folder=folder, path=path)
 
 
@@ -446,28 +423,27 @@ def check(
             end_group(child.pid, None)
             child.wait()
             raise NoAnswer("it was interrupted")
-    return _document(answer)
+    with open(answer, "rb") as file:
+        data = file.read()
+    os.unlink(answer)
+    with contextlib.suppress(ValueError):
+        found = json.loads(data)
+        if isinstance(found, dict) and "verdict" in found:
+            return found
+    raise NoAnswer("the second look gave no report")
 
 
 def look_words(options: Options, python: str) -> list[str]:
     """The command line of the look; pure."""
-    found = ["--json", "--full", "--python", python]
-    found += ["--fast"] if options.fast else []
-    found += ["--no-smoke"] if options.no_smoke else []
-    found += ["--compile"] if options.compiles else []
-    found += ["--device", options.device] if options.device else []
-    found += ["--timeout", str(options.timeout)] if options.timeout else []
-    return found + [word for cause in options.ignore for word in ("--ignore", cause)]
-
-
-def _document(path: str) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        data = file.read()
-    os.unlink(path)
-    try:
-        found = json.loads(data)
-    except ValueError as error:
-        raise NoAnswer("the second look gave no report") from error
-    if not isinstance(found, dict) or "verdict" not in found:
-        raise NoAnswer("the second look gave no report")
-    return found
+    flags = {
+        "--fast": options.fast,
+        "--no-smoke": options.no_smoke,
+        "--compile": options.compiles,
+    }
+    valued = [("--device", options.device), ("--timeout", options.timeout)]
+    valued += [("--ignore", cause) for cause in options.ignore]
+    return [
+        *("--json", "--full", "--python", python),
+        *(flag for flag, on in flags.items() if on),
+        *(word for flag, value in valued if value for word in (flag, str(value))),
+    ]

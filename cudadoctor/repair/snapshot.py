@@ -1,7 +1,5 @@
 """What an environment held before a repair: recorded, kept beside it, and brought back."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import csv
@@ -47,6 +45,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     sha256: str | None = None
     target: str | None = None
 
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.root, self.path
+
 
 class ManifestError(ValueError):
     """The manifest cannot be read in full."""
@@ -74,19 +76,16 @@ def loads(data: bytes) -> tuple[Entry, ...]:
 def _demand_sound(entries: Iterable[Entry]) -> None:
     """No entry may lead out of its root: by its words, or through what is no folder of it."""
     folders: set[tuple[int, str]] = set()
-    for one in entries:
-        parts = one.path.split("/")
-        above = one.path.rpartition("/")[0]
-        if one.root < 0 or {"", ".", ".."} & set(parts) or _is_windows_path(one.path):
-            raise ValueError(f"it leads elsewhere: {one.path!r}")
-        if above and (one.root, above) not in folders:
-            raise ValueError(f"it leads through what is no folder: {one.path!r}")
-        if one.kind == "folder":
-            folders.add((one.root, one.path))
-
-
-def _is_windows_path(path: str) -> bool:
-    return os.sep != "/" and any(sign in path for sign in "\\:")
+    for entry in entries:
+        path = entry.path
+        above = path.rpartition("/")[0]
+        of_windows = os.sep != "/" and {"\\", ":"} & set(path)
+        if entry.root < 0 or {"", ".", ".."} & set(path.split("/")) or of_windows:
+            raise ValueError(f"it leads elsewhere: {path!r}")
+        if above and (entry.root, above) not in folders:
+            raise ValueError(f"it leads through what is no folder: {path!r}")
+        if entry.kind == "folder":
+            folders.add((entry.root, path))
 
 
 def copied_rather(path: str, size: int) -> bool:
@@ -103,8 +102,10 @@ def copied_rather(path: str, size: int) -> bool:
 
 def differing(before: Iterable[Entry], now: Iterable[Entry]) -> Iterator[str]:
     """Paths that came, went or changed from one manifest to another, byte code left out."""
-    old = {(one.root, one.path): face(one) for one in before if not is_byte_code(one.path)}
-    new = {(one.root, one.path): face(one) for one in now if not is_byte_code(one.path)}
+    old, new = (
+        {entry.key: face(entry) for entry in entries if not is_byte_code(entry.path)}
+        for entries in (before, now)
+    )
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             yield key[1]
@@ -213,8 +214,7 @@ class Snapshot:
         os.mkdir(os.path.join(self.folder, str(number)), 0o700)
         for path, found in walked(root):
             live = below(root.path, path)
-            entry = described(number, path, found, live)
-            yield self._kept(entry, live)
+            yield self._kept(described(number, path, found, live), live)
 
     def _kept(self, entry: Entry, live: str) -> Entry:
         place = self.path(entry)
@@ -226,8 +226,9 @@ class Snapshot:
             with contextlib.suppress(OSError):  # another file system, too many links, not ours
                 os.link(live, place)
                 return entry
-        digest = copied(live, place)
-        return _as_copy(described(entry.root, entry.path, os.lstat(place), place), digest)
+        shutil.copy2(live, place)
+        copy = described(*entry.key, os.lstat(place), place)
+        return msgspec.structs.replace(copy, kind="copied", sha256=sha256_of(place))
 
     def _written(self, name: str, data: bytes) -> None:
         path = os.path.join(self.folder, name)
@@ -243,29 +244,20 @@ class Snapshot:
             return loads(file.read())
 
 
-def _as_copy(entry: Entry, sha256: str) -> Entry:
-    return Entry(
-        entry.root, entry.path, "copied", entry.mode, entry.size, entry.mtime_ns, sha256=sha256
-    )
-
-
-def walked(root: Root) -> Iterator[tuple[str, os.stat_result]]:
+def walked(root: Root, path: str = "") -> Iterator[tuple[str, os.stat_result]]:
     """All that lies in a root, folders before what is in them; no link is followed."""
+    folder = below(root.path, path)
     if not os.path.isdir(root.path):
         return
-    yield from _walked(root.path, "", root)
-
-
-def _walked(folder: str, path: str, root: Root) -> Iterator[tuple[str, os.stat_result]]:
     with os.scandir(folder) as found:
-        inside = sorted(found, key=lambda one: one.name)
-    for one in inside:
-        if not path and (one.name == FOLDER or not root.has(one.name)):
+        inside = sorted(found, key=lambda entry: entry.name)
+    for entry in inside:
+        if not path and (entry.name == FOLDER or not root.has(entry.name)):
             continue
-        name = f"{path}/{one.name}" if path else one.name
-        yield name, one.stat(follow_symlinks=False)
-        if one.is_dir(follow_symlinks=False):
-            yield from _walked(one.path, name, root)
+        name = f"{path}/{entry.name}" if path else entry.name
+        yield name, entry.stat(follow_symlinks=False)
+        if entry.is_dir(follow_symlinks=False):
+            yield from walked(root, name)
 
 
 def described(number: int, path: str, found: os.stat_result, live: str) -> Entry:
@@ -278,17 +270,6 @@ def described(number: int, path: str, found: os.stat_result, live: str) -> Entry
     if stat.S_ISREG(found.st_mode):
         return Entry(number, path, "linked", mode, found.st_size, found.st_mtime_ns)
     return Entry(number, path, "special", mode)
-
-
-def copied(source: str, place: str) -> str:
-    """Copy a file with its times and mode; the SHA-256 of its bytes."""
-    digest = hashlib.sha256()
-    with open(source, "rb") as old, open(place, "wb") as new:
-        while part := old.read(CHUNK):
-            digest.update(part)
-            new.write(part)
-    shutil.copystat(source, place)
-    return digest.hexdigest()
 
 
 def sha256_of(path: str) -> str:
@@ -355,7 +336,8 @@ def restore(snapshot: Snapshot) -> Restored:
     if any(entry.root >= len(snapshot.roots) for entry in entries):
         raise ManifestError("the record of what was there belongs to another repair")
     try:
-        _make_roots(snapshot, entries)
+        for number in {entry.root for entry in entries}:  # even those may be gone
+            os.makedirs(snapshot.roots[number].path, exist_ok=True)
         brought = sum(_brought(snapshot, entry) for entry in entries)
         removed = _removed_new(snapshot, entries)
         _modes(snapshot, entries)
@@ -370,12 +352,6 @@ def told_of(error: OSError) -> str:
     return f"{error.filename or 'a file'}: {error.strerror or error}"
 
 
-def _make_roots(snapshot: Snapshot, entries: Iterable[Entry]) -> None:
-    """The folders of the environment itself, where even those are gone."""
-    for number in {entry.root for entry in entries}:
-        os.makedirs(snapshot.roots[number].path, exist_ok=True)
-
-
 def _brought(snapshot: Snapshot, entry: Entry) -> bool:
     """Put one thing back where it is not as it was; whether anything was done."""
     live = snapshot.live(entry)
@@ -383,7 +359,11 @@ def _brought(snapshot: Snapshot, entry: Entry) -> bool:
     if entry.kind == "special" or (now is not None and _is_as_kept(snapshot, entry, live, now)):
         return False
     if now is not None and (stat.S_ISDIR(now.st_mode) or entry.kind == "folder"):
-        _remove(live)
+        with _writable(os.path.dirname(live)):
+            if stat.S_ISDIR(now.st_mode):
+                shutil.rmtree(live)
+            else:
+                os.unlink(live)
     if entry.kind == "folder":
         os.mkdir(live, _WRITABLE)
         return True
@@ -415,72 +395,41 @@ def _put(snapshot: Snapshot, entry: Entry, live: str) -> None:
     if entry.kind == "symlink":
         os.symlink(entry.target or "", new)
     else:
-        _again(snapshot.path(entry), new, linked=entry.kind == "linked")
+        kept = snapshot.path(entry)
+        if entry.kind == "linked":
+            with contextlib.suppress(OSError):
+                os.link(kept, new)
+        if not os.path.lexists(new):
+            shutil.copy2(kept, new)
     os.replace(new, live)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)  # two names of one file: then a move does nothing
 
 
-def _again(kept: str, new: str, *, linked: bool) -> None:
-    if linked:
-        with contextlib.suppress(OSError):
-            os.link(kept, new)
-            return
-    shutil.copy2(kept, new)
-
-
 def _removed_new(snapshot: Snapshot, entries: Iterable[Entry]) -> int:
     """Remove what was not there, also what tools left behind under names of their own."""
-    known = {(entry.root, entry.path) for entry in entries}
-    count = 0
-    for number, root in enumerate(snapshot.roots):
-        for path in reversed(_new(number, root, known)):
-            live = os.path.join(root.path, *path.split("/"))
-            with _writable(os.path.dirname(live)):
-                _remove_one(live)
-            count += 1
-    return count
+    added = _new(snapshot, entries)
+    for entry in reversed(added):
+        live = snapshot.live(entry)
+        with _writable(os.path.dirname(live)), contextlib.suppress(FileNotFoundError):
+            if entry.kind == "folder":
+                os.rmdir(live)
+            else:
+                os.unlink(live)
+    return len(added)
 
 
-def _new(number: int, root: Root, known: set[tuple[int, str]]) -> list[str]:
+def _new(snapshot: Snapshot, entries: Iterable[Entry]) -> list[Entry]:
     """What was not there, but for sockets and pipes and the folders that they lie in."""
-    held: set[str] = set()
-    found = []
-    for path, now in walked(root):
-        if (number, path) in known:
-            continue
-        if _ours_to_remove(now):
-            found.append(path)
-            continue
-        above = path.rpartition("/")[0]
+    known = {entry.key for entry in entries}
+    added = [entry for entry in snapshot.present() if entry.key not in known]
+    held: set[tuple[int, str]] = set()
+    for entry in added:
+        above = entry.path if entry.kind == "special" else ""
         while above:
-            held.add(above)
+            held.add((entry.root, above))
             above = above.rpartition("/")[0]
-    return [path for path in found if path not in held]
-
-
-def _ours_to_remove(found: os.stat_result) -> bool:
-    return stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)
-
-
-def _remove_one(live: str) -> None:
-    now = _stat(live)
-    if now is None:
-        return
-    if stat.S_ISDIR(now.st_mode):
-        os.rmdir(live)
-    else:
-        os.unlink(live)
-
-
-def _remove(live: str) -> None:
-    """Remove what stands in the way of something else: a folder, a link, a file."""
-    now = _stat(live)
-    with _writable(os.path.dirname(live)):
-        if now is not None and stat.S_ISDIR(now.st_mode):
-            shutil.rmtree(live)
-        elif now is not None:
-            os.unlink(live)
+    return [entry for entry in added if entry.key not in held]
 
 
 def _modes(snapshot: Snapshot, entries: tuple[Entry, ...]) -> None:
@@ -505,10 +454,8 @@ def _proven(snapshot: Snapshot, entries: tuple[Entry, ...]) -> Iterator[str]:
         changed = (now.st_size, now.st_mtime_ns) != (entry.size, entry.mtime_ns)
         if entry.kind == "linked" and changed:
             yield live
-    known = {(entry.root, entry.path) for entry in entries}
-    for number, root in enumerate(snapshot.roots):
-        for path in _new(number, root, known):
-            raise RestoreError(f"{path} has come back while it was being removed")
+    for entry in _new(snapshot, entries):
+        raise RestoreError(f"{entry.path} has come back while it was being removed")
 
 
 @contextlib.contextmanager
@@ -562,7 +509,7 @@ def set_aside(snapshot: Snapshot, since_ns: int) -> Aside:
         return Aside()
     folder = _new_folder(snapshot)
     for entry in mine:
-        place = os.path.join(folder, str(entry.root), *entry.path.split("/"))
+        place = below(os.path.join(folder, str(entry.root)), entry.path)
         live = snapshot.live(entry)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         with _writable(os.path.dirname(live)):
@@ -571,25 +518,27 @@ def set_aside(snapshot: Snapshot, since_ns: int) -> Aside:
 
 
 def _theirs(snapshot: Snapshot, since_ns: int) -> Iterator[Entry]:
-    before = {(one.root, one.path): one for one in snapshot.entries()}
+    before = {entry.key: entry for entry in snapshot.entries()}
     left = snapshot.left()
-    after = None if left is None else {(one.root, one.path): face(one) for one in left}
+    after = None if left is None else {entry.key: face(entry) for entry in left}
     present = tuple(snapshot.present())
     changed = []
-    for one in present:
-        key = one.root, one.path
-        old = before.get(key)
-        if one.kind in ("folder", "special") or is_byte_code(one.path):
+    for entry in present:
+        old = before.get(entry.key)
+        if entry.kind in ("folder", "special") or is_byte_code(entry.path):
             continue
-        if old is not None and face(old) == face(one):
+        if old is not None and face(old) == face(entry):
             continue
-        late = _late(snapshot, one, since_ns) if after is None else after.get(key) != face(one)
-        if late and not _is_kept(snapshot, one, old):
-            changed.append(one)
+        if after is None:
+            late = _late(snapshot, entry, since_ns)
+        else:
+            late = after.get(entry.key) != face(entry)
+        if late and not _is_kept(snapshot, entry, old):
+            changed.append(entry)
     packaged = _packaged(snapshot, present) if changed else {}
-    for one in changed:
-        if not _can_be_had_again(snapshot, one, packaged.get((one.root, one.path))):
-            yield one
+    for entry in changed:
+        if not _can_be_had_again(snapshot, entry, packaged.get(entry.key)):
+            yield entry
 
 
 def _late(snapshot: Snapshot, entry: Entry, since_ns: int) -> bool:
@@ -613,34 +562,29 @@ def _packaged(
 ) -> dict[tuple[int, str], tuple[str, int | None]]:
     """What the installed packages say of their files: digest and size."""
     found: dict[tuple[int, str], tuple[str, int | None]] = {}
-    for one in present:
-        if not one.path.endswith(_RECORD):
+    for entry in present:
+        if not entry.path.endswith(_RECORD):
             continue
-        found[one.root, one.path] = ("", None)
-        site = one.path.rpartition("/")[0].rpartition("/")[0]
-        with contextlib.suppress(OSError, UnicodeDecodeError, csv.Error):
-            with open(snapshot.live(one), encoding="utf-8", newline="") as file:
-                told = parse_record(file.read())
-            for path, digest, size in told:
-                found[one.root, posixpath.normpath(posixpath.join(site, path))] = (digest, size)
-            found[one.root, one.path] = ("", None)
+        site = entry.path.rpartition("/")[0].rpartition("/")[0]
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            with open(snapshot.live(entry), encoding="utf-8", newline="") as file:
+                rows = parse_record(file.read())
+            for path, digest, size in rows:
+                found[entry.root, posixpath.normpath(posixpath.join(site, path))] = (digest, size)
+        found[entry.key] = ("", None)
     return found
 
 
 def parse_record(text: str) -> Iterator[tuple[str, str, int | None]]:
     """Path, SHA-256 (hexadecimal, "" where there is none) and size of a RECORD; pure."""
-    for row in _rows(text):
-        path, digest, size = (*row, "", "", "")[:3]
-        kind, _, value = digest.partition("=")
-        with contextlib.suppress(ValueError):
-            plain = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
-            yield path, plain if kind == "sha256" else "", int(size) if size.isdigit() else None
-
-
-def _rows(text: str) -> Iterator[list[str]]:
-    """The rows up to the first that is none: a RECORD is not longer than its damage lets it be."""
+    # Up to the first row that is none: a RECORD is not longer than its damage lets it be.
     with contextlib.suppress(csv.Error):
-        yield from csv.reader(io.StringIO(text, newline=""))
+        for row in csv.reader(io.StringIO(text, newline="")):
+            path, digest, size = (*row, "", "", "")[:3]
+            kind, _, value = digest.partition("=")
+            with contextlib.suppress(ValueError):
+                plain = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
+                yield path, plain if kind == "sha256" else "", int(size) if size.isdigit() else None
 
 
 def _can_be_had_again(
@@ -657,11 +601,10 @@ def _can_be_had_again(
 
 def _new_folder(snapshot: Snapshot) -> str:
     above, name = os.path.split(snapshot.folder)
-    stem = ASIDE + name.removeprefix("before-")
+    stem = folder = os.path.join(above, ASIDE + name.removeprefix("before-"))
     number = 1
-    while True:
-        folder = os.path.join(above, stem if number == 1 else f"{stem}-{number}")
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-            return folder
+    while os.path.lexists(folder):
         number += 1
+        folder = f"{stem}-{number}"
+    os.mkdir(folder, 0o700)
+    return folder

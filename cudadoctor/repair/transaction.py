@@ -1,7 +1,5 @@
 """One repair as a transaction: recorded, applied, looked at again, kept or brought back."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Mapping
@@ -30,7 +28,6 @@ from cudadoctor.repair.journal import (
 )
 from cudadoctor.repair.session import (
     Command,
-    Ended,
     NoAnswer,
     check,
     environment,
@@ -54,41 +51,38 @@ _GRAVE = ("error", "warning")
 
 def opinion(document: dict[str, Any]) -> Opinion:
     """A check in short, from its JSON document."""
-    grave = [one for one in document["findings"] if one["severity"] in _GRAVE]
+    grave = [finding for finding in document["findings"] if finding["severity"] in _GRAVE]
     stages = (document.get("smoke") or {}).get("stages", ())
 
     def stage_names(*statuses: str) -> tuple[str, ...]:
-        return tuple(one["name"] for one in stages if one["status"] in statuses)
+        return tuple(stage["name"] for stage in stages if stage["status"] in statuses)
+
+    def causes(findings: list[dict[str, Any]]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(finding["cause"] for finding in findings))
 
     return Opinion(
         verdict=document["verdict"],
         primary=document["primary"],
-        grave=_once(one["cause"] for one in grave),
-        told=_once(one["cause"] for one in grave if not one["because_of"]),
-        undecided=_once(one["cause"] for one in document["undecided"]),
+        grave=causes(grave),
+        told=causes([finding for finding in grave if not finding["because_of"]]),
+        undecided=causes(document["undecided"]),
         smoke_passed=stage_names("passed"),
         smoke_failed=stage_names("failed", "timed-out"),
     )
 
 
-def _once(words: Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(words))
-
-
 def better(before: Opinion, after: Opinion, cured: tuple[str, ...]) -> tuple[bool, str]:
     """Whether the repair is worth keeping, and why; cured: what its steps were to cure."""
-    failing = [one for one in after.smoke_failed if one not in before.smoke_failed]
-    lost = [one for one in failing if one in before.smoke_passed]
-    if lost:
+    failing = [stage for stage in after.smoke_failed if stage not in before.smoke_failed]
+    if lost := [stage for stage in failing if stage in before.smoke_passed]:
         return False, f"the training step fails now: {', '.join(lost)}"
     if before.smoke_passed and not (after.smoke_passed or after.smoke_failed):
         return False, "the training step ran before and does not run now"
-    new = [one for one in after.told if one not in before.grave]
-    if new:
+    if new := [cause for cause in after.told if cause not in before.grave]:
         return False, f"there is a new finding: {', '.join(new)}"
     there = (*after.grave, *after.undecided)
-    still = [one for one in cured if one in there and one in before.grave]
-    gone = [one for one in before.grave if one not in there]
+    still = [cause for cause in cured if cause in there and cause in before.grave]
+    gone = [cause for cause in before.grave if cause not in there]
     # From undecided to more may be a fact that was not told before: no merit of the repair.
     by_chance = before.verdict == "undecided" and still and not set(gone) & set(cured)
     if not by_chance and _RANK[after.verdict] > max(_RANK[before.verdict], _RANK["undecided"]):
@@ -138,11 +132,21 @@ class Transaction:
         """From the beginning to the end."""
         self.touched = False
         try:
-            self._sweep()
+            # What a kill left of snapshots that nobody needs any more.
+            told = self.journal.stories()
+            needed = {story.id for story in told if story.stage != "over"}
+            for over in {story.id for story in told} - needed:
+                Snapshot(self.journal.folder, over, ()).remove()
             self.journal.append(self.begun)
             self._record()
             for number, task in enumerate(self.begun.tasks):
-                self._apply(number, task)
+                what = f"step {number + 1} of {len(self.begun.tasks)}: {task.title}"
+                for which, argv in enumerate(task.commands, 1):
+                    self._heed()
+                    many = f" ({which} of {len(task.commands)})" if len(task.commands) > 1 else ""
+                    self._run(number, task, argv, what + many)
+                if task.files:
+                    self._write(number, task)
         except (Failed, OSError) as error:
             return self._given_up(error)
         return self.judge()
@@ -166,7 +170,12 @@ class Transaction:
             self.journal.append(Kept(id=self.begun.id))
         except OSError as error:
             return self._given_up(error)
-        self._forget_older()
+        # Only the last repair can be undone: what was kept for earlier ones goes.
+        for story in self.journal.stories():
+            if story.stage == "kept" and story.id != self.begun.id:
+                with contextlib.suppress(OSError):
+                    self.journal.append(Forgotten(id=story.id))
+                    Snapshot(self.journal.folder, story.id, story.begun.roots).remove()
         broken = after.verdict == "broken"
         rest = f"; still broken: {', '.join(after.told)}" if broken else ""
         return self.outcome(
@@ -206,30 +215,21 @@ class Transaction:
             try:
                 count = self.snapshot.take()
             except OSError as error:
-                where = f" ({error.filename})" if error.filename else ""
-                raise Failed(
-                    f"what is there cannot be recorded: {error.strerror}{where}"
-                ) from error
+                raise Failed(f"what is there cannot be recorded: {_words(error)}") from error
         self._heed()
         self.journal.append(SnapshotDone(id=self.begun.id, entries=count))
         self.touched = True
-
-    def _apply(self, number: int, task: Task) -> None:
-        what = f"step {number + 1} of {len(self.begun.tasks)}: {task.title}"
-        for which, argv in enumerate(task.commands, 1):
-            self._heed()
-            many = f" ({which} of {len(task.commands)})" if len(task.commands) > 1 else ""
-            self._run(number, task, argv, what + many)
-        if task.files:
-            self._write(number, task)
 
     def _run(self, number: int, task: Task, argv: tuple[str, ...], what: str) -> None:
         try:
             command = Command(argv, environment(self.env, task.variables), self.log)
         except OSError as error:
             raise Failed(f"{argv[0]} cannot be started: {error.strerror}") from error
+        pid = command.child.pid
+        started = seen.started if (seen := process(pid)) else None
+        record = StepBegun(id=self.begun.id, number=number, argv=argv, pid=pid, started=started)
         try:
-            self._announce(number, argv, command.pid)
+            self.journal.append(record)
         except OSError:
             command.end()
             raise
@@ -238,19 +238,12 @@ class Transaction:
             ended = command.wait(self.following.line, self.interrupts)
         self._heed()
         self.journal.append(StepEnded(id=self.begun.id, number=number, code=ended.code))
-        _demand_success(argv, ended)
-
-    def _announce(self, number: int, argv: tuple[str, ...], pid: int) -> None:
-        seen = process(pid)
-        self.journal.append(
-            StepBegun(
-                id=self.begun.id,
-                number=number,
-                argv=argv,
-                pid=pid,
-                started=seen.started if seen else None,
-            )
-        )
+        if ended.code is None:
+            raise Failed(f"{argv[0]} said nothing for half an hour and was ended", ended.tail)
+        if ended.code:
+            signalled = ended.code < 0
+            how = f"was ended by signal {-ended.code}" if signalled else f"ended with {ended.code}"
+            raise Failed(f"{' '.join(argv[:4])} ... {how}", ended.tail)
 
     def _write(self, number: int, task: Task) -> None:
         """Files of the doctor's own: the variables of a conda environment."""
@@ -280,34 +273,33 @@ class Transaction:
     # --- the ends ----------------------------------------------------------------------------
 
     def _given_up(self, error: Exception) -> Outcome:
-        why = str(error) if isinstance(error, Failed) else _words(error)
         tail = error.tail if isinstance(error, Failed) else ()
-        return self._back(why, tail=tail)
+        return self._back(_words(error), tail=tail)
 
     def _back(
         self, why: str, *, after: Opinion | None = None, tail: tuple[str, ...] = ()
     ) -> Outcome:
         code = self.interrupts.code if self.interrupts() else 1
         if not self.touched:
-            self._discard()
+            with contextlib.suppress(OSError):
+                self.snapshot.remove()
+                self.journal.append(RolledBack(id=self.begun.id))
+                remove_made(self.begun.made)
             text = f"Nothing was changed: {why}."
             return self.outcome("unchanged", code, text, after=after, tail=tail)
         try:
             with self.following.doing("bringing back what was there"):
                 restored = self.bring_back(why)
         except RestoreError as error:
-            return self.outcome(
-                "stuck", code, stuck(why, error, self.begun.afterwards), after=after, tail=tail
+            text = (
+                f"Not repaired ({why}), and not all could be brought back: {error}. Nothing of the"
+                " record is lost: cure that, then run"
+                f" {command('--undo', self.begun.afterwards)}."
             )
+            return self.outcome("stuck", code, text, after=after, tail=tail)
         text = f"Not repaired, and all is as it was before: {why}."
         notes = edited(restored)
         return self.outcome("rolled-back", code, text, after=after, tail=tail, notes=notes)
-
-    def _discard(self) -> None:
-        with contextlib.suppress(OSError):
-            self.snapshot.remove()
-            self.journal.append(RolledBack(id=self.begun.id))
-            remove_made(self.begun.made)
 
     def _way_back(self) -> tuple[str, ...]:
         with contextlib.suppress(OSError, ManifestError):
@@ -317,32 +309,9 @@ class Transaction:
             return (f"{undo} brings back what was there{size} (--forget removes it).",)
         return ()
 
-    def _sweep(self) -> None:
-        """Remove what a kill left of snapshots that nobody needs any more."""
-        told = self.journal.stories()
-        needed = {one.id for one in told if one.stage != "over"}
-        for one in {one.id for one in told} - needed:
-            Snapshot(self.journal.folder, one, ()).remove()
-
-    def _forget_older(self) -> None:
-        """Only the last repair can be undone: what was kept for earlier ones goes."""
-        for one in self.journal.stories():
-            if one.stage == "kept" and one.id != self.begun.id:
-                with contextlib.suppress(OSError):
-                    self.journal.append(Forgotten(id=one.id))
-                    Snapshot(self.journal.folder, one.id, one.begun.roots).remove()
-
     def outcome(self, kind: str, code: int, why: str, **more: Any) -> Outcome:
         """How this call ended, with the journal that says more."""
         return Outcome(kind=kind, code=code, why=why, journal=self.journal.path, **more)
-
-
-def stuck(why: str, error: RestoreError, python: str) -> str:
-    """The sentence where not all could be brought back."""
-    return (
-        f"Not repaired ({why}), and not all could be brought back: {error}. Nothing of the record"
-        f" is lost: cure that, then run {command('--undo', python)}."
-    )
 
 
 def edited(restored: Restored) -> tuple[str, ...]:
@@ -359,15 +328,6 @@ def still_running(story: Story) -> int | None:
     if not begun or len(ended) >= len(begun) or begun[-1].pid is None:
         return None
     return begun[-1].pid if left_behind(begun[-1].pid, begun[-1].started) else None
-
-
-def _demand_success(argv: tuple[str, ...], ended: Ended) -> None:
-    if ended.code == 0:
-        return
-    if ended.code is None:
-        raise Failed(f"{argv[0]} said nothing for half an hour and was ended", ended.tail)
-    how = f"was ended by signal {-ended.code}" if ended.code < 0 else f"ended with {ended.code}"
-    raise Failed(f"{' '.join(argv[:4])} ... {how}", ended.tail)
 
 
 def _words(error: Exception) -> str:

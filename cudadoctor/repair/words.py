@@ -1,29 +1,22 @@
 """What a repair says: its plan before, its outcome after. Pure."""
 
-from __future__ import annotations
-
 import re
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
+from cudadoctor.model.findings import Step
+from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
-from cudadoctor.render import inert, shells
+from cudadoctor.pipeline import Judged
+from cudadoctor.render import inert, json_v1, shells
 from cudadoctor.render.shells import shell_of
 from cudadoctor.render.summary import cost_of, manual_of
+from cudadoctor.repair.begin import Chosen, Left, Place, unpacked
 from cudadoctor.repair.begin import shown as as_size
-from cudadoctor.repair.begin import unpacked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cudadoctor.model.findings import Step
-    from cudadoctor.model.machine import Machine
-    from cudadoctor.pipeline import Judged
-    from cudadoctor.repair.begin import Chosen, Left, Place
-    from cudadoctor.repair.journal import Opinion
-
+from cudadoctor.repair.journal import Opinion
 
 LONGEST = 300
 MOST_LINES = 4
@@ -53,10 +46,15 @@ def unchanged(why: str) -> Outcome:
 def plan(judged: Judged, chosen: Chosen, place: Place | None, width: int) -> Iterator[str]:
     """The plan as it is shown before it is asked about."""
     machine, diagnosis = judged.machine, judged.diagnosis
-    yield from _row("examined", machine.python.executable or "?", width)
-    yield from _row("verdict", _verdict(diagnosis.verdict, diagnosis.primary), width)
+    cause = f": {diagnosis.primary}" if diagnosis.primary else ""
+    rows = {
+        "examined": machine.python.executable or "?",
+        "verdict": f"{diagnosis.verdict}{cause}",
+    }
     if place is not None and place.made:
-        yield from _row("new", f"{place.prefix}, which an undo removes", width)
+        rows["new"] = f"{place.prefix}, which an undo removes"
+    for label, text in rows.items():
+        yield from wrapped(f"{label:<10}{inert(text)}", width, 0, 10)
     for number, step in enumerate((*chosen.steps, *chosen.shell), 1):
         yield ""
         yield from _step(number, step, machine, width)
@@ -76,10 +74,6 @@ _PROMISE = (
     "What is there is recorded before anything changes. It comes back where a step fails or the"
     " check afterwards is not better, and later with cudadoctor fix --undo."
 )
-
-
-def _verdict(verdict: str, primary: str | None) -> str:
-    return f"{verdict}: {primary}" if primary else verdict
 
 
 def _step(number: int, step: Step, machine: Machine, width: int) -> Iterator[str]:
@@ -104,11 +98,11 @@ def left(some: tuple[Left, ...], machine: Machine, width: int) -> Iterator[str]:
         return
     yield ""
     yield "left for you (cudadoctor fix --print shows all of it):"
-    for one in some:
-        yield from wrapped(f"- {inert(one.step.title)} [{one.why}]", width, 0, 2)
-        lines = shells.step_lines(one.step, machine)
-        if one.step.manual and (one.step.edits or not lines):
-            yield from wrapped(one.step.manual, width, 2)
+    for step, why in ((left.step, left.why) for left in some):
+        yield from wrapped(f"- {inert(step.title)} [{why}]", width, 0, 2)
+        lines = shells.step_lines(step, machine)
+        if step.manual and (step.edits or not lines):
+            yield from wrapped(step.manual, width, 2)
         for line in lines:
             yield f"     {line}"
 
@@ -141,7 +135,8 @@ def outcome(one: Outcome, width: int) -> Iterator[str]:
 
 def telling(tail: tuple[str, ...]) -> tuple[str, ...]:
     """Of a tool's last lines those that say what went wrong, else the last few."""
-    errors = [one for one in tail if re.match(r"\s*(error|fatal|\S*Error)\b", one, re.IGNORECASE)]
+    marked = re.compile(r"\s*(error|fatal|\S*Error)\b", re.IGNORECASE)
+    errors = [line for line in tail if marked.match(line)]
     return tuple(errors[-MOST_LINES:] or tail[-MOST_LINES:])
 
 
@@ -149,8 +144,6 @@ def document(
     one: Outcome, judged: Judged | None, before: Opinion | None, versions: tuple[str, str]
 ) -> dict[str, Any]:
     """The JSON document of `fix --json`. versions: the doctor's, and the knowledge's date."""
-    from cudadoctor.render import json_v1
-
     return {
         "schema": 1,
         "cudadoctor": versions[0],
@@ -189,14 +182,9 @@ def kept_aside(paths: tuple[str, ...], folder: str) -> tuple[str, ...]:
     """A note on files that an undo has moved away."""
     if not paths:
         return ()
-    some = ", ".join(paths[:3]) + (" and more" if len(paths) > 3 else "")
-    number = "1 file" if len(paths) == 1 else f"{len(paths)} files"
-    verb = "lies" if len(paths) == 1 else "lie"
-    return (f"{number} of your own, changed since the repair, now {verb} under {folder}: {some}.",)
-
-
-def _row(label: str, text: str, width: int) -> Iterable[str]:
-    return wrapped(f"{label:<10}{inert(text)}", width, 0, 10)
+    named = ", ".join(paths[:3]) + (" and more" if len(paths) > 3 else "")
+    number, verb = ("1 file", "lies") if len(paths) == 1 else (f"{len(paths)} files", "lie")
+    return (f"{number} of your own, changed since the repair, now {verb} under {folder}: {named}.",)
 
 
 def wrapped(text: str, width: int, indent: int, hang: int = 0) -> list[str]:

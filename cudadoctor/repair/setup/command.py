@@ -33,7 +33,7 @@ from typing import Any, Literal
 import msgspec
 
 from cudadoctor import __version__, knowledge, pipeline
-from cudadoctor.cli.looking import this_machine
+from cudadoctor.cli.looking import passed, this_machine
 from cudadoctor.cli.options import Options, refuse, refuse_contradictions
 from cudadoctor.cli.output import painted, shown_on_stderr, width, written
 from cudadoctor.host import local
@@ -156,9 +156,7 @@ def _planned(
     """The whole plan; with --verify a resolver is asked for the files behind it."""
     build = chosen.choice.build
     assert build is not None
-    verified: bool | None = None
-    finding: str | None = None
-    sizes: tuple[int | None, ...] = ()
+    answer = None
     if verify_it:
         try:
             with shown_on_stderr() as progress:
@@ -167,16 +165,15 @@ def _planned(
                 answer = verify(recipe.change, chosen.machine, kb, here=here, wish=chosen.tool)
         finally:
             local.close_host()
-        verified, finding = answer.resolves, answer.why
-        sizes = tuple(file.size_bytes for file in answer.files)
+    sizes = tuple(file.size_bytes for file in answer.files) if answer else ()
     space = LocalHost().space(place.path if place.kind == "folder" else place.parent)
     return Setup(
         folder=place.path,
         chosen=chosen,
         recipe=recipe,
         room=saying.room(build, kb, sizes, space.free_bytes if space else None),
-        verified=verified,
-        finding=finding,
+        verified=answer.resolves if answer else None,
+        finding=answer.why if answer else None,
     )
 
 
@@ -242,14 +239,8 @@ def _unmade(
 def _proven(work: Setup, judged: Judged) -> Setup:
     """Proven if the step passed and the verdict is no worse than warnings; else only kept."""
     smoke = judged.machine.smoke
-    passed = (
-        smoke is not None
-        and bool(smoke.stages)
-        and not smoke.ended
-        and all(stage.status in ("passed", "skipped") for stage in smoke.stages)
-    )
     work = msgspec.structs.replace(work, judged=judged)
-    if not passed:
+    if smoke is None or smoke.ended or not passed(smoke):
         why = f"{work.folder} is made and kept, and the training step did not pass in it."
         return work.ended("unproven", why)
     if judged.diagnosis.verdict in ("healthy", "warnings"):
@@ -281,9 +272,6 @@ def document(work: Setup) -> dict[str, Any]:
     """The JSON document as plain data."""
     recipe, chosen, judged = work.recipe, work.chosen, work.judged
     there = recipe is not None and work.outcome in ("proven", "unproven")
-    activate = {}
-    if there and recipe and chosen:
-        activate = saying.activation(recipe, work.folder, chosen.machine)
     build = chosen and build_choice(chosen.machine, chosen.choice)
     return {
         "schema": 1,
@@ -294,7 +282,9 @@ def document(work: Setup) -> dict[str, Any]:
         "ways_out": list(work.ways_out),
         "environment": work.folder if there else None,
         "python": recipe.python if there and recipe else None,
-        "activate": activate,
+        "activate": saying.activation(recipe, work.folder, chosen.machine)
+        if there and recipe and chosen
+        else {},
         "base": chosen.base.path if chosen and chosen.base else None,
         "tool": recipe.tool if recipe else None,
         "build": msgspec.to_builtins(build) if build else None,
@@ -315,7 +305,7 @@ _FULL = re.compile(r"(?i)no space left on device|disk quota exceeded|file too la
 
 def telling(said: tuple[str, ...]) -> tuple[str, ...]:
     """The lines worth showing: the errors, or the last ones where none is marked as an error."""
-    lines = [one for one in said if not _NOISE.match(one)]
+    lines = [line for line in said if not _NOISE.match(line)]
     for number, line in enumerate(lines):
         if re.match(r"(?i)\s*(?:error|\u00d7|x )", line) and number >= len(lines) - MOST_LINES:
             return tuple(lines[number:])

@@ -1,7 +1,5 @@
 """Making the environment: its folder, what is run and written there, and its end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -13,20 +11,23 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 import msgspec
 
 from cudadoctor.host import children, local
 from cudadoctor.host.signals import Interrupts
 from cudadoctor.installers import conda, pip
+from cudadoctor.installers.registry import project_file
 from cudadoctor.installers.tool import Command, parent, within
-from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.plan.remedies.torch import remedy_for
 from cudadoctor.privacy.patterns import bare
 from cudadoctor.probes.streamed import Progress
 from cudadoctor.render import inert
+from cudadoctor.repair.journal import lock
+from cudadoctor.repair.session import environment
 from cudadoctor.repair.setup.choosing import Chosen, Tools
 
 # Paths are texts here: what the user typed is shown as it was typed.
@@ -90,9 +91,8 @@ def _by_name(place: Place) -> str | None:
     if separator in name:
         return f"{name} holds a {separator!r}, which separates folders in PATH: name another folder"
     parts = re.split(r"[/\\]", place.real)
-    for one in _OF_PACKAGES:
-        if one in parts:
-            return f"{name} lies in the {one} of an environment: name a folder outside of it"
+    if packages := next((folder for folder in _OF_PACKAGES if folder in parts), None):
+        return f"{name} lies in the {packages} of an environment: name a folder outside of it"
     if _SYSTEM.match(place.real) or _WINDOWS_SYSTEM.match(place.real):
         return f"{name} belongs to the system: name a folder of your own"
     if place.inside and place.inside != place.real:
@@ -133,12 +133,11 @@ def looked_at(folder: str) -> Place:
         path = os.path.abspath(os.path.expanduser(folder))
     except OSError as error:
         return Place(path=folder, real=folder, why=error.strerror or type(error).__name__)
-    parent = os.path.dirname(path)
     try:
-        return _seen(path, parent)
+        return _seen(path, os.path.dirname(path))
     except (OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or str(error)
-        return Place(path=path, real=path, parent=parent, why=words)
+        return Place(path=path, real=path, parent=os.path.dirname(path), why=words)
 
 
 def _seen(path: str, parent: str) -> Place:
@@ -149,7 +148,8 @@ def _seen(path: str, parent: str) -> Place:
     except (FileNotFoundError, NotADirectoryError):
         pass
     else:
-        owner, kind = found.st_uid, _kind(found.st_mode)
+        kinds = {stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
+        owner, kind = found.st_uid, kinds.get(stat.S_IFMT(found.st_mode), "file")
         entries = tuple(sorted(os.listdir(path))) if kind == "folder" else ()
     there = os.path.isdir(parent)
     posix = hasattr(os, "geteuid")
@@ -167,12 +167,6 @@ def _seen(path: str, parent: str) -> Place:
         user=os.geteuid() if posix else None,
         inside=next(_environments(real), None),
     )
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISLNK(mode):
-        return "link"
-    return "folder" if stat.S_ISDIR(mode) else "file"
 
 
 def _environments(real: str) -> Iterator[str]:
@@ -202,90 +196,54 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What every tool's recipe is made from."""
-
-    chosen: Chosen
-    folder: str
-    tools: Tools
-    kb: Knowledge
-    build: TorchBuild
-    change: PackageChange
-
-
 def recipe(chosen: Chosen, folder: str, tools: Tools, kb: Knowledge) -> Recipe:
     """The recipe for what was chosen, in that folder (absolute)."""
+    tool, base, version, machine = chosen.tool, chosen.base, chosen.python, chosen.machine
     build = chosen.choice.build
     if build is None:
         raise ValueError("nothing was chosen, so nothing can be made")
-    remedy = remedy_for(build, chosen.machine, kb)
-    assert remedy.packages is not None
-    wanted = _Wanted(
-        chosen=chosen, folder=folder, tools=tools, kb=kb, build=build, change=remedy.packages
-    )
-    return {"pip": _venv, "uv": _uv, "conda": _conda, "pixi": _pixi}[chosen.tool](wanted)
-
-
-def _venv(one: _Wanted) -> Recipe:
-    """A virtual environment, and pip in it."""
-    base, machine = one.chosen.base, one.chosen.machine
-    assert base is not None, "pip fetches no Python"
-    python = within(machine, one.folder)
-    installed = pip.install(machine, one.change, python)
-    commands = ((base.path, "-m", "venv", one.folder), *installed.commands)
-    return Recipe(
-        tool="pip", python=python, commands=commands, change=one.change, note=installed.note
-    )
-
-
-def _uv(one: _Wanted) -> Recipe:
-    """A uv project: its pyproject.toml, and the environment .venv that `uv sync` makes."""
-    base, machine = one.chosen.base, one.chosen.machine
-    python = base.path if base else one.chosen.python
-    uv = one.tools.uv or "uv"
-    command: Command = (uv, "sync", "--project", one.folder, "--python", python)
-    return Recipe(
-        tool="uv",
-        python=within(machine, parent(machine, one.folder, ".venv")),
-        commands=(command,),
-        change=one.change,
-        files={"pyproject.toml": _file("pyproject", one)},
-    )
-
-
-def _conda(one: _Wanted) -> Recipe:
-    """A conda environment with a channel's build of the same release and CUDA."""
-    channels, specs = conda.packages_of(one.chosen.machine, one.kb, one.change)
-    program = one.tools.conda or "conda"
-    start: Command = (program, "create", "-y", "-p", one.folder, *channels)
-    return Recipe(
-        tool="conda",
-        python=within(one.chosen.machine, one.folder, conda=True),
-        commands=((*start, f"python={one.chosen.python}", *specs),),
-        change=one.change,
-        alone=True,
-        note=conda.note_on(one.chosen.machine, one.kb, one.change, specs),
-    )
-
-
-def _pixi(one: _Wanted) -> Recipe:
-    """A pixi project: its pixi.toml, and the environment that `pixi install` makes."""
-    machine = one.chosen.machine
-    manifest = parent(machine, one.folder, "pixi.toml")
-    home = parent(machine, one.folder, ".pixi", "envs", "default")
-    return Recipe(
-        tool="pixi",
-        python=within(machine, home, conda=True),
-        commands=((one.tools.pixi or "pixi", "install", "--manifest-path", manifest),),
-        change=one.change,
-        files={"pixi.toml": _file("pixi", one)},
-    )
-
-
-def _file(kind: Literal["pyproject", "pixi"], one: _Wanted) -> str:
-    from cudadoctor.installers.registry import project_file
-
-    return project_file(kind, one.chosen.machine, one.kb, one.build, python=one.chosen.python)
+    change = remedy_for(build, machine, kb).packages
+    assert change is not None
+    match tool:
+        case "pip":
+            assert base is not None, "pip fetches no Python"
+            python = within(machine, folder)
+            installed = pip.install(machine, change, python)
+            commands = ((base.path, "-m", "venv", folder), *installed.commands)
+            note = installed.note
+            return Recipe(tool=tool, python=python, commands=commands, change=change, note=note)
+        case "uv":  # a project, and the environment .venv that `uv sync` makes
+            wanted = base.path if base else version
+            return Recipe(
+                tool=tool,
+                python=within(machine, parent(machine, folder, ".venv")),
+                commands=((tools.uv or "uv", "sync", "--project", folder, "--python", wanted),),
+                change=change,
+                files={
+                    "pyproject.toml": project_file("pyproject", machine, kb, build, python=version)
+                },
+            )
+        case "conda":  # a channel's build of the same release and CUDA
+            channels, specs = conda.packages_of(machine, kb, change)
+            start = (tools.conda or "conda", "create", "-y", "-p", folder, *channels)
+            return Recipe(
+                tool=tool,
+                python=within(machine, folder, conda=True),
+                commands=((*start, f"python={version}", *specs),),
+                change=change,
+                alone=True,
+                note=conda.note_on(machine, kb, change, specs),
+            )
+        case "pixi":  # a project, and the environment that `pixi install` makes
+            manifest = parent(machine, folder, "pixi.toml")
+            home = parent(machine, folder, ".pixi", "envs", "default")
+            return Recipe(
+                tool=tool,
+                python=within(machine, home, conda=True),
+                commands=((tools.pixi or "pixi", "install", "--manifest-path", manifest),),
+                change=change,
+                files={"pixi.toml": project_file("pixi", machine, kb, build, python=version)},
+            )
 
 
 SCRATCH = f"{MARKER}-tmp"
@@ -338,11 +296,6 @@ class Workplace:
         self._hold_or_leave()
         os.write(self.lock, TEXT.encode())
 
-    def mark_late(self) -> None:
-        """The same for a folder that a tool makes, while it is at work."""
-        with contextlib.suppress(OSError, Busy):
-            self.mark()
-
     def _take_over(self) -> None:
         """Remove what a setup left that was killed."""
         self.lock = os.open(self.path / MARKER, os.O_RDWR)
@@ -354,15 +307,12 @@ class Workplace:
         """Hold the marker; raises Busy where another setup, or what it had started, does."""
         assert self.lock is not None
         try:
-            _hold(self.lock)
+            if sys.platform != "win32":  # an open file cannot be removed there, which does as well
+                lock(self.lock)
         except BlockingIOError:
             os.close(self.lock)
             self.lock = None
             raise Busy from None
-
-    def write(self, files: dict[str, str]) -> None:
-        for name, text in files.items():
-            (self.path / name).write_text(text, encoding="utf-8")
 
     def finish(self) -> None:
         """It is an environment now, and no longer ours to remove."""
@@ -404,7 +354,8 @@ class Workplace:
 def make(workplace: Workplace, recipe: Recipe, run: Callable[[tuple[str, ...]], Ended]) -> Ended:
     """Write the files and run the commands, each only if the one before it ended well."""
     try:
-        workplace.write(recipe.files)
+        for name, text in recipe.files.items():
+            (workplace.path / name).write_text(text, encoding="utf-8")
     except OSError as error:
         return Ended(why=f"{error.filename} cannot be written: {error.strerror}")
     for command in recipe.commands:
@@ -416,36 +367,20 @@ def make(workplace: Workplace, recipe: Recipe, run: Callable[[tuple[str, ...]], 
 
 def _entries(folder: Path) -> list[Path]:
     try:
-        return [one for one in folder.iterdir() if one.name != MARKER]
+        return [entry for entry in folder.iterdir() if entry.name != MARKER]
     except OSError:
         return []
-
-
-def _hold(handle: int) -> None:
-    """Lock it for as long as this handle, or a child that inherited it, is open."""
-    if sys.platform == "win32":  # an open file cannot be removed there, which does as well
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:  # a file system without locks: the marker alone has to do
-        return
 
 
 KEPT_LINES = 200
 SHOWN_COLUMNS = 70
 HEARING_S = 0.2
 GRACE_S = 3.0
-_MISLEADING = frozenset(
-    {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_USER", "PIP_TARGET", "PIP_PREFIX"}
-    | {"PIP_ROOT", "PIP_DRY_RUN", "PIP_PYTHON", "PIP_REQUIREMENT", "PIP_REPORT", "PIP_QUIET"}
-    | {"UV_PROJECT_ENVIRONMENT", "UV_PROJECT", "UV_SYSTEM_PYTHON", "UV_PYTHON", "UV_WORKING_DIR"}
-    | {"UV_FROZEN", "UV_NO_SYNC", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
+_MISLEADING = (
+    *("PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__", "PIP_REPORT"),
+    *("PIP_QUIET", "UV_PROJECT_ENVIRONMENT", "UV_WORKING_DIR", "UV_FROZEN", "UV_NO_SYNC"),
 )
-"""Variables that lead an installation to another place than the new environment."""
+"""Variables, beside those of a repair, that lead elsewhere than into the new environment."""
 
 
 def clean(env: Mapping[str, str], scratch: str | None = None) -> dict[str, str]:
@@ -453,10 +388,8 @@ def clean(env: Mapping[str, str], scratch: str | None = None) -> dict[str, str]:
 
     scratch: for its temporary files, where the user has named no place for them: /tmp may be small.
     """
-    kept = {name: value for name, value in env.items() if name not in _MISLEADING}
-    if scratch is not None:
-        kept.setdefault("TMPDIR", scratch)
-    return kept | {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    temporary = {} if scratch is None else {"TMPDIR": env.get("TMPDIR", scratch)}
+    return environment(env, dict.fromkeys(_MISLEADING) | temporary)
 
 
 def name_of(argv: tuple[str, ...]) -> str:
@@ -489,10 +422,13 @@ class Runner:
             # Asked first, so that it removes its temporary files.
             children.kill(child, "SIGINT", patience_s=GRACE_S, grace_s=GRACE_S)
         teller.join(GRACE_S)
-        teller.quiet()
+        said = teller.quiet()
         if code is None or self.interrupts():
-            return Ended(stopped=True, said=teller.said)
-        return Ended(why=_why(argv, code), said=teller.said)
+            return Ended(stopped=True, said=said)
+        if code == 0:
+            return Ended(said=said)
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
+        return Ended(why=f"{argv[0]} {how}", said=said)
 
     def _started(self, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
         handle, place = self.workplace.lock, self.workplace
@@ -511,7 +447,8 @@ class Runner:
 
     def _stopped(self) -> bool:
         """Whether to stop; a folder that the tool has made by now gets its marker."""
-        self.workplace.mark_late()
+        with contextlib.suppress(OSError, Busy):
+            self.workplace.mark()
         return self.interrupts()
 
 
@@ -543,17 +480,7 @@ class _Teller(threading.Thread):
         self._told = text
         self._progress(text, True)
 
-    def quiet(self) -> None:
+    def quiet(self) -> tuple[str, ...]:
+        """Nothing is waited for any more; what was said last."""
         self._progress(self._told, False)
-
-    @property
-    def said(self) -> tuple[str, ...]:
         return tuple(self._lines)
-
-
-def _why(argv: tuple[str, ...], code: int) -> str | None:
-    if code == 0:
-        return None
-    if code < 0:
-        return f"{argv[0]} was ended by signal {-code}"
-    return f"{argv[0]} ended with exit status {code}"
