@@ -84,7 +84,7 @@ def _project_file(machine: Machine, options: Options, kind: FileKind) -> int:
     build = choice.build
     if build is None:
         reasons = summary.rejection_reasons(choice.why_not)
-        ways = [one.text for one in choice.alternatives]
+        ways = [alternative.text for alternative in choice.alternatives]
         written(registry.refusal((*choice.why, *reasons, *ways)), options.output)
         return 1
     if against := registry.why_not(kind, machine, kb, build):

@@ -78,10 +78,10 @@ def _files(name: str) -> Iterator[str]:
         return
     found = False
     for folder, folders, files in os.walk(name):
-        folders[:] = sorted(one for one in folders if not one.startswith("."))
-        for one in [one for one in folders if _is_recording(f"{folder}/{one}")]:
-            folders.remove(one)
-            files.append(one)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for recording in [name for name in folders if _is_recording(f"{folder}/{name}")]:
+            folders.remove(recording)
+            files.append(recording)
         for path in (Path(folder) / file for file in sorted(files)):
             if not path.name.startswith(".") and (path.is_file() or _is_recording(str(path))):
                 found = True
@@ -92,7 +92,12 @@ def _files(name: str) -> Iterator[str]:
 
 def _machine(name: str) -> Machine:
     if name != "-" and _is_recording(name):
-        return _replayed(name)
+        from cudadoctor.host import recording
+
+        try:  # a question that was not recorded becomes a gap
+            return recording.replay(name, strict=False)
+        except recording.ReplayError as error:
+            raise SavedError(f"--from {error}") from error
     data, whole = _bytes(name)
     if not _FACTS.match(data.removeprefix(_MARK)):
         return _embedded(data) or _reported(name, data, whole=whole)
@@ -141,16 +146,6 @@ def _first(text: str) -> Machine | None:
             continue
         return None if _START.match(text[end : end + 80].lstrip()) else machine
     return None
-
-
-def _replayed(folder: str) -> Machine:
-    """The machine that `cudadoctor record` asked; a question that it lacks becomes a gap."""
-    from cudadoctor.host import recording
-
-    try:
-        return recording.replay(folder, strict=False)
-    except recording.ReplayError as error:
-        raise SavedError(f"--from {error}") from error
 
 
 def _reported(name: str, data: bytes, *, whole: bool) -> Machine:

@@ -14,8 +14,8 @@ import msgspec
 
 from cudadoctor.cli.options import Options
 from cudadoctor.host import children
-from cudadoctor.privacy.patterns import bare
 from cudadoctor.host.signals import Interrupts
+from cudadoctor.privacy.patterns import bare
 from cudadoctor.repair.journal import Begun, Root
 
 SILENCE_S = 1800.0

@@ -1,7 +1,5 @@
 """Which Python and which tool a new environment is made with, and which build goes into it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator
@@ -105,7 +103,8 @@ def choose(known: Known, kb: Knowledge) -> Chosen | NoWay:
     if known.tool in ("conda", "pixi"):
         return _fetched(known, kb, known.tool, own)
     found = None if known.named else _best(_offers(known, kb), _version(known))
-    serves = found is not None and (known.tool == "uv" or _brings_pip(found))
+    brings_pip = found is not None and found.base is not None and found.base.pip is not False
+    serves = found is not None and (known.tool == "uv" or brings_pip)
     if own is not None and own.choice.build is not None and own.base is not None:
         if found is not None and serves and _is_newer(found, own):
             text = f"Python {own.base.version} would get torch {own.choice.build.torch} only."
@@ -115,7 +114,8 @@ def choose(known: Known, kb: Knowledge) -> Chosen | NoWay:
         return _named_in_vain(known, kb, own)
     if found is not None and serves:
         return _made(known.tool or "pip", found, _instead(known, own))
-    return _fetched(known, kb, known.tool or _fetcher(known.tools), own)
+    fetcher: Tool | None = "uv" if known.tools.uv else "conda" if known.tools.conda else None
+    return _fetched(known, kb, known.tool or fetcher, own)
 
 
 def _is_newer(one: _Offer | None, own: _Offer) -> bool:
@@ -130,12 +130,8 @@ def _own(known: Known, kb: Knowledge) -> _Offer | None:
     python = known.machine.python
     if python.executable is None or python.version is None:
         return None
-    base = Base(
-        path=python.executable,
-        version=python.version,
-        origin="chosen",
-        pip=python.ensurepip,
-    )
+    path, version, pip = python.executable, python.version, python.ensurepip
+    base = Base(path=path, version=version, origin="chosen", pip=pip)
     machine = emptied(known.machine)
     return _Offer(base=base, machine=machine, choice=best_build(machine, kb, keep=known.torch))
 
@@ -159,13 +155,9 @@ def _from_own(known: Known, own: _Offer, base: Base, other: _Offer | None) -> Ch
     return NoWay(why=(f"{without}.",), ways_out=(out,), choice=own.choice)
 
 
-def _brings_pip(offer: _Offer) -> bool:
-    return offer.base is not None and offer.base.pip is not False
-
-
 def _offers(known: Known, kb: Knowledge) -> list[_Offer]:
     """The other Pythons of this machine, each with its build."""
-    return [_offer(known, kb, one.version, one) for one in known.others]
+    return [_offer(known, kb, base.version, base) for base in known.others]
 
 
 def _offer(known: Known, kb: Knowledge, version: Version, base: Base | None = None) -> _Offer:
@@ -180,8 +172,8 @@ def _offer(known: Known, kb: Knowledge, version: Version, base: Base | None = No
 
 def _best(offers: list[_Offer], near: Version) -> _Offer | None:
     """The newest torch; of several Pythons for it one that brings pip, nearest to this version."""
-    fitting = [one for one in offers if one.choice.build is not None]
-    return max(fitting, key=lambda one: _rank(one, near), default=None)
+    fitting = [offer for offer in offers if offer.choice.build is not None]
+    return max(fitting, key=lambda offer: _rank(offer, near), default=None)
 
 
 def _rank(offer: _Offer, near: Version) -> tuple[bool, Version, bool, int, Version]:
@@ -202,10 +194,6 @@ def _instead(known: Known, own: _Offer | None) -> tuple[str, ...]:
     return (f"{wanted} has no build that fits for Python {python_of(own.machine)} here.",)
 
 
-def _fetcher(tools: Tools) -> Tool | None:
-    return "uv" if tools.uv else "conda" if tools.conda else None
-
-
 def _fetched(known: Known, kb: Knowledge, tool: Tool | None, own: _Offer | None) -> Chosen | NoWay:
     """With a Python that the tool brings: this machine's version where it fits."""
     if own is not None and own.choice.build is not None:
@@ -222,18 +210,19 @@ def _fetchable(known: Known, kb: Knowledge) -> list[_Offer]:
     """Every Python that torch was ever built for on this platform, with the build it would get."""
     platform = platform_of(emptied(known.machine, USUAL))
     builds = kb.builds_on(platform) if platform else ()
-    named = {one for build in builds for one in build.pythons if one[-1].isdigit()}
-    return [_offer(known, kb, Version(one)) for one in sorted(named)]
+    versions = {python for build in builds for python in build.pythons if python[-1].isdigit()}
+    return [_offer(known, kb, Version(version)) for version in sorted(versions)]
 
 
 def _nothing(own: _Offer | None, found: _Offer | None) -> NoWay:
-    choice = own.choice if own is not None else None
-    why = choice.why if choice is not None else ("No Python that runs was found here.",)
-    out = tuple(one.text for one in choice.alternatives) if choice is not None else ()
-    if found is not None:
-        text = f"Install Python {python_of(found.machine)}, or uv, which fetches it."
-        out = (*out, text)
-    return NoWay(why=why, ways_out=out, choice=choice)
+    none = NoWay(why=("No Python that runs was found here.",))
+    if own is not None:
+        out = tuple(alternative.text for alternative in own.choice.alternatives)
+        none = NoWay(why=own.choice.why, ways_out=out, choice=own.choice)
+    if found is None:
+        return none
+    text = f"Install Python {python_of(found.machine)}, or uv, which fetches it."
+    return msgspec.structs.replace(none, ways_out=(*none.ways_out, text))
 
 
 def _named_in_vain(known: Known, kb: Knowledge, own: _Offer | None) -> NoWay:
@@ -310,7 +299,10 @@ def _places(host: Host) -> Iterator[tuple[str, str]]:
     """Where Pythons lie: PATH, pyenv, uv, the launcher and installer of Windows, Homebrew."""
     windows = host.system == "Windows"
     if windows:
-        yield from ((path, "py") for path in _launched(host))
+        # What the launcher of Windows knows: `py -0p` prints a tag and a path a line.
+        launcher = host.which("py")
+        said = host.run(launcher, "-0p", timeout_s=ASKING_S).stdout if launcher else ""
+        yield from ((path, "py") for path in launched(said))
     for folder in (*children.path_folders(host.env.get("PATH", "")), "/usr/bin", "/usr/local/bin"):
         # A shim answers for whatever is set where it is called: behind it are pyenv's own folders.
         if folder.rstrip("/\\").endswith("shims"):
@@ -343,17 +335,10 @@ def _kept(host: Host) -> Iterator[tuple[str, str]]:
         yield os.path.join(local, "Programs", "Python"), "python.org"
 
 
-def _launched(host: Host) -> list[str]:
-    """What the launcher of Windows knows: `py -0p` prints a tag and a path a line."""
-    if not (launcher := host.which("py")):
-        return []
-    return launched(host.run(launcher, "-0p", timeout_s=ASKING_S).stdout)
-
-
 def launched(text: str) -> list[str]:
     """The paths in what `py -0p` says."""
     found = [_LAUNCHED.fullmatch(line.strip()) for line in text.splitlines()]
-    return list(dict.fromkeys(one[1] for one in found if one))
+    return list(dict.fromkeys(match[1] for match in found if match))
 
 
 def _program(host: Host, *names: str) -> str | None:

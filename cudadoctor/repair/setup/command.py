@@ -23,8 +23,6 @@ The JSON document, printed once at the end:
 Fields may be added, none change or go.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable
@@ -38,8 +36,8 @@ from cudadoctor.cli.options import Options, refuse, refuse_contradictions
 from cudadoctor.cli.output import painted, shown_on_stderr, width, written
 from cudadoctor.host import local
 from cudadoctor.host.local import LocalHost
-from cudadoctor.installers.question import UNREACHED
 from cudadoctor.host.signals import Interrupts, end_now
+from cudadoctor.installers.question import UNREACHED
 from cudadoctor.installers.verify import verify
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.machine import Machine
@@ -83,7 +81,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     finding: str | None = None
     judged: Judged | None = None
 
-    def ended(self, outcome: Outcome, *why: str) -> Setup:
+    def ended(self, outcome: Outcome, *why: str) -> "Setup":
         """The same setup at its end."""
         return msgspec.structs.replace(self, outcome=outcome, why=why)
 

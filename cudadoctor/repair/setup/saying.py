@@ -1,17 +1,13 @@
 """What setup shows: the machine, the build, what it takes and what is run; then how to use it."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 import msgspec
 
 from cudadoctor.installers.tool import Command, parent
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.locale.language import Language
-from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
 from cudadoctor.render import inert, shells, summary
@@ -48,7 +44,7 @@ def room(
     """The room for a build; sizes: of the files that a resolver found, in bytes."""
     found = tuple(sizes)
     counted = bool(found) and None not in found
-    download = sum(one or 0 for one in found) if counted else _supposed(build, kb)
+    download = sum(size or 0 for size in found) if counted else _supposed(build, kb)
     return Room(
         download_bytes=download,
         installed_bytes=None if download is None else unpacked(download),
@@ -61,11 +57,11 @@ def _supposed(build: TorchBuild, kb: Knowledge) -> int | None:
     """From the tables: the wheel, or that of a like variant, and its libraries."""
     wheel = build.download_bytes or next(
         (
-            one.download_bytes
-            for one in kb.builds_on(build.platform)
-            if one.download_bytes
-            and one.torch == build.torch
-            and (one.cuda is None) == (build.cuda is None)
+            like.download_bytes
+            for like in kb.builds_on(build.platform)
+            if like.download_bytes
+            and like.torch == build.torch
+            and (like.cuda is None) == (build.cuda is None)
         ),
         None,
     )
@@ -87,18 +83,21 @@ _MADE_BY = {
 _RISKY = frozenset("\"'$`\\!")
 """Activation scripts of older Pythons hand these to the shell as code."""
 
-Shell = Literal["bash", "fish", "powershell"]
-
 
 def plan(
     chosen: Chosen, recipe: Recipe, room: Room, verified: str | None, width: int
 ) -> Iterator[Line]:
     """The machine in two lines, the build and why, what will be run, and what it takes."""
+    base = chosen.base
+    python = f"{base.version}, {base.path}" if base else ""
     yield from _machine(chosen.machine, width)
-    yield from _python(chosen, width)
+    yield from rows("python", [python or f"{chosen.python}, fetched by {chosen.tool}"], width)
     yield from _build(chosen, recipe, width)
     yield from rows("by", [_MADE_BY[chosen.tool], *chosen.because], width)
-    yield from _run(recipe, chosen.machine, width)
+    yield from rows("write", list(recipe.files), width)
+    for number, command in enumerate(recipe.commands):
+        # Never wrapped: a command must survive being copied.
+        yield _pasted("run" if number == 0 else "", shown(command, chosen.machine))
     yield from rows("size", [size(room)], width)
     if recipe.note:
         yield from rows("note", [recipe.note], width)
@@ -108,8 +107,11 @@ def plan(
 
 def rows(label: str, texts: list[str], width: int) -> Iterator[Line]:
     """Sentences beneath each other, right of their label."""
+    wrapper = textwrap.TextWrapper(
+        max(LEAST_ROOM, width - MARGIN), break_long_words=False, break_on_hyphens=False
+    )
     for text in texts:
-        for part in _broken(inert(text), width - MARGIN):
+        for part in wrapper.wrap(inert(text)) or [""]:
             yield Line(((f"{label:<{MARGIN}}", "dim"), (part, "")))
             label = ""
 
@@ -119,7 +121,7 @@ def no_way(found: NoWay, machine: Machine, width: int) -> Iterator[Line]:
     yield from _machine(machine, width)
     yield from rows("none", list(found.why), width)
     if found.choice is not None:
-        yield from _refusals(found.choice.why_not, width)
+        yield from rows("  not", summary.rejection_reasons(found.choice.why_not), width)
     yield from rows("way out", list(found.ways_out), width)
 
 
@@ -127,12 +129,6 @@ def _machine(machine: Machine, width: int) -> Iterator[Line]:
     told = dict(summary.machine_rows(machine, _ENGLISH))
     yield from rows("driver", [told["driver"]], width)
     yield from rows("gpu", [told["gpu"]], width)
-
-
-def _python(chosen: Chosen, width: int) -> Iterator[Line]:
-    base = chosen.base
-    text = f"{base.version}, {base.path}" if base else f"{chosen.python}, fetched by {chosen.tool}"
-    yield from rows("python", [text], width)
 
 
 def _build(chosen: Chosen, recipe: Recipe, width: int) -> Iterator[Line]:
@@ -145,20 +141,11 @@ def _build(chosen: Chosen, recipe: Recipe, width: int) -> Iterator[Line]:
     yield from rows("  why", list(choice.why), width)
     if build.cuda is None and chosen.machine.platform.system != "Darwin":
         yield from rows("", ["A CPU build: it proves torch, not a GPU."], width)
-    yield from _refusals(choice.why_not, width)
+    yield from rows("  not", summary.rejection_reasons(choice.why_not), width)
 
 
-def _refusals(found: tuple[Rejection, ...], width: int) -> Iterator[Line]:
-    yield from rows("  not", summary.rejection_reasons(found), width)
-
-
-def _run(recipe: Recipe, machine: Machine, width: int) -> Iterator[Line]:
-    if recipe.files:
-        yield from rows("write", list(recipe.files), width)
-    for number, command in enumerate(recipe.commands):
-        label = "run" if number == 0 else ""
-        # Never wrapped: a command must survive being copied.
-        yield Line(((f"{label:<{MARGIN}}", "dim"), (shown(command, machine), "green")))
+def _pasted(label: str, command: str) -> Line:
+    return Line(((f"{label:<{MARGIN}}", "dim"), (command, "green")))
 
 
 def shown(command: Command, machine: Machine) -> str:
@@ -212,18 +199,10 @@ def use(recipe: Recipe, folder: str, machine: Machine, width: int) -> Iterator[L
     """How to use the environment from now on."""
     found = activation(recipe, folder, machine)
     for name, text in found.items():
-        yield Line(((f"{name:<{MARGIN}}", "dim"), (inert(text), "green")))
+        yield _pasted(name, inert(text))
     if recipe.tool == "uv":
-        text = shells.command_line(typed("uv", "run", "--project", folder, "python"), machine)
-        yield Line((("uv        ", "dim"), (inert(text), "green")))
+        yield _pasted("uv", shown(("uv", "run", "--project", folder, "python"), machine))
     if not found:
         why = "activation scripts of older Pythons run parts of this name as code"
         yield from rows("use", [f"Call its python by path: {why}."], width)
-    yield Line((("python    ", "dim"), (shown((recipe.python,), machine), "green")))
-
-
-def _broken(text: str, room: int) -> list[str]:
-    wrapped = textwrap.wrap(
-        text, max(LEAST_ROOM, room), break_long_words=False, break_on_hyphens=False
-    )
-    return wrapped or [""]
+    yield _pasted("python", shown((recipe.python,), machine))
