@@ -28,7 +28,7 @@ from cudadoctor.host.children import Ran
 from cudadoctor.installers import index as dialect_index
 from cudadoctor.installers import requirement
 from cudadoctor.locale import language
-from cudadoctor.model import factfile, requirements, versions
+from cudadoctor.model import factfile, requirements, trust, versions
 from cudadoctor.model.machine import Gpu, Identity, Machine
 from cudadoctor.model.trust import foreign
 from cudadoctor.privacy.conceal import Concealer
@@ -275,43 +275,47 @@ def _texts() -> Iterator[tuple[str, Parser]]:
         ("probes.installed.parse", installed.parse),
         ("probes.toolkit.parse_nvcc", toolkit.parse_nvcc),
         ("probes.torch_order.parse_order", lambda text: torch_order.parse_order(text, "13.0")),
-        ("fast.options_of", _argv),
+        ("cli.fast.options_of", _argv),
         ("installers.index.host_of", dialect_index.host_of),
         ("installers.requirement.name_of", requirement.name_of),
-        ("rules.visible.read_visible", lambda text: read_visible(text, ("GPU-1", "GPU-2"))),
-        ("cli_options.device_is_sound", cli_options.device_is_sound),
+        ("rules.process.read_visible", lambda text: read_visible(text, ("GPU-1", "GPU-2"))),
+        ("cli.options.device_is_sound", cli_options.device_is_sound),
+        ("model.trust.is_host", trust.is_host),
     )
     for name, parse in simple:
         yield name, Parser((name,), of_text(parse))
     spoken = language.language("es").spoken
     yield "language.spoken", Parser(("language.spoken",), of_text(spoken), slow=True)
     names = (
-        "requirements.cut",
-        "requirements.admits",
-        "requirements.marker_holds",
-        "requirements.normal",
+        "model.requirements.cut",
+        "model.requirements.admits",
+        "model.requirements.marker_holds",
+        "model.requirements.normal",
     )
     yield "requirements", Parser(names, of_text(_requirement))
     names = ("smoke.reading.libraries", "smoke.reading.soname", "smoke.short_bus_id")
     yield "smoke.mapped", Parser(names, of_text(_mapped))
-    names = ("versions.driver_of", "versions.version_of", "versions.whole")
+    names = ("model.versions.driver_of", "model.versions.version_of", "model.versions.whole")
     yield "versions", Parser(names, of_text(_number))
-    names = ("versions.DriverVersion",)
-    yield "versions.DriverVersion", Parser(names, of_text(versions.DriverVersion), (ValueError,))
+    names = ("model.versions.DriverVersion",)
     yield (
-        "cli_options.seconds",
-        Parser(("cli_options.seconds",), of_text(cli_options.seconds), (cli_options.WrongUse,)),
+        "model.versions.DriverVersion",
+        Parser(names, of_text(versions.DriverVersion), (ValueError,)),
+    )
+    yield (
+        "cli.options.seconds",
+        Parser(("cli.options.seconds",), of_text(cli_options.seconds), (cli_options.WrongUse,)),
     )
 
 
 def _data() -> Iterator[tuple[str, Parser]]:
     """Parsers of bytes, of JSON lines and of whole documents."""
     names: tuple[str, ...]
-    yield "elf", Parser(("elf.parse", "elf.section"), _elf)
+    yield "elf", Parser(("probes.elf.parse", "probes.elf.section"), _elf)
     yield "probes.loader.parse_cache", Parser(("probes.loader.parse_cache",), loader.parse_cache)
     binary = ("probes.installed.flags_in", "probes.installed.pe_section")
     yield (
-        "probes.installed",
+        "probes.installed.binary",
         Parser(
             binary, lambda data: (installed.flags_in(data), installed.pe_section(data, b".rdata"))
         ),
@@ -340,10 +344,13 @@ def _data() -> Iterator[tuple[str, Parser]]:
         "documents",
         Parser(("trust",), _forged, (factfile.FactsError,), slow=True),
     )
-    yield "factfile.loads", Parser(("factfile.loads",), _document, (factfile.FactsError,))
     yield (
-        "factfile.from_plain",
-        Parser(("factfile.from_plain",), _plain_document, (factfile.FactsError,)),
+        "model.factfile.loads",
+        Parser(("model.factfile.loads",), _document, (factfile.FactsError,)),
+    )
+    yield (
+        "model.factfile.from_plain",
+        Parser(("model.factfile.from_plain",), _plain_document, (factfile.FactsError,)),
     )
     yield (
         "conceal",
@@ -351,7 +358,7 @@ def _data() -> Iterator[tuple[str, Parser]]:
     )
     yield "redact", Parser(("privacy",), lambda data: redacted(any_text(data)), slow=True)
     yield "judged", Parser(("rules", "render"), lambda data: judged(any_text(data)), slow=True)
-    names = ("reports", "saved.facts_in")
+    names = ("reports", "cli.saved.facts_in")
     yield "reports.reading", Parser(names, _report, (NotTextError,), slow=True)
     yield "reports.judged", Parser(("rules",), _judged_report, (NotTextError,), slow=True)
     names = ("host.recording.content", "host.recording.decoded", "host.recording.ReplayHost")
@@ -414,7 +421,11 @@ def _hosts() -> Iterator[tuple[str, Parser]]:
 
 _WITHIN = {
     "indexes.read_index": ("probes.indexes.read_pip", "probes.indexes.read_uv"),
-    "libraries.read_libraries": ("elf.read_elf", "probes.loader.split", "probes.loader.expand"),
+    "libraries.read_libraries": (
+        "probes.elf.read_elf",
+        "probes.loader.split",
+        "probes.loader.expand",
+    ),
     "installed.compare": ("probes.installed.archs_of",),
 }
 """What a probe runs besides itself."""

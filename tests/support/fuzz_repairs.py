@@ -30,20 +30,20 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
             lambda text: starved.parsed(text.encode("utf-8", "replace").splitlines()),
         ),
         ("probes.interpreter.parse_journal", interpreter.parse_journal),
-        ("repair.applied.parse_stat", session.parse_stat),
-        ("repair.aside.parse_record", lambda text: tuple(snapshot.parse_record(text))),
-        ("repair.running.parse_maps", session.parse_maps),
+        ("repair.session.parse_stat", session.parse_stat),
+        ("repair.snapshot.parse_record", lambda text: tuple(snapshot.parse_record(text))),
+        ("repair.session.parse_maps", session.parse_maps),
         ("installers.pip.version_in", pip.version_in),
         ("installers.question.named_host", question.named_host),
         ("installers.verify.shortened", verify.shortened),
-        ("setup.pythons.launched", choosing.launched),
-        ("constraint.constraint_of", constraint.constraint_of),
+        ("repair.setup.choosing.launched", choosing.launched),
+        ("solver.constraint.constraint_of", constraint.constraint_of),
     )
     for name, parse in texts:
         yield name, Parser((name,), of_text(_shown(parse)))
     yield (
-        "repair.records.read",
+        "repair.journal.read",
         Parser(
-            ("repair.records.read",), lambda data: repr(journal.read(data)), (journal.JournalError,)
+            ("repair.journal.read",), lambda data: repr(journal.read(data)), (journal.JournalError,)
         ),
     )
