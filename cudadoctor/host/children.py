@@ -7,6 +7,8 @@ and `kill` reach the whole session. `environment` keeps the user's folder out of
 a pip.py, a torch.py or a nvidia-smi that lies there is read, named and never executed.
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 import os

@@ -4,6 +4,8 @@ Nothing here raises for a sick machine: every answer says what was there, or why
 `this_host` is the one door of this process, with a temporary folder that `close_host` removes.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import itertools

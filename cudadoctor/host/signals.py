@@ -4,6 +4,8 @@
 a loop can ask between two steps whether to stop.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import threading
@@ -64,7 +66,7 @@ class Interrupts:
         """The exit code of a program that such a signal ended."""
         return ENDED_BY + (self.heard or signal.SIGINT)
 
-    def __enter__(self) -> "Interrupts":
+    def __enter__(self) -> Interrupts:
         self._before = take(self._hear, self._names)
         return self
 

@@ -5,6 +5,8 @@ types that the rules use. No table is read before it is asked for: `check --fast
 tables that no rule looks at.
 """
 
+from __future__ import annotations
+
 from functools import cached_property, lru_cache
 
 from cudadoctor.knowledge.companions import Companions

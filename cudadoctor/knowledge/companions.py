@@ -1,5 +1,7 @@
 """Packages that must match torch: which release belongs to which."""
 
+from __future__ import annotations
+
 import operator
 import re
 from collections.abc import Callable

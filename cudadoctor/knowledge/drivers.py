@@ -1,5 +1,7 @@
 """Drivers: the oldest that runs a CUDA version, what each branch brings, and known faults."""
 
+from __future__ import annotations
+
 from functools import cached_property
 from typing import Literal
 

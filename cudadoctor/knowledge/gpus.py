@@ -1,5 +1,7 @@
 """GPUs by name and by PCI id, their generations, and which compiled code serves which GPU."""
 
+from __future__ import annotations
+
 import re
 from functools import cached_property, lru_cache
 from typing import Literal

@@ -1,5 +1,7 @@
 """cuDNN, compilers, boards and packages; and where else torch comes from: images and conda."""
 
+from __future__ import annotations
+
 import re
 from functools import cached_property
 from typing import Literal

@@ -1,5 +1,7 @@
 """Reads the tables that lie beside this module, straight into the types that the rules use."""
 
+from __future__ import annotations
+
 import os
 from functools import lru_cache
 from typing import Any, TypeVar

@@ -1,5 +1,7 @@
 """Builds of torch: which release exists in which variant, where, and for what."""
 
+from __future__ import annotations
+
 import re
 from functools import cached_property
 

@@ -15,6 +15,8 @@ The rules of this file:
 A fact path is dotted: ``driver.kernel``, ``gpus.0.capability``, ``torch.imported.error``.
 """
 
+from __future__ import annotations
+
 from typing import Any, Literal
 
 import msgspec

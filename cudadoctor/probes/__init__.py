@@ -1,5 +1,7 @@
 """What touches the world: one module a thing looked at; each returns facts, never a judgement."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import msgspec

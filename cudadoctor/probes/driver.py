@@ -1,5 +1,7 @@
 """The driver as a whole: NVML, libcuda, nvidia-smi and the kernel's side, asked side by side."""
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Callable

@@ -4,6 +4,8 @@ Files come from sick machines: cut off, empty, of another processor, or no libra
 of that raises; every read is bounded, and what cannot be understood is `Broken` with the reason.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Callable
 from functools import lru_cache

@@ -1,5 +1,7 @@
 """Run the probes side by side and put one machine together from what they saw."""
 
+from __future__ import annotations
+
 import os
 import re
 import threading
@@ -93,7 +95,7 @@ def _not_asked(look: Look, machine: Machine) -> tuple[Gap, ...]:
 
 
 def _side_by_side(
-    host: Host, look: Look, progress: Progress, chosen: "Chosen", meanwhile: Callable[[], None]
+    host: Host, look: Look, progress: Progress, chosen: Chosen, meanwhile: Callable[[], None]
 ) -> dict[str, Looked]:
     """Every probe that needs no other, while those wait that ask children; each has a deadline.
 

@@ -1,8 +1,9 @@
 """Where pip and uv of this user look for packages: their files and variables, read as they do."""
 
+from __future__ import annotations
+
 # Paths are texts here: links stay unresolved, as the user wrote them.
 # ruff: noqa: PTH111, PTH118, PTH120
-
 import os
 import re
 import sys

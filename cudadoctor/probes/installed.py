@@ -1,5 +1,7 @@
 """What is installed in the examined environment: torch, read without importing it, and its kin."""
 
+from __future__ import annotations
+
 import re
 import struct
 from collections.abc import Iterable, Iterator

@@ -1,9 +1,10 @@
 """The examined interpreter and what is installed in it, told by a script that runs there."""
 
+from __future__ import annotations
+
 # Paths are texts here: links stay unresolved, as the user wrote them.
 # ruff: noqa: PTH118, PTH120
 # ruff: noqa: PTH118
-
 import os
 import re
 import signal

@@ -1,5 +1,7 @@
 """The kernel's side of the driver: its version, modules, log, device nodes and stuck processes."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from typing import Literal

@@ -1,5 +1,7 @@
 """What libcuda answers: asked in a child with the user's environment, then in a clean one."""
 
+from __future__ import annotations
+
 import re
 import time
 

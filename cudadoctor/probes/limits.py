@@ -1,5 +1,7 @@
 """Limits of this process: shared memory, locked memory, open files, memory, processors."""
 
+from __future__ import annotations
+
 import re
 
 from cudadoctor.host.local import Host

@@ -1,5 +1,7 @@
 """GPUs on the PCI bus, seen without any driver."""
 
+from __future__ import annotations
+
 import re
 from typing import Literal
 

@@ -1,5 +1,7 @@
 """The lines that a script of inside/ printed before it ended, hung or died."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,7 +36,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     beside_s: float = 1.5
     total_s: float = 74.0
 
-    def capped(self, timeout_s: float | None) -> "Patience":
+    def capped(self, timeout_s: float | None) -> Patience:
         """With the user's own limit for each probe."""
         if timeout_s is None:
             return self

@@ -6,6 +6,8 @@ is opened by path wins over LD_LIBRARY_PATH, so the rules are read from the text
 torch/__init__.py and not from a table of releases.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase

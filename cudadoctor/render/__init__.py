@@ -1,5 +1,7 @@
 """Findings and plan as a person or a program reads them. Each renderer is a pure function."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -3,6 +3,8 @@
 Any of the usual forms: dmesg with seconds or dates, journalctl, syslog, /dev/kmsg.
 """
 
+from __future__ import annotations
+
 import math
 import re
 

@@ -3,7 +3,8 @@
 Functions of text only: the probe gives what the program printed, the report reader what was pasted.
 """
 
-import csv
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from typing import Any
@@ -156,6 +157,8 @@ def _until_blank(lines: list[str]) -> list[str]:
 
 def _cells(line: str) -> list[str]:
     """Each line is a row of its own: a quote that nobody closes must not swallow the others."""
+    import csv  # a fast check reads none
+
     return next(csv.reader([line], skipinitialspace=True), [])
 
 

@@ -1,5 +1,7 @@
 """Is there a torch, is it made for this machine's GPU, and for this Python?"""
 
+from __future__ import annotations
+
 import msgspec
 from packaging.version import Version
 

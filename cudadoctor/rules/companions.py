@@ -1,5 +1,7 @@
 """Do the packages around torch fit it?"""
 
+from __future__ import annotations
+
 import re
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Was the container given the GPU, wholly and for good?"""
 
+from __future__ import annotations
+
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Confidence, Remedy, Severity
 from cudadoctor.model.machine import Machine, Node

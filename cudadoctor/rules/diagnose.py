@@ -1,5 +1,7 @@
 """Judge a machine: all rules run, what explains what is sorted out, and the verdict is drawn."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable
 
 import msgspec

@@ -1,5 +1,7 @@
 """Do the GPUs reach each other, and will several processes, each with a GPU of its own?"""
 
+from __future__ import annotations
+
 import re
 
 from cudadoctor.knowledge import Knowledge

@@ -1,5 +1,7 @@
 """Is the driver there, loaded, whole, sound, and new enough for the examined torch?"""
 
+from __future__ import annotations
+
 import re
 from typing import Literal
 

@@ -1,5 +1,7 @@
 """Is there an NVIDIA GPU, does this driver support it, and is it set up for computing?"""
 
+from __future__ import annotations
+
 import re
 
 from cudadoctor.knowledge import GpuModel, Knowledge

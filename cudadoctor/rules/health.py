@@ -1,5 +1,7 @@
 """Does each GPU answer, and is its hardware sound?"""
 
+from __future__ import annotations
+
 import re
 
 from cudadoctor.knowledge import Knowledge

@@ -5,6 +5,8 @@ facts with `need`: a missing one leaves the verdict undecided. What contradicts 
 shortfall, which the rule `unknown` reports if no known cause explains it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Is the installation whole, the only one, and the one that is run?"""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 

@@ -1,5 +1,7 @@
 """Does a process of this user get the right libcuda, and may it open the GPU?"""
 
+from __future__ import annotations
+
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Confidence, Remedy
 from cudadoctor.model.machine import Machine, Node

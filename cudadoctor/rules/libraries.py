@@ -1,5 +1,7 @@
 """Do torch's libraries come from its own set, whole and in the versions that it pins?"""
 
+from __future__ import annotations
+
 import re
 
 from cudadoctor.knowledge import Knowledge

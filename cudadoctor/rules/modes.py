@@ -1,5 +1,7 @@
 """Is the GPU open for computing: fabric, compute mode, MIG?"""
 
+from __future__ import annotations
+
 import msgspec
 
 from cudadoctor.knowledge import Knowledge

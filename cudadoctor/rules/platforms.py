@@ -1,5 +1,7 @@
 """Is this a platform for CUDA builds of torch, and set up as that platform wants it?"""
 
+from __future__ import annotations
+
 import re
 
 from packaging.version import Version

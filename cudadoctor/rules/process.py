@@ -1,5 +1,7 @@
 """Do the process's environment, its limits and its job let it use the GPU?"""
 
+from __future__ import annotations
+
 import re
 from typing import Literal
 

@@ -1,5 +1,7 @@
 """Is a GPU that works held back: by heat, power, its slot, its links, or a variable?"""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

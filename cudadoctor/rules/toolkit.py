@@ -1,5 +1,7 @@
 """Would a compilation of an extension find a toolkit and a compiler that fit torch?"""
 
+from __future__ import annotations
+
 import re
 
 from packaging.version import Version

@@ -1,5 +1,7 @@
 """Where no build of torch fits a machine: the nearest change that would let one fit."""
 
+from __future__ import annotations
+
 from itertools import combinations
 from typing import Literal
 

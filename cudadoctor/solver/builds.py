@@ -16,6 +16,8 @@ of the platform, else the newest CUDA that the driver brings itself, else the ol
 - Within a release, machine code for every GPU comes before PTX.
 """
 
+from __future__ import annotations
+
 import msgspec
 from packaging.version import Version
 

@@ -1,5 +1,7 @@
 """A constraint on the release of torch: "2.6", "2.6.0", "2.6.0+cu124" or ">=2.6,<2.8"."""
 
+from __future__ import annotations
+
 import re
 
 import msgspec

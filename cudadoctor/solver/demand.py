@@ -1,5 +1,7 @@
 """What a machine demands of a build of torch: platform, Python, C library, GPUs and driver."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from operator import itemgetter

@@ -1,5 +1,7 @@
 """Whether a build of torch fits a machine: the first thing that keeps it from fitting, in words."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Literal

@@ -1,5 +1,7 @@
 """The reasons for and against a build of torch, as sentences with their values."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 

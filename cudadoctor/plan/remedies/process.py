@@ -1,5 +1,7 @@
 """Remedies that change one process or that only a person can carry out."""
 
+from __future__ import annotations
+
 import re
 from errno import EACCES
 

@@ -1,5 +1,7 @@
 """What the installed torch was compiled for, and which of this machine's GPUs that serves."""
 
+from __future__ import annotations
+
 import re
 from typing import Literal, NamedTuple
 

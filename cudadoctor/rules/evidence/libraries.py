@@ -1,5 +1,7 @@
 """What torch requires of other packages, and which files answer to the names of its libraries."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -4,6 +4,8 @@ NVML, nvidia-smi, libcuda and torch are voices of one driver. Where one of them 
 could not answer, another may have said the same, and an answer of a higher layer proves the lower.
 """
 
+from __future__ import annotations
+
 import re
 from typing import Literal
 
