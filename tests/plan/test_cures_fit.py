@@ -176,7 +176,7 @@ BUSY = {"utilization": 50, "performance_state": 2}
 )
 def test_one_lane_at_work_is_nobodys_design(gpu: dict[str, Any], severity: Severity | None) -> None:
     answer = found(pcie_degraded, linked(**gpu))
-    assert (answer and answer.severity) == severity
+    assert (answer and (answer.severity or pcie_degraded.severity)) == severity
     assert bool(answer and answer.remedies) is (severity is Severity.WARNING)
 
 
