@@ -19,7 +19,7 @@ from cudadoctor.model.machine import Gpu, Machine
 
 Standing = Literal["expected", "measured", "not advised"]
 STANDINGS: tuple[Standing, ...] = ("measured", "expected", "not advised")
-"""In the order in which they are told."""
+"""In the order in which they are shown."""
 SMALL_BYTES = 4_000_000_000
 SMALL_SHM_BYTES = 1 << 30
 _LAPTOP = ("laptop", "mobile", "max-q", "notebook")
@@ -230,7 +230,7 @@ def _words(figures: tuple[Figure, ...]) -> tuple[str, ...]:
 
 
 def _together(here: list[Kept]) -> Iterator[Advice]:
-    """The best combination of each workload, where it is more than one technique."""
+    """The best combination of each workload, if it has more than one technique."""
     for kept in here:
         gain = kept.best_gain
         if len(kept.best) > 1 and gain is not None and gain.verdict == "faster":

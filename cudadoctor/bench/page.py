@@ -137,7 +137,7 @@ def times(ratio: float) -> str:
 
 
 def memory(gain: Gain) -> str:
-    """Only where it matters: a twentieth more or less is told by nobody."""
+    """Empty below a twentieth: nobody asks about a smaller difference."""
     if gain.memory_ratio is None or abs(gain.memory_ratio - 1) < 0.05:
         return ""
     return f", memory {times(gain.memory_ratio)}"

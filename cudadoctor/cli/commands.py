@@ -96,7 +96,7 @@ def _judged(one: Saved, options: Options, *, many: bool) -> tuple[int, str]:
 
 
 def _unread(name: str, why: str, options: Options) -> str:
-    """Say why there is no verdict; its line where lines are asked for."""
+    """Say why there is no verdict: on stderr and, with --json, as a line among the others."""
     sys.stderr.write(f"cudadoctor: {_plain(why)}\n")
     if not options.as_json:
         return ""

@@ -13,7 +13,7 @@ from raw_torch_fixtures import (
 from recorded_host import NOTHING, RecordedHost, lines
 from standin_fixtures import HostWith
 
-from cudadoctor import pipeline as checkup
+from cudadoctor import pipeline
 from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Stat
 from cudadoctor.probes.examine import Look, examine_host
@@ -89,7 +89,7 @@ def windows(bench: Bench, imported: dict[str, object]) -> RecordedHost:
 
 def look_at(host: RecordedHost) -> Report:
     machine = examine_host(host, Look(python=NAMED, depth="no-smoke"), lambda *_: None)
-    return Report(json_v1.report(checkup.report(checkup.judge(machine), full=True)))
+    return Report(json_v1.report(pipeline.report(pipeline.judge(machine), full=True)))
 
 
 def test_a_dll_that_windows_does_not_find_is_told(bench: Bench) -> None:

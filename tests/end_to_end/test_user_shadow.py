@@ -11,7 +11,7 @@ from pathlib import Path
 import interpreter_fixtures as envs
 import pytest
 
-from cudadoctor import pipeline as checkup
+from cudadoctor import pipeline
 from cudadoctor.host.local import LocalHost
 from cudadoctor.model.machine import Imported
 from cudadoctor.probes.examine import Look, examine_host
@@ -99,7 +99,7 @@ def _judged(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> dict[
     look = Look(python=str(python), depth="no-smoke")
     machine = examine_host(LocalHost(), look, lambda *_: None)
     assert not (folder / "ran").exists()
-    return {one.cause: one.title for one in checkup.judge(machine).diagnosis.findings}
+    return {one.cause: one.title for one in pipeline.judge(machine).diagnosis.findings}
 
 
 @pytest.mark.parametrize(

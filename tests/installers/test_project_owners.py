@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from cudadoctor import knowledge
-from cudadoctor import pipeline as checkup
+from cudadoctor import knowledge, pipeline
 from cudadoctor.host.local import LocalHost
 from cudadoctor.installers import registry
 from cudadoctor.installers.tool import Written
@@ -89,7 +88,7 @@ def test_the_lines_of_a_file_are_not_broken_on_a_narrow_terminal() -> None:
     data["torch"] = {"installed": False}
     data["packages"] = []
     data["driver"] |= {"kernel": "550.54.15", "library": "550.54.15", "cuda": "12.4"}
-    shown = checkup.report(checkup.judge(factfile.from_plain(data)), full=True)
+    shown = pipeline.report(pipeline.judge(factfile.from_plain(data)), full=True)
     text = "\n".join(one.text for one in terminal.report(shown, terminal.Layout(width=60)))
     start = " " * (terminal.MARGIN + 4)
     lines = [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]

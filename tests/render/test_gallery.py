@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from scenario_reader import HERE, healthy_machine, read_scenario
 
-from cudadoctor import pipeline as checkup
+from cudadoctor import pipeline
 from cudadoctor.locale.language import language
 from cudadoctor.model.machine import Machine
 from cudadoctor.render import Report, json_v1, markdown, terminal
@@ -39,8 +39,8 @@ CASES = (*HEALTHY, *SCENARIOS, *OWN)
 
 
 @cache
-def _judged(case: str) -> checkup.Judged:
-    return checkup.judge(_machine(case))
+def _judged(case: str) -> pipeline.Judged:
+    return pipeline.judge(_machine(case))
 
 
 def _machine(case: str) -> Machine:
@@ -51,7 +51,7 @@ def _machine(case: str) -> Machine:
 
 
 def _report(case: str) -> Report:
-    shown = checkup.report(_judged(case), seconds=4.2)
+    shown = pipeline.report(_judged(case), seconds=4.2)
     sources = {
         key: re.sub(r"looked up .*", f"looked up {DAY}", text)
         for key, text in shown.sources.items()
@@ -73,7 +73,7 @@ def _on_terminal(width: int, *, verbose: bool = False, lang: str = "en") -> Call
 
 
 def _markdown(case: str) -> str:
-    return markdown.report(checkup.shareable(_report(case)))
+    return markdown.report(pipeline.shareable(_report(case)))
 
 
 def _script(shell: ShellName) -> Callable[[str], str]:

@@ -9,8 +9,7 @@ import pytest
 from scenario_reader import healthy_machine
 from told_fixtures import HEALTHY
 
-from cudadoctor import knowledge
-from cudadoctor import pipeline as checkup
+from cudadoctor import knowledge, pipeline
 from cudadoctor.cli import saved
 from cudadoctor.cli.saved import facts_in
 from cudadoctor.locale.language import Language
@@ -28,7 +27,7 @@ GALLERY = Path(__file__).parents[1] / "gallery"
 
 
 def report_of(text: str) -> Report:
-    return checkup.report(checkup.judge(read_report(text, knowledge.load())))
+    return pipeline.report(pipeline.judge(read_report(text, knowledge.load())))
 
 
 def on_terminal(shown: Report, width: int) -> str:
@@ -37,7 +36,7 @@ def on_terminal(shown: Report, width: int) -> str:
 
 
 def as_comment(shown: Report) -> str:
-    text = markdown.report(checkup.shareable(shown))
+    text = markdown.report(pipeline.shareable(shown))
     return "This is what it says:\n\n" + "\n".join(f"> {line}" for line in text.split("\n"))
 
 
@@ -54,7 +53,7 @@ def test_a_pasted_verdict_names_the_same_cause_again(cause: str) -> None:
 @pytest.mark.parametrize("form", ["60.txt", "80.txt", "md"])
 def test_the_report_of_a_host_yields_its_facts_again(name: str, form: str) -> None:
     machine = read_report((GALLERY / f"{name}.{form}").read_bytes(), knowledge.load())
-    judged = checkup.judge(machine)
+    judged = pipeline.judge(machine)
     assert judged.diagnosis.primary == name.removesuffix("-on-windows")
     assert machine.torch.text is not None
     assert [gpu.name for gpu in machine.gpus or ()] == ["NVIDIA GeForce RTX 4090"]
@@ -63,7 +62,7 @@ def test_the_report_of_a_host_yields_its_facts_again(name: str, form: str) -> No
 
 @pytest.mark.parametrize("name", ["rtx4090-linux", "cpu-linux", "h100x8-linux", "rtx3060-wsl"])
 def test_a_healthy_report_names_no_cause(name: str) -> None:
-    shown = checkup.report(checkup.judge(healthy_machine(name)))
+    shown = pipeline.report(pipeline.judge(healthy_machine(name)))
     for text in (on_terminal(shown, 80), as_comment(shown)):
         assert report_of(text).diagnosis.primary is None
 
@@ -105,13 +104,13 @@ def test_facts_are_facts_wherever_they_were_pasted(
     pasted: Callable[[str], bytes], tmp_path: Path, *, whole: bool
 ) -> None:
     machine = read_report(ERRORS["driver-too-old"], knowledge.load())
-    check = json_v1.report(checkup.report(checkup.judge(machine)))
+    check = json_v1.report(pipeline.report(pipeline.judge(machine)))
     document = json_v1.dumps(check if whole else check["facts"])
     file = tmp_path / "thread.md"
     file.write_bytes(pasted(document))
     found = next(saved.machines((str(file),))).machine
     assert found is not None
-    assert checkup.judge(found).diagnosis.primary == "driver-too-old"
+    assert pipeline.judge(found).diagnosis.primary == "driver-too-old"
     assert found.symptoms == machine.symptoms
 
 

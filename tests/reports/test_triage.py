@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from told_fixtures import HEALTHY
 
-from cudadoctor import knowledge
-from cudadoctor import pipeline as checkup
+from cudadoctor import knowledge, pipeline
 from cudadoctor.locale.language import language
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Candidate
@@ -31,12 +30,12 @@ def machine_of(text: str) -> Machine:
 
 
 def report_of(text: str) -> Report:
-    return checkup.report(checkup.judge(machine_of(text)))
+    return pipeline.report(pipeline.judge(machine_of(text)))
 
 
 def comment_on(text: str, lang: str = "en") -> list[str]:
     say = language(lang)
-    shown = checkup.shareable(report_of(text))
+    shown = pipeline.shareable(report_of(text))
     shown = msgspec.structs.replace(shown, diagnosis=say.diagnosis(shown.diagnosis))
     return markdown.report(shown, say).split("\n")
 
@@ -78,7 +77,7 @@ def test_a_comment_that_is_undecided_asks_for_one_output() -> None:
 
 def test_commands_for_others_call_the_python_that_they_have() -> None:
     assert "  python -m pip install torchvision==0.16.0" in comment_on(LIST)
-    judged = checkup.judge(machine_of(LIST))
+    judged = pipeline.judge(machine_of(LIST))
     text = script(judged.plan, judged.machine, judged.diagnosis, version="0", knowledge="0")
     assert '"$PYTHON" -m pip install torchvision==0.16.0' in text.split("\n")
     assert shells.step_lines(judged.plan.steps[0], judged.machine)[0].startswith("python -m pip")
@@ -177,7 +176,7 @@ def test_what_the_known_system_rules_out_is_no_candidate() -> None:
 )
 def test_a_saved_check_of_a_report_gives_the_same_diagnosis(text: str) -> None:
     first = json.loads(json_v1.dumps(json_v1.report(report_of(text))))
-    again = checkup.report(checkup.judge(factfile.loads(json.dumps(first))))
+    again = pipeline.report(pipeline.judge(factfile.loads(json.dumps(first))))
     second = json.loads(json_v1.dumps(json_v1.report(again)))
     for key in ("verdict", "primary", "findings", "candidates", "next_command"):
         assert first[key] == second[key]

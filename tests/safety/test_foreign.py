@@ -17,8 +17,7 @@ from imports_read import modules
 from markdown_it import MarkdownIt
 from scenario_reader import HERE
 
-from cudadoctor import knowledge
-from cudadoctor import pipeline as checkup
+from cudadoctor import knowledge, pipeline
 from cudadoctor.cli import saved
 from cudadoctor.host import recording
 from cudadoctor.installers.index import is_at
@@ -98,8 +97,8 @@ def test_a_sound_document_keeps_its_commands() -> None:
     for turn, base in enumerate(forged.bases()):
         machine = factfile.from_document(base)
         for manager in {None, forged.DIALECTS[turn % len(forged.DIALECTS)]}:
-            own = checkup.judge(machine, Wishes(manager=manager)).plan
-            read = checkup.judge(foreign(machine), Wishes(manager=manager)).plan
+            own = pipeline.judge(machine, Wishes(manager=manager)).plan
+            read = pipeline.judge(foreign(machine), Wishes(manager=manager)).plan
             for one, other in zip(own.steps, read.steps, strict=True):
                 assert one.id == other.id
                 if bool(one.commands or one.variables) != bool(other.commands or other.variables):
@@ -165,7 +164,7 @@ def test_nothing_takes_the_mark_back() -> None:
 def test_facts_stay_facts() -> None:
     """A path is judged and shown as it was read; it is no word of a command."""
     machine = foreign(factfile.from_document(document(**EVIL)))
-    judged = checkup.judge(machine)
+    judged = pipeline.judge(machine)
     assert judged.machine.python.executable == EVIL["executable"]
     assert acting(machine).python.executable == PLACEHOLDER
     (step, *_) = judged.plan.steps
@@ -174,17 +173,17 @@ def test_facts_stay_facts() -> None:
 
 def test_the_index_of_a_company_is_named_in_a_comment_only() -> None:
     machine = foreign(factfile.from_document(document(**EVIL)))
-    judged = checkup.judge(machine)
+    judged = pipeline.judge(machine)
     text = script(judged.plan, machine, judged.diagnosis, version="0", knowledge="0")
     lines = [line for line in text.split("\n") if "evil.example" in line]
     assert lines
     assert all(line.startswith("#") for line in lines)
-    shown = markdown.report(checkup.report(judged))
+    shown = markdown.report(pipeline.report(judged))
     assert "not taken from a document" in shown
 
 
 def test_a_step_that_needs_a_word_of_the_document_is_left_to_be_done_by_hand() -> None:
-    plans = (checkup.judge(foreign(factfile.from_document(base))).plan for base in forged.bases())
+    plans = (pipeline.judge(foreign(factfile.from_document(base))).plan for base in forged.bases())
     steps = [step for one in plans for step in one.steps if step.id == "trim-ld-library-path"]
     left = [step for step in steps if not step.variables]
     assert left
@@ -327,7 +326,7 @@ def test_only_the_boundary_makes_words() -> None:
         calls = (node for node in ast.walk(ast.parse(module.path.read_text())))
         named = {node.id for node in calls if isinstance(node, ast.Name)}
         assert "Word" not in named or name in ("model.trust", "model.findings", "pipeline"), name
-    package = Path(checkup.__file__).parent
+    package = Path(pipeline.__file__).parent
     for path in (
         *(package / "rules").rglob("*.py"),
         *(package / "plan" / "remedies").rglob("*.py"),
@@ -353,16 +352,16 @@ def test_no_number_or_name_of_a_document_ends_the_doctor(
 ) -> None:
     base = json.loads((HERE / "machines" / "rtx4090-linux.json").read_text())
     base[path[0]][path[1]] = value
-    judged = checkup.judge(foreign(factfile.from_document(base)))
-    checkup.report(judged)
+    judged = pipeline.judge(foreign(factfile.from_document(base)))
+    pipeline.report(judged)
 
 
 def test_no_page_mentions_anybody() -> None:
     base = document()
     base["torch"] = {"installed": True}
     base["python"]["shadows"] = ["\\`@somebody\\`@somebody"]
-    shown = checkup.report(checkup.judge(foreign(factfile.from_document(base))))
-    html = MarkdownIt("commonmark").render(markdown.report(checkup.shareable(shown)))
+    shown = pipeline.report(pipeline.judge(foreign(factfile.from_document(base))))
+    html = MarkdownIt("commonmark").render(markdown.report(pipeline.shareable(shown)))
     assert "@somebody" in html
     assert "@somebody" not in re.sub(r"<code[^>]*>.*?</code>", "", html, flags=re.S)
 

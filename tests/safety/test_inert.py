@@ -12,7 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 
-from cudadoctor import pipeline as checkup
+from cudadoctor import pipeline
 from cudadoctor.cli import output
 from cudadoctor.locale.language import language
 from cudadoctor.model import factfile
@@ -86,7 +86,7 @@ def check_json(shown: Report) -> None:
     factfile.loads(facts)
 
 
-def check_script(judged: checkup.Judged) -> None:
+def check_script(judged: pipeline.Judged) -> None:
     for name in SHELLS:
         text = script(
             judged.plan,
@@ -108,7 +108,7 @@ def check_script(judged: checkup.Judged) -> None:
 
 
 def check_markdown(shown: Report) -> None:
-    text = markdown.report(checkup.shareable(shown))
+    text = markdown.report(pipeline.shareable(shown))
     assert_calm(text)
     blocks = [one for one in MARKDOWN.parse(text) if one.nesting >= 0]
     kinds = [one.type for one in blocks]
@@ -170,8 +170,8 @@ def check_tables(text: str) -> None:
 @pytest.mark.parametrize("name", CARRIERS)
 def test_a_poisoned_machine_acts_nowhere(name: str) -> None:
     for number, machine in enumerate(variants(name)):
-        judged = checkup.judge(machine)
-        shown = checkup.report(judged, full=number % 2 == 0)
+        judged = pipeline.judge(machine)
+        shown = pipeline.report(judged, full=number % 2 == 0)
         check_terminal(shown)
         check_markdown(shown)
         check_json(shown)
@@ -183,7 +183,7 @@ def test_a_poisoned_machine_acts_nowhere_in_spanish(name: str) -> None:
     import msgspec
 
     say = language("es")
-    shown = checkup.report(checkup.judge(poison.everywhere(carrier(name))))
+    shown = pipeline.report(pipeline.judge(poison.everywhere(carrier(name))))
     shown = msgspec.structs.replace(shown, diagnosis=say.diagnosis(shown.diagnosis))
     lines = terminal.report(shown, terminal.Layout(width=80, verbose=True, say=say))
     assert_calm("\n".join(line.text for line in lines))
@@ -202,7 +202,7 @@ def test_in_colour_the_only_codes_are_our_own(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "stdout", Screen())
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    shown = checkup.report(checkup.judge(poison.everywhere(carrier(name))))
+    shown = pipeline.report(pipeline.judge(poison.everywhere(carrier(name))))
     text = output.painted(terminal.report(shown, terminal.Layout(width=80, verbose=True)))
     assert "\x1b[" in text
     assert_calm(re.sub(r"\x1b\[(?:1|2|1;3\d|3\d)m|\x1b\[0m", "", text))

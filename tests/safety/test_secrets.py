@@ -10,7 +10,7 @@ import pytest
 from planted_secrets import ALL, ASSIGNED, GPU, HOST, TOKENS, USER, VARIABLES, leaked
 from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 
-from cudadoctor import pipeline as checkup
+from cudadoctor import pipeline
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Plan
 from cudadoctor.model.machine import Identity, Machine
@@ -73,12 +73,12 @@ def test_a_variable_with_a_secret_is_shown_without_it() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_secret_is_shown_and_a_redacted_document_is_judged_the_same(name: str) -> None:
     machine = sick(name)
-    first = checkup.judge(machine)
-    report = checkup.report(first)
+    first = pipeline.judge(machine)
+    report = pipeline.report(first)
     document = json_v1.report(report)
     told = {key: value for key, value in document.items() if key not in OPEN_KEYS}
     assert leaked(json.dumps(told, ensure_ascii=False)) == []
-    assert leaked(markdown.report(checkup.shareable(report))) == []
+    assert leaked(markdown.report(pipeline.shareable(report))) == []
     diagnosis = msgspec.structs.replace(report.diagnosis, next_command=None)
     without_plan = msgspec.structs.replace(report, plan=Plan(), diagnosis=diagnosis)
     layout = terminal.Layout(width=400, verbose=True)
@@ -86,7 +86,7 @@ def test_no_secret_is_shown_and_a_redacted_document_is_judged_the_same(name: str
     assert leaked("\n".join(terminal.not_checked(report, layout))) == []
     facts = factfile.dumps(Redactor(machine).machine(machine))
     assert leaked(facts) == []
-    second = checkup.judge(factfile.loads(facts))
+    second = pipeline.judge(factfile.loads(facts))
     assert [one.cause for one in first.diagnosis.findings] == [
         one.cause for one in second.diagnosis.findings
     ]
@@ -97,7 +97,7 @@ def test_no_secret_is_shown_and_a_redacted_document_is_judged_the_same(name: str
 
 def test_full_hides_nothing() -> None:
     machine = sick("rtx4090-linux")
-    told = json_v1.dumps(json_v1.report(checkup.report(checkup.judge(machine), full=True)))
+    told = json_v1.dumps(json_v1.report(pipeline.report(pipeline.judge(machine), full=True)))
     for one in (USER, HOST, GPU, "hunter2222!"):
         assert one in told
 

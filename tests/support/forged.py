@@ -21,8 +21,7 @@ from markdown_it import MarkdownIt
 from packaging.version import Version
 from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 
-from cudadoctor import knowledge
-from cudadoctor import pipeline as checkup
+from cudadoctor import knowledge, pipeline
 from cudadoctor.installers import registry
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Dialect, FileKind, Wishes
@@ -260,7 +259,7 @@ def is_known(name: str) -> bool:
 
 @cache
 def _texts() -> str:
-    package = Path(checkup.__file__).parent
+    package = Path(pipeline.__file__).parent
     folders = ("knowledge/tables", "plan/remedies", "installers", "rules")
     paths = (path for one in folders for path in sorted((package / one).rglob("*")))
     kept = (path for path in paths if path.suffix in (".json", ".py"))
@@ -279,7 +278,7 @@ def faults_of(machine: Machine, turn: int) -> list[Fault]:
     """What is wrong on the pages of a foreign machine. turn: which writer, shell and file."""
     assert isinstance(machine, Foreign)
     wishes = Wishes(manager=DIALECTS[turn % len(DIALECTS)], shell=SHELLS[turn % len(SHELLS)])
-    judged = checkup.judge(machine, wishes)
+    judged = pipeline.judge(machine, wishes)
     found = []
     for where, line, argv in runnable(judged, wishes.shell, turn):
         if MARK.search(line):
@@ -306,7 +305,7 @@ def _of_command(argv: list[str], where: str, line: str) -> Iterator[Fault]:
 
 
 def runnable(
-    judged: checkup.Judged, shell: ShellName, turn: int
+    judged: pipeline.Judged, shell: ShellName, turn: int
 ) -> Iterator[tuple[str, str, list[str]]]:
     """(where, line, words where they are known) of all that a reader might run."""
     machine, plan = judged.machine, judged.plan
@@ -323,9 +322,9 @@ def runnable(
         yield "next", json.dumps(asked), [*asked]
     text = script(plan, machine, judged.diagnosis, shell=shell, version="0", knowledge="0")
     yield from _lines("script", text.split("\n"), shell)
-    shown = checkup.report(judged, full=turn % 2 == 0)
+    shown = pipeline.report(judged, full=turn % 2 == 0)
     json_v1.dumps(json_v1.report(shown))
-    for report in (shown, checkup.shareable(shown)):
+    for report in (shown, pipeline.shareable(shown)):
         for block in MarkdownIt("commonmark").parse(markdown.report(report)):
             if block.type == "fence":
                 lines = block.content.rstrip("\n").split("\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from cudadoctor import pipeline as checkup
+from cudadoctor import pipeline
 from cudadoctor.cli import output
 from cudadoctor.locale import language
 from cudadoctor.model import factfile
@@ -80,8 +80,8 @@ def judged(text: str) -> object:
 
 def shown_of(machine: Machine) -> tuple[str, ...]:
     """Every page about a machine."""
-    found = checkup.judge(machine)
-    shown = checkup.report(found)
+    found = pipeline.judge(machine)
+    shown = pipeline.report(found)
     plan, words = found.plan, found.diagnosis
     return (
         json_v1.dumps(json_v1.report(shown)),

@@ -19,7 +19,7 @@ import pytest
 from interpreter_fixtures import make_venv, plant, plant_torch, site
 from standin_fixtures import HostWith, StandIns
 
-from cudadoctor import pipeline as checkup
+from cudadoctor import pipeline
 from cudadoctor.host.local import Answer, Host, Listing, Space, Stat
 from cudadoctor.probes.examine import Look, examine_host
 from cudadoctor.render import json_v1
@@ -156,8 +156,8 @@ class Bench:
     def check_on(self, host: Host, python: Path | str) -> Report:
         """The report of a fast look through another door than the machine's own."""
         look = Look(python=str(python), depth="fast")
-        judged = checkup.judge(examine_host(host, look, lambda *_: None))
-        return Report(json_v1.report(checkup.report(judged, full=True)))
+        judged = pipeline.judge(examine_host(host, look, lambda *_: None))
+        return Report(json_v1.report(pipeline.report(judged, full=True)))
 
     def host(self, *programs: str, gpu: str | None = ADA, **env: str) -> Lacking:
         """This machine without any toolkit, with these of its programs on PATH and no other."""

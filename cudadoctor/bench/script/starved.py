@@ -214,7 +214,7 @@ def _pcie(fixed: Line, busy: list[Line]) -> float | None:
 
 
 def _counters(ticks: list[Line], name: str) -> dict[tuple[int, str], list[tuple[float, int]]]:
-    """A counter over time: of each process ("") or, where it is told so, of each of its threads."""
+    """A counter over time, by process ("") or by thread."""
     found: dict[tuple[int, str], list[tuple[float, int]]] = {}
     for tick in ticks:
         for process in tick["procs"]:
