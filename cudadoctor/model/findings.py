@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, IntEnum
 from typing import Literal
 
 import msgspec
 
+from cudadoctor.model.machine import Flag, Number, Strings, Text
 from cudadoctor.model.trust import Command, Word
 
 
-class Severity(IntEnum):
+class Level(IntEnum):
+    """A grade with its name in small letters; the lowest number is the gravest."""
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Severity(Level):
     """What a finding means to somebody who wants to train."""
 
     ERROR = 0
@@ -20,21 +30,13 @@ class Severity(IntEnum):
     INFO = 2
     """Worth knowing."""
 
-    @property
-    def label(self) -> str:
-        return self.name.lower()
 
-
-class Confidence(IntEnum):
+class Confidence(Level):
     """How sure the doctor is: CERTAIN is proven by facts, POSSIBLE is a hint."""
 
     CERTAIN = 0
     LIKELY = 1
     POSSIBLE = 2
-
-    @property
-    def label(self) -> str:
-        return self.name.lower()
 
 
 class Risk(str, Enum):
@@ -67,15 +69,15 @@ class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
     the wheels exist for this interpreter, so the resolver has its say before anything goes.
     """
 
-    install: tuple[str, ...]
-    remove: tuple[str, ...] = ()
-    index: str | None = None
-    then: tuple[str, ...] = ()
-    variant: str | None = None
-    cuda: str | None = None
-    download_bytes: int | None = None
-    find_links: str | None = None
-    size: str | None = None
+    install: Strings
+    remove: Strings = ()
+    index: Text = None
+    then: Strings = ()
+    variant: Text = None
+    cuda: Text = None
+    download_bytes: Number = None
+    find_links: Text = None
+    size: Text = None
     ask: bool = False
 
 
@@ -90,21 +92,29 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     commands: argument vectors without sudo. variables: to set, None to unset.
     packages: in place of commands where a package manager does it (the dialect writes them).
     note: a sentence that is shown beside it (what it costs, when it does not help).
+    group, cures: filled by the plan; remedies of the same group are alternatives.
+    verified: whether its packages can be had, None not tried.
     """
 
     id: str
     title: str
+    group: str = ""
     where: Where = "here"
     risk: Risk = Risk.SYSTEM
     needs_root: bool = False
     reboot: bool = False
-    commands: tuple[tuple[str, ...], ...] = ()
-    manual: str | None = None
-    variables: dict[str, str | None] = {}
+    commands: tuple[Strings, ...] = ()
+    manual: Text = None
+    variables: Mapping[str, Text] = {}
     edits: tuple[Edit, ...] = ()
+    cures: Strings = ()
+    tool: Text = None
+    verified: Flag = None
+    note: Text = None
     packages: PackageChange | None = None
-    tool: str | None = None
-    note: str | None = None
+
+
+Remedies = tuple[Remedy, ...]
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +122,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     fact: str
     value: str
-    source: str | None = None
+    source: Text = None
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,9 +141,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     values: dict[str, str]
     evidence: tuple[Evidence, ...]
-    cites: tuple[str, ...] = ()
-    because_of: tuple[str, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
+    cites: Strings = ()
+    because_of: Strings = ()
+    remedies: Remedies = ()
     templates: tuple[str, str] = ("", "")
 
 
@@ -166,9 +176,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     verdict: Verdict
-    primary: str | None
+    primary: Text
     findings: tuple[Finding, ...]
-    passed: tuple[str, ...]
+    passed: Strings
     undecided: tuple[Undecided, ...]
     candidates: tuple[Candidate, ...] = ()
     next_command: Command | None = None
@@ -200,35 +210,21 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asked of the plan. manager None: the one that fits the examined environment."""
 
     manager: Dialect | None = None
-    torch: str | None = None
+    torch: Text = None
     shell: Literal["bash", "fish", "powershell"] = "bash"
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of the plan, the contract's shape. Steps of the same group are alternatives.
+class Step(Remedy, frozen=True, kw_only=True):
+    """A remedy in its place in the plan, with words that may be run; the contract's shape.
 
-    commands: argument vectors without sudo, fully expanded. verified: None not tried.
-    packages: the change behind the commands, where it is one of packages; no part of the contract.
+    commands: fully expanded. packages: the change behind the commands, where it is one of packages;
+    no part of the contract.
     resolution: what a resolver said of it, as a sentence; None where none was asked.
     """
 
-    id: str
-    title: str
-    group: str
-    where: Where
-    risk: Risk
-    needs_root: bool
-    reboot: bool
-    commands: tuple[Command, ...]
-    manual: str | None
-    variables: dict[str, Word | None]
-    edits: tuple[Edit, ...]
-    cures: tuple[str, ...]
-    tool: str | None
-    verified: bool | None = None
-    note: str | None = None
-    packages: PackageChange | None = None
-    resolution: str | None = None
+    commands: tuple[Command, ...] = ()
+    variables: Mapping[str, Word | None] = {}
+    resolution: Text = None
 
 
 class BuildChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,11 +232,11 @@ class BuildChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     torch: str
     variant: str
-    torchvision: str | None
-    torchaudio: str | None
+    torchvision: Text
+    torchaudio: Text
     python: str
     index: str
-    why: tuple[str, ...]
+    why: Strings
     why_not: tuple[Rejection, ...]
 
 

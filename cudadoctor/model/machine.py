@@ -17,7 +17,8 @@ A fact path is dotted: ``driver.kernel``, ``gpus.0.capability``, ``torch.importe
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from packaging.version import Version
@@ -25,6 +26,17 @@ from packaging.version import Version
 from cudadoctor.model.versions import DriverVersion
 
 SCHEMA = 1
+
+# What may be known or not: None says not known.
+T = TypeVar("T")
+Flag = bool | None
+Number = int | None
+Text = str | None
+Release = Version | None
+DriverRelease = DriverVersion | None
+Seen = tuple[T, ...] | None
+Strings = tuple[str, ...]
+Texts = Seen[str]
 
 
 class Section(
@@ -41,9 +53,9 @@ class Node(Section, frozen=True, kw_only=True):
     """
 
     path: str
-    errno: int | None = None
-    mode: int | None = None
-    group: str | None = None
+    errno: Number = None
+    mode: Number = None
+    group: Text = None
 
 
 class ModuleFile(Section, frozen=True, kw_only=True):
@@ -51,7 +63,7 @@ class ModuleFile(Section, frozen=True, kw_only=True):
 
     path: str
     kernel: str
-    version: DriverVersion | None = None
+    version: DriverRelease = None
     flavour: Literal["open", "proprietary"] | None = None
 
 
@@ -74,9 +86,9 @@ class Xid(Section, frozen=True, kw_only=True):
     bus_id: str
     count: int = 1
     age_s: float | None = None
-    pid: int | None = None
-    process: str | None = None
-    text: str | None = None
+    pid: Number = None
+    process: Text = None
+    text: Text = None
 
 
 _STARTS = ("loading", "nvmlSystemGetNVMLVersion", "nvmlInit", "cuDriverGetVersion", "cuInit")
@@ -100,17 +112,17 @@ class Nvml(Section, frozen=True, kw_only=True):
     version: user-space driver version of the library (nvmlSystemGetNVMLVersion needs no init).
     """
 
-    loads: bool | None = None
-    why: str | None = None
-    path: str | None = None
-    code: int | None = None
-    call: str | None = None
-    message: str | None = None
-    version: DriverVersion | None = None
-    hung: str | None = None
-    hung_gpu: int | None = None
-    signal: int | None = None
-    count: int | None = None
+    loads: Flag = None
+    why: Text = None
+    path: Text = None
+    code: Number = None
+    call: Text = None
+    message: Text = None
+    version: DriverRelease = None
+    hung: Text = None
+    hung_gpu: Number = None
+    signal: Number = None
+    count: Number = None
 
     @property
     def started(self) -> bool:
@@ -128,19 +140,19 @@ class Libcuda(Section, frozen=True, kw_only=True):
     clean_path, clean_count: likewise.
     """
 
-    loads: bool | None = None
-    why: str | None = None
-    path: str | None = None
-    file_version: DriverVersion | None = None
-    code: int | None = None
-    version: Version | None = None
-    count: int | None = None
-    count_code: int | None = None
-    hung: str | None = None
-    signal: int | None = None
-    clean_code: int | None = None
-    clean_path: str | None = None
-    clean_count: int | None = None
+    loads: Flag = None
+    why: Text = None
+    path: Text = None
+    file_version: DriverRelease = None
+    code: Number = None
+    version: Release = None
+    count: Number = None
+    count_code: Number = None
+    hung: Text = None
+    signal: Number = None
+    clean_code: Number = None
+    clean_path: Text = None
+    clean_count: Number = None
 
 
 class Smi(Section, frozen=True, kw_only=True):
@@ -150,11 +162,11 @@ class Smi(Section, frozen=True, kw_only=True):
     it failed. hung: it gave no answer within the limit.
     """
 
-    found: bool | None = None
-    path: str | None = None
-    code: int | None = None
-    message: str | None = None
-    hung: bool | None = None
+    found: Flag = None
+    path: Text = None
+    code: Number = None
+    message: Text = None
+    hung: Flag = None
 
 
 class Fabric(Section, frozen=True, kw_only=True):
@@ -163,9 +175,9 @@ class Fabric(Section, frozen=True, kw_only=True):
     manager: "absent", "inactive", "failed" or "active". version: of its package or binary.
     """
 
-    nvswitches: int | None = None
+    nvswitches: Number = None
     manager: Literal["absent", "inactive", "failed", "active"] | None = None
-    version: DriverVersion | None = None
+    version: DriverRelease = None
 
 
 class GpuPair(Section, frozen=True, kw_only=True):
@@ -183,7 +195,7 @@ class GpuPair(Section, frozen=True, kw_only=True):
     p2p: (
         Literal["ok", "chipset", "gpu", "topology", "disabled", "unsupported", "unknown"] | None
     ) = None
-    nvlink: bool | None = None
+    nvlink: Flag = None
     level: Literal["internal", "switch", "switches", "bridge", "node", "system"] | None = None
 
 
@@ -206,30 +218,30 @@ class Driver(Section, frozen=True, kw_only=True):
     confidential: confidential computing is on; confidential_ready: and its GPUs take work.
     """
 
-    installed: bool | None = None
-    loaded: bool | None = None
-    kernel: DriverVersion | None = None
+    installed: Flag = None
+    loaded: Flag = None
+    kernel: DriverRelease = None
     flavour: Literal["open", "proprietary"] | None = None
-    reported: DriverVersion | None = None
-    library: DriverVersion | None = None
-    cuda: Version | None = None
+    reported: DriverRelease = None
+    library: DriverRelease = None
+    cuda: Release = None
     nvml: Nvml = Nvml()
     libcuda: Libcuda = Libcuda()
     smi: Smi = Smi()
-    modules: tuple[str, ...] | None = None
-    module_files: tuple[ModuleFile, ...] | None = None
-    dkms: tuple[str, ...] | None = None
-    blacklisted_by: tuple[str, ...] | None = None
-    packages: tuple[SystemPackage, ...] | None = None
-    nodes: tuple[Node, ...] | None = None
-    log: tuple[str, ...] | None = None
-    xids: tuple[Xid, ...] | None = None
-    stuck: tuple[str, ...] | None = None
+    modules: Texts = None
+    module_files: Seen[ModuleFile] = None
+    dkms: Texts = None
+    blacklisted_by: Texts = None
+    packages: Seen[SystemPackage] = None
+    nodes: Seen[Node] = None
+    log: Texts = None
+    xids: Seen[Xid] = None
+    stuck: Texts = None
     fabric: Fabric = Fabric()
-    pairs: tuple[GpuPair, ...] | None = None
-    excluded: int | None = None
-    confidential: bool | None = None
-    confidential_ready: bool | None = None
+    pairs: Seen[GpuPair] = None
+    excluded: Number = None
+    confidential: Flag = None
+    confidential_ready: Flag = None
 
     @property
     def version(self) -> DriverVersion | None:
@@ -251,22 +263,22 @@ class PciGpu(Section, frozen=True, kw_only=True):
     address: str
     vendor: str
     device_id: str
-    class_id: str | None = None
-    bound: str | None = None
-    lost: bool | None = None
-    power: str | None = None
-    bars_missing: bool | None = None
-    numa: int | None = None
+    class_id: Text = None
+    bound: Text = None
+    lost: Flag = None
+    power: Text = None
+    bars_missing: Flag = None
+    numa: Number = None
     iommu: Literal["off", "identity", "translated"] | None = None
-    acs: bool | None = None
+    acs: Flag = None
 
 
 class GpuProcess(Section, frozen=True, kw_only=True):
     """A process that holds memory of a GPU. name is None where it belongs to somebody else."""
 
     pid: int
-    name: str | None = None
-    memory_bytes: int | None = None
+    name: Text = None
+    memory_bytes: Number = None
 
 
 class Gpu(Section, frozen=True, kw_only=True):
@@ -286,52 +298,52 @@ class Gpu(Section, frozen=True, kw_only=True):
     """
 
     index: int
-    name: str | None = None
-    uuid: str | None = None
-    bus_id: str | None = None
-    device_id: str | None = None
-    capability: Version | None = None
-    code: int | None = None
-    failed: int | None = None
-    memory_bytes: int | None = None
-    memory_used_bytes: int | None = None
-    memory_reserved_bytes: int | None = None
+    name: Text = None
+    uuid: Text = None
+    bus_id: Text = None
+    device_id: Text = None
+    capability: Release = None
+    code: Number = None
+    failed: Number = None
+    memory_bytes: Number = None
+    memory_used_bytes: Number = None
+    memory_reserved_bytes: Number = None
     compute_mode: Literal["default", "exclusive", "prohibited"] | None = None
-    persistence: bool | None = None
-    mig: bool | None = None
-    mig_pending: bool | None = None
-    mig_devices: tuple[str, ...] | None = None
-    ecc: bool | None = None
-    ecc_pending: bool | None = None
-    ecc_uncorrected: int | None = None
-    ecc_aggregate: int | None = None
-    remap_pending: bool | None = None
-    remap_failed: bool | None = None
-    remapped_rows: int | None = None
-    retired_pending: bool | None = None
-    throttle: int | None = None
-    performance_state: int | None = None
-    utilization: int | None = None
-    temperature_c: int | None = None
-    slowdown_c: int | None = None
+    persistence: Flag = None
+    mig: Flag = None
+    mig_pending: Flag = None
+    mig_devices: Texts = None
+    ecc: Flag = None
+    ecc_pending: Flag = None
+    ecc_uncorrected: Number = None
+    ecc_aggregate: Number = None
+    remap_pending: Flag = None
+    remap_failed: Flag = None
+    remapped_rows: Number = None
+    retired_pending: Flag = None
+    throttle: Number = None
+    performance_state: Number = None
+    utilization: Number = None
+    temperature_c: Number = None
+    slowdown_c: Number = None
     power_w: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
-    sm_clock_mhz: int | None = None
-    sm_clock_max_mhz: int | None = None
-    sm_clock_set_mhz: int | None = None
-    sm_clock_default_mhz: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
-    pcie_generation_gpu_max: int | None = None
-    fabric_state: int | None = None
-    nvlink_down: int | None = None
+    sm_clock_mhz: Number = None
+    sm_clock_max_mhz: Number = None
+    sm_clock_set_mhz: Number = None
+    sm_clock_default_mhz: Number = None
+    pcie_width: Number = None
+    pcie_width_max: Number = None
+    pcie_generation: Number = None
+    pcie_generation_max: Number = None
+    pcie_generation_gpu_max: Number = None
+    fabric_state: Number = None
+    nvlink_down: Number = None
     virtualization: Literal["none", "passthrough", "vgpu", "host"] | None = None
-    display: bool | None = None
-    processes: tuple[GpuProcess, ...] | None = None
-    unsupported: tuple[str, ...] = ()
+    display: Flag = None
+    processes: Seen[GpuProcess] = None
+    unsupported: Strings = ()
 
 
 class Toolkit(Section, frozen=True, kw_only=True):
@@ -339,17 +351,17 @@ class Toolkit(Section, frozen=True, kw_only=True):
 
     path: str
     origin: str
-    cuda: Version | None = None
-    nvcc: str | None = None
+    cuda: Release = None
+    nvcc: Text = None
 
 
 class Compiler(Section, frozen=True, kw_only=True):
     """The host C++ compiler that nvcc and torch.compile would call. present False: none on PATH."""
 
-    present: bool | None = None
-    name: str | None = None
-    version: Version | None = None
-    path: str | None = None
+    present: Flag = None
+    name: Text = None
+    version: Release = None
+    path: Text = None
 
 
 class Build(Section, frozen=True, kw_only=True):
@@ -361,13 +373,13 @@ class Build(Section, frozen=True, kw_only=True):
     headers: Python.h is there for the examined interpreter.
     """
 
-    toolkits: tuple[Toolkit, ...] | None = None
-    used: str | None = None
-    cuda_home: str | None = None
-    cuda_home_exists: bool | None = None
+    toolkits: Seen[Toolkit] = None
+    used: Text = None
+    cuda_home: Text = None
+    cuda_home_exists: Flag = None
     compiler: Compiler = Compiler()
-    needed_by: tuple[str, ...] | None = None
-    headers: bool | None = None
+    needed_by: Texts = None
+    headers: Flag = None
 
 
 class Library(Section, frozen=True, kw_only=True):
@@ -382,10 +394,10 @@ class Library(Section, frozen=True, kw_only=True):
 
     soname: str
     path: str
-    how: str | None = None
-    via: str | None = None
-    owner: str | None = None
-    version: str | None = None
+    how: Text = None
+    via: Text = None
+    owner: Text = None
+    version: Text = None
 
 
 class SearchFolder(Section, frozen=True, kw_only=True):
@@ -404,12 +416,12 @@ class Libraries(Section, frozen=True, kw_only=True):
     missing: sonames that nothing provides. search: what LD_LIBRARY_PATH names, as far as it exists.
     """
 
-    own: tuple[str, ...] | None = None
-    predicted: tuple[Library, ...] | None = None
-    mapped: tuple[Library, ...] | None = None
-    copies: tuple[Library, ...] | None = None
-    missing: tuple[str, ...] | None = None
-    search: tuple[SearchFolder, ...] | None = None
+    own: Texts = None
+    predicted: Seen[Library] = None
+    mapped: Seen[Library] = None
+    copies: Seen[Library] = None
+    missing: Texts = None
+    search: Seen[SearchFolder] = None
 
 
 class Gap(Section, frozen=True, kw_only=True):
@@ -427,9 +439,9 @@ class Gap(Section, frozen=True, kw_only=True):
 class Identity(Section, frozen=True, kw_only=True):
     """What redaction must hide."""
 
-    user: str | None = None
-    home: str | None = None
-    host: str | None = None
+    user: Text = None
+    home: Text = None
+    host: Text = None
 
 
 class Platform(Section, frozen=True, kw_only=True):
@@ -444,20 +456,20 @@ class Platform(Section, frozen=True, kw_only=True):
     """
 
     system: Literal["Linux", "Windows", "Darwin"] | None = None
-    machine: str | None = None
-    kernel: str | None = None
-    distro: str | None = None
-    distro_version: str | None = None
-    distro_like: tuple[str, ...] | None = None
+    machine: Text = None
+    kernel: Text = None
+    distro: Text = None
+    distro_version: Text = None
+    distro_like: Texts = None
     libc: Literal["glibc", "musl"] | None = None
-    glibc: Version | None = None
-    wsl: int | None = None
-    jetson: bool | None = None
-    l4t: Version | None = None
-    virtual: str | None = None
-    product: str | None = None
-    root: bool | None = None
-    secure_boot: bool | None = None
+    glibc: Release = None
+    wsl: Number = None
+    jetson: Flag = None
+    l4t: Release = None
+    virtual: Text = None
+    product: Text = None
+    root: Flag = None
+    secure_boot: Flag = None
 
 
 class Container(Section, frozen=True, kw_only=True):
@@ -468,10 +480,10 @@ class Container(Section, frozen=True, kw_only=True):
     dxg: /dev/dxg is there (WSL2's GPU device), wsl_libs: /usr/lib/wsl/lib/libcuda.so.1 is there.
     """
 
-    kind: str | None = None
-    scheduler: str | None = None
-    dxg: bool | None = None
-    wsl_libs: bool | None = None
+    kind: Text = None
+    scheduler: Text = None
+    dxg: Flag = None
+    wsl_libs: Flag = None
 
 
 class Limits(Section, frozen=True, kw_only=True):
@@ -480,16 +492,16 @@ class Limits(Section, frozen=True, kw_only=True):
     interfaces: names of the network interfaces; read only where a variable names one.
     """
 
-    shm_bytes: int | None = None
-    shm_free_bytes: int | None = None
-    memlock_bytes: int | None = None
-    nofile: int | None = None
-    memory_bytes: int | None = None
-    cgroup_memory_bytes: int | None = None
-    cpus: int | None = None
-    tmp_free_bytes: int | None = None
-    env_free_bytes: int | None = None
-    interfaces: tuple[str, ...] | None = None
+    shm_bytes: Number = None
+    shm_free_bytes: Number = None
+    memlock_bytes: Number = None
+    nofile: Number = None
+    memory_bytes: Number = None
+    cgroup_memory_bytes: Number = None
+    cpus: Number = None
+    tmp_free_bytes: Number = None
+    env_free_bytes: Number = None
+    interfaces: Texts = None
 
 
 class Distribution(Section, frozen=True, kw_only=True):
@@ -503,11 +515,11 @@ class Distribution(Section, frozen=True, kw_only=True):
 
     name: str
     version: str
-    location: str | None = None
-    installer: str | None = None
-    requires: tuple[str, ...] = ()
-    cuda: Version | None = None
-    torch: Version | None = None
+    location: Text = None
+    installer: Text = None
+    requires: Strings = ()
+    cuda: Release = None
+    torch: Release = None
 
 
 class TorchCopy(Section, frozen=True, kw_only=True):
@@ -519,8 +531,8 @@ class TorchCopy(Section, frozen=True, kw_only=True):
 
     path: str
     kind: Literal["distribution", "folder", "local", "conda"]
-    version: str | None = None
-    where: str | None = None
+    version: Text = None
+    where: Text = None
 
 
 class Imported(Section, frozen=True, kw_only=True):
@@ -533,20 +545,20 @@ class Imported(Section, frozen=True, kw_only=True):
     shadows: where it failed, files of the user's that hid a module of Python's own from it.
     """
 
-    ok: bool | None = None
-    error: str | None = None
-    signal: int | None = None
-    hung: bool | None = None
+    ok: Flag = None
+    error: Text = None
+    signal: Number = None
+    hung: Flag = None
     seconds: float | None = None
-    cuda_available: bool | None = None
-    cuda_error: str | None = None
-    device_count: int | None = None
-    capabilities: tuple[Version, ...] | None = None
-    cudnn: str | None = None
-    nccl: str | None = None
-    numpy_error: str | None = None
+    cuda_available: Flag = None
+    cuda_error: Text = None
+    device_count: Number = None
+    capabilities: Seen[Version] = None
+    cudnn: Text = None
+    nccl: Text = None
+    numpy_error: Text = None
     companion_errors: dict[str, str] | None = None
-    shadows: tuple[str, ...] | None = None
+    shadows: Texts = None
 
 
 class Torch(Section, frozen=True, kw_only=True):
@@ -562,21 +574,21 @@ class Torch(Section, frozen=True, kw_only=True):
     pip left behind in site-packages (~orch).
     """
 
-    installed: bool | None = None
-    version: Version | None = None
-    text: str | None = None
+    installed: Flag = None
+    version: Release = None
+    text: Text = None
     build: Literal["cuda", "cpu", "rocm", "xpu"] | None = None
-    cuda: Version | None = None
-    hip: str | None = None
-    archs: tuple[str, ...] | None = None
-    path: str | None = None
-    installer: str | None = None
-    requires: tuple[str, ...] | None = None
-    copies: tuple[TorchCopy, ...] | None = None
-    missing_files: tuple[str, ...] | None = None
-    empty_files: tuple[str, ...] | None = None
-    short_files: tuple[str, ...] | None = None
-    leftovers: tuple[str, ...] | None = None
+    cuda: Release = None
+    hip: Text = None
+    archs: Texts = None
+    path: Text = None
+    installer: Text = None
+    requires: Texts = None
+    copies: Seen[TorchCopy] = None
+    missing_files: Texts = None
+    empty_files: Texts = None
+    short_files: Texts = None
+    leftovers: Texts = None
     imported: Imported | None = None
 
 
@@ -585,7 +597,7 @@ class Manager(Section, frozen=True, kw_only=True):
 
     name: Literal["pip", "uv", "conda", "mamba", "micromamba", "pixi", "poetry", "pipx", "pdm"]
     path: str
-    version: str | None = None
+    version: Text = None
 
 
 class Index(Section, frozen=True, kw_only=True):
@@ -595,11 +607,11 @@ class Index(Section, frozen=True, kw_only=True):
     only find_links (folders, pages) is searched. origin: the file or variable that decided.
     """
 
-    url: str | None = None
-    extra: tuple[str, ...] = ()
-    find_links: tuple[str, ...] = ()
+    url: Text = None
+    extra: Strings = ()
+    find_links: Strings = ()
     no_index: bool = False
-    origin: str | None = None
+    origin: Text = None
 
 
 class Interpreter(Section, frozen=True, kw_only=True):
@@ -620,33 +632,33 @@ class Interpreter(Section, frozen=True, kw_only=True):
     environment that the doctor itself runs in.
     """
 
-    executable: str | None = None
-    chosen_by: str | None = None
-    passed_over: tuple[str, ...] | None = None
-    version: Version | None = None
-    implementation: str | None = None
-    free_threaded: bool | None = None
-    bits: int | None = None
-    prefix: str | None = None
-    base_prefix: str | None = None
-    site_packages: str | None = None
-    kind: str | None = None
-    externally_managed: bool | None = None
-    user_site: str | None = None
-    pip: bool | None = None
-    managers: tuple[Manager, ...] | None = None
+    executable: Text = None
+    chosen_by: Text = None
+    passed_over: Texts = None
+    version: Release = None
+    implementation: Text = None
+    free_threaded: Flag = None
+    bits: Number = None
+    prefix: Text = None
+    base_prefix: Text = None
+    site_packages: Text = None
+    kind: Text = None
+    externally_managed: Flag = None
+    user_site: Text = None
+    pip: Flag = None
+    managers: Seen[Manager] = None
     index: Index | None = None
-    pip_python: str | None = None
-    path_python: str | None = None
-    path: tuple[str, ...] | None = None
-    abi: str | None = None
-    ensurepip: bool | None = None
-    nowhere: bool | None = None
-    shadows: tuple[str, ...] | None = None
-    project: str | None = None
-    project_tool: str | None = None
+    pip_python: Text = None
+    path_python: Text = None
+    path: Texts = None
+    abi: Text = None
+    ensurepip: Flag = None
+    nowhere: Flag = None
+    shadows: Texts = None
+    project: Text = None
+    project_tool: Text = None
     repair: Literal["", "unfinished"] | None = None
-    own: bool | None = None
+    own: Flag = None
 
 
 class Stage(Section, frozen=True, kw_only=True):
@@ -655,7 +667,7 @@ class Stage(Section, frozen=True, kw_only=True):
     name: str
     status: Literal["passed", "failed", "skipped", "timed-out"]
     seconds: float | None = None
-    detail: str | None = None
+    detail: Text = None
     figures: dict[str, float | int | str | bool] = {}
 
 
@@ -664,7 +676,7 @@ class Smoke(Section, frozen=True, kw_only=True):
 
     device: str
     stages: tuple[Stage, ...] = ()
-    ended: str | None = None
+    ended: Text = None
 
 
 class Symptom(Section, frozen=True, kw_only=True):
@@ -673,7 +685,7 @@ class Symptom(Section, frozen=True, kw_only=True):
     key: str
     text: str
     values: dict[str, str] = {}
-    line: int | None = None
+    line: Number = None
 
 
 class Install(Section, frozen=True, kw_only=True):
@@ -690,16 +702,16 @@ class Install(Section, frozen=True, kw_only=True):
     """
 
     tool: str
-    requirements: tuple[str, ...] = ()
-    indexes: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    refused: str | None = None
-    offered: tuple[str, ...] | None = None
-    installed: tuple[str, ...] = ()
-    failed: bool | None = None
+    requirements: Strings = ()
+    indexes: Strings = ()
+    options: Strings = ()
+    refused: Text = None
+    offered: Texts = None
+    installed: Strings = ()
+    failed: Flag = None
     lacks: Literal["python", "platform", "release"] | None = None
-    made_for: tuple[str, ...] = ()
-    line: int | None = None
+    made_for: Strings = ()
+    line: Number = None
 
 
 class Told(Section, frozen=True, kw_only=True):
@@ -722,25 +734,25 @@ class Machine(Section, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     look: Literal["full", "no-smoke", "fast", "report"] = "full"
-    date: str | None = None
+    date: Text = None
     redacted: bool = False
     identity: Identity = Identity()
     platform: Platform = Platform()
     container: Container = Container()
     limits: Limits = Limits()
     driver: Driver = Driver()
-    pci: tuple[PciGpu, ...] | None = None
-    gpus: tuple[Gpu, ...] | None = None
+    pci: Seen[PciGpu] = None
+    gpus: Seen[Gpu] = None
     python: Interpreter = Interpreter()
     torch: Torch = Torch()
-    packages: tuple[Distribution, ...] | None = None
+    packages: Seen[Distribution] = None
     libraries: Libraries = Libraries()
     build: Build = Build()
     env: dict[str, str] | None = None
     smoke: Smoke | None = None
-    symptoms: tuple[Symptom, ...] | None = None
-    installs: tuple[Install, ...] | None = None
-    disagreements: tuple[Told, ...] | None = None
+    symptoms: Seen[Symptom] = None
+    installs: Seen[Install] = None
+    disagreements: Seen[Told] = None
     origins: dict[str, str] = {}
     gaps: tuple[Gap, ...] = ()
 
@@ -767,22 +779,19 @@ def lookup(machine: Machine, path: str) -> Any:
     return value
 
 
-def origin_of(machine: Machine, path: str) -> str | None:
+def origin_of(machine: Machine, path: str) -> Text:
     """Where the fact at that path came from: the origin of its longest known prefix."""
-    parts = path.split(".")
-    for length in range(len(parts), 0, -1):
-        source = machine.origins.get(".".join(parts[:length]))
-        if source is not None:
-            return source
-    return None
+    return next(filter(None, map(machine.origins.get, _prefixes(path))), None)
 
 
 def gap_of(machine: Machine, path: str) -> Gap | None:
     """Why the fact at that path is not known: the gap of its longest prefix."""
-    parts = path.split(".")
-    for length in range(len(parts), 0, -1):
-        prefix = ".".join(parts[:length])
-        for gap in machine.gaps:
-            if gap.fact == prefix:
-                return gap
-    return None
+    prefixes = _prefixes(path)
+    return next((gap for name in prefixes for gap in machine.gaps if gap.fact == name), None)
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    """The path itself, then what it lies in, outwards."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]

@@ -3,17 +3,20 @@
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers import registry
 from cudadoctor.installers.index import is_foreign, own_host
-from cudadoctor.installers.requirement import name_of
+from cudadoctor.installers.requirement import name_of, pin_of
+from cudadoctor.installers.tool import joined
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import (
     BuildChoice,
     Diagnosis,
     PackageChange,
     Plan,
+    Remedies,
     Remedy,
     Step,
     Wishes,
@@ -33,7 +36,7 @@ from cudadoctor.solver.constraint import is_met
 from cudadoctor.solver.demand import platform_blocker, platform_of, python_of
 from cudadoctor.solver.reasons import companion_of
 
-Prescribed = list[tuple[str, tuple[Remedy, ...]]]
+Prescribed = list[tuple[str, Remedies]]
 """Causes with their remedies; "" where something was asked for that cures no cause."""
 
 _TORCH_STEPS = ("install-torch", "jetson-torch", "reinstall-torch")
@@ -42,14 +45,6 @@ _NEEDED = (
     "No wheel of {wanted} is known for this Python and this system, so the torch that is here "
     "stays. Make a new environment with a Python that has one; this environment stays as it is."
 )
-
-
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A remedy with its place: alternatives share a group, whose first one is preferred."""
-
-    remedy: Remedy
-    group: str
-    cures: tuple[str, ...] = ()
 
 
 def plan(
@@ -84,14 +79,14 @@ def plan(
             for cause, found in prescribed
         ]
         prescribed += [] if cures else [("", wanted)]
-    planned = merged(prescribed, knowledge, choice.build if choice else None)
+    steps = merged(prescribed, knowledge, choice.build if choice else None)
     return Plan(
-        steps=tuple(_step(entry, machine, knowledge, wishes, way_out) for entry in planned),
+        steps=tuple(_step(step, machine, knowledge, wishes, way_out) for step in steps),
         build=build_choice(machine, choice) if choice else None,
     )
 
 
-def _each_once(remedies: Iterable[Remedy]) -> tuple[Remedy, ...]:
+def _each_once(remedies: Iterable[Remedy]) -> Remedies:
     found: dict[str, Remedy] = {}
     for remedy in remedies:
         found.setdefault(remedy.id, remedy)
@@ -116,16 +111,15 @@ def build_choice(machine: Machine, choice: Choice) -> BuildChoice | None:
 
 
 def _step(
-    planned: Planned, machine: Machine, knowledge: Knowledge, wishes: Wishes, way_out: Exit
+    remedy: Remedy, machine: Machine, knowledge: Knowledge, wishes: Wishes, way_out: Exit
 ) -> Step:
-    remedy = planned.remedy
-    wanted, edits, tool = remedy.commands, remedy.edits, remedy.tool
-    manual, notes = remedy.manual, [remedy.note]
-    change = remedy.packages and way_out.change(remedy.packages)
-    if change is not None:
+    fields = msgspec.structs.asdict(remedy)
+    wanted, edits, notes = fields.pop("commands"), fields.pop("edits"), [fields.pop("note")]
+    change = fields.pop("packages")
+    if change and (change := way_out.change(change)):
         written = registry.write(machine, knowledge, change, wishes.manager)
         wanted, edits = wanted + written.commands, edits + written.edits
-        tool, manual = written.tool, manual or written.manual
+        fields |= {"tool": written.tool, "manual": remedy.manual or written.manual}
         notes += (
             change.size if written.wheels else None,
             written.note,
@@ -133,83 +127,49 @@ def _step(
         )
     if remedy.variables and remedy.where == "here":
         notes.append(activation.note(machine, remedy.variables, wishes.shell))
-    commands, variables = way_out.commands(wanted), way_out.variables(remedy.variables)
+    commands, variables = way_out.commands(wanted), way_out.variables(fields.pop("variables"))
     if commands is None or variables is None or (remedy.packages and change is None):
         commands, variables, edits, change = (), {}, (), None
         notes.append(NOT_TAKEN)
+    note = joined(*notes)
     return Step(
-        id=remedy.id,
-        title=remedy.title,
-        group=planned.group,
-        where=remedy.where,
-        risk=remedy.risk,
-        needs_root=remedy.needs_root,
-        reboot=remedy.reboot,
-        commands=commands,
-        manual=manual,
-        variables=variables,
-        edits=edits,
-        cures=planned.cures,
-        tool=tool,
-        note=" ".join(filter(None, notes)) or None,
-        packages=change,
+        **fields, commands=commands, variables=variables, edits=edits, packages=change, note=note
     )
 
 
 # --- many prescriptions as one list -------------------------------------------------------------
 
 
-def merged(prescribed: Prescribed, knowledge: Knowledge, build: TorchBuild | None) -> list[Planned]:
+def merged(prescribed: Prescribed, knowledge: Knowledge, build: TorchBuild | None) -> list[Remedy]:
     """The prescriptions of all causes (the gravest first) as steps.
 
+    Alternatives share a group, whose first one is preferred.
     build: the torch that is going to be installed, where that is known.
     """
-    found: dict[str, Planned] = {}
+    found: dict[str, Remedy] = {}
     entries = [
         (cause, remedies[0].id, remedy) for cause, remedies in prescribed for remedy in remedies
     ]
     # What some cause prefers is nobody's alternative.
     for cause, group, remedy in sorted(entries, key=lambda entry: entry[1] != entry[2].id):
-        known = found.setdefault(remedy.id, Planned(remedy=remedy, group=group))
-        if cause and cause not in known.cures:
-            found[remedy.id] = msgspec.structs.replace(known, cures=(*known.cures, cause))
-    main = next(
-        (found[name] for name in _TORCH_STEPS if name in found and found[name].group == name), None
-    )
-    steps = list(found.values())
-    if main is not None:
-        steps = _absorbed(steps, main, knowledge, build)
+        step = found.setdefault(remedy.id, replace(remedy, group=group))
+        if cause and cause not in step.cures:
+            found[remedy.id] = replace(step, cures=(*step.cures, cause))
+    names = (name for name in _TORCH_STEPS if name in found and found[name].group == name)
+    main, gone = next(names, ""), set[str]()
+    if main and (change := found[main].packages):
+        # The other preferred package changes become part of the step that installs torch.
+        cures = found[main].cures
+        for step in list(found.values()):
+            if step.packages and step.group == step.id != main:
+                change = _joined(change, step.packages, knowledge, build)
+                cures += found.pop(step.id).cures
+                gone.add(step.id)
+        cures = tuple(dict.fromkeys(cures))
+        found[main] = replace(found[main], packages=change, cures=cures)
+    steps = [replace(step, group=main) if step.group in gone else step for step in found.values()]
     order = list(dict.fromkeys(step.group for step in steps))
-    return sorted(steps, key=lambda step: (order.index(step.group), step.remedy.id != step.group))
-
-
-def _absorbed(
-    steps: list[Planned], main: Planned, knowledge: Knowledge, build: TorchBuild | None
-) -> list[Planned]:
-    """The other preferred package changes, made part of the step that installs torch."""
-    change = main.remedy.packages
-    if change is None:
-        return steps
-    cures, gone = dict.fromkeys(main.cures), set()
-    for step in steps:
-        if step is not main and step.remedy.packages and step.group == step.remedy.id:
-            change = _joined(change, step.remedy.packages, knowledge, build)
-            cures |= dict.fromkeys(step.cures)
-            gone.add(step.group)
-    whole = Planned(
-        remedy=msgspec.structs.replace(main.remedy, packages=change),
-        group=main.group,
-        cures=tuple(cures),
-    )
-    return [
-        whole
-        if step is main
-        else msgspec.structs.replace(step, group=main.group)
-        if step.group in gone
-        else step
-        for step in steps
-        if step.remedy.id not in gone
-    ]
+    return sorted(steps, key=lambda step: (order.index(step.group), step.id != step.group))
 
 
 def _joined(
@@ -222,18 +182,17 @@ def _joined(
         name = name_of(requirement)
         if name == "torch" or name.startswith(_PART_OF_TORCH):
             continue
+        fitting = companion_of(name, build, knowledge) if build else None
+        pin = f"{name}=={fitting}" if fitting else None
         if name in COMPANIONS:
-            fitting = companion_of(name, build, knowledge) if build else None
-            install.setdefault(name, f"{name}=={fitting}" if fitting else requirement)
+            install.setdefault(name, pin or requirement)
         elif name in install or name in then:
             continue  # The change of torch has its release already.
-        elif name in EXTENSIONS and build is not None:
-            fitting = companion_of(name, build, knowledge)
-            if fitting is not None or name not in change.remove:
-                then[name] = f"{name}=={fitting}" if fitting else name
-        else:
+        elif name not in EXTENSIONS or build is None:
             then[name] = requirement
-    return msgspec.structs.replace(
+        elif pin or name not in change.remove:
+            then[name] = pin or name
+    return replace(
         change,
         install=tuple(install.values()),
         then=tuple(then.values()),
@@ -244,7 +203,7 @@ def _joined(
 # --- no torch is given up for one that cannot be had, nor for the very same one ------------------
 
 
-def harmless(remedies: tuple[Remedy, ...], m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def harmless(remedies: Remedies, m: Machine, kb: Knowledge) -> Remedies:
     """The remedies of one cause without what would harm, or leave all as it is.
 
     Every package change is asked here, so that no single rule has to answer for it.
@@ -252,40 +211,42 @@ def harmless(remedies: tuple[Remedy, ...], m: Machine, kb: Knowledge) -> tuple[R
     return _each_once(sound for remedy in remedies for sound in _harmless(remedy, m, kb))
 
 
-def _harmless(remedy: Remedy, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def _harmless(remedy: Remedy, m: Machine, kb: Knowledge) -> Remedies:
     change = remedy.packages
     if change is None or "torch" not in map(name_of, change.install):
         return (remedy,)
-    if remedy.id == "install-torch" and _is_there(change, m, kb):
+    release, platform = pin_of(change.install), platform_of(m)
+    row = bool(release and platform and change.variant)
+    build = kb.build_of(Version(release), change.variant or "", platform or "") if row else None
+    if remedy.id == "install-torch" and build and _is_there(build, m):
         return ()
-    sure = _installable(change, m, kb)
+    if build or is_foreign(change.index):
+        sure = _installable(change, build, m, kb)
+    else:
+        sure = False if row and Version(release) in kb.torch_releases() else None
+    if m.platform.system and m.platform.machine and platform_blocker(m):
+        sure = False
     if sure or "torch" not in change.remove:
         return (remedy,)
     if sure is None:
-        asking = msgspec.structs.replace(change, ask=True)
-        return (msgspec.structs.replace(remedy, packages=asking),)
+        return (replace(remedy, packages=replace(change, ask=True)),)
+    text = _NEEDED.format(wanted=f"torch {release}".rstrip())
     others = install_torch(m, kb) if remedy.id == "reinstall-torch" else ()
-    text = _NEEDED.format(wanted=f"torch {_release_of(change)}".rstrip())
-    return others or (msgspec.structs.replace(remedy, packages=None, manual=text),)
+    return others or (replace(remedy, packages=None, manual=text),)
 
 
-def _installable(change: PackageChange, m: Machine, kb: Knowledge) -> bool | None:
+def _installable(
+    change: PackageChange, build: TorchBuild | None, m: Machine, kb: Knowledge
+) -> bool | None:
     """Whether the tables have this torch as a wheel for this interpreter and system.
 
-    None where they do not know the build, or a fact that decides is missing. What the wheel that
-    is installed needs is there: that stands in for an unknown Python and an unknown glibc.
+    None where a fact that decides is missing. What the wheel that is installed needs is there:
+    that stands in for an unknown Python and an unknown glibc.
     """
-    if m.platform.system and m.platform.machine and platform_blocker(m):
-        return False
     python, board = python_of(m), m.platform.l4t
-    if is_foreign(change.index):
+    if build is None or is_foreign(change.index):
         made = kb.jetson_build(board.major) if board else None
         return python == made.python if made and python else None
-    build = _build_of(change, m, kb)
-    if build is None:
-        release = _release_of(change)
-        elsewhere = bool(release and platform_of(m) and change.variant)
-        return False if elsewhere and Version(release) in kb.torch_releases() else None
     own = installed_row(m, kb) if m.torch.installed else None
     pythons = {python} if python else set(own.pythons if own else ())
     glibc = m.platform.glibc or (own.glibc if own else None)
@@ -296,25 +257,11 @@ def _installable(change: PackageChange, m: Machine, kb: Knowledge) -> bool | Non
     return False if refused or build.published is False else None
 
 
-def _is_there(change: PackageChange, m: Machine, kb: Knowledge) -> bool:
+def _is_there(build: TorchBuild, m: Machine) -> bool:
     """Whether exactly this torch is installed; one with other code than the tables' is another."""
-    build, version = _build_of(change, m, kb), m.torch.version
-    if m.torch.installed is False or build is None or version is None:
+    version, archs = m.torch.version, m.torch.archs
+    if m.torch.installed is False or version is None or version.public != build.torch.public:
         return False
-    if version.public != build.torch.public or installed_variant(m) != build.variant:
-        return False
-    unsure = build.archs_uncertain or None in (build.archs, m.torch.archs)
-    return unsure or set(build.archs or ()) == set(m.torch.archs or ())
-
-
-def _build_of(change: PackageChange, m: Machine, kb: Knowledge) -> TorchBuild | None:
-    release, platform = _release_of(change), platform_of(m)
-    if not release or platform is None or change.variant is None:
-        return None
-    return kb.build_of(Version(release), change.variant, platform)
-
-
-def _release_of(change: PackageChange) -> str:
-    """The release of torch that is to be installed, "" for any."""
-    torch = next(wanted for wanted in change.install if name_of(wanted) == "torch")
-    return torch.partition("==")[2]
+    unsure = build.archs_uncertain or None in (build.archs, archs)
+    same = unsure or set(build.archs or ()) == set(archs or ())
+    return same and installed_variant(m) == build.variant
