@@ -105,7 +105,6 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Found | None:
 def _without(m: Machine, kb: Knowledge, names: tuple[str, ...]) -> tuple[Remedy, ...]:
     """Where no release fits the installed torch: another torch with its companions, or without."""
     return remove_packages(
-        m,
         "remove-companion",
         f"Remove {', '.join(names)}, of which no release fits this torch",
         *names,
@@ -269,7 +268,7 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Found | None:
     proof = m.torch.imported.numpy_error if m.torch.imported else None
     if numpy.major < 2 or (torch.release >= NUMPY_2_SINCE.release and not proof):
         return None
-    first = install_packages(m, "numpy-1", "Install numpy below 2", "numpy<2")
+    first = install_packages("numpy-1", "Install numpy below 2", "numpy<2")
     return Found(
         evidence=("packages", "torch.imported.numpy_error" if proof else "torch.version"),
         values={"torch": m.torch.text or torch, "numpy": numpy},
@@ -299,7 +298,7 @@ def triton_broken(m: Machine, kb: Knowledge) -> Found | None:
             evidence=("packages", "torch.requires"),
             values={"what": f"torch requires triton{pin.wanted}, and there is {have}"},
             remedies=install_packages(
-                m, "install-triton", "Install the Triton that torch pins", pin.requirement
+                "install-triton", "Install the Triton that torch pins", pin.requirement
             ),
         )
     compiler = need(m.build.compiler.present, "build.compiler.present")

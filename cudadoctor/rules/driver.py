@@ -149,7 +149,7 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
         evidence=(*evidence, "driver.loaded" if m.driver.loaded is False else code_path(m)),
         values={"kernel": m.platform.kernel, "files": m.driver.blacklisted_by or ()},
         confidence=Confidence.CERTAIN if m.driver.loaded is False else Confidence.LIKELY,
-        remedies=load_driver(m, kb, reason),
+        remedies=load_driver(m, reason),
     )
 
 
@@ -187,7 +187,7 @@ def host_driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
         evidence=("pci", "driver.loaded", "container.kind"),
         severity=graver_with_cuda(m),
         confidence=Confidence.LIKELY,
-        remedies=load_driver(m, kb, "modprobe"),
+        remedies=load_driver(m, "modprobe"),
     )
 
 

@@ -75,7 +75,6 @@ def _installed_again(m: Machine, pins: tuple[Pin, ...]) -> tuple[Remedy, ...]:
     present = tuple(pin.name for pin in pins if pin.installed)
     verb = "again" if present else "as torch requires"
     return install_packages(
-        m,
         "reinstall-libraries",
         f"Install {' and '.join(pin.name for pin in pins)} {verb}",
         *again,
@@ -277,14 +276,14 @@ def _broken_beside(m: Machine, error: str) -> tuple[Remedy, ...]:
     if one := m.package(name):
         title = f"Install {name} {one.version} again"
         return install_packages(
-            m, f"reinstall-{name}", title, f"{name}=={one.version}", remove=(name,)
+            f"reinstall-{name}", title, f"{name}=={one.version}", remove=(name,)
         )
     required = (re.match(r"[\w.-]+", line) for line in m.torch.requires or ())
     names = {found[0].lower().replace("_", "-") for found in required if found}
     if m.packages is None or name not in names:
         return ()
     title = f"Install {name}, which torch requires"
-    return install_packages(m, f"install-{name}", title, name)
+    return install_packages(f"install-{name}", title, name)
 
 
 def _last_line(error: str) -> str:
@@ -415,7 +414,7 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> tuple
     user = m.python.user_site
     if user and any(copy.path.startswith(user) for copy in copies):
         return set_variables(
-            m, "no-user-site", "Leave the user site out of the path", {"PYTHONNOUSERSITE": "1"}
+            "no-user-site", "Leave the user site out of the path", {"PYTHONNOUSERSITE": "1"}
         )
     if len({copy.path for copy in copies}) == 1:
         return reinstall_torch(m, kb) or install_torch(m, kb)
@@ -506,7 +505,7 @@ def disk_full(m: Machine, kb: Knowledge) -> Found | None:
         evidence=("limits.tmp_free_bytes" if tight else "limits.env_free_bytes",),
         values={"free": _megabytes(free), "place": place, "wheel": _megabytes(wheel)},
         confidence=Confidence.CERTAIN,
-        remedies=set_variables(m, "tmpdir", "Let pip unpack on a larger disk", values)
+        remedies=set_variables("tmpdir", "Let pip unpack on a larger disk", values)
         if tight
         else by_hand(
             "free-disk",
@@ -545,9 +544,7 @@ def pynvml_conflict(m: Machine, kb: Knowledge) -> Found | None:
         values={"pynvml": version, "nvml": other.version if other else ""},
         severity=None if other else Severity.INFO,
         title=None if other else "pynvml {pynvml} is an old copy of nvidia-ml-py",
-        remedies=install_packages(
-            m, "pynvml", "Keep nvidia-ml-py alone", "nvidia-ml-py", remove=both
-        ),
+        remedies=install_packages("pynvml", "Keep nvidia-ml-py alone", "nvidia-ml-py", remove=both),
     )
 
 

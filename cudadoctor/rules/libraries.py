@@ -143,7 +143,6 @@ def _pinned_again(
         return reinstall_torch(m, kb)
     pins = tuple(pin.requirement for pin in hurt.values())
     first = install_packages(
-        m,
         "pinned-libraries",
         "Install the versions that torch pins",
         *pins,
@@ -321,7 +320,7 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Found | None:
     wheel = next((p for p in m.packages or () if _base(p.name)[0] == "cudnn"), None)
     again = (f"{wheel.name}=={wheel.version}",) if wheel else ()
     fresh = (
-        install_packages(m, "reinstall-cudnn", "Install cuDNN again", *again, remove=(wheel.name,))
+        install_packages("reinstall-cudnn", "Install cuDNN again", *again, remove=(wheel.name,))
         if wheel
         else ()
     )

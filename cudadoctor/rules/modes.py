@@ -212,7 +212,7 @@ def _name_a_living(m: Machine, living: tuple[str, ...]) -> tuple[Remedy, ...]:
     if m.container.scheduler or m.container.kind == "kubernetes":
         return grant_gpu(m)
     (named,) = set_variables(
-        m, "mig-uuid", "Name a MIG instance that exists", {"CUDA_VISIBLE_DEVICES": living[0]}
+        "mig-uuid", "Name a MIG instance that exists", {"CUDA_VISIBLE_DEVICES": living[0]}
     )
     if len(living) == 1:
         return (named,)

@@ -116,7 +116,6 @@ def toolkit_env_wrong(m: Machine, kb: Knowledge) -> Found | None:
         values={"what": what},
         severity=_gravity(m) if asked else Severity.INFO,
         remedies=set_variables(
-            m,
             "set-cuda-home",
             f"Set CUDA_HOME to {fitting[0].path}",
             {"CUDA_HOME": fitting[0].path},

@@ -242,7 +242,7 @@ def test_each_distribution_has_its_own_packages(
 
 def test_the_kernel_headers_are_those_of_the_running_kernel() -> None:
     m = machine(platform={"kernel": "6.8.0-31-generic"})
-    (found,) = remedies.load_driver(m, KB, "not-built")
+    (found,) = remedies.load_driver(m, "not-built")
     assert found.commands[0] == ("apt-get", "install", "linux-headers-6.8.0-31-generic")
 
 

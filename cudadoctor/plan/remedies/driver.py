@@ -405,7 +405,7 @@ _ENROL = (
 _SIGNED_ALREADY = " Ubuntu's linux-modules-nvidia-* packages are signed already and need no key."
 
 
-def load_driver(m: Machine, kb: Knowledge, reason: Reason) -> tuple[Remedy, ...]:  # noqa: ARG001
+def load_driver(m: Machine, reason: Reason) -> tuple[Remedy, ...]:
     """Get the installed driver's module loaded. reason: what keeps it out."""
     if side_of(m) in ("wsl", "jetson", "macos", "windows"):
         return ()

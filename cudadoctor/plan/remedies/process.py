@@ -46,7 +46,6 @@ def unset_variables(m: Machine, *names: str) -> tuple[Remedy, ...]:
 
 
 def set_variables(
-    m: Machine,  # noqa: ARG001
     id: str,  # noqa: A002
     title: str,
     variables: dict[str, str],
@@ -57,7 +56,6 @@ def set_variables(
 
 
 def install_packages(
-    m: Machine,  # noqa: ARG001
     id: str,  # noqa: A002
     title: str,
     *requirements: str,
@@ -71,13 +69,12 @@ def install_packages(
 
 
 def remove_packages(
-    m: Machine,
     id: str,  # noqa: A002
     title: str,
     *names: str,
 ) -> tuple[Remedy, ...]:
     """Uninstall packages from the environment."""
-    return install_packages(m, id, title, remove=names)
+    return install_packages(id, title, remove=names)
 
 
 def device_groups(m: Machine) -> tuple[Remedy, ...]:
@@ -128,7 +125,7 @@ def off_search_path(m: Machine, folder: str) -> tuple[Remedy, ...]:
     if not rest:
         return unset_variables(m, _NAME)
     title = f"Take {' and '.join(dict.fromkeys(gone))} out of {_NAME}"
-    return set_variables(m, "trim-ld-library-path", title, {_NAME: ":".join(rest)})
+    return set_variables("trim-ld-library-path", title, {_NAME: ":".join(rest)})
 
 
 def _leads_to(entry: str, folder: str, m: Machine) -> bool:

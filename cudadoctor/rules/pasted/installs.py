@@ -307,9 +307,7 @@ def triton_refused(m: Machine, kb: Knowledge) -> Found | None:
         else Confidence.POSSIBLE,
         remedies=(
             windows
-            and install_packages(
-                m, "triton-windows", "Install Triton for Windows", "triton-windows"
-            )
+            and install_packages("triton-windows", "Install Triton for Windows", "triton-windows")
         )
         or words,
     )

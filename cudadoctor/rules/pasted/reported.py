@@ -217,7 +217,7 @@ def _unloaded(m: Machine, kb: Knowledge, seen: frozenset[str]) -> tuple[Remedy, 
         "after-kernel-update": "not-built",
     }
     told = (reason for key, reason in reasons.items() if key in seen)
-    return load_driver(m, kb, next(told, "modprobe"))
+    return load_driver(m, next(told, "modprobe"))
 
 
 _ABOUT_RELEASES = {"triton-of-another-release", "triton-not-there", "triton-does-not-compile"}
@@ -235,7 +235,7 @@ def _triton(m: Machine, kb: Knowledge, seen: frozenset[str]) -> tuple[Remedy, ..
     ):
         return ()
     if m.platform.system == "Windows":
-        return install_packages(m, "triton-windows", "Install Triton for Windows", "triton-windows")
+        return install_packages("triton-windows", "Install Triton for Windows", "triton-windows")
     return reinstall_torch(m, kb) if m.torch.version and m.platform.system == "Linux" else ()
 
 
