@@ -47,6 +47,9 @@ class Risk(str, Enum):
     SYSTEM = "system"
 
 
+ERROR, WARNING, INFO = Severity
+CERTAIN, LIKELY, POSSIBLE = Confidence
+Texts = tuple[str, ...]
 Where = Literal["here", "host", "container", "windows", "admin"]
 
 
@@ -115,6 +118,10 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Remedies = tuple[Remedy, ...]
+
+
+Remedies = tuple[Remedy, ...]
+"""Alternatives, the least invasive first."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):

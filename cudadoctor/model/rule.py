@@ -56,7 +56,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     remedies: tuple[Remedy, ...] = ()
 
 
-Judge = Callable[["Machine", "Knowledge"], "Found | None"]
+Answer = Found | None
+Judge = Callable[["Machine", "Knowledge"], Answer]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,21 +85,23 @@ def rule(
     severity: Severity = Severity.ERROR,
     yields_to: tuple[str, ...] = (),
     essential: bool | None = None,
-) -> Callable[[Judge], Rule]:
-    """Make a rule of a function. Its docstring's first paragraph is what the user reads.
+) -> Callable[[Callable[..., Answer]], Rule]:
+    """Make a rule of a function of the machine, or of the machine and the knowledge.
+
+    Its docstring's first paragraph is what the user reads.
 
     title and the first paragraph may hold placeholders ({driver}) for the values of Found.
     essential defaults to whether the severity is ERROR.
     """
 
-    def make(judge: Judge) -> Rule:
+    def make(judge: Callable[..., Answer]) -> Rule:
         why, _, rest = (judge.__doc__ or "").partition("\n\n")
         return Rule(
             name=judge.__name__.replace("_", "-"),
             cause=cause,
             title=title,
             severity=severity,
-            judge=judge,
+            judge=lambda m, kb: judge(*(m, kb)[: judge.__code__.co_argcount]),
             yields_to=yields_to,
             essential=severity is Severity.ERROR if essential is None else essential,
             why=" ".join(why.split()),

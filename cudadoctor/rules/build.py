@@ -6,9 +6,18 @@ import msgspec
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    ERROR,
+    INFO,
+    LIKELY,
+    WARNING,
+    Remedies,
+    Severity,
+    Texts,
+)
 from cudadoctor.model.machine import Machine
-from cudadoctor.model.rule import Found, NotKnown, need, rule
+from cudadoctor.model.rule import Answer, Found, NotKnown, need, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, install_python, install_torch, leave_out
 from cudadoctor.rules.evidence.devices import (
@@ -42,7 +51,7 @@ NO_IMAGE = ("no kernel image is available", "not compatible with the current PyT
         "build-isolation",
     ),
 )
-def torch_missing(m: Machine, kb: Knowledge) -> Found | None:
+def torch_missing(m: Machine, kb: Knowledge) -> Answer:
     """No folder on the path of this Python holds a torch, so nothing can be trained with it.
 
     Told from wrong-interpreter, where pip of another Python installed it, from torch-duplicate,
@@ -68,7 +77,7 @@ def torch_missing(m: Machine, kb: Knowledge) -> Found | None:
     title="{torch} is a CPU build, and this machine has {gpu}",
     yields_to=("jetson-build",),
 )
-def torch_cpu_build(m: Machine, kb: Knowledge) -> Found | None:
+def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
     """This build has no CUDA code at all: torch.cuda.is_available() is False with any driver.
 
     It comes from PyPI on Windows and macOS, from PyPI on ARM up to torch 2.10, from the index
@@ -117,10 +126,10 @@ def _cpu_severity(m: Machine, *, served: bool) -> Severity | None:
     None where it is as grave as ever.
     """
     if not served:
-        return Severity.INFO
+        return INFO
     seen = {symptom.key for symptom in m.symptoms or ()}
     missed = seen & {"cuda-complaint", "torch-not-compiled-with-cuda", "torch-c-without-cuda"}
-    return Severity.WARNING if seen & _OTHER_ERRORS and not missed else None
+    return WARNING if seen & _OTHER_ERRORS and not missed else None
 
 
 def _hidden_by_container(m: Machine) -> bool:
@@ -167,7 +176,7 @@ def _first_name(m: Machine, kb: Knowledge) -> str:
     title="{torch} is built for {backend}, and the GPU here is {vendor}'s",
     essential=False,
 )
-def torch_wrong_backend(m: Machine, kb: Knowledge) -> Found | None:
+def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
     """Each build of torch drives the GPUs of one maker, and this one is for another maker's.
 
     A ROCm build drives AMD's GPUs, an XPU build Intel's, a CUDA build NVIDIA's; none of them finds
@@ -195,12 +204,12 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("torch.build", "torch.text", "pci" if amd else "gpus"),
         values={"torch": _this_torch(m), "backend": backend, "vendor": vendor},
-        confidence=Confidence.LIKELY if amd else Confidence.CERTAIN,
+        confidence=LIKELY if amd else CERTAIN,
         remedies=_rocm() if amd else install_torch(m, kb),
     )
 
 
-def _rocm() -> tuple[Remedy, ...]:
+def _rocm() -> Remedies:
     return by_hand(
         "install-rocm-torch",
         "Install the ROCm build of torch",
@@ -216,7 +225,7 @@ def _rocm() -> tuple[Remedy, ...]:
     title="{torch} has no code for the {gpu} (compute capability {capability})",
     yields_to=("jetson-build",),
 )
-def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Found | None:
+def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Answer:
     """The GPU is newer than anything in this build ({archs}), so kernels end in "no kernel image".
 
     Code for one generation runs on the same generation with an equal or higher minor number only:
@@ -235,7 +244,7 @@ def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Found | None:
     title="{torch} has no code for the {gpu} (compute capability {capability})",
     yields_to=("jetson-build",),
 )
-def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Found | None:
+def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Answer:
     """The build was compiled for other GPUs only ({archs}): kernels end in "no kernel image".
 
     Builds drop old generations. Maxwell and Pascal are served by the cu126 builds only, which end
@@ -247,7 +256,7 @@ def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Found | None:
     return _unserved(m, kb, newer=False)
 
 
-def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
+def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Answer:
     if m.torch.installed is False or need(m.torch.build, "torch.build") != "cuda":
         return None
     present = devices(m, kb)
@@ -281,10 +290,8 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
             "archs": have.archs,
         },
         cites=have.sources or _sources(m, kb),
-        confidence=Confidence.CERTAIN if said(m, *NO_IMAGE) else have.confidence,
-        severity=Severity.INFO
-        if ahead
-        else _severity(m, worst, bool(unserved), bool(others), newer=newer),
+        confidence=CERTAIN if said(m, *NO_IMAGE) else have.confidence,
+        severity=INFO if ahead else _severity(m, worst, bool(unserved), bool(others), newer=newer),
         title=None if unserved else "{torch} runs on the {gpu} only through PTX",
         why=None if unserved else _PTX,
         remedies=()
@@ -298,7 +305,7 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Found | None:
     title="cuDNN {cudnn} of this torch refuses the {gpu} (compute capability {capability})",
     essential=False,
 )
-def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Found | None:
+def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
     """torch has code for the GPU, but cuDNN has dropped it: convolutions and RNNs end in an error.
 
     cuDNN 9.11 and later do not run below compute capability 7.5. The cu126 builds of torch keep an
@@ -321,7 +328,7 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(found.path, lost[0].path),
         values={"cudnn": cudnn, "gpu": lost[0].name, "capability": lost[0].capability},
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         remedies=install_torch(m, kb),
     )
 
@@ -348,18 +355,18 @@ def _severity(m: Machine, worst: Device, unserved: bool, others: bool, *, newer:
     """Only a GPU that torch uses matters; the newest comes first in torch's own order."""
     seen = m.torch.imported.capabilities if m.torch.imported else None
     if others and seen and worst.capability not in seen:
-        return Severity.INFO
-    return Severity.WARNING if not unserved or (others and not newer) else Severity.ERROR
+        return INFO
+    return WARNING if not unserved or (others and not newer) else ERROR
 
 
-def _sources(m: Machine, kb: Knowledge) -> tuple[str, ...]:
+def _sources(m: Machine, kb: Knowledge) -> Texts:
     row = row_of(m, kb)
     return row.sources if row else ()
 
 
 def _served_otherwise(
     m: Machine, kb: Knowledge, unserved: list[Device], others: list[Device]
-) -> tuple[Remedy, ...]:
+) -> Remedies:
     """A build for all GPUs; where the installed one is best, without those that nobody serves."""
     lost = {one.capability for one in unserved}
     build = best_build(m, kb).build
@@ -368,7 +375,7 @@ def _served_otherwise(
     return install_torch(m, kb)
 
 
-def _other_way(m: Machine, kb: Knowledge, device: Device) -> tuple[Remedy, ...]:
+def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:
     """Where nothing can be installed as a command: the newest build with code for the GPU."""
     rows = kb.builds_on(platform_of(m) or "linux_x86_64")
     found = next(
@@ -402,7 +409,7 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> tuple[Remedy, ...]:
     title="No build of torch for this machine is made for Python {python}",
     yields_to=("platform-unsupported",),
 )
-def torch_python_unsupported(m: Machine, kb: Knowledge) -> Found | None:
+def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """Wheels are made for single Python versions ({pythons}), so pip finds none for this one.
 
     pip says "No matching distribution found" and lists no versions. A wrong index, a 32-bit
@@ -456,7 +463,7 @@ def _named(python: str, implementation: str | None) -> str:
     return python if implementation in (None, "CPython") else f"{python} ({implementation})"
 
 
-def _pythons(kb: Knowledge, platform: str) -> tuple[str, ...]:
+def _pythons(kb: Knowledge, platform: str) -> Texts:
     """The Pythons of the newest torch for the platform, oldest first."""
     rows = [row for row in kb.builds if row.platform == platform and row.pythons]
     newest = max((row.torch for row in rows), default=None)
@@ -464,7 +471,7 @@ def _pythons(kb: Knowledge, platform: str) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (Version(name.rstrip("t")), name)))
 
 
-def _only_python_hinders(m: Machine, kb: Knowledge, pythons: tuple[str, ...], python: str) -> bool:
+def _only_python_hinders(m: Machine, kb: Knowledge, pythons: Texts, python: str) -> bool:
     """Whether nothing fits here, and something would with one of the other Pythons."""
     if python in pythons or best_build(m, kb).build is not None:
         return False

@@ -9,10 +9,19 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    ERROR,
+    INFO,
+    LIKELY,
+    WARNING,
+    Confidence,
+    Remedies,
+    Texts,
+)
 from cudadoctor.model.machine import Distribution, Machine
 from cudadoctor.model.requirements import EXTENSIONS, admits
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
     by_hand,
@@ -69,7 +78,7 @@ class Misfit(NamedTuple):
     yields_to=("torch-cpu-build", "torch-install-corrupt", "torch-wrong-backend", "jetson-build"),
     essential=False,
 )
-def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Found | None:
+def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """{package} fits only the torch that it was compiled against, and this is another: {why}.
 
     "operator torchvision::nms does not exist", undefined symbols with c10 in their name, and
@@ -102,7 +111,7 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-def _without(m: Machine, kb: Knowledge, names: tuple[str, ...]) -> tuple[Remedy, ...]:
+def _without(m: Machine, kb: Knowledge, names: Texts) -> Remedies:
     """Where no release fits the installed torch: another torch with its companions, or without."""
     return remove_packages(
         "remove-companion",
@@ -120,18 +129,18 @@ def _misfit(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Mis
             one,
             f"its import fails with {error[:160]}",
             f"torch.imported.companion_errors.{one.name}",
-            Confidence.CERTAIN,
+            CERTAIN,
         )
     asked = _asked_torches(one)
     if refusal := _refusal(asked, torch) or _other_build(m, one):
-        return _as_misfit(one, refusal, "packages", Confidence.CERTAIN)
+        return _as_misfit(one, refusal, "packages", CERTAIN)
     if errors.get(one.name) == "":
         return None  # It imports, which tells more than a table.
     if not asked and torch.is_devrelease:
         told = _of_a_release(one)
     else:
         told = None if asked or torch.is_prerelease else _by_tables(one, torch, kb)
-    return _as_misfit(one, told, "packages", Confidence.LIKELY) if told else None
+    return _as_misfit(one, told, "packages", LIKELY) if told else None
 
 
 def _asked_torches(one: Distribution) -> list[str]:
@@ -194,10 +203,10 @@ def _other_build(m: Machine, one: Distribution) -> str | None:
 @rule(
     "torch-extension-abi",
     title="{package} {version} is built for another torch",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("torch-cpu-build", "torch-install-corrupt", "torch-duplicate", "jetson-build"),
 )
-def torch_extension_abi(m: Machine, kb: Knowledge) -> Found | None:
+def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
     """Compiled code fits the torch and the CUDA major it was built against, and here {why}.
 
     It shows as an undefined symbol with c10 or at in its name, as a libcudart of another major
@@ -217,8 +226,8 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Found | None:
         return Found(
             evidence=("packages", "torch.text"),
             values={"package": package.name, "version": package.version, "why": why},
-            confidence=Confidence.LIKELY,
-            severity=Severity.ERROR if said(m, "undefined symbol: _ZN") else None,
+            confidence=LIKELY,
+            severity=ERROR if said(m, "undefined symbol: _ZN") else None,
             remedies=install_companion(m, kb, package.name)
             or by_hand(
                 "rebuild-extension",
@@ -248,7 +257,7 @@ def _built_for_other(m: Machine, kb: Knowledge, one: Distribution, torch: Versio
 
 
 @rule("numpy-abi", title="torch {torch} cannot use numpy {numpy}", essential=False)
-def numpy_abi(m: Machine, kb: Knowledge) -> Found | None:
+def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
     """This torch was compiled for numpy 1: with numpy 2 every exchange of arrays fails.
 
     The import warns that a module compiled for NumPy 1.x cannot be run in NumPy 2, and later
@@ -276,8 +285,8 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-@rule("triton-broken", title="torch.compile will not work: {what}", severity=Severity.WARNING)
-def triton_broken(m: Machine, kb: Knowledge) -> Found | None:
+@rule("triton-broken", title="torch.compile will not work: {what}", severity=WARNING)
+def triton_broken(m: Machine, kb: Knowledge) -> Answer:
     """torch.compile hands its kernels to Triton, which needs a C compiler and Python.h to run them.
 
     Triton compiles a small launcher for each kernel with the system's C compiler. Without one it
@@ -308,9 +317,9 @@ def triton_broken(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("build.headers" if compiler else "build.compiler.present",),
         values={"what": what},
-        severity=Severity.WARNING
+        severity=WARNING
         if (bool(m.build.needed_by) or any(m.package(name) for name in KERNELS_AT_RUN_TIME))
-        else Severity.INFO,
+        else INFO,
         remedies=_development(m, headers=bool(compiler)),
     )
 
@@ -325,7 +334,7 @@ def _compiles(m: Machine, kb: Knowledge) -> bool:
     return not present or any(one.capability >= TRITON_FLOOR for one in present)
 
 
-def _development(m: Machine, *, headers: bool) -> tuple[Remedy, ...]:
+def _development(m: Machine, *, headers: bool) -> Remedies:
     """The distribution's package, by name where it is known."""
     python = m.python.version
     number = f"{python.major}.{python.minor}" if python else "3"

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    ERROR,
+    INFO,
+    LIKELY,
+    POSSIBLE,
+    WARNING,
+    Remedies,
+)
 from cudadoctor.model.machine import Machine, Node
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, container_option, grant_gpu
 from cudadoctor.plan.remedies.place import keeper_of
 from cudadoctor.rules.evidence.signs import (
@@ -48,7 +55,7 @@ _SHM_WORDS = (
         "platform-unsupported",
     ),
 )
-def container_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
+def container_no_gpu(m: Machine) -> Answer:
     """Device nodes or driver libraries are missing inside, so torch finds no driver.
 
     A container shows the host's /proc/driver/nvidia and PCI bus, granted or not, which tells this
@@ -74,7 +81,7 @@ def container_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
         return Found(
             title="This container on WSL was started without the GPU",
             evidence=("container.kind", "container.dxg", "platform.wsl"),
-            confidence=Confidence.LIKELY,
+            confidence=LIKELY,
             remedies=grant_gpu(m),
         )
     wait_for_table(m)
@@ -101,7 +108,7 @@ def _gpu_nodes(nodes: tuple[Node, ...]) -> list[Node]:
     "container-driver-caps",
     title="The container got the GPU without the driver's library for computing",
 )
-def container_driver_caps(m: Machine, kb: Knowledge) -> Found | None:
+def container_driver_caps(m: Machine) -> Answer:
     """NVIDIA_DRIVER_CAPABILITIES is {capabilities}, so the toolkit did not mount libcuda.
 
     The variable chooses which driver libraries are mounted: compute brings libcuda, utility brings
@@ -121,7 +128,7 @@ def container_driver_caps(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("env.NVIDIA_DRIVER_CAPABILITIES", "driver.libcuda.why"),
         values={"capabilities": asked},
-        confidence=Confidence.CERTAIN if started(m) or m.driver.loaded else Confidence.LIKELY,
+        confidence=CERTAIN if started(m) or m.driver.loaded else LIKELY,
         remedies=with_compute(m),
     )
 
@@ -131,7 +138,7 @@ def container_driver_caps(m: Machine, kb: Knowledge) -> Found | None:
     title="The container got the GPU without the driver's library for computing",
     yields_to=("driver-too-old", "driver-library-mismatch"),
 )
-def container_without_libcuda(m: Machine, kb: Knowledge) -> Found | None:
+def container_without_libcuda(m: Machine) -> Answer:
     """The driver answers in here, and the loader finds no libcuda.so.1, which torch needs.
 
     The container toolkit mounts that library with the capability compute, which it does unless
@@ -158,13 +165,13 @@ def container_without_libcuda(m: Machine, kb: Knowledge) -> Found | None:
         else None,
         evidence=("gpus", "driver.libcuda.why"),
         values={"driver": m.driver.version or ""},
-        confidence=Confidence.POSSIBLE if hearsay else Confidence.LIKELY,
-        severity=Severity.WARNING if hearsay else Severity.ERROR,
+        confidence=POSSIBLE if hearsay else LIKELY,
+        severity=WARNING if hearsay else ERROR,
         remedies=with_compute(m),
     )
 
 
-def with_compute(m: Machine) -> tuple[Remedy, ...]:
+def with_compute(m: Machine) -> Remedies:
     return container_option(
         m,
         "driver-capabilities",
@@ -174,7 +181,7 @@ def with_compute(m: Machine) -> tuple[Remedy, ...]:
 
 
 @rule("container-gpu-lost", title="The container lost its access to the GPU while it was running")
-def container_gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
+def container_gpu_lost(m: Machine) -> Answer:
     """The device nodes are there and the container's device rules refuse them, as after a reload.
 
     A reload of systemd on the host writes the device rules of running containers anew and forgets
@@ -198,12 +205,12 @@ def container_gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
         return None
     return Found(
         evidence=(code_path(m), "driver.nodes") if refused else (code_path(m), "container.kind"),
-        confidence=Confidence.CERTAIN if refused else Confidence.LIKELY,
+        confidence=CERTAIN if refused else LIKELY,
         remedies=_start_anew(m),
     )
 
 
-def _start_anew(m: Machine) -> tuple[Remedy, ...]:
+def _start_anew(m: Machine) -> Remedies:
     return by_hand(
         "restart-container",
         "Start the container anew",
@@ -219,10 +226,10 @@ def _start_anew(m: Machine) -> tuple[Remedy, ...]:
 @rule(
     "shm-too-small",
     title="/dev/shm holds {mebibytes} MiB",
-    severity=Severity.INFO,
+    severity=INFO,
     essential=False,
 )
-def shm_too_small(m: Machine, kb: Knowledge) -> Found | None:
+def shm_too_small(m: Machine) -> Answer:
     """DataLoader workers and NCCL pass data through /dev/shm and crash when it is full.
 
     64 MiB is the default of Docker and Kubernetes. One process without workers needs none of it;
@@ -240,17 +247,17 @@ def shm_too_small(m: Machine, kb: Knowledge) -> Found | None:
         size = need(m.limits.shm_bytes, "limits.shm_bytes")
         if size > (_SHM_DEFAULT if message is None else 1024 * _MIB):
             return None
-    severity = Severity.INFO if (visible_count(m) or 0) < 2 else Severity.WARNING
+    severity = INFO if (visible_count(m) or 0) < 2 else WARNING
     shown = (m.limits.shm_bytes or 0) // _MIB if m.limits.shm_bytes is not None else "too few"
     return Found(
         evidence=("limits.shm_bytes", message) if message else ("limits.shm_bytes",),
         values={"mebibytes": shown},
-        severity=Severity.ERROR if message else severity,
+        severity=ERROR if message else severity,
         remedies=_more_shm(m),
     )
 
 
-def _more_shm(m: Machine) -> tuple[Remedy, ...]:
+def _more_shm(m: Machine) -> Remedies:
     if m.container.kind:
         return container_option(
             m, "shm-size", "Give the container a larger /dev/shm", "--shm-size=8g"

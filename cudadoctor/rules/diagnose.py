@@ -9,12 +9,17 @@ import msgspec
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.catalogue import CATALOGUE, HARMLESS
 from cudadoctor.model.findings import (
+    ERROR,
+    INFO,
+    LIKELY,
+    POSSIBLE,
+    WARNING,
     Candidate,
-    Confidence,
     Diagnosis,
     Evidence,
     Finding,
     Severity,
+    Texts,
     Undecided,
     Verdict,
 )
@@ -37,7 +42,7 @@ def diagnose(
     """
     if rules is None:
         rules = rules_for(machine)
-    found: list[tuple[tuple[str, ...], Finding]] = []
+    found: list[tuple[Texts, Finding]] = []
     passed: list[str] = []
     undecided: list[Undecided] = []
     unheard = False  # whether an ignored cause was found: then what failed is not unexplained
@@ -148,7 +153,7 @@ def _one_a_cause(undecided: Iterable[Undecided]) -> tuple[Undecided, ...]:
     return tuple(kept.values())
 
 
-def _explained(found: list[tuple[tuple[str, ...], Finding]]) -> list[Finding]:
+def _explained(found: list[tuple[Texts, Finding]]) -> list[Finding]:
     """Mark what a deeper cause explains away.
 
     A mere possibility explains nothing, and neither does what is less grave: an error stays an
@@ -156,8 +161,8 @@ def _explained(found: list[tuple[tuple[str, ...], Finding]]) -> list[Finding]:
     """
     gravest: dict[str, Severity] = {}
     for _, f in found:
-        if f.confidence <= Confidence.LIKELY:
-            gravest[f.cause] = min(f.severity, gravest.get(f.cause, Severity.INFO))
+        if f.confidence <= LIKELY:
+            gravest[f.cause] = min(f.severity, gravest.get(f.cause, INFO))
     return [
         msgspec.structs.replace(
             finding,
@@ -211,12 +216,12 @@ def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def _concluded(
     findings: tuple[Finding, ...],
-    passed: tuple[str, ...],
+    passed: Texts,
     undecided: tuple[Undecided, ...],
     machine: Machine,
     knowledge: Knowledge,
 ) -> Diagnosis:
-    roots = [f for f in findings if not f.because_of and f.severity < Severity.INFO]
+    roots = [f for f in findings if not f.because_of and f.severity < INFO]
     if roots and machine.look == "report":
         roots = [] if outweighed(roots, findings, machine) else roots
     verdict = _clear_verdict(roots, machine)
@@ -232,7 +237,7 @@ def _concluded(
     named = [one.cause for one in roots if one.cause != "unknown"] or ["unknown"] * len(roots)
     primary = named[0] if named else None
     candidates: tuple[Candidate, ...] = ()
-    asked: tuple[str, ...] | None = None
+    asked: Texts | None = None
     if verdict == "undecided" and machine.look == "report":
         from cudadoctor.rules.pasted.reported import candidates_in, commands_in
 
@@ -267,10 +272,10 @@ def _unearned(machine: Machine, knowledge: Knowledge) -> tuple[Undecided, ...]:
 
 def _clear_verdict(roots: list[Finding], machine: Machine) -> Verdict | None:
     """The verdict of what was found, where it needs no look at what is missing."""
-    likely = [f for f in roots if f.confidence <= Confidence.LIKELY]
+    likely = [f for f in roots if f.confidence <= LIKELY]
     if not likely or is_doctors_own(machine):
         return None
-    if any(f.severity is Severity.ERROR for f in likely):
+    if any(f.severity is ERROR for f in likely):
         return "broken"
     # A report shows its complaint, and never all that the rules ask for.
     return "warnings" if machine.look == "report" and likely[0] is roots[0] else None
@@ -283,7 +288,7 @@ def _verdict(
     machine: Machine,
 ) -> Verdict:
     """The verdict where nothing clear was found: healthy has to be earned."""
-    unsure = is_doctors_own(machine) or any(f.severity is Severity.ERROR for f in roots)
+    unsure = is_doctors_own(machine) or any(f.severity is ERROR for f in roots)
     matters = machine.look != "report" and any(one.matters for one in undecided)
     if unearned or unsure or matters:
         return "undecided"
@@ -322,21 +327,19 @@ _COMPLAINS = frozenset({"traceback", "called-a-bug"})
 def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Machine) -> bool:
     """Whether the complaint of a report is no matter of its environment, and its roots pass by."""
     told = [f for f in findings if f.cause in HARMLESS]
-    likely = {f.cause for f in told if f.confidence <= Confidence.LIKELY}
+    likely = {f.cause for f in told if f.confidence <= LIKELY}
     failed = any(symptom.key in _COMPLAINS for symptom in machine.symptoms or ())
     if not likely:
         bug = any(finding.cause == "torch-bug" for finding in told)
         return (
             bool(told)
             and (bug or failed)
-            and all(
-                finding.severity is Severity.WARNING and _in_passing(finding) for finding in roots
-            )
+            and all(finding.severity is WARNING and _in_passing(finding) for finding in roots)
         )
     return all(
-        f.confidence is Confidence.POSSIBLE
+        f.confidence is POSSIBLE
         or _in_passing(f)
-        or (f.severity is Severity.WARNING and not _reported(f))
+        or (f.severity is WARNING and not _reported(f))
         or ("torch-bug" in likely and f.cause in _ONLY_NO_GPU and not _reported(f))
         for f in roots
     )
@@ -377,14 +380,14 @@ def candidates_of(
 
     score: 0.5 for a finding that is only possible, 0.2 for a cause that nothing speaks for yet.
     """
-    hinted = [f.cause for f in findings if f.confidence is Confidence.POSSIBLE and not f.because_of]
+    hinted = [f.cause for f in findings if f.confidence is POSSIBLE and not f.because_of]
     open_causes = [one.cause for one in undecided if one.matters]
     scores = dict.fromkeys(open_causes, 0.2) | dict.fromkeys(hinted, 0.5)
     ranked = sorted(scores.items(), key=lambda pair: -pair[1])
     return tuple(Candidate(cause=cause, score=score) for cause, score in ranked)
 
 
-def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> tuple[str, ...] | None:
+def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> Texts | None:
     """The command whose output would decide most, None if no missing fact has one.
 
     What a fast look did not wait for, a look with all its time decides. Torch is asked in the
@@ -407,7 +410,7 @@ def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> tuple[str
 _ON_WINDOWS = ("powershell", "-Command", "Get-PnpDevice -Class Display")
 
 
-def _shows(fact: str, machine: Machine) -> tuple[str, ...] | None:
+def _shows(fact: str, machine: Machine) -> Texts | None:
     if fact == "pci" and machine.platform.system == "Windows":
         return _ON_WINDOWS
     if fact.startswith("driver.libcuda") and machine.torch.build != "cuda":
@@ -429,7 +432,7 @@ _VERBOSE = ("nvidia-smi", "-q")
 _ON_LINUX = ("dmesg", "env", "printenv", "ls", "lspci", "lscpu", "ldconfig", "df", "g++", "c++")
 _A_LIST = 15
 """More packages than collect_env lists: a whole list of them."""
-_DECIDES: dict[tuple[str, ...], tuple[str, ...]] = {
+_DECIDES: dict[Texts, Texts] = {
     _SMI: (
         *("gpu-not-detected", "driver-not-installed", "driver-library-mismatch", "compute-mode"),
         *("driver-too-old", "mig-misconfigured", "container-no-gpu", "container-gpu-lost"),
@@ -467,8 +470,8 @@ _DECIDES: dict[tuple[str, ...], tuple[str, ...]] = {
 def command_after(
     machine: Machine,
     candidates: tuple[Candidate, ...],
-    hints: tuple[tuple[str, tuple[str, ...]], ...] = (),
-) -> tuple[str, ...] | None:
+    hints: tuple[tuple[str, Texts], ...] = (),
+) -> Texts | None:
     """The command whose output would decide a report: that of its likeliest candidate.
 
     hints: causes with the command that tells of them in the words of this report.
@@ -487,7 +490,7 @@ def command_after(
         return _WSL
     imported = machine.torch.imported
     last = _IMPORT if imported and imported.cuda_available else _SMI
-    order: tuple[tuple[str, ...], ...] = (_COLLECT, last)
+    order: tuple[Texts, ...] = (_COLLECT, last)
     if candidates and candidates[0].cause in (*_DECIDES[_SMI], *_DECIDES[_LOG]):
         order = (last, _COLLECT)
     return next((one for one in order if _can_tell(one, machine)), _IMPORT)
@@ -495,7 +498,7 @@ def command_after(
 
 _POSSIBLE = 0.5
 _WSL = ("ls", "-l", "/dev/dxg", "/usr/lib/wsl/lib")
-_TELLERS: dict[tuple[str, ...], str] = {
+_TELLERS: dict[Texts, str] = {
     _COLLECT: "collect_env",
     _SMI: "nvidia-smi",
     _LOG: "kernel log",
@@ -505,7 +508,7 @@ _TELLERS: dict[tuple[str, ...], str] = {
 """Commands and how the origins of facts name them."""
 
 
-def _can_tell(command: tuple[str, ...], machine: Machine) -> bool:
+def _can_tell(command: Texts, machine: Machine) -> bool:
     """Whether the command can run on that machine, and would tell more than the report does."""
     told = {source.partition(", line")[0] for source in machine.origins.values()}
     if command[0] == "nvidia-smi" and _smi_is_absent(machine):

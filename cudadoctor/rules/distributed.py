@@ -5,9 +5,17 @@ from __future__ import annotations
 import re
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    INFO,
+    LIKELY,
+    POSSIBLE,
+    WARNING,
+    Remedies,
+    Texts,
+)
 from cudadoctor.model.machine import GpuPair, Machine, Stage
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, unset_variables
 from cudadoctor.plan.remedies.place import keeper_of
 from cudadoctor.rules.evidence.signs import SUCCESS, live_gpus, torch_works
@@ -27,10 +35,10 @@ _PORTS = 1 << 16
 @rule(
     "ddp-launch",
     title="{name} is {value}, and this process sees {count} GPUs",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("visible-devices-hides-gpu", "scheduler-no-gpu", "gpu-lost"),
 )
-def more_ranks_than_gpus(m: Machine, kb: Knowledge) -> Found | None:
+def more_ranks_than_gpus(m: Machine) -> Answer:
     """Each process of a node takes the GPU of its LOCAL_RANK, counted from 0, and that one is
     not there.
 
@@ -52,7 +60,7 @@ def more_ranks_than_gpus(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(f"env.{name}", path),
         values={"name": name, "value": env[name].strip()[:40], "count": count},
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         remedies=by_hand(
             "ranks-per-node",
             "Start as many processes as there are GPUs",
@@ -76,8 +84,8 @@ def _visible(m: Machine) -> tuple[int | None, str]:
     return None if listed or m.gpus is None else len(live_gpus(m)), path
 
 
-@rule("ddp-launch", title="{name} is {value}, and {bound} is {limit}", severity=Severity.WARNING)
-def launcher_variables(m: Machine, kb: Knowledge) -> Found | None:
+@rule("ddp-launch", title="{name} is {value}, and {bound} is {limit}", severity=WARNING)
+def launcher_variables(m: Machine) -> Answer:
     """Ranks are numbered from 0 up to one less than their number, so this process has no place.
 
     torch.distributed reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT with init_method="env://",
@@ -101,7 +109,7 @@ def _number(env: dict[str, str], name: str) -> int | None:
     return int(text) if digits.isascii() and digits.isdecimal() and len(digits) < 10 else None
 
 
-def _no_number(env: dict[str, str], m: Machine) -> Found | None:
+def _no_number(env: dict[str, str], m: Machine) -> Answer:
     for name, least in _LEAST.items():
         if not env.get(name, "").strip():
             continue
@@ -118,7 +126,7 @@ def _no_number(env: dict[str, str], m: Machine) -> Found | None:
     return None
 
 
-def _beyond(env: dict[str, str], m: Machine) -> Found | None:
+def _beyond(env: dict[str, str], m: Machine) -> Answer:
     for name, bound in _BOUNDS:
         value, limit = _number(env, name), _number(env, bound)
         if value is not None and limit is not None and value >= limit:
@@ -130,7 +138,7 @@ def _beyond(env: dict[str, str], m: Machine) -> Found | None:
     return None
 
 
-def _half_set(env: dict[str, str], m: Machine) -> Found | None:
+def _half_set(env: dict[str, str], m: Machine) -> Answer:
     if not all(env.get(name, "").strip() for name in ("RANK", "WORLD_SIZE")):
         return None
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not env.get(name, "").strip()]
@@ -141,12 +149,12 @@ def _half_set(env: dict[str, str], m: Machine) -> Found | None:
         values={"missing": missing},
         title="RANK and WORLD_SIZE are set, and without {missing}",
         why="torch.distributed starts from all of these variables and fails without one.",
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         remedies=_launch(m, env),
     )
 
 
-def _launch(m: Machine, env: dict[str, str]) -> tuple[Remedy, ...]:
+def _launch(m: Machine, env: dict[str, str]) -> Remedies:
     names = [
         name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE") if name in env
     ]
@@ -164,9 +172,9 @@ def _launch(m: Machine, env: dict[str, str]) -> tuple[Remedy, ...]:
 @rule(
     "nccl-network-interface",
     title="{name} names {value}, and no network interface here is called so",
-    severity=Severity.WARNING,
+    severity=WARNING,
 )
-def network_interface(m: Machine, kb: Knowledge) -> Found | None:
+def network_interface(m: Machine) -> Answer:
     """NCCL and Gloo connect the processes over the interface that this variable names.
 
     "Bootstrap : no socket interface found" is NCCL's refusal, also between GPUs of one machine.
@@ -186,15 +194,15 @@ def network_interface(m: Machine, kb: Knowledge) -> Found | None:
             return Found(
                 evidence=(f"env.{name}", "limits.interfaces"),
                 values={"name": name, "value": value[:60]},
-                severity=Severity.WARNING
+                severity=WARNING
                 if len(live_gpus(m)) > 1 or (_number(env, "WORLD_SIZE") or 1) > 1
-                else Severity.INFO,
+                else INFO,
                 remedies=unset_variables(m, name),
             )
     return None
 
 
-def _nccl_finds(value: str, present: tuple[str, ...]) -> bool:
+def _nccl_finds(value: str, present: Texts) -> bool:
     """Whether NCCL is left with an interface."""
     excludes, rest = value.startswith("^"), value.removeprefix("^")
     whole, rest = rest.startswith("="), rest.removeprefix("=")
@@ -204,7 +212,7 @@ def _nccl_finds(value: str, present: tuple[str, ...]) -> bool:
     return any(have == one if whole else have.startswith(one) for have in present for one in names)
 
 
-def _gloo_finds(value: str, present: tuple[str, ...]) -> bool:
+def _gloo_finds(value: str, present: Texts) -> bool:
     """Gloo opens every one that is named."""
     return all(one.strip() in present for one in value.split(",") if one.strip())
 
@@ -237,11 +245,11 @@ _NCCL = re.compile(
 @rule(
     "p2p-not-possible",
     title="GPU {first} and GPU {second} do not reach each other's memory: {reason}",
-    severity=Severity.INFO,
+    severity=INFO,
     essential=False,
     yields_to=("fabric-manager", "nvlink-down", "gpu-lost", "mig-misconfigured"),
 )
-def p2p_not_possible(m: Machine, kb: Knowledge) -> Found | None:
+def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
     """Copies between them go through the memory of the host, which is slower; NCCL sees to it.
 
     GeForce cards from the RTX 40 series on, and pairs of different models, have no P2P by design,
@@ -267,8 +275,8 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Found | None:
             "second": shown.second,
             "reason": _WORDS[shown.p2p or "unknown"],
         },
-        severity=Severity.WARNING if odd else Severity.INFO,
-        confidence=Confidence.LIKELY if odd else Confidence.CERTAIN,
+        severity=WARNING if odd else INFO,
+        confidence=LIKELY if odd else CERTAIN,
         remedies=by_hand(
             "allow-p2p",
             "Find what keeps the GPUs from P2P",
@@ -310,7 +318,7 @@ def _ought_to_work(pair: GpuPair, m: Machine, kb: Knowledge) -> bool:
         "driver-bug",
     ),
 )
-def nccl_p2p_broken(m: Machine, kb: Knowledge) -> Found | None:
+def nccl_p2p_broken(m: Machine) -> Answer:
     """{between}, and what one GPU writes does not arrive at the other as it should.
 
     With an IOMMU that translates, or with ACS on the bridges, what one GPU sends to another takes
@@ -333,7 +341,7 @@ def nccl_p2p_broken(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(f"smoke.stages.{number}.detail", "driver.pairs", *evidence),
         values={"what": what, "between": between},
-        confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
+        confidence=LIKELY if sure else POSSIBLE,
         remedies=by_hand(
             "p2p-way",
             "Give the GPUs a straight way to each other",
@@ -368,7 +376,7 @@ def _how(stage: Stage) -> str | None:
     return "hang" if hung and "nccl" in text and not _STATED.search(text) else None
 
 
-def _between(m: Machine) -> tuple[str, tuple[str, ...], bool]:
+def _between(m: Machine) -> tuple[str, Texts, bool]:
     """What stands between the GPUs, the facts that show it, and whether that explains much."""
     here = [(n, device) for n, device in enumerate(m.pci or ()) if device.vendor == "nvidia"]
     for n, device in here:
@@ -394,7 +402,7 @@ def _between(m: Machine) -> tuple[str, tuple[str, ...], bool]:
         "driver-bug",
     ),
 )
-def nccl_other(m: Machine, kb: Knowledge) -> Found | None:
+def nccl_other(m: Machine) -> Answer:
     """The ranks of the training step could not talk, and NCCL's own words are all that is known.
 
     Each GPU works alone. "unhandled system error" mostly means the network, shared memory or a
@@ -409,7 +417,7 @@ def nccl_other(m: Machine, kb: Knowledge) -> Found | None:
             return Found(
                 evidence=(f"smoke.stages.{number}.detail",),
                 values={"words": _first_words(text)},
-                confidence=Confidence.LIKELY,
+                confidence=LIKELY,
                 remedies=by_hand(
                     "nccl-debug",
                     "Let NCCL say what failed",
@@ -431,10 +439,10 @@ def _first_words(text: str) -> str:
 @rule(
     "gpu-topology",
     title="GPU {first} and GPU {second} sit at different processors",
-    severity=Severity.INFO,
+    severity=INFO,
     essential=False,
 )
-def gpu_topology(m: Machine, kb: Knowledge) -> Found | None:
+def gpu_topology(m: Machine) -> Answer:
     """What they exchange crosses the link between the processors, the slowest way in the machine.
 
     It is how boards with two processors are built, and no fault. A job that needs a part of the

@@ -8,9 +8,19 @@ from typing import Literal
 from packaging.version import Version
 
 from cudadoctor.knowledge import DriverFault, Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    ERROR,
+    INFO,
+    LIKELY,
+    POSSIBLE,
+    WARNING,
+    Remedies,
+    Remedy,
+    Texts,
+)
 from cudadoctor.model.machine import Machine, lookup
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import cuda_from_int
 from cudadoctor.plan.remedies import (
     by_hand,
@@ -79,7 +89,7 @@ _TOO_OLD = re.compile(r"driver on your system is too old \(found version (\d+)\)
 
 
 @rule("driver-not-installed", title="No NVIDIA driver is installed for the {gpu}")
-def driver_not_installed(m: Machine, kb: Knowledge) -> Found | None:
+def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
     """The GPU is on the PCI bus, and this system has neither a kernel module nor a library for it.
 
     Told from driver-not-loaded by what is on disk: a module file for any kernel, a driver package,
@@ -108,7 +118,7 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Found | None:
     title="The NVIDIA driver is installed and not loaded",
     yields_to=("driver-unsupported-gpu", "driver-wrong-flavour", "gpu-not-detected"),
 )
-def driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
+def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     """Without its kernel module neither nvidia-smi nor CUDA reaches the GPU.
 
     What keeps the module out is looked for in this order: no module was built for the running
@@ -148,12 +158,12 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
         why=why,
         evidence=(*evidence, "driver.loaded" if m.driver.loaded is False else code_path(m)),
         values={"kernel": m.platform.kernel, "files": m.driver.blacklisted_by or ()},
-        confidence=Confidence.CERTAIN if m.driver.loaded is False else Confidence.LIKELY,
+        confidence=CERTAIN if m.driver.loaded is False else LIKELY,
         remedies=load_driver(m, reason),
     )
 
 
-def _what_keeps_it_out(m: Machine) -> tuple[Reason, tuple[str, ...]]:
+def _what_keeps_it_out(m: Machine) -> tuple[Reason, Texts]:
     files, kernel, log = m.driver.module_files, m.platform.kernel, log_text(m)
     if files is not None and kernel and all(one.kernel != kernel for one in files):
         return "not-built", ("driver.module_files", "platform.kernel")
@@ -173,7 +183,7 @@ def _what_keeps_it_out(m: Machine) -> tuple[Reason, tuple[str, ...]]:
     title="The host of this container has no NVIDIA driver loaded",
     yields_to=("gpu-not-detected",),
 )
-def host_driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
+def host_driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     """The PCI bus shows an NVIDIA GPU, and the kernel, which is the host's, has no driver for it.
 
     A container sees the host's /proc/driver/nvidia whether or not it was given a GPU. Where that is
@@ -186,7 +196,7 @@ def host_driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("pci", "driver.loaded", "container.kind"),
         severity=graver_with_cuda(m),
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         remedies=load_driver(m, "modprobe"),
     )
 
@@ -195,7 +205,7 @@ def host_driver_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
     "driver-library-mismatch",
     title="The NVIDIA driver's library {library} does not match its loaded module {kernel}",
 )
-def driver_library_mismatch(m: Machine, kb: Knowledge) -> Found | None:
+def driver_library_mismatch(m: Machine) -> Answer:
     """The module refuses libraries of another version, so nothing reaches the GPU.
 
     It follows an update of the driver's packages without a reboot: the files are new and the loaded
@@ -217,12 +227,12 @@ def driver_library_mismatch(m: Machine, kb: Knowledge) -> Found | None:
         evidence=(*known, code_path(m)) if kernel or library else (code_path(m),),
         values={"kernel": kernel or "(not known)", "library": library or "(not known)"},
         title=None if differ else "The NVIDIA driver's library and module differ",
-        confidence=Confidence.CERTAIN if code == MISMATCH else Confidence.LIKELY,
+        confidence=CERTAIN if code == MISMATCH else LIKELY,
         remedies=_one_version_again(m),
     )
 
 
-def _one_version_again(m: Machine) -> tuple[Remedy, ...]:
+def _one_version_again(m: Machine) -> Remedies:
     if m.container.kind:
         text = (
             "Take the driver's libraries (libcuda.so.*, libnvidia-*.so.*) out of the image: "
@@ -245,7 +255,7 @@ def _one_version_again(m: Machine) -> tuple[Remedy, ...]:
     title="Driver {driver} is too old for a torch built with CUDA {cuda}",
     yields_to=("gpu-not-detected", "driver-unsupported-gpu", "jetson-build"),
 )
-def driver_too_old(m: Machine, kb: Knowledge) -> Found | None:
+def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     """CUDA {major} calls functions that drivers before {floor} lack, so torch sees no GPU.
 
     What counts is the major version: a driver runs every CUDA of its own major, so CUDA 12.8 works
@@ -274,13 +284,13 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Found | None:
         values={"driver": m.driver.version, "cuda": cuda, "major": cuda.major}
         | {"floor": floor.driver},
         cites=(floor.source,),
-        confidence=Confidence.LIKELY if floor.uncertain else Confidence.CERTAIN,
+        confidence=LIKELY if floor.uncertain else CERTAIN,
         yields_to=_past_every_driver(m, kb, floor.driver.branch),
         remedies=_for_an_old_driver(m, kb, floor.driver.branch),
     )
 
 
-def _past_every_driver(m: Machine, kb: Knowledge, branch: int) -> tuple[str, ...]:
+def _past_every_driver(m: Machine, kb: Knowledge, branch: int) -> Texts:
     """Where no driver of that branch supports a GPU of this machine, the GPU is the deeper cause.
 
     A torch with code for it is the only way out, and such a torch runs with its drivers.
@@ -299,7 +309,7 @@ def _newer_libcuda(m: Machine) -> bool:
     return libcuda.version.major >= cuda.major and cuda.major >= 11
 
 
-def _by_cuda_level(m: Machine, kb: Knowledge) -> Found | None:
+def _by_cuda_level(m: Machine, kb: Knowledge) -> Answer:
     """Judge by the newest CUDA that the driver runs, where its release is not known."""
     level, path = m.driver.cuda, "driver.cuda"
     if level is None and (told := _told_by_torch(m)):
@@ -344,13 +354,13 @@ def _told_by_torch(m: Machine) -> tuple[Version, str] | None:
     return (cuda_from_int(int(number[1])), path) if number else None
 
 
-def _for_an_old_driver(m: Machine, kb: Knowledge, branch: int | None) -> tuple[Remedy, ...]:
+def _for_an_old_driver(m: Machine, kb: Knowledge, branch: int | None) -> Remedies:
     """A torch for the driver, a driver for the torch, or what lifts the driver; each once."""
     newer = upgrade_driver(m, kb, branch) if branch is not None else ()
     return each_once(*install_torch(m, kb), *newer, *forward_compat(m, kb, m.torch.cuda))
 
 
-def each_once(*remedies: Remedy) -> tuple[Remedy, ...]:
+def each_once(*remedies: Remedy) -> Remedies:
     """These remedies; of those with one id the first."""
     return tuple({remedy.id: remedy for remedy in reversed(remedies)}.values())[::-1]
 
@@ -360,7 +370,7 @@ def each_once(*remedies: Remedy) -> tuple[Remedy, ...]:
     title="The driver's module {driver} is loaded and libcuda.so.1 is missing",
     yields_to=("driver-too-old", "driver-library-mismatch"),
 )
-def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:
+def driver_userspace_missing(m: Machine) -> Answer:
     """torch reaches the GPU through the driver's libcuda, and the loader finds none.
 
     Distributions split the driver: the kernel module may be installed without the library for
@@ -389,8 +399,8 @@ def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:
         title=title if hearsay else None,
         evidence=("driver.reported" if hearsay else "driver.loaded", "driver.libcuda.why"),
         values={"driver": version or ""},
-        confidence=Confidence.POSSIBLE if shaky else Confidence.CERTAIN,
-        severity=Severity.WARNING if shaky else Severity.ERROR,
+        confidence=POSSIBLE if shaky else CERTAIN,
+        severity=WARNING if shaky else ERROR,
         remedies=by_hand(
             "install-libcuda",
             "Install the driver's libcuda",
@@ -405,16 +415,16 @@ def driver_userspace_missing(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-_GRAVE = {"error": Severity.ERROR, "warning": Severity.WARNING, "info": Severity.INFO}
+_GRAVE = {"error": ERROR, "warning": WARNING, "info": INFO}
 
 
 @rule(
     "driver-bug",
     title="Driver {driver} has a known fault",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("gpu-lost", "driver-unsupported-gpu"),
 )
-def driver_bug(m: Machine, kb: Knowledge) -> Found | None:
+def driver_bug(m: Machine, kb: Knowledge) -> Answer:
     """A fault of this release is known, and this machine is of the kind that meets it.
 
     Told by the release where the source names the first and the last with the fault, and by its
@@ -438,7 +448,7 @@ def _on_linux(m: Machine) -> bool:
     return m.platform.system in (None, "Linux") and not (m.platform.wsl or m.platform.jetson)
 
 
-def _signs(fault: DriverFault, m: Machine) -> tuple[str, ...]:
+def _signs(fault: DriverFault, m: Machine) -> Texts:
     """The facts that show it: the words in the log, and the code of cuInit where one is named."""
     log = log_text(m)
     if not any(words in log for words in fault.log):
@@ -451,7 +461,7 @@ def _signs(fault: DriverFault, m: Machine) -> tuple[str, ...]:
     return ("driver.log", *(("driver.libcuda.code",) if code is not None else ()))
 
 
-def _of_release(fault: DriverFault, m: Machine, kb: Knowledge) -> tuple[str, ...]:
+def _of_release(fault: DriverFault, m: Machine, kb: Knowledge) -> Texts:
     """The facts that show it: the release, and what else the fault hangs on."""
     version, gpus = m.driver.version, live_gpus(m)
     if (
@@ -478,7 +488,7 @@ def _offered(m: Machine, indexes: set[int]) -> bool:
     return any(pair.p2p == "ok" and {pair.first, pair.second} <= indexes for pair in pairs)
 
 
-def _told(fault: DriverFault, seen: tuple[str, ...], m: Machine, kb: Knowledge) -> Found:
+def _told(fault: DriverFault, seen: Texts, m: Machine, kb: Knowledge) -> Found:
     return Found(
         title=fault.title,
         why=fault.why,
@@ -486,12 +496,12 @@ def _told(fault: DriverFault, seen: tuple[str, ...], m: Machine, kb: Knowledge) 
         values={"driver": m.driver.version or ""},
         cites=fault.sources,
         severity=_GRAVE[fault.severity],
-        confidence=Confidence.POSSIBLE if fault.uncertain else Confidence.LIKELY,
+        confidence=POSSIBLE if fault.uncertain else LIKELY,
         remedies=_cure(fault, m, kb),
     )
 
 
-def _cure(fault: DriverFault, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def _cure(fault: DriverFault, m: Machine, kb: Knowledge) -> Remedies:
     if fault.cure == "upgrade":
         return upgrade_driver(m, kb, fault.fixed_branch) if fault.fixed_branch else ()
     return by_hand(

@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 
 from cudadoctor.knowledge import GpuModel, Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    ERROR,
+    INFO,
+    LIKELY,
+    Remedies,
+)
 from cudadoctor.model.machine import Machine, ModuleFile, PciGpu
-from cudadoctor.model.rule import Found, NotKnown, need, rule
+from cudadoctor.model.rule import Answer, Found, NotKnown, need, rule
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.plan.remedies import (
     by_hand,
@@ -55,7 +61,7 @@ _NO_BAR = (
         "scheduler-no-gpu",
     ),
 )
-def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:
+def gpu_not_detected(m: Machine) -> Answer:
     """The torch here was built for CUDA, and there is no NVIDIA GPU that it could use.
 
     Told from driver-not-loaded by the PCI bus, which shows a GPU without any driver. A container
@@ -86,10 +92,8 @@ def gpu_not_detected(m: Machine, kb: Knowledge) -> Found | None:
         yields_to=("torch-missing",)
         if m.platform.system == "Darwin" or any(device.vendor == "amd" for device in m.pci or ())
         else (),
-        severity=Severity.INFO if fine else Severity.ERROR,
-        confidence=Confidence.CERTAIN
-        if looked or m.platform.system == "Darwin"
-        else Confidence.LIKELY,
+        severity=INFO if fine else ERROR,
+        confidence=CERTAIN if looked or m.platform.system == "Darwin" else LIKELY,
         remedies=() if fine else _bring_a_gpu(m),
     )
 
@@ -102,7 +106,7 @@ def _whose_matter(m: Machine) -> str | None:
     return None
 
 
-def _bring_a_gpu(m: Machine) -> tuple[Remedy, ...]:
+def _bring_a_gpu(m: Machine) -> Remedies:
     """A job or a pod may land on another machine; a container shows what its host has."""
     lent = m.container.scheduler or m.container.kind == "kubernetes" or notebook_of(m)
     elsewhere = m.pci is None or lent
@@ -125,7 +129,7 @@ def _bring_a_gpu(m: Machine) -> tuple[Remedy, ...]:
     "driver-unsupported-gpu",
     title="NVIDIA driver {driver} does not support the {gpu}",
 )
-def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Found | None:
+def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
     """{reason}, so the driver ignores this GPU.
 
     Each generation has a first and a last driver branch: 470 is the last for Kepler, 580 the last
@@ -157,9 +161,7 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Found | None:
             "gpu": _name(silent, kb),
             "reason": _limit(wanted, version),
         },
-        confidence=Confidence.CERTAIN
-        if legacy or refused or _past(wanted, version)
-        else Confidence.LIKELY,
+        confidence=CERTAIN if legacy or refused or _past(wanted, version) else LIKELY,
         remedies=upgrade_driver(m, kb, wanted)
         if wanted is not None and version is not None and version.branch < wanted
         else install_driver(m, kb),
@@ -199,7 +201,7 @@ def _limit(wanted: int | None, version: DriverVersion | None) -> str:
     title="The {gpu} does not start with the {flavour} kernel modules",
     yields_to=("driver-unsupported-gpu",),
 )
-def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Found | None:
+def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
     """Of the driver's two flavours, open and proprietary, this GPU takes the {other} one only.
 
     Blackwell and newer, and Grace Hopper, work with the open kernel modules only; GPUs before
@@ -231,7 +233,7 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=tuple(path for path, known in facts.items() if known),
         values={"gpu": _name(silent, kb), "flavour": flavour or "loaded", "other": needed},
-        confidence=Confidence.CERTAIN if silent else Confidence.LIKELY,
+        confidence=CERTAIN if silent else LIKELY,
         remedies=open_modules(m, kb) if needed == "open" else proprietary_modules(m, kb),
     )
 
@@ -265,7 +267,7 @@ def _name(devices: tuple[PciGpu, ...], kb: Knowledge) -> str:
     title="The firmware gave the {gpu} no address space",
     yields_to=("driver-wrong-flavour", "driver-unsupported-gpu", "gpu-lost"),
 )
-def pci_bar_bios(m: Machine, kb: Knowledge) -> Found | None:
+def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
     """A GPU maps gigabytes into the PCI address space; the firmware gave it none, so it is off.
 
     The kernel log speaks of an invalid I/O region or of a BAR of 0M, the driver answers that no
@@ -284,7 +286,7 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("pci",) if missing else ("driver.log",),
         values={"gpu": _name(tuple(missing) or silent, kb)},
-        confidence=Confidence.CERTAIN if missing and told else Confidence.LIKELY,
+        confidence=CERTAIN if missing and told else LIKELY,
         remedies=by_hand(
             "firmware-bar",
             "Give the GPU address space in the firmware",

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import re
 
-from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    ERROR,
+    LIKELY,
+    POSSIBLE,
+    WARNING,
+    Remedies,
+    Texts,
+)
 from cudadoctor.model.machine import Gpu, Machine, Xid, is_start
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, reboot, reset_gpu
 from cudadoctor.plan.remedies.place import keeper_of
 from cudadoctor.rules.evidence.signs import (
@@ -37,7 +44,7 @@ _DEVICE = frozenset({54, 61, 62, 74, 110, 119, 120, 136, 143, 158, 167, 169})
 
 
 @rule("gpu-lost", title="GPU {which} no longer answers", yields_to=("container-gpu-lost",))
-def gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
+def gpu_lost(m: Machine) -> Answer:
     """It fell off the PCI bus or waits for a reset; often no CUDA program starts while that lasts.
 
     NVML gives code 15 (lost) or 16 (reset required) for it, the kernel log has Xid 79 or "fallen
@@ -66,7 +73,7 @@ def gpu_lost(m: Machine, kb: Knowledge) -> Found | None:
         evidence=_evidence(m, bool(gone), bool(dead), fell),
         values={"which": which or fell or ""},
         title=None if which or ":" in (fell or "") else "A GPU no longer answers",
-        confidence=Confidence.LIKELY if _only_unknown(gone, code) or fell else Confidence.CERTAIN,
+        confidence=LIKELY if _only_unknown(gone, code) or fell else CERTAIN,
         remedies=_bring_back(m, gone),
     )
 
@@ -97,7 +104,7 @@ def _among(key: tuple[int, ...], alive: set[tuple[int, ...] | None]) -> bool:
     return any(one is not None and one[-2:] == key[-2:] and one[0] == key[0] for one in alive)
 
 
-def _evidence(m: Machine, gone: bool, dead: bool, fell: str | None) -> tuple[str, ...]:
+def _evidence(m: Machine, gone: bool, dead: bool, fell: str | None) -> Texts:
     seen = [
         f"gpus.{n}.code" for n, gpu in enumerate(m.gpus or ()) if gone and gpu.code not in (None, 0)
     ]
@@ -108,7 +115,7 @@ def _evidence(m: Machine, gone: bool, dead: bool, fell: str | None) -> tuple[str
     return tuple(seen) or (code_path(m),)
 
 
-def _bring_back(m: Machine, gone: list[Gpu]) -> tuple[Remedy, ...]:
+def _bring_back(m: Machine, gone: list[Gpu]) -> Remedies:
     waiting = [gpu for gpu in gone if gpu.code == RESET_REQUIRED]
     check = by_hand(
         "gpu-hardware",
@@ -129,7 +136,7 @@ def _bring_back(m: Machine, gone: list[Gpu]) -> tuple[Remedy, ...]:
     yields_to=("gpu-lost",),
     essential=False,
 )
-def gpu_ecc(m: Machine, kb: Knowledge) -> Found | None:
+def gpu_ecc(m: Machine) -> Answer:
     """{what}.
 
     Only what is open counts: a remapping that failed, one that waits for a reset, and uncorrected
@@ -152,13 +159,13 @@ def gpu_ecc(m: Machine, kb: Knowledge) -> Found | None:
         evidence=(message,) if message else ("gpus",) if index >= 0 else ("driver.xids",),
         values={"which": index, "what": what},
         title=None if index >= 0 else "The memory of a GPU has uncorrectable errors",
-        severity=Severity.ERROR if grave else Severity.WARNING,
-        confidence=Confidence.CERTAIN if index >= 0 or message else Confidence.LIKELY,
+        severity=ERROR if grave else WARNING,
+        confidence=CERTAIN if index >= 0 or message else LIKELY,
         remedies=_replace(m, index) if worn_out else (*reset_gpu(m, max(index, 0)), *reboot(m)),
     )
 
 
-def _replace(m: Machine, index: int) -> tuple[Remedy, ...]:
+def _replace(m: Machine, index: int) -> Remedies:
     return by_hand(
         "replace-gpu",
         f"Have GPU {index} replaced",
@@ -203,7 +210,7 @@ def _logged(m: Machine) -> list[tuple[str, bool]]:
     yields_to=("gpu-lost",),
     essential=False,
 )
-def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:
+def driver_hangs(m: Machine) -> Answer:
     """A call into the driver did not return within a minute, which no healthy GPU needs.
 
     Without persistence mode the first call starts every GPU and can take half a minute on a machine
@@ -234,7 +241,7 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Found | None:
         values={"call": call} if gpu is None else {"call": call, "gpu": _shown(m, gpu)},
         title=None if gpu is None else "GPU {gpu} hangs: {call} does not return",
         why=_AFTER_THE_START if later else None,
-        confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
+        confidence=LIKELY if sure else POSSIBLE,
         remedies=reboot(m),
     )
 
@@ -254,10 +261,10 @@ def _shown(m: Machine, index: int) -> str:
 @rule(
     "gpu-unhealthy-hardware",
     title="The kernel log has a hardware fault of GPU {bus}: Xid {code}",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("gpu-ecc",),
 )
-def xid_of_the_device(m: Machine, kb: Knowledge) -> Found | None:
+def xid_of_the_device(m: Machine) -> Answer:
     """The driver blames the GPU, its firmware or its links for this error, not a program.
 
     Xids such as 13, 31, 43 or 45 come from programs and are not counted. Without readable log lines
@@ -274,7 +281,7 @@ def xid_of_the_device(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("driver.xids",),
         values={"bus": newest.bus_id, "code": newest.code},
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         yields_to=_with_the_lost(newest, m),
         remedies=reboot(m),
     )
@@ -283,10 +290,10 @@ def xid_of_the_device(m: Machine, kb: Knowledge) -> Found | None:
 @rule(
     "gpu-unhealthy-hardware",
     title="The driver asks for a recovery of GPU {bus}: {action}",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("gpu-ecc",),
 )
-def recovery_wanted(m: Machine, kb: Knowledge) -> Found | None:
+def recovery_wanted(m: Machine) -> Answer:
     """It has counted up what happened to this GPU and says so itself in the kernel log (Xid 154).
 
     The newest line counts: after the recovery the driver takes its wish back. Until then programs
@@ -303,14 +310,14 @@ def recovery_wanted(m: Machine, kb: Knowledge) -> Found | None:
             return Found(
                 evidence=("driver.xids",),
                 values={"bus": xid.bus_id, "action": action},
-                confidence=Confidence.LIKELY,
+                confidence=LIKELY,
                 yields_to=_with_the_lost(xid, m),
                 remedies=(*reset, *reboot(m)),
             )
     return None
 
 
-def _with_the_lost(xid: Xid, m: Machine) -> tuple[str, ...]:
+def _with_the_lost(xid: Xid, m: Machine) -> Texts:
     """A GPU that the driver still lists has a fault of its own; another's went with the GPU."""
     return () if any(_is(gpu, xid) for gpu in live_gpus(m)) else ("gpu-lost",)
 
@@ -323,10 +330,10 @@ def _is(gpu: Gpu, xid: Xid) -> bool:
 @rule(
     "gpu-unhealthy-hardware",
     title="The kernel log has a fatal fault of an NVSwitch: SXid {code}",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("gpu-lost", "fabric-manager"),
 )
-def fault_of_a_switch(m: Machine, kb: Knowledge) -> Found | None:
+def fault_of_a_switch(m: Machine) -> Answer:
     """The switch between the GPUs failed, and all of them that it connects may lose their links.
 
     Lines of the switches read "SXid", are theirs and not those of a GPU, and count only where they
@@ -340,7 +347,7 @@ def fault_of_a_switch(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("driver.log",),
         values={"code": fatal[-1][1]},
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         remedies=reboot(m),
     )
 
@@ -350,7 +357,7 @@ def fault_of_a_switch(m: Machine, kb: Knowledge) -> Found | None:
     title="GPU {which} gets no power from its external cables",
     yields_to=("gpu-lost",),
 )
-def gpu_not_started(m: Machine, kb: Knowledge) -> Found | None:
+def gpu_not_started(m: Machine) -> Answer:
     """The driver counts the GPU and cannot start it, and names what the board denies it.
 
     NVML answers the first question about it with code 8 (external power missing) or 11 (its

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.catalogue import CATALOGUE
-from cudadoctor.model.findings import Confidence, Remedy
+from cudadoctor.model.findings import LIKELY, POSSIBLE, Remedies
 from cudadoctor.model.machine import Gpu, Machine, PciGpu, gap_of
-from cudadoctor.model.rule import Found, NotKnown, need, rule
+from cudadoctor.model.rule import Answer, Found, NotKnown, need, rule
 from cudadoctor.model.trust import is_doctors_own
 from cudadoctor.plan.remedies import by_hand, reload_uvm
 from cudadoctor.rules.evidence.devices import compiled, devices, way_to_run
@@ -529,7 +529,7 @@ _WAIT = (
 
 
 @rule("unknown", title="{what}, and no known cause explains it", yields_to=_EXPLAINED_BY)
-def unknown(m: Machine, kb: Knowledge) -> Found | None:
+def unknown(m: Machine, kb: Knowledge) -> Answer:
     """Something that ought to work on this machine failed; the evidence shows its own words.
 
     It is said only where the driver and the GPU answer, or where torch itself fails, and where no
@@ -541,7 +541,7 @@ def unknown(m: Machine, kb: Knowledge) -> Found | None:
     if not failures:
         return None
     # A report that hints at a cause is worth more than one that only shows a failure.
-    sure = Confidence.POSSIBLE if m.look == "report" else Confidence.LIKELY
+    sure = POSSIBLE if m.look == "report" else LIKELY
     title, why, remedies = _hint(m, kb)
     return Found(
         evidence=(failures[0].fact,),
@@ -553,7 +553,7 @@ def unknown(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-def _hint(m: Machine, kb: Knowledge) -> tuple[str | None, str | None, tuple[Remedy, ...]]:
+def _hint(m: Machine, kb: Knowledge) -> tuple[str | None, str | None, Remedies]:
     """Title, why and what to try, where the code that CUDA answers leaves only a few reasons."""
     codes = (m.driver.libcuda.code, m.driver.libcuda.clean_code)
     if has_fabric(m, kb) is False and (NOT_READY in codes or heard(m, *NOT_READY_WORDS)):

@@ -8,9 +8,19 @@ from collections.abc import Iterable
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    ERROR,
+    INFO,
+    LIKELY,
+    POSSIBLE,
+    WARNING,
+    Confidence,
+    Remedies,
+    Texts,
+)
 from cudadoctor.model.machine import Machine, TorchCopy
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.trust import acting
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
@@ -47,7 +57,7 @@ _WHEEL_OF = (
 """How a library's file begins after "lib", and the product in its wheel's name."""
 
 
-def libraries_again(m: Machine, kb: Knowledge, damaged: Iterable[str]) -> tuple[Remedy, ...]:
+def libraries_again(m: Machine, kb: Knowledge, damaged: Iterable[str]) -> Remedies:
     """Only the wheels that these files belong to; () where one of them is torch's own.
 
     damaged: relative paths or the names under which the loader looked for them.
@@ -67,7 +77,7 @@ def absent_wheels(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     return tuple(pin for pin in library_pins(m, kb) if pin.installed is None and pin.name != META)
 
 
-def _installed_again(m: Machine, pins: tuple[Pin, ...]) -> tuple[Remedy, ...]:
+def _installed_again(m: Machine, pins: tuple[Pin, ...]) -> Remedies:
     again = (
         f"{pin.name}=={pin.installed}" if pin.installed and pin.met else pin.requirement
         for pin in pins
@@ -130,7 +140,7 @@ _FROM_OUTSIDE = (9, 24)
     yields_to=("nvidia-wheels-mixed", "jetson-build"),
     essential=False,
 )
-def torch_install_corrupt(m: Machine, kb: Knowledge) -> Found | None:
+def torch_install_corrupt(m: Machine, kb: Knowledge) -> Answer:
     """Files that torch needs are missing, empty or cannot be loaded, so it does not import.
 
     pip was killed or the disk was full in the middle, files were deleted, or torch was installed
@@ -153,12 +163,12 @@ def torch_install_corrupt(m: Machine, kb: Knowledge) -> Found | None:
         evidence=tuple(dict.fromkeys((evidence, "torch.path"))),
         values={"what": what, "place": m.torch.path or m.python.site_packages or "this Python"},
         confidence=confidence,
-        severity=Severity.WARNING if _works(m, what) else None,
+        severity=WARNING if _works(m, what) else None,
         remedies=_made_whole(m, kb),
     )
 
 
-def _made_whole(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def _made_whole(m: Machine, kb: Knowledge) -> Remedies:
     """Only what is damaged, where that is a library's wheel; else torch and all it requires."""
     files = (m.torch.missing_files, m.torch.empty_files, m.torch.short_files)
     damaged = tuple(name for some in files for name in some or ())
@@ -192,12 +202,12 @@ def _interrupted(m: Machine) -> bool:
 def _damage(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | None:
     """What is damaged, the fact that shows it, and how sure that is."""
     if m.torch.installed is False:
-        return "pip was stopped in the middle of it", "torch.leftovers", Confidence.LIKELY
+        return "pip was stopped in the middle of it", "torch.leftovers", LIKELY
     for field, state in (("missing", "missing"), ("empty", "empty"), ("short", "cut short")):
         files = getattr(m.torch, f"{field}_files") or ()
         if files:
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-            return f"{files[0]}{more} {state}", f"torch.{field}_files", Confidence.CERTAIN
+            return f"{files[0]}{more} {state}", f"torch.{field}_files", CERTAIN
     return _absent_libraries(m) or _absent_wheels(m, kb) or _absent_metadata(m)
 
 
@@ -205,7 +215,7 @@ def _absent_libraries(m: Machine) -> tuple[str, str, Confidence] | None:
     gone = [name for name in m.libraries.missing or () if _OWN.match(name)]
     if not gone or _imports(m) or m.torch.build != "cuda":
         return None
-    return f"nothing provides {gone[0]}", "libraries.missing", Confidence.CERTAIN
+    return f"nothing provides {gone[0]}", "libraries.missing", CERTAIN
 
 
 def _absent_wheels(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | None:
@@ -215,7 +225,7 @@ def _absent_wheels(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | N
     gone = [pin.name for pin in absent_wheels(m, kb)]
     if not gone or (m.libraries.missing is not None and m.libraries.predicted):
         return None
-    return f"{', '.join(gone)} not installed", "packages", Confidence.LIKELY
+    return f"{', '.join(gone)} not installed", "packages", LIKELY
 
 
 def _absent_metadata(m: Machine) -> tuple[str, str, Confidence] | None:
@@ -225,7 +235,7 @@ def _absent_metadata(m: Machine) -> tuple[str, str, Confidence] | None:
         return None
     if not site or not path or not path.startswith(site) or m.torch.installer:
         return None
-    return _NO_METADATA, "torch.path", Confidence.CERTAIN
+    return _NO_METADATA, "torch.path", CERTAIN
 
 
 @rule(
@@ -239,7 +249,7 @@ def _absent_metadata(m: Machine) -> tuple[str, str, Confidence] | None:
         "disk-full",
     ),
 )
-def torch_import_fails(m: Machine, kb: Knowledge) -> Found | None:
+def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
     """torch's files look whole, and yet the import fails with words that nothing else explains.
 
     Mostly a package that torch itself requires is missing or broken, or a file was changed after
@@ -262,12 +272,12 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("torch.imported.signal" if killed else "torch.imported.error", "torch.path"),
         values={"what": f"signal {killed} ends it" if killed else _last_line(error)},
-        confidence=Confidence.POSSIBLE if killed else Confidence.LIKELY,
+        confidence=POSSIBLE if killed else LIKELY,
         remedies=_broken_beside(m, error) + (reinstall_torch(m, kb) or install_torch(m, kb)),
     )
 
 
-def _broken_beside(m: Machine, error: str) -> tuple[Remedy, ...]:
+def _broken_beside(m: Machine, error: str) -> Remedies:
     """The package beside torch that is gone or lacks a module of its own, once more."""
     lost = _NO_MODULE.findall(error)
     name = lost[-1].lower().replace("_", "-") if lost else ""
@@ -291,7 +301,7 @@ def _last_line(error: str) -> str:
     return lines[-1][:160] if lines else "no words"
 
 
-def _shadows(m: Machine) -> tuple[str, ...]:
+def _shadows(m: Machine) -> Texts:
     return (m.torch.imported.shadows if m.torch.imported else None) or ()
 
 
@@ -303,7 +313,7 @@ _BY_NAME = ("python.shadows",)
     title="{path} is imported in place of the real {name}",
     yields_to=("torch-duplicate",),
 )
-def module_shadowed(m: Machine, kb: Knowledge) -> Found | None:
+def module_shadowed(m: Machine) -> Answer:
     """torch imports {name}, and a program that starts in this folder gets the file {path} instead.
 
     Python looks into the folder where a program starts, and into PYTHONPATH, before its own
@@ -321,7 +331,7 @@ def module_shadowed(m: Machine, kb: Knowledge) -> Found | None:
         return None
     return Found(
         evidence=("torch.imported.shadows", "torch.imported.error") if traced else _BY_NAME,
-        confidence=Confidence.CERTAIN if traced else Confidence.LIKELY,
+        confidence=CERTAIN if traced else LIKELY,
         values={"path": files[0], "name": re.split(r"[/\\]", files[0])[-1].partition(".")[0]},
         remedies=by_hand(
             "rename-file",
@@ -334,9 +344,9 @@ def module_shadowed(m: Machine, kb: Knowledge) -> Found | None:
 @rule(
     "not-environment",
     title="The folder in which this runs was deleted",
-    severity=Severity.INFO,
+    severity=INFO,
 )
-def in_a_deleted_folder(m: Machine, kb: Knowledge) -> Found | None:
+def in_a_deleted_folder(m: Machine) -> Answer:
     """A program that starts there finds none of its files, and some builds of torch do not load.
 
     The shell stays in a folder that somebody removed or made anew; `ls` shows it empty and `pwd`
@@ -358,7 +368,7 @@ def in_a_deleted_folder(m: Machine, kb: Knowledge) -> Found | None:
 
 
 @rule("torch-duplicate", title="{what}", essential=False)
-def torch_duplicate(m: Machine, kb: Knowledge) -> Found | None:
+def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
     """Python imports the first torch on its path ({first}), whatever pip reports of the others.
 
     A file torch.py or a folder torch of your own is found first where a program starts in its
@@ -386,7 +396,7 @@ def torch_duplicate(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("torch.copies",),
         values={"what": what, "first": copies[0].path},
-        severity=None if shadowed or differ or fails else Severity.WARNING,
+        severity=None if shadowed or differ or fails else WARNING,
         remedies=_one_copy(m, kb, copies),
     )
 
@@ -399,7 +409,7 @@ def _told(copies: list[TorchCopy]) -> str:
     return ", ".join(f"{copy.version or 'unknown'} in {copy.where or copy.path}" for copy in copies)
 
 
-def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> tuple[Remedy, ...]:
+def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remedies:
     """The way out by the kind of the copy that is in the way."""
     first = copies[0]
     if first.kind == "local":
@@ -428,9 +438,9 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> tuple
 @rule(
     "wrong-interpreter",
     title="pip on PATH installs for {pip}, and the examined Python is {python}",
-    severity=Severity.INFO,
+    severity=INFO,
 )
-def wrong_interpreter(m: Machine, kb: Knowledge) -> Found | None:
+def wrong_interpreter(m: Machine) -> Answer:
     """What this pip installs lands in another environment than the one that runs.
 
     Each Python has packages of its own, and the program named pip belongs to one of them. In a
@@ -453,8 +463,8 @@ def wrong_interpreter(m: Machine, kb: Knowledge) -> Found | None:
         evidence=("python.executable", "python.pip_python"),
         values={"pip": pip, "python": python},
         # A mere difference is a hint: it must not explain a torch that was never installed.
-        confidence=Confidence.LIKELY if missed else Confidence.POSSIBLE,
-        severity=Severity.ERROR if missed else Severity.INFO,
+        confidence=LIKELY if missed else POSSIBLE,
+        severity=ERROR if missed else INFO,
         remedies=by_hand(
             "use-own-pip",
             "Call pip through the Python that runs",
@@ -468,7 +478,7 @@ def _folder(path: str) -> str:
     return f"/usr{folder}" if folder in ("/bin", "/sbin") else folder
 
 
-def _folders_of(m: Machine) -> tuple[str, ...]:
+def _folders_of(m: Machine) -> Texts:
     prefix = (m.python.prefix or "").rstrip("/\\").lower()
     return (f"{prefix}/bin", f"{prefix}\\scripts", prefix) if prefix else ()
 
@@ -476,9 +486,9 @@ def _folders_of(m: Machine) -> tuple[str, ...]:
 @rule(
     "disk-full",
     title="{free} free in {place}: too little room to install torch",
-    severity=Severity.INFO,
+    severity=INFO,
 )
-def disk_full(m: Machine, kb: Knowledge) -> Found | None:
+def disk_full(m: Machine, kb: Knowledge) -> Answer:
     """The wheel of torch alone takes {wheel}, and it is unpacked beside the CUDA libraries.
 
     pip downloads to the temporary folder and unpacks into the environment: both need room, and
@@ -504,7 +514,7 @@ def disk_full(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("limits.tmp_free_bytes" if tight else "limits.env_free_bytes",),
         values={"free": _megabytes(free), "place": place, "wheel": _megabytes(wheel)},
-        confidence=Confidence.CERTAIN,
+        confidence=CERTAIN,
         remedies=set_variables("tmpdir", "Let pip unpack on a larger disk", values)
         if tight
         else by_hand(
@@ -522,9 +532,9 @@ def _megabytes(size: int) -> str:
 @rule(
     "pynvml-conflict",
     title="pynvml {pynvml} and nvidia-ml-py {nvml} both own the module pynvml",
-    severity=Severity.WARNING,
+    severity=WARNING,
 )
-def pynvml_conflict(m: Machine, kb: Knowledge) -> Found | None:
+def pynvml_conflict(m: Machine) -> Answer:
     """The old package hides NVIDIA's own module, and programs that ask for the GPU's state fail.
 
     Until release 12 the package pynvml brought a pynvml.py of its own, the file that nvidia-ml-py
@@ -542,14 +552,14 @@ def pynvml_conflict(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("packages",),
         values={"pynvml": version, "nvml": other.version if other else ""},
-        severity=None if other else Severity.INFO,
+        severity=None if other else INFO,
         title=None if other else "pynvml {pynvml} is an old copy of nvidia-ml-py",
         remedies=install_packages("pynvml", "Keep nvidia-ml-py alone", "nvidia-ml-py", remove=both),
     )
 
 
 @rule("windows-runtime-dll", title="A DLL that torch loads is missing", essential=False)
-def windows_runtime_dll(m: Machine, kb: Knowledge) -> Found | None:
+def windows_runtime_dll(m: Machine) -> Answer:
     """Windows did not find a DLL that one of torch's own needs, so torch does not import.
 
     WinError 126 names the DLL that was asked for, not the one that is missing below it: mostly the
@@ -565,7 +575,7 @@ def windows_runtime_dll(m: Machine, kb: Knowledge) -> Found | None:
         return None
     return Found(
         evidence=(fact, "platform.system"),
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         remedies=by_hand(
             "vc-runtime",
             "Install the Visual C++ redistributable",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy
+from cudadoctor.model.findings import CERTAIN, LIKELY, Remedies
 from cudadoctor.model.machine import Machine, Node
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import (
     by_hand,
     device_groups,
@@ -40,7 +39,7 @@ _COMPAT_WORDS = (
 
 
 @rule("device-permission", title="This user may not open the GPU's device nodes")
-def device_permission(m: Machine, kb: Knowledge) -> Found | None:
+def device_permission(m: Machine) -> Answer:
     """The nodes under /dev belong to a group that this user is not in, so CUDA sees no GPU.
 
     Opening a node answers EACCES (13), NVML answers code 4, and the same program works as root. A
@@ -60,7 +59,7 @@ def device_permission(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("driver.nodes", code_path(m)) if refused else (code_path(m),),
         values={"nodes": [node.path for node in refused]},
-        confidence=Confidence.CERTAIN if refused else Confidence.LIKELY,
+        confidence=CERTAIN if refused else LIKELY,
         remedies=device_groups(m),
     )
 
@@ -84,7 +83,7 @@ def _refused(m: Machine) -> list[Node]:
     title="A forward-compatibility libcuda does not work on this GPU or driver",
     yields_to=("driver-library-mismatch",),
 )
-def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:
+def cuda_compat_conflict(m: Machine) -> Answer:
     """A cuda-compat package brings a newer libcuda to data-centre GPUs; elsewhere CUDA fails.
 
     cuInit answers 804 where the GPU is none that may use them (a GeForce, most RTX), and 803 where
@@ -114,7 +113,7 @@ def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:
         evidence=(message,)
         if message and code is None
         else ("driver.libcuda.code", "driver.libcuda.path"),
-        confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
+        confidence=CERTAIN if sure else LIKELY,
         remedies=off_the_path(
             m, path if "compat" in path else "/usr/local/cuda/compat/libcuda.so.1"
         ),
@@ -122,7 +121,7 @@ def cuda_compat_conflict(m: Machine, kb: Knowledge) -> Found | None:
 
 
 @rule("libcuda-stub", title="The libcuda in use is not the driver's: {path}")
-def libcuda_stub(m: Machine, kb: Knowledge) -> Found | None:
+def libcuda_stub(m: Machine) -> Answer:
     """Every CUDA program loads libcuda.so.1 by name, and the loader found another file first.
 
     The toolkit's stubs directory holds an empty libcuda that is meant for linking only; it answers
@@ -148,7 +147,7 @@ def libcuda_stub(m: Machine, kb: Knowledge) -> Found | None:
         evidence=(message,) if message else ("driver.libcuda.path", "driver.libcuda.code"),
         values={"path": path},
         title=None if path else "The libcuda in use is the toolkit's stub, not the driver's",
-        confidence=Confidence.LIKELY if code != _STUB and _stale(m) else Confidence.CERTAIN,
+        confidence=LIKELY if code != _STUB and _stale(m) else CERTAIN,
         remedies=off_the_path(m, path),
     )
 
@@ -163,7 +162,7 @@ def _stale(m: Machine) -> bool:
     return libcuda.file_version != kernel and driver_code(m) == SUCCESS and not m.platform.wsl
 
 
-def off_the_path(m: Machine, path: str) -> tuple[Remedy, ...]:
+def off_the_path(m: Machine, path: str) -> Remedies:
     """Keep one library out of this program: by LD_LIBRARY_PATH where that leads to it."""
     if named := off_search_path(m, path.rpartition("/")[0]):
         return named
@@ -186,7 +185,7 @@ def off_the_path(m: Machine, path: str) -> tuple[Remedy, ...]:
     title="CUDA fails to start, though the driver works: nvidia_uvm is missing",
     yields_to=("gpu-lost", "container-gpu-lost", "device-permission", "container-no-gpu"),
 )
-def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
+def uvm_not_loaded(m: Machine) -> Answer:
     """nvidia-smi needs only the nvidia module; CUDA needs nvidia_uvm too, and cuInit answers 999.
 
     The module is not loaded, or its device node is missing or does not open. torch then says "CUDA
@@ -213,6 +212,6 @@ def uvm_not_loaded(m: Machine, kb: Knowledge) -> Found | None:
         return None
     return Found(
         evidence=(message or "driver.libcuda.code", "driver.modules", "driver.nodes"),
-        confidence=Confidence.CERTAIN if missing else Confidence.LIKELY,
+        confidence=CERTAIN if missing else LIKELY,
         remedies=grant_gpu(m) if m.container.kind else reload_uvm(m),
     )

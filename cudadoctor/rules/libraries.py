@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    ERROR,
+    LIKELY,
+    WARNING,
+    Remedies,
+)
 from cudadoctor.model.machine import Machine, lookup
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, install_packages, reinstall_torch
 from cudadoctor.rules.evidence.devices import refused
@@ -44,7 +50,7 @@ _WHEELS = ("nvidia-wheels-mixed", "torch-install-corrupt", "jetson-build")
     yields_to=("jetson-build",),
     essential=False,
 )
-def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Found | None:
+def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
     """torch was compiled against exact versions of CUDA's libraries, and others lie in their place.
 
     torch pins them in its metadata: one by one up to 2.10, from 2.11 on through the package
@@ -72,8 +78,8 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("packages", "torch.requires"),
         values={"what": what},
-        confidence=Confidence.LIKELY,
-        severity=None if _breaks(m, kb, wrong, strangers) else Severity.WARNING,
+        confidence=LIKELY,
+        severity=None if _breaks(m, kb, wrong, strangers) else WARNING,
         remedies=_pinned_again(m, kb, wrong, strangers),
     )
 
@@ -135,7 +141,7 @@ def _kept_its_file(m: Machine, pin: Pin) -> bool:
 
 def _pinned_again(
     m: Machine, kb: Knowledge, wrong: list[Pin], strangers: list[tuple[str, Pin]]
-) -> tuple[Remedy, ...]:
+) -> Remedies:
     hurt = {pin.name: pin for pin in (*wrong, *(pin for _, pin in strangers))}
     names = tuple(dict.fromkeys(name for name, _ in strangers))
     remove = (*names, *(pin.name for _, pin in strangers))
@@ -157,7 +163,7 @@ def _pinned_again(
     yields_to=_WHEELS,
     essential=False,
 )
-def cudnn_shadowed(m: Machine, kb: Knowledge) -> Found | None:
+def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
     """torch brings the cuDNN that it was compiled against; with an older one it refuses to run.
 
     The files of the process (its maps) prove it; before that, the loader's rules predict it:
@@ -180,7 +186,7 @@ def cudnn_shadowed(m: Machine, kb: Knowledge) -> Found | None:
     yields_to=_WHEELS,
     essential=False,
 )
-def cublas_mismatch(m: Machine, kb: Knowledge) -> Found | None:
+def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """cuBLAS and cuBLASLt call each other by exact version, and one of them is not torch's.
 
     An older copy lacks functions ("undefined symbol: cublasLt..."), or matrix products fail.
@@ -198,7 +204,7 @@ def cublas_mismatch(m: Machine, kb: Knowledge) -> Found | None:
     yields_to=_WHEELS,
     essential=False,
 )
-def nccl_shadowed(m: Machine, kb: Knowledge) -> Found | None:
+def nccl_shadowed(m: Machine, kb: Knowledge) -> Answer:
     """torch brings its own NCCL; an older one in its place lacks functions that torch calls.
 
     It shows as "undefined symbol: ncclCommWindowRegister" or another new function while torch is
@@ -217,7 +223,7 @@ def nccl_shadowed(m: Machine, kb: Knowledge) -> Found | None:
     yields_to=_WHEELS,
     essential=False,
 )
-def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Found | None:
+def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """cuSPARSE asks nvJitLink for a function by its CUDA version, and an older copy lacks it.
 
     The words are "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12"; the
@@ -235,7 +241,7 @@ def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Found | None:
     yields_to=_WHEELS,
     essential=False,
 )
-def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Found | None:
+def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Answer:
     """A library of another CUDA is loaded in place of the one that torch was compiled against.
 
     This is about the CUDA runtime, NVRTC, CUPTI, cuSPARSE, cuSPARSELt, cuFFT, cuRAND, cuSOLVER and
@@ -249,7 +255,7 @@ def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Found | None:
     return _shadowed(m, kb, _OTHERS, *words)
 
 
-def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int = 4) -> Found | None:
+def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int = 4) -> Answer:
     spoken, here = said(m, *words), said(m, *words, pasted=False)
     if here and not (m.libraries.mapped or m.libraries.predicted):
         return _by_words(here, pattern)
@@ -263,7 +269,7 @@ def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int =
     rank, worst = min(graded, key=lambda pair: pair[0])
     library = worst.use.library
     if library.soname.startswith("libcudnn") and refused(version_of(library.version), m, kb):
-        rank = Severity.ERROR
+        rank = ERROR
     return Found(
         evidence=(worst.use.path, "libraries.own", *((spoken,) if spoken else ())),
         values={
@@ -272,8 +278,8 @@ def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int =
             "path": library.path,
             "own": f" ({worst.own})" if worst.own else "",
         },
-        confidence=Confidence.CERTAIN if spoken else sureness(worst),
-        severity=Severity.ERROR if spoken else rank,
+        confidence=CERTAIN if spoken else sureness(worst),
+        severity=ERROR if spoken else rank,
         remedies=way_out(m, kb, library),
     )
 
@@ -284,7 +290,7 @@ def _by_words(spoken: str, pattern: str) -> Found:
     return Found(
         evidence=(spoken,),
         values={"soname": name, "version": "", "path": "another CUDA", "own": ""},
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         title=None if name.isidentifier() else "A library of another CUDA is loaded before torch's",
         remedies=by_hand(
             "own-libraries",
@@ -300,7 +306,7 @@ def _by_words(spoken: str, pattern: str) -> Found:
     yields_to=("cudnn-shadowed", *_WHEELS),
     essential=False,
 )
-def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Found | None:
+def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
     """cuDNN loads its parts when they are first needed, and one is absent or of another version.
 
     "Unable to load any of libcudnn_ops.so.9" and CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH say so.
@@ -327,7 +333,7 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(spoken or evidence,),
         values={"what": what or "it says so itself"},
-        confidence=Confidence.CERTAIN if spoken else Confidence.LIKELY,
+        confidence=CERTAIN if spoken else LIKELY,
         remedies=fresh or reinstall_torch(m, kb),
     )
 
@@ -350,7 +356,7 @@ def _odd_part(m: Machine) -> tuple[str, str]:
 
 
 @rule("libstdcxx-old", title="{path} is too old for this torch", essential=False)
-def libstdcxx_old(m: Machine, kb: Knowledge) -> Found | None:
+def libstdcxx_old(m: Machine) -> Answer:
     """A compiled file asks for {symbol}, which the libstdc++ that is loaded first does not have.
 
     The loader names the file in its words. In conda environments it is often conda's own older

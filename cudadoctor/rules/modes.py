@@ -5,9 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    ERROR,
+    INFO,
+    LIKELY,
+    POSSIBLE,
+    WARNING,
+    Remedies,
+    Texts,
+)
 from cudadoctor.model.machine import Machine
-from cudadoctor.model.rule import Found, rule
+from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.plan.remedies import by_hand, grant_gpu, set_variables
 from cudadoctor.plan.remedies.place import keeper_of
 from cudadoctor.rules.evidence.signs import (
@@ -27,7 +36,7 @@ _BUSY = ("devices are busy or unavailable", "device(s) is/are busy or unavailabl
     title="The NVSwitch fabric is not ready (CUDA error 802)",
     yields_to=("confidential-computing",),
 )
-def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
+def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     """On machines with NVSwitch CUDA waits for the fabric manager, while nvidia-smi looks fine.
 
     The daemon nvidia-fabricmanager must run, in exactly the driver's version. On Hopper and newer
@@ -50,11 +59,7 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
     keeper = keeper_of(m)
     return Found(
         evidence=(message or "driver.libcuda.code", "driver.fabric"),
-        confidence=Confidence.CERTAIN
-        if sure
-        else Confidence.LIKELY
-        if joined
-        else Confidence.POSSIBLE,
+        confidence=CERTAIN if sure else LIKELY if joined else POSSIBLE,
         remedies=by_hand(
             "fabric-manager",
             "Start the fabric manager of this driver",
@@ -70,7 +75,7 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Found | None:
 
 
 @rule("confidential-computing", title="Confidential computing is on and takes no work yet")
-def confidential_computing(m: Machine, kb: Knowledge) -> Found | None:
+def confidential_computing(m: Machine) -> Answer:
     """Until somebody sets the GPUs ready, every CUDA program ends in error 802; nvidia-smi works.
 
     In this mode a GPU waits until its attestation was checked; a service of the virtual machine
@@ -100,7 +105,7 @@ def confidential_computing(m: Machine, kb: Knowledge) -> Found | None:
 
 
 @rule("gpu-excluded", title="A setting of the driver keeps GPUs from use: {count}")
-def gpu_excluded(m: Machine, kb: Knowledge) -> Found | None:
+def gpu_excluded(m: Machine) -> Answer:
     """The module was told to leave them alone (NVreg_ExcludedGpus), so no program sees them.
 
     Somebody set it on purpose, mostly for a GPU that is broken or meant for another use: where
@@ -114,7 +119,7 @@ def gpu_excluded(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("driver.excluded",),
         values={"count": m.driver.excluded},
-        severity=Severity.INFO if left else Severity.ERROR,
+        severity=INFO if left else ERROR,
         remedies=()
         if left
         else by_hand(
@@ -130,7 +135,7 @@ def gpu_excluded(m: Machine, kb: Knowledge) -> Found | None:
 
 
 @rule("compute-mode", title="The compute mode of the GPU keeps this program out ({modes})")
-def compute_mode(m: Machine, kb: Knowledge) -> Found | None:
+def compute_mode(m: Machine) -> Answer:
     """In mode prohibited a GPU takes no CUDA program, in mode exclusive only one at a time.
 
     Creating a context then ends in "busy or unavailable" (CUDA error 46), while cuInit and the
@@ -151,7 +156,7 @@ def compute_mode(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(message, "gpus") if message else ("gpus.0.compute_mode", "gpus.0.processes"),
         values={"modes": sorted(modes) or "not known"},
-        confidence=Confidence.CERTAIN if "prohibited" in modes else Confidence.LIKELY,
+        confidence=CERTAIN if "prohibited" in modes else LIKELY,
         remedies=by_hand(
             "compute-mode",
             "Set the compute mode to default",
@@ -165,7 +170,7 @@ def compute_mode(m: Machine, kb: Knowledge) -> Found | None:
 
 
 @rule("mig-misconfigured", title="MIG is on and no instance exists on GPU {indexes}")
-def mig_misconfigured(m: Machine, kb: Knowledge) -> Found | None:
+def mig_misconfigured(m: Machine) -> Answer:
     """A GPU in MIG mode can be used through its instances only; without one CUDA sees no device.
 
     nvidia-smi -L lists the instances with their UUIDs, which change whenever they are made anew, so
@@ -202,12 +207,12 @@ def mig_misconfigured(m: Machine, kb: Knowledge) -> Found | None:
         if living or not empty
         else ("gpus.0.mig_devices",),
         values={"indexes": [gpu.index for gpu in empty]},
-        severity=Severity.ERROR if stale or len(empty) == len(live_gpus(m)) else Severity.WARNING,
+        severity=ERROR if stale or len(empty) == len(live_gpus(m)) else WARNING,
         remedies=_name_a_living(m, living) if living else made,
     )
 
 
-def _name_a_living(m: Machine, living: tuple[str, ...]) -> tuple[Remedy, ...]:
+def _name_a_living(m: Machine, living: Texts) -> Remedies:
     """The variable with an instance that is there; a job's own list is the scheduler's to make."""
     if m.container.scheduler or m.container.kind == "kubernetes":
         return grant_gpu(m)

@@ -7,9 +7,9 @@ import re
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy
+from cudadoctor.model.findings import CERTAIN, LIKELY, Remedies
 from cudadoctor.model.machine import Machine
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, install_python, jetson_torch, wsl_driver
 from cudadoctor.rules.evidence.signs import cpu_on_purpose, cuda_works, said, started, torch_works
 
@@ -25,7 +25,7 @@ _OLDEST_GLIBC = Version("2.17")
     title="WSL does not reach the GPU: {what}",
     yields_to=("visible-devices-hides-gpu", "driver-too-old", "container-no-gpu", "gpu-lost"),
 )
-def wsl_setup(m: Machine, kb: Knowledge) -> Found | None:
+def wsl_setup(m: Machine) -> Answer:
     """WSL 2 uses the driver of Windows, whose libraries it mounts under /usr/lib/wsl/lib.
 
     WSL 1 has no GPU at all. A Linux driver installed inside hides the mounted libraries. Without
@@ -45,7 +45,7 @@ def wsl_setup(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=tuple(dict.fromkeys((evidence, "platform.wsl"))),
         values={"what": what},
-        confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
+        confidence=CERTAIN if sure else LIKELY,
         remedies=wsl_driver(m),
     )
 
@@ -74,7 +74,7 @@ def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
 
 
 @rule("jetson-build", title="This torch ({torch}) is not built for the Jetson's GPU")
-def jetson_build(m: Machine, kb: Knowledge) -> Found | None:
+def jetson_build(m: Machine, kb: Knowledge) -> Answer:
     """A Jetson's GPU needs code of its own, which the generic Linux builds for ARM do not have.
 
     Up to CUDA 13.0 an Orin (8.7) runs only code made for it, and a Xavier (7.2) likewise; a generic
@@ -114,7 +114,7 @@ def _of_the_board(m: Machine, kb: Knowledge) -> Version | None:
 
 
 @rule("platform-unsupported", title="No build of torch exists for {what}", essential=False)
-def platform_unsupported(m: Machine, kb: Knowledge) -> Found | None:
+def platform_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """Nobody publishes a torch wheel for this combination, so pip finds none or a broken one.
 
     torch's wheels are for 64-bit Python on x86-64 and ARM with glibc, Windows and macOS on Apple
@@ -158,7 +158,7 @@ def _unsupported(m: Machine) -> tuple[str, str]:
     return "", ""
 
 
-def _elsewhere() -> tuple[Remedy, ...]:
+def _elsewhere() -> Remedies:
     return by_hand(
         "other-platform",
         "Run torch on a supported platform",

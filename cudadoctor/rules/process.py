@@ -7,10 +7,17 @@ from typing import Literal
 
 import msgspec
 
-from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    ERROR,
+    INFO,
+    LIKELY,
+    WARNING,
+    Severity,
+    Texts,
+)
 from cudadoctor.model.machine import Gpu, Machine
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, grant_gpu, unset_variables
 from cudadoctor.rules.evidence.signs import (
     SUCCESS,
@@ -42,7 +49,7 @@ class Visible(msgspec.Struct, frozen=True, kw_only=True):
     stop: Stop = ""
 
 
-def read_visible(value: str, uuids: tuple[str, ...]) -> Visible:
+def read_visible(value: str, uuids: Texts) -> Visible:
     """The GPUs that a CUDA program sees under this value.
 
     uuids: one for each device in CUDA's order, "" where it is not known. The list ends at the first
@@ -60,7 +67,7 @@ def read_visible(value: str, uuids: tuple[str, ...]) -> Visible:
     return Visible(indexes=tuple(indexes))
 
 
-def _device(entry: str, uuids: tuple[str, ...]) -> tuple[int | None, Stop]:
+def _device(entry: str, uuids: Texts) -> tuple[int | None, Stop]:
     if not entry.strip():
         return None, "empty"
     if entry.strip().startswith(("GPU-", "MIG-", "<gpu-", "<mig-")):
@@ -74,7 +81,7 @@ def _device(entry: str, uuids: tuple[str, ...]) -> tuple[int | None, Stop]:
     return (index, "") if index < len(uuids) else (None, "out of range")
 
 
-def _by_uuid(prefix: str, uuids: tuple[str, ...]) -> tuple[int | None, Stop]:
+def _by_uuid(prefix: str, uuids: Texts) -> tuple[int | None, Stop]:
     named = [index for index, uuid in enumerate(uuids) if uuid.lower().startswith(prefix.lower())]
     if len(named) == 1:
         return named[0], ""
@@ -150,7 +157,7 @@ def visible_count(m: Machine) -> int | None:
     title="CUDA_VISIBLE_DEVICES={value} hides every GPU",
     yields_to=("mig-misconfigured", "scheduler-no-gpu", "gpu-not-detected"),
 )
-def visible_devices_hides_gpu(m: Machine, kb: Knowledge) -> Found | None:
+def visible_devices_hides_gpu(m: Machine) -> Answer:
     """CUDA shows a program only the GPUs that this variable lists, so torch sees {left} of {all}.
 
     The list is read from the left and ends at its first invalid entry, silently: "0,7,1" on two
@@ -202,14 +209,14 @@ def _seen_all_the_same(m: Machine, value: str) -> bool:
 def _how_grave(m: Machine, left: Visible) -> Severity:
     """Nothing left is an error, a list that was cut a warning, a shorter one on purpose is fine."""
     if cpu_on_purpose(m):
-        return Severity.INFO
+        return INFO
     if not left.indexes:
-        return Severity.ERROR
-    return Severity.WARNING if left.stop else Severity.INFO
+        return ERROR
+    return WARNING if left.stop else INFO
 
 
 @rule("scheduler-no-gpu", title="This {scheduler} job was given no GPU")
-def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
+def scheduler_no_gpu(m: Machine) -> Answer:
     """The node has GPUs, and the job did not ask for one, so the scheduler keeps them from it.
 
     Told by a job number without a list of GPUs, and CUDA_VISIBLE_DEVICES empty or "NoDevFiles".
@@ -234,7 +241,7 @@ def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
             *(f"env.{name}" for name in (*_JOBS, _NAME) if name in env),
         ),
         values={"scheduler": scheduler.capitalize() if scheduler == "slurm" else scheduler.upper()},
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         remedies=grant_gpu(m),
     )
 
@@ -242,10 +249,10 @@ def scheduler_no_gpu(m: Machine, kb: Knowledge) -> Found | None:
 @rule(
     "out-of-memory",
     title="Other programs hold the memory of GPU {which}",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("gpu-lost",),
 )
-def memory_held_by_others(m: Machine, kb: Knowledge) -> Found | None:
+def memory_held_by_others(m: Machine) -> Answer:
     """More than nine tenths of the memory is taken before any program of this user has started.
 
     NVML lists the processes that hold it; memory without a process in the list belongs to another
@@ -270,11 +277,7 @@ def memory_held_by_others(m: Machine, kb: Knowledge) -> Found | None:
         evidence=tuple(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4])
         + ((message,) if message else ()),
         values={"which": [gpu.index for gpu in full]},
-        severity=Severity.ERROR
-        if message and all_full
-        else Severity.WARNING
-        if all_full
-        else Severity.INFO,
+        severity=ERROR if message and all_full else WARNING if all_full else INFO,
         remedies=by_hand(
             "free-memory", "Free the GPU's memory or take another GPU", _holders(full)
         ),
@@ -292,8 +295,8 @@ def _holders(full: list[Gpu]) -> str:
     return f"Memory is held by {', '.join(named[:6])}. End what is yours and not needed."
 
 
-@rule("ulimit", title="This process may open {nofile} files at most", severity=Severity.WARNING)
-def too_few_files(m: Machine, kb: Knowledge) -> Found | None:
+@rule("ulimit", title="This process may open {nofile} files at most", severity=WARNING)
+def too_few_files(m: Machine) -> Answer:
     """DataLoader workers pass tensors as open files, and fewer than 1024 run out soon.
 
     The failure reads "Too many open files" (errno 24) or "received 0 items of ancdata". It is not
@@ -314,7 +317,7 @@ def too_few_files(m: Machine, kb: Knowledge) -> Found | None:
         evidence=("limits.nofile", message) if message else ("limits.nofile",),
         values={"nofile": m.limits.nofile if m.limits.nofile is not None else ""},
         title=None if m.limits.nofile is not None else "The limit of open files is too low",
-        severity=Severity.ERROR if message else Severity.WARNING,
+        severity=ERROR if message else WARNING,
         remedies=by_hand(
             "raise-nofile",
             "Allow more open files",
@@ -329,7 +332,7 @@ def too_few_files(m: Machine, kb: Knowledge) -> Found | None:
     title="{name} is not in the form that torch reads",
     essential=False,
 )
-def allocator_option(m: Machine, kb: Knowledge) -> Found | None:
+def allocator_option(m: Machine) -> Answer:
     """torch reads the options in {name} with its first GPU memory, and stops at an unknown one.
 
     Options are written key:value and separated by commas, as in max_split_size_mb:128. A key that
@@ -343,7 +346,7 @@ def allocator_option(m: Machine, kb: Knowledge) -> Found | None:
             return Found(
                 evidence=(f"env.{name}", message) if message else (f"env.{name}",),
                 values={"name": name},
-                confidence=Confidence.CERTAIN if message else Confidence.LIKELY,
+                confidence=CERTAIN if message else LIKELY,
                 remedies=unset_variables(m, name),
             )
     return None
@@ -365,10 +368,10 @@ def _is_malformed(value: str) -> bool:
 @rule(
     "env-var-misconfigured",
     title="{name} makes every program on the GPU slower",
-    severity=Severity.WARNING,
+    severity=WARNING,
     essential=False,
 )
-def slower_by_variable(m: Machine, kb: Knowledge) -> Found | None:
+def slower_by_variable(m: Machine) -> Answer:
     """The variable is set in this environment: {effect}.
 
     It is a switch for debugging that was left on. NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING
@@ -384,7 +387,7 @@ def slower_by_variable(m: Machine, kb: Knowledge) -> Found | None:
         evidence=tuple(f"env.{name}" for name in names),
         values={"name": names[0], "effect": _SLOWER[names[0]]},
         # Who writes a report has switched it on to find the error.
-        severity=Severity.INFO if m.look == "report" else None,
+        severity=INFO if m.look == "report" else None,
         remedies=unset_variables(m, *names),
     )
 
@@ -401,7 +404,7 @@ def slower_by_variable(m: Machine, kb: Knowledge) -> Found | None:
         "mig-misconfigured",
     ),
 )
-def broken_by_environment(m: Machine, kb: Knowledge) -> Found | None:
+def broken_by_environment(m: Machine) -> Answer:
     """cuInit answers {code} here, and 0 without LD_LIBRARY_PATH, LD_PRELOAD and the like.
 
     One of those variables brings a library between the program and the driver. They are unset one
@@ -415,7 +418,7 @@ def broken_by_environment(m: Machine, kb: Knowledge) -> Found | None:
             why="cuInit fails with {code}: CUDA programs wait for a daemon that is not running.",
             evidence=("driver.libcuda.code", f"env.{_MPS}"),
             values={"code": libcuda.code, "name": _MPS},
-            confidence=Confidence.LIKELY,
+            confidence=LIKELY,
             remedies=unset_variables(m, _MPS),
         )
     if libcuda.code in (None, SUCCESS) or libcuda.clean_code != SUCCESS:
@@ -428,6 +431,6 @@ def broken_by_environment(m: Machine, kb: Knowledge) -> Found | None:
             *(f"env.{name}" for name in names),
         ),
         values={"code": libcuda.code},
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         remedies=unset_variables(m, *names),
     )

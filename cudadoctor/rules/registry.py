@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
 
+from cudadoctor.model.findings import Texts
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.rule import Rule
 from cudadoctor.rules import (
@@ -50,7 +51,7 @@ def pasted_rules() -> tuple[Rule, ...]:
     from cudadoctor.rules.pasted import installs, reported
 
     of_installers = rules_in((installs,))
-    deeper: dict[str, tuple[str, ...]] = {}
+    deeper: dict[str, Texts] = {}
     for rule in RULES + of_installers:
         deeper[rule.cause] = (*deeper.get(rule.cause, ()), *rule.yields_to)
     return of_installers + reported.reported_rules(deeper)

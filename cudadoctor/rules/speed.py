@@ -6,9 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    INFO,
+    LIKELY,
+    POSSIBLE,
+    WARNING,
+    Remedies,
+    Texts,
+)
 from cudadoctor.model.machine import Gpu, Machine
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, unset_variables
 from cudadoctor.plan.remedies.place import keeper_of
 from cudadoctor.rules.evidence.signs import bare, cuda_works, live_gpus
@@ -33,7 +41,7 @@ def _which(m: Machine, fits: Callable[[Gpu], bool]) -> list[tuple[int, Gpu]]:
     return [(number, gpu) for number, gpu in enumerate(m.gpus or ()) if gpu in live and fits(gpu)]
 
 
-def _paths(gpus: list[tuple[int, Gpu]], *fields: str) -> tuple[str, ...]:
+def _paths(gpus: list[tuple[int, Gpu]], *fields: str) -> Texts:
     return tuple(
         f"gpus.{number}.{field}"
         for number, gpu in gpus[:4]
@@ -44,7 +52,7 @@ def _paths(gpus: list[tuple[int, Gpu]], *fields: str) -> tuple[str, ...]:
 
 def _about(
     gpus: list[tuple[int, Gpu]], *fields: str, shows: dict[str, str] | None = None, **more: Any
-) -> Found | None:
+) -> Answer:
     """What is found about these GPUs, with these of their facts as evidence; None without a GPU.
 
     shows: placeholder -> the fact of the first GPU that fills it. more: for Found.
@@ -63,10 +71,10 @@ def _slowed(gpu: Gpu, bits: int) -> bool:
 @rule(
     "thermal-throttle",
     title="Heat holds down the clocks of GPU {which}",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("gpu-lost",),
 )
-def thermal_throttle(m: Machine, kb: Knowledge) -> Found | None:
+def thermal_throttle(m: Machine) -> Answer:
     """The driver says that this GPU runs below its clocks now because it, or its memory, is hot.
 
     NVML's clock event bits 0x20 (software) and 0x40 (hardware) say so. The other bits are no fault:
@@ -83,7 +91,7 @@ def thermal_throttle(m: Machine, kb: Knowledge) -> Found | None:
         "throttle",
         "temperature_c",
         "slowdown_c",
-        confidence=Confidence.CERTAIN if sure else Confidence.LIKELY,
+        confidence=CERTAIN if sure else LIKELY,
         remedies=by_hand(
             "cool-gpu",
             "Cool the GPU",
@@ -99,10 +107,10 @@ def thermal_throttle(m: Machine, kb: Knowledge) -> Found | None:
 @rule(
     "gpu-unhealthy-hardware",
     title="A power brake holds down the clocks of GPU {which}",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("gpu-lost", "gpu-ecc"),
 )
-def power_brake(m: Machine, kb: Knowledge) -> Found | None:
+def power_brake(m: Machine) -> Answer:
     """The power supply, or the rack, tells this GPU to draw less, and it runs far below its clocks.
 
     NVML's clock event bit 0x80 says so. It comes from outside the GPU: a supply that is overloaded
@@ -129,9 +137,9 @@ def power_brake(m: Machine, kb: Knowledge) -> Found | None:
 @rule(
     "power-limited",
     title="The power limit of GPU {which} is {limit} W, and {default} W is its default",
-    severity=Severity.INFO,
+    severity=INFO,
 )
-def power_limited(m: Machine, kb: Knowledge) -> Found | None:
+def power_limited(m: Machine) -> Answer:
     """Somebody lowered it: full load runs slower than on the same GPU elsewhere, and cooler.
 
     It is a choice of whoever runs the machine and no fault; it is told only below three quarters of
@@ -163,9 +171,9 @@ def _in_laptop(gpu: Gpu) -> bool:
 @rule(
     "clocks-capped",
     title="The clock of GPU {which} is set to {now} MHz, and {usual} MHz is its default",
-    severity=Severity.INFO,
+    severity=INFO,
 )
-def clocks_capped(m: Machine, kb: Knowledge) -> Found | None:
+def clocks_capped(m: Machine) -> Answer:
     """Somebody set its application clocks lower: full load runs slower than it could here.
 
     `nvidia-smi -ac` does that, and `nvidia-smi -rac` takes it back; both are for whoever runs the
@@ -179,10 +187,10 @@ def clocks_capped(m: Machine, kb: Knowledge) -> Found | None:
 @rule(
     "pcie-degraded",
     title="The PCIe link of GPU {which} is {now} lanes wide, and {most} are possible",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("gpu-lost",),
 )
-def pcie_degraded(m: Machine, kb: Knowledge) -> Found | None:
+def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
     """Copies between the computer and the GPU run at that share of their speed.
 
     A link keeps its width when it idles, so a narrow one is narrow for good: a card that does not
@@ -197,7 +205,7 @@ def pcie_degraded(m: Machine, kb: Knowledge) -> Found | None:
     fields = {"now": "pcie_width", "most": "pcie_width_max"}
     narrow = _which(m, lambda gpu: _is_narrow(gpu) and has_link(gpu, m, kb))
     if all(_by_design(gpu, m, kb) for _, gpu in narrow):
-        return _about(narrow, *fields.values(), shows=fields, severity=Severity.INFO)
+        return _about(narrow, *fields.values(), shows=fields, severity=INFO)
     text = (
         "Seat the card again and without a riser, in the slot that has all lanes; the board's "
         "manual says which slots share theirs. In the firmware (BIOS), the bifurcation of that "
@@ -206,7 +214,7 @@ def pcie_degraded(m: Machine, kb: Knowledge) -> Found | None:
     return _about(narrow, *fields.values(), shows=fields, remedies=_reseat(m, text))
 
 
-def _reseat(m: Machine, text: str) -> tuple[Remedy, ...]:
+def _reseat(m: Machine, text: str) -> Remedies:
     return by_hand("pcie-slot", "Give the GPU its full PCIe link", text, keeper_of(m))
 
 
@@ -234,10 +242,10 @@ def _by_design(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
 @rule(
     "pcie-degraded",
     title="The PCIe link of GPU {which} stays at generation {now} of {most} under load",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("gpu-lost",),
 )
-def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
+def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
     """A busy GPU brings its link to full speed; this one stays below, and copies take longer.
 
     Counted only where the GPU is at work in its highest performance states: an idle link clocks
@@ -259,7 +267,7 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
         *fields.values(),
         "utilization",
         shows=fields,
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         remedies=_reseat(m, text),
     )
     fields = {"now": "pcie_generation_max", "most": "pcie_generation_gpu_max"}
@@ -275,7 +283,7 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Found | None:
         *fields.values(),
         shows=fields,
         title="The slot of GPU {which} allows PCIe generation {now}, and the GPU could use {most}",
-        severity=Severity.INFO,
+        severity=INFO,
     )
 
 
@@ -285,8 +293,8 @@ def _is_busy(gpu: Gpu) -> bool:
     return fast and busy is not None and _BUSY_PERCENT <= busy <= 100
 
 
-@rule("tf32-off", title="NVIDIA_TF32_OVERRIDE=0 switches TF32 off", severity=Severity.INFO)
-def tf32_off(m: Machine, kb: Knowledge) -> Found | None:
+@rule("tf32-off", title="NVIDIA_TF32_OVERRIDE=0 switches TF32 off", severity=INFO)
+def tf32_off(m: Machine) -> Answer:
     """float32 products and convolutions run without tensor cores, whatever the program asks for.
 
     Ampere and newer GPUs have TF32, which keeps float32's range with fewer digits; torch uses it
@@ -313,10 +321,10 @@ def _capability(gpu: Gpu) -> tuple[int, int]:
 @rule(
     "amp-no-benefit",
     title="GPU {which} has no tensor cores",
-    severity=Severity.INFO,
+    severity=INFO,
     yields_to=("torch-arch-unsupported-old", "driver-unsupported-gpu"),
 )
-def amp_no_benefit(m: Machine, kb: Knowledge) -> Found | None:
+def amp_no_benefit(m: Machine, kb: Knowledge) -> Answer:
     """Mixed precision (torch.autocast) saves memory there and makes hardly anything faster.
 
     Tensor cores came with Volta (7.0); the GTX 16 series is younger and has none either. bfloat16
@@ -348,10 +356,10 @@ def _lacks_tensor_cores(gpu: Gpu, kb: Knowledge) -> bool:
 @rule(
     "nvlink-down",
     title="{count} NVLink links of GPU {which} are down",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("fabric-manager", "gpu-lost", "gpu-unhealthy-hardware"),
 )
-def nvlink_down(m: Machine, kb: Knowledge) -> Found | None:
+def nvlink_down(m: Machine) -> Answer:
     """GPUs exchange gradients over these links; with some down that is slower, or NCCL fails.
 
     On a board with NVSwitch every link is in use, so one that is down is a fault. Elsewhere a link
@@ -371,8 +379,8 @@ def nvlink_down(m: Machine, kb: Knowledge) -> Found | None:
             "which": [gpu.index for _, gpu in broken],
             "count": sum(gpu.nvlink_down or 0 for _, gpu in broken),
         },
-        severity=Severity.WARNING if switched else Severity.INFO,
-        confidence=Confidence.CERTAIN if switched else Confidence.POSSIBLE,
+        severity=WARNING if switched else INFO,
+        confidence=CERTAIN if switched else POSSIBLE,
         remedies=by_hand(
             "nvlink",
             "Bring the NVLink links up",
@@ -387,8 +395,8 @@ def nvlink_down(m: Machine, kb: Knowledge) -> Found | None:
     )
 
 
-@rule("mixed-gpus", title="The GPUs are of different models: {models}", severity=Severity.INFO)
-def mixed_gpus(m: Machine, kb: Knowledge) -> Found | None:
+@rule("mixed-gpus", title="The GPUs are of different models: {models}", severity=INFO)
+def mixed_gpus(m: Machine) -> Answer:
     """Training on all of them keeps the pace of the slowest and the memory of the smallest.
 
     CUDA numbers the fastest first, and nvidia-smi by slot, unless CUDA_DEVICE_ORDER=PCI_BUS_ID is
@@ -401,8 +409,8 @@ def mixed_gpus(m: Machine, kb: Knowledge) -> Found | None:
     return Found(evidence=_paths(named, "name"), values={"models": models})
 
 
-@rule("persistence-off", title="Persistence mode is off on {count} GPUs", severity=Severity.INFO)
-def persistence_off(m: Machine, kb: Knowledge) -> Found | None:
+@rule("persistence-off", title="Persistence mode is off on {count} GPUs", severity=INFO)
+def persistence_off(m: Machine) -> Answer:
     """Each program that starts while no other runs waits for all GPUs to be started: seconds each.
 
     Without it the driver shuts an unused GPU down. With one GPU nobody notices; it is told from

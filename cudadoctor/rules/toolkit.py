@@ -7,9 +7,9 @@ import re
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Remedy, Severity
+from cudadoctor.model.findings import ERROR, INFO, WARNING, Remedies, Severity, Texts
 from cudadoctor.model.machine import Machine, Toolkit
-from cudadoctor.model.rule import Found, need, rule
+from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, set_variables, unset_variables
 from cudadoctor.solver.demand import capabilities_of
 
@@ -22,10 +22,10 @@ _FLAT = re.compile(r"(?:sm_|compute_)?\d{2,3}[af]?|\d[\d.,]*,[\d.,]+")
 @rule(
     "toolkit-missing",
     title="{package} compiles CUDA code, and there is no CUDA toolkit",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("toolkit-env-wrong",),
 )
-def toolkit_missing(m: Machine, kb: Knowledge) -> Found | None:
+def toolkit_missing(m: Machine) -> Answer:
     """{package} builds kernels with nvcc when they are first used; torch itself needs no toolkit.
 
     The words are "CUDA_HOME environment variable is not set" or "nvcc not found". Judged only where
@@ -53,10 +53,10 @@ def toolkit_missing(m: Machine, kb: Knowledge) -> Found | None:
 @rule(
     "toolkit-torch-mismatch",
     title="nvcc is of CUDA {toolkit}, and torch is built with CUDA {torch}",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("toolkit-env-wrong",),
 )
-def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Found | None:
+def toolkit_torch_mismatch(m: Machine) -> Answer:
     """torch refuses to compile an extension with a toolkit of another CUDA major than its own.
 
     "The detected CUDA version mismatches the version that was used to compile PyTorch" is its
@@ -76,13 +76,13 @@ def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=("build.used", f"build.toolkits.{_index(m, used)}.cuda", "torch.cuda"),
         values={"toolkit": toolkit, "torch": cuda},
-        severity=_gravity(m) if asked else Severity.INFO,
+        severity=_gravity(m) if asked else INFO,
         remedies=_install(m),
     )
 
 
-@rule("toolkit-env-wrong", title="{what}", severity=Severity.WARNING)
-def toolkit_env_wrong(m: Machine, kb: Knowledge) -> Found | None:
+@rule("toolkit-env-wrong", title="{what}", severity=WARNING)
+def toolkit_env_wrong(m: Machine) -> Answer:
     """A build of CUDA code takes the first of CUDA_HOME, CUDA_PATH, nvcc on PATH and
     /usr/local/cuda, and here that is the wrong one.
 
@@ -99,7 +99,7 @@ def toolkit_env_wrong(m: Machine, kb: Knowledge) -> Found | None:
     ]
     if home and not need(exists, "build.cuda_home_exists"):
         what = f"{_variable(m)} names {home}, which is not there"
-        evidence: tuple[str, ...] = ("build.cuda_home", "build.cuda_home_exists")
+        evidence: Texts = ("build.cuda_home", "build.cuda_home_exists")
     else:
         cuda, used = _taken(m)
         if cuda is None or used is None or not fitting:
@@ -114,7 +114,7 @@ def toolkit_env_wrong(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=evidence,
         values={"what": what},
-        severity=_gravity(m) if asked else Severity.INFO,
+        severity=_gravity(m) if asked else INFO,
         remedies=set_variables(
             "set-cuda-home",
             f"Set CUDA_HOME to {fitting[0].path}",
@@ -128,10 +128,10 @@ def toolkit_env_wrong(m: Machine, kb: Knowledge) -> Found | None:
 @rule(
     "host-compiler-unsupported",
     title="nvcc of CUDA {toolkit} does not accept {compiler}",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("toolkit-missing", "toolkit-env-wrong", "toolkit-torch-mismatch"),
 )
-def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Found | None:
+def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """nvcc compiles with the system's C++ compiler and knows versions up to {limit} only.
 
     The words are "unsupported GNU version! gcc versions later than ... are not supported". Judged
@@ -173,10 +173,10 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Found | None:
 @rule(
     "arch-list-wrong",
     title="TORCH_CUDA_ARCH_LIST names {entry}, which nvcc of CUDA {toolkit} does not know",
-    severity=Severity.WARNING,
+    severity=WARNING,
     yields_to=("toolkit-missing", "toolkit-env-wrong", "toolkit-torch-mismatch"),
 )
-def arch_list_wrong(m: Machine, kb: Knowledge) -> Found | None:
+def arch_list_wrong(m: Machine, kb: Knowledge) -> Answer:
     """Extensions are compiled for the architectures in this variable, and not as it stands.
 
     nvcc ends in "Unsupported gpu architecture" for one that it does not know, and torch in "Unknown
@@ -200,12 +200,12 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Found | None:
         evidence=("env.TORCH_CUDA_ARCH_LIST", "build.needed_by"),
         values=values,
         title=title,
-        severity=_gravity(m) if asked else Severity.INFO,
+        severity=_gravity(m) if asked else INFO,
         remedies=_without_the_list(m, kb),
     )
 
 
-def _without_the_list(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def _without_the_list(m: Machine, kb: Knowledge) -> Remedies:
     """Unset, torch compiles for the GPUs that it sees, where nvcc knows them."""
     _, used = _taken(m)
     known = kb.nvcc_capabilities(used.cuda) if used and used.cuda else None
@@ -277,7 +277,7 @@ def _same_major(one: Toolkit, cuda: Version) -> bool:
 def _gravity(m: Machine) -> Severity:
     """What made the action of a report fail is an error; a local look only warns of it."""
     failed = m.look == "report" and bool(m.build.needed_by)
-    return Severity.ERROR if failed else Severity.WARNING
+    return ERROR if failed else WARNING
 
 
 def _variable(m: Machine) -> str:
@@ -285,7 +285,7 @@ def _variable(m: Machine) -> str:
     return "CUDA_PATH" if "CUDA_PATH" in env and not env.get("CUDA_HOME") else "CUDA_HOME"
 
 
-def _install(m: Machine) -> tuple[Remedy, ...]:
+def _install(m: Machine) -> Remedies:
     cuda = m.torch.cuda
     number = f"{cuda.major}.{cuda.minor}" if cuda else "of torch's version"
     package = f"cuda-toolkit-{cuda.major}-{cuda.minor}" if cuda else "cuda-toolkit"

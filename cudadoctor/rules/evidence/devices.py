@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.findings import Confidence
+from cudadoctor.model.findings import CERTAIN, LIKELY, POSSIBLE, Confidence, Texts
 from cudadoctor.model.machine import Gpu, Machine
 from cudadoctor.model.rule import need
 from cudadoctor.rules.evidence.signs import live_gpus, nvidia_pci
@@ -28,10 +28,10 @@ class Device(NamedTuple):
 class Compiled(NamedTuple):
     """The architectures of the installed build, and how sure they are."""
 
-    archs: tuple[str, ...]
+    archs: Texts
     evidence: str
     confidence: Confidence
-    sources: tuple[str, ...] = ()
+    sources: Texts = ()
 
 
 def devices(m: Machine, kb: Knowledge) -> tuple[Device, ...]:
@@ -78,10 +78,10 @@ def _by_name(name: str, kb: Knowledge) -> Version | None:
 def compiled(m: Machine, kb: Knowledge) -> Compiled:
     """What torch was compiled for: read from its library, else from the tables."""
     if m.torch.archs:
-        return Compiled(m.torch.archs, "torch.archs", Confidence.CERTAIN)
+        return Compiled(m.torch.archs, "torch.archs", CERTAIN)
     row = row_of(m, kb)
     archs = need(row.archs if row else None, "torch.archs")
-    sure = Confidence.POSSIBLE if row and row.archs_uncertain else Confidence.LIKELY
+    sure = POSSIBLE if row and row.archs_uncertain else LIKELY
     return Compiled(archs, "torch.version", sure, row.sources if row else ())
 
 
@@ -114,7 +114,7 @@ def code_version(code: str) -> Version | None:
 
 
 def way_to_run(
-    archs: tuple[str, ...], capability: Version, m: Machine, kb: Knowledge
+    archs: Texts, capability: Version, m: Machine, kb: Knowledge
 ) -> Literal["native", "ptx"] | None:
     """How the build runs on that GPU, None where it does not.
 

@@ -9,7 +9,16 @@ from typing import NamedTuple
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import (
+    CERTAIN,
+    ERROR,
+    LIKELY,
+    WARNING,
+    Confidence,
+    Remedies,
+    Severity,
+    Texts,
+)
 from cudadoctor.model.machine import Library, Machine
 from cudadoctor.model.requirements import Asked, admits, cut, marker_holds, marker_variables
 from cudadoctor.model.rule import need
@@ -57,7 +66,7 @@ def torch_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     return tuple(found.values())
 
 
-def _required(m: Machine, kb: Knowledge) -> tuple[str, ...]:
+def _required(m: Machine, kb: Knowledge) -> Texts:
     """Its metadata; where that was not read, what the default index's wheel of it is known for."""
     version, platform = m.torch.version, platform_of(m)
     if m.torch.requires is not None or version is None or version.local or platform is None:
@@ -80,7 +89,7 @@ def specifier_on(line: str, name: str) -> str | None:
     return asked.specifier
 
 
-def _asked(lines: tuple[str, ...], extras: tuple[str, ...]) -> Iterator[Asked]:
+def _asked(lines: Texts, extras: Texts) -> Iterator[Asked]:
     """The requirements in these lines, without those of other extras."""
     for line in lines:
         only_for = _ONLY_FOR.search(line)
@@ -96,7 +105,7 @@ def _note(
     m: Machine,
     asked: Asked,
     environment: dict[str, str],
-    extras: tuple[str, ...],
+    extras: Texts,
 ) -> None:
     """Note a pin that holds here. What is met needs no look at its marker, a grammar's cost."""
     pin = _pin(m, asked)
@@ -106,7 +115,7 @@ def _note(
         found[asked.name] = pin
 
 
-def _holds(marker: str, environment: dict[str, str], extras: tuple[str, ...]) -> bool:
+def _holds(marker: str, environment: dict[str, str], extras: Texts) -> bool:
     return any(marker_holds(marker, environment | {"extra": extra}) for extra in extras)
 
 
@@ -219,17 +228,17 @@ def gravity(m: Machine, found: Foreign, parts: int = 4) -> Severity | None:
     """
     order = compared(found.use.library.version, found.own, parts)
     if import_fails(m) and order != 0:
-        return Severity.ERROR
+        return ERROR
     if order == 0 and compared(found.use.library.version, found.own) == 0:
         return None
-    return Severity.ERROR if order == -1 and not proven_sound(m) else Severity.WARNING
+    return ERROR if order == -1 and not proven_sound(m) else WARNING
 
 
 def sureness(found: Foreign) -> Confidence:
-    return Confidence.CERTAIN if found.use.proven else Confidence.LIKELY
+    return CERTAIN if found.use.proven else LIKELY
 
 
-def way_out(m: Machine, kb: Knowledge, library: Library) -> tuple[Remedy, ...]:
+def way_out(m: Machine, kb: Knowledge, library: Library) -> Remedies:
     """By the rule of the loader that brought the file in."""
     env = m.env or {}
     if library.how == "LD_PRELOAD" or library.path in env.get("LD_PRELOAD", "").split(":"):

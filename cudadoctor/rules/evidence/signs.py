@@ -12,7 +12,7 @@ from typing import Literal
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Severity
+from cudadoctor.model.findings import ERROR, INFO, Severity, Texts
 from cudadoctor.model.machine import Gpu, Machine, PciGpu, Smoke
 from cudadoctor.model.rule import need
 from cudadoctor.reports.smi import MEANINGS
@@ -99,7 +99,7 @@ def live_gpus(m: Machine) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in m.gpus or () if gpu.code in (None, SUCCESS))
 
 
-def gpu_nodes(m: Machine) -> tuple[str, ...] | None:
+def gpu_nodes(m: Machine) -> Texts | None:
     """The device nodes of GPUs that this process may open; None if they are not known."""
     if m.driver.nodes is None:
         return None
@@ -289,7 +289,7 @@ def cpu_on_purpose(m: Machine) -> bool:
 def graver_with_cuda(m: Machine) -> Severity:
     """Error, or information where torch was not made for an NVIDIA GPU and nobody asked for one."""
     asked = (m.env or {}).get("NVIDIA_VISIBLE_DEVICES", "") not in ("", "void", "none")
-    return Severity.INFO if cpu_on_purpose(m) and not asked else Severity.ERROR
+    return INFO if cpu_on_purpose(m) and not asked else ERROR
 
 
 def log_text(m: Machine) -> str:

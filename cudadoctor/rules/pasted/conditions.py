@@ -17,6 +17,7 @@ from typing import Any
 from packaging.version import Version
 
 from cudadoctor.knowledge import GpuModel, Knowledge
+from cudadoctor.model.findings import Texts
 from cudadoctor.model.machine import Machine, lookup, origin_of
 from cudadoctor.model.rule import NotKnown
 from cudadoctor.model.versions import DriverVersion
@@ -368,7 +369,7 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
 """Circumstances by name. Add one here rather than a special case in a rule."""
 
 
-def refuted(conditions: tuple[str, ...], m: Machine, kb: Knowledge) -> bool:
+def refuted(conditions: Texts, m: Machine, kb: Knowledge) -> bool:
     """Whether one of the conditions is known not to hold, not merely not known to hold."""
     return any(not holds(one, m, kb) and _is_known(one, m) for one in conditions)
 

@@ -10,9 +10,9 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.offers import PYPI
-from cudadoctor.model.findings import Confidence, Remedy
+from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies, Remedy, Texts
 from cudadoctor.model.machine import Install, Machine
-from cudadoctor.model.rule import Found, rule
+from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.plan.remedies import by_hand, install_packages, install_python, install_torch
 from cudadoctor.rules.evidence.signs import gpu_present
 from cudadoctor.rules.pasted.refusals import (
@@ -43,9 +43,7 @@ def _refused(m: Machine, kb: Knowledge, cause: str) -> Refused | None:
     return best if best is not None and best.cause == cause else None
 
 
-def _found(
-    refused: Refused, m: Machine, remedies: tuple[Remedy, ...], why: str | None = None
-) -> Found:
+def _found(refused: Refused, m: Machine, remedies: Remedies, why: str | None = None) -> Found:
     install, path = (m.installs or ())[refused.place], f"installs.{refused.place}"
     evidence = {
         f"{path}.refused": True,
@@ -66,7 +64,7 @@ def _found(
     title="No build of {wanted} exists for this system or processor",
     essential=False,
 )
-def refused_for_platform(m: Machine, kb: Knowledge) -> Found | None:
+def refused_for_platform(m: Machine, kb: Knowledge) -> Answer:
     """Nobody publishes this release for the system that asked for it.
 
     CUDA builds are made for 64-bit Linux with glibc and for Windows. Macs with Intel processors
@@ -93,7 +91,7 @@ def refused_for_platform(m: Machine, kb: Knowledge) -> Found | None:
     yields_to=("platform-unsupported",),
     essential=False,
 )
-def refused_for_python(m: Machine, kb: Knowledge) -> Found | None:
+def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
     """This release exists on this system, for other Pythons only: {pythons}.
 
     pip and uv pass over the wheels of other Pythons, and say then that no version satisfies the
@@ -137,7 +135,7 @@ def _installs(remedy: Remedy, release: str) -> bool:
     yields_to=("torch-python-unsupported", "platform-unsupported"),
     essential=False,
 )
-def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
+def refused_by_index(m: Machine, kb: Knowledge) -> Answer:
     """This release exists for this Python and system, in another index than the one asked.
 
     Every CUDA variant of torch has an index of its own, and not each release was built for each
@@ -166,7 +164,7 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Found | None:
     return _found(refused, m, remedies)
 
 
-def _named_index(variants: str) -> tuple[Remedy, ...]:
+def _named_index(variants: str) -> Remedies:
     text = (
         "Take the index of a CUDA version that this release was built for: "
         "--index-url https://download.pytorch.org/whl/ followed by "
@@ -197,7 +195,7 @@ _WHY = {
     yields_to=("torch-index-wrong", "jetson-build", "platform-unsupported"),
     essential=False,
 )
-def cpu_build_chosen(m: Machine, kb: Knowledge) -> Found | None:
+def cpu_build_chosen(m: Machine, kb: Knowledge) -> Answer:
     """Which build comes depends on the index: this one gives a build without CUDA.
 
     PyPI has CPU builds only for Windows, and had only such for Linux on ARM before torch 2.11. The
@@ -232,7 +230,7 @@ def cpu_build_chosen(m: Machine, kb: Knowledge) -> Found | None:
     title="There is no index of torch for {variant}, so pip took PyPI's build",
     essential=False,
 )
-def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Found | None:
+def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Answer:
     """torch is built for a few CUDA versions only; an extra index that is not there is passed over.
 
     With --extra-index-url or -f pip says nothing, and installs what PyPI has: on Windows a CPU
@@ -246,7 +244,7 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(f"installs.{chosen.place}.indexes",),
         values={"variant": chosen.unknown_index},
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         remedies=_named_index(""),
     )
 
@@ -256,7 +254,7 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Found | None:
     title="The index for {variant} gave no torch, so pip took PyPI's build",
     essential=False,
 )
-def variant_not_given(m: Machine, kb: Knowledge) -> Found | None:
+def variant_not_given(m: Machine, kb: Knowledge) -> Answer:
     """pip passes over an extra index that has nothing, and says no word of it.
 
     What came in bears no variant behind its version and no day, so it is PyPI's build, which may
@@ -271,7 +269,7 @@ def variant_not_given(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(f"installs.{place}.indexes", f"installs.{place}.installed"),
         values={"variant": name},
-        confidence=Confidence.LIKELY,
+        confidence=LIKELY,
         remedies=_named_index(""),
     )
 
@@ -282,7 +280,7 @@ def variant_not_given(m: Machine, kb: Knowledge) -> Found | None:
     yields_to=("torch-python-unsupported", "torch-index-wrong"),
     essential=False,
 )
-def triton_refused(m: Machine, kb: Knowledge) -> Found | None:
+def triton_refused(m: Machine) -> Answer:
     """The package triton is built for Linux only, each release for a few versions of Python.
 
     pip says that no version satisfies the requirement. On Windows the package triton-windows takes
@@ -302,9 +300,7 @@ def triton_refused(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(f"installs.{place}.refused",),
         values={"wanted": (m.installs or ())[place].refused or "triton"},
-        confidence=Confidence.LIKELY
-        if m.platform.system in (None, "Windows")
-        else Confidence.POSSIBLE,
+        confidence=LIKELY if m.platform.system in (None, "Windows") else POSSIBLE,
         remedies=(
             windows
             and install_packages("triton-windows", "Install Triton for Windows", "triton-windows")
@@ -318,7 +314,7 @@ def triton_refused(m: Machine, kb: Knowledge) -> Found | None:
     title="{wanted} is a library of NVIDIA's that this system has none of",
     essential=False,
 )
-def cuda_library_refused(m: Machine, kb: Knowledge) -> Found | None:
+def cuda_library_refused(m: Machine) -> Answer:
     """NVIDIA's library wheels are made for Linux and Windows on 64-bit processors.
 
     A list of requirements that was frozen on Linux names them, and cannot be installed on a Mac.
@@ -332,7 +328,7 @@ def cuda_library_refused(m: Machine, kb: Knowledge) -> Found | None:
     return Found(
         evidence=(f"installs.{place}.refused", "platform.system"),
         values={"wanted": (m.installs or ())[place].refused or ""},
-        confidence=Confidence.LIKELY if mac else Confidence.POSSIBLE,
+        confidence=LIKELY if mac else POSSIBLE,
         remedies=by_hand(
             "no-nvidia-wheels",
             "Install without the nvidia-* packages",
@@ -347,7 +343,7 @@ def cuda_library_refused(m: Machine, kb: Knowledge) -> Found | None:
     yields_to=("torch-python-unsupported",),
     essential=False,
 )
-def extension_wheel_refused(m: Machine, kb: Knowledge) -> Found | None:
+def extension_wheel_refused(m: Machine, kb: Knowledge) -> Answer:
     """The name of a wheel says which Python and which system it is for: here {tags}.
 
     pip refuses a wheel whose tags do not fit. Wheels of compiled extensions are also made for one
@@ -363,7 +359,7 @@ def extension_wheel_refused(m: Machine, kb: Knowledge) -> Found | None:
             return Found(
                 evidence=(f"installs.{place}.refused",),
                 values={"wanted": refused, "tags": ", ".join(install.made_for)},
-                confidence=Confidence.LIKELY,
+                confidence=LIKELY,
                 remedies=by_hand(
                     "fitting-wheel",
                     "Take the wheel that fits",
@@ -377,7 +373,7 @@ def extension_wheel_refused(m: Machine, kb: Knowledge) -> Found | None:
     return None
 
 
-def _refused_place(m: Machine, names: tuple[str, ...]) -> int | None:
+def _refused_place(m: Machine, names: Texts) -> int | None:
     """The first install that was refused a package of these names."""
     if any(symptom.key in _BROKEN_NETWORK for symptom in m.symptoms or ()):
         return None
@@ -420,7 +416,7 @@ class Chosen(NamedTuple):
     command: str
     why: str
     confidence: Confidence
-    evidence: tuple[str, ...]
+    evidence: Texts
     unknown_index: str = ""
 
 
@@ -435,7 +431,7 @@ def cpu_chosen(m: Machine, kb: Knowledge) -> Chosen | None:
             continue
         found = _outright(install, place) or _by_index(install, place, asked[0], m, kb)
         if found is not None and m.torch.build == "cpu":
-            return found._replace(confidence=min(found.confidence, Confidence.LIKELY))
+            return found._replace(confidence=min(found.confidence, LIKELY))
         return found
     return None
 
@@ -489,7 +485,7 @@ def _outright(install: Install, place: int) -> Chosen | None:
     else:
         return None
     evidence = (f"installs.{place}.indexes",) if install.indexes else ()
-    return Chosen(place, _command(install), why, Confidence.LIKELY, evidence)
+    return Chosen(place, _command(install), why, LIKELY, evidence)
 
 
 _BY_NAME = "It asks for the build without CUDA by its name."
@@ -506,7 +502,7 @@ def _by_index(install: Install, place: int, asked: str, m: Machine, kb: Knowledg
     if install.tool in CONDA or PYPI not in searched.indexes or variants - set(unknown) or backend:
         return None
     platform = platform_of(m) or {"Windows": "windows_amd64"}.get(m.platform.system or "")
-    why, sure, fact = _WINDOWS, Confidence.LIKELY, "platform.system"
+    why, sure, fact = _WINDOWS, LIKELY, "platform.system"
     if platform == "linux_aarch64":
         why, fact = _ARM, "platform.machine"
         wanted = wanted_by(asked)
@@ -517,7 +513,7 @@ def _by_index(install: Install, place: int, asked: str, m: Machine, kb: Knowledg
             if m.date >= CUDA_ON_ARM_SINCE:
                 return None
         elif not any(symptom.key in _CPU_SEEN for symptom in m.symptoms or ()):
-            why, sure = _ARM_UNDATED, Confidence.POSSIBLE
+            why, sure = _ARM_UNDATED, POSSIBLE
     elif platform != "windows_amd64":
         return None
     return Chosen(place, _command(install), why, sure, (fact,), next(iter(unknown), ""))

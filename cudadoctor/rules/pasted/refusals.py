@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.offers import PYPI, PYTHON_RELEASED, Offer, Offers
-from cudadoctor.model.findings import Confidence
+from cudadoctor.model.findings import CERTAIN, LIKELY, POSSIBLE, Confidence, Texts
 from cudadoctor.model.machine import Install, Interpreter, Machine, Platform
 from cudadoctor.model.versions import version_of, whole
 from cudadoctor.solver.demand import PLATFORM_OF, platform_of, python_of
@@ -136,7 +136,7 @@ def without_local(wanted: Wanted) -> Wanted:
     return wanted._replace(specifier=plain, local="")
 
 
-def releases(versions: tuple[str, ...], oldest: tuple[int, ...] = (1,)) -> frozenset[Version]:
+def releases(versions: Texts, oldest: tuple[int, ...] = (1,)) -> frozenset[Version]:
     """The final releases from the oldest on among versions that were offered."""
     found: set[Version] = set()
     for text in versions:
@@ -401,14 +401,14 @@ def _walled(case: Case) -> Reason | None:
     elif here.system and machine and (here.system, machine) not in PLATFORM_OF:
         what = f"{here.system} on {machine}"
     elif here.system == "Windows" and machine in ("aarch64", "arm64"):
-        return PLATFORM, "wall", Confidence.LIKELY, {"what": "Windows on ARM"}
+        return PLATFORM, "wall", LIKELY, {"what": "Windows on ARM"}
     elif here.system == "Darwin" and _cuda_only(case.wanted, case.searched):
         what = "macOS with CUDA"
     elif here.system == "Darwin" and machine == "arm64" and case.wanted.local == "cpu":
-        return INDEX, "", Confidence.LIKELY, {"variants": ""}
+        return INDEX, "", LIKELY, {"variants": ""}
     else:
         return None
-    return PLATFORM, "wall", Confidence.CERTAIN, {"what": what}
+    return PLATFORM, "wall", CERTAIN, {"what": what}
 
 
 def _cuda_only(wanted: Wanted, searched: Searched) -> bool:
@@ -436,7 +436,7 @@ def _wrong_wheel(case: Case) -> Reason | None:
     cause = PLATFORM if other or fits else PYTHON
     sure = python is not None and cause == PYTHON
     more: dict[str, object] = {"tags": ", ".join(made_for), "pythons": ""}
-    return cause, "wheel", Confidence.CERTAIN if sure else Confidence.LIKELY, more
+    return cause, "wheel", CERTAIN if sure else LIKELY, more
 
 
 def _withdrawn(case: Case) -> Reason | None:
@@ -446,10 +446,10 @@ def _withdrawn(case: Case) -> Reason | None:
         return None
     kept = re.findall(r"dev(\d{8})", " ".join(case.install.offered or ()))
     if kept and day < min(kept):
-        return INDEX, "nightly-deleted", Confidence.CERTAIN, {"day": day, "oldest": min(kept)}
+        return INDEX, "nightly-deleted", CERTAIN, {"day": day, "oldest": min(kept)}
     if NIGHTLY in case.searched.indexes or not case.searched.told:
-        return INDEX, "nightly-deleted", Confidence.LIKELY, {"day": day, "oldest": ""}
-    return INDEX, "nightly-elsewhere", Confidence.CERTAIN, {"day": day}
+        return INDEX, "nightly-deleted", LIKELY, {"day": day, "oldest": ""}
+    return INDEX, "nightly-elsewhere", CERTAIN, {"day": day}
 
 
 def _never_built(case: Case) -> Reason | None:
@@ -459,7 +459,7 @@ def _never_built(case: Case) -> Reason | None:
     index = unknown[0] if unknown and indexes <= {*unknown, PYPI} else ""
     if index or (wanted.local and _never(wanted.local, offers)):
         variant = index or wanted.local
-        sure = Confidence.CERTAIN if _past(variant, offers) else Confidence.LIKELY
+        sure = CERTAIN if _past(variant, offers) else LIKELY
         return INDEX, "no-such-index" if index else "no-such-variant", sure, {"variant": variant}
     if wanted.version is None or case.matching:
         return None
@@ -467,7 +467,7 @@ def _never_built(case: Case) -> Reason | None:
     if wanted.version.is_prerelease or Version(wanted.version.base_version) > newest:
         return None
     built = builds_asked(without_local(wanted), offers)
-    return INDEX, "no-such-build" if built else "no-such-release", Confidence.LIKELY, {}
+    return INDEX, "no-such-build" if built else "no-such-release", LIKELY, {}
 
 
 def _other_variants(case: Case) -> Reason | None:
@@ -477,7 +477,7 @@ def _other_variants(case: Case) -> Reason | None:
         return None
     offered = case.install.offered or ()
     had = ", ".join(text for text in offered if text.startswith(f"{version.public}+"))
-    return (INDEX, "other-variants", Confidence.LIKELY, {"had": had}) if had else None
+    return (INDEX, "other-variants", LIKELY, {"had": had}) if had else None
 
 
 def _never(name: str, offers: Offers) -> bool:
@@ -531,7 +531,7 @@ def _weighed(case: Case, values: dict[str, object]) -> Refused | None:
         values |= {"pythons": ""}
         if cause is None:
             return None
-        return Refused(cause, Confidence.LIKELY, case.place, case.wanted, "said", values)
+        return Refused(cause, LIKELY, case.place, case.wanted, "said", values)
     best = max(scores, key=lambda cause: scores[cause])
     if lacks == "python" and scores.get(PYTHON):
         best = PYTHON
@@ -577,8 +577,8 @@ def _confidence(share: float, cause: str, case: Case) -> Confidence:
     known = python_of(case.m) is not None and platform_of(case.m) is not None
     sure = known and (cause != INDEX or case.searched.told) and OTHER not in case.searched.indexes
     if share > 0.999 and sure and case.wanted.name == "torch" and case.wanted.pinned:
-        return Confidence.CERTAIN
-    return Confidence.LIKELY if share >= _LIKELY else Confidence.POSSIBLE
+        return CERTAIN
+    return LIKELY if share >= _LIKELY else POSSIBLE
 
 
 def _cause(guess: Guess, matching: tuple[Offer, ...], case: Case) -> tuple[str, bool]:
@@ -651,16 +651,16 @@ def _conda_cause(
 ) -> tuple[str, Confidence, str]:
     platform = platform_of(m) or ""
     if (m.platform.machine or "") in ("x86", "i686", "armv7l"):
-        return PLATFORM, Confidence.LIKELY, "conda-channel"
+        return PLATFORM, LIKELY, "conda-channel"
     if name in _CUDA and (m.platform.system == "Darwin" or platform == "linux_aarch64"):
-        return PLATFORM, Confidence.LIKELY, "conda-channel"
+        return PLATFORM, LIKELY, "conda-channel"
     if name == "pytorch-cuda" and version and ".".join(version.split(".")[:2]) not in PYTORCH_CUDA:
-        return INDEX, Confidence.CERTAIN, "conda-variant"
+        return INDEX, CERTAIN, "conda-variant"
     if one.lacks == "python":
-        return PYTHON, Confidence.LIKELY, "said"
+        return PYTHON, LIKELY, "said"
     if name in _TORCH and version and _not_for_python(_TORCH[name], version, m, kb):
-        return PYTHON, Confidence.LIKELY, "said"
-    return INDEX, Confidence.LIKELY, "conda-channel"
+        return PYTHON, LIKELY, "said"
+    return INDEX, LIKELY, "conda-channel"
 
 
 def _not_for_python(name: str, version: str, m: Machine, kb: Knowledge) -> bool:

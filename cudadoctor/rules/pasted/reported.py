@@ -10,9 +10,17 @@ from typing import NamedTuple
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, SymptomRow, symptoms
 from cudadoctor.model.catalogue import HARMLESS
-from cudadoctor.model.findings import Candidate, Confidence, Finding, Remedy, Severity
+from cudadoctor.model.findings import (
+    POSSIBLE,
+    Candidate,
+    Confidence,
+    Finding,
+    Remedies,
+    Severity,
+    Texts,
+)
 from cudadoctor.model.machine import Machine, Symptom
-from cudadoctor.model.rule import Found, Judge, Rule
+from cudadoctor.model.rule import Answer, Found, Judge, Rule
 from cudadoctor.plan.remedies import (
     by_hand,
     device_groups,
@@ -48,7 +56,7 @@ class Seen(NamedTuple):
     meaning: Meaning
 
 
-def reported_rules(deeper: dict[str, tuple[str, ...]]) -> tuple[Rule, ...]:
+def reported_rules(deeper: dict[str, Texts]) -> tuple[Rule, ...]:
     """One rule a cause of the table. deeper: cause -> causes that explain it away."""
     return tuple(
         Rule(
@@ -68,7 +76,7 @@ def reported_rules(deeper: dict[str, tuple[str, ...]]) -> tuple[Rule, ...]:
 def _judge(cause: str, text: CauseText) -> Judge:
     keys = symptoms().meaning.get(cause, frozenset())
 
-    def judge(m: Machine, kb: Knowledge) -> Found | None:
+    def judge(m: Machine, kb: Knowledge) -> Answer:
         seen = [sign for sign in _seen(keys, m, kb) if sign.meaning.cause == cause]
         seen += _retold(cause, m)
         if not seen:
@@ -135,7 +143,7 @@ def candidates_in(
     table.
     """
     scores = {
-        finding.cause: 0.5 if finding.confidence is Confidence.POSSIBLE else 0.6
+        finding.cause: 0.5 if finding.confidence is POSSIBLE else 0.6
         for finding in findings
         if not finding.because_of and finding.cause != "unknown"
     }
@@ -161,7 +169,7 @@ def complaints(m: Machine, kb: Knowledge) -> tuple[Symptom, ...]:
     )
 
 
-def commands_in(m: Machine, kb: Knowledge) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def commands_in(m: Machine, kb: Knowledge) -> tuple[tuple[str, Texts], ...]:
     """Causes that the report's error texts can mean, each with the command that would tell."""
     table = symptoms().by_key
     rows = [row for symptom in m.symptoms or () if (row := table.get(symptom.key)) and row.next]
@@ -182,7 +190,7 @@ def _found(best: Seen, seen: list[Seen], text: CauseText, m: Machine, kb: Knowle
     )
 
 
-def _lines(seen: tuple[Seen, ...]) -> tuple[str, ...]:
+def _lines(seen: tuple[Seen, ...]) -> Texts:
     """The texts that are shown, of each line one: a sentence often holds several symptoms."""
     first: dict[object, str] = {}
     for sign in seen:
@@ -190,7 +198,7 @@ def _lines(seen: tuple[Seen, ...]) -> tuple[str, ...]:
     return tuple(first.values())[:3]
 
 
-def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
     """The ways out for this cause: the remedies of hosts if the report's facts suffice for them.
 
     Those know the platform, and prescribe no driver inside a container, WSL or a Jetson.
@@ -203,13 +211,13 @@ def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> tuple[Remedy, ..
     return by_hand(f"cure-{cause}", title.rstrip("."), rest or words)
 
 
-def _old_driver(m: Machine, kb: Knowledge, _: frozenset[str]) -> tuple[Remedy, ...]:
+def _old_driver(m: Machine, kb: Knowledge, _: frozenset[str]) -> Remedies:
     floor = kb.driver_floor(m.torch.cuda, driver_system(m)) if m.torch.cuda else None
     newer = upgrade_driver(m, kb, floor.driver.branch) if floor else ()
     return each_once(*install_torch(m, kb), *newer)
 
 
-def _unloaded(m: Machine, kb: Knowledge, seen: frozenset[str]) -> tuple[Remedy, ...]:
+def _unloaded(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
     reasons: dict[str, Reason] = {
         "module-not-signed": "secure-boot",
         "gpu-without-its-driver": "nouveau",
@@ -225,7 +233,7 @@ _COMPILER = {"compiler-not-found", "python-headers-missing", "toolkit-in-pieces"
 _COMPILER_WORDS = ("failed to find c compiler", "cl is not found", "find msvc", "c++ compiler")
 
 
-def _triton(m: Machine, kb: Knowledge, seen: frozenset[str]) -> tuple[Remedy, ...]:
+def _triton(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
     """Triton of its own for Windows; on Linux the one that torch pins. A compiler needs words."""
     texts = " ".join(symptom.text.lower() for symptom in m.symptoms or ())
     if (
@@ -239,12 +247,12 @@ def _triton(m: Machine, kb: Knowledge, seen: frozenset[str]) -> tuple[Remedy, ..
     return reinstall_torch(m, kb) if m.torch.version and m.platform.system == "Linux" else ()
 
 
-def _shown(m: Machine, _: Knowledge, __: frozenset[str]) -> tuple[Remedy, ...]:
+def _shown(m: Machine, _: Knowledge, __: frozenset[str]) -> Remedies:
     """A job's own list is the scheduler's to change."""
     return grant_gpu(m) if m.container.scheduler else unset_variables(m, "CUDA_VISIBLE_DEVICES")
 
 
-_AS_ON_HOSTS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], tuple[Remedy, ...]]] = {
+_AS_ON_HOSTS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], Remedies]] = {
     "driver-too-old": _old_driver,
     "driver-not-installed": lambda m, kb, _: install_driver(m, kb),
     "driver-not-loaded": _unloaded,
