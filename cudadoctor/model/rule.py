@@ -101,7 +101,7 @@ def rule(
             cause=cause,
             title=title,
             severity=severity,
-            judge=lambda m, kb: judge(*(m, kb)[: judge.__code__.co_argcount]),
+            judge=lambda m, kb: apply(judge, m, kb),
             yields_to=yields_to,
             essential=severity is Severity.ERROR if essential is None else essential,
             why=" ".join(why.split()),
@@ -109,6 +109,11 @@ def rule(
         )
 
     return make
+
+
+def apply(function: Callable[..., T], *known: object) -> T:
+    """Call a function with as many of these arguments as it takes."""
+    return function(*known[: function.__code__.co_argcount])
 
 
 def _flush(text: str) -> str:

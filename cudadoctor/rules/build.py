@@ -64,7 +64,7 @@ def torch_missing(m: Machine, kb: Knowledge) -> Answer:
     """
     if need(m.torch.installed, "torch.installed"):
         return None
-    somebody_trains_here(m, kb)
+    somebody_trains_here(m)
     return Found(
         evidence=("torch.installed", "python.executable"),
         values={"python": m.python.executable or "the examined Python"},

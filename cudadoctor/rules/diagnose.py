@@ -263,10 +263,10 @@ def _unearned(machine: Machine, knowledge: Knowledge) -> tuple[Undecided, ...]:
     What contradicts is a finding of the rule `unknown`, unless the user ignores that.
     """
     found, missing = shortfalls(machine, knowledge)
-    missing += tuple(NotKnown(one.fact, one.what) for one in found)
+    gaps = missing + [NotKnown(shortfall.fact, shortfall.what) for shortfall in found]
     return tuple(
         Undecided(cause="unknown", missing=gap.fact, why=_why(gap, machine), matters=True)
-        for gap in missing
+        for gap in gaps
     )
 
 

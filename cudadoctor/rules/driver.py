@@ -32,6 +32,7 @@ from cudadoctor.plan.remedies import (
     upgrade_driver,
 )
 from cudadoctor.rules.evidence.signs import (
+    GIVEN_AWAY,
     MISMATCH,
     NOT_LOADED,
     SUCCESS,
@@ -48,6 +49,7 @@ from cudadoctor.rules.evidence.signs import (
     log_text,
     module_spoke,
     nvidia_pci,
+    on_linux,
     only_smi_speaks,
     said,
     torch_fails,
@@ -99,7 +101,7 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
     Cured by the distribution's own driver package, of a branch that supports the GPU. A CUDA
     toolkit is not needed, and NVIDIA's .run installer does not mix with packages.
     """
-    devices = [device for device in nvidia_pci(m) if device.bound not in ("vfio-pci", "pci-stub")]
+    devices = [device for device in nvidia_pci(m) if device.bound not in GIVEN_AWAY]
     if not bare(m) or module_spoke(m) or not devices or m.driver.loaded:
         return None
     wait_for_answer(m)
@@ -138,7 +140,7 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     if code != NOT_LOADED and not need(m.driver.installed, "driver.installed"):
         return None
     need(m.driver.loaded if code != NOT_LOADED else False, "driver.loaded")
-    if nvidia_pci(m) and all(device.bound in ("vfio-pci", "pci-stub") for device in nvidia_pci(m)):
+    if nvidia_pci(m) and all(device.bound in GIVEN_AWAY for device in nvidia_pci(m)):
         return Found(
             title="The GPU is reserved for a virtual machine (vfio-pci)",
             why="A GPU that is bound to vfio-pci can be used inside that virtual machine only.",
@@ -342,10 +344,6 @@ def _by_cuda_level(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-def _runs(level: Version, cuda: Version) -> bool:
-    return level.major >= cuda.major if cuda.major >= 11 else level >= cuda
-
-
 def _told_by_torch(m: Machine) -> tuple[Version, str] | None:
     path = said(m, "driver on your system is too old")
     if path is None:
@@ -436,16 +434,11 @@ def driver_bug(m: Machine, kb: Knowledge) -> Answer:
     torch cures it. Cured by the release that its source names; HMM, where that is the fault, is
     switched off by an option of the module.
     """
-    for fault in kb.driver_faults if _on_linux(m) else ():
+    for fault in kb.driver_faults if on_linux(m) else ():
         seen = _signs(fault, m) if fault.log else _of_release(fault, m, kb)
         if seen:
             return _told(fault, seen, m, kb)
     return None
-
-
-def _on_linux(m: Machine) -> bool:
-    """On Windows and in WSL the driver counts its releases otherwise, and a Jetson has its own."""
-    return m.platform.system in (None, "Linux") and not (m.platform.wsl or m.platform.jetson)
 
 
 def _signs(fault: DriverFault, m: Machine) -> Texts:

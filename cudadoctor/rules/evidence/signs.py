@@ -32,6 +32,8 @@ SPOKEN: tuple[tuple[str, int], ...] = (
 """What nvidia-smi prints, in lower case, and the code that it stands for."""
 AUTHOR = "the author"
 """How the origin of a fact begins that only the words of a report's author tell."""
+GIVEN_AWAY = ("vfio-pci", "pci-stub")
+"""Drivers that hold a GPU for a virtual machine."""
 _MODULE_ANSWERED = frozenset({NO_PERMISSION, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN})
 
 
@@ -50,7 +52,12 @@ def driver_code(m: Machine) -> int | None:
             return UNKNOWN if smi.code == 255 else smi.code
     if named_gpus(m):
         return SUCCESS
-    return NO_LIBRARY if nvml.code == NO_LIBRARY or nvml.loads is False else None
+    return NO_LIBRARY if no_nvml(m) else None
+
+
+def no_nvml(m: Machine) -> bool:
+    """Whether the library behind NVML cannot be loaded here."""
+    return m.driver.nvml.loads is False or m.driver.nvml.code == NO_LIBRARY
 
 
 def code_path(m: Machine) -> str:
@@ -155,8 +162,7 @@ def unheard(m: Machine) -> bool:
 def wait_for_answer(m: Machine) -> None:
     """End the rule as undecided where the driver was asked and has not answered."""
     if unheard(m):
-        absent = m.driver.nvml.loads is False or m.driver.nvml.code == NO_LIBRARY
-        need(None, "driver.smi.code" if absent else "driver.nvml.code")
+        need(None, "driver.smi.code" if no_nvml(m) else "driver.nvml.code")
 
 
 def wait_for_table(m: Machine) -> None:
@@ -265,10 +271,14 @@ def _wsl_gpu(m: Machine) -> bool | None:
     return m.container.wsl_libs if m.container.dxg is not False else False
 
 
+def on_linux(m: Machine) -> bool:
+    """Whether the driver is that of a PC's Linux: WSL uses that of Windows, a Jetson its own."""
+    return m.platform.system in (None, "Linux") and not (m.platform.wsl or m.platform.jetson)
+
+
 def bare(m: Machine) -> bool:
     """Whether the driver of this Linux belongs to it: no container, no WSL, no Jetson."""
-    system = m.platform.system in (None, "Linux")
-    return system and not (m.container.kind or m.platform.wsl or m.platform.jetson)
+    return on_linux(m) and not m.container.kind
 
 
 def driver_system(m: Machine) -> Literal["Linux", "Windows"]:
