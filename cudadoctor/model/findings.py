@@ -173,6 +173,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     score: float
 
 
+def ranked(scores: dict[str, float]) -> tuple[Candidate, ...]:
+    """The causes that are still possible, the likeliest first."""
+    return tuple(
+        Candidate(cause=cause, score=score)
+        for cause, score in sorted(scores.items(), key=lambda pair: -pair[1])
+    )
+
+
 Verdict = Literal["healthy", "warnings", "broken", "undecided"]
 
 

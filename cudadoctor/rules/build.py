@@ -30,7 +30,7 @@ from cudadoctor.rules.evidence.devices import (
     way_to_run,
 )
 from cudadoctor.rules.evidence.libraries import applies, foreign, in_use, library_pins
-from cudadoctor.rules.evidence.signs import gpu_present, live_gpus, said
+from cudadoctor.rules.evidence.signs import WORDS, gpu_present, live_gpus, said
 from cudadoctor.rules.healthy import somebody_trains_here
 from cudadoctor.solver.builds import best_build
 from cudadoctor.solver.demand import platform_of, python_of
@@ -106,17 +106,7 @@ def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-_OTHER_ERRORS = frozenset(
-    {
-        "dll-load-failed-of-torch",
-        "numpy-2-beside-old-code",
-        "numpy-not-available",
-        "openmp-twice",
-        "torchvision-operator-missing",
-        "winerror-1114",
-        "winerror-126",
-    }
-)
+_OTHER_ERRORS = WORDS["other-errors"]
 """Symptoms that have nothing to do with the build being one for the CPU."""
 
 
@@ -129,7 +119,7 @@ def _cpu_severity(m: Machine, *, served: bool) -> Severity | None:
         return INFO
     seen = {symptom.key for symptom in m.symptoms or ()}
     missed = seen & {"cuda-complaint", "torch-not-compiled-with-cuda", "torch-c-without-cuda"}
-    return WARNING if seen & _OTHER_ERRORS and not missed else None
+    return WARNING if seen.intersection(_OTHER_ERRORS) and not missed else None
 
 
 def _hidden_by_container(m: Machine) -> bool:

@@ -32,34 +32,16 @@ from cudadoctor.plan.remedies import (
 )
 from cudadoctor.rules.evidence.devices import devices
 from cudadoctor.rules.evidence.libraries import specifier_on, torch_pins
-from cudadoctor.rules.evidence.signs import gpu_present, said
+from cudadoctor.rules.evidence.signs import WORDS, gpu_present, said
 
 COMPANIONS = ("torchvision", "torchaudio", "torchtext")
 COMPILES_SINCE = Version("2.0")
 """The first torch with torch.compile."""
 TRITON_FLOOR = Version("7.0")
 """The oldest GPU for which Triton generates code."""
-KERNELS_AT_RUN_TIME = (
-    "flash-linear-attention",
-    "liger-kernel",
-    "mamba-ssm",
-    "sglang",
-    "unsloth",
-    "vllm",
-)
+KERNELS_AT_RUN_TIME = WORDS["kernels-at-run-time"]
 """Packages whose own kernels are Triton's, or that call torch.compile unasked."""
-_BROKEN = (
-    "torchvision::",
-    "torchaudio::",
-    "torchtext::",
-    "undefined symbol",
-    "Couldn't load custom C++ ops",
-    "different CUDA",
-    "cannot open shared object file",
-    "DLL load failed",
-    "WinError",
-    "procedure could not be found",
-)
+_BROKEN = WORDS["broken-companion"]
 
 
 class Misfit(NamedTuple):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import cache
 
 import msgspec
 
 from cudadoctor.knowledge import Knowledge
+from cudadoctor.knowledge.tables import table
 from cudadoctor.model.catalogue import CATALOGUE, HARMLESS
 from cudadoctor.model.findings import (
     ERROR,
@@ -22,10 +24,12 @@ from cudadoctor.model.findings import (
     Texts,
     Undecided,
     Verdict,
+    ranked,
 )
 from cudadoctor.model.machine import Machine, gap_of, lookup, origin_of
 from cudadoctor.model.rule import Found, NotKnown, Rule
 from cudadoctor.model.trust import acting, is_doctors_own, typed
+from cudadoctor.rules.evidence.signs import WORDS
 from cudadoctor.rules.healthy import shortfalls
 from cudadoctor.rules.registry import rules_for
 
@@ -40,13 +44,11 @@ def diagnose(
 
     ignore: causes that the user does not want to hear of.
     """
-    if rules is None:
-        rules = rules_for(machine)
-    found: list[tuple[Texts, Finding]] = []
+    found: list[Finding] = []
     passed: list[str] = []
     undecided: list[Undecided] = []
     unheard = False  # whether an ignored cause was found: then what failed is not unexplained
-    for rule in rules:
+    for rule in rules_for(machine) if rules is None else rules:
         try:
             answer = rule.judge(machine, knowledge)
         except NotKnown as missing:
@@ -58,84 +60,73 @@ def diagnose(
         elif answer is None:
             passed.append(rule.cause)
         else:
-            deeper = (*rule.yields_to, *answer.yields_to)
-            found.append((deeper, _finding(rule, answer, machine)))
+            found.append(_finding(rule, answer, machine))
     explained = _rooted(_explained(found))
-    findings = _in_order([one for one in explained if not _needless(one)])
-    passed += [one.cause for one in explained if _needless(one)]
+    # What is explained is not unknown any more.
+    needless = [f for f in explained if f.cause == "unknown" and f.because_of]
+    findings = _in_order([finding for finding in explained if finding not in needless])
     causes = {finding.cause for finding in findings}
-    diagnosis = _concluded(
+    passed += [finding.cause for finding in needless]
+    return _concluded(
         findings,
         passed=tuple(dict.fromkeys(cause for cause in passed if cause not in causes)),
-        undecided=_one_a_cause(one for one in undecided if one.cause not in causes),
+        undecided=_one_a_cause(gap for gap in undecided if gap.cause not in causes),
         machine=machine,
         knowledge=knowledge,
+        ignore=ignore,
     )
-    if not ignore:
-        return diagnosis
-    kept = tuple(candidate for candidate in diagnosis.candidates if candidate.cause not in ignore)
-    return msgspec.structs.replace(diagnosis, candidates=kept)
 
 
-def _finding(one: Rule, found: Found, machine: Machine) -> Finding:
+def _finding(rule: Rule, found: Found, machine: Machine) -> Finding:
+    """because_of: all causes that may explain it away."""
     values = {name: _text(value) for name, value in found.values.items()}
-    templates = (found.title or one.title, found.why or one.why)
+    templates = (found.title or rule.title, found.why or rule.why)
+    title, why = (text.format_map(values) if "{" in text else text for text in templates)
     return Finding(
-        cause=one.cause,
-        rule=one.name,
-        severity=one.severity if found.severity is None else found.severity,
+        cause=rule.cause,
+        rule=rule.name,
+        severity=rule.severity if found.severity is None else found.severity,
         confidence=found.confidence,
-        title=_filled(templates[0], values),
-        why=_filled(templates[1], values),
+        title=title,
+        why=why,
         templates=templates,
         values=values,
         evidence=tuple(_evidence(path, machine) for path in found.evidence),
         cites=found.cites,
+        because_of=rule.yields_to + found.yields_to,
         remedies=found.remedies,
     )
 
 
-def _filled(text: str, values: dict[str, str]) -> str:
-    return text.format_map(values) if "{" in text else text
-
-
 def _text(value: object) -> str:
     if isinstance(value, (tuple, list)):
-        return ", ".join(_text(one) for one in value)
+        return ", ".join(map(_text, value))
     return str(value).replace("`", "'")  # our sentences mark code by it
 
 
 def _evidence(path: str, machine: Machine) -> Evidence:
     value = lookup(machine, path)
-    if isinstance(value, (msgspec.Struct, dict)) or (
-        isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct)
-    ):
+    first = value[0] if isinstance(value, tuple) and value else value
+    if isinstance(value, dict) or isinstance(first, msgspec.Struct):
         from cudadoctor.model import factfile
 
         shown = factfile.compact(value)
     elif value == "" and path.startswith("env."):
         shown = '""'  # set and empty, which is not the same as not set
+    elif value is None or isinstance(value, bool):
+        shown = {None: "not known", True: "yes", False: "no"}[value]
     else:
-        shown = _shown(value)
+        shown = "none" if value in ((), "") else _text(value)
     return Evidence(fact=path, value=shown, source=origin_of(machine, path))
 
 
-def _shown(value: object) -> str:
-    if value is None:
-        return "not known"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value in ((), "") else _text(value)
-
-
-def _undecided(one: Rule, missing: NotKnown, machine: Machine) -> Undecided:
+def _undecided(rule: Rule, missing: NotKnown, machine: Machine) -> Undecided:
     gap = gap_of(machine, missing.fact)
-    asked = gap is None or gap.asked
     return Undecided(
-        cause=one.cause,
+        cause=rule.cause,
         missing=missing.fact,
         why=_why(missing, machine),
-        matters=one.essential and asked,
+        matters=rule.essential and (gap is None or gap.asked),
     )
 
 
@@ -147,20 +138,20 @@ def _why(missing: NotKnown, machine: Machine) -> str:
 def _one_a_cause(undecided: Iterable[Undecided]) -> tuple[Undecided, ...]:
     """Of several rules of a cause, the first that the verdict turns on; else the first."""
     kept: dict[str, Undecided] = {}
-    for one in undecided:
-        if one.matters > kept.setdefault(one.cause, one).matters:
-            kept[one.cause] = one
+    for gap in undecided:
+        if gap.matters > kept.setdefault(gap.cause, gap).matters:
+            kept[gap.cause] = gap
     return tuple(kept.values())
 
 
-def _explained(found: list[tuple[Texts, Finding]]) -> list[Finding]:
-    """Mark what a deeper cause explains away.
+def _explained(found: list[Finding]) -> list[Finding]:
+    """Leave of the deeper causes those that explain a finding away.
 
     A mere possibility explains nothing, and neither does what is less grave: an error stays an
     error beside a piece of information.
     """
     gravest: dict[str, Severity] = {}
-    for _, f in found:
+    for f in found:
         if f.confidence <= LIKELY:
             gravest[f.cause] = min(f.severity, gravest.get(f.cause, INFO))
     return [
@@ -168,11 +159,11 @@ def _explained(found: list[tuple[Texts, Finding]]) -> list[Finding]:
             finding,
             because_of=tuple(
                 cause
-                for cause in dict.fromkeys(deeper)
+                for cause in dict.fromkeys(finding.because_of)
                 if gravest.get(cause, 9) <= finding.severity and cause != finding.cause
             ),
         )
-        for deeper, finding in found
+        for finding in found
     ]
 
 
@@ -186,27 +177,21 @@ def _rooted(findings: list[Finding]) -> list[Finding]:
     while open_ones := [f for f in out if f.cause not in rooted]:
         reached = {f.cause for f in open_ones if rooted.intersection(f.because_of)}
         if not reached:
-            first = out.index(open_ones[0])
-            out[first] = msgspec.structs.replace(out[first], because_of=())
-            reached = {out[first].cause}
+            first = open_ones[0]
+            out[out.index(first)] = msgspec.structs.replace(first, because_of=())
+            reached = {first.cause}
         rooted |= reached
     return out
-
-
-def _needless(finding: Finding) -> bool:
-    """What is explained is not unknown any more."""
-    return finding.cause == "unknown" and bool(finding.because_of)
 
 
 def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
     """By severity, then confidence, then the order of the catalogue. One finding a cause."""
     place = {cause: index for index, cause in enumerate(CATALOGUE)}
-    ranked = sorted(
+    first: dict[str, Finding] = {}
+    for finding in sorted(
         findings,
         key=lambda f: (f.severity, f.confidence, bool(f.because_of), place.get(f.cause, 999)),
-    )
-    first: dict[str, Finding] = {}
-    for finding in ranked:
+    ):
         there = first.setdefault(finding.cause, finding)
         if finding.remedies and not there.remedies:
             # The gravest finding tells the cause; another of the same cause may know the cure.
@@ -216,35 +201,44 @@ def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def _concluded(
     findings: tuple[Finding, ...],
+    *,
     passed: Texts,
     undecided: tuple[Undecided, ...],
     machine: Machine,
     knowledge: Knowledge,
+    ignore: Collection[str],
 ) -> Diagnosis:
+    pasted = machine.look == "report"
     roots = [f for f in findings if not f.because_of and f.severity < INFO]
-    if roots and machine.look == "report":
-        roots = [] if outweighed(roots, findings, machine) else roots
+    if roots and pasted and outweighed(roots, findings, machine):
+        roots = []
     verdict = _clear_verdict(roots, machine)
     if verdict is None:
+        # Healthy has to be earned.
         unearned = _unearned(machine, knowledge)
-        verdict = _verdict(roots, undecided, unearned, machine)
-        if verdict == "undecided" and not any(one.matters for one in undecided):
-            undecided += unearned[:1]
-    if verdict == "healthy" and machine.look == "report":
+        unsure = is_doctors_own(machine) or any(f.severity is ERROR for f in roots)
+        matters = any(gap.matters for gap in undecided)
+        verdict = "warnings" if roots else "healthy"
+        if unearned or unsure or (matters and not pasted):
+            verdict = "undecided"
+            undecided += () if matters else unearned[:1]
+    if verdict == "healthy" and pasted:
         # What a dump may be pasted for, nobody has complained of.
         findings = tuple(finding for finding in findings if finding.cause not in HARMLESS)
     # A catch-all stands last, however sure it is.
-    named = [one.cause for one in roots if one.cause != "unknown"] or ["unknown"] * len(roots)
-    primary = named[0] if named else None
+    primary = min((f.cause for f in roots), key=lambda cause: cause == "unknown", default=None)
     candidates: tuple[Candidate, ...] = ()
     asked: Texts | None = None
-    if verdict == "undecided" and machine.look == "report":
+    if verdict == "undecided" and pasted:
         from cudadoctor.rules.pasted.reported import candidates_in, commands_in
 
         candidates = candidates_in(machine, knowledge, findings)
         asked = command_after(machine, candidates, commands_in(machine, knowledge))
     elif verdict == "undecided":
-        candidates = candidates_of(findings, undecided)
+        # 0.5 for a finding that is only possible, 0.2 for a cause that nothing speaks for yet.
+        scores = {gap.cause: 0.2 for gap in undecided if gap.matters}
+        hinted = [f for f in findings if f.confidence is POSSIBLE and not f.because_of]
+        candidates = ranked(scores | {finding.cause: 0.5 for finding in hinted})
         asked = command_for(acting(machine), undecided)
     return Diagnosis(
         verdict=verdict,
@@ -252,7 +246,7 @@ def _concluded(
         findings=findings,
         passed=passed,
         undecided=undecided,
-        candidates=candidates,
+        candidates=tuple(one for one in candidates if one.cause not in ignore),
         next_command=typed(*asked) if asked else None,
     )
 
@@ -281,110 +275,54 @@ def _clear_verdict(roots: list[Finding], machine: Machine) -> Verdict | None:
     return "warnings" if machine.look == "report" and likely[0] is roots[0] else None
 
 
-def _verdict(
-    roots: list[Finding],
-    undecided: tuple[Undecided, ...],
-    unearned: tuple[Undecided, ...],
-    machine: Machine,
-) -> Verdict:
-    """The verdict where nothing clear was found: healthy has to be earned."""
-    unsure = is_doctors_own(machine) or any(f.severity is ERROR for f in roots)
-    matters = machine.look != "report" and any(one.matters for one in undecided)
-    if unearned or unsure or matters:
-        return "undecided"
-    return "warnings" if roots else "healthy"
-
-
-_ONLY_NO_GPU = frozenset(
-    {
-        "torch-cpu-build",
-        "driver-too-old",
-        "driver-not-installed",
-        "driver-not-loaded",
-        "gpu-not-detected",
-        "container-no-gpu",
-        "toolkit-missing",
-        "toolkit-env-wrong",
-        "toolkit-torch-mismatch",
-    }
-)
-"""Causes that keep torch from a GPU, or a compiler from its work, and change no result."""
-_PASSING = (
-    "userwarning", "warning:", "warning[", "[warning", "[w ", "[w0", "[w1", " w tensorflow",
-    " e tensorflow", "w0000", "e0000", "you can ignore", "proceeding without", "processing without",
-    "not installed", "will not be enabled", "will not be available", "are unavailable",
-    "is unavailable", "without gpu support", "for better performance", "fallback", "falling back",
-    "nvcc: not found", "nvcc: command not found", "could not load dynamic library", "can't load",
-    "binary at", "consider", " info ", "that has tensor cores", "does not have many workers",
-)  # fmt: skip
-"""How a line speaks after which its program went on."""
-
-
-_COMPLAINS = frozenset({"traceback", "called-a-bug"})
-"""Symptoms that show that the author asks about an error, not about a hint."""
-
-
 def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Machine) -> bool:
     """Whether the complaint of a report is no matter of its environment, and its roots pass by."""
-    told = [f for f in findings if f.cause in HARMLESS]
-    likely = {f.cause for f in told if f.confidence <= LIKELY}
-    failed = any(symptom.key in _COMPLAINS for symptom in machine.symptoms or ())
-    if not likely:
-        bug = any(finding.cause == "torch-bug" for finding in told)
-        return (
-            bool(told)
-            and (bug or failed)
-            and all(finding.severity is WARNING and _in_passing(finding) for finding in roots)
+    harmless = {f.cause: f.confidence for f in findings if f.cause in HARMLESS}
+    if min(harmless.values(), default=POSSIBLE) is POSSIBLE:
+        failed = any(symptom.key in WORDS["complains"] for symptom in machine.symptoms or ())
+        return ("torch-bug" in harmless or (bool(harmless) and failed)) and all(
+            finding.severity is WARNING and _in_passing(finding) for finding in roots
         )
+    bug = harmless.get("torch-bug", POSSIBLE) <= LIKELY
     return all(
         f.confidence is POSSIBLE
         or _in_passing(f)
-        or (f.severity is WARNING and not _reported(f))
-        or ("torch-bug" in likely and f.cause in _ONLY_NO_GPU and not _reported(f))
+        # The facts of the machine alone name it, and no text of the report.
+        or (
+            f.rule != f"reported-{f.cause}"
+            and (f.severity is WARNING or (bug and f.cause in WORDS["costs-no-result"]))
+        )
         for f in roots
     )
 
 
-def _reported(finding: Finding) -> bool:
-    """Whether a text of the report names it, not the facts of the machine alone."""
-    return finding.rule == f"reported-{finding.cause}"
-
-
 def _in_passing(finding: Finding) -> bool:
     """Whether only warnings tell it."""
-    lines = [one.value for one in finding.evidence if one.fact.startswith("symptoms.")]
+    lines = [shown.value for shown in finding.evidence if shown.fact.startswith("symptoms.")]
     return bool(lines) and all(
-        any(word in f" {line.lower()}" for word in _PASSING) for line in lines
+        any(word in f" {line.lower()}" for word in WORDS["passing"]) for line in lines
     )
 
 
-_COMMAND = {
-    "driver": ("nvidia-smi",),
-    "driver.libcuda": ("python", "-c", "import torch; print(torch.cuda.device_count())"),
-    "driver.nodes": ("ls", "-l", "/dev"),
-    "gpus": ("nvidia-smi", "-q"),
-    "pci": ("lspci", "-nn"),
-    "torch": ("python", "-m", "torch.utils.collect_env"),
-    "python": ("python", "-m", "pip", "--version"),
-    "libraries": ("python", "-c", "import torch; print(open('/proc/self/maps').read())"),
-    "smoke": ("cudadoctor", "check"),
-    "env": ("printenv", "CUDA_VISIBLE_DEVICES"),
-}
-"""The command that shows a missing fact, by the beginning of the fact's path."""
+# --- the next command ------------------------------------------------------------------------
 
 
-def candidates_of(
-    findings: tuple[Finding, ...], undecided: tuple[Undecided, ...]
-) -> tuple[Candidate, ...]:
-    """The causes that are still possible, the likeliest first.
+class DecidingCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A command whose output decides.
 
-    score: 0.5 for a finding that is only possible, 0.2 for a cause that nothing speaks for yet.
+    causes: what it tells from its neighbours. facts: beginnings of the paths of facts that it
+    shows. origin: how the origins of facts name it, if not by its first word.
     """
-    hinted = [f.cause for f in findings if f.confidence is POSSIBLE and not f.because_of]
-    open_causes = [one.cause for one in undecided if one.matters]
-    scores = dict.fromkeys(open_causes, 0.2) | dict.fromkeys(hinted, 0.5)
-    ranked = sorted(scores.items(), key=lambda pair: -pair[1])
-    return tuple(Candidate(cause=cause, score=score) for cause, score in ranked)
+
+    run: Texts
+    causes: Texts = ()
+    facts: Texts = ()
+    origin: str | None = None
+
+
+@cache
+def _commands() -> tuple[DecidingCommand, ...]:
+    return table("commands", tuple[DecidingCommand, ...])
 
 
 def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> Texts | None:
@@ -396,81 +334,35 @@ def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> Texts | N
     if is_doctors_own(machine):
         return ("cudadoctor", "check", "--python", "PATH")
     python = machine.python.executable
-    for one in undecided:
-        if not one.matters:
-            continue
-        if machine.look == "fast" and one.missing.startswith(("driver", "gpus")):
+    for fact in (gap.missing for gap in undecided if gap.matters):
+        if machine.look == "fast" and fact.startswith(("driver", "gpus")):
             named = machine.python.chosen_by == "--python" and python
-            return ("cudadoctor", "check", *(("--python", python) if named and python else ()))
-        if command := _shows(one.missing, machine):
+            return ("cudadoctor", "check", *(("--python", named) if named else ()))
+        if command := _shows(fact, machine):
             return tuple((python or word) if word == "python" else word for word in command)
     return None
 
 
-_ON_WINDOWS = ("powershell", "-Command", "Get-PnpDevice -Class Display")
-
-
 def _shows(fact: str, machine: Machine) -> Texts | None:
     if fact == "pci" and machine.platform.system == "Windows":
-        return _ON_WINDOWS
+        return ("powershell", "-Command", "Get-PnpDevice -Class Display")
     if fact.startswith("driver.libcuda") and machine.torch.build != "cuda":
         fact = "driver"  # no torch that could count the GPUs
-    parts = fact.split(".")
-    prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((_COMMAND[prefix] for prefix in prefixes if prefix in _COMMAND), None)
+    shown = {path: command.run for command in _commands() for path in command.facts}
+    while fact and fact not in shown:
+        fact = fact.rpartition(".")[0]
+    return shown.get(fact)
 
 
 _COLLECT = ("python", "-m", "torch.utils.collect_env")
 _SMI = ("nvidia-smi",)
-_LOG = ("dmesg",)
-_PACKAGES = ("python", "-m", "pip", "list")
 _IMPORT = ("python", "-c", "import torch; print(torch.ones(8).cuda().sum())")
-_LIBRARIES = ("env", "LD_DEBUG=libs", "python", "-c", "import torch; torch.zeros(1).cuda()")
-_NVCC = ("nvcc", "--version")
-_RANKS = ("env", "NCCL_DEBUG=INFO", "torchrun", "--nproc-per-node=gpu", "train.py")
-_VERBOSE = ("nvidia-smi", "-q")
-_ON_LINUX = ("dmesg", "env", "printenv", "ls", "lspci", "lscpu", "ldconfig", "df", "g++", "c++")
 _A_LIST = 15
 """More packages than collect_env lists: a whole list of them."""
-_DECIDES: dict[Texts, Texts] = {
-    _SMI: (
-        *("gpu-not-detected", "driver-not-installed", "driver-library-mismatch", "compute-mode"),
-        *("driver-too-old", "mig-misconfigured", "container-no-gpu", "container-gpu-lost"),
-        *("container-driver-caps", "driver-userspace-missing", "scheduler-no-gpu", "wsl-setup"),
-        *("out-of-memory", "device-permission", "torch-wrong-backend", "cuda-compat-conflict"),
-    ),
-    _LOG: (
-        *("driver-not-loaded", "driver-wrong-flavour", "driver-unsupported-gpu", "gpu-lost"),
-        *("gpu-ecc", "gpu-unhealthy-hardware", "pci-bar-bios", "uvm-not-loaded", "driver-bug"),
-    ),
-    _PACKAGES: (
-        *("torch-companion-mismatch", "torch-extension-abi", "numpy-abi", "nvidia-wheels-mixed"),
-        *("pynvml-conflict", "torch-duplicate", "wrong-interpreter", "torch-missing"),
-    ),
-    _LIBRARIES: (
-        *("cudnn-shadowed", "cudnn-missing-sublib", "nvjitlink-mismatch", "cublas-mismatch"),
-        *("nccl-shadowed", "cuda-lib-shadowed", "libstdcxx-old", "libcuda-stub"),
-    ),
-    _NVCC: (
-        *("toolkit-missing", "toolkit-torch-mismatch", "toolkit-env-wrong", "arch-list-wrong"),
-        "host-compiler-unsupported",
-    ),
-    _RANKS: (
-        *("nccl-network-interface", "nccl-p2p-broken", "nccl-version-skew", "nccl-other"),
-        *("ddp-rank-device", "ddp-launch"),
-    ),
-    _VERBOSE: (
-        *("thermal-throttle", "pcie-degraded", "power-limited", "fabric-manager"),
-        *("nvlink-down", "mixed-gpus", "persistence-off", "amp-no-benefit"),
-    ),
-}
-"""The command whose output tells these causes from their neighbours."""
 
 
 def command_after(
-    machine: Machine,
-    candidates: tuple[Candidate, ...],
-    hints: tuple[tuple[str, Texts], ...] = (),
+    machine: Machine, candidates: tuple[Candidate, ...], hints: tuple[tuple[str, Texts], ...] = ()
 ) -> Texts | None:
     """The command whose output would decide a report: that of its likeliest candidate.
 
@@ -478,50 +370,39 @@ def command_after(
     None where the report is likely to be no matter of the environment. What the report holds is not
     asked for again, and nothing that cannot run where it was written.
     """
-    if candidates and candidates[0].cause in HARMLESS and candidates[0].score > _POSSIBLE:
+    causes = [candidate.cause for candidate in candidates]
+    if causes and causes[0] in HARMLESS and candidates[0].score > _POSSIBLE:
         return None
-    for candidate in candidates:
-        known = [command for cause, command in hints if cause == candidate.cause]
-        known += [command for command, causes in _DECIDES.items() if candidate.cause in causes]
-        for command in known:
-            if _can_tell(command, machine):
-                return command
+    tells = [*hints, *((cause, command.run) for command in _commands() for cause in command.causes)]
+    for run in [run for cause in causes for named, run in tells if named == cause]:
+        if _can_tell(run, machine):
+            return run
     if _smi_is_absent(machine) and machine.platform.wsl:
-        return _WSL
+        return ("ls", "-l", "/dev/dxg", "/usr/lib/wsl/lib")
     imported = machine.torch.imported
-    last = _IMPORT if imported and imported.cuda_available else _SMI
-    order: tuple[Texts, ...] = (_COLLECT, last)
-    if candidates and candidates[0].cause in (*_DECIDES[_SMI], *_DECIDES[_LOG]):
-        order = (last, _COLLECT)
-    return next((one for one in order if _can_tell(one, machine)), _IMPORT)
+    order = [_COLLECT, _IMPORT if imported and imported.cuda_available else _SMI]
+    if any(cause in causes[:1] and run in (_SMI, ("dmesg",)) for cause, run in tells[len(hints) :]):
+        order.reverse()
+    return next((run for run in order if _can_tell(run, machine)), _IMPORT)
 
 
 _POSSIBLE = 0.5
-_WSL = ("ls", "-l", "/dev/dxg", "/usr/lib/wsl/lib")
-_TELLERS: dict[Texts, str] = {
-    _COLLECT: "collect_env",
-    _SMI: "nvidia-smi",
-    _LOG: "kernel log",
-    _VERBOSE: "nvidia-smi -q",
-    _NVCC: "nvcc",
-}
-"""Commands and how the origins of facts name them."""
 
 
-def _can_tell(command: Texts, machine: Machine) -> bool:
+def _can_tell(run: Texts, machine: Machine) -> bool:
     """Whether the command can run on that machine, and would tell more than the report does."""
     told = {source.partition(", line")[0] for source in machine.origins.values()}
-    if command[0] == "nvidia-smi" and _smi_is_absent(machine):
-        return False
-    if machine.platform.system not in (None, "Linux") and command[0] in _ON_LINUX:
-        return False
-    if command[0] in ("dmesg", "lspci") and (machine.container.kind or machine.platform.wsl):
-        return False  # the kernel's log and the bus belong to the host
-    if command == _COLLECT and machine.torch.installed is False:
-        return False
-    if command == _PACKAGES and len(machine.packages or ()) > _A_LIST:
-        return False
-    return _TELLERS.get(command, command[0]) not in told
+    origins = {command.run: command.origin for command in _commands()}
+    elsewhere = machine.platform.system not in (None, "Linux")
+    return not (
+        (run[0] == "nvidia-smi" and _smi_is_absent(machine))
+        or (elsewhere and run[0] in WORDS["linux-programs"])
+        # The kernel's log and the bus belong to the host.
+        or (run[0] in ("dmesg", "lspci") and (machine.container.kind or machine.platform.wsl))
+        or (run == _COLLECT and machine.torch.installed is False)
+        or (run[-2:] == ("pip", "list") and len(machine.packages or ()) > _A_LIST)
+        or (origins.get(run) or run[0]) in told
+    )
 
 
 def _smi_is_absent(machine: Machine) -> bool:

@@ -29,6 +29,7 @@ from cudadoctor.rules.evidence.signs import (
     SUCCESS,
     UNKNOWN,
     UNKNOWN_WORDS,
+    WORDS,
     answered,
     code_path,
     cpu_on_purpose,
@@ -450,31 +451,7 @@ SEEN_IN_REPORTS: tuple[Requirement, ...] = (
 REPORT: tuple[Requirement, ...] = (torch_used_a_gpu, nobody_complains)
 
 
-_EXPLAINS_NO_FAILURE = frozenset(
-    {
-        "wrong-interpreter",
-        "torch-index-wrong",
-        "build-isolation",
-        "pynvml-conflict",
-        "toolkit-missing",
-        "toolkit-torch-mismatch",
-        "toolkit-env-wrong",
-        "host-compiler-unsupported",
-        "arch-list-wrong",
-        "amp-no-benefit",
-        "tf32-off",
-        "slow-dataloader",
-        "pcie-degraded",
-        "thermal-throttle",
-        "clocks-capped",
-        "gpu-topology",
-        "p2p-not-possible",
-        "cpu-bound",
-        "not-environment",
-        "unknown",
-    }
-)
-_EXPLAINED_BY = tuple(cause for cause in CATALOGUE if cause not in _EXPLAINS_NO_FAILURE)
+_EXPLAINED_BY = tuple(cause for cause in CATALOGUE if cause not in WORDS["explains-no-failure"])
 """Every cause that can make training fail. An explanation counts only where it is as grave."""
 _NOT_READY = "CUDA answers 802 (system not yet initialized), and there is no NVSwitch here."
 _STUCK_UVM = "CUDA fails to start (error 999), though the module nvidia_uvm is loaded"

@@ -32,7 +32,7 @@ from cudadoctor.plan.remedies import (
     unset_variables,
 )
 from cudadoctor.rules.evidence.libraries import META, Pin, library_pins
-from cudadoctor.rules.evidence.signs import said
+from cudadoctor.rules.evidence.signs import WORDS, said
 from cudadoctor.solver.builds import best_build
 
 FEW = 3
@@ -108,25 +108,7 @@ _OWN = re.compile(r"lib(c10|torch|cu(?!da\b|dnn_)|nv(?!idia|cuvid)|nccl)")
 _NO_METADATA = "its metadata (dist-info) is gone"
 _UNTOLD = "pip does not know of it, and what torch itself finds by metadata is not found."
 _STILL_IMPORTS = "It still imports, and fails where it needs a file that is not whole."
-_SPOKEN_FOR = (
-    "GLIBC",
-    "CXXABI_",
-    "nvJitLink",
-    "symbol: cu",
-    "symbol: nccl",
-    "symbol: nv",
-    "cublasLt",
-    "cuDNN version incompatibility",
-    "libcudnn_",
-    "libamdhip64",
-    "WinError 126",
-    "DLL load failed",
-    "No space left on device",
-    "failed to map segment",
-    "Cannot allocate memory",
-    "Too many open files",
-    "MemoryError",
-)
+_SPOKEN_FOR = WORDS["spoken-for"]
 """Words of import errors that other rules know the cause of, or that a limit of memory has."""
 _NO_MODULE = re.compile(r"No module named '([A-Za-z]\w*)[.']")
 """The package of a module that was looked for and not found."""

@@ -12,11 +12,14 @@ from typing import Literal
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
+from cudadoctor.knowledge.tables import table
 from cudadoctor.model.findings import ERROR, INFO, Severity, Texts
 from cudadoctor.model.machine import Gpu, Machine, PciGpu, Smoke
 from cudadoctor.model.rule import need
 from cudadoctor.reports.smi import MEANINGS
 
+WORDS = table("words", dict[str, Texts])
+"""Lists of words, keys and causes that rules compare with."""
 SUCCESS, NO_PERMISSION, NOT_FOUND, NOT_LOADED = 0, 4, 6, 9
 NO_LIBRARY, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN = 12, 15, 16, 17, 18, 999
 """NVML's codes, which are also nvidia-smi's exit status (255 stands for 999)."""

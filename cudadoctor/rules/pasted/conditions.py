@@ -24,6 +24,7 @@ from cudadoctor.model.versions import DriverVersion
 from cudadoctor.rules.evidence.devices import code_version, compiled, devices, way_to_run
 from cudadoctor.rules.evidence.signs import (
     AUTHOR,
+    WORDS,
     driver_runs,
     driver_system,
     gpu_present,
@@ -259,7 +260,7 @@ def _bare_torch_of_windows(m: Machine, _: Knowledge) -> bool:
     return windows and plain and m.torch.build in (None, "cpu")
 
 
-_WITHOUT_BUILDS = frozenset({"armv6l", "armv7l", "i386", "i686", "x86", "riscv64", "s390x"})
+_WITHOUT_BUILDS = WORDS["without-builds"]
 
 
 def _walled_platform(m: Machine, _: Knowledge) -> bool:

@@ -14,7 +14,7 @@ from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies, Re
 from cudadoctor.model.machine import Install, Machine
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.plan.remedies import by_hand, install_packages, install_python, install_torch
-from cudadoctor.rules.evidence.signs import gpu_present
+from cudadoctor.rules.evidence.signs import WORDS, gpu_present
 from cudadoctor.rules.pasted.refusals import (
     CONDA,
     INDEX,
@@ -392,11 +392,8 @@ def _named(requirement: str, name: str) -> bool:
 CUDA_ON_ARM = Version("2.11")
 """The first release whose Linux wheel for ARM on PyPI is a CUDA build."""
 CUDA_ON_ARM_SINCE = "2026-03-23"
-_WANTED_CUDA = frozenset(
-    {"torch-not-compiled-with-cuda", "cuda-not-available-plain", "cuda-is-not-available"}
-    | {"no-nvidia-packages", "cpu-torch-in-prose"}
-)
-_CPU_SEEN = frozenset({"no-nvidia-packages", "cpu-torch-in-prose", "torch-not-compiled-with-cuda"})
+_WANTED_CUDA = WORDS["cuda-wanted"]
+_CPU_SEEN = WORDS["cpu-build-seen"]
 """Symptoms that show a CPU build, whatever the day of the report."""
 _COMPLAINTS = ("compiled with cuda", "cuda is not available", "is_available() false")
 

@@ -18,6 +18,7 @@ from cudadoctor.model.findings import (
     Remedies,
     Severity,
     Texts,
+    ranked,
 )
 from cudadoctor.model.machine import Machine, Symptom
 from cudadoctor.model.rule import Answer, Found, Judge, Rule
@@ -153,8 +154,7 @@ def candidates_in(
         still = [one for one in row.means if not refuted(one.when, m, kb)] if row else []
         for number, meaning in enumerate(still):
             scores.setdefault(meaning.cause, round(0.3 / (number + 1), 2))
-    ranked = sorted(scores.items(), key=lambda pair: -pair[1])
-    return tuple(Candidate(cause=cause, score=score) for cause, score in ranked)
+    return ranked(scores)
 
 
 def complaints(m: Machine, kb: Knowledge) -> tuple[Symptom, ...]:
