@@ -49,7 +49,6 @@ class Risk(str, Enum):
 
 ERROR, WARNING, INFO = Severity
 CERTAIN, LIKELY, POSSIBLE = Confidence
-Texts = tuple[str, ...]
 Where = Literal["here", "host", "container", "windows", "admin"]
 
 
@@ -115,9 +114,6 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     verified: Flag = None
     note: Text = None
     packages: PackageChange | None = None
-
-
-Remedies = tuple[Remedy, ...]
 
 
 Remedies = tuple[Remedy, ...]

@@ -14,9 +14,8 @@ from cudadoctor.model.findings import (
     WARNING,
     Remedies,
     Severity,
-    Texts,
 )
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, Strings, Text
 from cudadoctor.model.rule import Answer, Found, NotKnown, need, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, install_python, install_torch, leave_out
@@ -349,7 +348,7 @@ def _severity(m: Machine, worst: Device, unserved: bool, others: bool, *, newer:
     return WARNING if not unserved or (others and not newer) else ERROR
 
 
-def _sources(m: Machine, kb: Knowledge) -> Texts:
+def _sources(m: Machine, kb: Knowledge) -> Strings:
     row = row_of(m, kb)
     return row.sources if row else ()
 
@@ -449,11 +448,11 @@ def _install_refused(m: Machine) -> bool:
     return bool(refused) or any(install.failed for install in m.installs or ())
 
 
-def _named(python: str, implementation: str | None) -> str:
+def _named(python: str, implementation: Text) -> str:
     return python if implementation in (None, "CPython") else f"{python} ({implementation})"
 
 
-def _pythons(kb: Knowledge, platform: str) -> Texts:
+def _pythons(kb: Knowledge, platform: str) -> Strings:
     """The Pythons of the newest torch for the platform, oldest first."""
     rows = [row for row in kb.builds if row.platform == platform and row.pythons]
     newest = max((row.torch for row in rows), default=None)
@@ -461,7 +460,7 @@ def _pythons(kb: Knowledge, platform: str) -> Texts:
     return tuple(sorted(names, key=lambda name: (Version(name.rstrip("t")), name)))
 
 
-def _only_python_hinders(m: Machine, kb: Knowledge, pythons: Texts, python: str) -> bool:
+def _only_python_hinders(m: Machine, kb: Knowledge, pythons: Strings, python: str) -> bool:
     """Whether nothing fits here, and something would with one of the other Pythons."""
     if python in pythons or best_build(m, kb).build is not None:
         return False

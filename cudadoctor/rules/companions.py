@@ -17,9 +17,8 @@ from cudadoctor.model.findings import (
     WARNING,
     Confidence,
     Remedies,
-    Texts,
 )
-from cudadoctor.model.machine import Distribution, Machine
+from cudadoctor.model.machine import Distribution, Machine, Strings, Text
 from cudadoctor.model.requirements import EXTENSIONS, admits
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import version_of
@@ -93,7 +92,7 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-def _without(m: Machine, kb: Knowledge, names: Texts) -> Remedies:
+def _without(m: Machine, kb: Knowledge, names: Strings) -> Remedies:
     """Where no release fits the installed torch: another torch with its companions, or without."""
     return remove_packages(
         "remove-companion",
@@ -130,11 +129,11 @@ def _asked_torches(one: Distribution) -> list[str]:
     return [found for line in one.requires if (found := specifier_on(line, "torch")) is not None]
 
 
-def _refusal(asked: list[str], torch: Version) -> str | None:
+def _refusal(asked: list[str], torch: Version) -> Text:
     return next((f"it requires torch{text}" for text in asked if not admits(text, torch)), None)
 
 
-def _of_a_release(one: Distribution) -> str | None:
+def _of_a_release(one: Distribution) -> Text:
     """Why it does not fit a nightly build; None where it may be one itself."""
     release = version_of(one.version.partition("+")[0])
     if one.name != "torchvision" or release is None or release.is_prerelease:
@@ -142,7 +141,7 @@ def _of_a_release(one: Distribution) -> str | None:
     return "torch is a nightly build, and it is of a release"
 
 
-def _by_tables(one: Distribution, torch: Version, kb: Knowledge) -> str | None:
+def _by_tables(one: Distribution, torch: Version, kb: Knowledge) -> Text:
     """What the tables have against it, where its own metadata says nothing; None for nothing."""
     release = version_of(one.version.partition("+")[0])
     known = kb.companion_torch(one.name, one.version.partition("+")[0])
@@ -161,7 +160,7 @@ def _as_misfit(one: Distribution, why: str, evidence: str, sure: Confidence) -> 
     return Misfit(one.name, one.version, why, evidence, sure)
 
 
-def _other_build(m: Machine, one: Distribution) -> str | None:
+def _other_build(m: Machine, one: Distribution) -> Text:
     """How its build differs from torch's: CPU or CUDA, and which CUDA; None where it does not.
 
     torchvision accepts every minor of one CUDA major; torchaudio wants the very same version.
@@ -223,7 +222,7 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
     return None
 
 
-def _built_for_other(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> str | None:
+def _built_for_other(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Text:
     length = min(len(one.torch.release), 2) if one.torch else 0
     if one.torch and one.torch.release[:length] != torch.release[:length]:
         return f"it was built against torch {one.torch}"

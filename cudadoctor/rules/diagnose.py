@@ -21,12 +21,11 @@ from cudadoctor.model.findings import (
     Evidence,
     Finding,
     Severity,
-    Texts,
     Undecided,
     Verdict,
     ranked,
 )
-from cudadoctor.model.machine import Machine, gap_of, lookup, origin_of
+from cudadoctor.model.machine import Machine, Strings, Text, gap_of, lookup, origin_of
 from cudadoctor.model.rule import Found, NotKnown, Rule
 from cudadoctor.model.trust import acting, is_doctors_own, typed
 from cudadoctor.rules.evidence.signs import WORDS
@@ -202,7 +201,7 @@ def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
 def _concluded(
     findings: tuple[Finding, ...],
     *,
-    passed: Texts,
+    passed: Strings,
     undecided: tuple[Undecided, ...],
     machine: Machine,
     knowledge: Knowledge,
@@ -228,7 +227,7 @@ def _concluded(
     # A catch-all stands last, however sure it is.
     primary = min((f.cause for f in roots), key=lambda cause: cause == "unknown", default=None)
     candidates: tuple[Candidate, ...] = ()
-    asked: Texts | None = None
+    asked: Strings | None = None
     if verdict == "undecided" and pasted:
         from cudadoctor.rules.pasted.reported import candidates_in, commands_in
 
@@ -314,10 +313,10 @@ class DecidingCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shows. origin: how the origins of facts name it, if not by its first word.
     """
 
-    run: Texts
-    causes: Texts = ()
-    facts: Texts = ()
-    origin: str | None = None
+    run: Strings
+    causes: Strings = ()
+    facts: Strings = ()
+    origin: Text = None
 
 
 @cache
@@ -325,7 +324,7 @@ def _commands() -> tuple[DecidingCommand, ...]:
     return table("commands", tuple[DecidingCommand, ...])
 
 
-def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> Texts | None:
+def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> Strings | None:
     """The command whose output would decide most, None if no missing fact has one.
 
     What a fast look did not wait for, a look with all its time decides. Torch is asked in the
@@ -343,7 +342,7 @@ def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> Texts | N
     return None
 
 
-def _shows(fact: str, machine: Machine) -> Texts | None:
+def _shows(fact: str, machine: Machine) -> Strings | None:
     if fact == "pci" and machine.platform.system == "Windows":
         return ("powershell", "-Command", "Get-PnpDevice -Class Display")
     if fact.startswith("driver.libcuda") and machine.torch.build != "cuda":
@@ -362,8 +361,8 @@ _A_LIST = 15
 
 
 def command_after(
-    machine: Machine, candidates: tuple[Candidate, ...], hints: tuple[tuple[str, Texts], ...] = ()
-) -> Texts | None:
+    machine: Machine, candidates: tuple[Candidate, ...], hints: tuple[tuple[str, Strings], ...] = ()
+) -> Strings | None:
     """The command whose output would decide a report: that of its likeliest candidate.
 
     hints: causes with the command that tells of them in the words of this report.
@@ -389,7 +388,7 @@ def command_after(
 _POSSIBLE = 0.5
 
 
-def _can_tell(run: Texts, machine: Machine) -> bool:
+def _can_tell(run: Strings, machine: Machine) -> bool:
     """Whether the command can run on that machine, and would tell more than the report does."""
     told = {source.partition(", line")[0] for source in machine.origins.values()}
     origins = {command.run: command.origin for command in _commands()}

@@ -12,9 +12,8 @@ from cudadoctor.model.findings import (
     POSSIBLE,
     WARNING,
     Remedies,
-    Texts,
 )
-from cudadoctor.model.machine import GpuPair, Machine, Stage
+from cudadoctor.model.machine import GpuPair, Machine, Number, Stage, Strings, Text
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, unset_variables
 from cudadoctor.plan.remedies.place import keeper_of
@@ -72,7 +71,7 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
     )
 
 
-def _visible(m: Machine) -> tuple[int | None, str]:
+def _visible(m: Machine) -> tuple[Number, str]:
     """How many GPUs a program of this environment sees, and the fact that shows it."""
     if torch_works(m) and m.torch.imported and m.torch.imported.device_count:
         return m.torch.imported.device_count, "torch.imported.device_count"
@@ -102,7 +101,7 @@ def launcher_variables(m: Machine) -> Answer:
     return _no_number(env, m) or _beyond(env, m) or _half_set(env, m)
 
 
-def _number(env: dict[str, str], name: str) -> int | None:
+def _number(env: dict[str, str], name: str) -> Number:
     """The number that the variable holds, None where it is not set or holds none."""
     text = env.get(name, "").strip()
     digits = text.removeprefix("-")
@@ -202,7 +201,7 @@ def network_interface(m: Machine) -> Answer:
     return None
 
 
-def _nccl_finds(value: str, present: Texts) -> bool:
+def _nccl_finds(value: str, present: Strings) -> bool:
     """Whether NCCL is left with an interface."""
     excludes, rest = value.startswith("^"), value.removeprefix("^")
     whole, rest = rest.startswith("="), rest.removeprefix("=")
@@ -212,7 +211,7 @@ def _nccl_finds(value: str, present: Texts) -> bool:
     return any(have == one if whole else have.startswith(one) for have in present for one in names)
 
 
-def _gloo_finds(value: str, present: Texts) -> bool:
+def _gloo_finds(value: str, present: Strings) -> bool:
     """Gloo opens every one that is named."""
     return all(one.strip() in present for one in value.split(",") if one.strip())
 
@@ -366,7 +365,7 @@ def _ranks_that_failed(m: Machine) -> tuple[int, str] | None:
     return None
 
 
-def _how(stage: Stage) -> str | None:
+def _how(stage: Stage) -> Text:
     text = (stage.detail or "").lower()
     if stage.status == "failed" and any(words in text for words in _UNEQUAL):
         return "computed wrong gradients"
@@ -376,7 +375,7 @@ def _how(stage: Stage) -> str | None:
     return "hang" if hung and "nccl" in text and not _STATED.search(text) else None
 
 
-def _between(m: Machine) -> tuple[str, Texts, bool]:
+def _between(m: Machine) -> tuple[str, Strings, bool]:
     """What stands between the GPUs, the facts that show it, and whether that explains much."""
     here = [(n, device) for n, device in enumerate(m.pci or ()) if device.vendor == "nvidia"]
     for n, device in here:

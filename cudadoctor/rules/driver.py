@@ -17,9 +17,8 @@ from cudadoctor.model.findings import (
     WARNING,
     Remedies,
     Remedy,
-    Texts,
 )
-from cudadoctor.model.machine import Machine, lookup
+from cudadoctor.model.machine import Machine, Number, Strings, lookup
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import cuda_from_int
 from cudadoctor.plan.remedies import (
@@ -165,7 +164,7 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-def _what_keeps_it_out(m: Machine) -> tuple[Reason, Texts]:
+def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
     files, kernel, log = m.driver.module_files, m.platform.kernel, log_text(m)
     if files is not None and kernel and all(one.kernel != kernel for one in files):
         return "not-built", ("driver.module_files", "platform.kernel")
@@ -292,7 +291,7 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-def _past_every_driver(m: Machine, kb: Knowledge, branch: int) -> Texts:
+def _past_every_driver(m: Machine, kb: Knowledge, branch: int) -> Strings:
     """Where no driver of that branch supports a GPU of this machine, the GPU is the deeper cause.
 
     A torch with code for it is the only way out, and such a torch runs with its drivers.
@@ -352,7 +351,7 @@ def _told_by_torch(m: Machine) -> tuple[Version, str] | None:
     return (cuda_from_int(int(number[1])), path) if number else None
 
 
-def _for_an_old_driver(m: Machine, kb: Knowledge, branch: int | None) -> Remedies:
+def _for_an_old_driver(m: Machine, kb: Knowledge, branch: Number) -> Remedies:
     """A torch for the driver, a driver for the torch, or what lifts the driver; each once."""
     newer = upgrade_driver(m, kb, branch) if branch is not None else ()
     return each_once(*install_torch(m, kb), *newer, *forward_compat(m, kb, m.torch.cuda))
@@ -441,7 +440,7 @@ def driver_bug(m: Machine, kb: Knowledge) -> Answer:
     return None
 
 
-def _signs(fault: DriverFault, m: Machine) -> Texts:
+def _signs(fault: DriverFault, m: Machine) -> Strings:
     """The facts that show it: the words in the log, and the code of cuInit where one is named."""
     log = log_text(m)
     if not any(words in log for words in fault.log):
@@ -454,7 +453,7 @@ def _signs(fault: DriverFault, m: Machine) -> Texts:
     return ("driver.log", *(("driver.libcuda.code",) if code is not None else ()))
 
 
-def _of_release(fault: DriverFault, m: Machine, kb: Knowledge) -> Texts:
+def _of_release(fault: DriverFault, m: Machine, kb: Knowledge) -> Strings:
     """The facts that show it: the release, and what else the fault hangs on."""
     version, gpus = m.driver.version, live_gpus(m)
     if (
@@ -481,7 +480,7 @@ def _offered(m: Machine, indexes: set[int]) -> bool:
     return any(pair.p2p == "ok" and {pair.first, pair.second} <= indexes for pair in pairs)
 
 
-def _told(fault: DriverFault, seen: Texts, m: Machine, kb: Knowledge) -> Found:
+def _told(fault: DriverFault, seen: Strings, m: Machine, kb: Knowledge) -> Found:
     return Found(
         title=fault.title,
         why=fault.why,

@@ -12,9 +12,8 @@ from cudadoctor.model.findings import (
     LIKELY,
     Remedies,
 )
-from cudadoctor.model.machine import Machine, ModuleFile, PciGpu
+from cudadoctor.model.machine import DriverRelease, Machine, ModuleFile, Number, PciGpu, Text
 from cudadoctor.model.rule import Answer, Found, NotKnown, need, rule
-from cudadoctor.model.versions import DriverVersion
 from cudadoctor.plan.remedies import (
     by_hand,
     grant_gpu,
@@ -98,7 +97,7 @@ def gpu_not_detected(m: Machine) -> Answer:
     )
 
 
-def _whose_matter(m: Machine) -> str | None:
+def _whose_matter(m: Machine) -> Text:
     if cpu_on_purpose(m):
         return "The torch here was not built for CUDA, so this is no NVIDIA matter."
     if m.torch.installed is False:
@@ -169,8 +168,8 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
 
 
 def _branch_for(
-    silent: tuple[PciGpu, ...], version: DriverVersion | None, refused: bool, kb: Knowledge
-) -> int | None:
+    silent: tuple[PciGpu, ...], version: DriverRelease, refused: bool, kb: Knowledge
+) -> Number:
     """The branch that would do: the last one for an older GPU, the first one for a newer."""
     if version is None:
         return None
@@ -185,11 +184,11 @@ def _branch_for(
     return None
 
 
-def _past(wanted: int | None, version: DriverVersion | None) -> bool:
+def _past(wanted: Number, version: DriverRelease) -> bool:
     return wanted is not None and version is not None and version.branch > wanted
 
 
-def _limit(wanted: int | None, version: DriverVersion | None) -> str:
+def _limit(wanted: Number, version: DriverRelease) -> str:
     if wanted is None:
         return "This driver release does not list the GPU"
     last = _past(wanted, version) or version is None
@@ -242,7 +241,7 @@ def _files(m: Machine) -> list[ModuleFile]:
     return [one for one in m.driver.module_files or () if one.kernel == m.platform.kernel]
 
 
-def _flavour_told(m: Machine) -> str | None:
+def _flavour_told(m: Machine) -> Text:
     log = log_text(m)
     if _NEEDS_OPEN in log:
         return "open"

@@ -11,9 +11,8 @@ from cudadoctor.model.findings import (
     POSSIBLE,
     WARNING,
     Remedies,
-    Texts,
 )
-from cudadoctor.model.machine import Gpu, Machine, Xid, is_start
+from cudadoctor.model.machine import Gpu, Machine, Number, Strings, Text, Xid, is_start
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, reboot, reset_gpu
 from cudadoctor.plan.remedies.place import keeper_of
@@ -83,12 +82,12 @@ def _gone(gpu: Gpu, m: Machine) -> bool:
     return gpu.code in (LOST, RESET_REQUIRED) or (gpu.code == UNKNOWN and not is_fenced(gpu, m))
 
 
-def _only_unknown(gone: list[Gpu], code: int | None) -> bool:
+def _only_unknown(gone: list[Gpu], code: Number) -> bool:
     sure = code in (LOST, RESET_REQUIRED) or any(gpu.code != UNKNOWN for gpu in gone)
     return bool(gone) and not sure
 
 
-def _fell_off(m: Machine) -> str | None:
+def _fell_off(m: Machine) -> Text:
     """The bus address of a GPU that the kernel log calls lost and that does not answer since."""
     alive = {bus_key(gpu.bus_id or "") for gpu in live_gpus(m)}
     for xid in m.driver.xids or ():
@@ -104,7 +103,7 @@ def _among(key: tuple[int, ...], alive: set[tuple[int, ...] | None]) -> bool:
     return any(one is not None and one[-2:] == key[-2:] and one[0] == key[0] for one in alive)
 
 
-def _evidence(m: Machine, gone: bool, dead: bool, fell: str | None) -> Texts:
+def _evidence(m: Machine, gone: bool, dead: bool, fell: Text) -> Strings:
     seen = [
         f"gpus.{n}.code" for n, gpu in enumerate(m.gpus or ()) if gone and gpu.code not in (None, 0)
     ]
@@ -317,7 +316,7 @@ def recovery_wanted(m: Machine) -> Answer:
     return None
 
 
-def _with_the_lost(xid: Xid, m: Machine) -> Texts:
+def _with_the_lost(xid: Xid, m: Machine) -> Strings:
     """A GPU that the driver still lists has a fault of its own; another's went with the GPU."""
     return () if any(_is(gpu, xid) for gpu in live_gpus(m)) else ("gpu-lost",)
 

@@ -17,9 +17,8 @@ from cudadoctor.model.findings import (
     WARNING,
     Confidence,
     Remedies,
-    Texts,
 )
-from cudadoctor.model.machine import Machine, TorchCopy
+from cudadoctor.model.machine import Machine, Strings, Text, TorchCopy
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.trust import acting
 from cudadoctor.model.versions import version_of
@@ -283,7 +282,7 @@ def _last_line(error: str) -> str:
     return lines[-1][:160] if lines else "no words"
 
 
-def _shadows(m: Machine) -> Texts:
+def _shadows(m: Machine) -> Strings:
     return (m.torch.imported.shadows if m.torch.imported else None) or ()
 
 
@@ -383,7 +382,7 @@ def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-def _release(copy: TorchCopy) -> str | None:
+def _release(copy: TorchCopy) -> Text:
     return copy.version.partition("+")[0] if copy.kind == "conda" and copy.version else copy.version
 
 
@@ -460,7 +459,7 @@ def _folder(path: str) -> str:
     return f"/usr{folder}" if folder in ("/bin", "/sbin") else folder
 
 
-def _folders_of(m: Machine) -> Texts:
+def _folders_of(m: Machine) -> Strings:
     prefix = (m.python.prefix or "").rstrip("/\\").lower()
     return (f"{prefix}/bin", f"{prefix}\\scripts", prefix) if prefix else ()
 

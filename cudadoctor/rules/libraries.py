@@ -12,7 +12,7 @@ from cudadoctor.model.findings import (
     WARNING,
     Remedies,
 )
-from cudadoctor.model.machine import Machine, lookup
+from cudadoctor.model.machine import Machine, Number, lookup
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, install_packages, reinstall_torch
@@ -101,7 +101,7 @@ def _strangers(m: Machine, pins: tuple[Pin, ...]) -> list[tuple[str, Pin]]:
     return found
 
 
-def _base(name: str) -> tuple[str, int | None]:
+def _base(name: str) -> tuple[str, Number]:
     found = _LIBRARY.fullmatch(name)
     if not found:
         return "", None

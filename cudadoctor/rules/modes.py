@@ -13,9 +13,8 @@ from cudadoctor.model.findings import (
     POSSIBLE,
     WARNING,
     Remedies,
-    Texts,
 )
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, Strings
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.plan.remedies import by_hand, grant_gpu, set_variables
 from cudadoctor.plan.remedies.place import keeper_of
@@ -212,7 +211,7 @@ def mig_misconfigured(m: Machine) -> Answer:
     )
 
 
-def _name_a_living(m: Machine, living: Texts) -> Remedies:
+def _name_a_living(m: Machine, living: Strings) -> Remedies:
     """The variable with an instance that is there; a job's own list is the scheduler's to make."""
     if m.container.scheduler or m.container.kind == "kubernetes":
         return grant_gpu(m)

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import CERTAIN, LIKELY, Remedies
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, Release
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, install_python, jetson_torch, wsl_driver
 from cudadoctor.rules.evidence.signs import cpu_on_purpose, cuda_works, said, started, torch_works
@@ -103,7 +103,7 @@ def jetson_build(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-def _of_the_board(m: Machine, kb: Knowledge) -> Version | None:
+def _of_the_board(m: Machine, kb: Knowledge) -> Release:
     """What the GPU is: as the driver says, else by the board's name; older boards lack NVML."""
     gpu = m.gpus[0] if m.gpus else None
     if gpu is not None and gpu.capability is not None:

@@ -14,9 +14,8 @@ from cudadoctor.model.findings import (
     LIKELY,
     WARNING,
     Severity,
-    Texts,
 )
-from cudadoctor.model.machine import Gpu, Machine
+from cudadoctor.model.machine import Gpu, Machine, Number, Strings, Text
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, grant_gpu, unset_variables
 from cudadoctor.rules.evidence.signs import (
@@ -49,7 +48,7 @@ class Visible(msgspec.Struct, frozen=True, kw_only=True):
     stop: Stop = ""
 
 
-def read_visible(value: str, uuids: Texts) -> Visible:
+def read_visible(value: str, uuids: Strings) -> Visible:
     """The GPUs that a CUDA program sees under this value.
 
     uuids: one for each device in CUDA's order, "" where it is not known. The list ends at the first
@@ -67,7 +66,7 @@ def read_visible(value: str, uuids: Texts) -> Visible:
     return Visible(indexes=tuple(indexes))
 
 
-def _device(entry: str, uuids: Texts) -> tuple[int | None, Stop]:
+def _device(entry: str, uuids: Strings) -> tuple[Number, Stop]:
     if not entry.strip():
         return None, "empty"
     if entry.strip().startswith(("GPU-", "MIG-", "<gpu-", "<mig-")):
@@ -81,7 +80,7 @@ def _device(entry: str, uuids: Texts) -> tuple[int | None, Stop]:
     return (index, "") if index < len(uuids) else (None, "out of range")
 
 
-def _by_uuid(prefix: str, uuids: Texts) -> tuple[int | None, Stop]:
+def _by_uuid(prefix: str, uuids: Strings) -> tuple[Number, Stop]:
     named = [index for index, uuid in enumerate(uuids) if uuid.lower().startswith(prefix.lower())]
     if len(named) == 1:
         return named[0], ""
@@ -118,7 +117,7 @@ _COUNTS = ("SLURM_GPUS", "SLURM_GPUS_ON_NODE")
 _JOBS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID")
 
 
-def promised_by_scheduler(m: Machine) -> str | None:
+def promised_by_scheduler(m: Machine) -> Text:
     """The variable by which a scheduler says that it gave this job GPUs; None if none does."""
     return next(
         (
@@ -142,7 +141,7 @@ def visible(m: Machine) -> Visible | None:
     return read_visible(value, tuple(gpu.uuid or "" for gpu in m.gpus))
 
 
-def visible_count(m: Machine) -> int | None:
+def visible_count(m: Machine) -> Number:
     """How many GPUs a program of this environment sees."""
     if m.driver.libcuda.code == SUCCESS and m.driver.libcuda.count is not None:
         return m.driver.libcuda.count

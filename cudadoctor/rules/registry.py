@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
 
-from cudadoctor.model.findings import Texts
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, Strings
 from cudadoctor.model.rule import Rule
 from cudadoctor.rules import (
     build,
@@ -51,7 +50,7 @@ def pasted_rules() -> tuple[Rule, ...]:
     from cudadoctor.rules.pasted import installs, reported
 
     of_installers = rules_in((installs,))
-    deeper: dict[str, Texts] = {}
+    deeper: dict[str, Strings] = {}
     for rule in RULES + of_installers:
         deeper[rule.cause] = (*deeper.get(rule.cause, ()), *rule.yields_to)
     return of_installers + reported.reported_rules(deeper)

@@ -13,9 +13,8 @@ from cudadoctor.model.findings import (
     POSSIBLE,
     WARNING,
     Remedies,
-    Texts,
 )
-from cudadoctor.model.machine import Gpu, Machine
+from cudadoctor.model.machine import Gpu, Machine, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, unset_variables
 from cudadoctor.plan.remedies.place import keeper_of
@@ -41,7 +40,7 @@ def _which(m: Machine, fits: Callable[[Gpu], bool]) -> list[tuple[int, Gpu]]:
     return [(number, gpu) for number, gpu in enumerate(m.gpus or ()) if gpu in live and fits(gpu)]
 
 
-def _paths(gpus: list[tuple[int, Gpu]], *fields: str) -> Texts:
+def _paths(gpus: list[tuple[int, Gpu]], *fields: str) -> Strings:
     return tuple(
         f"gpus.{number}.{field}"
         for number, gpu in gpus[:4]

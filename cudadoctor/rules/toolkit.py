@@ -7,13 +7,13 @@ import re
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import ERROR, INFO, WARNING, Remedies, Severity, Texts
-from cudadoctor.model.machine import Machine, Toolkit
+from cudadoctor.model.findings import ERROR, INFO, WARNING, Remedies, Severity
+from cudadoctor.model.machine import Machine, Release, Strings, Text, Toolkit
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, set_variables, unset_variables
 from cudadoctor.solver.demand import capabilities_of
 
-Wrong = tuple[str | None, dict[str, object]]
+Wrong = tuple[Text, dict[str, object]]
 """A title in place of the rule's own, and the values."""
 _CODE = re.compile(r"(\d{1,2})\.(\d)([af]?)(?:\+PTX)?")
 _FLAT = re.compile(r"(?:sm_|compute_)?\d{2,3}[af]?|\d[\d.,]*,[\d.,]+")
@@ -99,7 +99,7 @@ def toolkit_env_wrong(m: Machine) -> Answer:
     ]
     if home and not need(exists, "build.cuda_home_exists"):
         what = f"{_variable(m)} names {home}, which is not there"
-        evidence: Texts = ("build.cuda_home", "build.cuda_home_exists")
+        evidence: Strings = ("build.cuda_home", "build.cuda_home_exists")
     else:
         cuda, used = _taken(m)
         if cuda is None or used is None or not fitting:
@@ -253,7 +253,7 @@ def _cuda_build(m: Machine) -> bool:
     return m.torch.installed is not False and need(m.torch.build, "torch.build") == "cuda"
 
 
-def _taken(m: Machine) -> tuple[Version | None, Toolkit | None]:
+def _taken(m: Machine) -> tuple[Release, Toolkit | None]:
     """torch's CUDA, and the toolkit that a build would take; None each where there is none."""
     if not _cuda_build(m):
         return None, None

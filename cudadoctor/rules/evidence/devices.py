@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.findings import CERTAIN, LIKELY, POSSIBLE, Confidence, Texts
-from cudadoctor.model.machine import Gpu, Machine
+from cudadoctor.model.findings import CERTAIN, LIKELY, POSSIBLE, Confidence
+from cudadoctor.model.machine import Gpu, Machine, Release, Strings, Text
 from cudadoctor.model.rule import need
 from cudadoctor.rules.evidence.signs import live_gpus, nvidia_pci
 from cudadoctor.solver.demand import platform_of, served
@@ -28,10 +28,10 @@ class Device(NamedTuple):
 class Compiled(NamedTuple):
     """The architectures of the installed build, and how sure they are."""
 
-    archs: Texts
+    archs: Strings
     evidence: str
     confidence: Confidence
-    sources: Texts = ()
+    sources: Strings = ()
 
 
 def devices(m: Machine, kb: Knowledge) -> tuple[Device, ...]:
@@ -65,12 +65,12 @@ def _device(path: str, gpu: Gpu, kb: Knowledge) -> Device:
     return Device(path, gpu.name or f"GPU {gpu.index}", need(known, f"{path}.capability", why))
 
 
-def _by_id(device_id: str | None, kb: Knowledge) -> Version | None:
+def _by_id(device_id: Text, kb: Knowledge) -> Release:
     found = {model.capability for model in kb.gpus_by_pci(device_id)} if device_id else set()
     return found.pop() if len(found) == 1 else None
 
 
-def _by_name(name: str, kb: Knowledge) -> Version | None:
+def _by_name(name: str, kb: Knowledge) -> Release:
     model = kb.gpu_by_name(name)
     return model.capability if model else None
 
@@ -93,28 +93,28 @@ def row_of(m: Machine, kb: Knowledge) -> TorchBuild | None:
     return kb.build_of(Version(version.base_version), f"cu{cuda.major}{cuda.minor}", platform)
 
 
-def _platform(m: Machine) -> str | None:
+def _platform(m: Machine) -> Text:
     """A report that does not name the processor is of a PC."""
     if m.look == "report" and m.platform.machine is None:
         return "windows_amd64" if m.platform.system == "Windows" else "linux_x86_64"
     return platform_of(m)
 
 
-def refused(cudnn: Version | None, m: Machine, kb: Knowledge) -> tuple[Device, ...]:
+def refused(cudnn: Release, m: Machine, kb: Knowledge) -> tuple[Device, ...]:
     """The GPUs that this cuDNN refuses to run on, as far as the tables know."""
     if cudnn is None:
         return ()
     return tuple(one for one in devices(m, kb) if kb.cudnn_refuses(cudnn, one.capability))
 
 
-def code_version(code: str) -> Version | None:
+def code_version(code: str) -> Release:
     """The capability that code is for: 9.0 for sm_90, 12.0 for compute_120."""
     found = _CODE.fullmatch(code)
     return Version(f"{found[1]}.{found[2]}") if found else None
 
 
 def way_to_run(
-    archs: Texts, capability: Version, m: Machine, kb: Knowledge
+    archs: Strings, capability: Version, m: Machine, kb: Knowledge
 ) -> Literal["native", "ptx"] | None:
     """How the build runs on that GPU, None where it does not.
 

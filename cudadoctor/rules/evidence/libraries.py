@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from packaging.version import Version
-
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
     CERTAIN,
@@ -17,9 +15,8 @@ from cudadoctor.model.findings import (
     Confidence,
     Remedies,
     Severity,
-    Texts,
 )
-from cudadoctor.model.machine import Library, Machine
+from cudadoctor.model.machine import Library, Machine, Number, Release, Strings, Text
 from cudadoctor.model.requirements import Asked, admits, cut, marker_holds, marker_variables
 from cudadoctor.model.rule import need
 from cudadoctor.model.versions import version_of
@@ -40,7 +37,7 @@ class Pin(NamedTuple):
 
     name: str
     wanted: str
-    installed: Version | None
+    installed: Release
     met: bool
 
     @property
@@ -66,7 +63,7 @@ def torch_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     return tuple(found.values())
 
 
-def _required(m: Machine, kb: Knowledge) -> Texts:
+def _required(m: Machine, kb: Knowledge) -> Strings:
     """Its metadata; where that was not read, what the default index's wheel of it is known for."""
     version, platform = m.torch.version, platform_of(m)
     if m.torch.requires is not None or version is None or version.local or platform is None:
@@ -81,7 +78,7 @@ def library_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     )
 
 
-def specifier_on(line: str, name: str) -> str | None:
+def specifier_on(line: str, name: str) -> Text:
     """The specifier of a line where it names that package and has no extra; else None."""
     asked = cut(line)
     if asked is None or asked.name != name or "extra" in asked.marker:
@@ -89,7 +86,7 @@ def specifier_on(line: str, name: str) -> str | None:
     return asked.specifier
 
 
-def _asked(lines: Texts, extras: Texts) -> Iterator[Asked]:
+def _asked(lines: Strings, extras: Strings) -> Iterator[Asked]:
     """The requirements in these lines, without those of other extras."""
     for line in lines:
         only_for = _ONLY_FOR.search(line)
@@ -105,7 +102,7 @@ def _note(
     m: Machine,
     asked: Asked,
     environment: dict[str, str],
-    extras: Texts,
+    extras: Strings,
 ) -> None:
     """Note a pin that holds here. What is met needs no look at its marker, a grammar's cost."""
     pin = _pin(m, asked)
@@ -115,7 +112,7 @@ def _note(
         found[asked.name] = pin
 
 
-def _holds(marker: str, environment: dict[str, str], extras: Texts) -> bool:
+def _holds(marker: str, environment: dict[str, str], extras: Strings) -> bool:
     return any(marker_holds(marker, environment | {"extra": extra}) for extra in extras)
 
 
@@ -142,7 +139,7 @@ class Foreign(NamedTuple):
     """A library from outside torch's own set. own: version of the copy that torch brought."""
 
     use: Use
-    own: str | None
+    own: Text
 
 
 def in_use(m: Machine) -> tuple[Use, ...]:
@@ -195,7 +192,7 @@ def _product(soname: str) -> str:
     return next((name for name in ("libcudnn", "libcublas") if soname.startswith(name)), soname)
 
 
-def compared(text: str | None, other: str | None, parts: int = 4) -> int | None:
+def compared(text: Text, other: Text, parts: int = 4) -> Number:
     """-1, 0 or 1 as the first version is older, equal or newer in its first parts; None unknown."""
     left, right = version_of(text), version_of(other)
     if left is None or right is None:

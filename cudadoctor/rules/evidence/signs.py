@@ -13,12 +13,12 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import table
-from cudadoctor.model.findings import ERROR, INFO, Severity, Texts
-from cudadoctor.model.machine import Gpu, Machine, PciGpu, Smoke
+from cudadoctor.model.findings import ERROR, INFO, Severity
+from cudadoctor.model.machine import Flag, Gpu, Machine, Number, PciGpu, Smoke, Strings, Text
 from cudadoctor.model.rule import need
 from cudadoctor.reports.smi import MEANINGS
 
-WORDS = table("words", dict[str, Texts])
+WORDS = table("words", dict[str, Strings])
 """Lists of words, keys and causes that rules compare with."""
 SUCCESS, NO_PERMISSION, NOT_FOUND, NOT_LOADED = 0, 4, 6, 9
 NO_LIBRARY, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN = 12, 15, 16, 17, 18, 999
@@ -40,7 +40,7 @@ GIVEN_AWAY = ("vfio-pci", "pci-stub")
 _MODULE_ANSWERED = frozenset({NO_PERMISSION, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN})
 
 
-def driver_code(m: Machine) -> int | None:
+def driver_code(m: Machine) -> Number:
     """The code with which NVML started, or nvidia-smi's in its place; None where neither spoke."""
     nvml, smi = m.driver.nvml, m.driver.smi
     if nvml.code is not None and nvml.code != NO_LIBRARY:
@@ -109,7 +109,7 @@ def live_gpus(m: Machine) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in m.gpus or () if gpu.code in (None, SUCCESS))
 
 
-def gpu_nodes(m: Machine) -> Texts | None:
+def gpu_nodes(m: Machine) -> Strings | None:
     """The device nodes of GPUs that this process may open; None if they are not known."""
     if m.driver.nodes is None:
         return None
@@ -184,7 +184,7 @@ def started(m: Machine) -> bool:
     return bool(named_gpus(m)) or cuda_works(m)
 
 
-def uvm_missing(m: Machine) -> bool | None:
+def uvm_missing(m: Machine) -> Flag:
     """Whether nvidia_uvm is not loaded, or its device node does not open; None not known."""
     loaded = None if m.driver.modules is None else "nvidia_uvm" in m.driver.modules
     nodes = {node.path: node.errno for node in m.driver.nodes or ()}
@@ -194,7 +194,7 @@ def uvm_missing(m: Machine) -> bool | None:
     return False if loaded or errno == 0 else None
 
 
-def has_fabric(m: Machine, kb: Knowledge) -> bool | None:
+def has_fabric(m: Machine, kb: Knowledge) -> Flag:
     """Whether NVSwitches join the GPUs; None where that is not known.
 
     A switch on the bus or a fabric state proves it. None on the bus disproves it, except for boards
@@ -212,7 +212,7 @@ def has_fabric(m: Machine, kb: Knowledge) -> bool | None:
     return True if "bus" in kinds else None
 
 
-def _nvswitch(name: str | None, kb: Knowledge) -> str | None:
+def _nvswitch(name: Text, kb: Knowledge) -> Text:
     model, board = kb.gpu_by_name(name or ""), kb.board(name or "")
     if model is not None and not model.data_center:
         return "none"
@@ -246,7 +246,7 @@ def bus_key(address: str) -> tuple[int, ...] | None:
     return tuple(int(part or "0", 16) for part in parts.groups()) if parts else None
 
 
-def gpu_present(m: Machine) -> bool | None:
+def gpu_present(m: Machine) -> Flag:
     """Whether the machine has an NVIDIA GPU; None where that is not known."""
     if (
         started(m)
@@ -267,7 +267,7 @@ def gpu_present(m: Machine) -> bool | None:
     return False if unseen and m.look != "report" else None
 
 
-def _wsl_gpu(m: Machine) -> bool | None:
+def _wsl_gpu(m: Machine) -> Flag:
     """In WSL the libraries that Windows mounts show NVIDIA's driver; the bus shows nothing."""
     if m.container.kind:
         return False if m.container.dxg is False else None
@@ -311,7 +311,7 @@ def log_text(m: Machine) -> str:
     return re.sub(r"\s+", " ", " ".join(lines)).replace("NVRM:", "").lower()
 
 
-def said(m: Machine, *words: str, pasted: bool = True) -> str | None:
+def said(m: Machine, *words: str, pasted: bool = True) -> Text:
     """The fact whose error text holds one of these words, None where no text does.
 
     pasted: the error texts of a report count too. They have rules of their own (reported), which
@@ -326,7 +326,7 @@ def said(m: Machine, *words: str, pasted: bool = True) -> str | None:
     return None
 
 
-def heard(m: Machine, *words: str) -> str | None:
+def heard(m: Machine, *words: str) -> Text:
     """As `said`, on a host: what a text of a pasted report means, the table of symptoms tells."""
     return None if m.look == "report" else said(m, *words)
 

@@ -17,10 +17,9 @@ from typing import Any
 from packaging.version import Version
 
 from cudadoctor.knowledge import GpuModel, Knowledge
-from cudadoctor.model.findings import Texts
-from cudadoctor.model.machine import Machine, lookup, origin_of
-from cudadoctor.model.rule import NotKnown
-from cudadoctor.model.versions import DriverVersion
+from cudadoctor.model.machine import Flag, Machine, Release, Strings, lookup, origin_of
+from cudadoctor.model.rule import NotKnown, apply
+from cudadoctor.model.versions import version_of
 from cudadoctor.rules.evidence.devices import code_version, compiled, devices, way_to_run
 from cudadoctor.rules.evidence.signs import (
     AUTHOR,
@@ -34,7 +33,8 @@ from cudadoctor.rules.evidence.signs import (
 )
 from cudadoctor.rules.pasted.refusals import offers_of
 
-Circumstance = "Callable[[Machine, Knowledge], bool]"
+Circumstance = Callable[..., Flag]
+"""Of the machine, or of the machine and the knowledge."""
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -43,6 +43,15 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
+_VERSIONS = {
+    "torch": "torch.version",
+    "torch.cuda": "torch.cuda",
+    "driver": "driver.version",
+    "driver.cuda": "driver.cuda",
+    "python": "python.version",
+    "glibc": "platform.glibc",
+}
+"""The facts whose versions are compared; every other name is that of a package."""
 
 
 def holds(condition: str, m: Machine, kb: Knowledge) -> bool:
@@ -52,45 +61,29 @@ def holds(condition: str, m: Machine, kb: Knowledge) -> bool:
     """
     if condition.startswith("not "):
         return not holds(condition[4:], m, kb)
-    if condition.startswith("seen:"):
-        return any(symptom.key == condition[5:] for symptom in m.symptoms or ())
-    if condition.startswith("has:"):
-        return m.package(condition[4:]) is not None
+    kind, _, name = condition.partition(":")
+    if kind == "seen":
+        return any(symptom.key == name for symptom in m.symptoms or ())
+    if kind == "has":
+        return m.package(name) is not None
     words = condition.split()
-    if len(words) == 3:
-        return _compares(words[0], words[1], words[2], m)
-    return CIRCUMSTANCES[condition](m, kb)
+    return (
+        _compares(m, *words) if len(words) == 3 else apply(CIRCUMSTANCES[condition], m, kb) is True
+    )
 
 
-def _compares(fact: str, sign: str, bound: str, m: Machine) -> bool:
-    value = _version_of(fact, m)
-    if value is None:
-        return False
-    other = DriverVersion(bound) if isinstance(value, DriverVersion) else Version(bound)
-    return _COMPARED[sign](value, other)
+def _compares(m: Machine, fact: str, sign: str, bound: str) -> bool:
+    if fact in _VERSIONS:
+        value = lookup(m, _VERSIONS[fact])
+    else:
+        package = m.package(fact)
+        value = version_of(package.version) if package else None
+    return value is not None and _COMPARED[sign](value, type(value)(bound))
 
 
-def _version_of(fact: str, m: Machine) -> Version | DriverVersion | None:
-    known: dict[str, Version | DriverVersion | None] = {
-        "torch": m.torch.version,
-        "torch.cuda": m.torch.cuda,
-        "driver": m.driver.version,
-        "driver.cuda": m.driver.cuda,
-        "python": m.python.version,
-        "glibc": m.platform.glibc,
-    }
-    if fact in known:
-        return known[fact]
-    package = m.package(fact)
-    try:
-        return Version(package.version) if package else None
-    except ValueError:
-        return None
-
-
-def _is(path: str, *values: object) -> Callable[[Machine, Knowledge], bool]:
+def _is(path: str, *values: object) -> Circumstance:
     """Whether that fact has one of these values; without values, whether it says yes at all."""
-    return lambda m, _: lookup(m, path) in values if values else bool(lookup(m, path))
+    return lambda m: lookup(m, path) in values if values else bool(lookup(m, path))
 
 
 def _models(m: Machine, kb: Knowledge) -> list[GpuModel]:
@@ -99,77 +92,78 @@ def _models(m: Machine, kb: Knowledge) -> list[GpuModel]:
     return [model for model in found if model is not None]
 
 
-def _arch(*names: str) -> Callable[[Machine, Knowledge], bool]:
+def _arch(*names: str) -> Circumstance:
     return lambda m, kb: any(model.architecture in names for model in _models(m, kb))
 
 
-def _data_center(m: Machine, kb: Knowledge) -> bool | None:
+def _data_center(m: Machine, kb: Knowledge) -> Flag:
     known = [model.data_center for model in _models(m, kb)]
     return any(known) if known else None
 
 
-def _env(name: str) -> Callable[[Machine, Knowledge], bool]:
-    return lambda m, _: name in (m.env or {})
+def _env(name: str) -> Circumstance:
+    return lambda m: name in (m.env or {})
 
 
-def _too_many_processes(m: Machine, _: Knowledge) -> bool:
+def _told(m: Machine, name: str) -> Strings:
+    """The values of that name in the symptoms of the report."""
+    return tuple(
+        value
+        for symptom in m.symptoms or ()
+        for place, value in symptom.values.items()
+        if place.startswith(name)
+    )
+
+
+def _too_many_processes(m: Machine) -> bool:
     """Whether the report asks for more processes on a node than it shows GPUs."""
-    asked = [symptom.values.get("processes", "") for symptom in m.symptoms or ()]
-    counts = [int(one) for one in asked if one.isdecimal()]
-    return bool(counts) and bool(live_gpus(m)) and max(counts) > len(live_gpus(m))
+    asked = (int(text) for text in _told(m, "processes") if text.isdecimal())
+    return 0 < len(live_gpus(m)) < max(asked, default=0)
 
 
-def _driver_answers(m: Machine, _: Knowledge) -> bool:
+def _driver_answers(m: Machine) -> bool:
     """Whether a program named the driver or its GPUs; that the author has them proves nothing."""
     told = origin_of(m, "driver.kernel" if m.driver.kernel else "driver.reported") or ""
     return (m.driver.version is not None and not told.startswith(AUTHOR)) or bool(named_gpus(m))
 
 
-def _driver_runs_torch(m: Machine, _: Knowledge) -> bool:
+def _driver_runs_torch(m: Machine) -> bool:
     """Whether the newest CUDA of the driver is known to be enough for torch's."""
     level, cuda = m.driver.cuda, m.torch.cuda
     return level is not None and cuda is not None and driver_runs(level, cuda)
 
 
-def _served(m: Machine, kb: Knowledge) -> tuple[bool, bool] | None:
-    """Whether torch has code for all GPUs, and whether the first is newer than that code."""
-    try:
-        present, have = devices(m, kb), compiled(m, kb)
-    except NotKnown:
-        return None
-    if not present:
-        return None
-    served = all(way_to_run(have.archs, one.capability, m, kb) for one in present)
-    newest = max((found for code in have.archs if (found := code_version(code))), default=None)
-    return served, newest is not None and present[0].capability > newest
+def _build_is(how: str) -> Circumstance:
+    """Whether torch has code for all GPUs ("fitting"), or the first is newer or older than it."""
+
+    def judged(m: Machine, kb: Knowledge) -> bool:
+        try:
+            present, archs = devices(m, kb), compiled(m, kb).archs
+        except NotKnown:
+            return False
+        if present and all(way_to_run(archs, gpu.capability, m, kb) for gpu in present):
+            return how == "fitting"
+        newest = max(filter(None, map(code_version, archs)), default=None)
+        newer = bool(present and newest and present[0].capability > newest)
+        return bool(present) and how == ("newer" if newer else "older")
+
+    return judged
 
 
-def _wheel_for_other_torch(m: Machine, _: Knowledge) -> bool:
+def _wheel_for_other_torch(m: Machine) -> bool:
     """Whether the report names a wheel of an extension that is made for another torch than this."""
-    torch = m.torch.version
-    named = [
-        symptom.values["wheel_torch"]
-        for symptom in m.symptoms or ()
-        if "wheel_torch" in symptom.values
-    ]
-    return torch is not None and any(Version(one).release[:2] != torch.release[:2] for one in named)
+    torch, named = m.torch.version, map(Version, _told(m, "wheel_torch"))
+    return torch is not None and any(wheel.release[:2] != torch.release[:2] for wheel in named)
 
 
 _SONAME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)")
 """CUDA's libraries whose number in their file name is the major version of their CUDA."""
 
 
-def _library_of_another_cuda(m: Machine, _: Knowledge) -> bool:
+def _library_of_another_cuda(m: Machine) -> bool:
     """Whether the library of CUDA that is missing is of another major than torch's CUDA."""
-    if m.torch.cuda is None:
-        return False
-    named = [
-        _SONAME.match(value)
-        for symptom in m.symptoms or ()
-        for name, value in symptom.values.items()
-        if name.startswith("library")
-    ]
-    return any(found and int(found[1]) != m.torch.cuda.major for found in named)
+    cuda, named = m.torch.cuda, filter(None, map(_SONAME.match, _told(m, "library")))
+    return cuda is not None and any(int(found[1]) != cuda.major for found in named)
 
 
 _NUMBERED_BY_CUDA = re.compile(
@@ -179,42 +173,33 @@ _NUMBERED_BY_CUDA = re.compile(
 """conda's packages whose major version is that of the CUDA that they belong to."""
 
 
-def _packages_of_another_cuda(m: Machine, _: Knowledge) -> bool:
+def _packages_of_another_cuda(m: Machine) -> bool:
     """Whether conda's packages of CUDA's libraries are of another major than torch's CUDA."""
-    cuda = m.torch.cuda or _asked_cuda(m)
-    if cuda is None:
-        return False
-    majors = {
-        package.version.split(".")[0]
+    cuda = m.torch.cuda or _asked_of_conda(m, r"pytorch-cuda={1,2}(\d\d\.\d)\*?")
+    return cuda is not None and any(
+        package.version.split(".")[0] != str(cuda.major)
         for package in m.packages or ()
         if _NUMBERED_BY_CUDA.fullmatch(package.name)
-    }
-    return bool(majors - {str(cuda.major)})
+    )
 
 
-def _asked_cuda(m: Machine) -> Version | None:
+def _asked_of_conda(m: Machine, pattern: str) -> Release:
     """The CUDA of torch that conda was asked for: pytorch-cuda=11.7."""
-    for install in m.installs or ():
-        for text in install.requirements:
-            if found := re.fullmatch(r"(?:[\w.-]+::)?pytorch-cuda={1,2}(\d\d\.\d)\*?", text):
-                return Version(found[1])
-    return None
+    asked = (text for install in m.installs or () for text in install.requirements)
+    found = (re.fullmatch(rf"(?:[\w.-]+::)?{pattern}", text) for text in asked)
+    return next((Version(match[1]) for match in found if match), None)
 
 
-_CONDA_CUDA = re.compile(
-    r"(?:[\w.-]+::)?(?:pytorch-cuda|cudatoolkit)={1,2}(\d{1,2}\.\d)[\d.*]{0,6}"
-)
+def _beyond_driver(cuda: Release, system: str, m: Machine, kb: Knowledge) -> bool:
+    """Whether the driver named is known not to run this CUDA."""
+    floor, driver = kb.oldest_driver(cuda, system) if cuda else None, m.driver.version
+    return floor is not None and driver is not None and driver < floor.driver
 
 
 def _conda_cuda_beyond_driver(m: Machine, kb: Knowledge) -> bool:
     """Whether conda was asked for a torch of a CUDA that the driver named does not run."""
-    driver = m.driver.version
-    asked = [text for install in m.installs or () for text in install.requirements]
-    found = next((match for text in asked if (match := _CONDA_CUDA.fullmatch(text))), None)
-    if driver is None or found is None:
-        return False
-    floor = kb.oldest_driver(Version(found[1]), driver_system(m))
-    return floor is not None and driver < floor.driver
+    asked = _asked_of_conda(m, r"(?:pytorch-cuda|cudatoolkit)={1,2}(\d{1,2}\.\d)[\d.*]{0,6}")
+    return _beyond_driver(asked, driver_system(m), m, kb)
 
 
 _OLDER_DEFAULTS = {
@@ -234,86 +219,81 @@ def _default_cuda_beyond_driver(m: Machine, kb: Knowledge) -> bool:
 
     Only where the report says a release and no build, on Linux: elsewhere PyPI's torch has no CUDA.
     """
-    torch, driver = m.torch.version, m.driver.version
-    bare = torch is not None and torch.local is None and m.torch.cuda is None
-    if (
-        not bare
-        or torch is None
-        or driver is None
-        or m.platform.system not in (None, "Linux")
-        or m.platform.wsl
-        or m.platform.machine == "aarch64"
-    ):
+    torch, here = m.torch.version, m.platform
+    elsewhere = here.system not in (None, "Linux") or here.wsl or here.machine == "aarch64"
+    if torch is None or torch.local or m.torch.cuda or elsewhere:
         return False
     builds = kb.builds_on("linux_x86_64")
     known = next((offer.cuda for offer in builds if offer.default and offer.torch == torch), None)
-    older = _OLDER_DEFAULTS.get(f"{torch.major}.{torch.minor}")
-    cuda = known or (Version(older) if older else None)
-    floor = kb.oldest_driver(cuda, "Linux") if cuda else None
-    return floor is not None and driver < floor.driver
+    older = version_of(_OLDER_DEFAULTS.get(f"{torch.major}.{torch.minor}"))
+    return _beyond_driver(known or older, "Linux", m, kb)
 
 
-def _bare_torch_of_windows(m: Machine, _: Knowledge) -> bool:
+def _bare_torch_of_windows(m: Machine) -> bool:
     """Whether torch is of Windows with a version that names no build, as PyPI's CPU build's."""
     windows = m.platform.system == "Windows" and not m.platform.wsl
     plain = m.torch.version is not None and m.torch.version.local is None
     return windows and plain and m.torch.build in (None, "cpu")
 
 
-_WITHOUT_BUILDS = WORDS["without-builds"]
-
-
-def _walled_platform(m: Machine, _: Knowledge) -> bool:
+def _walled_platform(m: Machine) -> bool:
     """Whether nobody publishes torch for this system or processor at all."""
     machine = (m.platform.machine or "").lower()
     arm = m.platform.system == "Windows" and machine in ("aarch64", "arm64")
-    return machine in _WITHOUT_BUILDS or m.platform.libc == "musl" or m.python.bits == 32 or arm
+    return (
+        machine in WORDS["without-builds"]
+        or m.platform.libc == "musl"
+        or m.python.bits == 32
+        or arm
+    )
 
 
-def _toolkit_used(m: Machine) -> Version | None:
+def _toolkit_used(m: Machine) -> Release:
     """The CUDA version of the toolkit that a build takes, where the report tells one."""
     told = {toolkit.cuda for toolkit in m.build.toolkits or () if toolkit.cuda is not None}
     return told.pop() if len(told) == 1 else None
 
 
 def _toolkit_differs(m: Machine, kb: Knowledge) -> bool:
-    """Whether that toolkit is of another CUDA than torch: of another major, below 11 at all."""
+    """Whether that toolkit is of another CUDA than torch: of another major, below 11 at all.
+
+    Where only torch's release is known, none of its builds may be for that CUDA.
+    """
     used, built = _toolkit_used(m), m.torch.cuda
     if used is None:
         return False
     if built is not None:
         return used.major != built.major or (built.major < 11 and used != built)
-    return m.torch.version is not None and not _built_for(m.torch.version, used, kb)
-
-
-def _built_for(release: Version, cuda: Version, kb: Knowledge) -> bool:
-    """Whether that release exists as a build for this CUDA, or no build of it is known."""
-    places = {offer.place for offer in offers_of(kb).torch if offer.release == release}
+    places = {offer.place for offer in offers_of(kb).torch if offer.release == m.torch.version}
     known = {place for place in places if place.startswith("cu")}
-    return not known or f"cu{cuda.major}{cuda.minor}" in known or cuda.major > 10
+    return bool(known) and f"cu{used.major}{used.minor}" not in known and used.major <= 10
 
 
 _OLDEST_GCC = 5
 """torch 1.5 and later are written in C++14, which GCC knows well from 5 on."""
 
 
-def _compiler_too_new(m: Machine, kb: Knowledge) -> bool:
-    """Whether the C++ compiler is newer than nvcc of that toolkit accepts."""
-    used, compiler = _toolkit_used(m), m.build.compiler
-    newest = kb.gcc_max(used) if used is not None else None
-    if newest is None or compiler.version is None:
-        return False
-    return compiler.name in ("g++", "gcc", "c++") and compiler.version.major > newest
-
-
-def _compiler_too_old(m: Machine, _: Knowledge) -> bool:
-    """Whether the C++ compiler is older than the headers of any torch with extensions accept."""
+def _gcc(m: Machine) -> int | None:
+    """The major version of the C++ compiler, where that is GNU's."""
     compiler = m.build.compiler
     gnu = compiler.name in ("g++", "gcc", "c++")
-    return gnu and compiler.version is not None and compiler.version.major < _OLDEST_GCC
+    return compiler.version.major if gnu and compiler.version else None
 
 
-CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
+def _compiler_too_new(m: Machine, kb: Knowledge) -> bool:
+    """Whether the C++ compiler is newer than nvcc of that toolkit accepts."""
+    used, gcc = _toolkit_used(m), _gcc(m)
+    newest = kb.gcc_max(used) if used is not None else None
+    return newest is not None and gcc is not None and gcc > newest
+
+
+def _compiler_too_old(m: Machine) -> bool:
+    """Whether the C++ compiler is older than the headers of any torch with extensions accept."""
+    gcc = _gcc(m)
+    return gcc is not None and gcc < _OLDEST_GCC
+
+
+CIRCUMSTANCES: dict[str, Circumstance] = {
     "windows": _is("platform.system", "Windows"),
     "conda-cuda-beyond-driver": _conda_cuda_beyond_driver,
     "default-cuda-beyond-driver": _default_cuda_beyond_driver,
@@ -328,24 +308,25 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "jetson": _is("platform.jetson"),
     "container": _is("container.kind"),
     "slurm": _is("container.scheduler", "slurm"),
-    "kubernetes": lambda m, _: "kubernetes" in (m.container.kind, m.container.scheduler),
-    "gpu": lambda m, _: gpu_present(m) is True,
-    "no-gpu": lambda m, _: gpu_present(m) is False,
-    "several-gpus": lambda m, _: len(live_gpus(m)) > 1,
-    "data-center-gpu": lambda m, kb: _data_center(m, kb) is True,
-    "uvm-loaded": lambda m, _: "nvidia_uvm" in (m.driver.modules or ()),
+    "kubernetes": lambda m: "kubernetes" in (m.container.kind, m.container.scheduler),
+    "gpu": gpu_present,
+    "no-gpu": lambda m: gpu_present(m) is False,
+    "several-gpus": lambda m: len(live_gpus(m)) > 1,
+    "data-center-gpu": _data_center,
+    "uvm-loaded": lambda m: "nvidia_uvm" in (m.driver.modules or ()),
     "no-fabric": lambda m, kb: has_fabric(m, kb) is False,
     "consumer-gpu": lambda m, kb: _data_center(m, kb) is False,
     "no-tensor-cores": lambda m, kb: any(model.tensor_cores is False for model in _models(m, kb)),
-    "nvidia-on-bus-unbound": lambda m, _: any(
-        one.vendor == "nvidia" and one.bound not in ("nvidia", "vfio-pci") for one in m.pci or ()
+    "nvidia-on-bus-unbound": lambda m: any(
+        device.vendor == "nvidia" and device.bound not in ("nvidia", "vfio-pci")
+        for device in m.pci or ()
     ),
-    "amd-gpu": lambda m, _: any(one.vendor == "amd" for one in m.pci or ()),
+    "amd-gpu": lambda m: any(device.vendor == "amd" for device in m.pci or ()),
     "blackwell": _arch("Blackwell"),
     "turing-to-hopper": _arch("Turing", "Ampere", "Ada Lovelace", "Hopper"),
     "since-ampere": _arch("Ampere", "Ada Lovelace", "Hopper", "Blackwell"),
     "before-turing": _arch("Kepler", "Maxwell", "Pascal", "Volta"),
-    "mig": lambda m, _: any(gpu.mig for gpu in m.gpus or ()),
+    "mig": lambda m: any(gpu.mig for gpu in m.gpus or ()),
     "torch-cpu": _is("torch.build", "cpu"),
     "torch-cuda": _is("torch.build", "cuda"),
     "torch-rocm": _is("torch.build", "rocm"),
@@ -354,10 +335,10 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
     "cuda-not-available": _is("torch.imported.cuda_available", False),
     "driver-answers": _driver_answers,
     "driver-runs-torch": _driver_runs_torch,
-    "build-serves-gpu": lambda m, kb: (_served(m, kb) or (False, False))[0],
-    "gpu-newer-than-build": lambda m, kb: _served(m, kb) == (False, True),
-    "gpu-older-than-build": lambda m, kb: _served(m, kb) == (False, False),
-    "conda": lambda m, _: m.python.kind in ("conda", "conda-base"),
+    "build-serves-gpu": _build_is("fitting"),
+    "gpu-newer-than-build": _build_is("newer"),
+    "gpu-older-than-build": _build_is("older"),
+    "conda": _is("python.kind", "conda", "conda-base"),
     "more-processes-than-gpus": _too_many_processes,
     "wheel-for-other-torch": _wheel_for_other_torch,
     "library-of-another-cuda": _library_of_another_cuda,
@@ -370,35 +351,32 @@ CIRCUMSTANCES: dict[str, Callable[[Machine, Knowledge], bool]] = {
 """Circumstances by name. Add one here rather than a special case in a rule."""
 
 
-def refuted(conditions: Texts, m: Machine, kb: Knowledge) -> bool:
+def refuted(conditions: Strings, m: Machine, kb: Knowledge) -> bool:
     """Whether one of the conditions is known not to hold, not merely not known to hold."""
-    return any(not holds(one, m, kb) and _is_known(one, m) for one in conditions)
+    return any(not holds(condition, m, kb) and _is_known(condition, m) for condition in conditions)
 
 
 def _is_known(condition: str, m: Machine) -> bool:
-    if condition.startswith("not "):
-        return True  # what it denies holds
-    words = condition.split()
-    if len(words) == 3:
-        return words[0] == "torch" and m.torch.version is not None
-    known = _KNOWN.get(condition)
-    return known is not None and known(m)
-
-
-_KNOWN: dict[str, Callable[[Machine], bool]] = {
-    **dict.fromkeys(("windows", "macos"), lambda m: m.platform.system is not None),
-    "wsl": lambda m: m.platform.system not in (None, "Linux") or m.platform.kernel is not None,
-    "aarch64": lambda m: m.platform.machine is not None,
-    "jetson": lambda m: (
-        m.platform.system not in (None, "Linux")
-        or m.platform.machine not in (None, "aarch64")
-        or bool(m.platform.wsl)
-    ),
-    "no-builds-here": lambda _: True,  # a processor without builds is named where there is one
-    "amd-gpu": lambda m: gpu_present(m) is True,
-    "seen:amd-card-named": lambda m: gpu_present(m) is True,
-    "no-gpu": lambda m: gpu_present(m) is not None,
-    **dict.fromkeys(("torch-cpu", "torch-cuda", "torch-rocm"), lambda m: m.torch.build is not None),
-    "bare-torch-of-windows": lambda _: True,
-}
-"""Circumstances whose contrary can be known, and where it is."""
+    """Whether the contrary of this can be known, and is where it does not hold."""
+    system, present = m.platform.system, gpu_present(m)
+    match condition.split():
+        case ["not", *_] | ["no-builds-here"] | ["bare-torch-of-windows"]:
+            return True  # what is denied holds; what is special is named where there is one
+        case ["torch", _, _]:
+            return m.torch.version is not None
+        case ["windows"] | ["macos"]:
+            return system is not None
+        case ["wsl"]:
+            return system not in (None, "Linux") or m.platform.kernel is not None
+        case ["aarch64"]:
+            return m.platform.machine is not None
+        case ["jetson"]:
+            other = m.platform.machine not in (None, "aarch64") or m.platform.wsl
+            return system not in (None, "Linux") or bool(other)
+        case ["amd-gpu"] | ["seen:amd-card-named"]:
+            return present is True
+        case ["no-gpu"]:
+            return present is not None
+        case ["torch-cpu"] | ["torch-cuda"] | ["torch-rocm"]:
+            return m.torch.build is not None
+    return False

@@ -10,8 +10,8 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.offers import PYPI
-from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies, Remedy, Texts
-from cudadoctor.model.machine import Install, Machine
+from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies, Remedy
+from cudadoctor.model.machine import Install, Machine, Number, Strings, Text
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.plan.remedies import by_hand, install_packages, install_python, install_torch
 from cudadoctor.rules.evidence.signs import WORDS, gpu_present
@@ -43,7 +43,7 @@ def _refused(m: Machine, kb: Knowledge, cause: str) -> Refused | None:
     return best if best is not None and best.cause == cause else None
 
 
-def _found(refused: Refused, m: Machine, remedies: Remedies, why: str | None = None) -> Found:
+def _found(refused: Refused, m: Machine, remedies: Remedies, why: Text = None) -> Found:
     install, path = (m.installs or ())[refused.place], f"installs.{refused.place}"
     evidence = {
         f"{path}.refused": True,
@@ -373,7 +373,7 @@ def extension_wheel_refused(m: Machine, kb: Knowledge) -> Answer:
     return None
 
 
-def _refused_place(m: Machine, names: Texts) -> int | None:
+def _refused_place(m: Machine, names: Strings) -> Number:
     """The first install that was refused a package of these names."""
     if any(symptom.key in _BROKEN_NETWORK for symptom in m.symptoms or ()):
         return None
@@ -413,7 +413,7 @@ class Chosen(NamedTuple):
     command: str
     why: str
     confidence: Confidence
-    evidence: Texts
+    evidence: Strings
     unknown_index: str = ""
 
 

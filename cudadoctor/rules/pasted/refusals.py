@@ -18,8 +18,8 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.offers import PYPI, PYTHON_RELEASED, Offer, Offers
-from cudadoctor.model.findings import CERTAIN, LIKELY, POSSIBLE, Confidence, Texts
-from cudadoctor.model.machine import Install, Interpreter, Machine, Platform
+from cudadoctor.model.findings import CERTAIN, LIKELY, POSSIBLE, Confidence
+from cudadoctor.model.machine import Install, Interpreter, Machine, Platform, Release, Strings, Text
 from cudadoctor.model.versions import version_of, whole
 from cudadoctor.solver.demand import PLATFORM_OF, platform_of, python_of
 
@@ -54,7 +54,7 @@ class Wanted(NamedTuple):
         return any(bound.operator in ("==", "===", "~=") for bound in self.specifier)
 
     @property
-    def version(self) -> Version | None:
+    def version(self) -> Release:
         """The one release that it asks for."""
         exact = (
             bound.version
@@ -64,7 +64,7 @@ class Wanted(NamedTuple):
         return version_of(next(exact, None))
 
     @property
-    def nightly(self) -> str | None:
+    def nightly(self) -> Text:
         """The day of the nightly build that it asks for."""
         found = re.search(r"dev(\d{8})", self.text)
         return found[1] if found else None
@@ -136,7 +136,7 @@ def without_local(wanted: Wanted) -> Wanted:
     return wanted._replace(specifier=plain, local="")
 
 
-def releases(versions: Texts, oldest: tuple[int, ...] = (1,)) -> frozenset[Version]:
+def releases(versions: Strings, oldest: tuple[int, ...] = (1,)) -> frozenset[Version]:
     """The final releases from the oldest on among versions that were offered."""
     found: set[Version] = set()
     for text in versions:
@@ -352,7 +352,7 @@ def _refusals(
     installs: tuple[Install, ...],
     platform: Platform,
     python: Interpreter,
-    day: str | None,
+    day: Text,
     kb: Knowledge,
 ) -> tuple[Refused, ...]:
     """Several rules ask for the same: the tables are gone through once."""

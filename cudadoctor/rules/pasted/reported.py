@@ -17,10 +17,9 @@ from cudadoctor.model.findings import (
     Finding,
     Remedies,
     Severity,
-    Texts,
     ranked,
 )
-from cudadoctor.model.machine import Machine, Symptom
+from cudadoctor.model.machine import Machine, Strings, Symptom
 from cudadoctor.model.rule import Answer, Found, Judge, Rule
 from cudadoctor.plan.remedies import (
     by_hand,
@@ -57,7 +56,7 @@ class Seen(NamedTuple):
     meaning: Meaning
 
 
-def reported_rules(deeper: dict[str, Texts]) -> tuple[Rule, ...]:
+def reported_rules(deeper: dict[str, Strings]) -> tuple[Rule, ...]:
     """One rule a cause of the table. deeper: cause -> causes that explain it away."""
     return tuple(
         Rule(
@@ -169,7 +168,7 @@ def complaints(m: Machine, kb: Knowledge) -> tuple[Symptom, ...]:
     )
 
 
-def commands_in(m: Machine, kb: Knowledge) -> tuple[tuple[str, Texts], ...]:
+def commands_in(m: Machine, kb: Knowledge) -> tuple[tuple[str, Strings], ...]:
     """Causes that the report's error texts can mean, each with the command that would tell."""
     table = symptoms().by_key
     rows = [row for symptom in m.symptoms or () if (row := table.get(symptom.key)) and row.next]
@@ -190,7 +189,7 @@ def _found(best: Seen, seen: list[Seen], text: CauseText, m: Machine, kb: Knowle
     )
 
 
-def _lines(seen: tuple[Seen, ...]) -> Texts:
+def _lines(seen: tuple[Seen, ...]) -> Strings:
     """The texts that are shown, of each line one: a sentence often holds several symptoms."""
     first: dict[object, str] = {}
     for sign in seen:
