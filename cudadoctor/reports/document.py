@@ -8,7 +8,7 @@ import html
 import re
 from bisect import bisect_right
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 MOST_CHARACTERS = 2 << 20
@@ -62,19 +62,17 @@ class Document:
 
     @cached_property
     def _starts(self) -> list[int]:
-        starts, position = [], 0
-        for piece in self._pieces:
-            starts.append(position)
-            position += len(piece) + 1
-        return starts
+        return list(accumulate((len(piece) + 1 for piece in self._pieces), initial=0))
 
     def line_at(self, position: int) -> Line:
         """The line that holds this position of `flat`."""
         return self.lines[max(0, bisect_right(self._starts, position) - 1)]
 
     def line_of(self, found: re.Match[str]) -> int:
-        """The number of the line in which a match of `flat` begins."""
-        return self.line_at(found.start()).number
+        """The number of the line in which a match of `text`, `flat` or `low` begins."""
+        start = found.start()
+        at_line = found.string is self.text
+        return self.line_in_text(start) if at_line else self.line_at(start).number
 
     def line_in_text(self, position: int) -> int:
         """The number of the line that holds this position of `text`."""

@@ -12,10 +12,13 @@ no hardware.
 
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from functools import cache
+from itertools import islice, zip_longest
 
+import msgspec
 from packaging.version import Version
 
+from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Gpu, PciGpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
@@ -145,18 +148,9 @@ def _package(name: str, text: str) -> Facts:
     return {"packages": (distribution(name, found[1].rstrip(".")),)} if found else {}
 
 
-_SYSTEMS = {
-    "linux": "Linux",
-    "win32": "Windows",
-    "windows": "Windows",
-    "darwin": "Darwin",
-    "nt": "Windows",
-}
-
-
 def _system(text: str) -> Facts:
     """linux, win32 and darwin of sys.platform, or the name of a system."""
-    known = _SYSTEMS.get(text.lower().split(" ")[0].strip("',\""))
+    known = values.WORDS.systems.get(text.lower().split(" ")[0].strip("',\""))
     return {"platform.system": known} if known else values.os_facts(text)
 
 
@@ -218,129 +212,62 @@ def first_line(value: str) -> str:
 # --- labels with their values, wherever they stand in a text: `PyTorch version : 2.1.0` ----------
 
 
-class Dump(NamedTuple):
-    """A dump by its labels in lower case, with the fields of their values.
-
-    source: who prints it. gate: words of which one stands in every such dump. sure and marks:
-    labels that only a dump has. common and ends: labels that count only that near to one of those.
-    Values of marks and ends ("|" between) are of no interest. table: nothing but spaces may stand
-    between a label and its value.
-    """
+class Dump(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A dump by its labels; dumps.toml says what each field means."""
 
     source: str
     gate: tuple[str, ...]
-    marks: str
-    sure: dict[str, str]
-    common: dict[str, str]
-    ends: str = ""
+    sure: dict[str, str] = {}
+    marks: frozenset[str] = frozenset()
+    common: dict[str, str] = {}
+    ends: frozenset[str] = frozenset()
     near: int = 2500
     table: bool = False
 
 
-_COLON = re.compile(
+COLLECT_ENV, *DUMPS = wording("dumps", dict[str, tuple[Dump, ...]])["dump"]
+_COLON = (
     r"['\"]?(?: {1,2}\([^()\n]{1,30}\))?\*{0,2}[ \t]{0,40}"
     r"(?:[:：]|\.{3,40}|=(?=[ \t]))\*{0,2}[ \t]{0,20}"
 )
-_SPACES = re.compile(r"[ \t]{2,60}(?=\S)")
-_MOST_PLACES = 40
+_SPACES = r"[ \t]{2,60}(?=\S)"
+_MOST_LABELS = 1000
 LONGEST = 4000
 """Of a value more is not read."""
-
-
-class Place(NamedTuple):
-    """A label in a text: where it begins, where its value begins."""
-
-    start: int
-    after: int
-    label: str
+_compiled = cache(re.compile)
 
 
 def labelled(text: str, dump: Dump) -> Iterator[tuple[str, str, int]]:
     """The fields in order: name, value up to the next label, and where the value begins."""
-    low = text.replace("İ", "I").lower()
-    certain = {*dump.sure, *dump.marks.split("|")}
-    labels = certain.union(dump.common, dump.ends.split("|")) - {""}
-    found = sorted(
-        (place for label in labels for place in _places(label, low, dump)),
-        key=lambda place: (place.start, -len(place.label)),
-    )
-    places: list[Place] = []
-    for place in found:  # of two at one place the longer
-        if not places or place.start >= places[-1].after:
-            places.append(place)
-    sure = [place.start for place in places if place.label in certain]
-    places = [
-        place for place in places if any(abs(place.start - start) < dump.near for start in sure)
+    certain = {*dump.sure, *dump.marks}
+    # of two labels at one place the longer
+    labels = sorted(certain.union(dump.common, dump.ends), key=len, reverse=True)
+    mark = f"{_COLON}|{_SPACES}" if dump.table else _COLON
+    pattern = _compiled(rf"(?<![\w./])({'|'.join(map(re.escape, labels))})(?:{mark})")
+    found = list(islice(pattern.finditer(text.replace("İ", "I").lower()), _MOST_LABELS))
+    sure = [place.start() for place in found if place[1] in certain]
+    near = [
+        place for place in found if any(abs(place.start() - start) < dump.near for start in sure)
     ]
-    ends = [place.start for place in places[1:]] + [len(text)]
     fields = dump.sure | dump.common
-    for place, end in zip(places, ends, strict=False):
-        value = text[place.after : min(end, place.after + LONGEST)]
-        yield fields.get(place.label, ""), value, place.after
-
-
-def _places(label: str, low: str, dump: Dump) -> Iterator[Place]:
-    start, times = low.find(label), 0
-    while start >= 0 and times < _MOST_PLACES:
-        times += 1
-        end = start + len(label)
-        mark = _COLON.match(low, end) or (_SPACES.match(low, end) if dump.table else None)
-        if mark and not (start and (low[start - 1].isalnum() or low[start - 1] in "_./")):
-            yield Place(start, mark.end(), label)
-        start = low.find(label, end)
+    for place, following in zip_longest(near, near[1:]):
+        end = following.start() if following else len(text)
+        value = text[place.end() : min(end, place.end() + LONGEST)]
+        yield fields.get(place[1], ""), value, place.end()
 
 
 def _read_dump(doc: Document, dump: Dump, rank: Rank = Rank.TOOL) -> Iterator[Said]:
     known: set[str] = set()
     for field, value, start in labelled(doc.text, dump):
-        line = doc.line_in_text(start)
         for path, fact in _field(field, value).items():
             # No CUDA version is no build for the CPU where another was named.
             if path != "torch.build" or path not in known or fact != "cpu":
                 known.add(path)
                 weight = Rank.COMMAND if path == "build.used" else rank
-                yield Said(path, fact, line, weight, dump.source)
+                yield from stated(doc.line_in_text(start), dump.source, {path: fact}, weight)
 
 
-# --- torch's collect_env -------------------------------------------------------------------------
-
-COLLECT_ENV = Dump(
-    "collect_env",
-    (),
-    marks=(
-        "is debug build|cuda_module_loading set to|hip runtime version|"
-        "miopen runtime version|is xnnpack available|is xpu available|"
-        "versions of relevant libraries|neuron sdk version|vllm build flags"
-    ),
-    sure={
-        "cuda used to build pytorch": "torch.cuda",
-        "rocm used to build pytorch": "torch.hip",
-        "xpu used to build pytorch": "torch.xpu",
-        "libc version": "libc",
-        "python platform": "platform",
-        "is cuda available": "available",
-        "cuda runtime version": "nvcc",
-        "gpu models and configuration": "gpus",
-        "nvidia driver version": "driver",
-        "caching allocator config": "allocator",
-    },
-    common={
-        "pytorch version": "torch",
-        "os": "os",
-        "gcc version": "gcc",
-        "python version": "python",
-        "cudnn version": "cudnn",
-        "architecture": "machine",
-        "hypervisor vendor": "hypervisor",
-        "cpu(s)": "cpus",
-        "vllm version": "vllm",
-    },
-    ends="clang version|cmake version|cpu|rocm version|gpu topology",
-    near=3000,
-)
-
-
-@gated(*COLLECT_ENV.sure, *COLLECT_ENV.marks.split("|"))
+@gated(*COLLECT_ENV.sure, *COLLECT_ENV.marks)
 def read_collect_env(doc: Document) -> Iterator[Said]:
     """Everything that torch's collect_env, or vLLM's or another that is made after it, says."""
     yield from _without_torch(doc)
@@ -364,167 +291,6 @@ def _without_torch(doc: Document) -> Iterator[Said]:
 
 
 # --- the dumps of other projects -----------------------------------------------------------------
-
-DUMPS: tuple[Dump, ...] = (
-    Dump(
-        "the dump of transformers, accelerate or diffusers",
-        ("' version: ", "version (gpu?)", "version (accelerator?)", "huggingface_hub version"),
-        marks=(
-            "huggingface_hub version|safetensors version|pytorch accelerator|"
-            "using gpu in script|using distributed or parallel set-up in script|"
-            "running on google colab"
-        ),
-        sure={
-            "transformers' version": "package transformers",
-            "accelerate' version": "package accelerate",
-            "diffusers' version": "package diffusers",
-            "pytorch version (gpu?)": "torch",
-            "pytorch version (accelerator?)": "torch",
-        },
-        common={
-            "transformers version": "package transformers",
-            "accelerate version": "package accelerate",
-            "diffusers version": "package diffusers",
-            "peft version": "package peft",
-            "bitsandbytes version": "package bitsandbytes",
-            "xformers version": "package xformers",
-            "numpy version": "package numpy",
-            "pytorch version": "torch",
-            "platform": "platform",
-            "python version": "python",
-            "gpu type": "gpu",
-            "accelerator": "gpu",
-            "deepspeed version": "package deepspeed",
-        },
-        ends="system ram|tensorflow version",
-    ),
-    Dump(
-        "ds_report",
-        ("torch cuda version", "deepspeed info", "torch install path"),
-        marks="torch install path|deepspeed install path|deepspeed wheel compiled w.",
-        sure={
-            "torch cuda version": "torch.cuda",
-            "torch hip version": "torch.hip",
-            "deepspeed info": "package deepspeed",
-            "shared memory (/dev/shm) size": "shm",
-        },
-        common={
-            "torch version": "torch",
-            "nvcc version": "nvcc",
-        },
-    ),
-    Dump(
-        "xformers.info",
-        ("pytorch.version", "gpu.compute_capability"),
-        marks="build.info|build.cuda_version|build.python_version|build.torch_version",
-        sure={
-            "pytorch.version": "torch",
-            "pytorch.cuda": "available",
-            "gpu.compute_capability": "capability",
-            "gpu.name": "gpu",
-        },
-        common={},
-    ),
-    Dump(
-        "the dump of mmcv or detectron2",
-        ("sys.platform", "pytorch compiling details", "pytorch debug build", "arch flags"),
-        marks=(
-            "detectron2 arch flags|detectron2_env_module|pytorch debug build|"
-            "pytorch compiling details|torchvision arch flags|mmcv compiler|"
-            "mmcv cuda compiler|fvcore"
-        ),
-        sure={
-            "sys.platform": "system",
-        },
-        common={
-            "python": "python",
-            "numpy": "package numpy",
-            "cuda available": "available",
-            "gpu available": "available",
-            "cuda_home": "cuda home",
-            "nvcc": "nvcc",
-            "gcc": "gcc",
-            "driver version": "driver",
-            "detectron2": "package detectron2",
-            "pytorch": "torch",
-            "torchvision": "package torchvision",
-            "mmcv": "package mmcv",
-        },
-        ends=(
-            "msvc|compiler|cuda compiler|pillow|opencv|mmengine|mmdetection|iopath|cv2|"
-            "musa available"
-        ),
-        table=True,
-    ),
-    Dump(
-        "the start of a user interface",
-        ("total vram", "set vram state", "** python", "comfyui version", "• torch:", "gradio: "),
-        marks=(
-            "set vram state to|total vram|comfyui version|embedded python|vram total|"
-            "torch vram total|gradio"
-        ),
-        sure={
-            "** python version": "python",
-            "** python executable": "executable",
-            "** platform": "system",
-        },
-        common={
-            "pytorch version": "torch",
-            "xformers version": "package xformers",
-            "device": "gpu",
-            "python executable": "executable",
-            "python version": "python",
-            "os": "system",
-            "name": "gpu",
-            "torch": "torch",
-            "python": "python",
-            "xformers": "package xformers",
-            "bitsandbytes": "package bitsandbytes",
-        },
-        ends="checkpoint",
-    ),
-    Dump(
-        "python -m bitsandbytes",
-        ("related packages:",),
-        marks="related packages",
-        sure={},
-        common={
-            "platform": "platform",
-            "python": "python",
-            "pytorch": "torch",
-            "cuda": "torch.cuda",
-            "accelerate": "package accelerate",
-            "diffusers": "package diffusers",
-            "numpy": "package numpy",
-            "peft": "package peft",
-            "safetensors": "package safetensors",
-            "transformers": "package transformers",
-            "triton": "package triton",
-        },
-        ends="libc|hip|xpu",
-    ),
-    Dump(
-        "the dump of Lightning",
-        ("* cuda:", "pytorch_version:", "* lightning:"),
-        marks="* cuda|* lightning|* packages|* system|pytorch_debug",
-        sure={
-            "pytorch_version": "torch",
-        },
-        common={
-            "available": "available",
-            "version": "torch.cuda",
-            "torch": "torch",
-            "torchvision": "package torchvision",
-            "torchaudio": "package torchaudio",
-            "numpy": "package numpy",
-            "pytorch-lightning": "package pytorch-lightning",
-            "os": "system",
-            "processor": "machine",
-            "python": "python",
-        },
-        ends="lightning|architecture|release",
-    ),
-)
 
 
 def read_environment_dumps(doc: Document) -> Iterator[Said]:

@@ -493,8 +493,7 @@ def _of_wheels(doc: Document) -> Iterator[Said]:
             platform = _platform(groups.get("platform") or "")
             yield from stated(doc.line_of(found), LOG, facts | platform, Rank.MESSAGE)
     if subdir := _SUBDIR.search(doc.low):
-        system, machine = _SUBDIRS[subdir[1]]
-        facts = {"platform.system": system, "platform.machine": machine}
+        facts = values.WORDS.subdirs[subdir[1]]
         yield from stated(doc.line_of(subdir), "conda channel", facts, Rank.MESSAGE)
 
 
@@ -503,18 +502,6 @@ def _platform(tag: str) -> Facts:
     return {"platform.system": system, "platform.machine": machine}
 
 
-_SUBDIRS = {
-    "linux-64": ("Linux", "x86_64"),
-    "linux-aarch64": ("Linux", "aarch64"),
-    "linux-ppc64le": ("Linux", "ppc64le"),
-    "linux-32": ("Linux", "i686"),
-    "linux-armv7l": ("Linux", "armv7l"),
-    "win-64": ("Windows", "x86_64"),
-    "win-32": ("Windows", "x86"),
-    "win-arm64": ("Windows", "aarch64"),
-    "osx-64": ("Darwin", "x86_64"),
-    "osx-arm64": ("Darwin", "arm64"),
-}
 _SUBDIR = re.compile(
     r"(?:/|platform: )(linux-(?:64|32|aarch64|armv7l|ppc64le)|win-(?:64|32|arm64)|"
     r"osx-(?:64|arm64))\b"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
@@ -17,8 +17,8 @@ from cudadoctor.model.variables import allowed
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.packages import distribution
-from cudadoctor.reports.phrases import AUTHOR, Phrase, read_table
-from cudadoctor.reports.said import Facts, Rank, Said, gated, stated
+from cudadoctor.reports.phrases import AUTHOR, read_table
+from cudadoctor.reports.said import Rank, Said, gated, stated
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
@@ -33,7 +33,7 @@ def read_prose(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
     yield from _gpus(part, knowledge)
     yield from _torch(part)
     yield from _companions(part)
-    yield from read_table(part, PHRASES)
+    yield from read_table(part, "prose")
 
 
 _SENTENCE = re.compile(r"(?:(?<!\S)[^\W\d_]{1,20}['’]?[^\W\d_]{0,3}[,.!?]? ){3,}[^\W\d_]{2,20}")
@@ -204,129 +204,6 @@ def _companions(doc: Document) -> Iterator[Said]:
         if not _SPOKEN_OF.search(line.text):
             facts = {"packages": (distribution(match["name"], match["v"]),)}
             yield from stated(line.number, AUTHOR, facts, Rank.PROSE)
-
-
-# --- single words that name a release or a system ------------------------------------------------
-
-_RELEASE = r"[2-6]\d\d(?:\.\d{2,3})"
-_LINUX: Facts = {"platform.system": "Linux"}
-_WINDOWS: Facts = {"platform.system": "Windows"}
-_MUSL: Facts = {"platform.libc": "musl", "platform.distro": "alpine", **_LINUX}
-_ARM: Facts = {"platform.machine": "aarch64"}
-_DISTRIBUTIONS = {
-    "ubuntu": r"\bubuntu(?:[ :-]?(?P<distro_version>\d\d\.\d\d))?",
-    "debian": r"\bdebian\b",
-    "rhel": r"\b(?:centos|rhel|red hat|rocky linux|almalinux)\b",
-    "fedora": r"\bfedora\b",
-    "arch": r"\b(?:arch linux|archlinux|manjaro|cachyos|endeavouros)\b",
-    "opensuse": r"\bopensuse\b|\bsles\b",
-    "nixos": r"\bnixos\b",
-}
-_BOXES = {
-    "kubernetes": r"\bkubernetes\b|\bk8s\b|\bkubectl\b",
-    "podman": r"\bpodman (?:run|build)\b",
-    "apptainer": r"\b(?:singularity|apptainer)\b",
-    "docker": r"\bdocker\b|\bnvidia/cuda:\d|\bnvcr\.io/|\bpytorch/pytorch:\d|\bnerdctl\b"
-    r"|\b(?:inside|in) (?:a |the |my )?container\b"
-    r"|\b[\w-]{2,40}[-_]1 exited with code \d",
-    "lxc": r"\blxc\b|\blxd\b",
-}
-_JETSON = (
-    r"(?<![a-z])je(?:ts|st)on|(?<![a-z])jetpack|\bl4t\b|\btegra\b|\bjetbot\b|\bjetracer\b"
-    r"|\borin (?:nx|nano|agx)\b|\bagx (?:orin|xavier|thor)\b|\bxavier (?:nx|agx)\b"
-    r"|\bnvidia xavier\b|\bnvidia orin\b|\bjp ?[4-7]\.\d|\b(?:10\.0\.326|10\.2\.300|11\.4\.315)\b"
-)
-"""Its boards, its software, and the CUDA releases that were made for it alone."""
-_MAC_WORDS = (
-    r"(?<![a-z])(?:macos|mac os|mac ?os ?x|osx)(?![a-z])|\bmacbook|\bapple silicon\b|\bimac\b"
-)
-_MAC_WORDS += r"|\bon (?:a |my |an |the )?mac\b|\bmy mac\b"
-_MAC_WORDS += r"|\bmac (?:mini|studio|pro|air|laptop|machine|computer|users?)\b"
-_SYSTEMS: tuple[tuple[str, Facts], ...] = (
-    (
-        r"(?<![a-z0-9])windows[ -]?(?:10|11|7|8|server|nt)(?![a-z0-9])"
-        r"|\bwddm\b|(?<![a-z0-9])win ?1[01](?![a-z0-9])|\b(?:on|in|under|for) windows\b",
-        _WINDOWS,
-    ),
-    (r"(?-i:\bWindows\b)(?! (?:side|host))|(?<!\w)[A-Z]:\\{1,2}\w", _WINDOWS),
-    (r"\bwsl ?2?\b|windows subsystem for linux", {"platform.wsl": 2, **_LINUX}),
-    (
-        r"\bintel[- ](?:based )?(?:mac|macbook|imac)\b|\b(?:macos|mac ?os ?x?|macbook)\b[^.;]{0,30}"
-        r"\b(?:x86_64|intel)\b|\bmacosx?[-_]\d{2}[._]\d{1,2}[-_]x86_64\b",
-        {"platform.system": "Darwin", "platform.machine": "x86_64"},
-    ),
-    (
-        r"\bapple (?:silicon|m[1-5])\b|\bmac\w{0,5}\b[^.;]{0,40}\bm[1-5]\b|"
-        r"\bm[1-5] (?:pro|max|ultra)\b|"
-        r"\b(?:macos|mac ?os ?x?|macbook)\b[^.;]{0,30}\b(?:arm64|m[1-5])\b",
-        {"platform.system": "Darwin", "platform.machine": "arm64"},
-    ),
-    (_MAC_WORDS, {"platform.system": "Darwin"}),
-    (r"/private/var/folders/", {"platform.system": "Darwin"}),
-    *(
-        (words, Facts({"platform.distro": name, **_LINUX}))
-        for name, words in _DISTRIBUTIONS.items()
-    ),
-    (r"\blinux\b|/usr/lib|/home/\w", _LINUX),
-    (
-        r"\bwindows (?:1[01] )?(?:on )?arm(?:64)?\b|\bsnapdragon x\b|\bwin[-_]arm64\b",
-        {"platform.machine": "aarch64", **_WINDOWS},
-    ),
-    (
-        r"\barmv[67]l?\b|\barmhf\b|\brasp(?:b|ber)?ian\b|\bpiwheels\b|(?<!\w)pi@\w"
-        r"|\brasp\w{0,2}berry ?pi\b(?![^\n]{0,60}(?:64|\bpi ?5))",
-        {"platform.machine": "armv7l", **_LINUX},
-    ),
-    (r"\bppc64le\b", {"platform.machine": "ppc64le", **_LINUX}),
-    (r"\briscv64\b", {"platform.machine": "riscv64", **_LINUX}),
-    (r"\balpine(?: linux|:\d|\b(?= image| container| docker))|-alpine\b|\bmusl\b", _MUSL),
-    (r"\baarch64\b|\barm64\b", _ARM),
-    (
-        r"\bg[bh][23]00\b|\bgb10\b|\bdgx spark\b|\bgrace[- ](?:hopper|blackwell)\b",
-        {**_ARM, **_LINUX},
-    ),
-    (r"\bx86[_-]64\b|\b(?:linux|windows)[-/ ]amd64\b", {"platform.machine": "x86_64"}),
-    (_JETSON, {"platform.jetson": True, **_ARM, **_LINUX}),
-    *((words, Facts({"container.kind": name})) for name, words in _BOXES.items()),
-    (r"\b(?:slurm|sbatch|srun|salloc)\b", {"container.scheduler": "slurm"}),
-    (r"\b(?:32[- ]bit|win32|i686) python\b|\bpython.{0,20}\b32[- ]bit\b", {"python.bits": 32}),
-)
-_DENIED = re.compile(
-    r"\b(?:not|no|without|instead of) (?:in |on |a |the |using ){0,2}"
-    r"(?:windows|docker|wsl|container|linux|slurm)\b",
-    re.I,
-)
-
-
-def _denied(match: re.Match[str]) -> bool:
-    return _DENIED.search(match.string[max(0, match.start() - 12) : match.end()]) is not None
-
-
-_author = partial(Phrase, "", source=AUTHOR, rank=Rank.PROSE)
-
-PHRASES: tuple[Phrase, ...] = (
-    # Lightning tells of the torch behind a checkpoint before it tells of the one that runs.
-    Phrase(
-        "trained with torch",
-        (
-            r"(?i)trained with torch [\w.+]{3,24}, yours is "
-            r"(?P<torch>\d\.\d{1,2}\.\d{1,2}(?:\+\w{2,12})?)"
-        ),
-        "Lightning",
-        Rank.MESSAGE,
-    ),
-    _author(
-        r"(?i)\bdrivers?\b(?: version| ver\.?| is| release)?[^\w\n]{0,4}"
-        r"(?:(?:nvidia|geforce|game ready|studio|standard|driver|version|is) ){0,3}"
-        rf"v?(?P<driver_said>{_RELEASE}{{0,2}})\b"
-        r"|\bnvidia(?:[ -](?:driver|standard driver|studio driver|drivers|proprietary driver))?"
-        rf"[ -](?:version )?(?P<driver_named>{_RELEASE}{{1,2}})\b"
-    ),
-    _author(
-        r"(?i)(?<![\w/.-])python(?: version)?" + _GAP + r"(?P<python>[23]\.\d{1,2}(?:\.\d{1,2})?)\b"
-    ),
-    *(_author("(?i)" + words, also=facts, unless=_denied) for words, facts in _SYSTEMS),
-)
 
 
 # --- environment variables that a report sets or shows -------------------------------------------

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
-from functools import wraps
-from typing import Any, NamedTuple
+from functools import cache, wraps
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
@@ -40,12 +40,29 @@ class Said(NamedTuple):
 
 Reader = Callable[[Document], Iterable[Said]]
 Facts = dict[str, Any]
-"""Path of a fact -> its value."""
+"""Path of a fact -> its value, or a text or plain data of which its type can be made."""
+_types = cache(get_type_hints)
+
+
+@cache
+def _type_at(path: str) -> Any:
+    """The type that the model gives to a fact."""
+    kind: Any = Machine
+    for name in path.split("."):
+        sections = (section for section in (kind, *get_args(kind)) if hasattr(section, name))
+        kind = _types(next(sections))[name]
+    return kind
+
+
+def _typed(kind: type, value: Any) -> object:
+    return value if isinstance(value, kind) else kind(value)
 
 
 def stated(line: int, source: str, facts: Facts, rank: Rank = Rank.TOOL) -> Iterator[Said]:
-    """The facts that one line of the report states."""
-    return (Said(path, value, line, rank, source) for path, value in facts.items())
+    """The facts that one line of the report states, each as the model holds it."""
+    for path, value in facts.items():
+        fact = msgspec.convert(value, _type_at(path), strict=False, dec_hook=_typed)
+        yield Said(path, fact, line, rank, source)
 
 
 def gated(*words: str) -> Callable[[Reader], Reader]:

@@ -328,31 +328,12 @@ def _package(text: str) -> Iterator[SystemPackage]:
 
 # --- shared libraries ----------------------------------------------------------------------------
 
-_OWNERS = {
-    "site-packages/torch/": "torch",
-    "dist-packages/torch/": "torch",
-    "site-packages/nvidia/": "wheel",
-    "dist-packages/nvidia/": "wheel",
-    "site-packages/cusparselt/": "wheel",
-    "/usr/local/cuda": "toolkit",
-    "/opt/cuda": "toolkit",
-    "nvidia gpu computing toolkit": "toolkit",
-    "conda": "conda",
-    "miniforge": "conda",
-    "mamba": "conda",
-    "/envs/": "conda",
-    "/usr/lib": "system",
-    "/lib/": "system",
-    "/lib64/": "system",
-}
-"""A part of a library's path -> whose it is; the first counts."""
-
 
 def library_at(path: str, fallback: str | None = None) -> Library | None:
     """A library by its path: soname and version out of the file's name, owner out of its place."""
     path = path.strip()
     low = path.lower().replace("\\", "/")
-    owner = next((owner for words, owner in _OWNERS.items() if words in low), fallback)
+    owner = next((owner for words, owner in values.WORDS.owners.items() if words in low), fallback)
     name = re.split(r"[/\\]", path)[-1].rstrip(".,;)'\"")
     found = re.fullmatch(r"(lib[\w+-]{2,40}\.so)(?:\.(\d{1,4}(?:\.\d{1,4}){0,3}))?", name)
     if found is None:

@@ -11,6 +11,7 @@ from functools import partial
 import msgspec
 from packaging.version import Version
 
+from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Distribution, Gpu, Toolkit
 from cudadoctor.model.versions import DriverVersion, cuda_from_int, version_of
 from cudadoctor.reports.said import Facts
@@ -30,20 +31,22 @@ _CUDA_TAG = re.compile(r"cu(\d{2,3})(?!\d)")
 _RELEASE = re.compile(r"V?(\d{1,2}\.\d{1,2})(?!\d)")
 _DRIVER = re.compile(r"(?<![\w.])(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)(?![\w.]*\d)")
 _WINDOWS_DRIVER = re.compile(r"(?<![\w.])(?:2\d|3\d)\.\d{1,2}\.1(\d)\.(\d)(\d{3})(?!\d)")
-MACHINES = {
-    "x86_64": "x86_64",
-    "amd64": "x86_64",
-    "x64": "x86_64",
-    "aarch64": "aarch64",
-    "arm64": "aarch64",
-    "i386": "i686",
-    "i686": "i686",
-    "x86": "i686",
-    "armv7l": "armv7l",
-    "ppc64le": "ppc64le",
-    "riscv64": "riscv64",
-    "s390x": "s390x",
-}
+
+
+class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tables of words.toml, which says what each means."""
+
+    groups: dict[str, Facts]
+    machines: dict[str, str]
+    distributions: dict[str, str]
+    python: dict[str, Facts]
+    systems: dict[str, str]
+    subdirs: dict[str, Facts]
+    owners: dict[str, str]
+
+
+WORDS = wording("words", Words)
+MACHINES = WORDS.machines
 
 
 def is_nothing(text: str) -> bool:
@@ -131,7 +134,7 @@ def python_facts(text: str) -> Facts:
         return {}
     low = text.lower()
     said: Facts = {"python.version": Version(found[1])}
-    for words, facts in _PYTHON_WORDS.items():
+    for words, facts in WORDS.python.items():
         if words in low:
             said = facts | said
     if "[msc v." in low:
@@ -139,17 +142,6 @@ def python_facts(text: str) -> Facts:
         if machine := re.search(r"\((amd64|arm64)\)", low):
             said["platform.machine"] = MACHINES[machine[1]]
     return said
-
-
-_PYTHON_WORDS: dict[str, Facts] = {
-    "64-bit runtime": {"python.bits": 64},
-    "64 bit": {"python.bits": 64},
-    "32-bit runtime": {"python.bits": 32},
-    "32 bit": {"python.bits": 32},
-    "conda": {"python.kind": "conda"},
-    "free-threading build": {"python.free_threaded": True},
-    "pypy": {"python.implementation": "PyPy"},
-}
 
 
 # --- systems -----------------------------------------------------------------------------------
@@ -207,49 +199,6 @@ def glibc_facts(text: str) -> Facts:
     return {"platform.libc": "glibc", "platform.glibc": Version(found[1])}
 
 
-_DISTROS = {
-    "ubuntu": "ubuntu",
-    "debian": "debian",
-    "red hat enterprise": "rhel",
-    "rhel": "rhel",
-    "redhat": "rhel",
-    "centos": "centos",
-    "rocky linux": "rocky",
-    "almalinux": "almalinux",
-    "oracle linux": "ol",
-    "amazon linux": "amzn",
-    "fedora": "fedora",
-    "manjaro": "manjaro",
-    "endeavouros": "endeavouros",
-    "cachyos": "cachyos",
-    "garuda": "garuda",
-    "artix": "artix",
-    "arch linux": "arch",
-    "archlinux": "arch",
-    "opensuse leap": "opensuse-leap",
-    "opensuse tumbleweed": "opensuse-tumbleweed",
-    "opensuse": "opensuse",
-    "suse linux enterprise": "sles",
-    "linux mint": "linuxmint",
-    "linuxmint": "linuxmint",
-    "pop!_os": "pop",
-    "pop os": "pop",
-    "zorin": "zorin",
-    "nixos": "nixos",
-    "alpine": "alpine",
-    "gentoo": "gentoo",
-    "kali": "kali",
-    "void linux": "void",
-    "azure linux": "azurelinux",
-    "common base linux mariner": "mariner",
-    "cbl-mariner": "mariner",
-    "elementary os": "elementary",
-    "clear linux": "clear-linux-os",
-    "scientific linux": "scientific",
-    "raspbian": "raspbian",
-}
-
-
 def os_facts(text: str) -> Facts:
     """What the name of an operating system tells: Ubuntu 22.04.3 LTS (x86_64)."""
     low = text.lower()
@@ -260,10 +209,10 @@ def os_facts(text: str) -> Facts:
     if low.startswith(("macos", "mac os", "darwin", "os x")):
         return {"platform.system": "Darwin"} | said
     linux = {"platform.system": "Linux"}
-    words = next((words for words in _DISTROS if words in low), None)
+    words = next((words for words in WORDS.distributions if words in low), None)
     if words is None:
         return linux | said if low.startswith("linux") else {}
-    said |= linux | {"platform.distro": _DISTROS[words]}
+    said |= linux | {"platform.distro": WORDS.distributions[words]}
     behind = low.partition(words)[2]
     if found := re.match(r"\D{0,30}?v?(\d{1,2}(?:\.\d{1,2})?)(?!\d)", behind):
         said["platform.distro_version"] = found[1]
@@ -313,8 +262,10 @@ def gpu_name(text: str) -> str | None:
 def facts_of(found: re.Match[str]) -> Facts:
     """What the named groups of a match state."""
     groups = {name: text for name, text in found.groupdict().items() if text}
-    facts = {"gpus": gpus} if (gpus := gpus_of(groups)) else {}
+    facts: Facts = {"gpus": gpus} if (gpus := gpus_of(groups)) else {}
     for name, text in groups.items():
+        rows = WORDS.groups.get(name, {})
+        facts |= {path: text if fact == "$" else fact for path, fact in rows.items()}
         if name in GROUPS:
             facts |= GROUPS[name](text)
     return facts
@@ -393,37 +344,17 @@ _SCALE = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 GROUPS: dict[str, Callable[[str], Facts]] = {
     "torch": torch_facts,
     "torch_cuda": lambda text: {"torch.build": "cuda", "torch.cuda": dotted(text)},
-    "torch_alone": lambda text: {"torch.installed": True, "torch.version": version_of(text)},
-    "cuda_build": lambda text: {
-        "torch.build": "cuda",
-        "torch.cuda": dotted(text),
-        "torch.installed": True,
-    },
-    "hip": lambda text: {"torch.build": "rocm", "torch.hip": text},
-    "installed": lambda _: {"torch.installed": True},
-    "xpu": lambda _: {"torch.build": "xpu"},
     "available": lambda text: {
         "torch.imported.cuda_available": text.lower() in _YES,
         "torch.imported.ok": True,
     },
-    "device_count": _fact("torch.imported.device_count", int),
     "cudnn": _cudnn,
-    "seen": lambda _: {"torch.imported.ok": True, "torch.imported.cuda_available": True},
     "archs": _archs,
     "flags": partial(_archs, pattern=r"code=\[?((?:sm|compute)_\d{2,3}[af]?)"),
-    "nccl": _fact("torch.imported.nccl"),
     "capability": lambda text: {"torch.imported.capabilities": (dotted(text),)},
     "python": python_facts,
     "windows_python": lambda text: {"python.version": Version(f"{text[0]}.{text[1:]}")},
-    "bits32": lambda _: {"python.bits": 32},
     "driver": _fact("driver.reported", driver_version),
-    "driver_said": _fact("driver.reported", DriverVersion),
-    "driver_named": _fact("driver.reported", DriverVersion),
-    "flavour": _fact("driver.flavour"),
-    "open_module": lambda _: {"driver.flavour": "open"},
-    "no_driver": lambda _: {"driver.installed": False},
-    "windows": lambda _: {"platform.system": "Windows"},
-    "python_kind": _fact("python.kind"),
     "kernel_side": _fact("driver.kernel", driver_version),
     "library": _fact("driver.library", driver_version),
     "driver_cuda": _driver_cuda,
@@ -444,16 +375,13 @@ GROUPS: dict[str, Callable[[str], Facts]] = {
     "machine": _fact("platform.machine", lambda text: MACHINES[text.replace("-", "_")]),
     "os": os_facts,
     "distro": _fact("platform.distro", str.lower),
-    "distro_version": _fact("platform.distro_version"),
     "glibc": glibc_facts,
     "virtual": _virtual,
     "wsl_rows": _wsl_rows,
     "l4t": _l4t,
     "l4t_release": _l4t,
     "secure_boot": _fact("platform.secure_boot", lambda text: text.lower() == "enabled"),
-    "cpus": _fact("limits.cpus", int),
     "shm": lambda text: {"limits.shm_bytes": int(float(text[:-1]) * _SCALE[text[-1]])},
-    "executable": _fact("python.executable"),
     "vllm": lambda text: {"packages": (Distribution(name="vllm", version=text),)},
     "nofile": _limit("limits.nofile", 1),
     "memlock": _limit("limits.memlock_bytes", 1024),

@@ -13,15 +13,7 @@ from typing import Any
 import pytest
 
 from cudadoctor.reports.installs import REFUSALS
-from cudadoctor.reports.phrases import (
-    AUTHORS,
-    BANNERS,
-    BOARDS,
-    KERNEL_MODULE,
-    MESSAGES,
-    TOOLCHAIN,
-)
-from cudadoctor.reports.prose import PHRASES
+from cudadoctor.reports.phrases import PHRASES
 
 ROOT = Path(__file__).parent.parent.parent / "cudadoctor"
 PARSER = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
@@ -40,8 +32,9 @@ def patterns() -> Iterator[tuple[str, str]]:
                 text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
                 if isinstance(text, str):
                     yield f"{path.name}:{node.lineno}", text
-    phrases = (*TOOLCHAIN, *KERNEL_MODULE, *BANNERS, *MESSAGES, *BOARDS, *AUTHORS, *PHRASES)
-    texts = [*(row.pattern for row in phrases), *(row.pattern for row in REFUSALS)]
+    phrases = [row for rows in PHRASES.values() for row in rows]
+    texts = [row.pattern for row in phrases] + [row.pattern for row in REFUSALS]
+    texts += [row.unless for row in phrases if row.unless]
     yield from zip(texts, texts, strict=True)
 
 
