@@ -14,9 +14,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 from packaging.version import Version
 
-from cudadoctor.bench import page, results, techniques
+from cudadoctor.bench import page, techniques
 from cudadoctor.bench.results import BenchResult, Gain, WorkloadResult
 from cudadoctor.render.markdown import escaped
 
@@ -104,7 +105,7 @@ def read(folder: Path) -> list[tuple[str, BenchResult]]:
         text = path.read_text(encoding="utf-8")
         whole = json.loads(text)
         if isinstance(whole, dict) and {"schema", "workloads", "device"} <= whole.keys():
-            found.append((path.name, results.loads(text)))
+            found.append((path.name, msgspec.json.decode(text, type=BenchResult)))
     return found
 
 

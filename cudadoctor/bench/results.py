@@ -4,18 +4,17 @@ Times are seconds, memory is bytes. A ratio compares samples a second: 1.5 means
 again as the baseline of the same workload, on the same device, in rounds that took turns.
 """
 
+import contextlib
 import statistics
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
 
 import msgspec
 
-SCHEMA = 1
 Kind = Literal["data loading", "host overhead", "memory bandwidth", "compute", "not known"]
 Verdict = Literal["faster", "slower", "same", "loss-differs", "failed", "not-here"]
-
-
-class Unreadable(ValueError):  # noqa: N818 - told in one sentence
-    """A document is no result of the bench, or of a schema that this doctor does not know."""
+Line = dict[str, Any]
+"""What a process says, with its "kind", or is told to "do"."""
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -145,6 +144,7 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     interrupted or the time ended it. notes: sentences that the reader must know.
     """
 
+    schema: Literal[1] = 1
     cudadoctor: str
     date: str
     device: str
@@ -161,7 +161,6 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     complete: bool = True
     notes: tuple[str, ...] = ()
-    schema: int = SCHEMA
 
     @property
     def hardware(self) -> str:
@@ -169,19 +168,15 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpu if self.gpu is not None else self.cpu
 
 
-def dumps(result: BenchResult) -> str:
+def dumps(document: msgspec.Struct) -> str:
     """As JSON, for --json, for a file and for the store."""
-    whole = msgspec.to_builtins(result)
-    ordered = {"schema": whole.pop("schema"), **whole}
-    return msgspec.json.format(msgspec.json.encode(ordered), indent=1).decode()
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
 
 
-def loads(text: str | bytes) -> BenchResult:
-    """The result that `dumps` wrote. Raises Unreadable, in one sentence, for anything else."""
-    try:
-        found = msgspec.json.decode(text, type=BenchResult)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Unreadable(f"this is no result of cudadoctor bench: {error}") from error
-    if found.schema != SCHEMA:
-        raise Unreadable(f"this result has schema {found.schema}; this doctor knows {SCHEMA}")
-    return found
+def parsed(texts: Iterable[str | bytes]) -> Iterator[Line]:
+    """What a process of ours says, a line each; one that was cut off is left out."""
+    for text in texts:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+            line = msgspec.json.decode(text)
+            if isinstance(line, dict) and "kind" in line:
+                yield line

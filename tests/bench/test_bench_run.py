@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_results_made import loads
 
-from cudadoctor.bench import results
 from cudadoctor.bench.heats import Heats, Track
 from cudadoctor.bench.results import BenchResult, config
 from cudadoctor.bench.search import Heat, Raced
@@ -216,7 +216,7 @@ def whole(
     only = ("--only", "sdpa", "--only", "nothing", "--only", "tf32")
     began = time.monotonic()
     found = ran(python_cpu, tmp_path_factory.mktemp("whole"), *words, *only)
-    return results.loads(found.stdout), found.stdout, time.monotonic() - began
+    return loads(found.stdout), found.stdout, time.monotonic() - began
 
 
 def test_a_whole_search_keeps_its_time_and_claims_no_gpu(
@@ -259,7 +259,7 @@ def test_ctrl_c_prints_what_is_known(python_cpu: str, tmp_path: Path) -> None:
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=30)
     assert child.returncode == 130
-    found = results.loads(out)
+    found = loads(out)
     assert not found.complete
     assert found.workloads[0].baseline.rounds
     assert found.workloads[0].ended == "interrupted"

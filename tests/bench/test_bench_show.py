@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 
 import msgspec
 import pytest
-from bench_results_made import cpu_result, decoder, gain, gpu_result, measured
+from bench_results_made import cpu_result, decoder, gain, gpu_result, loads, measured
 from markdown_it import MarkdownIt
 
 from cudadoctor.bench import page, results
@@ -222,7 +222,7 @@ def test_the_document_has_its_keys_and_is_read_again() -> None:
     for name, keys in KEYS.items():
         assert set(keys.split()) <= set(objects[name]), name
     assert document["schema"] == 1
-    assert results.loads(text) == gpu_result()
+    assert loads(text) == gpu_result()
 
 
 # --- charts -----------------------------------------------------------------------------------

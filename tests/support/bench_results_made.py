@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from cudadoctor.bench.results import BenchResult, Bottleneck, Gain, Measured, WorkloadResult, config
 
 BASE_S = 0.0412
+
+
+def loads(text: str) -> BenchResult:
+    """The result that a document holds."""
+    return msgspec.json.decode(text, type=BenchResult)
 
 
 def measured(workload: str, *techniques: str, ratio: float = 1.0) -> Measured:

@@ -5,7 +5,6 @@ from __future__ import annotations
 NOT_PARSERS = {
     "probes.streamed.on_line": "looks for the call that a line of our own child announces",
     "repair.words.wrapped": "lays out our own text",
-    "bench.results.loads": "reads our own document; its refusals are tested beside it",
     "bench.command.say": "prints our own text",
     "knowledge.update.torch_rows.pinned_version": "reads what packaging printed",
     "locale.language.spoken": "shows our own text",

@@ -16,8 +16,7 @@ def _shown(parse: Callable[[str], object]) -> Callable[[str], object]:
 
 def of_repairs() -> Iterator[tuple[str, Parser]]:
     """What `fix`, `setup`, `--verify`, `--torch` and the bench read: one of them each."""
-    from cudadoctor.bench import store
-    from cudadoctor.bench.script import starved
+    from cudadoctor.bench import results, store
     from cudadoctor.installers import pip, question, verify
     from cudadoctor.repair import journal, session, snapshot
     from cudadoctor.repair.setup import choosing
@@ -26,8 +25,8 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
     texts: tuple[tuple[str, Callable[[str], object]], ...] = (
         ("bench.store.decoded", lambda text: store.decoded(text.encode("utf-8", "replace"))),
         (
-            "bench.script.starved.parsed",
-            lambda text: starved.parsed(text.encode("utf-8", "replace").splitlines()),
+            "bench.results.parsed",
+            lambda text: list(results.parsed(text.encode("utf-8", "replace").splitlines())),
         ),
         ("probes.interpreter.parse_journal", interpreter.parse_journal),
         ("repair.session.parse_stat", session.parse_stat),

@@ -22,7 +22,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cudadoctor.bench import page
+from cudadoctor.bench import page, results
 from cudadoctor.bench.script import starved
 from cudadoctor.cli.options import refuse
 from cudadoctor.cli.output import width
@@ -65,7 +65,7 @@ def run(words: tuple[str, ...], asked: Options) -> int:
         code: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = exit_code(script.wait(asked.minutes * 60))
-        figures = starved.figures(starved.parsed(sampler.end()))
+        figures = starved.figures(list(results.parsed(sampler.end())))
         _report(
             starved.Told(
                 figures=figures,
@@ -96,7 +96,7 @@ def _refuse(asked: Options) -> None:
 def _report(told: starved.Told, asked: Options) -> None:
     """A report that cannot be written never ends the script."""
     if asked.as_json:
-        text = starved.dumps(told)
+        text = results.dumps(told) + "\n"
     elif asked.markdown:
         text = starved.markdown(told)
     else:
