@@ -110,7 +110,7 @@ def _text(result: BenchResult, asked: Options) -> str:
         return page.markdown(result)
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     layout = page.Layout(width=width(), blocks=encoding == "utf8")
-    return painted(page.report(result, layout), to_file=asked.output is not None)
+    return painted(list(page.report(result, layout)), to_file=asked.output is not None)
 
 
 class Progress:

@@ -67,18 +67,11 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spread_s(self) -> tuple[float, float] | None:
-        """The quartiles of its rounds: half of them lie between."""
-        if not self.rounds:
-            return None
+        """The quartiles of its rounds: half of them lie between. None for one round alone."""
         if len(self.rounds) < 2:
-            return self.rounds[0], self.rounds[0]
+            return None
         low, _, high = statistics.quantiles(self.rounds, n=4, method="inclusive")
         return low, high
-
-    @property
-    def samples_s(self) -> float | None:
-        step_s = self.step_s
-        return self.samples_a_step / step_s if step_s else None
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,7 +64,6 @@ def test_only_a_proven_best_is_kept_for_advice() -> None:
 def test_a_step_is_the_median_of_its_rounds() -> None:
     baseline = some().workloads[0].baseline
     assert baseline.step_s == 0.2
-    assert baseline.samples_s == pytest.approx(40.0)
     assert list(baseline.spread_s or ()) == pytest.approx([0.15, 0.25])
 
 

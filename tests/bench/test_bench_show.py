@@ -14,20 +14,13 @@ from markdown_it import MarkdownIt
 from cudadoctor.bench import page, results
 from cudadoctor.bench.page import Layout
 from cudadoctor.bench.results import BenchResult, Gain, Measured, WorkloadResult, config
-from cudadoctor.bench.techniques import Technique
+from cudadoctor.bench.techniques import BY_NAME
 
-RECIPES = {
-    "amp-bf16": Technique(
-        name="amp-bf16",
-        recipe="amp_bf16.py",
-        code=('with torch.autocast("cuda", dtype=torch.bfloat16):',),
-    )
-}
 WIDTHS = (40, 57, 75, 76, 80, 100)
 
 
 def shown(result: BenchResult, width: int = 80, *, blocks: bool = False) -> str:
-    layout = Layout(width=width, blocks=blocks, recipes=RECIPES)
+    layout = Layout(width=width, blocks=blocks)
     return "\n".join(line.text.rstrip() for line in page.report(result, layout))
 
 
@@ -40,7 +33,10 @@ def with_workload(one: WorkloadResult) -> BenchResult:
 def test_no_line_is_wider_than_the_terminal_but_what_is_copied(
     width: int, result: BenchResult
 ) -> None:
-    copied = ("recipes/", "torch.autocast")
+    copied = (
+        "recipes/",
+        *(line for name in ("amp-bf16", "compile") for line in BY_NAME[name].code),
+    )
     lines = [one for one in shown(result, width).splitlines() if not any(c in one for c in copied)]
     assert not [one for one in lines if len(one) > width]
 
