@@ -5,7 +5,7 @@ where the bench measured it on this machine, with this driver and this torch: th
 did not help is not advised, and that is said.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -57,12 +57,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ROWS = table("advice", Row)
-TEXTS = (
-    *(EXPECTED, ASSUMED, *MEASURED.values(), NOT_ADVISED, NOT_ADVISED_WHY),
-    *(TOGETHER, TOGETHER_WHY, FOUND, FOUND_WHY),
-    *(text for row in ROWS for text in (row.text, row.why)),
-)
-"""Every template that a user may read."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +82,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     text: str
     why: str
-    recipe: str | None
+    recipe: str | None = None
     expected: tuple[str, ...]
     standing: Standing
     technique: str | None = None
@@ -100,69 +94,65 @@ def advise(
 ) -> tuple[Advice, ...]:
     """The advice for a machine; kept: results of the bench; cpu: the name of the CPU, if known."""
     here = [result for result in kept if _of_this_machine(result, machine, cpu)]
-    true = conditions(machine, kb)
+    gpus = [_known(gpu, kb) for gpu in machine.gpus or ()]
+    true = conditions(machine, gpus)
     rows = [row for row in ROWS if true[row.when]]
-    names = dict.fromkeys(_known(gpu, kb)[0] for gpu in machine.gpus or ())
     values = {
-        "gpu": ", ".join(names),
-        "count": str(len(machine.gpus or ())),
+        "gpu": ", ".join(dict.fromkeys(name for name, _, _ in gpus)),
+        "count": str(len(gpus)),
         "size": f"{(machine.limits.shm_bytes or 0) / 2**20:.0f} MiB",
         "cpus": str(machine.limits.cpus or ""),
     }
     expected = {name for row in rows for name in row.techniques}
-    advice = [*_together(here), *_beyond(here, expected)]
-    advice += [_expected(row, values, here) for row in rows]
+    advice = [*_measured(here, expected), *(_expected(row, values, here) for row in rows)]
     return tuple(sorted(advice, key=lambda piece: STANDINGS.index(piece.standing)))
 
 
-def conditions(machine: Machine, kb: Knowledge) -> dict[str, bool]:
+Known = tuple[str, Version | None, bool | None]
+"""Of a GPU: its name, its compute capability, and whether it has tensor cores; None not known."""
+
+
+def conditions(machine: Machine, gpus: list[Known]) -> dict[str, bool]:
     """What the rows ask of a machine; what is asked of GPUs must be known of every one."""
-    gpus = [(gpu, *_known(gpu, kb)) for gpu in machine.gpus or ()]
-
-    def every(test: Callable[[Version], bool]) -> bool:
-        known = [capability for _, _, capability, _ in gpus]
-        return bool(known) and all(one is not None and test(one) for one in known)
-
-    def since(least: str) -> bool:
-        return every(lambda capability: capability >= Version(least))
-
-    tensor_cores = {cores for _, _, _, cores in gpus}
-    memory = [gpu.memory_bytes for gpu, *_ in gpus]
-    shm, system = machine.limits.shm_bytes, machine.platform.system
+    known = sorted(capability for _, capability, _ in gpus if capability is not None)
+    whole = bool(gpus) and len(known) == len(gpus)
+    tensor_cores = {cores for _, _, cores in gpus}
+    memory = [gpu.memory_bytes for gpu in machine.gpus or ()]
+    limits, system = machine.limits, machine.platform.system
     cpu = machine.gpus == ()
     return {
         "gpu": bool(gpus),
         "several gpus": len(gpus) > 1,
-        "bf16": since("8.0"),
-        "fp8": since("8.9"),
-        "triton": since("7.0"),
+        "bf16": whole and known[0] >= Version("8.0"),
+        "fp8": whole and known[0] >= Version("8.9"),
+        "triton": whole and known[0] >= Version("7.0"),
         "tensor cores": tensor_cores == {True},
         "no tensor cores": tensor_cores == {False},
-        "fp16 only": tensor_cores == {True} and every(lambda found: found < Version("8.0")),
-        "small memory": bool(gpus) and all(one and one < SMALL_BYTES for one in memory),
-        "laptop": any(word in name.lower() for _, name, _, _ in gpus for word in _LAPTOP),
+        "fp16 only": whole and tensor_cores == {True} and known[-1] < Version("8.0"),
+        "small memory": bool(memory) and all(size and size < SMALL_BYTES for size in memory),
+        "laptop": any(word in name.lower() for name, _, _ in gpus for word in _LAPTOP),
         "wsl": bool(machine.platform.wsl),
         "windows": system == "Windows",
-        "little shm": system == "Linux" and shm is not None and 0 <= shm < SMALL_SHM_BYTES,
+        "little shm": system == "Linux"
+        and limits.shm_bytes is not None
+        and 0 <= limits.shm_bytes < SMALL_SHM_BYTES,
         "cpu": cpu,
-        "known cpus": cpu and machine.limits.cpus is not None,
+        "known cpus": cpu and limits.cpus is not None,
     }
 
 
-def _known(gpu: Gpu, kb: Knowledge) -> tuple[str, Version | None, bool | None]:
-    """The name, the compute capability, and whether there are tensor cores; None not known."""
-    model = kb.gpu_by_name(gpu.name) if gpu.name else None
+def _known(gpu: Gpu, kb: Knowledge) -> Known:
+    model = kb.gpu_by_name(gpu.name or "")
     if model is None and gpu.device_id:
         same = kb.gpus_by_pci(gpu.device_id)
         model = same[0] if len(same) == 1 else None
     name = gpu.name or (model.name if model else "GPU")
     capability = gpu.capability or (model.capability if model else None)
-    if model is not None and model.tensor_cores is not None:
-        return name, capability, model.tensor_cores
+    cores = model.tensor_cores if model else None
     # Of 7.5 some have none, so that only a known model decides.
-    if capability is None or capability.release[:2] == (7, 5):
-        return name, capability, None
-    return name, capability, capability >= Version("7.0")
+    if cores is None and capability is not None and capability.release[:2] != (7, 5):
+        cores = capability >= Version("7.0")
+    return name, capability, cores
 
 
 def _of_this_machine(kept: Kept, machine: Machine, cpu: str | None) -> bool:
@@ -179,7 +169,7 @@ def _of_this_machine(kept: Kept, machine: Machine, cpu: str | None) -> bool:
 
 def _expected(row: Row, values: dict[str, str], here: list[Kept]) -> Advice:
     """A row's advice, or what was measured against it."""
-    figures = tuple(_figures(row.techniques, here))
+    figures = _figures(row.techniques, here)
     text, why = row.text.format_map(values), row.why.format_map(values)
     standing: Standing = "measured" if figures else "expected"
     helps = any(figure.verdict == "faster" for figure in figures)
@@ -199,65 +189,52 @@ def _expected(row: Row, values: dict[str, str], here: list[Kept]) -> Advice:
     )
 
 
-def _figures(techniques: Iterable[str], here: list[Kept]) -> Iterator[Figure]:
-    for kept in here:
-        gains = {gain.technique: gain for gain in kept.gains}
-        yield from (_figure(kept, gains[name]) for name in techniques if name in gains)
+def _figures(techniques: Iterable[str], here: list[Kept]) -> tuple[Figure, ...]:
+    gains = ((kept, {gain.technique: gain for gain in kept.gains}) for kept in here)
+    return tuple(
+        _figure(kept, known[name]) for kept, known in gains for name in techniques if name in known
+    )
 
 
 def _figure(kept: Kept, gain: Gain) -> Figure:
-    return Figure(
-        technique=gain.technique,
-        workload=kept.workload,
-        date=kept.date,
-        verdict=gain.verdict,
-        ratio=gain.ratio,
-        low=gain.low,
-        high=gain.high,
+    return msgspec.convert({**msgspec.structs.asdict(kept), **msgspec.structs.asdict(gain)}, Figure)
+
+
+def _words(figures: Iterable[Figure]) -> tuple[str, ...]:
+    """Measured figures, a sentence each."""
+    return tuple(
+        MEASURED.get(figure.verdict, MEASURED["failed"]).format(
+            ratio=f"{figure.ratio or 0:.2f}", workload=figure.workload, date=figure.date
+        )
+        for figure in figures
     )
 
 
-def _words(figures: tuple[Figure, ...]) -> tuple[str, ...]:
-    """Measured figures, a sentence each."""
-    found = []
-    for figure in figures:
-        template = MEASURED.get(figure.verdict, MEASURED["failed"])
-        if "{ratio}" in template and figure.ratio is None:
-            template = MEASURED["same"]
-        ratio = f"{figure.ratio or 0:.2f}"
-        found.append(template.format(ratio=ratio, workload=figure.workload, date=figure.date))
-    return tuple(found)
-
-
-def _together(here: list[Kept]) -> Iterator[Advice]:
-    """The best combination of each workload, if it has more than one technique."""
+def _measured(here: list[Kept], expected: set[str]) -> Iterator[Advice]:
+    """The best combination of each workload, and what helped although no row expected it."""
     for kept in here:
         gain = kept.best_gain
         if len(kept.best) > 1 and gain is not None and gain.verdict == "faster":
-            names, figures = ", ".join(kept.best), (_figure(kept, gain),)
-            yield _measured(f"best-{kept.workload}", TOGETHER, TOGETHER_WHY, names, figures)
-
-
-def _beyond(here: list[Kept], expected: set[str]) -> Iterator[Advice]:
-    """What was measured to help although no row expected it."""
+            figures = (_figure(kept, gain),)
+            yield Advice(
+                id=f"best-{kept.workload}",
+                text=TOGETHER.format(techniques=", ".join(kept.best)),
+                why=TOGETHER_WHY,
+                expected=_words(figures),
+                standing="measured",
+                measured=figures,
+            )
     faster = {gain.technique for kept in here for gain in kept.gains if gain.verdict == "faster"}
     for name in sorted(faster - expected - {NOTHING}):
-        figures = tuple(_figures((name,), here))
-        found = _measured(f"measured-{name}", FOUND, FOUND_WHY, name, figures)
         known = BY_NAME.get(name)
-        recipe = known.script if known and known.recipe else None
-        yield msgspec.structs.replace(found, technique=name, recipe=recipe)
-
-
-def _measured(
-    id_: str, text: str, why: str, techniques: str, figures: tuple[Figure, ...]
-) -> Advice:
-    return Advice(
-        id=id_,
-        text=text.format(techniques=techniques),
-        why=why,
-        recipe=None,
-        expected=_words(figures),
-        standing="measured",
-        measured=figures,
-    )
+        figures = _figures((name,), here)
+        yield Advice(
+            id=f"measured-{name}",
+            text=FOUND.format(techniques=name),
+            why=FOUND_WHY,
+            recipe=known.script if known and known.recipe else None,
+            expected=_words(figures),
+            standing="measured",
+            technique=name,
+            measured=figures,
+        )

@@ -11,12 +11,12 @@ import platform
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from cudadoctor.bench.results import BenchResult, Gain
 
-SCHEMA = 1
 MOST_FILES = 200
 MOST_BYTES = 1 << 20
 
@@ -38,7 +38,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     gains: tuple[Gain, ...] = ()
     best: tuple[str, ...] = ()
     best_gain: Gain | None = None
-    schema: int = SCHEMA
+    schema: Literal[1] = 1
 
     @property
     def name(self) -> str:
@@ -79,13 +79,15 @@ def from_result(result: BenchResult) -> tuple[Kept, ...]:
 
 def folder(env: Mapping[str, str]) -> Path | None:
     """Where results lie; None where no variable and no home says."""
-    if os.name == "nt" and (local := env.get("LOCALAPPDATA")):
-        return Path(local) / "cudadoctor" / "bench"
-    state = env.get("XDG_STATE_HOME", "")
-    if state and Path(state).is_absolute():  # a relative one is to be ignored, says XDG
-        return Path(state) / "cudadoctor" / "bench"
-    home = env.get("HOME") or env.get("USERPROFILE") or ""
-    return Path(home) / ".local" / "state" / "cudadoctor" / "bench" if home else None
+    home = env.get("HOME") or env.get("USERPROFILE")
+    places = (
+        env.get("LOCALAPPDATA", "") if os.name == "nt" else "",
+        env.get("XDG_STATE_HOME", ""),
+        f"{home}/.local/state" if home else "",
+    )
+    # A relative one is to be ignored, says XDG.
+    found = (Path(place, "cudadoctor", "bench") for place in places if Path(place).is_absolute())
+    return next(found, None)
 
 
 def keep(result: BenchResult, env: Mapping[str, str]) -> str | None:
@@ -95,66 +97,48 @@ def keep(result: BenchResult, env: Mapping[str, str]) -> str | None:
         return "the result is not kept for later advice: no home folder is known"
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for kept in from_result(result):
-            _write(place / kept.name, msgspec.json.encode(kept))
+        # Whole or not at all: a reader never sees half of it.
+        with tempfile.TemporaryDirectory(dir=place, prefix=".new-") as new:
+            for kept in from_result(result):
+                file = Path(new, kept.name)
+                file.write_bytes(msgspec.json.encode(kept))
+                file.replace(place / kept.name)
     except OSError as error:
-        why = error.strerror or type(error).__name__
-        return f"the result is not kept for later advice: {place}: {why}"
+        return f"the result is not kept for later advice: {place}: {error.strerror}"
     return None
-
-
-def _write(path: Path, text: bytes) -> None:
-    """Whole or not at all: a reader never sees half of it."""
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
 
 
 def read(env: Mapping[str, str]) -> Read:
     """All that was kept; a file that cannot be used is left out, with a word."""
     place = folder(env)
-    if place is None:
-        return Read()
+    kept: list[Kept] = []
+    ignored: list[str] = []
     try:
-        paths = sorted(path for path in place.iterdir() if path.suffix == ".json")
+        paths = sorted(place.iterdir()) if place else []
     except FileNotFoundError:
         return Read()
     except OSError as error:
-        return Read((), (f"{place}: {error.strerror or type(error).__name__}",))
-    found = {path: _read(path) for path in paths[:MOST_FILES]}
-    return Read(
-        tuple(kept for kept in found.values() if isinstance(kept, Kept)),
-        tuple(f"{path}: {why}" for path, why in found.items() if isinstance(why, str)),
-    )
-
-
-def _read(path: Path) -> Kept | str:
-    """What a file holds, or why it is left out. A pipe or a device is not opened."""
-    try:
-        if not path.is_file():
-            return "it is no file"
-        with path.open("rb") as file:
-            text = file.read(MOST_BYTES)
-    except OSError as error:
-        return error.strerror or type(error).__name__
-    return decoded(text) or "it is no result of cudadoctor bench that this version knows"
+        return Read((), (f"{place}: {error.strerror}",))
+    for path in [path for path in paths if path.suffix == ".json"][:MOST_FILES]:
+        why = "it is no result of cudadoctor bench that this version knows"
+        try:
+            # A pipe or a device is not opened.
+            sound = path.is_file() and path.stat().st_size <= MOST_BYTES
+            found = decoded(path.read_bytes()) if sound else None
+        except OSError as error:
+            found, why = None, str(error.strerror)
+        if found is None:
+            ignored.append(f"{path}: {why}")
+        else:
+            kept.append(found)
+    return Read(tuple(kept), tuple(ignored))
 
 
 def decoded(text: bytes) -> Kept | None:
     """What was kept; None for anything else, and for another schema."""
-    try:
-        found = msgspec.json.decode(text, type=Kept)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    return found if found.schema == SCHEMA else None
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(text, type=Kept)
+    return None
 
 
 def cpu_name() -> str | None:
