@@ -215,14 +215,14 @@ def _measured(here: list[Kept], expected: set[str]) -> Iterator[Advice]:
     for kept in here:
         gain = kept.best_gain
         if len(kept.best) > 1 and gain is not None and gain.verdict == "faster":
-            figures = (_figure(kept, gain),)
+            proven = (_figure(kept, gain),)
             yield Advice(
                 id=f"best-{kept.workload}",
                 text=TOGETHER.format(techniques=", ".join(kept.best)),
                 why=TOGETHER_WHY,
-                expected=_words(figures),
+                expected=_words(proven),
                 standing="measured",
-                measured=figures,
+                measured=proven,
             )
     faster = {gain.technique for kept in here for gain in kept.gains if gain.verdict == "faster"}
     for name in sorted(faster - expected - {NOTHING}):
