@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,39 +15,46 @@ from hypothesis import strategies as st
 from update_fixtures import CODE, Pages, autumn, html, metadata
 
 from cudadoctor.knowledge.update import torch_rows
-from cudadoctor.knowledge.update.companions import Paired, pair_for
+from cudadoctor.knowledge.update.companions import OldProject, Paired, pair_for
+from cudadoctor.knowledge.update.fetching import NotRead
 from cudadoctor.knowledge.update.index import (
-    Unreadable,
     archs_in,
     cuda_in,
+    decoded,
     files_of,
-    newest_requires,
-    release_of,
+    name_of,
+    releases_of,
     requirements_in,
     specifier_on,
-    wheel_of,
 )
 from cudadoctor.knowledge.update.public import (
+    CONDA_FORGE_URL,
+    CUDA_NOTES_URL,
     DOCKER_HUB_URL,
+    RELEASE_MATRIX_URL,
     conda_forge,
     cuda_notes,
     docker_hub,
-    docker_tags,
     release_matrix,
 )
-from cudadoctor.knowledge.update.rows import (
-    ORDER,
-    SOURCES,
-    Change,
-    Reading,
-    Row,
-    build_row,
-    difference,
-    entered,
-)
+from cudadoctor.knowledge.update.rows import ORDER, SOURCES, Update, Values
 
 TABLES = autumn()
 PAGE = "https://download.pytorch.org/whl/cu130/torch/"
+
+
+def updated(reader: Callable[[Update], None], url: str, body: bytes | str) -> Update:
+    """The tables after that page was read."""
+    page = body.encode() if isinstance(body, str) else body
+    update = Update(copy.deepcopy(TABLES), Pages({url: page}))
+    reader(update)
+    return update
+
+
+def rows_in(update: Update, table: str) -> list[Values]:
+    """The rows that differ from the tables, or that these lack."""
+    name, _, part = table.partition(".")
+    return [row for row in update.tables[name][part] if row not in TABLES[name][part]]
 
 
 MACS = ["macos_arm64", "macos_x86_64"]
@@ -71,22 +80,22 @@ MACS = ["macos_arm64", "macos_x86_64"]
         ("x-1-cp39-abi3-win_arm64.whl", ["3.9"], ["windows_arm64"], None),
         ("x-1-cp39-abi3-macosx_11_0_universal2.whl", ["3.9"], MACS, None),
         ("x-1-cp39-abi3-musllinux_1_2_x86_64.whl", ["3.9"], [], None),
-        ("x-1-py3-none-any.whl", ["any"], [], None),
+        ("x-1-py3-none-any.whl", ["any"], ["any"], None),
     ],
 )  # fmt: skip
 def test_the_name_of_a_wheel_says_what_it_is_for(
     name: str, pythons: list[str], platforms: list[str], glibc: str | None
 ) -> None:
-    wheel = wheel_of(name)
-    assert wheel is not None
+    wheel = name_of(name)
     found = (list(wheel.pythons), list(wheel.platforms), wheel.glibc)
     assert found == (pythons, platforms, glibc)
 
 
 @given(st.text(max_size=60))
 def test_any_other_name_is_no_wheel_and_no_error(name: str) -> None:
-    assert wheel_of(name) is None or name.endswith(".whl")
-    assert release_of(name) is None or "-" in name
+    found = name_of(name)
+    assert not found.platforms or name.endswith(".whl")
+    assert not found.project or "-" in name
 
 
 def test_a_page_without_json_is_read_too() -> None:
@@ -94,14 +103,14 @@ def test_a_page_without_json_is_read_too() -> None:
     (file,) = files_of("torch", page, PAGE)
     assert file.filename == "torch-2.15.0+cu130-cp313-cp313-manylinux_2_28_x86_64.whl"
     assert file.url.startswith(f"{PAGE}torch-2.15.0%2Bcu130-")
-    assert (file.day, file.size_bytes, file.yanked, file.metadata) == (None, None, False, False)
+    assert (file.day, file.size_bytes, file.yanked) == (None, None, False)
 
 
 def test_what_a_link_says_of_its_file_is_read() -> None:
-    said = 'data-requires-python="&gt;=3.11" data-yanked="bad" data-core-metadata="sha256=00"'
+    said = 'data-requires-python="&gt;=3.11" data-yanked="bad"'
     page = f'<html><a href="/f/torch-9.0.tar.gz#sha256=1" {said}>x</a></html>'.encode()
     (file,) = files_of("torch", page, "https://pypi.org/simple/torch/")
-    assert (file.python, file.yanked, file.metadata) == (">=3.11", True, True)
+    assert (file.python, file.yanked) == (">=3.11", True)
     assert file.url == "https://pypi.org/f/torch-9.0.tar.gz"
 
 
@@ -115,7 +124,7 @@ def test_a_link_that_is_no_address_leaves_its_file_without_one() -> None:
 
 def test_requirements_end_where_the_description_begins() -> None:
     read = requirements_in(metadata("x", "1", ("torch>=2.4", 'numpy; extra == "all"')))
-    assert read == ("torch>=2.4", 'numpy; extra == "all"')
+    assert read == ["torch>=2.4", 'numpy; extra == "all"']
 
 
 def test_a_requirement_behind_an_extra_is_none_on_torch() -> None:
@@ -131,23 +140,24 @@ def test_a_cpu_build_names_no_cuda() -> None:
 
 def test_the_longest_list_of_code_in_a_library_is_the_list() -> None:
     flags = " ".join(CODE).encode()
-    assert archs_in(b"\0sm_90\0 sm_1\0" + flags + b" \0compute_90\0") == CODE
-    assert archs_in(b"std::string ipc_h" + flags + b"\0\0") == CODE
+    assert archs_in(b"\0sm_90\0 sm_1\0" + flags + b" \0compute_90\0") == [*CODE]
+    assert archs_in(b"std::string ipc_h" + flags + b"\0\0") == [*CODE]
     assert archs_in(b"no code sm_90 here") is None
 
 
 # --- torch's own index ------------------------------------------------------------------------
 
 
+def variant_page(variant: str, *names: str) -> Update:
+    """The tables after the page of a variant was read."""
+    page = html(*(f"torch-{name}.whl" for name in names))
+    return updated(lambda update: torch_rows.enter_variant(update, variant, PAGE), PAGE, page)
+
+
 def on_index(variant: str, *names: str) -> dict[tuple[str, str], Any]:
     """What a page changes: (release, platform) -> published."""
-    page = html(*(f"torch-{name}.whl" for name in names))
-    read = torch_rows.variant_rows(variant, files_of("torch", page, PAGE), TABLES, PAGE)
-    found = difference(TABLES, read.rows)
-    return {
-        (one.row.key["torch"], one.row.key["platform"]): one.row.values["published"]
-        for one in found
-    }
+    rows = rows_in(variant_page(variant, *names), "torch.builds")
+    return {(row["torch"], row["platform"]): row["published"] for row in rows}
 
 
 def test_a_listed_wheel_is_published_and_a_lacking_one_is_known_absent() -> None:
@@ -161,17 +171,17 @@ def test_a_listed_wheel_is_published_and_a_lacking_one_is_known_absent() -> None
 
 
 def test_a_page_never_makes_a_published_build_absent() -> None:
-    page = html("torch-2.15.0+cu130-cp313-cp313-win_amd64.whl")
-    read = torch_rows.variant_rows("cu130", files_of("torch", page, PAGE), TABLES, PAGE)
+    update = variant_page("cu130", "2.15.0+cu130-cp313-cp313-win_amd64")
     was = {
         (row["torch"], row["platform"]): row["published"]
         for row in TABLES["torch"]["builds"]
         if row["variant"] == "cu130"
     }
-    absent = [one for one in read.rows if one.values["published"] is False]
+    rows = rows_in(update, "torch.builds")
+    absent = [row for row in rows if row["published"] is False]
     assert absent
-    assert all(was[one.key["torch"], one.key["platform"]] is None for one in absent)
-    assert any("no longer on its index" in text for text in read.remarks)
+    assert all(was[row["torch"], row["platform"]] is None for row in absent)
+    assert any("no longer on its index" in text for text in update.remarks)
 
 
 def test_a_page_without_what_is_known_to_be_published_proves_no_absence() -> None:
@@ -213,23 +223,25 @@ MATRIX = """
 """
 
 
-def new_rows(read: Reading) -> list[Row]:
-    return [one.row for one in difference(TABLES, read.rows) if one.before is None]
-
-
 def test_a_variant_in_the_matrix_is_announced_not_published() -> None:
-    rows = new_rows(release_matrix(MATRIX.encode(), TABLES))
-    assert {row.key["variant"] for row in rows} == {"cu134"}
-    assert {row.key["torch"] for row in rows} == {"2.15.0"}
-    assert {row.values["published"] for row in rows} == {None}
-    assert not [row for row in rows if row.key["platform"].startswith("macos")]
+    rows = rows_in(updated(release_matrix, RELEASE_MATRIX_URL, MATRIX), "torch.builds")
+    assert {row["variant"] for row in rows} == {"cu134"}
+    assert {row["torch"] for row in rows} == {"2.15.0"}
+    assert {row["published"] for row in rows} == {None}
+    assert not [row for row in rows if row["platform"].startswith("macos")]
+
+
+def tags(*names: str) -> str:
+    """The only page of Docker Hub."""
+    return json.dumps({"results": [{"name": name} for name in names], "next": None})
 
 
 def test_tags_of_a_new_cuda_release_become_rows() -> None:
     names = ("13.5.0-base-ubuntu26.04", "13.5.0-cudnn-devel-ubuntu26.04", "latest", "12-x\x1b[0m")
-    (row, newest) = (one.row for one in difference(TABLES, docker_tags(names, TABLES).rows))
-    assert (row.key["cuda"], row.values["flavours"]) == ("13.5.0", ["base", "cudnn-devel"])
-    assert newest.values == {"complete_to": "13.5.0"}
+    update = updated(docker_hub, DOCKER_HUB_URL, tags(*names))
+    (row,) = rows_in(update, "images.tags")
+    assert (row["cuda"], row["flavours"]) == ("13.5.0", ["base", "cudnn-devel"])
+    assert update.tables["images"]["complete_to"] == "13.5.0"
 
 
 def test_conda_forge_is_read_by_requirement_then_by_the_name_of_the_build() -> None:
@@ -243,10 +255,9 @@ def test_conda_forge_is_read_by_requirement_then_by_the_name_of_the_build() -> N
         file("2.14.1", "osx-arm64", "cpu_py312"),
         file("2.16.0rc1", "linux-64", "cuda130_py312"),
     ]
-    body = json.dumps(files).encode()
-    (row,) = new_rows(conda_forge(body, TABLES))
-    assert row.key == {"torch": "2.14.1"}
-    assert row.values == {"cuda": ["linux_64:13.0", "win_64:12.8"]}
+    update = updated(conda_forge, CONDA_FORGE_URL, json.dumps(files))
+    (row,) = rows_in(update, "conda.conda_forge")
+    assert row == {"torch": "2.14.1", "cuda": ["linux_64:13.0", "win_64:12.8"]}
 
 
 def notes(*rows: tuple[str, str, str]) -> str:
@@ -256,36 +267,39 @@ def notes(*rows: tuple[str, str, str]) -> str:
 
 def test_release_notes_name_the_driver_of_a_new_toolkit_as_uncertain() -> None:
     text = notes(("CUDA 13.6 GA", "&gt;=620.10.01", "N/A"), ("CUDA 9.2", "&gt;= 396.26", "x"))
-    (row,) = new_rows(cuda_notes(text.encode(), TABLES))
-    assert row.key == {"toolkit": "13.6.0"}
-    assert (row.values["linux"], row.values["uncertain"]) == ("620.10.01", True)
+    (row,) = rows_in(updated(cuda_notes, CUDA_NOTES_URL, text), "drivers.toolkits")
+    assert (row["toolkit"], row["linux"], row["uncertain"]) == ("13.6.0", "620.10.01", True)
 
 
 def test_release_notes_contradict_nothing_they_are_told_only() -> None:
     text = notes(("CUDA 13.0 GA", "&gt;=999.10", "N/A"))
-    read = cuda_notes(text.encode(), TABLES)
-    assert difference(TABLES, read.rows) == ()
-    assert read.remarks == (
-        "The release notes of CUDA 13.0.0 name driver 999.10, the tables 580.65.06.",
-    )
+    update = updated(cuda_notes, CUDA_NOTES_URL, text)
+    assert update.tables == TABLES
+    assert update.remarks == [
+        "The release notes of CUDA 13.0.0 name driver 999.10, the tables 580.65.06."
+    ]
 
 
 def test_a_first_release_that_may_never_have_been_is_left_out() -> None:
     text = notes(("CUDA 13.4 GA", "&gt;=615.71.09", "N/A"))
-    assert cuda_notes(text.encode(), TABLES).rows == ()
+    assert updated(cuda_notes, CUDA_NOTES_URL, text).tables == TABLES
+
+
+PUBLIC = {
+    conda_forge: CONDA_FORGE_URL,
+    cuda_notes: CUDA_NOTES_URL,
+    docker_hub: DOCKER_HUB_URL,
+    release_matrix: RELEASE_MATRIX_URL,
+}
 
 
 @pytest.mark.parametrize("text", ["", "<html></html>", "[]", "{}", "<table><tr><td>CUDA", "| a |"])
 def test_a_public_table_of_another_shape_says_nothing(text: str) -> None:
-    body = text.encode()
-    with pytest.raises(Unreadable):
-        release_matrix(body, TABLES)
-    with pytest.raises(Unreadable):
-        cuda_notes(body, TABLES)
-    with pytest.raises(Unreadable):
-        conda_forge(body, TABLES)
-    with pytest.raises(Unreadable):
-        docker_tags((text,), TABLES)
+    for reader, url in PUBLIC.items():
+        with pytest.raises(NotRead):
+            updated(reader, url, text)
+    with pytest.raises(NotRead):
+        updated(docker_hub, DOCKER_HUB_URL, tags(text))
 
 
 # --- pairs ------------------------------------------------------------------------------------
@@ -302,46 +316,56 @@ def test_a_pin_decides_the_pair_before_the_day_does() -> None:
 # --- the merge --------------------------------------------------------------------------------
 
 
-def changed(row: Row, *, new: bool = False) -> dict[str, dict[str, Any]]:
-    """The tables with that row in them."""
-    change = Change(row=row, before=None if new else {})
-    return entered(TABLES, (change,), {"pypi": "t"}, "2026-12-10")
+def entered(table: str, key: dict[str, str], **values: Any) -> Update:
+    """The tables after the package index said that."""
+    update = Update(copy.deepcopy(TABLES), Pages({}), day="2026-12-10")
+    update.enter("pypi", "https://pypi.org/simple/torch/", table, key, values)
+    return update
 
 
-def a_row(torch: str, **values: Any) -> Row:
-    build = (torch, "cu130", "linux_x86_64")
-    return build_row(build, values, "pypi", "https://pypi.org/simple/torch/", new=True)
+def build(torch: str) -> dict[str, str]:
+    return {"torch": torch, "variant": "cu130", "platform": "linux_x86_64"}
 
 
-def test_a_row_enters_with_its_source_and_leaves_the_tables_given_as_they_are() -> None:
-    before = json.dumps(TABLES)
-    after = changed(a_row("2.15.1", cuda="13.0"), new=True)
+def test_a_row_enters_with_its_source() -> None:
+    after = entered("torch.builds", build("2.15.1"), cuda="13.0").tables
     row = next(row for row in after["torch"]["builds"] if row["torch"] == "2.15.1")
     assert (row["cuda"], row["sources"]) == ("13.0", ["seen.pypi"])
-    source = {"title": "t", "url": "https://pypi.org/simple/", "date": "2026-12-10"}
-    assert after["sources"]["sources"]["seen.pypi"] == source
-    assert json.dumps(TABLES) == before
+    source = after["sources"]["sources"]["seen.pypi"]
+    assert (source["url"], source["date"]) == ("https://pypi.org/simple/", "2026-12-10")
 
 
 def test_entering_a_row_twice_changes_nothing_more() -> None:
-    once = changed(a_row("2.15.1", cuda="13.0"), new=True)
-    assert entered(once, (), {}, "2027-01-01") == once
-    assert difference(once, (a_row("2.15.1", cuda="13.0"),)) == ()
+    update = entered("torch.builds", build("2.15.1"), cuda="13.0")
+    once = copy.deepcopy(update.tables)
+    url = "https://pypi.org/simple/torch/"
+    update.day = "2027-01-01"
+    update.enter("pypi", url, "torch.builds", build("2.15.1"), {"cuda": "13.0", "archs": None})
+    assert update.tables == once
+    assert len(update.changes) == 1
 
 
 def test_the_tables_lie_in_the_order_that_an_update_keeps() -> None:
     key = {"package": "xformers", "version": "0.0.35"}
-    companion = Row(
-        table="companions.releases", key=key, values={"torch": ">=2.10"}, source="pypi", url="u"
-    )
-    build = ("2.15.0", "cu130", "linux_x86_64")
-    for row in (build_row(build, {"published": True}, "pypi", "u"), companion):
-        after = changed(row)
+    for after in (
+        entered("torch.builds", build("2.15.0"), published=True).tables,
+        entered("companions.releases", key, torch=">=2.10").tables,
+    ):
         for name in ORDER:
             table, _, part = name.partition(".")
             assert [_identity(row) for row in after[table][part]] == [
                 _identity(row) for row in TABLES[table][part]
             ]
+
+
+def test_a_set_is_added_to_what_is_there_and_what_fills_changes_nothing() -> None:
+    update = entered("conda.conda_forge", {"torch": "2.13.0"}, cuda={"linux_64:99.0"})
+    (row,) = rows_in(update, "conda.conda_forge")
+    (old,) = (row for row in TABLES["conda"]["conda_forge"] if row["torch"] == "2.13.0")
+    assert row["cuda"] == sorted([*old["cuda"], "linux_64:99.0"])
+    key = {"torch": "2.13.0"}
+    update.enter("pypi", "u", "conda.conda_forge", key, {"cuda": ["other"]}, fills=True)
+    assert len(update.changes) == 1
 
 
 def _identity(row: dict[str, Any]) -> list[Any]:
@@ -369,16 +393,13 @@ READABLE = (
     b'{"files": [{"filename": "torch-1.tar.gz", "url": "//["}], "info": {"version": "1"}}',
 )
 READERS: tuple[Callable[[bytes], object], ...] = (
-    lambda body: files_of("torch", body, PAGE),
+    lambda body: releases_of("torch", body, PAGE),
     lambda body: torch_rows.variants_in(body, PAGE),
-    newest_requires,
+    lambda body: decoded(body, OldProject, PAGE),
     requirements_in,
     cuda_in,
     archs_in,
-    lambda body: release_matrix(body, TABLES),
-    lambda body: cuda_notes(body, TABLES),
-    lambda body: docker_hub(Pages({DOCKER_HUB_URL: body}), TABLES),
-    lambda body: conda_forge(body, TABLES),
+    *(partial(updated, reader, url) for reader, url in PUBLIC.items()),
 )
 
 
@@ -396,5 +417,5 @@ def harmed(draw: st.DrawFn) -> bytes:
 @given(st.binary(max_size=80) | harmed())
 def test_every_reader_reads_a_page_or_says_that_it_cannot(body: bytes) -> None:
     for reader in READERS:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(NotRead):
             reader(body)

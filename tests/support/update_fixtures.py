@@ -46,11 +46,8 @@ class Pages:
         if url not in self.pages:
             raise NotRead(f"{url!a} could not be read: 'no network'.")
         body = self.pages[url]
-        if part is None:
-            return Page(body)
-        first, _, last = part.partition("-")
-        piece = body[int(first) : int(last) + 1] if first else body[-int(last) :]
-        return Page(piece, total_bytes=len(body))
+        first, last = map(int, part.split("-")) if part else (0, len(body))
+        return Page(body[first : last + 1], len(body))
 
 
 def tables() -> dict[str, dict[str, Any]]:

@@ -10,7 +10,6 @@ prescribed. What contradicts the tables without proof is remarked and not writte
 
 fetching    the network: http and https, 30 s and 64 MiB a page, parts of files
 index       a package index: its listings, the names of files, what lies inside a wheel
-torch_rows, companions, public    pages -> rows, pure
-rows        rows -> difference -> tables and text, pure
-asking      which place is asked when
+rows        the tables while they are updated: each row that is said enters them, with its source
+torch_rows, companions, public    the places, each a function of the update
 """

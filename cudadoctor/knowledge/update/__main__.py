@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
-from cudadoctor.knowledge.update.asking import (
-    PYPI,
-    TITLES,
-    TORCH_INDEX_URL,
-    Answer,
-    Asked,
-    ask,
-    newest_torch,
-)
+from cudadoctor.knowledge.update import public, torch_rows
 from cudadoctor.knowledge.update.companions import packages
-from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, Web
-from cudadoctor.knowledge.update.index import Unreadable
-from cudadoctor.knowledge.update.rows import shown, written
+from cudadoctor.knowledge.update.fetching import LIMIT_S, Fetcher, NotRead, Web
+from cudadoctor.knowledge.update.rows import PYPI, TITLES, TORCH_INDEX, GivenUp, Update, written
 
 TABLES = Path(__file__).parent.parent / "tables"
 NOT_ASKED = 3
@@ -37,6 +27,15 @@ EXITS = """\
 Exit codes: 0 everything that was asked for was read; with --check, the newest torch is in the
 tables. 1 with --check: it is not. 2 wrong usage. 3 something could not be read; a place that
 gave no answer changes nothing, and where none answered no file is touched."""
+
+PLACES = {
+    "conda-forge": public.conda_forge,
+    "cuda-notes": public.cuda_notes,
+    "docker-hub": public.docker_hub,
+    "release-md": public.release_matrix,
+    "torch-index": torch_rows.torch_index,
+}
+"""Whom to ask after the package index. Of two that speak of one build the later knows better."""
 
 
 def main(
@@ -52,35 +51,39 @@ def main(
     """
     parser = _parser()
     asked = parser.parse_args(arguments)
-    tables = {
-        path.stem: json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(folder.glob("*.json"))
-    }
-    only = tuple(name.strip() for name in asked.only.split(",") if name.strip())
+    tables = {path.stem: json.loads(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
+    update = Update(
+        tables=tables,
+        fetch=fetch or Web(limit_s=CHECK_LIMIT_S if asked.check else LIMIT_S),
+        day=day or datetime.now(timezone.utc).date().isoformat(),
+        index=asked.index.rstrip("/"),
+        torch_index=asked.torch_index.rstrip("/"),
+        only=tuple(name.strip() for name in asked.only.split(",") if name.strip()),
+        deep=asked.deep,
+    )
     known = ("torch", *packages(tables), *TITLES)
-    unknown = next((name for name in only if name not in known), None)
-    if unknown is not None:
-        parser.error(f"--only knows {', '.join(known)}; {unknown!a} is none of them")
+    for name in update.only:
+        if name not in known:
+            parser.error(f"--only knows {', '.join(known)}; {name!a} is none of them")
     if asked.check:
-        return _check(tables, asked.index, fetch or Web(limit_s=CHECK_LIMIT_S))
-    wanted = Asked(index=asked.index, torch_index=asked.torch_index, only=only, deep=asked.deep)
-    today = day or datetime.now(timezone.utc).date().isoformat()
-    answer = ask(fetch or Web(), tables, wanted, today)
-    if answer.failures and not answer.reached:
-        sys.stderr.write(f"Nothing was read, the tables stay as they are: {answer.failures[0]}\n")
+        return _check(update)
+    ask(update)
+    if update.failures and not update.reached:
+        sys.stderr.write(f"Nothing was read, the tables stay as they are: {update.failures[0]}\n")
         return NOT_ASKED
-    for text in answer.failures:
+    for text in update.failures:
         sys.stderr.write(f"not read: {text}\n")
-    sys.stdout.write(shown(answer.changes, answer.remarks, today))
+    sys.stdout.write(update.shown())
     if asked.write:
-        whole = not only and not answer.failures
-        files = _write(answer, folder, max(today, tables["torch"]["collected"]) if whole else None)
+        if not (update.only or update.failures):
+            tables["torch"]["collected"] = max(update.day, tables["torch"]["collected"])
+        files = _write(update, folder)
         sys.stdout.write(f"Written: {', '.join(files) if files else 'nothing'}.\n")
         if files:
             sys.stdout.write(f"{AFTERWARDS}\n")
-    elif answer.changes:
+    elif update.changes:
         sys.stdout.write("Nothing is written without --write.\n")
-    return NOT_ASKED if answer.failures else 0
+    return NOT_ASKED if update.failures else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,26 +93,37 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXITS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--check", action="store_true", help="only look for a newer torch")
-    parser.add_argument("--write", action="store_true", help="write the rows that differ")
-    parser.add_argument(
-        "--deep", action="store_true", help="read which GPUs a new torch has code for (some 30 MB)"
-    )
-    parser.add_argument(
-        "--only", default="", metavar="NAMES", help="packages and places, separated by commas"
-    )
-    parser.add_argument("--index", default=PYPI, metavar="URL", help=f"default {PYPI}")
-    parser.add_argument(
-        "--torch-index", default=TORCH_INDEX_URL, metavar="URL", help=TORCH_INDEX_URL
-    )
+    for flag, words in (
+        ("--check", "only look for a newer torch"),
+        ("--write", "write the rows that differ"),
+        ("--deep", "read which GPUs a new torch has code for (some 30 MB)"),
+    ):
+        parser.add_argument(flag, action="store_true", help=words)
+    for option, default, metavar, words in (
+        ("--only", "", "NAMES", "packages and places, separated by commas"),
+        ("--index", PYPI, "URL", f"default {PYPI}"),
+        ("--torch-index", TORCH_INDEX, "URL", TORCH_INDEX),
+    ):
+        parser.add_argument(option, default=default, metavar=metavar, help=words)
     return parser
 
 
-def _check(tables: Mapping[str, Any], index: str, fetch: Fetcher) -> int:
-    known = str(tables["torch"]["releases"][0]["torch"])
+def ask(update: Update) -> None:
+    """Ask the places one after the other; one that fails takes nothing from the others."""
+    if not update.only or {*update.only} - PLACES.keys():
+        with contextlib.suppress(GivenUp):
+            torch_rows.package_index(update)
+    for name, read in PLACES.items():
+        if update.wants(name):
+            with contextlib.suppress(GivenUp), update.reading():
+                read(update)
+
+
+def _check(update: Update) -> int:
+    known = update.tables["torch"]["releases"][0]["torch"]
     try:
-        newest = newest_torch(fetch, index)
-    except (NotRead, Unreadable) as error:
+        newest = torch_rows.newest_torch(update)
+    except NotRead as error:
         sys.stderr.write(f"Whether torch {known} is the newest could not be asked: {error}\n")
         return NOT_ASKED
     if Version(newest) <= Version(known):
@@ -119,12 +133,9 @@ def _check(tables: Mapping[str, Any], index: str, fetch: Fetcher) -> int:
     return 1
 
 
-def _write(answer: Answer, folder: Path, collected: str | None) -> list[str]:
-    """Write the tables that differ; returns their names. collected: the new day of them all."""
-    tables = dict(answer.tables)
-    if collected:
-        tables["torch"] = {**tables["torch"], "collected": collected}
-    files = {folder / f"{name}.json": written(table) for name, table in tables.items()}
+def _write(update: Update, folder: Path) -> list[str]:
+    """Write the tables that differ; returns their names."""
+    files = {folder / f"{name}.json": written(table) for name, table in update.tables.items()}
     changed = {path: text for path, text in files.items() if path.read_bytes() != text.encode()}
     for path, text in changed.items():
         _replaced(path, text)

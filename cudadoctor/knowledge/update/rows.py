@@ -1,245 +1,229 @@
-"""Rows that were read: what of them is new, how it enters the tables, and how a person reads it.
+"""The tables while they are updated: what a place says enters them, and how a person reads it.
 
-Nothing here touches the network or a file. Columns that nobody read stay as they are; in a new row
-they are null, which is "not known".
+Nothing here touches a file. Columns that nobody read stay as they are; in a new row they are null,
+which is "not known".
 """
 
-import copy
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 from packaging.version import Version
 
-Tables = Mapping[str, dict[str, Any]]
+from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, Unreachable
 
+PYPI = "https://pypi.org/simple"
+TORCH_INDEX = "https://download.pytorch.org/whl"
+TITLES = {
+    "pypi": "Package index: names and upload days of files, and what wheels say",
+    "torch-index": "Index of the PyTorch project: names of the wheels of each variant",
+    "release-md": "pytorch/pytorch RELEASE.md, release compatibility matrix",
+    "docker-hub": "Docker Hub, tags of nvidia/cuda",
+    "conda-forge": "Files of pytorch on the conda-forge channel",
+    "cuda-notes": "NVIDIA CUDA Toolkit release notes, drivers of each toolkit",
+}
+"""The places by their short names."""
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What one place says of one row.
-
-    table: its name, "torch.builds"; key: the columns that make it that row; values: the columns
-    that were read. source: short name of the place; url: the page. fills: the values fill gaps
-    only, and stay out if the tables know better.
-    """
-
-    table: str
-    key: dict[str, str]
-    values: dict[str, Any]
-    source: str
-    url: str
-    fills: bool = False
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A row whose values differ. before: what the table holds now; None for a new row."""
-
-    row: Row
-    before: dict[str, Any] | None
-
-
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one place gave. remarks: sentences for a person to judge; nothing is written for them.
-
-    failures: what could not be read.
-    """
-
-    rows: tuple[Row, ...] = ()
-    remarks: tuple[str, ...] = ()
-    failures: tuple[str, ...] = ()
-
-
-def build_row(
-    build: tuple[str, str, str], values: dict[str, Any], source: str, url: str, *, new: bool = False
-) -> Row:
-    """A row of a build. build: release, variant, platform; new: columns not given are unknown."""
-    unknown = ("cuda", "toolkit", "cudnn", "published", "archs", "glibc", "bytes")
-    if new:
-        nothing: dict[str, Any] = {
-            **dict.fromkeys(unknown),
-            "uncertain": False,
-            "contested": [],
-            "default": False,
-        }
-        values = nothing | values
-    key = dict(zip(("torch", "variant", "platform"), build, strict=True))
-    return Row(table="torch.builds", key=key, values=values, source=source, url=url)
-
-
-def row_of(rows: Iterable[dict[str, Any]], key: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The row with these columns."""
-    return next((row for row in rows if all(row[name] == key[name] for name in key)), None)
-
-
-def difference(tables: Tables, rows: Iterable[Row]) -> tuple[Change, ...]:
-    """What is new: of each row the values that the tables have otherwise or not at all."""
-    return tuple(change for row in rows if (change := _change(tables, row)))
-
-
-def _change(tables: Tables, row: Row) -> Change | None:
-    name, _, part = row.table.partition(".")
-    place = tables[name][part] if part else tables[name]
-    there = row_of(place, row.key) if isinstance(place, list) else place
-    if there is None:
-        return Change(row=row, before=None)
-    differing = {
-        column: value
-        for column, value in row.values.items()
-        if there.get(column) != value
-        and (there.get(column) is None or not (row.fills or value is None))
-    }
-    before = {column: there.get(column) for column in differing}
-    new = msgspec.structs.replace(row, values=differing)
-    return Change(row=new, before=before) if differing else None
-
-
-# --- into the tables --------------------------------------------------------------------------
+Values = dict[str, Any]
+Tables = dict[str, Values]
 
 
 def _newest_first(text: str) -> tuple[int, ...]:
     return tuple([*(-part for part in Version(text).release), 0, 0, 0, 0][:4])
 
 
-def variant_order(variant: str) -> int:
-    """cu92 before cu126; cpu has no number."""
+def by_variant(variant: str) -> int:
+    """Orders cu92 before cu126; cpu has no number."""
     return int(re.sub(r"\D", "", variant) or 0)
 
 
-PACKAGE_ORDER = "companions.releases"
-"""The table whose rows keep their packages together, in the order in which they came."""
-
-ORDER: dict[str, Callable[[dict[str, Any]], Any]] = {
+ORDER: dict[str, Callable[[Values], Any]] = {
     "torch.releases": lambda row: _newest_first(row["torch"]),
     "torch.builds": lambda row: (
         _newest_first(row["torch"]),
         row["variant"] == "cpu",
-        variant_order(row["variant"]),
+        by_variant(row["variant"]),
         row["platform"],
     ),
     "pins.pins": lambda row: (_newest_first(row["torch"]), row["platform"]),
-    PACKAGE_ORDER: lambda row: Version(row["version"]),
+    "companions.releases": lambda row: Version(row["version"]),
     "images.tags": lambda row: (_newest_first(row["cuda"]), row["distro"]),
     "conda.conda_forge": lambda row: Version(row["torch"]),
     "libraries.nccl": lambda row: Version(row["torch"]),
     "drivers.toolkits": lambda row: _newest_first(row["toolkit"]),
 }
-"""The lists that an update writes, and the order of their rows (companions: within a package)."""
+"""The lists that an update writes, and the order of their rows (of a package, where it has one)."""
 
 SOURCES = {"conda.conda_forge": "conda_forge_sources", "companions.triton": "prebuilt_sources"}
 """Where the sources stand in a table whose rows have none of their own."""
 
 
-def entered(
-    tables: Tables, changes: Iterable[Change], titles: Mapping[str, str], day: str
-) -> dict[str, dict[str, Any]]:
-    """The tables with these changes in them, each with its source; the arguments stay as they are.
+class GivenUp(Exception):  # noqa: N818
+    """Nobody answered for a page of a place: nor will they for the next one."""
 
-    titles: short name -> title of every place that was read.
+
+_BLANK = {"torch.builds": {"uncertain": False, "contested": [], "default": False}}
+"""What a new row holds where nothing is said, if not null."""
+
+
+class Update(msgspec.Struct):
+    """The tables with all that was read. only: names of packages and places, () for all of them.
+
+    deep: read the code lists out of the wheels of a new torch. changes: the rows that are new or
+    differ, as a person reads them; remarks: sentences for a person to judge, nothing is written for
+    them; failures: what could not be read; reached: whether any place could.
     """
-    found = copy.deepcopy(dict(tables))
-    sources = found["sources"]["sources"]
-    for row in (change.row for change in changes):
-        name, _, part = row.table.partition(".")
-        table = found[name]
-        place = _entered(table, part, row) if part else table
-        place |= row.values
-        if part and isinstance(table[part], dict):
-            table[part] = dict(sorted(place.items(), key=lambda item: Version(item[0])))
-        elif part:
-            table[part] = _ordered(row.table, table[part])
-        key = f"seen.{row.source}"
-        cited, column = (table, SOURCES[row.table]) if row.table in SOURCES else (place, "sources")
+
+    tables: Tables
+    fetch: Fetcher
+    day: str = ""
+    index: str = PYPI
+    torch_index: str = TORCH_INDEX
+    only: tuple[str, ...] = ()
+    deep: bool = False
+    changes: list[str] = []
+    remarks: list[str] = []
+    failures: list[str] = []
+    reached: bool = False
+
+    def wants(self, *names: str) -> bool:
+        return not self.only or any(name in self.only for name in names)
+
+    def get(self, url: str) -> bytes:
+        """A page. Raises NotRead."""
+        return self.fetch.get(url).body
+
+    @contextmanager
+    def reading(self, release: str = "") -> Iterator[None]:
+        """A page, or what is read of a release: one that fails takes nothing from the others.
+
+        Raises GivenUp where nobody answered for a page.
+        """
+        try:
+            yield
+            self.reached = True
+        except NotRead as error:
+            self.failures.append(f"{release}: {error}" if release else str(error))
+            if isinstance(error, Unreachable) and not release:
+                raise GivenUp from error
+
+    def enter(
+        self,
+        source: str,
+        url: str,
+        table: str,
+        key: Mapping[str, str],
+        values: Mapping[str, object],
+        *,
+        fills: bool = False,
+    ) -> None:
+        """What one place says of one row.
+
+        table: its name, "torch.builds"; key: the columns that make it that row; values: the columns
+        that were read, a set is added to what is there. fills: the values fill gaps only, and stay
+        out if the tables know better.
+        """
+        self.reached = True
+        name, _, part = table.partition(".")
+        whole = self.tables[name]
+        rows: Any = whole[part] if part else whole
+        row = row_of(rows, key) if isinstance(rows, list) else rows
+        new = row is None
+        if row is None:
+            row = {**dict.fromkeys(rows[0]), **key}
+            row |= {"sources": []} if "sources" in row else {}
+            values = {**_BLANK.get(table, {}), **values}
+        before = dict(row)
+        lists = {
+            column: sorted({*found, *(before.get(column) or ())})
+            for column, found in values.items()
+            if isinstance(found, set)
+        }
+        values = {
+            column: value
+            for column, value in {**values, **lists}.items()
+            if before.get(column) != value
+            and (before.get(column) is None or not (fills or value is None))
+        }
+        if not (new or values):
+            return
+        row |= values
+        if isinstance(rows, list) and new:
+            packages = list(dict.fromkeys(row.get("package") for row in rows))
+            whole[part] = sorted(
+                [*rows, row],
+                key=lambda row: (packages.index(row.get("package")), ORDER[table](row)),
+            )
+        elif part and rows is row:
+            whole[part] = dict(sorted(row.items(), key=lambda item: Version(item[0])))
+        self._cite(
+            source, url, *((whole, SOURCES[table]) if table in SOURCES else (row, "sources"))
+        )
+        title = f"{'new' if new else 'changed':8} {table} {' '.join(key.values())}".rstrip()
+        lines = [
+            f"{column}: {json.dumps(value) if new else _difference(before.get(column), value)}"
+            for column, value in values.items()
+        ]
+        lines.append(f"seen on {_plain(url)}, {self.day}")
+        self.changes.append("\n         ".join((_plain(title), *lines)))
+
+    def _cite(self, source: str, url: str, cited: Values, column: str) -> None:
+        """Name the source in a row, and in the table of sources."""
+        sources = self.tables["sources"]["sources"]
+        key = f"seen.{source}"
         if column in cited and key not in cited[column]:
             cited[column] = [*cited[column], key]
-        sources[key] = {"title": titles[row.source], "url": _place(row.url), "date": day}
-    found["sources"]["sources"] = dict(sorted(sources.items()))
-    return found
+        # The address of the place, without the page of one project.
+        place = re.sub(r"(/(?:simple|whl)/).*", r"\1", url)
+        sources[key] = {"title": TITLES[source], "url": place, "date": self.day}
+        self.tables["sources"]["sources"] = dict(sorted(sources.items()))
+
+    def shown(self) -> str:
+        """Each row that is new or differs, with its source, the day, and the remarks."""
+        count = len(self.changes)
+        differ = {0: "No row differs", 1: "1 row differs"}.get(count, f"{count} rows differ")
+        remarks = (f"note     {_plain(text)}" for text in self.remarks)
+        return "\n".join((*self.changes, *remarks, f"{differ} from the tables.\n"))
 
 
-def _entered(table: dict[str, Any], part: str, row: Row) -> dict[str, Any]:
-    """The entry of the table that a row speaks of; a new one has null in every column."""
-    place: Any = table[part]
-    if isinstance(place, dict):
-        return place
-    entry = row_of(place, row.key)
-    if entry is None:
-        sources: dict[str, Any] = {"sources": []} if "sources" in place[0] else {}
-        entry = {**dict.fromkeys(place[0]), **row.key, **sources}
-        place.append(entry)
-    return entry
+def row_of(rows: Iterable[Values], key: Mapping[str, Any]) -> Values | None:
+    """The row with these columns."""
+    return next((row for row in rows if all(row[name] == key[name] for name in key)), None)
 
 
-def _ordered(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if name != PACKAGE_ORDER:
-        return sorted(rows, key=ORDER[name])
-    packages = list(dict.fromkeys(row["package"] for row in rows))
-    return sorted(rows, key=lambda row: (packages.index(row["package"]), ORDER[name](row)))
-
-
-def _place(url: str) -> str:
-    """The address of a place without the page of one project."""
-    found = re.match(r".*?/(?:simple|whl)/", url)
-    return found[0] if found else url
-
-
-def written(table: dict[str, Any]) -> str:
-    """A table as text: one row a line, so that a change shows as the rows that changed."""
-
-    def text(value: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-    def rows(value: Any) -> str:
-        if value and isinstance(value, list):
-            return "[\n" + ",\n".join(map(text, value)) + "\n]"
-        if value and isinstance(value, dict):
-            return "{\n" + ",\n".join(f"{text(k)}:{text(v)}" for k, v in value.items()) + "\n}"
-        return text(value)
-
-    return (
-        "{\n" + ",\n".join(f"{text(name)}:{rows(part)}" for name, part in table.items()) + "\n}\n"
-    )
-
-
-# --- as a person reads it: what came from outside is shown as JSON, which is inert --------------
-
-_MOST_LISTED = 12
-
-
-def shown(changes: tuple[Change, ...], remarks: Iterable[str], day: str) -> str:
-    """Each row that is new or differs, with its source, the day, and the remarks."""
-    lines = [line for change in changes for line in _shown(change, day)]
-    lines += [f"note     {_plain(text)}" for text in remarks]
-    count = len(changes)
-    differ = {0: "No row differs", 1: "1 row differs"}.get(count, f"{count} rows differ")
-    lines.append(f"{differ} from the tables.")
-    return "\n".join(lines) + "\n"
-
-
-def _shown(change: Change, day: str) -> Iterator[str]:
-    row, before = change.row, change.before
-    title = f"{'new' if before is None else 'changed':8} {row.table} {' '.join(row.key.values())}"
-    yield _plain(title.rstrip())
-    for column, value in row.values.items():
-        if before is not None:
-            yield f"         {column}: {_difference(before[column], value)}"
-        elif value is not None:
-            yield f"         {column}: {json.dumps(value)}"
-    yield f"         seen on {_plain(row.url)}, {day}"
+# What came from outside is shown as JSON, which cannot act on a terminal.
 
 
 def _difference(old: Any, new: Any) -> str:
     if isinstance(old, dict) and isinstance(new, dict):
-        parts = {key: (old.get(key), value) for key, value in new.items() if old.get(key) != value}
-        return "; ".join(f"{json.dumps(key)} {_difference(*both)}" for key, both in parts.items())
+        return "; ".join(
+            f"{json.dumps(key)} {_difference(old.get(key), value)}"
+            for key, value in new.items()
+            if old.get(key) != value
+        )
     if isinstance(old, list) and isinstance(new, list):
         signs = [f"+{json.dumps(value)}" for value in new if value not in old]
-        signs += [f"-{json.dumps(value)}" for value in old if value not in new]
-        more = len(signs) - _MOST_LISTED
-        return " ".join([*signs[:_MOST_LISTED], f"and {more} more"] if more > 0 else signs)
+        return " ".join(signs + [f"-{json.dumps(value)}" for value in old if value not in new])
     return f"{json.dumps(old)} -> {json.dumps(new)}"
 
 
 def _plain(text: str) -> str:
-    """Text that cannot act on a terminal."""
     return json.dumps(text)[1:-1].replace('\\"', '"')
+
+
+def written(table: Values) -> str:
+    """A table as text: one row a line, so that a change shows as the rows that changed."""
+    return f"{_written(table, 2)}\n"
+
+
+def _written(value: Any, floors: int) -> str:
+    """JSON whose outer floors have a line for each item."""
+    if not (floors and value and isinstance(value, list | dict)):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(_written(item, 0) for item in value) + "\n]"
+    items = (f"{_written(name, 0)}:{_written(part, floors - 1)}" for name, part in value.items())
+    return "{\n" + ",\n".join(items) + "\n}"

@@ -1,31 +1,43 @@
-"""Releases of torch on the package index, and builds on torch's own index -> rows."""
+"""Releases of torch on the package index, and builds on torch's own index."""
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from urllib.parse import quote
 
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 from cudadoctor.knowledge.offers import FIRST_WITH_DEFAULT_TAG
+from cudadoctor.knowledge.update.companions import (
+    PAIRED,
+    Paired,
+    enter_companion,
+    packages,
+    pair_for,
+    pinned_version,
+)
+from cudadoctor.knowledge.update.fetching import NotRead
 from cudadoctor.knowledge.update.index import (
+    FileName,
     IndexFile,
     Inside,
-    Unreadable,
-    Wheel,
+    Release,
+    by_python,
+    files_of,
     last_name,
     links_of,
-    python_order,
-    wheel_of,
+    releases_of,
+    torch_inside,
 )
-from cudadoctor.knowledge.update.rows import Reading, Row, Tables, build_row, variant_order
+from cudadoctor.knowledge.update.rows import Tables, Update, Values, by_variant
 
-PACKAGE_INDEX = "pypi"
-TORCH_INDEX = "torch-index"
 WATCHED = 3
 """Variants are read for this many of the newest releases, and wherever a row is not known."""
 
-_LIBRARIES = ("cuda-", "nvidia-")
+Enter = Callable[[str, Mapping[str, str], Values], None]
+
+_LIBRARY = re.compile(r"cuda-|nvidia-|triton\b")
 
 
 def variant_of(cuda: str | None) -> str:
@@ -47,215 +59,203 @@ def minor_of(release: str) -> str:
 # --- the package index ------------------------------------------------------------------------
 
 
-class Release:
-    """The wheels of one release, by platform."""
-
-    def __init__(self, torch: str, wheels: Iterable[tuple[Wheel, IndexFile]]) -> None:
-        self.torch = torch
-        self.wheels = tuple(wheels)
-        self.platforms = sorted({name for wheel, _ in self.wheels for name in wheel.platforms})
-
-    @property
-    def day(self) -> str | None:
-        """The day of the first upload, None if one is not known."""
-        days = [file.day for _, file in self.wheels]
-        return min(day for day in days if day) if days and all(days) else None
-
-    @property
-    def yanked(self) -> bool:
-        return all(file.yanked for _, file in self.wheels)
-
-    @property
-    def pythons(self) -> dict[str, list[str]]:
-        """Platform -> the Pythons that it has a wheel for."""
-        return {
-            platform: _sorted(python for wheel, _ in self.on(platform) for python in wheel.pythons)
-            for platform in self.platforms
-        }
-
-    def middle(self, platform: str) -> tuple[Wheel, IndexFile]:
-        """The wheel that stands for a platform: of its middle Python, without a build tag."""
-        found = [pair for pair in self.on(platform) if not pair[1].yanked] or self.on(platform)
-        plain = [pair for pair in found if not pair[0].tagged] or found
-        usual = [pair for pair in plain if not pair[0].pythons[0].endswith("t")] or plain
-        usual.sort(key=lambda pair: python_order(pair[0].pythons[0]))
-        return usual[len(usual) // 2]
-
-    def on(self, platform: str) -> list[tuple[Wheel, IndexFile]]:
-        """The wheels of a platform with their files."""
-        return [pair for pair in self.wheels if platform in pair[0].platforms]
+def package_index(update: Update) -> None:
+    """Torch and the packages that must match it. Raises GivenUp."""
+    paired: dict[str, list[Paired]] = {}
+    for package in packages(update.tables):
+        if update.wants("pypi", package, *(("torch",) if package in PAIRED else ())):
+            failures = len(update.failures)
+            with update.reading():
+                known = enter_companion(update, package)
+                if len(update.failures) == failures:
+                    paired[package] = known
+    if update.wants("pypi", "torch"):
+        with update.reading():
+            _torch(update, paired)
 
 
-def releases_of(files: Iterable[IndexFile]) -> dict[str, Release]:
-    """The final releases that have wheels, newest first."""
-    found: dict[str, list[tuple[Wheel, IndexFile]]] = {}
-    for file in files:
-        wheel = wheel_of(file.filename)
-        if wheel is not None and not wheel.version.is_prerelease and wheel.platforms:
-            found.setdefault(wheel.version.public, []).append((wheel, file))
-    return {name: Release(name, found[name]) for name in sorted(found, key=Version, reverse=True)}
+def releases_of_torch(update: Update) -> dict[str, Release]:
+    """The releases that are on the package index, newest first. Raises NotRead."""
+    url = f"{update.index}/torch/"
+    return releases_of("torch", update.get(url), url)
 
 
-def unknown_releases(releases: Mapping[str, Release], tables: Tables) -> list[Release]:
-    """The releases that the tables lack and should have, oldest first."""
-    known = {row["torch"] for row in tables["torch"]["releases"]}
-    oldest = min(map(Version, known))
-    wanted = [
-        release
-        for name, release in releases.items()
-        if name not in known and not release.yanked and Version(name) > oldest
-    ]
-    return wanted[::-1]
+def newest_torch(update: Update) -> str:
+    """The newest final torch on the index. Raises NotRead."""
+    for torch, release in releases_of_torch(update).items():
+        if release.platforms and not release.yanked:
+            return torch
+    raise NotRead(f"'{update.index}/torch/' lists no final release of torch.")
 
 
-def known_releases(releases: Mapping[str, Release], tables: Tables, url: str) -> Reading:
-    """What the index says of releases that the tables have already."""
-    rows: list[Row] = []
-    remarks: list[str] = []
-    for there in tables["torch"]["releases"]:
-        release = releases.get(there["torch"])
-        if release is None:
-            remarks.append(f"torch {there['torch']} is in the tables and not on the index.")
-            continue
-        if release.yanked:
-            remarks.append(f"torch {release.torch} was yanked from the index.")
-        known, listed = there["pythons"], release.pythons
-        gone = [
-            f"Python {python} on {platform}"
-            for platform, pythons in known.items()
-            for python in pythons
-            if python not in listed.get(platform, ())
-        ]
-        if gone:
-            remarks.append(f"torch {release.torch} lost its wheels for {', '.join(gone)}.")
-        # A wheel that was there once can still be in a cache: both lists together.
-        both = {
-            platform: _sorted({*known.get(platform, ()), *listed.get(platform, ())})
-            for platform in sorted({*known, *listed})
-        }
-        rows.append(_row("torch.releases", {"torch": release.torch}, {"pythons": both}, url))
-        rows += _sizes(release, tables, url)
-    return Reading(rows=tuple(rows), remarks=tuple(remarks))
+def _torch(update: Update, paired: Mapping[str, list[Paired]]) -> None:
+    releases = releases_of_torch(update)
+    known = list(update.tables["torch"]["releases"])
+    enter = partial(update.enter, "pypi", f"{update.index}/torch/")
+    for row in known:
+        torch = row["torch"]
+        if torch in releases:
+            _known_release(update, enter, row, releases[torch])
+        else:
+            update.remarks.append(f"torch {torch} is in the tables and not on the index.")
+        for package, companions in paired.items():
+            # One with an exact pin may have come out since.
+            found = pair_for(torch, None, companions) if package in PAIRED else None
+            if found and (row[package] is None or Version(found) > Version(row[package])):
+                url = f"{update.index}/{package}/"
+                update.enter("pypi", url, "torch.releases", {"torch": torch}, {package: found})
+    for build in list(update.tables["torch"]["builds"]) if update.deep else ():
+        unknown = build["default"] and build["cuda"] and build["archs"] is None
+        if unknown and (release := releases.get(build["torch"])):
+            with update.reading(f"torch {release.version}"):
+                file = middle(release, build["platform"])
+                if archs := torch_inside(update.fetch, file, deep=True).archs:
+                    enter("torch.builds", key_of(build), {"archs": archs})
+                else:
+                    update.remarks.append(
+                        f"No list of GPUs stands in the wheel of torch {release.version}."
+                    )
+    oldest = min(Version(row["torch"]) for row in known)
+    for torch, release in reversed(releases.items()):
+        new = Version(torch) > oldest and all(row["torch"] != torch for row in known)
+        if new and release.platforms and not release.yanked:
+            with update.reading(f"torch {torch}"):
+                _new_release(update, enter, release, paired)
 
 
-def _sizes(release: Release, tables: Tables, url: str) -> Iterable[Row]:
-    """The size of a default wheel, if the one in the tables is none of them."""
-    for build in tables["torch"]["builds"]:
-        if build["torch"] == release.torch and build["default"]:
-            sizes = {file.size_bytes for _, file in release.on(build["platform"])} - {None, 0}
-            if sizes and build["bytes"] not in sizes:
-                size = release.middle(build["platform"])[1].size_bytes
-                yield known_build(build, {"bytes": size}, url)
+def key_of(build: Values) -> dict[str, str]:
+    """The columns that make a row that build's."""
+    return {column: build[column] for column in ("torch", "variant", "platform")}
 
 
-def known_build(build: Mapping[str, Any], values: dict[str, Any], url: str) -> Row:
-    """What a wheel of the package index says of a build that the tables have."""
-    key = (build["torch"], build["variant"], build["platform"])
-    return build_row(key, values, PACKAGE_INDEX, url)
+def middle(release: Release, platform: str) -> IndexFile:
+    """The wheel that stands for a platform: of its middle Python, without a build tag."""
+
+    def odd(file: IndexFile) -> tuple[bool, ...]:
+        return bool(file.yanked), file.name.tagged, file.name.pythons[0].endswith("t")
+
+    wheels = release.on(platform)
+    least = min(map(odd, wheels))
+    usual = [file for file in wheels if odd(file) == least]
+    return sorted(usual, key=lambda file: by_python(file.name.pythons[0]))[len(usual) // 2]
 
 
-def without_code(tables: Tables) -> list[dict[str, Any]]:
-    """The default builds whose code list is not known."""
-    return [
-        row
-        for row in tables["torch"]["builds"]
-        if row["default"] and row["cuda"] and row["archs"] is None
-    ]
-
-
-def new_release(
-    release: Release, insides: Mapping[str, Inside], pair: Mapping[str, str | None], url: str
-) -> tuple[Row, ...]:
-    """The rows of a release that the tables lack: what the index and its wheels say, no more.
-
-    insides: platform -> what its wheel says; pair: torchvision and torchaudio. What torch's own
-    index may have beside it (a CPU build for Linux, this CUDA build for Windows) is in the rows
-    as not known to be published.
-    """
-    torch = release.torch
-    values = {"released": release.day, "pythons": release.pythons, "torchtext": None, **pair}
-    rows = [_row("torch.releases", {"torch": torch}, values, url)]
-
-    def build(cuda: str | None, platform: str, **values: Any) -> Row:
-        key = (torch, variant_of(cuda), platform)
-        return build_row(key, {"cuda": cuda, **values}, PACKAGE_INDEX, url, new=True)
-
-    for platform, inside in sorted(insides.items()):
-        rows.append(build(inside.cuda, platform, **_default_build(release, platform, inside)))
-        if inside.cuda is not None:
-            wanted = [line for line in inside.requires if _is_library(line)]
-            key = {"torch": torch, "platform": platform}
-            rows.append(_row("pins.pins", key, {"requires": wanted}, url))
-            rows.append(build(None, platform, archs=[], glibc=release.middle(platform)[0].glibc))
-        elif platform.startswith("windows"):
-            found = {inside.cuda for inside in insides.values() if inside.cuda}
-            rows += [build(cuda, platform) for cuda in sorted(found)]
-    linux = insides.get("linux_x86_64")
-    return (*rows, *(_libraries(torch, linux, linux.cuda, url) if linux and linux.cuda else ()))
-
-
-def _default_build(release: Release, platform: str, inside: Inside) -> dict[str, Any]:
-    wheel, file = release.middle(platform)
-    values = {"published": True, "glibc": wheel.glibc, "default": True, "bytes": file.size_bytes}
-    if inside.cuda is None:
-        return {**values, "archs": []}
-    pinned = pinned_by(inside.requires)
-    linux = platform.startswith("linux")
+def _pythons(release: Release) -> dict[str, list[str]]:
+    """Platform -> the Pythons that it has a wheel for."""
     return {
-        **values,
-        "toolkit": pinned.get("cuda-toolkit"),
-        "cudnn": _first(pinned, "nvidia-cudnn-cu") if linux else None,
-        "archs": list(inside.archs) if inside.archs else None,
+        platform: _sorted(python for file in release.on(platform) for python in file.name.pythons)
+        for platform in release.platforms
     }
 
 
-def _is_library(line: str) -> bool:
-    name = Requirement(line).name
-    return name.startswith(_LIBRARIES) or name == "triton"
+def _sorted(pythons: Iterable[str]) -> list[str]:
+    return sorted({*pythons} - {"any"}, key=by_python)
 
 
-def _libraries(torch: str, inside: Inside, cuda: str, url: str) -> Iterable[Row]:
+def _known_release(update: Update, enter: Enter, row: Values, release: Release) -> None:
+    """What the index says of a release that the tables have already."""
+    torch = release.version
+    if release.yanked:
+        update.remarks.append(f"torch {torch} was yanked from the index.")
+    known, listed = row["pythons"], _pythons(release)
+    if gone := [
+        f"Python {python} on {platform}"
+        for platform, pythons in known.items()
+        for python in pythons
+        if python not in listed.get(platform, ())
+    ]:
+        update.remarks.append(f"torch {torch} lost its wheels for {', '.join(gone)}.")
+    # A wheel that was there once can still be in a cache: both lists together.
+    both = {
+        platform: _sorted((*known.get(platform, ()), *listed.get(platform, ())))
+        for platform in sorted({*known, *listed})
+    }
+    enter("torch.releases", {"torch": torch}, {"pythons": both})
+    for build in list(update.tables["torch"]["builds"]):
+        if build["torch"] == torch and build["default"]:
+            # Any of the platform's wheels may stand for its size.
+            sizes = {file.size_bytes for file in release.on(build["platform"])} - {None, 0}
+            if sizes and build["bytes"] not in sizes:
+                size = middle(release, build["platform"]).size_bytes
+                enter("torch.builds", key_of(build), {"bytes": size})
+
+
+def _new_release(
+    update: Update, enter: Enter, release: Release, paired: Mapping[str, list[Paired]]
+) -> None:
+    """The rows of a release that the tables lack: what the index and its wheels say, no more.
+
+    It enters whole or not at all: half of it would look like absence. What torch's own index may
+    have beside it (a CPU build for Linux, this CUDA build for Windows) is in the rows as not known
+    to be published.
+    """
+    torch = release.version
+    if release.day is None:
+        raise NotRead("The index does not say when it was uploaded.")
+    for package in PAIRED:
+        if package not in paired:
+            raise NotRead(f"Which {package} belongs to it is not known.")
+    insides = {
+        platform: torch_inside(update.fetch, middle(release, platform), deep=update.deep)
+        for platform in release.platforms
+    }
+    pair = {package: pair_for(torch, release.day, paired[package]) for package in PAIRED}
+    values = {"released": release.day, "pythons": _pythons(release), **pair}
+    enter("torch.releases", {"torch": torch}, values)
+
+    def build(cuda: str | None, platform: str, values: Values) -> None:
+        key = {"torch": torch, "variant": variant_of(cuda), "platform": platform}
+        enter("torch.builds", key, {"cuda": cuda, **values})
+
+    for platform, inside in insides.items():
+        wheel = middle(release, platform)
+        glibc = {"glibc": wheel.name.glibc}
+        default: Values = {"published": True, **glibc, "default": True, "bytes": wheel.size_bytes}
+        if inside.cuda is None:
+            build(None, platform, {**default, "archs": []})
+            for cuda in {inside.cuda for inside in insides.values() if inside.cuda}:
+                if platform.startswith("windows"):
+                    build(cuda, platform, {})
+            continue
+        pins = pins_in(inside)
+        default |= {"toolkit": pins.get("cuda-toolkit"), "archs": inside.archs}
+        if platform.startswith("linux"):
+            default["cudnn"] = _first(pins, "nvidia-cudnn-cu")
+        build(inside.cuda, platform, default)
+        libraries = [line for line in inside.requires if _LIBRARY.match(line)]
+        enter("pins.pins", {"torch": torch, "platform": platform}, {"requires": libraries})
+        build(None, platform, {"archs": [], **glibc})
+        if platform == "linux_x86_64":
+            _libraries(enter, torch, inside, pins)
+    if any(inside.cuda and not inside.archs for inside in insides.values()):
+        update.remarks.append(
+            f"The GPUs that torch {torch} has code for are not known yet, so it is not prescribed:"
+            " --deep reads them out of the wheels."
+        )
+
+
+def _libraries(enter: Enter, torch: str, inside: Inside, pins: Mapping[str, str]) -> None:
     """NCCL and Triton, as the CUDA wheel of Linux on x86_64 pins them."""
-    if nccl := _first(pinned_by(inside.requires), "nvidia-nccl-cu"):
-        values: dict[str, Any] = {
-            "default_variant": variant_of(cuda),
-            "default": nccl,
-            "variants": {},
-            "bundled": None,
-            "uncertain": False,
-        }
-        yield _row("libraries.nccl", {"torch": torch}, values, url)
-    triton = next((r for r in map(Requirement, inside.requires) if r.name == "triton"), None)
-    if triton is not None and triton.specifier:
-        exact = str(triton.specifier).removeprefix("==")
-        yield _row("companions.triton", {}, {torch: exact}, url)
+    if nccl := _first(pins, "nvidia-nccl-cu"):
+        values = {"default_variant": variant_of(inside.cuda), "default": nccl, "variants": {}}
+        enter("libraries.nccl", {"torch": torch}, {**values, "uncertain": False})
+    for requirement in map(Requirement, inside.requires):
+        if requirement.name == "triton" and requirement.specifier:
+            exact = str(requirement.specifier).removeprefix("==")
+            enter("companions.triton", {}, {torch: exact})
 
 
-def pinned_by(requires: Iterable[str]) -> dict[str, str]:
+def pins_in(inside: Inside) -> dict[str, str]:
     """Project -> the one version that is required of it."""
     found: dict[str, str] = {}
-    for read in map(Requirement, requires):
-        if exact := pinned_version(str(read.specifier)):
-            found.setdefault(read.name, exact)
+    for requirement in map(Requirement, inside.requires):
+        if exact := pinned_version(str(requirement.specifier)):
+            found.setdefault(requirement.name, exact)
     return found
 
 
-def pinned_version(specifier: str) -> str | None:
-    """The one release that a specifier admits."""
-    exact = re.fullmatch(r"==([\d.]+)", specifier)
-    return exact[1] if exact else None
-
-
-def _first(pinned: Mapping[str, str], start: str) -> str | None:
-    return next((version for name, version in pinned.items() if name.startswith(start)), None)
-
-
-def _sorted(pythons: Iterable[str]) -> list[str]:
-    return sorted({python for python in pythons if python != "any"}, key=python_order)
-
-
-def _row(table: str, key: dict[str, str], values: dict[str, Any], url: str) -> Row:
-    return Row(table=table, key=key, values=values, source=PACKAGE_INDEX, url=url)
+def _first(pins: Mapping[str, str], start: str) -> str | None:
+    return next((version for name, version in pins.items() if name.startswith(start)), None)
 
 
 # --- torch's own index ------------------------------------------------------------------------
@@ -265,66 +265,80 @@ def _row(table: str, key: dict[str, str], values: dict[str, Any], url: str) -> R
 # did not answer proves nothing.
 
 
+def torch_index(update: Update) -> None:
+    """The variants on torch's own index. Raises NotRead, GivenUp."""
+    root = f"{update.torch_index}/"
+    listed = variants_in(update.get(root), root)
+    for variant in variants_to_read(listed, update.tables):
+        with update.reading():
+            enter_variant(update, variant, f"{root}{quote(variant)}/torch/")
+
+
 def variants_in(body: bytes, base: str) -> tuple[str, ...]:
     """The folders of variants (cpu, cu126) that the root of the index lists.
 
-    Raises Unreadable if it names none.
+    Raises NotRead if it names none.
     """
-    names = {last_name(link.get("href") or "") for link in links_of(body, base)}
+    names = {last_name(link) for link in links_of(body, base)}
     found = [name for name in names if re.fullmatch(r"cpu|cu[0-9]{2,3}", name)]
     if not found:
-        raise Unreadable(f"The page {base!a} lists no variant.")
-    return tuple(sorted(found, key=variant_order))
+        raise NotRead(f"The page {base!a} lists no variant.")
+    return tuple(sorted(found, key=by_variant))
 
 
 def variants_to_read(listed: Iterable[str], tables: Tables) -> tuple[str, ...]:
     """The variants whose pages can say something new."""
-    builds = tables["torch"]["builds"]
-    newest = [row["torch"] for row in tables["torch"]["releases"]][:WATCHED]
+    builds, newest = tables["torch"]["builds"], watched(tables)
     wanted = {
         row["variant"] for row in builds if row["torch"] in newest or row["published"] is None
     }
-    newer = max(variant_order(row["variant"]) for row in builds)
-    return tuple(name for name in listed if name in wanted or variant_order(name) > newer)
+    newer = max(by_variant(row["variant"]) for row in builds)
+    return tuple(name for name in listed if name in wanted or by_variant(name) > newer)
 
 
-def variant_rows(variant: str, files: Iterable[IndexFile], tables: Tables, url: str) -> Reading:
-    """What the page of one variant says; of macOS and of older releases only what is asked."""
-    listed = _listed(variant, files)
-    builds = [row for row in tables["torch"]["builds"] if row["variant"] == variant]
+def watched(tables: Tables) -> list[str]:
+    """The newest releases."""
+    return [row["torch"] for row in tables["torch"]["releases"][:WATCHED]]
+
+
+def enter_variant(update: Update, variant: str, url: str) -> None:
+    """Enter what the page of one variant says; of macOS and of older releases what is asked only.
+
+    Raises NotRead.
+    """
+    listed = _listed(variant, files_of("torch", update.get(url), url))
+    builds = [row for row in update.tables["torch"]["builds"] if row["variant"] == variant]
     known = {(row["torch"], row["platform"]): row for row in builds}
-    newest = {row["torch"] for row in tables["torch"]["releases"][:WATCHED]}
-    rows = []
-    for (torch, platform), wheel in listed.items():
-        there = (torch, platform) in known
-        if platform.startswith("macos") or not (there or torch in newest):
+    newest = watched(update.tables)
+
+    def enter(build: tuple[str, str], values: Values) -> None:
+        key = {"torch": build[0], "variant": variant, "platform": build[1]}
+        update.enter("torch-index", url, "torch.builds", key, values)
+
+    for build, wheel in listed.items():
+        if build[1].startswith("macos") or not (build in known or build[0] in newest):
             continue
-        values: dict[str, Any] = {"published": True}
-        if not there:
+        values: Values = {"published": True}
+        if build not in known:
             values |= {"glibc": wheel.glibc, "cuda": cuda_of(variant)}
             values |= {"archs": []} if variant == "cpu" else {}
-        key = (torch, variant, platform)
-        rows.append(build_row(key, values, TORCH_INDEX, url, new=not there))
+        enter(build, values)
     lacking = {key: row for key, row in known.items() if key not in listed and not row["default"]}
-    left_out = {key[0] for key, row in lacking.items() if row["published"]}
+    left_out = {torch for (torch, _), row in lacking.items() if row["published"]}
     left_out -= {torch for torch, _ in listed}
-    rows += [
-        build_row((torch, variant, platform), {"published": False}, TORCH_INDEX, url)
-        for (torch, platform), row in lacking.items()
-        if row["published"] is None and torch not in left_out
-    ]
-    remarks = [
-        f"torch {torch} {variant} for {platform} is no longer on its index."
-        for (torch, platform), row in lacking.items()
-        if row["published"] and torch in newest
-    ]
-    return Reading(rows=tuple(rows), remarks=tuple(remarks))
+    for (torch, platform), row in lacking.items():
+        if row["published"] is None and torch not in left_out:
+            enter((torch, platform), {"published": False})
+        elif row["published"] and torch in newest:
+            update.remarks.append(
+                f"torch {torch} {variant} for {platform} is no longer on its index."
+            )
 
 
-def _listed(variant: str, files: Iterable[IndexFile]) -> dict[tuple[str, str], Wheel]:
+def _listed(variant: str, files: Iterable[IndexFile]) -> dict[tuple[str, str], FileName]:
     """Release and platform -> a wheel of that variant. Before 1.9 the default one bore no name."""
-    found: dict[tuple[str, str], Wheel] = {}
-    for wheel in filter(None, (wheel_of(file.filename) for file in files)):
+    found: dict[tuple[str, str], FileName] = {}
+    for wheel in (file.name for file in files):
         bare = wheel.version.local is None
         ours = bare and (variant == "cpu" or wheel.version < FIRST_WITH_DEFAULT_TAG)
         if not wheel.version.is_prerelease and (ours or wheel.version.local == variant):
