@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cudadoctor.reports.installs import REFUSALS
+from cudadoctor.reports.installs import SENTENCES
 from cudadoctor.reports.phrases import PHRASES
 
 ROOT = Path(__file__).parent.parent.parent / "cudadoctor"
@@ -33,7 +33,9 @@ def patterns() -> Iterator[tuple[str, str]]:
                 if isinstance(text, str):
                     yield f"{path.name}:{node.lineno}", text
     phrases = [row for rows in PHRASES.values() for row in rows]
-    texts = [row.pattern for row in phrases] + [row.pattern for row in REFUSALS]
+    texts = [row.pattern for row in phrases] + [
+        row.pattern for rows in SENTENCES.values() for row in rows
+    ]
     texts += [row.unless for row in phrases if row.unless]
     yield from zip(texts, texts, strict=True)
 
