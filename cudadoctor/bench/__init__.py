@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 def bench(asked: Options) -> int:
     """The command: with words after `--` a user's own script, else the workloads."""
+    from cudadoctor.cli.options import refuse_contradictions
+
+    refuse_contradictions(asked)
     if asked.words:
         from cudadoctor.bench import script
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from cudadoctor import __version__, knowledge
 from cudadoctor.bench import ground, page, results, store, techniques
+from cudadoctor.bench.ground import NotMeasured
 from cudadoctor.bench.heats import Heats, Track
-from cudadoctor.bench.results import BenchResult, WorkloadResult
+from cudadoctor.bench.results import BenchResult, Line, WorkloadResult
 from cudadoctor.bench.search import Search
-from cudadoctor.bench.stable import Interrupted, Line, Stable
-from cudadoctor.cli.options import nearest, refuse, refuse_device
+from cudadoctor.bench.stable import Interrupted, Stable
+from cudadoctor.cli.options import nearest, refuse
 from cudadoctor.cli.output import painted, shown_on_stderr, width, written
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts, end_now
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 TIERS_GPU, TIERS_CPU, TIERS_TINY = ("large", "small"), ("cpu", "tiny"), ("tiny",)
 LOOK_S = 200.0
 SIZE_S = 120.0
-BAR = 20
 CLOSING_S = 1.0
 """Kept back of the budget: processes need a moment to end."""
 
@@ -55,25 +55,30 @@ def run(asked: Options) -> int:
         stable.end()
         end_now(number)
 
+    # The first Ctrl-C ends the measuring, the second the process.
+    interrupts = Interrupts(stable.stop, end, ("SIGINT", "SIGTERM"))
     try:
-        # The first Ctrl-C ends the measuring, the second the process.
-        with Interrupts(stable.stop, end, ("SIGINT", "SIGTERM")) as interrupts:
+        with interrupts:
             result = Bench(asked, machine, stable).measured()
+    except NotMeasured as error:
+        sys.stderr.write(f"cudadoctor: nothing was measured: {error}\n")
+        return interrupts.code if interrupts() else 1
     finally:
         stable.end()
-    return _ended(result, asked, interrupts.code if interrupts() else 0)
+    measured = any(workload.baseline.rounds for workload in result.workloads)
+    written(_text(result, asked), asked.output)
+    _draw(result, asked.chart)
+    if measured and asked.scale != "tiny" and (lost := store.keep(result, os.environ)):
+        sys.stderr.write(f"cudadoctor: {lost}\n")
+    return interrupts.code if interrupts() else int(not measured)
 
 
 def _refuse(asked: Options) -> None:
-    refuse_device(asked)
-    if asked.as_json and asked.markdown:
-        refuse("--json and --markdown exclude each other: choose one")
     for name in asked.only:
         if name not in techniques.ORDER:
             close = nearest(name, techniques.ORDER)
-            known = ", ".join(techniques.ORDER)
-            meant = f"; did you mean {close}" if close else f"; there are {known}"
-            refuse(f"--only {name!r} is no technique{meant}")
+            meant = f"did you mean {close}" if close else f"there are {', '.join(techniques.ORDER)}"
+            refuse(f"--only {name!r} is no technique; {meant}")
     if asked.chart and not asked.chart.endswith((".svg", ".png")):
         refuse(f"--chart {asked.chart!r} names neither an SVG nor a PNG: end it in .svg or .png")
     if asked.chart and asked.chart.endswith(".png") and find_spec("PIL") is None:
@@ -82,25 +87,6 @@ def _refuse(asked: Options) -> None:
         # Told before the measuring, not after it.
         if file and not Path(file).absolute().parent.is_dir():
             refuse(f"cannot write to {file}: there is no such folder")
-
-
-def _ended(result: BenchResult | str, asked: Options, stopped: int) -> int:
-    """Print what there is; the exit code. stopped: that of the signal which ended it, else 0."""
-    if isinstance(result, str):
-        sys.stderr.write(f"cudadoctor: nothing was measured: {result}\n")
-        return stopped or 1
-    measured = any(workload.baseline.rounds for workload in result.workloads)
-    written(_text(result, asked), asked.output)
-    try:
-        if asked.chart and asked.chart.endswith(".png"):
-            Path(asked.chart).write_bytes(page.png(result))
-        elif asked.chart:
-            Path(asked.chart).write_text(page.svg(result), encoding="utf-8")
-    except OSError as error:
-        refuse(f"cannot write to {asked.chart}: {error.strerror}")
-    if measured and asked.scale != "tiny" and (why := store.keep(result, os.environ)) is not None:
-        sys.stderr.write(f"cudadoctor: {why}\n")
-    return stopped or (0 if measured else 1)
 
 
 def _text(result: BenchResult, asked: Options) -> str:
@@ -113,34 +99,48 @@ def _text(result: BenchResult, asked: Options) -> str:
     return painted(list(page.report(result, layout)), to_file=asked.output is not None)
 
 
+def _draw(result: BenchResult, chart: str | None) -> None:
+    try:
+        if chart and chart.endswith(".png"):
+            Path(chart).write_bytes(page.png(result))
+        elif chart:
+            Path(chart).write_text(page.svg(result), encoding="utf-8")
+    except OSError as error:
+        refuse(f"cannot write to {chart}: {error.strerror}")
+
+
 class Progress:
     """One line that moves on a terminal; elsewhere a line for each new thing that is begun."""
 
-    def __init__(self, began: float, seconds: float) -> None:
-        self.began = began
-        self.seconds = max(1.0, seconds)
+    def __init__(self, minutes: float) -> None:
+        self.began = time.monotonic()
+        self.until = self.began + 60.0 * minutes
         self.live = sys.stderr.isatty()
         self._last = ""
 
     def say(self, text: str) -> None:
-        spent = time.monotonic() - self.began
-        left, done = max(0.0, self.seconds - spent), min(BAR, round(BAR * spent / self.seconds))
-        with contextlib.suppress(OSError):  # a full disk behind stderr
-            if self.live:
-                bar = "#" * done + "." * (BAR - done)
-                line = f"[{bar}] {left // 60:.0f}:{left % 60:02.0f} at most  {text}"
-                columns = os.get_terminal_size(sys.stderr.fileno()).columns
-                sys.stderr.write("\r\x1b[2K" + line[: columns - 1])
-            elif (what := text.partition(": round ")[0]) != self._last:
-                self._last = what
-                sys.stderr.write(f"[{spent:4.0f} s] {what}\n")
-            sys.stderr.flush()
+        now, what = time.monotonic(), text.partition(": round ")[0]
+        if self.live:
+            left_s = max(0.0, self.until - now)
+            self._over(f"{left_s // 60:.0f}:{left_s % 60:02.0f} at most  {text}")
+        elif what != self._last:
+            self._last = what
+            self._write(f"[{now - self.began:4.0f} s] {what}\n")
 
     def end(self) -> None:
         if self.live:
-            with contextlib.suppress(OSError):
-                sys.stderr.write("\r\x1b[2K")
-                sys.stderr.flush()
+            self._over("")
+
+    def _over(self, line: str) -> None:
+        """The line in place of the one before."""
+        with contextlib.suppress(OSError):
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns
+            self._write(f"\r\x1b[2K{line[: columns - 1]}")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk behind stderr
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 class Bench:
@@ -150,79 +150,73 @@ class Bench:
         self.asked = asked
         self.machine = machine
         self.stable = stable
-        self.began = time.monotonic()
-        self.until = self.began + 60.0 * asked.minutes - CLOSING_S
-        self.progress = Progress(self.began, 60.0 * asked.minutes)
+        self.progress = Progress(asked.minutes)
+        self.until = self.progress.until - CLOSING_S
+        self.tiny = asked.scale == "tiny"
         self.look: Line = {}
         self.place = ground.Place(device="cpu")
         self.done: list[WorkloadResult] = []
 
-    def measured(self) -> BenchResult | str:
-        """The result, also of what an interruption left; why there is none."""
+    def measured(self) -> BenchResult:
+        """The result, also of what an interruption left. Raises NotMeasured."""
         try:
-            if why := self._looked():
-                return why
+            self.progress.say("import torch")
+            self.look = self._told("look", min(LOOK_S, self.until - time.monotonic()))
+            self.place = ground.place_of(self.look, self.asked.device, self.machine.gpus)
             names = tuple(dict.fromkeys(self.asked.workloads)) or techniques.WORKLOADS
             for place, name in enumerate(names):
-                self._workload(name, len(names) - place)
+                self._workload(name, (self.until - time.monotonic()) / (len(names) - place))
         except Interrupted:
             if not self.look:
-                return "interrupted"
+                raise NotMeasured("interrupted") from None
         finally:
             self.progress.end()
         return self._result()
 
-    def _looked(self) -> str:
-        """Ask the examined torch what there is; why that failed."""
-        self.progress.say("import torch")
-        line = self._asked("look", min(LOOK_S, self.until - time.monotonic()))
-        if line["kind"] != "look":
-            return str(line.get("detail") or line.get("error") or "torch gave no answer")
-        self.look = line
-        self.place = ground.place_of(line, self.asked.device, self.machine.gpus)
-        return self.place.error
-
-    def _asked(self, what: str, limit_s: float, **order: Any) -> Line:
-        """One question to a runner of its own."""
+    def _told(self, what: str, limit_s: float, **order: Any) -> Line:
+        """The answer of a runner of its own to one question. Raises NotMeasured."""
         number = self.stable.start(what=what, **order)
         line = self.stable.hear(number, limit_s)
         if line is None:
             self.stable.kill(number)
-            return {"kind": "over", "detail": f"no answer within {limit_s:.0f} s"}
+            raise NotMeasured(f"no answer within {limit_s:.0f} s")
+        if line["kind"] != what:
+            why = line.get("error") or line.get("detail") or "torch gave no answer"
+            raise NotMeasured(str(why))
         return line
 
-    def _workload(self, name: str, left: int) -> None:
+    def _workload(self, name: str, slice_s: float) -> None:
         """Measure one workload in its share of what is left; what is known stays when it ends."""
-        began = time.monotonic()
-        slice_s = max(0.0, (self.until - began) / left)
-        shape = self._shape(name, slice_s)
-        known = ground.ground_of(self.look, self.place)
+        began, device, gpu = time.monotonic(), self.place.device, self.place.device != "cpu"
         search = Search(
             name,
-            known,
-            slice_s,
+            ground.ground_of(self.look, self.place),
+            max(0.0, slice_s),
             only=self.asked.only,
             memory_bytes=self.place.total_bytes,
-            shape=_described(name, shape),
         )
-        if "error" in shape:
-            search.ended = str(shape["error"])
+        self.progress.say(f"{name}: how large it can be")
+        tiers = TIERS_TINY if self.tiny else TIERS_GPU if gpu else TIERS_CPU
+        order = {"workload": name, "tiers": tiers, "device": device, "share": 0.5}
+        try:
+            shape = self._told("size", min(SIZE_S, search.slice_s), **order)["shape"]
+        except NotMeasured as error:
+            search.ended = str(error)
             self.done.append(search.result())
             return
-        tiny = self.asked.scale == "tiny"
+        search.shape = _described(name, shape)
         track = Track(
-            device=self.place.device,
+            device=device,
             shape=shape,
-            round_s=0.03 if tiny else 0.4 if self.place.device == "cpu" else 0.25,
-            warm_s=0.5 if tiny else 3.0,
-            share=ground.SHARE_OF_FREE,
+            round_s=0.03 if self.tiny else 0.25 if gpu else 0.4,
+            warm_s=0.5 if self.tiny else 3.0,
             peaks=ground.peaks_of(self.place, knowledge.load(), name),
             faults=dict(fault.split(":", 1) for fault in self.asked.plant),
         )
-        heats = Heats(self.stable, track, search.settings, began + slice_s)
+        until = began + search.slice_s
+        heats = Heats(self.stable, track, search.settings, until, self.progress.say)
         try:
-            while (heat := search.next(time.monotonic() - began)) is not None:
-                search.take(heats.run(heat, self.progress.say))
+            search.run(heats.run, lambda: time.monotonic() - began)
         except Interrupted:
             search.ended = "interrupted"
             raise
@@ -231,28 +225,15 @@ class Bench:
             if not self.stable.stopped:
                 heats.close()
 
-    def _shape(self, name: str, slice_s: float) -> dict[str, Any]:
-        """How large the workload is here."""
-        self.progress.say(f"{name}: how large it can be")
-        gpu = self.place.device != "cpu"
-        tiers = TIERS_TINY if self.asked.scale == "tiny" else TIERS_GPU if gpu else TIERS_CPU
-        limit_s = min(SIZE_S, slice_s)
-        line = self._asked(
-            "size", limit_s, workload=name, tiers=tiers, device=self.place.device, share=0.5
-        )
-        if line["kind"] != "size":
-            return {"error": line.get("error") or line.get("detail") or "no size was found"}
-        return dict(line["shape"])
-
     def _result(self) -> BenchResult:
         gpu = self.place.name
         release = self.machine.driver.kernel or self.machine.driver.library
         notes = [f"{done.name}: {done.ended}" for done in self.done if done.ended]
         notes += [
             f"{done.name}: the machine was busy or unsteady: smaller gains than"
-            f" {100 * ((done.noise or 1.0) - 1):.0f} % could not be told"
+            f" {100 * (done.noise - 1):.0f} % could not be told"
             for done in self.done
-            if (done.noise or 1.0) > 1.1 and done.baseline.rounds
+            if done.noise and done.noise > 1.1 and done.baseline.rounds
         ]
         return BenchResult(
             cudadoctor=__version__,
@@ -261,28 +242,24 @@ class Bench:
             gpu=gpu,
             capability=self.place.capability,
             driver=str(release) if gpu and release is not None else None,
-            torch=str(self.look.get("torch", "")),
-            cuda=(str(self.look.get("cuda") or "") or None) if gpu else None,
-            python=str(self.look.get("python", "")),
+            torch=self.look["torch"],
+            cuda=self.look["cuda"] or None if gpu else None,
+            python=self.look["python"],
             cpu=store.cpu_name() or "a CPU",
-            cores=self.look.get("cores"),
+            cores=self.look["cores"],
             minutes=self.asked.minutes,
-            seconds=round(time.monotonic() - self.began, 1),
+            seconds=round(time.monotonic() - self.progress.began, 1),
             workloads=tuple(self.done),
-            complete=not self.stable.stopped and not any(one.ended for one in self.done),
+            complete=not self.stable.stopped and not any(done.ended for done in self.done),
             notes=(*self.place.notes, *notes),
         )
 
 
 def _described(name: str, shape: dict[str, Any]) -> str:
     """What the workload is made of, in a sentence."""
-    if "error" in shape:
-        return ""
-    batch = f"batches of {shape['batch']}"
     if name == "cnn":
-        side = shape["image"]
-        blocks = sum(shape["blocks"])
-        return f"ResNet of {blocks} blocks from {shape['width']} channels, {side}x{side}, {batch}"
+        made = "ResNet of {0} blocks from {width} channels, {image}x{image}, batches of {batch}"
+        return made.format(sum(shape["blocks"]), **shape)
     what = "Encoder with a classifier" if name == "encoder" else "Decoder-only language model"
-    size = f"{shape['layers']} layers of width {shape['width']}, {shape['length']} tokens"
-    return f"{what}, {size}, {batch}"
+    made = "{0}, {layers} layers of width {width}, {length} tokens, batches of {batch}"
+    return made.format(what, **shape)

@@ -13,7 +13,6 @@ from cudadoctor.model.versions import version_of
 from cudadoctor.smoke import short_bus_id, skipped
 from cudadoctor.smoke.inside.spec import choose
 
-SHARE_OF_FREE = 0.9
 REACHED, REACHED_BY_A_COPY = 0.6, 0.7
 """Part of a data sheet's figure that a large product, or a large copy, reaches on such a board."""
 NOT_COMPILED = "torch.compile compiles nothing, and its figures are of that"
@@ -27,11 +26,12 @@ FALSIFIED = {
 }
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """The device. name, total_bytes: of the GPU, None on a CPU.
+class NotMeasured(Exception):  # noqa: N818 - told in one sentence
+    """Why nothing can be measured."""
 
-    error: why what was asked for cannot be had.
-    """
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """The device. name, total_bytes: of the GPU, None on a CPU."""
 
     device: str
     name: str | None = None
@@ -39,14 +39,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     bus_id: str = ""
     total_bytes: int | None = None
     notes: tuple[str, ...] = ()
-    error: str = ""
 
 
 def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | None) -> Place:
-    """The first GPU that nobody else is using, or what was asked for; else the CPU."""
+    """The first GPU that nobody else is using, or what was asked for; else the CPU.
+
+    Raises NotMeasured where what was asked for cannot be had.
+    """
     chosen = choose(asked or "", skipped(gpus), look)
     if chosen.error:
-        return Place(device=asked or "cpu", error=chosen.error)
+        raise NotMeasured(chosen.error)
     notes = tuple(f"GPU {index} is left alone: {reason}" for index, reason in chosen.skipped)
     for setting in look.get("environment") or ():
         why = FALSIFIED.get(setting, "")
@@ -68,7 +70,7 @@ def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | No
         )
         if look["count"] > 1:
             why += "; or take another with --device cuda:N"
-        return Place(device=f"cuda:{index}", error=why)
+        raise NotMeasured(why)
     return Place(
         device=f"cuda:{index}",
         name=str(known["name"]),

@@ -1,5 +1,6 @@
 """A heat: some configurations in processes of their own that take turns, round by round."""
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import msgspec
 
 from cudadoctor.bench import ground, judging
-from cudadoctor.bench.results import Bottleneck, Config, Measured
+from cudadoctor.bench.results import Bottleneck, Config, Line, Measured
 from cudadoctor.bench.search import Heat, Raced
-from cudadoctor.bench.stable import Line, Stable
+from cudadoctor.bench.stable import Stable
 from cudadoctor.bench.techniques import KNOWN, Value
 
 ROUNDS = 10
@@ -23,7 +24,7 @@ RECOMPILE_S = 90.0
 """Compiling again inside of a round is no hang."""
 PROFILE_S = 60.0
 MOST_STEPS = 200
-Say = Callable[[str], None]
+Say = Callable[[str], object]
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +44,34 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     faults: dict[str, str] = {}
 
 
+class Ready(msgspec.Struct, frozen=True):
+    """What a runner says when it is warm.
+
+    step_s: of its last steps. extra_s, setup_s: seconds of its start that no step needs: loading
+    libraries and compiling, and building the model. losses: infinity and nan travel as words.
+    samples: of a step, 0 as long as it said nothing. factor: of the usual batch. workers: of its
+    loader.
+    """
+
+    step_s: float = 1.0
+    extra_s: float = 0.0
+    setup_s: float = 0.0
+    losses: tuple[float | str, ...] = ()
+    samples: int = 0
+    factor: int = 1
+    workers: int = 0
+    why_no_workers: str = ""
+
+    @property
+    def start_s(self) -> float:
+        return self.extra_s + self.setup_s
+
+
 class Runner:
-    """One configuration in its process, from its start to its figures."""
+    """One configuration in its process, from its start to its figures.
+
+    gone: its process ended, or was ended; then `error` says why where its rounds do not stand.
+    """
 
     def __init__(
         self, stable: Stable, track: Track, wanted: Config, settings: dict[str, Value]
@@ -55,16 +82,15 @@ class Runner:
         self.rounds: list[float] = []
         self.waits: list[float] = []
         self.error: str | None = None
-        self.ready: Line = {}
+        self.ready = Ready()
         self.memory: Line = {}
-        self.steps = 1
         self.gone = False
-        fault = next((track.faults[one] for one in wanted.techniques if one in track.faults), "")
+        faults = [track.faults[name] for name in wanted.techniques if name in track.faults]
         self.number = stable.start(
             what="train",
             workload=wanted.workload,
             shape=track.shape,
-            settings={**settings, "fault": fault},
+            settings={**settings, "fault": "".join(faults[:1])},
             device=track.device,
             warm_s=track.warm_s,
             share=track.share,
@@ -72,120 +98,93 @@ class Runner:
 
     def warm(self, limit_s: float, over: str) -> None:
         """Wait until it is warm. over: what is said where the limit passes."""
-        line = self._next("ready", limit_s, over)
-        if line is not None:
-            self.ready = line
-            self._set_steps(float(line["step_s"]))
+        if line := self._next("ready", limit_s, over):
+            self.ready = msgspec.convert(line, Ready)
 
-    def turn(self, over: str, limit_s: float) -> bool:
-        """One round; False where it did not come to its end."""
+    def turn(self, over: str, limit_s: float) -> None:
+        """One round."""
         self.stable.send(self.number, "round", steps=self.steps)
-        line = self._next("round", limit_s, over)
-        if line is None:
-            return False
-        self.rounds.append(float(line["seconds"]))
-        self.waits.append(float(line["wait_s"]))
-        self._set_steps(sorted(self.rounds)[len(self.rounds) // 2])
-        return True
+        if line := self._next("round", limit_s, over):
+            self.rounds.append(line["seconds"])
+            self.waits.append(line["wait_s"])
 
-    def _set_steps(self, step_s: float) -> None:
+    @property
+    def steps(self) -> int:
         """Steps of the next round: what lasts as long as a round should.
 
         Workers of a loader hand over their batches together: at least one of each is counted.
         """
-        least = max(1, self.workers)
-        self.steps = max(least, min(MOST_STEPS, round(self.track.round_s / max(1e-6, step_s))))
+        step_s = statistics.median_high(self.rounds or [self.ready.step_s])
+        some = min(MOST_STEPS, round(self.track.round_s / max(1e-6, step_s)))
+        return max(1, self.ready.workers, some)
 
     @property
     def patience_s(self) -> float:
         """How long a round may take: many times what its steps should."""
-        step_s = float(self.ready.get("step_s") or 1.0)
-        lead_in = 3 * self.workers + 1
-        compiles = any(KNOWN[one].group == "compile" for one in self.config.techniques)
-        more = RECOMPILE_S if compiles else 0.0
-        return 10.0 + more + ROUND_PATIENCE * step_s * (self.steps + lead_in)
+        compiles = any(KNOWN[name].group == "compile" for name in self.config.techniques)
+        steps = self.steps + 3 * self.ready.workers + 1
+        return 10.0 + RECOMPILE_S * compiles + ROUND_PATIENCE * self.ready.step_s * steps
 
     @property
     def turn_s(self) -> float:
         """What the next round takes: its steps, those before it, and the workers' rest after it."""
         if not self.rounds:
             return 0.0
-        steps = self.steps + 1 + 2 * self.workers
-        return 1.2 * self.rounds[-1] * steps + (1.0 if self.workers else 0.0)
+        workers = self.ready.workers
+        return 1.2 * self.rounds[-1] * (self.steps + 1 + 2 * workers) + bool(workers)
 
-    @property
-    def workers(self) -> int:
-        """Of its loader."""
-        return int(self.ready.get("workers") or 0)
-
-    @property
-    def start_s(self) -> float:
-        """Seconds of its start that no step needs: building the model, loading libraries, more."""
-        ready = self.ready
-        return float(ready.get("extra_s") or 0.0) + float(ready.get("setup_s") or 0.0)
-
-    def profile(self, limit_s: float) -> Line | None:
-        """What its operations compute and move."""
-        self.stable.send(self.number, "profile")
-        return self._next("profile", limit_s, "the profile took too long")
-
-    def ask_memory(self) -> None:
-        """What it holds at most; its rounds stand, also where it does not tell."""
-        self.stable.send(self.number, "memory")
-        self.memory = self._next("memory", STOP_S, "it did not tell its memory") or {}
-        self.error = None
+    def ask(self, do: str, limit_s: float = STOP_S) -> Line:
+        """What it answers; {} where it does not, and its rounds stand all the same."""
+        self.stable.send(self.number, do)
+        return self._next("done" if do == "stop" else do, limit_s)
 
     def stop(self, limit_s: float = STOP_S) -> None:
         """Its memory, and its end."""
         if self.gone:
             return
-        before = self.error
-        self.stable.send(self.number, "stop")
-        self.memory = self._next("done", limit_s, "it did not end") or {}
-        self.error = before
+        self.memory = self.ask("stop", limit_s)
         if self.memory:
             self.stable.hear(self.number, ENDED_S)
 
-    def _next(self, kind: str, limit_s: float, over: str) -> Line | None:
-        """Its next line of that kind; else it is told why there is none, and it is ended."""
+    def _next(self, kind: str, limit_s: float, over: str = "") -> Line:
+        """Its next line of that kind; else it is ended, and {}.
+
+        over: what is said where the limit passes; "" where its rounds stand without the line.
+        """
         line = self.stable.hear(self.number, max(0.0, limit_s))
         if line is not None and line["kind"] == kind:
             return line
         self.gone = True
+        error = over
         if line is None:
-            self.error = over
             self.stable.kill(self.number)
         elif line["kind"] == "failed":
-            self.error = _failure(line)
+            error = " ".join(str(line.get("error") or "it failed").split())
+            error = (f"out of memory ({error})" if line.get("oom") else error)[:400]
             self.stable.hear(self.number, ENDED_S)
         else:
-            self.error = str(line.get("detail") or "the process ended")
-        return None
+            error = str(line.get("detail") or "the process ended")
+        if over:
+            self.error = error
+        return {}
 
-    def measured(self, rounds: int | None = None) -> Measured:
-        """Its figures; rounds: of the last so many only."""
-        some = self.rounds if rounds is None else self.rounds[len(self.rounds) - rounds :]
-        ready = self.ready
-        waits = sorted(self.waits)
+    def measured(self, before: int = 0) -> Measured:
+        """Its figures, without those of so many rounds before."""
         settings: dict[str, str | int | float | bool] = {}
-        if ready:
-            settings["batch_factor"] = int(ready["factor"])
-            settings["workers"] = self.workers
-            if why := str(ready.get("why_no_workers") or ""):
+        if self.ready.samples:
+            settings = {"batch_factor": self.ready.factor, "workers": self.ready.workers}
+            if why := self.ready.why_no_workers:
                 settings[judging.NO_WORKERS] = why
         return Measured(
             config=self.config,
-            rounds=tuple(some) if self.error is None else (),
+            rounds=tuple(self.rounds[before:]) if self.error is None else (),
             steps=self.steps,
-            samples_a_step=int(ready.get("samples") or 0),
+            samples_a_step=self.ready.samples,
             peak_bytes=self.memory.get("peak_bytes"),
             driver_bytes=self.memory.get("driver_bytes"),
-            # Infinity and nan travel as words.
-            losses=tuple(
-                None if isinstance(loss, str) else loss for loss in ready.get("losses") or ()
-            ),
+            losses=tuple(None if isinstance(loss, str) else loss for loss in self.ready.losses),
             error=self.error,
-            loader_wait_s=waits[len(waits) // 2] if waits else None,
+            loader_wait_s=statistics.median_high(self.waits) if self.waits else None,
             settings=settings,
         )
 
@@ -194,6 +193,7 @@ class Heats:
     """Runs heats of one workload, and keeps the reference's process from one to the next.
 
     settings: what a configuration changes, from the search. until: when the whole time is over.
+    say: shows what is done.
     """
 
     def __init__(
@@ -202,28 +202,25 @@ class Heats:
         track: Track,
         settings: Callable[[Config], dict[str, Value]],
         until: float,
+        say: Say = lambda _: None,
     ) -> None:
         self.stable = stable
         self.track = track
         self.settings = settings
         self.until = until
+        self.say = say
         self._kept: Runner | None = None
         self._compiled = False
 
-    def run(self, heat: Heat, say: Say) -> Raced:
+    def run(self, heat: Heat) -> Raced:
         """Start, take turns, stop. What fails is a result with a reason."""
         began = time.monotonic()
         end = min(self.until, began + heat.limit_s)
-        if heat.fresh:
+        if heat.fresh or (self._kept is not None and self._kept.config != heat.reference):
             self.close()
-        kept = self._kept
-        if kept is not None and kept.config == heat.reference and not kept.gone:
-            reference = kept
-        else:
-            self.close()
-            reference = self._started(heat.reference, end, say)
-        if reference.error is not None:
-            why = reference.error
+        reference = self._kept or self._started(heat.reference, end)
+        self._kept = None
+        if (why := reference.error) is not None:
             if not why.startswith(judging.OVER):
                 why = f"{heat.reference.name}: {why}"
             return Raced(
@@ -231,25 +228,22 @@ class Heats:
                 candidates=tuple(Measured(config=run, error=why) for run in heat.candidates),
                 seconds=time.monotonic() - began,
             )
-        wanted = [*heat.candidates, *[heat.reference] * heat.twins]
-        rivals = [self._started(run, end, say) for run in wanted]
+        rivals = [self._started(run, end) for run in heat.candidates]
+        twins = [self._started(heat.reference, end) for _ in range(heat.twins)]
         before = len(reference.rounds)
-        self._take_turns(reference, rivals, end, say)
-        found = self._profiled(rivals, reference) if heat.twins else None
-        for rival in rivals:
-            rival.stop()
-        number = len(heat.candidates)
-        # It is kept, since the next heat's reference is often the same.
-        self._kept = None if reference.error is not None else reference
+        self._take_turns(reference, rivals + twins, end)
+        found = self._profiled(rivals + twins, reference) if twins else None
+        for runner in rivals + twins:
+            runner.stop()
         if reference.error is None and not reference.memory:
-            reference.ask_memory()
-        main = reference.measured(len(reference.rounds) - before)
-        if found is not None and found.figures.get("device_s"):
-            main = msgspec.structs.replace(main, device_s=found.figures["device_s"])
+            reference.memory = reference.ask("memory")
+        # It is kept, since the next heat's reference is often the same.
+        self._kept = None if reference.gone else reference
+        device_s = found.figures.get("device_s") if found else None
         return Raced(
-            reference=main,
-            candidates=tuple(self._figures(one, reference) for one in rivals[:number]),
-            twins=tuple(one.measured() for one in rivals[number:]),
+            reference=msgspec.structs.replace(reference.measured(before), device_s=device_s),
+            candidates=tuple(self._figures(runner, reference) for runner in rivals),
+            twins=tuple(runner.measured() for runner in twins),
             bottleneck=found,
             seconds=time.monotonic() - began,
         )
@@ -260,81 +254,70 @@ class Heats:
             self._kept.stop(2.0)
             self._kept = None
 
-    def _started(self, wanted: Config, end: float, say: Say) -> Runner:
-        say(f"{wanted.workload}: {wanted.name}: starting")
+    def _started(self, wanted: Config, end: float) -> Runner:
+        self.say(f"{wanted.workload}: {wanted.name}: starting")
         runner = Runner(self.stable, self.track, wanted, self.settings(wanted))
-        left = end - time.monotonic()
-        limit = self.track.start_s
+        left, limit = end - time.monotonic(), self.track.start_s
         over = f"no answer within {limit:.0f} s" if limit < left else _over("while it started")
         runner.warm(min(limit, left), over)
         return runner
 
-    def _figures(self, one: Runner, reference: Runner) -> Measured:
+    def _figures(self, runner: Runner, reference: Runner) -> Measured:
         """Its figures, and what compiling took where that was the first in this bench."""
-        found, names = one.measured(), one.config.techniques
-        if not one.ready:
-            return found
-        changes = self.settings(one.config)
-        warm, self._compiled = self._compiled, self._compiled or "compile" in changes
+        measured, names = runner.measured(), runner.config.techniques
+        if not runner.ready.samples:
+            return measured
+        changes = self.settings(runner.config)
+        compiles = "compile" in changes
+        again, self._compiled = compiles and self._compiled, compiles or self._compiled
         alone = len(names) == 1 and KNOWN[names[0]].prepares
-        if not alone or {"batch", "cached"} & changes.keys():
-            return found
-        if warm and "compile" in changes:
-            return found
-        compile_s = max(0.0, one.start_s - reference.start_s)
-        return msgspec.structs.replace(found, compile_s=compile_s)
+        if again or not alone or {"batch", "cached"} & changes.keys():
+            return measured
+        compile_s = runner.ready.start_s - reference.ready.start_s
+        return msgspec.structs.replace(measured, compile_s=max(0.0, compile_s))
 
-    def _take_turns(self, reference: Runner, rivals: list[Runner], end: float, say: Say) -> None:
+    def _take_turns(self, reference: Runner, rivals: list[Runner], end: float) -> None:
         """Everybody once a round, in another order each time, so that drift hits all alike."""
-        names = ", ".join(dict.fromkeys(one.config.name for one in rivals))
+        names = ", ".join(dict.fromkeys(rival.config.name for rival in rivals))
         for number in range(ROUNDS):
-            going = [reference, *(one for one in rivals if one.error is None)]
-            if len(going) < 2 or reference.error is not None:
+            going = [runner for runner in (reference, *rivals) if runner.error is None]
+            if len(going) < 2:
                 break
-            say(f"{reference.config.workload}: {names}: round {number + 1} of {ROUNDS}")
-            if time.monotonic() + sum(run.turn_s for run in going) > end:
+            self.say(f"{reference.config.workload}: {names}: round {number + 1} of {ROUNDS}")
+            if time.monotonic() + sum(runner.turn_s for runner in going) > end:
                 break
             place = number % len(going)
-            for one in going[place:] + going[:place]:
-                left = self.until - time.monotonic()
-                over = f"no answer within {one.patience_s:.0f} s"
-                if left < one.patience_s:
-                    over = _over("in its rounds")
-                if not one.turn(over, min(left, one.patience_s)) and one is reference:
+            for runner in going[place:] + going[:place]:
+                left, limit = self.until - time.monotonic(), runner.patience_s
+                over = (
+                    f"no answer within {limit:.0f} s" if limit <= left else _over("in its rounds")
+                )
+                runner.turn(over, min(left, limit))
+                if reference.error is not None:
                     return
         # The time of a heat may end before its rounds can tell anything.
-        for one in rivals:
-            if one.error is None and len(one.rounds) < judging.LEAST_ROUNDS and reference.rounds:
-                one.error = _over(f"after {len(one.rounds)} of its rounds")
+        for rival in rivals:
+            few = len(rival.rounds) < judging.LEAST_ROUNDS and reference.rounds
+            if rival.error is None and few:
+                rival.error = _over(f"after {len(rival.rounds)} of its rounds")
 
     def _profiled(self, rivals: list[Runner], reference: Runner) -> Bottleneck | None:
         """Where the time goes: of a twin, after its rounds."""
-        sound = [one for one in rivals if one.rounds and one.error is None]
+        sound = [rival for rival in rivals if rival.rounds and rival.error is None]
         if not sound or not reference.rounds:
             return None
-        twin = sound[-1]
-        left = self.until - time.monotonic()
-        line = twin.profile(min(PROFILE_S, left)) or {}
-        twin.error = None  # its rounds stand, also where the profile failed
+        line = sound[-1].ask("profile", min(PROFILE_S, self.until - time.monotonic()))
+        flops, bytes_s = line.get("peak_flops"), line.get("peak_bytes_s")
+        peaks = judging.Peaks(flops, bytes_s, "as measured here") if flops and bytes_s else None
         measured = reference.measured()
-        peaks = None
-        if line.get("peak_flops") and line.get("peak_bytes_s"):
-            flops, bytes_s = float(line["peak_flops"]), float(line["peak_bytes_s"])
-            peaks = judging.Peaks(flops, bytes_s, "as measured here")
-        figures = judging.Figures(
+        return judging.bottleneck_of(
             step_s=measured.step_s or 1.0,
             wait_s=measured.loader_wait_s or 0.0,
             device_s=line.get("device_s"),
-            operations=tuple(tuple(one) for one in line.get("operations") or ()),
-            peaks=ground.believed(self.track.peaks, peaks, twin.config.workload),
+            operations=line.get("operations") or (),
+            peaks=ground.believed(self.track.peaks, peaks, reference.config.workload),
         )
-        return judging.bottleneck_of(figures)
 
 
 def _over(when: str) -> str:
     return f"{judging.OVER} {when}"
-
-
-def _failure(line: Line) -> str:
-    error = " ".join(str(line.get("error") or "it failed").split())
-    return f"out of memory ({error})"[:400] if line.get("oom") else error[:400]

@@ -12,7 +12,9 @@ from cudadoctor.bench.techniques import Losses
 
 LEAST_ROUNDS = 6
 """With fewer, even the whole range of the pairs covers the median too seldom."""
-COVERED = 0.96
+TWO_OUTSIDE = 9
+"""From so many pairs on, the smallest and the largest lie outside of the interval: what is between
+covers the median with 96 %, as the whole range does of six."""
 LEAST_NOISE_GPU, LEAST_NOISE_CPU = 1.01, 1.10
 """What no measurement of ours tells apart, however calm the machine was.
 
@@ -46,19 +48,9 @@ def paired(reference: Measured, candidate: Measured) -> Ratio | None:
     logs = sorted(math.log(more * one / other) for one, other in pairs)
     if not logs:
         return None
-    place = _place(len(logs))
+    place = len(logs) >= TWO_OUTSIDE
     low, mid, high = logs[place], statistics.median(logs), logs[-1 - place]
     return Ratio(math.exp(mid), math.exp(low), math.exp(high), len(logs))
-
-
-def _place(number: int) -> int:
-    """How many of the smallest, and of the largest, pairs lie outside of the interval."""
-    place, outside = 0, 2 * 0.5**number
-    while True:
-        outside += 2 * math.comb(number, place + 1) * 0.5**number
-        if 1 - outside < COVERED:
-            return place
-        place += 1
 
 
 def noise_of(equals: Sequence[Measured], *, gpu: bool) -> float:
@@ -98,6 +90,9 @@ def gain(
     verdict, why = _verdict(ratio, noise)
     if differs := _loss_differs(reference, candidate, tolerance, losses):
         verdict, why = "loss-differs", differs
+    memory = None
+    if reference.peak_bytes and candidate.peak_bytes is not None:
+        memory = candidate.peak_bytes / reference.peak_bytes
     return Gain(
         technique=name,
         verdict=verdict,
@@ -105,7 +100,7 @@ def gain(
         ratio=ratio.mid,
         low=ratio.low,
         high=ratio.high,
-        memory_ratio=_memory(reference, candidate),
+        memory_ratio=memory,
         measured=candidate,
     )
 
@@ -132,30 +127,24 @@ def _loss_differs(
     """How the losses differ by more than the tolerance, "" where they do not."""
     if None in candidate.losses and None not in reference.losses:
         return "its loss is not finite"
-    theirs = [one for one in reference.losses if one is not None]
-    own = [one for one in candidate.losses if one is not None]
-    number = min(len(theirs), len(own))
-    if not number:
+    theirs = [loss for loss in reference.losses if loss is not None]
+    own = [loss for loss in candidate.losses if loss is not None]
+    if not theirs or not own:
         return ""
     if losses == "mean":
-        theirs, own, number = [statistics.mean(theirs)], [statistics.mean(own)], 1
-    off, step = 0.0, 0
-    for place in range(1 if losses == "first" else number):
-        found = abs(own[place] - theirs[place]) / max(abs(theirs[place]), 0.05)
-        off, step = max((off, step), (found, place))
+        theirs, own = [statistics.mean(theirs)], [statistics.mean(own)]
+    pairs = list(zip(own, theirs, strict=False))
+    off, step = max(
+        (abs(ours - other) / max(abs(other), 0.05), place)
+        for place, (ours, other) in enumerate(pairs[: 1 if losses == "first" else None])
+    )
     if off <= tolerance:
         return ""
     where = {"mean": "the mean loss", "first": "the first loss"}.get(
         losses, f"the loss of step {step + 1}"
     )
-    values = f"{own[step]:.4f} against {theirs[step]:.4f}"
+    values = "{:.4f} against {:.4f}".format(*pairs[step])
     return f"{where} is {off:.1%} off, {values} (tolerance {tolerance:.0%})"
-
-
-def _memory(reference: Measured, candidate: Measured) -> float | None:
-    if not reference.peak_bytes or candidate.peak_bytes is None:
-        return None
-    return candidate.peak_bytes / reference.peak_bytes
 
 
 # --- where the time of a step goes: data, the host, bandwidth or arithmetic ----------------------
@@ -174,68 +163,57 @@ class Peaks(msgspec.Struct, frozen=True):
     source: str
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one step: seconds, seconds waited for its batch, seconds the GPU worked (None: a CPU).
+def bottleneck_of(
+    *,
+    step_s: float,
+    wait_s: float,
+    device_s: float | None = None,
+    operations: Sequence[Sequence[int]] = (),
+    peaks: Peaks | None = None,
+) -> Bottleneck:
+    """What the step mostly does.
 
-    operations: (flops, bytes, times) of those that compute.
+    step_s, wait_s, device_s: seconds of one step, of those waited for its batch, and of those the
+    GPU worked (None: a CPU). operations: flops, bytes and times of each that computes.
     """
-
-    step_s: float
-    wait_s: float
-    device_s: float | None = None
-    operations: tuple[tuple[int, int, int], ...] = ()
-    peaks: Peaks | None = None
-
-
-def bottleneck_of(figures: Figures) -> Bottleneck:
-    """What the step mostly does."""
-    step_s = figures.step_s
-    waits = min(1.0, figures.wait_s / step_s)
+    waits, idle, busy_s = min(1.0, wait_s / step_s), 0.0, max(1e-9, step_s - wait_s)
     told = {"loader_share": waits}
-    idle = 0.0
-    if figures.device_s is not None:
-        idle = max(0.0, step_s - figures.wait_s - figures.device_s) / step_s
-        busy = min(1.0, figures.device_s / step_s)
-        told |= {"host_share": idle, "device_share": busy, "device_s": figures.device_s}
-    busy_s = figures.device_s
-    if busy_s is None:
-        busy_s = max(1e-9, step_s - figures.wait_s)
-    flops = sum(flops * times for flops, _, times in figures.operations)
-    moved = sum(size * times for _, size, times in figures.operations)
-    if flops:
-        told |= {"tflops": flops / busy_s / 1e12, "gb_s": moved / busy_s / 1e9}
+    if device_s is not None:
+        idle, busy_s = max(0.0, step_s - wait_s - device_s) / step_s, device_s
+        told |= {"host_share": idle, "device_share": min(1.0, busy_s / step_s), "device_s": busy_s}
+    total = sum(flops * times for flops, _, times in operations)
+    if total:
+        moved = sum(size * times for _, size, times in operations)
+        told |= {"tflops": total / busy_s / 1e12, "gb_s": moved / busy_s / 1e9}
+    kind: Kind = "not known"
     if waits >= WAITS and waits >= idle:
-        return Bottleneck(
-            kind="data loading", why=f"{waits:.0%} of a step is waiting for its batch", figures=told
-        )
-    if idle >= WAITS:
+        kind, why = "data loading", f"{waits:.0%} of a step is waiting for its batch"
+    elif idle >= WAITS:
+        kind = "host overhead"
         why = (
             f"the GPU has nothing to do in {idle:.0%} of a step: what holds it up is the host, or"
             " copies that are waited for"
         )
-        return Bottleneck(kind="host overhead", why=why, figures=told)
-    peaks = figures.peaks
-    if peaks is None or not told.get("tflops"):
+    elif peaks is None or not total:
         why = "what this device can at most is not known"
-        return Bottleneck(kind="not known", why=why, figures=told)
-    # Of each operation counts what would take longer at full speed: its arithmetic or its traffic.
-    arithmetic = traffic = 0.0
-    for flops, size, times in figures.operations:
-        computing, moving = flops / peaks.flops, size / peaks.bytes_s
-        if computing >= moving:
-            arithmetic += times * computing
+    else:
+        # Of each operation counts what would take longer at full speed.
+        seconds = [
+            (times * (flops / peaks.flops), times * (size / peaks.bytes_s))
+            for flops, size, times in operations
+        ]
+        arithmetic = sum(computing for computing, moving in seconds if computing >= moving)
+        traffic = sum(moving for computing, moving in seconds if computing < moving)
+        told |= {"compute_share": arithmetic / busy_s, "bandwidth_share": traffic / busy_s}
+        told |= {"peak_tflops": peaks.flops / 1e12, "peak_gb_s": peaks.bytes_s / 1e9}
+        both = arithmetic + traffic
+        if both / busy_s < EXPLAINED:
+            why = f"arithmetic and traffic at full speed would take {both / busy_s:.0%} of it"
+            why += "; on a CPU the rest cannot be told apart" if device_s is None else ""
         else:
-            traffic += times * moving
-    told |= {"compute_share": arithmetic / busy_s, "bandwidth_share": traffic / busy_s}
-    told |= {"peak_tflops": peaks.flops / 1e12, "peak_gb_s": peaks.bytes_s / 1e9}
-    explained = (arithmetic + traffic) / busy_s
-    if explained < EXPLAINED:
-        why = f"arithmetic and traffic at full speed would take {explained:.0%} of it"
-        if figures.device_s is None:
-            why += "; on a CPU the rest cannot be told apart"
-        return Bottleneck(kind="not known", why=why, figures=told)
-    kind: Kind = "compute" if arithmetic >= traffic else "memory bandwidth"
-    share = max(arithmetic, traffic) / (arithmetic + traffic)
-    what = "arithmetic" if kind == "compute" else "moving data"
-    why = f"{what} would take {share:.0%} of the time at full speed ({peaks.source})"
+            computes = arithmetic >= traffic
+            kind = "compute" if computes else "memory bandwidth"
+            what, share = "arithmetic" if computes else "moving data", max(arithmetic, traffic)
+            part = f"{share / both:.0%} of the time at full speed"
+            why = f"{what} would take {part} ({peaks.source})"
     return Bottleneck(kind=kind, why=why, figures=told)

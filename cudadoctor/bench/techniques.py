@@ -1,5 +1,6 @@
 """What is tried: each technique with what it changes, where it works and what it costs. Pure."""
 
+from collections.abc import Iterable
 from importlib.resources import files
 from typing import Literal, TypeVar
 
@@ -165,7 +166,7 @@ def slowness(name: str) -> int:
     return 1 if "compile" in changes or changes.get("batch") == 0 else 0
 
 
-def ordered(names: tuple[str, ...], kind: Kind, ground: Ground) -> tuple[str, ...]:
+def ordered(names: Iterable[str], kind: Kind, ground: Ground) -> list[str]:
     """What can help there first, then torch.compile, which brings much for its time on a GPU.
 
     Late what takes long or what another does better, and last what cannot help by what it is.
@@ -196,4 +197,4 @@ def ordered(names: tuple[str, ...], kind: Kind, ground: Ground) -> tuple[str, ..
             return 1 if slowness(name) else 0
         return 1 if name == "compile" else 2
 
-    return tuple(sorted(sorted(names, key=ORDER.index), key=rank))
+    return sorted(names, key=lambda name: (rank(name), ORDER.index(name)))

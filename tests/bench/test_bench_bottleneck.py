@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cudadoctor.bench.judging import Figures, Peaks
+from cudadoctor.bench.judging import Peaks
 from cudadoctor.bench.judging import bottleneck_of as judge
 
 PEAKS = Peaks(flops=10e12, bytes_s=1e12, source="as measured here")
@@ -15,7 +15,7 @@ ADDITION = (10**6, 10**10, 1)
 
 
 def kind(**figures: object) -> str:
-    return judge(Figures(**{"step_s": 0.02, "wait_s": 0.0, "peaks": PEAKS, **figures})).kind  # type: ignore[arg-type]
+    return judge(**{"step_s": 0.02, "wait_s": 0.0, "peaks": PEAKS, **figures}).kind  # type: ignore[arg-type]
 
 
 def test_a_quarter_of_waiting_is_data_loading() -> None:
@@ -32,7 +32,7 @@ def test_copies_that_are_waited_for_are_not_blamed_on_the_host_alone() -> None:
     """What is measured of the GPU leaves them out: the figures cannot tell them apart."""
     assert (
         "copies that are waited for"
-        in judge(Figures(step_s=0.02, wait_s=0.0, device_s=0.01, peaks=PEAKS)).why
+        in judge(step_s=0.02, wait_s=0.0, device_s=0.01, peaks=PEAKS).why
     )
 
 
@@ -54,6 +54,6 @@ def test_what_does_not_add_up_is_not_known(figures: dict[str, object]) -> None:
 
 
 def test_on_a_cpu_no_share_of_a_gpu_is_told() -> None:
-    found = judge(Figures(step_s=0.02, wait_s=0.0, operations=(PRODUCT,), peaks=PEAKS))
+    found = judge(step_s=0.02, wait_s=0.0, operations=(PRODUCT,), peaks=PEAKS)
     assert not {"device_share", "host_share"} & found.figures.keys()
     assert found.figures["tflops"] == pytest.approx(5.0)

@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from cudadoctor import knowledge
 from cudadoctor.bench import ground
+from cudadoctor.bench.ground import NotMeasured
 from cudadoctor.bench.judging import Peaks
 from cudadoctor.model.machine import Gpu, GpuProcess
 
@@ -51,7 +52,7 @@ def test_a_gpu_that_others_use_is_left_alone_and_told() -> None:
 
 def test_what_is_asked_for_is_used_whoever_else_uses_it() -> None:
     found = ground.place_of(look("H200"), "cuda:0", (gpu(0, "python"),))
-    assert (found.device, found.name, found.error) == ("cuda:0", "H200", "")
+    assert (found.device, found.name) == ("cuda:0", "H200")
 
 
 def test_where_all_gpus_are_in_use_the_cpu_is_measured_and_says_so() -> None:
@@ -65,16 +66,17 @@ def test_without_a_gpu_it_is_the_cpu() -> None:
 
 
 def test_a_gpu_that_is_not_there_is_an_error() -> None:
-    assert "there is no cuda:3" in ground.place_of(look("H200"), "cuda:3", None).error
+    with pytest.raises(NotMeasured, match="there is no cuda:3"):
+        ground.place_of(look("H200"), "cuda:3", None)
 
 
 def test_a_gpu_for_one_process_at_a_time_is_refused_in_a_sentence() -> None:
     taken = msgspec.structs.replace(gpu(0), compute_mode="exclusive")
-    error = ground.place_of(look("H200"), "cuda:0", (taken,)).error
-    assert "compute mode exclusive" in error
-    assert "nvidia-smi -i 0000:01:00.0 -c DEFAULT" in error
+    cure = "compute mode exclusive.*nvidia-smi -i 0000:01:00.0 -c DEFAULT"
+    with pytest.raises(NotMeasured, match=cure):
+        ground.place_of(look("H200"), "cuda:0", (taken,))
     other = msgspec.structs.replace(gpu(1), compute_mode="exclusive")
-    assert ground.place_of(look("H200"), "cuda:0", (gpu(0), other)).error == ""
+    assert ground.place_of(look("H200"), "cuda:0", (gpu(0), other)).device == "cuda:0"
 
 
 def test_what_can_be_tried_follows_from_the_device() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cudadoctor.bench.heats import Heats, Runner, Track
-from cudadoctor.bench.results import Config, config
+from cudadoctor.bench.results import Config, Line, config
 from cudadoctor.bench.search import Heat, Raced
-from cudadoctor.bench.stable import Line, Stable
+from cudadoctor.bench.stable import Stable
 from cudadoctor.bench.techniques import settings_of
 
 TRACK = Track(device="cuda:0", shape={}, round_s=0.001)
@@ -77,7 +77,7 @@ def heats_of(stable: Stable) -> Heats:
 
 
 def run(heats: Heats, heat: Heat) -> Raced:
-    return heats.run(heat, lambda _: None)
+    return heats.run(heat)
 
 
 def test_a_reference_is_kept_and_ended_before_another_starts() -> None:
@@ -139,7 +139,8 @@ def runner(workers: int, *names: str) -> Runner:
     stable = Scripted(lambda _: {"workers": workers})
     found = Runner(stable, TRACK, config("cnn", *names), {})
     found.warm(1.0, "over")
-    assert found.turn("over", 1.0)
+    found.turn("over", 1.0)
+    assert found.error is None
     return found
 
 

@@ -63,7 +63,7 @@ def race(
         time.monotonic() + 90.0,
     )
     try:
-        return heats.run(heat, lambda _: None)
+        return heats.run(heat)
     finally:
         heats.close()
 

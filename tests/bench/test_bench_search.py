@@ -52,15 +52,21 @@ def product(**gains: float) -> Speed:
     return speed
 
 
-def searched(search: Search, speed: Speed, kind: Kind = "compute") -> list[Heat]:
+def ran(search: Search, race: Callable[[Heat], Raced]) -> list[Heat]:
+    """The heats of a search; each takes four seconds."""
     heats: list[Heat] = []
-    spent = 0.0
-    while (heat := search.next(spent)) is not None:
+
+    def counted(heat: Heat) -> Raced:
         heats.append(heat)
-        search.take(raced(heat, speed, kind))
-        spent += 4.0
         assert len(heats) < 100
+        return race(heat)
+
+    search.run(counted, lambda: 4.0 * len(heats))
     return heats
+
+
+def searched(search: Search, speed: Speed, kind: Kind = "compute") -> list[Heat]:
+    return ran(search, lambda heat: raced(heat, speed, kind))
 
 
 def test_the_baseline_against_itself_comes_first() -> None:
@@ -146,14 +152,13 @@ def test_a_second_chance_comes_after_what_was_added() -> None:
 @pytest.mark.parametrize(("share", "at_once"), [(0.05, 3), (0.13, 3), (0.15, 2), (0.3, 1)])
 def test_only_so_many_run_at_once_as_the_gpu_can_hold(share: float, at_once: int) -> None:
     search = Search("decoder", H200, 900.0, memory_bytes=1000)
-    heat = search.next(0.0)
-    assert heat is not None
-    first = raced(heat, product())
-    peak = msgspec.structs.replace(first.reference, peak_bytes=round(1000 * share))
-    search.take(msgspec.structs.replace(first, reference=peak))
-    following = search.next(4.0)
-    assert following is not None
-    assert len(following.candidates) == at_once
+
+    def race(heat: Heat) -> Raced:
+        found = raced(heat, product())
+        peak = msgspec.structs.replace(found.reference, peak_bytes=round(1000 * share))
+        return msgspec.structs.replace(found, reference=peak)
+
+    assert len(ran(search, race)[1].candidates) == at_once
 
 
 def test_where_nothing_gains_the_best_is_the_baseline() -> None:
@@ -166,11 +171,7 @@ def test_where_nothing_gains_the_best_is_the_baseline() -> None:
 
 def test_a_best_that_fresh_processes_deny_is_none() -> None:
     search = Search("encoder", CPU, 600.0)
-    spent = 0.0
-    while (heat := search.next(spent)) is not None:
-        speed = product() if heat.fresh else product(sdpa=1.3)
-        search.take(raced(heat, speed))
-        spent += 4.0
+    ran(search, lambda heat: raced(heat, product() if heat.fresh else product(sdpa=1.3)))
     found = search.result()
     assert found.best == ()
     assert found.best_gain is not None
@@ -218,16 +219,18 @@ def test_only_what_was_asked_for_is_tried() -> None:
 
 def test_the_found_batch_is_not_sought_again() -> None:
     search = Search("decoder", H200, 600.0)
-    spent, seen = 0.0, []
-    while (heat := search.next(spent)) is not None:
-        seen += [search.settings(one).get("batch") for one in heat.candidates if _larger(one)]
+    seen: list[object] = []
+
+    def race(heat: Heat) -> Raced:
+        seen.extend(search.settings(one).get("batch") for one in heat.candidates if _larger(one))
         outcome = raced(heat, product(larger_batch=1.5, sdpa=1.3))
         some = tuple(
             msgspec.structs.replace(one, settings={"batch_factor": 8 if _larger(one.config) else 1})
             for one in outcome.candidates
         )
-        search.take(msgspec.structs.replace(outcome, candidates=some))
-        spent += 4.0
+        return msgspec.structs.replace(outcome, candidates=some)
+
+    ran(search, race)
     assert seen[0] == 0
     assert set(seen[1:]) == {8}
 
@@ -253,13 +256,12 @@ class Clock:
         self.kept: Config | None = None
 
     def run(self) -> WorkloadResult:
-        while (heat := self.search.next(self.spent)) is not None:
-            self.heats.append(heat)
-            self.search.take(self._raced(heat))
-            assert len(self.heats) < 100
+        self.search.run(self._raced, lambda: self.spent)
         return self.search.result()
 
     def _raced(self, heat: Heat) -> Raced:
+        self.heats.append(heat)
+        assert len(self.heats) < 100
         there = self.kept == heat.reference and not heat.fresh
         self.kept = heat.reference
         started = [*heat.candidates, *[heat.reference] * (heat.twins + (not there))]
@@ -344,28 +346,29 @@ def test_a_slow_one_without_room_lets_the_others_pass() -> None:
 def test_what_the_time_ended_is_tried_again_with_fewer_beside_it() -> None:
     search = Search("decoder", H200, 900.0, only=("amp-bf16", "sdpa", "fused-optimizer", "tf32"))
     speed = product(amp_bf16=3.0, sdpa=1.2, fused_optimizer=1.1)
-    spent, combined = 0.0, 0
-    while (heat := search.next(spent)) is not None:
+    combined: list[Heat] = []
+
+    def race(heat: Heat) -> Raced:
         found = raced(heat, speed)
-        combined += bool(heat.reference.techniques)
-        if heat.reference.techniques and combined == 1:
-            late = tuple(map(cut_off, found.candidates))
-            found = msgspec.structs.replace(found, candidates=late)
-        search.take(found)
-        spent += 4.0
+        if not heat.reference.techniques:
+            return found
+        combined.append(heat)
+        late = tuple(map(cut_off, found.candidates))
+        return msgspec.structs.replace(found, candidates=late) if len(combined) == 1 else found
+
+    ran(search, race)
     assert {"amp-bf16", "sdpa", "fused-optimizer"} <= set(search.result().best)
 
 
 def proof_ended(search: Search, speed: Speed) -> WorkloadResult:
     """As `searched`, but the time ends in the proof."""
-    spent = 0.0
-    while (heat := search.next(spent)) is not None:
+
+    def race(heat: Heat) -> Raced:
         found = raced(heat, speed)
-        if heat.fresh:
-            late = tuple(map(cut_off, found.candidates))
-            found = msgspec.structs.replace(found, candidates=late)
-        search.take(found)
-        spent += 4.0
+        late = tuple(map(cut_off, found.candidates))
+        return msgspec.structs.replace(found, candidates=late) if heat.fresh else found
+
+    ran(search, race)
     return search.result()
 
 
@@ -390,10 +393,16 @@ def test_one_technique_that_is_unproven_keeps_its_own_gain() -> None:
 
 def test_a_search_that_is_interrupted_tells_what_gained_most_by_then() -> None:
     search = Search("decoder", H200, 900.0)
-    for spent in (0.0, 4.0):
-        heat = search.next(spent)
-        assert heat is not None
-        search.take(raced(heat, product(amp_bf16=3.0)))
+    heats: list[Heat] = []
+
+    def race(heat: Heat) -> Raced:
+        heats.append(heat)
+        if len(heats) > 2:
+            raise KeyboardInterrupt
+        return raced(heat, product(amp_bf16=3.0))
+
+    with pytest.raises(KeyboardInterrupt):
+        ran(search, race)
     search.ended = "interrupted"
     found = search.result()
     assert found.best == ("amp-bf16",)
@@ -403,11 +412,12 @@ def test_a_search_that_is_interrupted_tells_what_gained_most_by_then() -> None:
 
 def test_twins_that_failed_are_why_there_is_no_baseline() -> None:
     search = Search("decoder", H200, 900.0)
-    heat = search.next(0.0)
-    assert heat is not None
-    found = raced(heat, product())
-    bare = msgspec.structs.replace(found.reference, rounds=())
-    twins = tuple(measured(heat.reference, 0.1, "out of memory") for _ in found.twins)
-    search.take(msgspec.structs.replace(found, reference=bare, twins=twins))
-    assert search.next(4.0) is None
+
+    def race(heat: Heat) -> Raced:
+        found = raced(heat, product())
+        bare = msgspec.structs.replace(found.reference, rounds=())
+        twins = tuple(measured(heat.reference, 0.1, "out of memory") for _ in found.twins)
+        return msgspec.structs.replace(found, reference=bare, twins=twins)
+
+    assert len(ran(search, race)) == 1
     assert search.result().ended == "the baseline: out of memory"

@@ -89,8 +89,6 @@ def _refuse(asked: Options) -> None:
         if getattr(asked, name):
             option = name.removesuffix("s")
             refuse(f"--{option} is for the bench's own workloads, not for a command: drop one")
-    if asked.as_json and asked.markdown:
-        refuse("--json and --markdown exclude each other: choose one")
 
 
 def _report(told: starved.Told, asked: Options) -> None:
