@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cudadoctor.bench.judging import Peaks
 from cudadoctor.bench.techniques import Ground
@@ -36,7 +36,6 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     name: str | None = None
     capability: str | None = None
-    bus_id: str = ""
     total_bytes: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -50,17 +49,17 @@ def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | No
     if chosen.error:
         raise NotMeasured(chosen.error)
     notes = tuple(f"GPU {index} is left alone: {reason}" for index, reason in chosen.skipped)
-    for setting in look.get("environment") or ():
+    for setting in look["environment"]:
         why = FALSIFIED.get(setting, "")
         if why and (chosen.devices or why == NOT_COMPILED):
             notes += (f"{setting} is set: {why}",)
     if not chosen.devices:
-        if look.get("error"):
+        if look["error"]:
             notes += (f"torch sees no GPU: {look['error']}",)
         return Place(device="cpu", notes=notes)
     index = chosen.devices[0]
-    known = next(one for one in look["devices"] if one["index"] == index)
-    bus_id = str(known["bus_id"])
+    known = next(device for device in look["devices"] if device["index"] == index)
+    bus_id = known["bus_id"]
     modes = {short_bus_id(gpu.bus_id): gpu.compute_mode for gpu in gpus or ()}
     if bus_id and modes.get(bus_id) == "exclusive":
         why = (
@@ -73,31 +72,25 @@ def place_of(look: dict[str, Any], asked: str | None, gpus: tuple[Gpu, ...] | No
         raise NotMeasured(why)
     return Place(
         device=f"cuda:{index}",
-        name=str(known["name"]),
-        capability=str(known["capability"]),
-        bus_id=bus_id,
-        total_bytes=int(known["total_bytes"]),
+        name=known["name"],
+        capability=known["capability"],
+        total_bytes=known["total_bytes"],
         notes=notes,
     )
 
 
 def ground_of(look: dict[str, Any], place: Place) -> Ground:
     """What decides where a technique can work. compiler: C for a GPU, C++ for a CPU."""
-    try:
-        torch = Version(Version(str(look["torch"])).public)
-    except InvalidVersion:
-        torch = Version("2.4")
     gpu = place.device != "cpu"
-    compiler = look.get("c_compiler", look.get("compiler")) if gpu else look.get("compiler")
     return Ground(
         gpu=gpu,
-        capability=version_of(place.capability) if place.capability else None,
-        torch=torch,
-        compiler=bool(compiler),
-        triton=bool(look.get("triton")),
-        cores=int(look.get("cores") or 1),
-        forks=bool(look.get("forks", True)),
-        cpu_bf16=bool(look.get("cpu_bf16")),
+        capability=version_of(place.capability),
+        torch=version_of(look["torch"].partition("+")[0]) or Version("2.4"),
+        compiler=bool(look["c_compiler" if gpu else "compiler"]),
+        triton=look["triton"],
+        cores=look["cores"],
+        forks=look["forks"],
+        cpu_bf16=look["cpu_bf16"],
     )
 
 

@@ -14,6 +14,12 @@ Value = str | int | bool
 Losses = Literal["steps", "mean", "first"]
 WORKLOADS = ("cnn", "encoder", "decoder")
 UNITS = {"cnn": "images", "encoder": "sequences", "decoder": "sequences"}
+EIGHT = Version("8.0")
+"""Compute capability: tensor cores multiply TF32 and bf16."""
+NO_FORKS = "the bench starts a loader's workers by fork, and this system has none"
+NO_COMPILER = "torch.compile needs a {} compiler, and none is on PATH"
+NO_TRITON = "torch.compile needs triton for a GPU, and it is not installed"
+OLD_TRITON = "triton needs a GPU of compute capability 7.0 or newer"
 NOTHING = "nothing"
 """The baseline under another name: what it seems to gain is noise."""
 
@@ -43,8 +49,9 @@ class Technique(msgspec.Struct, frozen=True, kw_only=True):
     them are compared (each step, the mean of all where the same samples come in another order, the
     first where the batch is another).
     helps: where the time must go for it to help. group: only one of a group at a time. clashes:
-    techniques it cannot be combined with. needs: see `why_not`. prepares: its first steps compile,
-    record or fill something, and that time is told apart.
+    techniques it cannot be combined with. needs: see `why_not`. since: the first torch that has it,
+    on any device, on a CPU, or for a workload on a GPU. prepares: its first steps compile, record
+    or fill something, and that time is told apart.
     """
 
     name: str
@@ -58,6 +65,7 @@ class Technique(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     clashes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    since: dict[str, str] = {}
     workloads: tuple[str, ...] = WORKLOADS
     prepares: bool = False
 
@@ -78,56 +86,32 @@ BY_NAME = {one.name: one for one in TECHNIQUES}
 KNOWN = {**BY_NAME, NOTHING: Technique(name=NOTHING)}
 ORDER = (*KNOWN,)
 
-_NEEDS = {
-    "cuda": "it is about CUDA, and this is a CPU",
-    "cpu": "it is torch's default on a GPU already",
-    "products": "on a GPU it allows TF32 and nothing else, as tf32 does",
-    "cc8": "TF32 needs a GPU of compute capability 8.0 or newer",
-    "forks": "the bench starts a loader's workers by fork, and this system has none",
-    "cores": "the loader would have no core of its own: there is one core",
-}
 
-
-def why_not(one: Technique, ground: Ground, workload: str) -> str:
+def why_not(technique: Technique, ground: Ground, workload: str) -> str:
     """Why a technique cannot be tried here, "" where it can."""
-    if workload not in one.workloads:
+    if workload not in technique.workloads:
         return f"it does not touch the {workload}"
-    no_compiler = _no_compiler(ground)
-    met = {
-        "cuda": ground.gpu,
-        "cpu": not ground.gpu,
-        "products": not ground.gpu,
-        "cc8": ground.gpu and ground.capability is not None and ground.capability >= Version("8.0"),
-        "compiles": not no_compiler,
-        "forks": ground.forks,
-        "cores": ground.cores > 1,
-    }
-    for need in one.needs:
-        if not met[need]:
-            return _NEEDS.get(need, no_compiler)
-    # This torch may lack it. The cnn trains with SGD, whose fused form came later.
-    since = {"sdpa": "2.0", "amp-fp16": "2.3", "activation-checkpointing": "1.11"}.get(one.name)
-    if one.name == "fused-optimizer":
-        since = ("2.3" if workload == "cnn" else "2.0") if ground.gpu else "2.4"
-    if since is not None and ground.torch < Version(since):
-        return f"it needs torch {since} or newer"
-    return ""
-
-
-def _no_compiler(ground: Ground) -> str:
-    """Why torch.compile cannot work, "" where it can."""
-    if ground.torch < Version("2.0"):
-        return f"torch {ground.torch} has no torch.compile"
-    if not ground.compiler:
-        language = "C" if ground.gpu else "C++"
-        return f"torch.compile needs a {language} compiler, and none is on PATH"
-    if not ground.gpu:
-        return ""
-    if not ground.triton:
-        return "torch.compile needs triton for a GPU, and it is not installed"
-    if ground.capability is not None and ground.capability < Version("7.0"):
-        return "triton needs a GPU of compute capability 7.0 or newer"
-    return ""
+    gpu, torch = ground.gpu, ground.torch
+    capability = ground.capability or Version("0")
+    language = "C" if gpu else "C++"
+    lacking = (
+        ("cuda", not gpu, "it is about CUDA, and this is a CPU"),
+        ("cpu", gpu, "it is torch's default on a GPU already"),
+        ("products", gpu, "on a GPU it allows TF32 and nothing else, as tf32 does"),
+        ("cc8", capability < EIGHT, "TF32 needs a GPU of compute capability 8.0 or newer"),
+        ("forks", not ground.forks, NO_FORKS),
+        ("cores", ground.cores < 2, "the loader would have no core of its own: there is one core"),
+        ("compiles", torch < Version("2.0"), f"torch {torch} has no torch.compile"),
+        ("compiles", not ground.compiler, NO_COMPILER.format(language)),
+        ("compiles", gpu and not ground.triton, NO_TRITON),
+        ("compiles", ground.capability is not None and capability < Version("7.0"), OLD_TRITON),
+    )
+    for need, here, why in lacking:
+        if here and need in technique.needs:
+            return why
+    # This torch may lack it.
+    since = technique.since.get(workload if gpu else "cpu") or technique.since.get("any")
+    return f"it needs torch {since} or newer" if since and torch < Version(since) else ""
 
 
 def settings_of(names: tuple[str, ...]) -> dict[str, Value]:
@@ -174,7 +158,7 @@ def ordered(names: Iterable[str], kind: Kind, ground: Ground) -> list[str]:
     """
     likely: Kind = "compute" if kind == "not known" else kind
 
-    modern = ground.capability is not None and ground.capability >= Version("8.0")
+    modern = ground.capability is not None and ground.capability >= EIGHT
     late = set() if ground.gpu else {"compile"}
     if kind != "host overhead":
         late |= {"larger-batch", "compile-reduce-overhead", "cuda-graphs"}

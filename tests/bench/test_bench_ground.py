@@ -35,7 +35,11 @@ def look(*names: str) -> dict[str, Any]:
         "torch": "2.14.1+cu130",
         "triton": True,
         "compiler": "/usr/bin/g++",
+        "c_compiler": "/usr/bin/gcc",
+        "environment": [],
         "cores": 16,
+        "forks": True,
+        "cpu_bf16": False,
     }
 
 

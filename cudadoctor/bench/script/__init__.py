@@ -43,17 +43,23 @@ _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 def run(words: tuple[str, ...], asked: Options) -> int:
     """Run the command under the sampler, report, and pass on its exit code."""
-    _refuse(asked)
+    for name in ("workloads", "only", "chart", "python", "device"):
+        if getattr(asked, name):
+            option = name.removesuffix("s")
+            refuse(f"--{option} is for the bench's own workloads, not for a command: drop one")
     try:
         script = start(words)
-    except NoStart as error:
-        _tell(f"cudadoctor: {error}\n")
-        return error.code
-    # What would end the doctor goes to the script, which decides; at a terminal it has it already.
-    told_already = _at_a_terminal()
+    except FileNotFoundError:
+        _tell(f"cudadoctor: there is no program {words[0]!r}\n")
+        return MISSING
+    except OSError as error:
+        _tell(f"cudadoctor: {words[0]!r} cannot be started: {error.strerror}\n")
+        return FORBIDDEN
+    at_a_terminal = _at_a_terminal()
 
     def pass_on(number: int) -> None:
-        if not (told_already and number == signal.SIGINT):
+        """To the script, which decides; at a terminal it has heard Ctrl-C already."""
+        if not (at_a_terminal and number == signal.SIGINT):
             send(script, number)
 
     with signals.Interrupts(pass_on, pass_on, _PASSED_ON):
@@ -66,29 +72,14 @@ def run(words: tuple[str, ...], asked: Options) -> int:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = exit_code(script.wait(asked.minutes * 60))
         figures = starved.figures(list(results.parsed(sampler.end())))
-        _report(
-            starved.Told(
-                figures=figures,
-                starved=starved.judge(figures),
-                code=code,
-                stopped=asked.stop and code is None,
-            ),
-            asked,
-        )
-        if code is not None:
-            return code
-        if asked.stop:
+        stopped = asked.stop and code is None
+        judged = starved.judge(figures)
+        told = starved.Told(figures=figures, starved=judged, code=code, stopped=stopped)
+        _report(told, asked)
+        if stopped:
             stop(script)
             return 0
         return exit_code(script.wait())
-
-
-def _refuse(asked: Options) -> None:
-    """What belongs to the bench's own workloads has nothing to act on here."""
-    for name in ("workloads", "only", "chart", "python", "device"):
-        if getattr(asked, name):
-            option = name.removesuffix("s")
-            refuse(f"--{option} is for the bench's own workloads, not for a command: drop one")
 
 
 def _report(told: starved.Told, asked: Options) -> None:
@@ -115,25 +106,11 @@ def _tell(text: str) -> None:
         sys.stderr.flush()
 
 
-class NoStart(Exception):  # noqa: N818 - told in one sentence
-    """The script could not be started. code: what a shell would exit with."""
-
-    def __init__(self, sentence: str, code: int) -> None:
-        super().__init__(sentence)
-        self.code = code
-
-
 def start(words: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    """Start the script. Raises NoStart, in one sentence."""
+    """Start the script. Raises OSError."""
     leads = hasattr(os, "setpgid") and not _at_a_terminal()
-    try:
-        # setpgid in the child alone: a session of its own would cut it off from the terminal.
-        return subprocess.Popen(words, preexec_fn=(lambda: os.setpgid(0, 0)) if leads else None)  # noqa: PLW1509
-    except FileNotFoundError:
-        raise NoStart(f"there is no program {words[0]!r}", MISSING) from None
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise NoStart(f"{words[0]!r} cannot be started: {why}", FORBIDDEN) from None
+    # setpgid in the child alone: a session of its own would cut it off from the terminal.
+    return subprocess.Popen(words, preexec_fn=(lambda: os.setpgid(0, 0)) if leads else None)  # noqa: PLW1509
 
 
 def _at_a_terminal() -> bool:

@@ -34,8 +34,7 @@ OVER = threading.Event()
 
 
 def say(kind: str, **rest: Any) -> None:
-    line: dict[str, Any] = {"kind": kind, "t": round(time.monotonic() - BEGAN, 3)}
-    line.update(rest)
+    line = {"kind": kind, "t": round(time.monotonic() - BEGAN, 3), **rest}
     try:
         os.write(1, (json.dumps(line, separators=(",", ":")) + "\n").encode("ascii"))
     except OSError:
@@ -45,7 +44,7 @@ def say(kind: str, **rest: Any) -> None:
 def read(path: str) -> bytes:
     """The whole of a small file of /proc, b"" where the process has gone."""
     try:
-        number = os.open(path, os.O_RDONLY)
+        number = os.open(path, os.O_RDONLY)  # half the time of open()
     except OSError:
         return b""
     try:
@@ -56,49 +55,37 @@ def read(path: str) -> bytes:
         os.close(number)
 
 
-def stat_fields(text: bytes) -> list[bytes]:
+def stat_of(place: str) -> list[bytes]:
     """The fields after the name, which may hold blanks and brackets; [0] is the state."""
+    text = read(place + "/stat")
     return text[text.rfind(b")") + 2 :].split()
 
 
-def io_of(pid: int) -> dict[str, int]:
-    """Bytes asked for, and of them those that came from a disk; {} where that is forbidden."""
-    found = {}
-    for line in read(f"/proc/{pid}/io").splitlines():
-        name, _, value = line.partition(b":")
-        if name in (b"rchar", b"read_bytes"):
-            found[name.decode()] = int(value)
-    return found
+def cpu_ticks(fields: list[bytes]) -> int:
+    return int(fields[11]) + int(fields[12])
 
 
-def switches_of(pid: int) -> int | None:
-    """How often it gave up its core by itself: it waited for something."""
-    text = read(f"/proc/{pid}/status")
-    place = text.find(b"\nvoluntary_ctxt_switches:")
-    return int(text[place:].split(None, 2)[1]) if place >= 0 else None
-
-
-class Due:
-    """Tells when something is to be asked again."""
-
-    def __init__(self, every_s: float) -> None:
-        self.every_s = every_s
-        self.next = 0.0
-
-    def now(self) -> bool:
-        at = time.monotonic()
-        if at < self.next:
-            return False
-        self.next = at + self.every_s
-        return True
+def counter(text: bytes, name: bytes) -> int | None:
+    """A number of a file of names and numbers; None where it is not there, or may not be read."""
+    value = (b"\n" + text).partition(b"\n" + name + b":")[2].split(None, 1)
+    return int(value[0]) if value else None
 
 
 class Pace:
-    """How long a thread rests after a sample: its period, or longer where its time is used up."""
+    """When to sample again: after a period, or later where the time of the thread is used up."""
 
     def __init__(self, period: float) -> None:
         self.period = period
         self.began, self.before = time.monotonic(), time.thread_time()
+        self.next: dict[float, float] = {}
+
+    def due(self, every_s: float) -> bool:
+        """Whether that is to be asked again."""
+        now = time.monotonic()
+        if now < self.next.get(every_s, 0.0):
+            return False
+        self.next[every_s] = now + every_s
+        return True
 
     def rest(self) -> None:
         spent = time.thread_time() - self.before
@@ -106,21 +93,53 @@ class Pace:
         OVER.wait(max(self.period, owed))
 
 
+class Process:
+    """One of the tree.
+
+    code: where its code begins. forked_by: who has forked it; parent: for whom it works. serves:
+    of a helper, the process that started it.
+    """
+
+    def __init__(self, pid: int, forked_by: int = 0, code: bytes = b"") -> None:
+        self.pid = pid
+        self.place = f"/proc/{pid}"
+        self.forked_by = self.parent = forked_by
+        self.code = code
+        self.line = read(self.place + "/cmdline")
+        self.worker = False
+        self.serves: int | None = None
+
+    def sample(self, fields: list[bytes], *, seldom: bool) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "pid": self.pid,
+            "ppid": self.parent,
+            "worker": self.worker,
+            "helper": self.serves is not None,
+            "state": fields[0].decode("ascii", "replace"),
+            "major": int(fields[9]),
+            "ticks": cpu_ticks(fields),
+            "rss": int(fields[21]),
+        }
+        if seldom:
+            # Bytes asked for, and of them those that came from a disk.
+            io = read(self.place + "/io")
+            found["rchar"], found["read_bytes"] = counter(io, b"rchar"), counter(io, b"read_bytes")
+            # How often it gave up its core by itself: it waited for something.
+            found["switches"] = counter(read(self.place + "/status"), b"voluntary_ctxt_switches")
+            found["delay"] = delay_of(self.place)
+            if not self.worker:
+                found["busy"], found["delays"] = threads_of(self.pid)
+        return found
+
+
 class Tree:
-    """The processes of the script, as they come and go."""
+    """The processes of the script, as they come and go; those that have ended are still known."""
 
     def __init__(self, root: int) -> None:
         self.root = root
-        self.lines = {root: self.line(root)}
-        self.workers: dict[int, bool] = {root: False}
-        self.parents = {root: 0}
-        self.forked_by: dict[int, int] = {}
-        self.code: dict[int, bytes] = {}
-        self.helpers: dict[int, int] = {}
+        self.known = {root: Process(root)}
+        self.live = {root}
         self.strangers: set[int] = set()
-
-    def line(self, pid: int) -> bytes:
-        return read(f"/proc/{pid}/cmdline")
 
     def grow(self) -> None:
         """Look at processes that were not there before; a parent may come after its child."""
@@ -130,81 +149,60 @@ class Tree:
             return
         self.strangers &= here
         new: dict[int, tuple[int, bytes]] = {}
-        for pid in here - self.strangers - self.workers.keys():
-            fields = stat_fields(read(f"/proc/{pid}/stat"))
+        for pid in here - self.strangers - self.live:
+            fields = stat_of(f"/proc/{pid}")
             if len(fields) > START_OF_CODE:
                 new[pid] = int(fields[1]), fields[START_OF_CODE]
-        while True:
-            ours = [pid for pid, (parent, _) in new.items() if parent in self.workers]
-            if not ours or len(self.workers) > MOST_PROCESSES:
+        while ours := [pid for pid, (parent, _) in new.items() if parent in self.live]:
+            if len(self.live) > MOST_PROCESSES:
                 break
             for pid in ours:
                 self.add(pid, *new.pop(pid))
         self.strangers |= new.keys()
 
-    def add(self, pid: int, parent: int, code: bytes) -> None:
+    def add(self, pid: int, forked_by: int, code: bytes) -> None:
         """A worker is a fork of its parent, or what multiprocessing started in its place.
 
         A server of forks is none, and its forks are workers of the process that started it.
         """
-        self.forked_by[pid], self.code[pid] = parent, code
-        line = self.line(pid)
-        forked = bool(line) and line in (self.lines.get(parent), self.line(parent))
-        served = parent in self.helpers
+        process, parent = Process(pid, forked_by, code), self.known[forked_by]
+        line = process.line
+        forked = bool(line) and line in (parent.line, read(parent.place + "/cmdline"))
+        process.parent = parent.pid if parent.serves is None else parent.serves
         helps = any(word in line for word in HELPERS)
-        compiles = helps and b"compile_worker" in line
-        self.helpers.pop(pid, None)
-        if compiles or (helps and not (served and forked)):
-            self.helpers[pid] = self.helpers.get(parent, parent)
-        self.lines[pid] = line
-        self.parents[pid] = self.helpers.get(parent, parent) if served else parent
-        self.workers[pid] = pid not in self.helpers and (forked or b"multiprocessing" in line)
+        if b"compile_worker" in line or (helps and (parent.serves is None or not forked)):
+            process.serves = process.parent
+        process.worker = process.serves is None and (forked or b"multiprocessing" in line)
+        self.known[pid] = process
+        self.live.add(pid)
 
     def sample(self, *, seldom: bool) -> list[dict[str, Any]]:
         found = []
-        for pid in list(self.workers):
-            fields = stat_fields(read(f"/proc/{pid}/stat"))
+        for pid in list(self.live):
+            process = self.known[pid]
+            fields = stat_of(process.place)
             if len(fields) < 22 or fields[0] in (b"Z", b"X"):
-                self.workers.pop(pid)
+                self.live.remove(pid)
                 continue
             if seldom:
-                self.look_again(pid, fields)
-            found.append(self.process(pid, fields, seldom=seldom))
+                self.look_again(process, fields)
+            found.append(self.known[pid].sample(fields, seldom=seldom))
         return found
 
-    def look_again(self, pid: int, fields: list[bytes]) -> None:
+    def look_again(self, process: Process, fields: list[bytes]) -> None:
         """A launcher, and what has just been forked, becomes another program and keeps its pid.
 
         Its code lies elsewhere then; a process that only gives itself another title stays.
         """
-        if pid == self.root:
-            self.lines[pid] = self.line(pid)
-        elif len(fields) > START_OF_CODE and fields[START_OF_CODE] != self.code[pid]:
-            self.add(pid, self.forked_by[pid], fields[START_OF_CODE])
-
-    def process(self, pid: int, fields: list[bytes], *, seldom: bool) -> dict[str, Any]:
-        one: dict[str, Any] = {
-            "pid": pid,
-            "ppid": self.parents[pid],
-            "worker": self.workers[pid],
-            "helper": pid in self.helpers,
-            "state": fields[0].decode("ascii", "replace"),
-            "major": int(fields[9]),
-            "ticks": int(fields[11]) + int(fields[12]),
-            "rss": int(fields[21]),
-        }
-        if seldom:
-            one.update(io_of(pid))
-            one["switches"] = switches_of(pid)
-            one["delay"] = delay_of(f"/proc/{pid}")
-            if not self.workers[pid]:
-                one["busy"], one["delays"] = threads_of(pid)
-        return one
+        if process.pid == self.root:
+            process.line = read(process.place + "/cmdline")
+        elif len(fields) > START_OF_CODE and fields[START_OF_CODE] != process.code:
+            self.add(process.pid, process.forked_by, fields[START_OF_CODE])
 
 
 def delay_of(place: str) -> int | None:
     """Nanoseconds in which a thread could have run and had no core; None where not counted."""
-    fields = read(f"{place}/schedstat").split()
+    fields = read(place + "/schedstat").split()
     return int(fields[1]) if len(fields) > 1 else None
 
 
@@ -217,25 +215,28 @@ def threads_of(pid: int) -> tuple[dict[str, int], dict[str, int | None]]:
     found, delays = {}, {}
     for name in names:
         place = f"/proc/{pid}/task/{name}"
-        fields = stat_fields(read(place + "/stat"))
-        spent = int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
+        fields = stat_of(place)
+        spent = cpu_ticks(fields) if len(fields) > 12 else 0
         if spent or name == str(pid):
             found[name], delays[name] = spent, delay_of(place)
     return found, delays
 
 
 def host() -> None:
-    ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-    page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-    asked = getattr(os, "sched_getaffinity", None)
-    cpus = len(asked(0)) if asked else os.cpu_count() or 1
-    say("host", ticks=ticks, page=page, cpus=cpus, proc=os.path.isdir("/proc/self/task"))
+    posix = hasattr(os, "sysconf")
+    say(
+        "host",
+        ticks=os.sysconf("SC_CLK_TCK") if posix else 100,
+        page=os.sysconf("SC_PAGE_SIZE") if posix else 4096,
+        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        proc=os.path.isdir("/proc/self/task"),
+    )
 
 
 def shm() -> dict[str, int]:
     try:
         found = os.statvfs("/dev/shm")
-    except (OSError, AttributeError):
+    except OSError:
         return {}
     return {
         "shm": (found.f_blocks - found.f_bfree) * found.f_frsize,
@@ -247,17 +248,31 @@ def watch(root: int, period: float) -> None:
     """Sample until the script has ended."""
     tree = Tree(root)
     tree.grow()  # the first look at all processes costs more than all that follow
-    pace, seldom, rarely = Pace(period), Due(SELDOM_S), Due(RARELY_S)
+    pace = Pace(period)
     while not OVER.is_set():
-        now = seldom.now()
-        if now:
+        if seldom := pace.due(SELDOM_S):
             tree.grow()
-        processes = tree.sample(seldom=now)
-        if root not in tree.workers:
+        processes = tree.sample(seldom=seldom)
+        if root not in tree.live:
             break
-        say("procs", procs=processes, **(shm() if rarely.now() else {}))
+        say("procs", procs=processes, **(shm() if pace.due(RARELY_S) else {}))
         pace.rest()
     OVER.set()
+
+
+FIXED: dict[str, tuple[Any, ...]] = {
+    "power_limit": ("EnforcedPowerLimit",),
+    "clock_max": ("MaxClockInfo", 1),
+    "generation": ("MaxPcieLinkGeneration",),
+    "width": ("CurrPcieLinkWidth",),
+}
+SELDOM: dict[str, tuple[Any, ...]] = {
+    "clock": ("ClockInfo", 1),
+    # Each of these two blocks for 20 ms, without work.
+    "tx": ("PcieThroughput", 0),
+    "rx": ("PcieThroughput", 1),
+}
+"""Figures by what NVML calls them behind nvmlDeviceGet, and what it wants to know."""
 
 
 class Gpus:
@@ -269,53 +284,44 @@ class Gpus:
         self.devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         self.refused: set[tuple[int, str]] = set()
 
-    def ask(self, index: int, name: str, *args: Any) -> Any:
+    def ask(self, index: int, name: str, *args: int) -> Any:
         if (index, name) in self.refused:
             return None
         try:
-            return getattr(self.nvml, name)(self.devices[index], *args)
+            return getattr(self.nvml, "nvmlDeviceGet" + name)(self.devices[index], *args)
         except Exception:
             self.refused.add((index, name))
             return None
 
     def fixed(self, index: int) -> dict[str, Any]:
-        name = self.ask(index, "nvmlDeviceGetName")
-        memory = self.ask(index, "nvmlDeviceGetMemoryInfo")
+        name = self.ask(index, "Name")
+        memory = self.ask(index, "MemoryInfo")
         return {
             "index": index,
             "name": name.decode("utf-8", "replace") if isinstance(name, bytes) else name,
             "memory_total": memory.total if memory else None,
-            "power_limit": self.ask(index, "nvmlDeviceGetEnforcedPowerLimit"),
-            "clock_max": self.ask(index, "nvmlDeviceGetMaxClockInfo", 1),
-            "generation": self.ask(index, "nvmlDeviceGetMaxPcieLinkGeneration"),
-            "width": self.ask(index, "nvmlDeviceGetCurrPcieLinkWidth"),
+            **{figure: self.ask(index, *question) for figure, question in FIXED.items()},
         }
 
     def sample(self, index: int, *, seldom: bool, rarely: bool) -> dict[str, Any]:
-        rates = self.ask(index, "nvmlDeviceGetUtilizationRates")
-        memory = self.ask(index, "nvmlDeviceGetMemoryInfo")
-        one = {
+        rates = self.ask(index, "UtilizationRates")
+        memory = self.ask(index, "MemoryInfo")
+        found = {
             "index": index,
             "busy": rates.gpu if rates else None,
             "memory": memory.used if memory else None,
-            "power": self.ask(index, "nvmlDeviceGetPowerUsage"),
+            "power": self.ask(index, "PowerUsage"),
         }
         if seldom:
-            one["clock"] = self.ask(index, "nvmlDeviceGetClockInfo", 1)
-            one["throttle"] = self.throttle(index)
-            # Each of these two blocks for 20 ms, without work.
-            one["tx"] = self.ask(index, "nvmlDeviceGetPcieThroughput", 0)
-            one["rx"] = self.ask(index, "nvmlDeviceGetPcieThroughput", 1)
-        if rarely:
-            running = self.ask(index, "nvmlDeviceGetComputeRunningProcesses")
-            one["pids"] = None if running is None else [each.pid for each in running[:64]]
-        return one
-
-    def throttle(self, index: int) -> Any:
-        new = self.ask(index, "nvmlDeviceGetCurrentClocksEventReasons")
-        if new is not None:
-            return new
-        return self.ask(index, "nvmlDeviceGetCurrentClocksThrottleReasons")
+            for figure, question in SELDOM.items():
+                found[figure] = self.ask(index, *question)
+            throttle = self.ask(index, "CurrentClocksEventReasons")
+            if throttle is None:
+                throttle = self.ask(index, "CurrentClocksThrottleReasons")
+            found["throttle"] = throttle
+        if rarely and (running := self.ask(index, "ComputeRunningProcesses")) is not None:
+            found["pids"] = [process.pid for process in running[:64]]
+        return found
 
 
 def watch_gpus(folder: str, period: float) -> None:
@@ -331,10 +337,10 @@ def watch_gpus(folder: str, period: float) -> None:
         return
     numbers = range(len(gpus.devices))
     say("gpus", gpus=[gpus.fixed(index) for index in numbers])
-    pace, seldom, rarely = Pace(period), Due(SELDOM_S), Due(RARELY_S)
+    pace = Pace(period)
     while not OVER.is_set():
-        often, all_ = seldom.now(), rarely.now()
-        say("busy", gpus=[gpus.sample(one, seldom=often, rarely=all_) for one in numbers])
+        due = {"seldom": pace.due(SELDOM_S), "rarely": pace.due(RARELY_S)}
+        say("busy", gpus=[gpus.sample(index, **due) for index in numbers])
         pace.rest()
 
 
@@ -343,12 +349,10 @@ def main(root: int, period: float, folder: str) -> None:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: OVER.set())
-    if hasattr(os, "nice"):
-        with contextlib.suppress(OSError):
-            os.nice(5)
+    with contextlib.suppress(OSError, AttributeError):  # Windows has no nice
+        os.nice(5)
     host()
-    asking = threading.Thread(target=watch_gpus, args=(folder, period), daemon=True)
-    asking.start()
+    threading.Thread(target=watch_gpus, args=(folder, period), daemon=True).start()
     if os.path.isdir("/proc/self/task"):
         watch(root, period)
     else:
@@ -358,4 +362,4 @@ def main(root: int, period: float, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "")
+    main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3])
