@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 from cudadoctor.model.findings import Edit
 from cudadoctor.model.machine import Machine
-from cudadoctor.render.shells import VARIABLE, Posix, Shell, ShellName, comment, shell_of
-
-SUFFIX: dict[ShellName, str] = {"bash": "sh", "fish": "fish", "powershell": "ps1"}
+from cudadoctor.render.shells import VARIABLE, Posix, ShellName, comment, shell_of
 
 KEPT = "CUDADOCTOR_BEFORE_"
 """Begins the name of the variable that keeps an earlier value while the environment is active."""
+
+_NEWLINE = "_cudadoctor_newline"
 
 FOR_GOOD = frozenset(
     {"LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE"}
@@ -27,12 +27,6 @@ program and slow others (NCCL_*, CUDA_LAUNCH_BLOCKING): those are set for a shel
 """
 
 
-def text(shell: ShellName, variables: Mapping[str, str | None]) -> str:
-    """Set or (None) unset the variables in a running shell; to be sourced or pasted."""
-    words = _words(shell)
-    return _whole(shell, [words.variable(name, value) for name, value in variables.items()])
-
-
 def files(
     prefix: str, variables: Mapping[str, str | None], shell: ShellName
 ) -> tuple[tuple[str, str], ...]:
@@ -43,18 +37,22 @@ def files(
     """
     sound = {name: value for name, value in variables.items() if VARIABLE.fullmatch(name)}
     named = "-".join(sorted(sound)).lower().replace("_", "-")[:100] or "nothing"
-    file = f"cudadoctor-{named}.{SUFFIX[shell]}"
-    head = comment(f"Written by cudadoctor for {prefix}")
-    words, (keep, restore) = _words(shell), _KEEPING[shell]
+    words = Posix(_NEWLINE) if shell == "bash" else shell_of(shell)
     entered: list[str] = []
     left: list[str] = []
     for name, value in sound.items():
         kept = f"{KEPT}{name}"
-        entered += [keep.format(name=name, kept=kept), words.variable(name, value)]
-        left.insert(0, restore.format(name=name, kept=kept))
-    return (
-        (f"etc/conda/activate.d/{file}", f"{head}\n{_whole(shell, entered)}"),
-        (f"etc/conda/deactivate.d/{file}", f"{head}\n{_whole(shell, left)}"),
+        entered += [words.keeping.format(name=name, kept=kept), words.variable(name, value)]
+        left.insert(0, words.restoring.format(name=name, kept=kept))
+    # What newlines in values need before and after them.
+    if newlines := words.newlines("\n".join(entered)):
+        entered = [*newlines, *entered, f"unset {_NEWLINE}"]
+    return tuple(
+        (
+            f"etc/conda/{folder}.d/cudadoctor-{named}.{words.suffix}",
+            "\n".join((comment(f"Written by cudadoctor for {prefix}"), *lines, "")),
+        )
+        for folder, lines in (("activate", entered), ("deactivate", left))
     )
 
 
@@ -80,37 +78,3 @@ def note(m: Machine, variables: Mapping[str, str | None], shell: ShellName) -> s
     if not found:
         return None
     return f"To keep this in the conda environment, {found[0].file} can do it at each activation."
-
-
-_NEWLINE = "_cudadoctor_newline"
-
-
-def _words(shell: ShellName) -> Shell:
-    return Posix(_NEWLINE) if shell == "bash" else shell_of(shell)
-
-
-def _whole(shell: ShellName, lines: list[str]) -> str:
-    """The lines, with what newlines in values need before and after them."""
-    body = "\n".join(lines)
-    if shell == "bash" and (first := Posix(_NEWLINE).newlines(body)):
-        lines = [*first, *lines, f"unset {_NEWLINE}"]
-    return "".join(f"{line}\n" for line in lines)
-
-
-_KEEPING: dict[ShellName, tuple[str, str]] = {
-    "bash": (
-        'if [ -n "${{{name}+x}}" ]; then export {kept}="${name}"; fi',
-        'if [ -n "${{{kept}+x}}" ]; then export {name}="${kept}"; unset {kept}; '
-        "else unset {name}; fi",
-    ),
-    "fish": (
-        "set -q {name}; and set -gx {kept} ${name}",
-        "if set -q {kept}; set -gx {name} ${kept}; set -e {kept}; else; set -e {name}; end",
-    ),
-    "powershell": (
-        "if (Test-Path Env:{name}) {{ $env:{kept} = $env:{name} }}",
-        "if (Test-Path Env:{kept}) {{ $env:{name} = $env:{kept}; Remove-Item Env:{kept} }} "
-        "else {{ Remove-Item Env:{name} -ErrorAction SilentlyContinue }}",
-    ),
-}
-"""What keeps the earlier value of a variable when it is entered, and what brings it back."""

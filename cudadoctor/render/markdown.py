@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from cudadoctor.locale.language import Language
 from cudadoctor.model.findings import Confidence, Finding, Severity, Step
-from cudadoctor.model.machine import Machine
 from cudadoctor.render import Report, inert, summary
 from cudadoctor.render.shells import command_lines, step_lines
 
@@ -21,12 +20,6 @@ _CODE = re.compile(r"`([^`]+)`")
 _BAR = re.compile(r"(\\*)\|")
 _MARKER = re.compile(r"[-=]|\d{1,9}(?=\.)")
 """What makes a list or a heading at the beginning of a line, beside what is always escaped."""
-
-
-def report(shown: Report, say: Language | None = None) -> str:
-    """The whole report."""
-    say = say or Language({})
-    return "\n".join(_lines(shown, say)) + "\n"
 
 
 def escaped(text: str, *, cell: bool = False) -> str:
@@ -78,30 +71,6 @@ def _prose(text: str) -> str:
     return "".join((_paragraph(parts[0]), gap, *rest)).strip()
 
 
-def _lines(shown: Report, say: Language) -> Iterator[str]:
-    yield f"**{escaped(_opening(shown, say))}**{_named(shown, say)}"
-    yield ""
-    findings = summary.shown_findings(shown)
-    first = _first(shown)
-    if first is not None:
-        yield from _body(first, shown, say)
-    yield from _asked(shown, say)
-    for finding in findings:
-        if finding is not first and not finding.because_of:
-            yield from _finding(finding, shown, say)
-    yield from _explained(shown, say)
-    yield from _machine(shown, say)
-    yield ""
-    yield f"<sub>cudadoctor {shown.version}, {say('knowledge of')} {shown.knowledge}</sub>"
-
-
-def _first(shown: Report) -> Finding | None:
-    """What is told first: the root cause, else what a report shows outside of the environment."""
-    sought = shown.diagnosis.primary or summary.outside(shown)
-    found = summary.shown_findings(shown)
-    return next((finding for finding in found if finding.cause == sought), None)
-
-
 _SURENESS = {
     Confidence.CERTAIN: "Root cause: {title}",
     Confidence.LIKELY: "Likely root cause: {title}",
@@ -109,131 +78,131 @@ _SURENESS = {
 }
 
 
-def _opening(shown: Report, say: Language) -> str:
-    """The root cause as a sentence, else what is known instead."""
-    diagnosis, root = shown.diagnosis, _first(shown)
-    if root is None or diagnosis.primary is None:
-        text = summary.conclusion(shown, say)
-        return f"{text[0].upper()}{text[1:]}"
-    if diagnosis.verdict == "warnings":
-        return say("Warning: {title}", title=root.title)
-    return say(_SURENESS[root.confidence], title=root.title)
+class _Page:
+    """The lines of a report, as they are written."""
+
+    def __init__(self, shown: Report, say: Language) -> None:
+        self.shown, self.say = shown, say
+        self.findings = summary.shown_findings(shown)
+        self.lines: list[str] = []
+        # What is told first: the root cause, else what a report shows outside of the environment.
+        sought = shown.diagnosis.primary or summary.outside(shown)
+        self.first = next((finding for finding in self.findings if finding.cause == sought), None)
+
+    def block(self, *lines: str) -> None:
+        """Lines that an empty one ends."""
+        self.lines += [*lines, ""]
+
+    def opening(self) -> None:
+        """The root cause as a sentence, else what is known instead; and its name.
+
+        With it the names of those that are still possible beside it.
+        """
+        diagnosis, root, say = self.shown.diagnosis, self.first, self.say
+        if root is None or diagnosis.primary is None:
+            text = summary.conclusion(self.shown, say)
+            text = f"{text[0].upper()}{text[1:]}"
+        elif diagnosis.verdict == "warnings":
+            text = say("Warning: {title}", title=root.title)
+        else:
+            text = say(_SURENESS[root.confidence], title=root.title)
+        text = f"**{escaped(text)}**"
+        if root:
+            text += f" ({code(root.cause)})"
+            causes = (candidate.cause for candidate in diagnosis.candidates)
+            others = [code(cause) for cause in causes if cause != root.cause]
+            if diagnosis.primary and diagnosis.verdict == "undecided" and others:
+                named = ", ".join(others[:3])
+                text += f". {say('Still possible beside it: {causes}', causes=named)}"
+        self.block(text)
+
+    def finding(self, finding: Finding) -> None:
+        label = self.say(finding.severity.label)
+        if sure := summary.sureness(finding, self.say):
+            label += f", {sure}"
+        self.block(f"### {label}: {escaped(finding.title)} ({code(finding.cause)})")
+        self.body(finding)
+
+    def body(self, finding: Finding) -> None:
+        self.block(_prose(finding.why))
+        if finding.severity is Severity.INFO and self.shown.machine.look != "report":
+            return
+        if rows := summary.evidence_rows(finding):
+            columns = " | ".join(map(self.say, ("fact", "value", "source")))
+            self.block(f"| {columns} |", "| --- | --- | --- |", *map(_table_row, rows))
+        for word, step in summary.steps_for(finding, self.shown.plan):
+            self._step(self.say(word), step)
+
+    def _step(self, word: str, step: Step) -> None:
+        spoken = self.say.spoken
+        cost = self.say(summary.cost_of(step))
+        self.block(f"- {word}: {escaped(spoken(step.title))} ({cost})")
+        if manual := summary.manual_of(step):
+            self.block(f"  {_prose(spoken(manual))}")
+        for edit in step.edits:
+            self.block(f"  {_paragraph(self.say('in {file}:', file=edit.file))}")
+            self.fenced(edit.what.splitlines(), "")
+        self.fenced(step_lines(step, self.shown.machine), "sh")
+        if step.note:
+            self.block(f"  {_prose(spoken(step.note))}")
+
+    def fenced(self, lines: list[str], kind: str, indent: str = "  ") -> None:
+        """Lines as a block of code, of a list item if indented, with a fence that none closes."""
+        fence = "```"
+        while any(fence in line for line in lines):
+            fence += "`"
+        if lines:
+            self.block(*(indent + inert(line) for line in (f"{fence}{kind}", *lines, fence)))
+
+    def machine(self) -> None:
+        shown, say = self.shown, self.say
+        self.block(f"<details><summary>{say('the machine')}</summary>")
+        rows = [
+            (label, shown.shade(text)) for label, text in summary.machine_rows(shown.machine, say)
+        ]
+        if shown.diagnosis.undecided and shown.machine.look != "report":
+            causes = dict.fromkeys(undecided.cause for undecided in shown.diagnosis.undecided)
+            rows.append((say("not checked"), ", ".join(causes)))
+        cites = dict.fromkeys(key for finding in self.findings for key in finding.cites)
+        rows += [(say("known"), cited) for key in cites if (cited := shown.sources.get(key))]
+        self.block(*(f"- {label}: {escaped(text)}" for label, text in rows))
+        self.block("</details>")
 
 
-def _named(shown: Report, say: Language) -> str:
-    """The names of the root cause and of those that are still possible beside it."""
-    diagnosis = shown.diagnosis
-    first = _first(shown)
-    if first is None:
-        return ""
-    causes = [candidate.cause for candidate in diagnosis.candidates]
-    others = [cause for cause in causes if cause != first.cause]
-    text = f" ({code(first.cause)})"
-    if diagnosis.primary and diagnosis.verdict == "undecided" and others:
-        named = ", ".join(map(code, others[:3]))
-        text += f". {say('Still possible beside it: {causes}', causes=named)}"
-    return text
-
-
-def _asked(shown: Report, say: Language) -> Iterator[str]:
-    """The one command whose output would decide."""
+def report(shown: Report, say: Language | None = None) -> str:
+    """The whole report."""
+    say = say or Language({})
+    page = _Page(shown, say)
+    page.opening()
+    if page.first:
+        page.body(page.first)
     if command := shown.diagnosis.next_command:
-        yield say("The output of this command would decide it:")
-        yield ""
-        yield from _fenced(command_lines((command,), shown.machine), "sh", indent="")
+        # The one command whose output would decide.
+        page.block(say("The output of this command would decide it:"))
+        page.fenced(command_lines((command,), shown.machine), "sh", indent="")
+    for finding in page.findings:
+        if finding is not page.first and not finding.because_of:
+            page.finding(finding)
+    if folded := [finding for finding in shown.diagnosis.findings if finding.because_of]:
+        page.block(*(f"- {escaped(_follows(finding, say))}" for finding in folded))
+    page.machine()
+    made = f"<sub>cudadoctor {shown.version}, {say('knowledge of')} {shown.knowledge}</sub>"
+    return "\n".join((*page.lines, made, ""))
 
 
-def _finding(finding: Finding, shown: Report, say: Language) -> Iterator[str]:
-    label = say(finding.severity.label)
-    if sure := summary.sureness(finding, say):
-        label += f", {sure}"
-    yield f"### {label}: {escaped(finding.title)} ({code(finding.cause)})"
-    yield ""
-    yield from _body(finding, shown, say)
+def _follows(finding: Finding, say: Language) -> str:
+    cause, symptoms = finding.because_of[0], finding.cause
+    return say("follows from {cause}: {symptoms}", cause=cause, symptoms=symptoms)
 
 
-def _body(finding: Finding, shown: Report, say: Language) -> Iterator[str]:
-    yield _prose(finding.why)
-    yield ""
-    if finding.severity is Severity.INFO and shown.machine.look != "report":
-        return
-    yield from _evidence(finding, say)
-    for word, step in summary.steps_for(finding, shown.plan):
-        yield from _step(step, say(word), shown.machine, say)
-
-
-def _explained(shown: Report, say: Language) -> Iterator[str]:
-    folded = [finding for finding in shown.diagnosis.findings if finding.because_of]
-    for finding in folded:
-        cause, symptoms = finding.because_of[0], finding.cause
-        text = say("follows from {cause}: {symptoms}", cause=cause, symptoms=symptoms)
-        yield f"- {escaped(text)}"
-    if folded:
-        yield ""
-
-
-def _evidence(finding: Finding, say: Language) -> Iterator[str]:
-    found = summary.evidence_rows(finding)
-    if not found:
-        return
-    yield f"| {say('fact')} | {say('value')} | {say('source')} |"
-    yield "| --- | --- | --- |"
-    for row in found:
-        source = escaped(row.source, cell=True)
-        yield f"| {_code_in_cell(row.fact)} | {_code_in_cell(row.value)} | {source} |"
-    yield ""
+def _table_row(row: summary.EvidenceRow) -> str:
+    source = escaped(row.source, cell=True)
+    return f"| {_code_in_cell(row.fact)} | {_code_in_cell(row.value)} | {source} |"
 
 
 def _code_in_cell(text: str) -> str:
     """A bar ends a cell even inside code, unless an odd number of backslashes stands before it."""
     return _BAR.sub(lambda found: found[1] + "\\" * (1 + len(found[1]) % 2) + "|", code(text))
-
-
-def _step(step: Step, word: str, machine: Machine, say: Language) -> Iterator[str]:
-    yield f"- {word}: {escaped(say.spoken(step.title))} ({say(summary.cost_of(step))})"
-    yield ""
-    if manual := summary.manual_of(step):
-        yield f"  {_prose(say.spoken(manual))}"
-        yield ""
-    for edit in step.edits:
-        yield f"  {_paragraph(say('in {file}:', file=edit.file))}"
-        yield ""
-        yield from _fenced(edit.what.splitlines(), "")
-    yield from _fenced(step_lines(step, machine), "sh")
-    if step.note:
-        yield f"  {_prose(say.spoken(step.note))}"
-        yield ""
-
-
-def _fenced(lines: list[str], kind: str, indent: str = "  ") -> Iterator[str]:
-    """Lines as a block of code, of a list item if indented, with a fence that none closes."""
-    if not lines:
-        return
-    fence = "```"
-    while any(fence in line for line in lines):
-        fence += "`"
-    yield f"{indent}{fence}{kind}"
-    yield from (f"{indent}{inert(line)}" for line in lines)
-    yield f"{indent}{fence}"
-    yield ""
-
-
-def _machine(shown: Report, say: Language) -> Iterator[str]:
-    yield f"<details><summary>{say('the machine')}</summary>"
-    yield ""
-    for label, text in summary.machine_rows(shown.machine, say):
-        yield f"- {label}: {escaped(shown.shade(text))}"
-    if shown.diagnosis.undecided and shown.machine.look != "report":
-        causes = ", ".join(
-            dict.fromkeys(undecided.cause for undecided in shown.diagnosis.undecided)
-        )
-        yield f"- {say('not checked')}: {escaped(causes)}"
-    findings = summary.shown_findings(shown)
-    for key in dict.fromkeys(key for finding in findings for key in finding.cites):
-        if cited := shown.sources.get(key):
-            yield f"- {say('known')}: {escaped(cited)}"
-    yield ""
-    yield "</details>"
 
 
 def advice_list(advice: tuple["Advice", ...], say: Language) -> str:

@@ -28,54 +28,85 @@ _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 
 
 class Shell(ABC):
-    """What the script needs of a shell. elevate: what goes before a command for root."""
+    """How a shell says what a script needs: templates of its lines, and its way to quote.
 
+    suffix: of the names of its files. elevate: what goes before a command for root. usual: the
+    interpreter, if the reader sets none; python: the variable that names it, set by python_default,
+    and by python_absolute as seen from another folder.
+    """
+
+    suffix: str
     elevate = "sudo "
     usual = "python3"
-    """The interpreter, if the reader sets none."""
-    default_python: str
-    """The line that sets the variable of the interpreter, unless the reader has."""
+    python: str
+    python_default: str
+    python_absolute: str
+    first: tuple[str, ...] = ()
+    """What stops a script at the first failure."""
+    apart: tuple[str, ...]
+    """Goes to an empty folder and remembers the first one."""
+    here: str
+    """A path from the folder in which the script is started."""
+    call, ending = "", ""
+    """What stands before a command, and what ends the script after it where it fails."""
+    setting: str
+    unsetting: str
+    keeping: str
+    restoring: str
+    """What keeps the earlier value of a variable, and what brings it back."""
 
-    @abstractmethod
     def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
         """Lines that come first: stop at the first failure, and what the body's lines need.
 
         apart: go to an empty folder, since `python -m pip` runs a pip.py of the current one.
         """
+        lines = [*self.first]
+        if self.python in body:
+            lines += self.choice_of_python()
+            lines += [self.python_absolute] if apart else []
+        lines += ["", comment(_EMPTY), *self.apart] if apart else []
+        return (*lines, *self.newlines(body))
 
-    def python(self) -> tuple[str, ...]:
+    def choice_of_python(self) -> tuple[str, ...]:
         """Lines that set the variable of the interpreter, unless the reader has."""
         needed = f"PYTHON is the interpreter to repair: set it first if that is not {self.usual}."
-        return (comment(needed), self.default_python)
+        return (comment(needed), self.python_default)
 
-    @abstractmethod
+    def newlines(self, body: str) -> tuple[str, ...]:  # noqa: ARG002 - most shells need none
+        """What a body needs that holds newlines within its words."""
+        return ()
+
     def command(self, argv: Command) -> str:
         """A command; the script ends where it fails."""
+        return self.shown(argv) + self.ending
 
-    @abstractmethod
     def shown(self, argv: Command) -> str:
         """The same, to be shown in a comment."""
+        return self.call + " ".join(self._argument(*numbered) for numbered in enumerate(argv))
+
+    def _argument(self, place: int, word: str) -> str:
+        """A first word with = in it would set a variable; zsh looks for the program in =word."""
+        quoted, risky = self.quoted(word), "=" in (word[:1] if place else word)
+        return f"'{word}'" if quoted == word and risky else quoted
 
     def variable(self, name: str, value: str | None) -> str:
         """Set or (None) unset a variable for all that follows."""
         if not VARIABLE.fullmatch(name):
             return comment(f"not a name of a variable: {name}")
-        return self._unset(name) if value is None else self._set(name, self.quoted(value))
+        if value is None:
+            return self.unsetting.format(name=name)
+        return self.setting.format(name=name, value=self.quoted(value))
 
-    @abstractmethod
-    def _set(self, name: str, quoted: str) -> str: ...
-
-    @abstractmethod
-    def _unset(self, name: str) -> str: ...
-
-    @abstractmethod
     def quoted(self, word: str) -> str:
         """The word as one word of the shell, on one line."""
+        if word == PLACEHOLDER:
+            return self.python
+        if word.startswith(HERE):
+            return self.here.format(self.quoted(word.removeprefix(HERE)))
+        return self._quoted(word)
 
-    def _program(self, word: str) -> str:
-        """A first word with = in it would set a variable; zsh looks for the program in =word."""
-        quoted = self.quoted(word)
-        return f"'{word}'" if quoted == word and "=" in word else quoted
+    @abstractmethod
+    def _quoted(self, word: str) -> str: ...
 
 
 def shell_of(name: ShellName) -> Shell:
@@ -93,55 +124,35 @@ def comment(text: str, indent: int = 0) -> str:
 class Posix(Shell):
     """bash, and every other POSIX shell. newline: the variable that holds one, if needed."""
 
-    default_python = 'PYTHON="${PYTHON:-python3}"'
+    suffix = "sh"
+    python = '"$PYTHON"'
+    python_default = 'PYTHON="${PYTHON:-python3}"'
+    python_absolute = 'case $PYTHON in /*) ;; */*) PYTHON="$PWD/$PYTHON" ;; esac'
+    first = ("set -eu",)
+    apart = (
+        'HERE="$PWD"; cd /; empty="$(mktemp -d)"; [ -n "$empty" ]',
+        """trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty\"""",
+    )
+    here = '"$HERE"/{}'
+    setting = "export {name}={value}"
+    unsetting = "unset {name}"
+    keeping = 'if [ -n "${{{name}+x}}" ]; then export {kept}="${name}"; fi'
+    restoring = (
+        'if [ -n "${{{kept}+x}}" ]; then export {name}="${kept}"; unset {kept}; '
+        "else unset {name}; fi"
+    )
 
     def __init__(self, newline: str = "newline") -> None:
         self._newline = newline
 
-    def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
-        lines = ["set -eu"]
-        if '"$PYTHON"' in body:
-            lines += self.python()
-            if apart:
-                lines.append('case $PYTHON in /*) ;; */*) PYTHON="$PWD/$PYTHON" ;; esac')
-        if apart:
-            lines += [
-                "",
-                comment(_EMPTY),
-                'HERE="$PWD"; cd /; empty="$(mktemp -d)"; [ -n "$empty" ]',
-                """trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty\"""",
-            ]
-        return (*lines, *self.newlines(body))
-
     def newlines(self, body: str) -> tuple[str, ...]:
-        """What a body needs that holds newlines within its words."""
         name = self._newline
         if f'"${name}"' not in body:
             return ()
         # A command substitution loses its last newlines, hence the x.
         return (f"{name}=\"$(printf '\\nx')\"", f'{name}="${{{name}%x}}"')
 
-    def command(self, argv: Command) -> str:
-        first, *others = argv or ("",)
-        return " ".join((self._program(first), *map(self._argument, others)))
-
-    def shown(self, argv: Command) -> str:
-        return self.command(argv)
-
-    def _argument(self, word: str) -> str:
-        return self._program(word) if word.startswith("=") else self.quoted(word)
-
-    def _set(self, name: str, quoted: str) -> str:
-        return f"export {name}={quoted}"
-
-    def _unset(self, name: str) -> str:
-        return f"unset {name}"
-
-    def quoted(self, word: str) -> str:
-        if word == PLACEHOLDER:
-            return '"$PYTHON"'
-        if word.startswith(HERE):
-            return f'"$HERE"/{self.quoted(word.removeprefix(HERE))}'
+    def _quoted(self, word: str) -> str:
         pieces = (
             shlex.quote(text) if plain else "".join(map(self._by_code, text))
             for plain, text in _runs(word)
@@ -158,53 +169,33 @@ class Posix(Shell):
 class Fish(Shell):
     """fish, which has no `set -e`: each command ends the script itself where it fails."""
 
-    default_python = "set -q PYTHON; or set PYTHON python3"
+    suffix = "fish"
+    python = "$PYTHON"
+    python_default = "set -q PYTHON; or set PYTHON python3"
+    python_absolute = "switch $PYTHON; case '/*'; case '*/*'; set PYTHON $PWD/$PYTHON; end"
+    apart = (
+        "set HERE $PWD; cd /; set empty (mktemp -d); or exit $status",
+        "function leave --on-event fish_exit; cd /; rmdir $empty; end",
+        "cd $empty; or exit $status",
+    )
+    here = "$HERE/{}"
+    ending = "; or exit $status"
+    setting = "set -gx {name} {value}"
+    unsetting = "set -e {name}"
+    keeping = "set -q {name}; and set -gx {kept} ${name}"
+    restoring = "if set -q {kept}; set -gx {name} ${kept}; set -e {kept}; else; set -e {name}; end"
 
-    def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
-        lines: list[str] = []
-        if "$PYTHON" in body:
-            lines += self.python()
-            if apart:
-                lines.append("switch $PYTHON; case '/*'; case '*/*'; set PYTHON $PWD/$PYTHON; end")
-        if apart:
-            lines += [
-                "",
-                comment(_EMPTY),
-                "set HERE $PWD; cd /; set empty (mktemp -d); or exit $status",
-                "function leave --on-event fish_exit; cd /; rmdir $empty; end",
-                "cd $empty; or exit $status",
-            ]
-        return tuple(lines)
-
-    def command(self, argv: Command) -> str:
-        return f"{self.shown(argv)}; or exit $status"
-
-    def shown(self, argv: Command) -> str:
-        first, *others = argv or ("",)
-        return " ".join((self._program(first), *map(self.quoted, others)))
-
-    def _set(self, name: str, quoted: str) -> str:
-        return f"set -gx {name} {quoted}"
-
-    def _unset(self, name: str) -> str:
-        return f"set -e {name}"
-
-    def quoted(self, word: str) -> str:
+    def _quoted(self, word: str) -> str:
         """In single quotes only \\ and ' are special."""
-        if word == PLACEHOLDER:
-            return "$PYTHON"
-        if word.startswith(HERE):
-            return f"$HERE/{self.quoted(word.removeprefix(HERE))}"
         if re.fullmatch(r"[A-Za-z0-9_./:=+,@-]+", word):
             return word
-        return "".join(self._piece(plain, text) for plain, text in _runs(word)) or "''"
-
-    @staticmethod
-    def _piece(plain: bool, text: str) -> str:
-        if plain:
-            escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'"
-        return "".join(f"\\X{byte:02x}" for character in text for byte in _bytes(character))
+        pieces = (
+            "'" + re.sub(r"([\\'])", r"\\\1", text) + "'"
+            if plain
+            else "".join(f"\\X{byte:02x}" for mark in text for byte in _bytes(mark))
+            for plain, text in _runs(word)
+        )
+        return "".join(pieces) or "''"
 
 
 class PowerShell(Shell):
@@ -213,59 +204,48 @@ class PowerShell(Shell):
     A double quote inside an argument reaches the program unharmed from version 7.3 on.
     """
 
+    suffix = "ps1"
     elevate = ""
     usual = "python"
-    default_python = (
+    python = "$PYTHON"
+    python_default = (
         "if (-not $PYTHON) { $PYTHON = if ($env:PYTHON) { $env:PYTHON } else { 'python' } }"
     )
+    python_absolute = "if (Test-Path $PYTHON) { $PYTHON = Convert-Path $PYTHON }"
+    first = ("$ErrorActionPreference = 'Stop'",)
+    apart = (
+        "$HERE = (Get-Location).Path",
+        "$empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)",
+        "$null = New-Item -ItemType Directory $empty; Set-Location $empty",
+    )
+    here = "($HERE + '/' + {})"
+    call = "& "
+    ending = "; if ($LASTEXITCODE) { exit $LASTEXITCODE }"
+    setting = "$env:{name} = {value}"
+    unsetting = "Remove-Item Env:{name} -ErrorAction SilentlyContinue"
+    keeping = "if (Test-Path Env:{name}) {{ $env:{kept} = $env:{name} }}"
+    restoring = (
+        "if (Test-Path Env:{kept}) {{ $env:{name} = $env:{kept}; Remove-Item Env:{kept} }} "
+        "else {{ Remove-Item Env:{name} -ErrorAction SilentlyContinue }}"
+    )
 
-    def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
-        lines = ["$ErrorActionPreference = 'Stop'"]
-        if "$PYTHON" in body:
-            lines += self.python()
-            if apart:
-                lines.append("if (Test-Path $PYTHON) { $PYTHON = Convert-Path $PYTHON }")
-        if apart:
-            lines += [
-                "",
-                comment(_EMPTY),
-                "$HERE = (Get-Location).Path",
-                "$empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)",
-                "$null = New-Item -ItemType Directory $empty; Set-Location $empty",
-            ]
-        return tuple(lines)
-
-    def command(self, argv: Command) -> str:
-        return f"{self.shown(argv)}; if ($LASTEXITCODE) {{ exit $LASTEXITCODE }}"
-
-    def shown(self, argv: Command) -> str:
-        return "& " + " ".join(map(self.quoted, argv))
-
-    def _set(self, name: str, quoted: str) -> str:
-        return f"$env:{name} = {quoted}"
-
-    def _unset(self, name: str) -> str:
-        return f"Remove-Item Env:{name} -ErrorAction SilentlyContinue"
-
-    def quoted(self, word: str) -> str:
+    def _quoted(self, word: str) -> str:
         """A single-quoted string, or a sum of strings and character codes."""
-        if word == PLACEHOLDER:
-            return "$PYTHON"
-        if word.startswith(HERE):
-            return f"($HERE + '/' + {self.quoted(word.removeprefix(HERE))})"
         runs = _runs(word)
-        pieces = [self._piece(plain, text) for plain, text in runs]
+        pieces = [
+            "'" + _POWERSHELL_QUOTES.sub(r"\1\1", text) + "'" if plain else _codes(text)
+            for plain, text in runs
+        ]
         if len(pieces) == 1 and runs[0][0]:
             return pieces[0]
         return "(" + " + ".join(("''", *pieces)) + ")" if pieces else "''"
 
-    @staticmethod
-    def _piece(plain: bool, text: str) -> str:
-        if plain:
-            return "'" + _POWERSHELL_QUOTES.sub(r"\1\1", text) + "'"
-        units = text.encode("utf-16-le", "surrogatepass")
-        pairs = zip(units[::2], units[1::2], strict=True)
-        return " + ".join(f"[char]{low + 256 * high}" for low, high in pairs)
+
+def _codes(text: str) -> str:
+    """Characters by their UTF-16 codes, as a sum of PowerShell."""
+    units = text.encode("utf-16-le", "surrogatepass")
+    pairs = zip(units[::2], units[1::2], strict=True)
+    return " + ".join(f"[char]{low + 256 * high}" for low, high in pairs)
 
 
 def _runs(word: str) -> list[tuple[bool, str]]:
@@ -304,7 +284,7 @@ def command_lines(commands: tuple[Command, ...], machine: Machine, root: str = "
             for argv in commands
         )
     needed = any(PLACEHOLDER in argv for argv in commands)
-    first = _shell_of(machine).python() if needed else ()
+    first = _shell_of(machine).choice_of_python() if needed else ()
     return [*first, *(root + command_line(argv, machine) for argv in commands)]
 
 

@@ -300,7 +300,7 @@ _UNKNOWN = "not known"
 
 
 class EvidenceRow(msgspec.Struct, frozen=True):
-    """One fact as it is shown. source: "" where it is not known or says the same as the value."""
+    """One fact as it is shown, inert. source: "" if not known or if it says the same as value."""
 
     fact: str
     value: str
@@ -324,7 +324,7 @@ def _row(evidence: Evidence, about: str, *, whole: bool) -> EvidenceRow:
     if len(value) > LONGEST_VALUE and not whole:
         value = value[: LONGEST_VALUE - 3] + "..."
     source = "" if evidence.source in (None, evidence.value) else str(evidence.source)
-    return EvidenceRow(fact, value, source)
+    return EvidenceRow(inert(fact), inert(value), inert(source))
 
 
 def _readable(fact: str, value: str, about: str, *, whole: bool) -> str:
