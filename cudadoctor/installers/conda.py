@@ -1,10 +1,7 @@
 """conda, mamba and micromamba, by the names of conda-forge; and environment.yml."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.version import Version
@@ -17,16 +14,12 @@ from cudadoctor.installers.requirement import (
     pin_of,
     sound,
 )
-from cudadoctor.installers.stack import heading, serving
-from cudadoctor.installers.tool import Command, Tool, Written, folder_for, joined, manager
+from cudadoctor.installers.stack import Stack, heading, serving
+from cudadoctor.installers.tool import Command, Hashes, Tool, Written, folder_for, joined, manager
+from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.model.findings import PackageChange
+from cudadoctor.model.machine import Machine, Release, Strings, Text
 from cudadoctor.solver.demand import capabilities_of, platform_of, served
-
-if TYPE_CHECKING:
-    from cudadoctor.installers.stack import Stack
-    from cudadoctor.installers.tool import Hashes
-    from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.model.findings import PackageChange
-    from cudadoctor.model.machine import Machine
 
 PROGRAMS = ("mamba", "micromamba", "conda")
 _NAMES = {"torch": "pytorch", "opencv-python": "opencv", "faiss-gpu": "faiss"}
@@ -120,7 +113,7 @@ def _of_pytorch_channel(m: Machine, kb: Knowledge, change: PackageChange) -> Com
     return (*family, f"{name}={cuda.major}.{cuda.minor}", *mkl)
 
 
-def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> str | None:
+def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> Text:
     """What may surprise: another release, no driver in sight, an older cuDNN, an ended channel."""
     release = pin_of(change.install)
     if any(spec.startswith(("pytorch-cuda", "cudatoolkit")) for spec in specs):
@@ -142,7 +135,7 @@ def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) ->
     return joined(other, _OLD_CUDNN if old else None, blind)
 
 
-def specs_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...]:
+def specs_of(m: Machine, kb: Knowledge, change: PackageChange) -> Strings:
     """The change's requirements as conda-forge's packages."""
     wanted = sound((*change.install, *change.then))
     if "torch" not in map(name_of, wanted):
@@ -173,7 +166,7 @@ def specs_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[str, ...
     return (f"{torch}={pinned}" if pinned else torch, *limits, *others)
 
 
-def _pinned(m: Machine, kb: Knowledge, change: PackageChange) -> Version | None:
+def _pinned(m: Machine, kb: Knowledge, change: PackageChange) -> Release:
     """The release to ask conda-forge for: the wished one, or the last with that CUDA major.
 
     None leaves it to conda: the newest release has that major, or none is known to have it.

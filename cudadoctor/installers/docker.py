@@ -4,10 +4,9 @@ torch's wheels bring their own CUDA libraries, so the smallest image (base) is e
 against torch needs nvcc (devel). What counts of the image is the driver that it asks for.
 """
 
-from __future__ import annotations
-
 import shlex
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Container, Iterator
+from typing import Literal
 
 import msgspec
 from packaging.version import Version
@@ -15,18 +14,11 @@ from packaging.version import Version
 from cudadoctor.installers.index import TORCH_INDEX, is_foreign, options, pinned, source_for
 from cudadoctor.installers.pip import torch_lines
 from cudadoctor.installers.requirement import pin_of, sound, split_compiled
-from cudadoctor.installers.stack import IN_DOCKER, PLATFORM_NAMES, heading
-from cudadoctor.installers.tool import Tool, Written, joined
-from cudadoctor.model.findings import Edit
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
-
-    from cudadoctor.installers.stack import Stack
-    from cudadoctor.installers.tool import Hashes
-    from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.model.findings import PackageChange
-    from cudadoctor.model.machine import Machine
+from cudadoctor.installers.stack import IN_DOCKER, PLATFORM_NAMES, Stack, heading
+from cudadoctor.installers.tool import Hashes, Tool, Written, joined
+from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.model.findings import Edit, PackageChange
+from cudadoctor.model.machine import Machine, Release, Text
 
 _PYTHON_OF = {"ubuntu24.04": "3.12", "ubuntu22.04": "3.10", "ubuntu26.04": "3.14"}
 """The Python of each distribution, the preferred distribution first."""
@@ -44,7 +36,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     python: str
-    cuda: Version | None = None
+    cuda: Release = None
 
 
 PLAIN = Image(name="ubuntu:24.04", python="3.12")
@@ -52,10 +44,10 @@ PLAIN = Image(name="ubuntu:24.04", python="3.12")
 
 def image_for(
     kb: Knowledge,
-    cuda: Version | None,
+    cuda: Release,
     *,
-    runs: Version | None,
-    python: str | None = None,
+    runs: Release,
+    python: Text = None,
     pythons: Container[str] | None = None,
     flavour: Literal["base", "devel"] = "base",
 ) -> Image | None:
@@ -194,7 +186,7 @@ def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def why_not(lead: TorchBuild, kb: Knowledge) -> str | None:
+def why_not(lead: TorchBuild, kb: Knowledge) -> Text:
     """Why no image can hold a build, None if one can."""
     if lead.platform.startswith("linux"):
         return None

@@ -1,9 +1,5 @@
 """The environment that commands address: the examined one, or a new one if that is wiser."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from cudadoctor.installers import conda, pip, uv
@@ -17,10 +13,8 @@ from cudadoctor.installers.tool import (
     manager,
     within,
 )
-
-if TYPE_CHECKING:
-    from cudadoctor.model.findings import PackageChange
-    from cudadoctor.model.machine import Machine
+from cudadoctor.model.findings import PackageChange
+from cudadoctor.model.machine import Machine
 
 __all__ = ["BESIDE", "beside", "is_closed", "new_environment"]
 

@@ -1,22 +1,16 @@
 """Where torch's wheels come from, given the package indexes that the user has configured."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
 from cudadoctor.installers.tool import joined
-from cudadoctor.model.machine import Index
+from cudadoctor.model.findings import PackageChange
+from cudadoctor.model.machine import Index, Machine, Strings, Text
 from cudadoctor.model.trust import is_host
 from cudadoctor.privacy.patterns import TOKEN, bare, compiled
 from cudadoctor.solver.demand import platform_of
-
-if TYPE_CHECKING:
-    from cudadoctor.model.findings import PackageChange
-    from cudadoctor.model.machine import Machine
 
 TORCH_INDEX = "https://download.pytorch.org/whl"
 
@@ -35,12 +29,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     is_mirror: index is the user's own in place of PyPI, not torch's.
     """
 
-    index: str | None = None
-    extra: str | None = None
-    tag: str | None = None
-    of: tuple[str, ...] = TAGGED
+    index: Text = None
+    extra: Text = None
+    tag: Text = None
+    of: Strings = TAGGED
     is_mirror: bool = False
-    note: str | None = None
+    note: Text = None
 
 
 def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
@@ -102,14 +96,14 @@ def _found(change: PackageChange, configured: Index, tool: str) -> Source:
     return Source(index=change.index, tag=change.variant if more and change.index else None)
 
 
-def options(source: Source) -> tuple[str, ...]:
+def options(source: Source) -> Strings:
     """The options of pip for it."""
     index = ("--index-url", source.index) if source.index else ()
     extra = ("--extra-index-url", source.extra) if source.extra else ()
     return (*index, *extra)
 
 
-def uv_options(source: Source) -> tuple[str, ...]:
+def uv_options(source: Source) -> Strings:
     """The options of uv for it.
 
     uv takes a package from the first index that has it. --index comes before all that is
@@ -121,7 +115,7 @@ def uv_options(source: Source) -> tuple[str, ...]:
     return (*usual, *(("--index", first) if first else ()))
 
 
-def pinned(requirements: tuple[str, ...], source: Source) -> tuple[str, ...]:
+def pinned(requirements: Strings, source: Source) -> Strings:
     """The requirements with the local version where it is needed."""
     if source.tag is None:
         return requirements
@@ -147,19 +141,19 @@ def is_at(url: str, domain: str) -> bool:
     return labels[-len(wanted) :] == wanted
 
 
-def own_host(m: Machine) -> str | None:
+def own_host(m: Machine) -> Text:
     """The host of an index of the user's own in place of PyPI or of torch's; None for none."""
     url = _own_url(m.python.index or Index())
     return host if url is not None and is_host(host := host_of(url)) else None
 
 
-def _own_url(configured: Index) -> str | None:
+def _own_url(configured: Index) -> Text:
     """The user's main index if it is neither PyPI nor torch's."""
     url = configured.url
     return None if url is None or _is_official(url) or host_of(url) in _PYPI_HOSTS else url
 
 
-def is_foreign(index: str | None) -> bool:
+def is_foreign(index: Text) -> bool:
     """Whether an index is neither the default one nor torch's: NVIDIA's for a Jetson."""
     return index is not None and not _is_official(index)
 
@@ -168,7 +162,7 @@ def _is_official(url: str) -> bool:
     return is_at(url, "pytorch.org")
 
 
-def _variant_of(url: str) -> str | None:
+def _variant_of(url: str) -> Text:
     last = url.rstrip("/").rpartition("/")[2]
     return last if _VARIANT.fullmatch(last) else None
 
@@ -180,7 +174,7 @@ def _has_credentials(url: str) -> bool:
 _BEYOND_AN_ADDRESS = re.compile(r"[?#;@\s]")
 
 
-def _address(url: str) -> str | None:
+def _address(url: str) -> Text:
     """The URL without user and password; None if what is left may hold a secret still."""
     plain = bare(url)
     whole = "://" not in plain or re.match(r"https?://[^/]|file:///", plain)

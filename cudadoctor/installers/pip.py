@@ -3,20 +3,20 @@
 Always as `<interpreter> -m pip`: the pip on PATH may belong to another Python.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.installers.index import is_at, options, pinned, source_for
+from cudadoctor.installers.index import Source, is_at, options, pinned, source_for
 from cudadoctor.installers.question import (
     SWITCHED_OFF,
     UNREACHED,
     Answer,
     File,
+    Question,
     bare_url,
     host_in,
     is_source,
@@ -24,22 +24,14 @@ from cudadoctor.installers.question import (
     without_index,
 )
 from cudadoctor.installers.requirement import marker_of, sound, split_compiled
-from cudadoctor.installers.stack import heading
-from cudadoctor.installers.tool import Command, Tool, Written, interpreter
+from cudadoctor.installers.stack import Stack, heading
+from cudadoctor.installers.target import Target
+from cudadoctor.installers.tool import Command, Hashes, Tool, Written, interpreter
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.findings import PackageChange
+from cudadoctor.model.machine import Machine, Number, Release, Strings, Text
 from cudadoctor.model.requirements import cut, normal
 from cudadoctor.model.versions import version_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudadoctor.installers.index import Source
-    from cudadoctor.installers.question import Question
-    from cudadoctor.installers.stack import Stack
-    from cudadoctor.installers.target import Target
-    from cudadoctor.installers.tool import Hashes
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import PackageChange
-    from cudadoctor.model.machine import Machine
 
 OLDEST = Version("22.2")
 """The first pip that can report what it would install."""
@@ -148,15 +140,13 @@ def _pinned(stack: Stack, hashes: Hashes) -> Iterator[str]:
 # --- as a resolver -----------------------------------------------------------------------------
 
 
-def version_in(text: str) -> Version | None:
+def version_in(text: str) -> Release:
     """pip's own version, from `pip --version`."""
     found = re.search(r"pip (\d[\w.]*) from ", text)
     return version_of(found[1]) if found else None
 
 
-def argv(
-    target: Target, question: Question, *, report: str, log: str, here: bool
-) -> tuple[str, ...]:
+def argv(target: Target, question: Question, *, report: str, log: str, here: bool) -> Strings:
     """pip's words. report, log: files that it writes."""
     words = ["install", "--dry-run", "--ignore-installed", "--quiet", "--no-input", "--no-user"]
     words += ["--disable-pip-version-check", "--retries", "1", "--timeout", str(READ_TIMEOUT_S)]
@@ -171,14 +161,14 @@ def argv(
     return (*words, *question.first)
 
 
-VARIABLES: dict[str, str | None] = {
+VARIABLES: dict[str, Text] = {
     "PIP_REQUIRE_VIRTUALENV": "0",
     **dict.fromkeys(("PIP_PYTHON", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_TARGET")),
 }
 """Settings of the user's that an answer without an installation cannot be had with."""
 
 
-def read(code: int | None, report: str, stderr: str, log: str, abi: str) -> Answer:
+def read(code: Number, report: str, stderr: str, log: str, abi: str) -> Answer:
     """What pip said. log: what it wrote down on the way. abi: the target's (cp312)."""
     if code == 0:
         files = _files(report)

@@ -3,9 +3,7 @@
 What the project file says of the driver goes first: pixi solves for a machine without one.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from packaging.version import Version
 
@@ -21,17 +19,11 @@ from cudadoctor.installers.requirement import (
     sound,
 )
 from cudadoctor.installers.stack import Stack, heading
-from cudadoctor.installers.tool import Command, Tool, Written, manager, parent
-from cudadoctor.model.findings import Edit
+from cudadoctor.installers.tool import Command, Hashes, Tool, Written, manager, parent
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.findings import Edit, PackageChange
+from cudadoctor.model.machine import Machine, Text
 from cudadoctor.solver.demand import capabilities_of, platform_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudadoctor.installers.tool import Hashes
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import PackageChange
-    from cudadoctor.model.machine import Machine
 
 _BY_WHEELS = (
     "It is not known that conda-forge has torch {torch} for this GPU, so torch's own wheels are "
@@ -66,7 +58,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     )
 
 
-def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
+def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> Text:
     """Why wheels are taken, None if conda-forge is known to have this torch for these GPUs."""
     if is_foreign(change.index):
         return "No conda channel has such builds, so wheels are taken from the index made for them."
@@ -95,7 +87,7 @@ def _wheels_of(change: PackageChange) -> list[str]:
     ]
 
 
-def project_of(m: Machine) -> str | None:
+def project_of(m: Machine) -> Text:
     """The folder of the project: what lies before .pixi/envs in the environment's path."""
     prefix = (m.python.prefix or "").replace("\\", "/")
     project, mark, _ = prefix.partition("/.pixi/envs/")

@@ -5,9 +5,7 @@ own file is changed, and its tool brings the environment after it. Only torch an
 led to torch's index; all else keeps to the project's own.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from packaging.version import Version
 
@@ -24,18 +22,11 @@ from cudadoctor.installers.requirement import (
     sound,
     split_compiled,
 )
-from cudadoctor.installers.stack import heading
-from cudadoctor.installers.tool import Command, Written, joined, manager, parent
-from cudadoctor.model.findings import Edit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cudadoctor.installers.stack import Stack
-    from cudadoctor.installers.tool import Hashes
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import PackageChange
-    from cudadoctor.model.machine import Machine
+from cudadoctor.installers.stack import Stack, heading
+from cudadoctor.installers.tool import Command, Hashes, Written, joined, manager, parent
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.findings import Edit, PackageChange
+from cudadoctor.model.machine import Machine, Strings, Text
 
 _TOOLS = ("uv", "pdm", "poetry")
 
@@ -43,7 +34,7 @@ _TOOLS = ("uv", "pdm", "poetry")
 # --- a project that is there -------------------------------------------------------------------
 
 
-def owner_of(m: Machine) -> str | None:
+def owner_of(m: Machine) -> Text:
     """The tool that owns the examined environment: uv, pdm or poetry; None if none does."""
     if m.python.kind == "poetry":
         return "poetry"
@@ -78,7 +69,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
     )
 
 
-def in_vain(m: Machine) -> str | None:
+def in_vain(m: Machine) -> Text:
     """That pip's change will not last here, None if it will."""
     tool = owner_of(m)
     if tool is None:
@@ -88,7 +79,7 @@ def in_vain(m: Machine) -> str | None:
     )
 
 
-def _command(m: Machine, tool: str, folder: str | None, wanted: tuple[str, ...]) -> Command:
+def _command(m: Machine, tool: str, folder: Text, wanted: Strings) -> Command:
     program = manager(m, tool) or tool
     names = tuple(map(name_of, wanted))
     if tool == "uv":
@@ -98,7 +89,7 @@ def _command(m: Machine, tool: str, folder: str | None, wanted: tuple[str, ...])
     return (program, *(("-C", folder) if folder else ()), "update", *names)
 
 
-def _uv(change: PackageChange, wanted: tuple[str, ...], marker: str | None) -> Iterator[str]:
+def _uv(change: PackageChange, wanted: Strings, marker: Text) -> Iterator[str]:
     yield from _dependencies(wanted)
     if compiled := split_compiled(wanted)[1]:
         names = listed(map(name_of, compiled))
@@ -107,14 +98,14 @@ def _uv(change: PackageChange, wanted: tuple[str, ...], marker: str | None) -> I
         yield from _sources(_led(change), _index_name(change.variant), change.index, marker)
 
 
-def _pdm(change: PackageChange, wanted: tuple[str, ...], _: str | None) -> Iterator[str]:
+def _pdm(change: PackageChange, wanted: Strings, _: Text) -> Iterator[str]:
     yield from _dependencies(wanted)
     if change.index is not None:
         yield from ("", "[[tool.pdm.source]]", *_index(change))
         yield f"include_packages = {listed(_led(change))}"
 
 
-def _poetry(change: PackageChange, wanted: tuple[str, ...], marker: str | None) -> Iterator[str]:
+def _poetry(change: PackageChange, wanted: Strings, marker: Text) -> Iterator[str]:
     yield "[tool.poetry.dependencies]"
     led = _led(change) if change.index else []
     markers = (f"markers = {quoted(marker)}",) if marker else ()
@@ -126,7 +117,7 @@ def _poetry(change: PackageChange, wanted: tuple[str, ...], marker: str | None) 
         yield from ("", "[[tool.poetry.source]]", *_index(change), 'priority = "explicit"')
 
 
-def _dependencies(wanted: tuple[str, ...]) -> Iterator[str]:
+def _dependencies(wanted: Strings) -> Iterator[str]:
     yield from ("[project]", "dependencies = [", "    # in place of what stands there of these")
     yield from (f"    {quoted(requirement)}," for requirement in wanted)
     yield "]"
@@ -138,7 +129,7 @@ def _led(change: PackageChange) -> list[str]:
     return [name for name in names if name in TAGGED] or names
 
 
-def _index_name(variant: str | None) -> str:
+def _index_name(variant: Text) -> str:
     return f"pytorch-{variant}" if variant else "pytorch"
 
 
@@ -146,7 +137,7 @@ def _index(change: PackageChange) -> tuple[str, str]:
     return f"name = {quoted(_index_name(change.variant))}", f"url = {quoted(change.index or '')}"
 
 
-def _marker(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
+def _marker(m: Machine, kb: Knowledge, change: PackageChange) -> Text:
     """The platforms that torch's index serves; the project's others keep to the default index.
 
     None if the tables do not have the build: nothing is said of platforms then.
@@ -164,7 +155,7 @@ def _marker(m: Machine, kb: Knowledge, change: PackageChange) -> str | None:
     )
 
 
-def _sources(names: Iterable[str], index: str, url: str, markers: str | None) -> Iterator[str]:
+def _sources(names: Iterable[str], index: str, url: str, markers: Text) -> Iterator[str]:
     """The tables of uv that lead these packages to an index, nothing else. markers: where to.
 
     A line for each platform, so that none is too long to be copied from a terminal.

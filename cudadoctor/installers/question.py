@@ -1,19 +1,15 @@
 """What a resolver is asked about a package change, and what it answers."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from cudadoctor.installers.index import host_of, is_read_by, pinned, source_for
 from cudadoctor.installers.requirement import name_of, sound, split_compiled
-
-if TYPE_CHECKING:
-    from cudadoctor.model.findings import PackageChange
-    from cudadoctor.model.machine import Index, Machine
+from cudadoctor.model.findings import PackageChange
+from cudadoctor.model.machine import Index, Machine, Number, Strings, Text
 
 _PLAIN = (
     r"[A-Za-z0-9][\w.-]*(?:\[[\w.,-]*\])?"
@@ -41,8 +37,8 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     name: str
     version: str
-    sha256: str | None = None
-    size_bytes: int | None = None
+    sha256: Text = None
+    size_bytes: Number = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,17 +67,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     handed to a tool that would not read them itself.
     """
 
-    first: tuple[str, ...]
-    index: str | None = None
-    extra: tuple[str, ...] = ()
-    then: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    odd: tuple[str, ...] = ()
+    first: Strings
+    index: Text = None
+    extra: Strings = ()
+    then: Strings = ()
+    left_out: Strings = ()
+    odd: Strings = ()
     settings: Index | None = None
     like_pip: bool = True
 
     @property
-    def hosts(self) -> tuple[str, ...]:
+    def hosts(self) -> Strings:
         """The hosts that are asked, the one of torch's own builds first."""
         usual = (self.settings and self.settings.url) or "https://pypi.org/simple"
         return tuple(dict.fromkeys(map(host_of, (*self.extra, self.index or usual))))
@@ -159,13 +155,13 @@ def handed_over(tool: str, question: Question, *, here: bool) -> Index | None:
     return None if here and settings and is_read_by(tool, settings) else settings
 
 
-def environment(tool: str, question: Question, *, here: bool) -> dict[str, str | None]:
+def environment(tool: str, question: Question, *, here: bool) -> dict[str, Text]:
     """Variables of the resolver's process; None: unset. A password is nobody's argument.
 
     Another tool's settings of the user are handed over, and its own that the plan's commands would
     not read are kept from it.
     """
-    changed: dict[str, str | None] = {}
+    changed: dict[str, Text] = {}
     if tool == "uv" and question.like_pip:
         changed |= dict.fromkeys(_UV_INDEXES)
     if settings := handed_over(tool, question, here=here):

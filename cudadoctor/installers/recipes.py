@@ -5,11 +5,8 @@ driver, an older GPU, an older C library or another platform, with a Python that
 maintained.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,11 +21,9 @@ from cudadoctor.installers.stack import (
     serving,
     span,
 )
-from cudadoctor.knowledge import TorchBuild
+from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.offers import PYTHON_RELEASED
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.machine import Strings
 
 PLATFORMS = ("linux_x86_64", "linux_aarch64", "windows_amd64", "macos_arm64")
 MAINTAINED_YEARS = 5
@@ -169,7 +164,7 @@ def _page(recipes: tuple[Recipe, ...], kb: Knowledge) -> Iterator[str]:
     yield _END.format(date=kb.date)
 
 
-def _cells(build: TorchBuild, kb: Knowledge) -> tuple[str, ...]:
+def _cells(build: TorchBuild, kb: Knowledge) -> Strings:
     floor, served = driver_floor(build, kb) or "not known", gpus(build, kb)
     if build.cuda is None:
         floor, served = "none", "none needed"

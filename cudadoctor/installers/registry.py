@@ -3,20 +3,14 @@
 A further tool is a module with a `TOOL` of its own, and a row here.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from cudadoctor.installers import conda, docker, environment, pip, pixi, projects, uv
 from cudadoctor.installers.stack import comments, stack_for
 from cudadoctor.installers.tool import Hashes, Tool, Written, joined
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.model.findings import Dialect, FileKind, PackageChange
-    from cudadoctor.model.machine import Machine
+from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.model.findings import Dialect, FileKind, PackageChange
+from cudadoctor.model.machine import Machine, Strings, Text
 
 TOOLS: tuple[Tool, ...] = (pixi.TOOL, conda.TOOL, uv.TOOL, pip.TOOL, docker.TOOL)
 """The first one that fits the examined environment is taken."""
@@ -51,7 +45,7 @@ def project_file(
     kb: Knowledge,
     build: TorchBuild,
     *,
-    python: str | None,
+    python: Text,
     hashes: Hashes | None = None,
 ) -> str:
     """The whole file that gives this machine that build.
@@ -63,13 +57,13 @@ def project_file(
     return BY_KIND[kind].text(stack_for(kind, m, kb, build, python=python), kb, hashes)
 
 
-def why_not(kind: FileKind, m: Machine, kb: Knowledge, build: TorchBuild) -> str | None:
+def why_not(kind: FileKind, m: Machine, kb: Knowledge, build: TorchBuild) -> Text:
     """Why there can be no file of that kind for that build, None if there can."""
     if BY_KIND[kind] is not docker.TOOL:
         return None
     return docker.why_not(stack_for(kind, m, kb, build, python=None).lead, kb)
 
 
-def refusal(reasons: tuple[str, ...]) -> str:
+def refusal(reasons: Strings) -> str:
     """Why there is no file, as comments of every kind of file."""
     return "\n".join(comments(*reasons)) + "\n"

@@ -1,10 +1,10 @@
 """Requirements as they stand in commands and project files, with their environment markers."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable
+
+from cudadoctor.model.machine import Strings, Text
 
 COMPILED_HERE = frozenset(
     {
@@ -40,7 +40,7 @@ _MACHINES = {
 """sys_platform -> the platforms with their platform_machine."""
 
 
-def sound(words: tuple[str, ...]) -> tuple[str, ...]:
+def sound(words: Strings) -> Strings:
     """The names and requirements that cannot be taken for options."""
     return tuple(
         word for word in words if re.fullmatch(r"[A-Za-z0-9]\S*", word) and word.isprintable()
@@ -68,7 +68,7 @@ def pin_of(requirements: Iterable[str], name: str = "torch") -> str:
     return next(pins, "")
 
 
-def split_compiled(requirements: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def split_compiled(requirements: Strings) -> tuple[Strings, Strings]:
     """Requirements that come as wheels, and those that are compiled against torch."""
     compiled = tuple(
         requirement for requirement in requirements if name_of(requirement) in COMPILED_HERE
@@ -103,7 +103,7 @@ def marker(platform: str) -> str:
     return f"sys_platform == '{system}' and platform_machine == '{machine}'"
 
 
-def marker_of(platforms: Iterable[str], among: Iterable[str]) -> str | None:
+def marker_of(platforms: Iterable[str], among: Iterable[str]) -> Text:
     """The shortest marker that tells these platforms from the others of a project.
 
     None if they are all of them.

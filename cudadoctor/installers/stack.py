@@ -4,23 +4,16 @@ The file is made from the tables alone: it names no path, no host and no user, a
 as it is.
 """
 
-from __future__ import annotations
-
 import textwrap
-from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.version import Version
 
 from cudadoctor.installers.index import TORCH_INDEX
-from cudadoctor.knowledge import TorchBuild
+from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
-from cudadoctor.model.versions import DriverVersion
+from cudadoctor.model.machine import DriverRelease, Machine, Release, Strings, Text
 from cudadoctor.solver.demand import capabilities_of, served
-
-if TYPE_CHECKING:
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Machine
 
 WIDTH = 96
 PLATFORM_NAMES = {
@@ -52,20 +45,20 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     builds: tuple[TorchBuild, ...]
-    python: str | None = None
+    python: Text = None
     companions: tuple[tuple[str, str], ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
-    then: tuple[str, ...] = ()
+    then: Strings = ()
     capabilities: tuple[Version, ...] | None = None
-    driver: DriverVersion | None = None
-    driver_cuda: Version | None = None
+    driver: DriverRelease = None
+    driver_cuda: Release = None
 
     @property
     def lead(self) -> TorchBuild:
         return self.builds[0]
 
     @property
-    def platforms(self) -> tuple[str, ...]:
+    def platforms(self) -> Strings:
         return tuple(build.platform for build in self.builds)
 
     @property
@@ -75,7 +68,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         return f"torch-cu{cuda.major}{cuda.minor}" if cuda else "torch-cpu"
 
     @property
-    def index(self) -> str | None:
+    def index(self) -> Text:
         """torch's own index, None if the default index has all of these builds."""
         all_default = all(build.default for build in self.builds)
         return None if all_default else f"{TORCH_INDEX}/{self.lead.variant}"
@@ -90,7 +83,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     @property
-    def pythons(self) -> tuple[str, ...]:
+    def pythons(self) -> Strings:
         """The Pythons that all the builds are made for, oldest first, without free-threaded."""
         return tuple(
             python
@@ -108,15 +101,13 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         return self.python or usual
 
     @property
-    def pins(self) -> tuple[str, ...]:
+    def pins(self) -> Strings:
         """torch and its companions as requirements."""
         pairs = (("torch", self.lead.torch), *self.companions)
         return tuple(f"{name}=={release}" for name, release in pairs)
 
 
-def stack_for(
-    kind: str, m: Machine, kb: Knowledge, build: TorchBuild, *, python: str | None
-) -> Stack:
+def stack_for(kind: str, m: Machine, kb: Knowledge, build: TorchBuild, *, python: Text) -> Stack:
     """The stack of that build for one machine; an image always holds a build for Linux.
 
     torchaudio goes along if it is there already, torchvision always.
@@ -142,7 +133,7 @@ def stack_for(
     )
 
 
-def numpy_for(build: TorchBuild) -> tuple[str, ...]:
+def numpy_for(build: TorchBuild) -> Strings:
     """The requirement on numpy: torchvision would bring one that an old torch cannot use."""
     return ("numpy<2",) if build.torch < NUMPY_2_SINCE else ()
 
@@ -199,7 +190,7 @@ def _demands(build: TorchBuild, kb: Knowledge) -> str:
     return "; ".join(parts)
 
 
-def driver_floor(build: TorchBuild, kb: Knowledge) -> DriverVersion | None:
+def driver_floor(build: TorchBuild, kb: Knowledge) -> DriverRelease:
     """The oldest driver for a CUDA build, None if the tables are silent."""
     system = "Windows" if build.platform.startswith("windows") else "Linux"
     floor = kb.driver_floor(build.cuda, system) if build.cuda else None
@@ -219,12 +210,12 @@ def gpus(build: TorchBuild, kb: Knowledge) -> str:
     return f"{named} by build scripts, not read from the wheel" if build.archs_uncertain else named
 
 
-def plain_pythons(build: TorchBuild) -> tuple[str, ...]:
+def plain_pythons(build: TorchBuild) -> Strings:
     """The Pythons of a build but for the free-threaded ones."""
     return tuple(python for python in build.pythons if not python.endswith("t"))
 
 
-def span(pythons: tuple[str, ...]) -> str:
+def span(pythons: Strings) -> str:
     """The first to the last, or that none is known."""
     if not pythons:
         return "not known"

@@ -1,19 +1,13 @@
 """The interpreter that packages are sought for, as its tags and markers say it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 from packaging.tags import mac_platforms
 from packaging.version import Version
 
+from cudadoctor.model.machine import Machine, Strings, Text
 from cudadoctor.model.requirements import marker_variables
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudadoctor.model.machine import Machine
 
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 """Older names of the tags for glibc 2.x; the last two on x86 alone, where tags begin with 2.5."""
@@ -33,17 +27,17 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     python: Version
     abi: str
-    tags: tuple[str, ...]
-    uv: str | None
+    tags: Strings
+    uv: Text
     markers: dict[str, str]
-    executable: str | None = None
+    executable: Text = None
 
     @property
     def free_threaded(self) -> bool:
         return self.abi.endswith("t")
 
     @property
-    def macos(self) -> str | None:
+    def macos(self) -> Text:
         """The release of macOS ("15.0"), None elsewhere."""
         mark, *parts = self.tags[0].split("_")
         return ".".join(parts[:2]) if mark == "macosx" else None
@@ -76,7 +70,7 @@ def target_of(m: Machine, *, here: bool) -> Target | str:
     )
 
 
-def _arch(m: Machine) -> str | None:
+def _arch(m: Machine) -> Text:
     if m.python.bits == 32 and m.platform.machine == "x86_64":
         return "i686"
     return m.platform.machine
@@ -119,7 +113,7 @@ def _glibc(m: Machine) -> int:
     return found.minor if found is not None and found.major == 2 else _USUAL_GLIBC
 
 
-def _uv_platform(m: Machine) -> str | None:
+def _uv_platform(m: Machine) -> Text:
     """uv's name for the platform; None if it has none."""
     arch = "aarch64" if m.platform.machine == "arm64" else _arch(m)
     if arch not in ("x86_64", "aarch64"):

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cudadoctor.model.findings import Edit
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.findings import Dialect, Edit, FileKind, PackageChange
+from cudadoctor.model.machine import Machine, Strings, Text
 from cudadoctor.model.trust import PLACEHOLDER
 
 if TYPE_CHECKING:
     from cudadoctor.installers.stack import Stack
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import Dialect, FileKind, PackageChange
-    from cudadoctor.model.machine import Machine
 
-Command = tuple[str, ...]
-Hashes = Mapping[tuple[str, str], tuple[str, ...]]
+Command = Strings
+Hashes = Mapping[tuple[str, str], Strings]
 """(name, version) -> SHA-256 digests of the files of that release, in hexadecimal."""
 BESIDE = ".venv-"
 """How the name of a new environment begins that is made where the reader stands."""
@@ -35,8 +34,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     commands: tuple[Command, ...] = ()
     edits: tuple[Edit, ...] = ()
-    manual: str | None = None
-    note: str | None = None
+    manual: Text = None
+    note: Text = None
     wheels: bool = True
 
 
@@ -49,7 +48,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: Dialect
-    programs: tuple[str, ...]
+    programs: Strings
     fits: Callable[[Machine], bool]
     write: Callable[[Machine, Knowledge, PackageChange], Written]
     kind: FileKind
@@ -57,7 +56,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     text: Callable[[Stack, Knowledge, Hashes | None], str]
 
 
-def joined(*notes: str | None) -> str | None:
+def joined(*notes: Text) -> Text:
     """Several notes as one, None if there are none."""
     return " ".join(note for note in notes if note) or None
 
@@ -68,7 +67,7 @@ def interpreter(m: Machine) -> str:
     return PLACEHOLDER if not path or path.startswith(("~", "<")) else path
 
 
-def manager(m: Machine, *names: str) -> str | None:
+def manager(m: Machine, *names: str) -> Text:
     """The path of the first of these programs that the machine has."""
     there = m.python.managers or ()
     found = (program for name in names for program in there if program.name == name)

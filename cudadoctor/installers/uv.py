@@ -3,11 +3,9 @@
 The latter is a resolver that answers from metadata and touches no environment.
 """
 
-from __future__ import annotations
-
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cudadoctor.installers import projects
 from cudadoctor.installers.index import source_for, uv_options
@@ -17,21 +15,19 @@ from cudadoctor.installers.question import (
     UNREACHED,
     Answer,
     File,
+    Question,
     bare_url,
     is_source,
     named_host,
     without_index,
 )
 from cudadoctor.installers.requirement import sound
+from cudadoctor.installers.target import Target
 from cudadoctor.installers.tool import Command, Tool, Written, interpreter, manager
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.findings import PackageChange
+from cudadoctor.model.machine import Machine, Number
 from cudadoctor.model.requirements import normal
-
-if TYPE_CHECKING:
-    from cudadoctor.installers.question import Question
-    from cudadoctor.installers.target import Target
-    from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import PackageChange
-    from cudadoctor.model.machine import Machine
 
 
 def write(m: Machine, _: Knowledge, change: PackageChange) -> Written:
@@ -85,7 +81,7 @@ def argv(start: Command, target: Target, question: Question, *, own: str, here: 
     return tuple(words)
 
 
-def read(code: int | None, stdout: str, stderr: str) -> Answer:
+def read(code: Number, stdout: str, stderr: str) -> Answer:
     """What uv said. A lock file can hold archives of source: none is built to look into it."""
     if code == 0:
         files = _files(stdout)

@@ -6,8 +6,6 @@ Nothing is installed and nothing is built: only wheels count, so no stranger's s
 # Paths are texts for children here.
 # ruff: noqa: PTH100, PTH118, PTH120
 
-from __future__ import annotations
-
 import glob
 import json
 import os
@@ -17,12 +15,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from cudadoctor.host import local
 from cudadoctor.host.children import start_thread
+from cudadoctor.host.local import LocalHost
 from cudadoctor.installers import docker, pip, registry, uv
 from cudadoctor.installers.question import (
     Answer,
@@ -34,18 +33,14 @@ from cudadoctor.installers.question import (
 )
 from cudadoctor.installers.stack import stack_for
 from cudadoctor.installers.target import Target, target_of
-from cudadoctor.installers.tool import manager
+from cudadoctor.installers.tool import Hashes, manager
+from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.model.findings import Dialect, FileKind, PackageChange, Plan, Step
+from cudadoctor.model.machine import Flag, Machine, Number, Strings, Text
 from cudadoctor.plan.remedies.torch import emptied, remedy_for
 from cudadoctor.render import inert
 from cudadoctor.render.script import is_runnable
 from cudadoctor.solver.demand import python_of
-
-if TYPE_CHECKING:
-    from cudadoctor.host.local import LocalHost
-    from cudadoctor.installers.tool import Hashes
-    from cudadoctor.knowledge import Knowledge, TorchBuild
-    from cudadoctor.model.findings import Dialect, FileKind, PackageChange, Plan, Step
-    from cudadoctor.model.machine import Machine
 
 LIMIT_S = 60.0
 _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside", "pip_dry.py")
@@ -68,7 +63,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     why: the sentence that is shown. unreached: the host that gave no answer, "" if all did.
     """
 
-    resolves: bool | None
+    resolves: Flag
     found: tuple[tuple[str, str], ...] = ()
     files: tuple[File, ...] = ()
     tool: str = ""
@@ -182,7 +177,7 @@ def verified(plan: Plan, ask: Callable[[PackageChange], Verdict]) -> Plan:
     An index that did not answer is not asked again.
     """
     known: dict[PackageChange, Verdict] = {}
-    silent: dict[str | None, Verdict] = {}
+    silent: dict[Text, Verdict] = {}
 
     def judged(step: Step) -> Step:
         change = step.packages
@@ -343,8 +338,8 @@ def pip_of(at: Setting, python: str, place: str) -> Resolver | None:
 
 
 def _pip_started(
-    python: str, place: str, words: tuple[str, ...], markers: dict[str, str] | None = None
-) -> tuple[str, ...]:
+    python: str, place: str, words: Strings, markers: dict[str, str] | None = None
+) -> Strings:
     return (python, "-E", "-B", _SCRIPT, json.dumps(markers or {}), place, *words)
 
 
@@ -368,7 +363,7 @@ def verdict_of(answer: Answer, resolver: Resolver, question: Question) -> Verdic
     return unverified(text, name, unreached=host)
 
 
-def resolved(files: tuple[File, ...], tool: str, left_out: tuple[str, ...] = ()) -> Verdict:
+def resolved(files: tuple[File, ...], tool: str, left_out: Strings = ()) -> Verdict:
     """left_out: packages that come as source and were not asked for."""
     versions = {file.name: file.version for file in files}
     first = [name for name in _FIRST if name in versions]
@@ -382,11 +377,11 @@ def resolved(files: tuple[File, ...], tool: str, left_out: tuple[str, ...] = ())
     return Verdict(resolves=True, found=found, files=files, tool=tool, why=inert(text))
 
 
-def _comes(names: tuple[str, ...]) -> str:
+def _comes(names: Strings) -> str:
     return "come" if len(names) > 1 else "comes"
 
 
-def _as_source(names: tuple[str, ...]) -> str:
+def _as_source(names: Strings) -> str:
     return f"{', '.join(names)} {_comes(names)} as source, which is not built for it"
 
 
@@ -435,7 +430,7 @@ def with_sizes(files: tuple[File, ...], limit_s: float) -> tuple[File, ...]:
     )
 
 
-def _size_of(url: str, timeout_s: float) -> int | None:
+def _size_of(url: str, timeout_s: float) -> Number:
     """Size of a file behind a URL in bytes; None if the server does not say."""
     try:
         if url.startswith("file:"):

@@ -15,7 +15,7 @@ from packaging.version import Version
 from cudadoctor.model.versions import version_of
 
 if TYPE_CHECKING:
-    from cudadoctor.model.machine import Machine
+    from cudadoctor.model.machine import Machine, Strings
 
 TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "torchtext")
 COMPANIONS = TORCH_FAMILY[1:]
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     """A line of Requires-Dist in its parts. name: normalised. marker: "" where there is none."""
 
     name: str
-    extras: tuple[str, ...]
+    extras: Strings
     specifier: str
     marker: str
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from cudadoctor.model.findings import Confidence, Remedy, Severity
+from cudadoctor.model.findings import Confidence, Remedies, Severity
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Machine
+    from cudadoctor.model.machine import Flag, Machine, Strings, Text
 
 T = TypeVar("T")
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 class NotKnown(Exception):  # noqa: N818 - not an error: it ends a rule as undecided
     """A rule needs a fact that is not known."""
 
-    def __init__(self, fact: str, why: str | None = None) -> None:
+    def __init__(self, fact: str, why: Text = None) -> None:
         super().__init__(fact)
         self.fact = fact
         self.why = why
 
 
-def need(value: T | None, fact: str, why: str | None = None) -> T:
+def need(value: T | None, fact: str, why: Text = None) -> T:
     """The value, or the end of the rule as undecided where it is None.
 
     fact: the dotted path that is missing; why: said where no gap of the machine explains it
@@ -45,15 +45,15 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     remedies: alternatives, the least invasive first.
     """
 
-    evidence: tuple[str, ...]
+    evidence: Strings
     values: dict[str, object] = {}
-    cites: tuple[str, ...] = ()
+    cites: Strings = ()
     confidence: Confidence = Confidence.CERTAIN
     severity: Severity | None = None
-    title: str | None = None
-    why: str | None = None
-    yields_to: tuple[str, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
+    title: Text = None
+    why: Text = None
+    yields_to: Strings = ()
+    remedies: Remedies = ()
 
 
 Answer = Found | None
@@ -72,7 +72,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     severity: Severity
     judge: Judge
-    yields_to: tuple[str, ...] = ()
+    yields_to: Strings = ()
     essential: bool = False
     why: str
     page: str
@@ -83,8 +83,8 @@ def rule(
     *,
     title: str,
     severity: Severity = Severity.ERROR,
-    yields_to: tuple[str, ...] = (),
-    essential: bool | None = None,
+    yields_to: Strings = (),
+    essential: Flag = None,
 ) -> Callable[[Callable[..., Answer]], Rule]:
     """Make a rule of a function of the machine, or of the machine and the knowledge.
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NewType
 
 import msgspec
 
-from cudadoctor.model.machine import Distribution, Identity, Machine, Manager
+from cudadoctor.model.machine import Distribution, Identity, Machine, Manager, Strings, Text
 from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY
 from cudadoctor.model.variables import NAMES, PREFIXES
 from cudadoctor.model.versions import version_of
@@ -125,7 +125,7 @@ def _is_named(package: Distribution) -> bool:
     return _fits(_NAME, package.name) and version_of(package.version) is not None
 
 
-def _folders(prefix: str, project: str | None) -> tuple[str | None, str | None]:
+def _folders(prefix: str, project: Text) -> tuple[Text, Text]:
     """Prefix and project as a redacted document has them: whose tool owns the environment."""
     if project and prefix.startswith(project):
         return "~/environment", "~"
@@ -143,7 +143,7 @@ class Exit:
     machine is a foreign one.
     """
 
-    def __init__(self, machine: Machine, knowledge: Knowledge, own_host: str | None) -> None:
+    def __init__(self, machine: Machine, knowledge: Knowledge, own_host: Text) -> None:
         self._foreign = isinstance(machine, Foreign)
         self.own_index = _OWN_INDEX.format(host=own_host) if self._foreign and own_host else None
         self._projects = (
@@ -152,13 +152,13 @@ class Exit:
             else frozenset()
         )
 
-    def commands(self, wanted: tuple[tuple[str, ...], ...]) -> tuple[Command, ...] | None:
+    def commands(self, wanted: tuple[Strings, ...]) -> tuple[Command, ...] | None:
         """The commands as words; None where one of them holds what a document may not choose."""
         if self._foreign and not all(map(self._is_command, wanted)):
             return None
         return tuple(typed(*argv) for argv in wanted)
 
-    def variables(self, wanted: Mapping[str, str | None]) -> dict[str, Word | None] | None:
+    def variables(self, wanted: Mapping[str, Text]) -> dict[str, Word | None] | None:
         """The same for variables that are set or (None) unset."""
         if self._foreign and not all(_is_setting(*variable) for variable in wanted.items()):
             return None
@@ -175,7 +175,7 @@ class Exit:
         known = tuple(filter(self._is_requirement, wanted.remove))
         return msgspec.structs.replace(wanted, remove=known)
 
-    def _is_command(self, argv: tuple[str, ...]) -> bool:
+    def _is_command(self, argv: Strings) -> bool:
         """Whether a program of the list is run, with words that cannot lead it astray."""
         program, *others = argv or ("",)
         known = program in _PROGRAMS or _fits(_PYTHON, program) or _fits(_MADE, program)
@@ -203,13 +203,13 @@ def _is_address(text: str) -> bool:
     return found is not None and found["host"] in _HOSTS
 
 
-def _is_setting(name: str, value: str | None) -> bool:
+def _is_setting(name: str, value: Text) -> bool:
     """Whether a variable may be set to that or, with None, be unset."""
     known = name in NAMES or name == "TMPDIR" or name.startswith(PREFIXES)
     return known and (value is None or _fits(_SETTING, value))
 
 
-def _fits(pattern: str, text: str | None) -> bool:
+def _fits(pattern: str, text: Text) -> bool:
     return text is not None and re.fullmatch(pattern, text) is not None
 
 

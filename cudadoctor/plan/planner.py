@@ -21,7 +21,7 @@ from cudadoctor.model.findings import (
     Step,
     Wishes,
 )
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Flag, Machine
 from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
 from cudadoctor.model.trust import NOT_TAKEN, Exit, acting
 from cudadoctor.plan.remedies.torch import (
@@ -237,7 +237,7 @@ def _harmless(remedy: Remedy, m: Machine, kb: Knowledge) -> Remedies:
 
 def _installable(
     change: PackageChange, build: TorchBuild | None, m: Machine, kb: Knowledge
-) -> bool | None:
+) -> Flag:
     """Whether the tables have this torch as a wheel for this interpreter and system.
 
     None where a fact that decides is missing. What the wheel that is installed needs is there:

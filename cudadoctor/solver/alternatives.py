@@ -9,6 +9,7 @@ import msgspec
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.model.machine import Number, Release, Strings
 from cudadoctor.solver.constraint import constraint_of
 from cudadoctor.solver.demand import named, of_capability, seen_gpus, without_gpus
 from cudadoctor.solver.fit import Block, Case, block, compat_lifts, conda_forge_cuda, newest
@@ -36,11 +37,11 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     text: str
     build: TorchBuild | None
-    branch: int | None = None
-    pythons: tuple[str, ...] = ()
-    capability: Version | None = None
+    branch: Number = None
+    pythons: Strings = ()
+    capability: Release = None
     hidden: tuple[Version, ...] = ()
-    cuda: Version | None = None
+    cuda: Release = None
 
 
 def alternatives(case: Case) -> tuple[Alternative, ...]:
@@ -174,7 +175,7 @@ def _driver(case: Case, *also: Block) -> Alternative | None:
     return None
 
 
-def _branch(build: TorchBuild, last: int | None, knowledge: Knowledge) -> int | None:
+def _branch(build: TorchBuild, last: Number, knowledge: Knowledge) -> Number:
     """The branch to go to for a build: a current one, or the last that supports the GPUs."""
     floor = knowledge.driver_floor(build.cuda, "Linux") if build.cuda else None
     if build.cuda is None or floor is None or (last is not None and floor.driver.branch > last):

@@ -23,7 +23,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Rejection
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, Strings, Text
 from cudadoctor.solver.alternatives import Alternative, alternatives, nearest_release
 from cudadoctor.solver.constraint import allowed
 from cudadoctor.solver.demand import demand_of, platform_blocker, platform_of, without_gpus
@@ -45,12 +45,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     build: TorchBuild | None
-    why: tuple[str, ...]
+    why: Strings
     why_not: tuple[Rejection, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
 
 
-def best_build(machine: Machine, knowledge: Knowledge, *, keep: str | None = None) -> Choice:
+def best_build(machine: Machine, knowledge: Knowledge, *, keep: Text = None) -> Choice:
     """The build of torch that fits this machine best, with the reasons.
 
     keep: a constraint such as "2.6", "2.6.0", "2.6.0+cu124" or ">=2.6,<2.8". Without one the
@@ -125,7 +125,7 @@ def _as_read(build: TorchBuild, machine: Machine) -> TorchBuild:
 # --- where no wheel can be installed at all: the nearest environment where one can ----------------
 
 
-def _blocked(machine: Machine, knowledge: Knowledge, keep: str | None, why: str) -> Choice:
+def _blocked(machine: Machine, knowledge: Knowledge, keep: Text, why: str) -> Choice:
     """No wheel can be installed at all: the nearest change of the environment that cures it."""
     here = machine.platform
     changed, change = _unblocked(machine, knowledge)

@@ -8,7 +8,7 @@ import msgspec
 from packaging.version import Version
 
 from cudadoctor.knowledge import TorchBuild
-from cudadoctor.model.machine import Torch
+from cudadoctor.model.machine import Flag, Text, Torch
 from cudadoctor.model.requirements import admits
 from cudadoctor.model.versions import version_of
 
@@ -24,10 +24,10 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     release: tuple[int, ...] = ()
-    variant: str | None = None
+    variant: Text = None
     specifier: str = ""
 
-    def allows(self, version: Version, variant: str | None) -> bool:
+    def allows(self, version: Version, variant: Text) -> bool:
         """Whether that release, in that variant, is what was asked for. variant None: not known."""
         if self.specifier:
             return admits(self.specifier, Version(version.public))
@@ -59,7 +59,7 @@ def allowed(text: str, builds: tuple[TorchBuild, ...]) -> tuple[TorchBuild, ...]
     )
 
 
-def is_met(text: str, torch: Torch) -> bool | None:
+def is_met(text: str, torch: Torch) -> Flag:
     """Whether the installed torch is what was asked for, None where it is not known."""
     constraint = constraint_of(text)
     if torch.installed is False or constraint is None:

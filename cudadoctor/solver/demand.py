@@ -11,7 +11,16 @@ import msgspec
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.machine import Gpu, Machine, PciGpu
+from cudadoctor.model.machine import (
+    DriverRelease,
+    Gpu,
+    Machine,
+    Number,
+    PciGpu,
+    Release,
+    Strings,
+    Text,
+)
 from cudadoctor.model.versions import DriverVersion, whole
 
 _X86, _ARM = ("x86_64", "amd64"), ("aarch64", "arm64")
@@ -47,11 +56,11 @@ class Drive(msgspec.Struct, frozen=True, kw_only=True):
     supposed: a sentence where this is not the driver that was found.
     """
 
-    version: DriverVersion | None = None
-    cuda: Version | None = None
+    version: DriverRelease = None
+    cuda: Release = None
     decides: bool = False
     numbers: Literal["Linux", "Windows"] = "Linux"
-    supposed: str | None = None
+    supposed: Text = None
 
 
 class UsableGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,8 +68,8 @@ class UsableGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     name: str
-    capability: Version | None
-    uuid: str | None = None
+    capability: Release
+    uuid: Text = None
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,13 +82,13 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     platform: str
     system: Literal["Linux", "Windows", "Darwin"]
-    python: str | None
-    glibc: Version | None
+    python: Text
+    glibc: Release
     gpus: Literal["some", "none", "unknown"]
     capabilities: tuple[Version, ...] = ()
     aside: tuple[Version, ...] = ()
     drive: Drive = Drive()
-    tegra: str | None = None
+    tegra: Text = None
 
 
 def without_gpus(demand: Demand) -> Demand:
@@ -87,7 +96,7 @@ def without_gpus(demand: Demand) -> Demand:
     return msgspec.structs.replace(demand, gpus="none", capabilities=(), aside=(), tegra=None)
 
 
-def platform_of(machine: Machine) -> str | None:
+def platform_of(machine: Machine) -> Text:
     """The platform as wheels name it, None where there are none for it or it is not known."""
     here = machine.platform
     if here.system is None or here.machine is None or here.libc == "musl":
@@ -95,7 +104,7 @@ def platform_of(machine: Machine) -> str | None:
     return PLATFORM_OF.get((here.system, here.machine.lower()))
 
 
-def python_of(machine: Machine) -> str | None:
+def python_of(machine: Machine) -> Text:
     """The examined Python as wheels name it: "3.11", "3.14t" for a free-threaded one."""
     found = machine.python.version
     if found is None:
@@ -159,14 +168,14 @@ def nvidia_devices(machine: Machine) -> tuple[PciGpu, ...]:
     return tuple(device for device in found if device.bound != "vfio-pci") or found
 
 
-def capability_of(gpu: Gpu, knowledge: Knowledge) -> Version | None:
+def capability_of(gpu: Gpu, knowledge: Knowledge) -> Release:
     """The compute capability of one GPU: reported, else by PCI id, else by a name of one chip."""
     by_pci = capability_by_pci(gpu.device_id, knowledge) if gpu.device_id else None
     model = knowledge.gpu_by_name(gpu.name) if gpu.name else None
     return gpu.capability or by_pci or (model.capability if model else None)
 
 
-def capability_by_pci(device_id: str, knowledge: Knowledge) -> Version | None:
+def capability_by_pci(device_id: str, knowledge: Knowledge) -> Release:
     """The compute capability behind a PCI id, None where several or none are known."""
     found = {model.capability for model in knowledge.gpus_by_pci(device_id)}
     return found.pop() if len(found) == 1 else None
@@ -188,7 +197,7 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(words) if len(words) < 3 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def variables_for(staying: Iterable[UsableGpu], *, redacted: bool) -> dict[str, str | None]:
+def variables_for(staying: Iterable[UsableGpu], *, redacted: bool) -> dict[str, Text]:
     """What leaves all other GPUs out: by UUID where each is known, else by its place on the bus."""
     stay = list(staying)
     uuids = [gpu.uuid for gpu in stay if gpu.uuid and not redacted]
@@ -215,7 +224,7 @@ def drive_of(machine: Machine, capabilities: tuple[Version, ...], knowledge: Kno
     return _found(found, machine, knowledge)
 
 
-def _found(found: DriverVersion | None, machine: Machine, knowledge: Knowledge) -> Drive:
+def _found(found: DriverRelease, machine: Machine, knowledge: Knowledge) -> Drive:
     """The driver that is there, by its number, by its CUDA level, or by both."""
     driver, numbers = machine.driver, _list_of(machine)
     native = None if found is None else knowledge.native_cuda(found)
@@ -232,9 +241,7 @@ def _found(found: DriverVersion | None, machine: Machine, knowledge: Knowledge) 
     return Drive(version=found, cuda=level, decides=forward and works, numbers=numbers)
 
 
-def _branches(
-    capabilities: tuple[Version, ...], knowledge: Knowledge
-) -> tuple[int | None, int | None]:
+def _branches(capabilities: tuple[Version, ...], knowledge: Knowledge) -> tuple[Number, Number]:
     """The oldest and the newest branch that support all these GPUs; None no bound."""
     known = [found for one in capabilities if (found := knowledge.architecture(one))]
     first = (architecture.first_branch for architecture in known)
@@ -243,7 +250,7 @@ def _branches(
 
 
 def _unfit(
-    found: DriverVersion, low: int | None, high: int | None, knowledge: Knowledge
+    found: DriverVersion, low: Number, high: Number, knowledge: Knowledge
 ) -> tuple[int, str] | None:
     """The branch that these GPUs need in place of the driver found, and why."""
     own = knowledge.native_cuda(found)
@@ -256,7 +263,7 @@ def _unfit(
     return None
 
 
-def _planned_branch(low: int | None, high: int | None, knowledge: Knowledge) -> int:
+def _planned_branch(low: Number, high: Number, knowledge: Knowledge) -> int:
     """The branch of a driver that is yet to be installed."""
     branch = max(low or 0, knowledge.branch_for(PLANNED_CUDA) or 0)
     return min(branch, high or branch)
@@ -299,7 +306,7 @@ def _list_of(machine: Machine) -> Literal["Linux", "Windows"]:
     return "Windows" if windows else "Linux"
 
 
-def tegra_wall(machine: Machine) -> str | None:
+def tegra_wall(machine: Machine) -> Text:
     """Why builds for servers do not run on this Jetson, None where they do or it is none."""
     l4t, cuda = machine.platform.l4t, machine.driver.cuda
     for_servers = l4t.major >= SERVER_BUILDS_FROM_L4T if l4t else cuda and cuda >= PLANNED_CUDA
@@ -309,7 +316,7 @@ def tegra_wall(machine: Machine) -> str | None:
     return f"a Jetson with {release} needs NVIDIA's own build for its JetPack"
 
 
-def platform_blocker(machine: Machine) -> str | None:
+def platform_blocker(machine: Machine) -> Text:
     """Why no wheel of torch can be installed there at all, None where one can."""
     here, python = machine.platform, machine.python
     if here.libc == "musl":
@@ -351,8 +358,8 @@ def demand_of(machine: Machine, knowledge: Knowledge) -> Demand:
 def serves_all(
     archs: Iterable[str],
     capabilities: Iterable[Version],
-    torch: Version | None,
-    cuda: Version | None,
+    torch: Release,
+    cuda: Release,
     knowledge: Knowledge,
 ) -> bool:
     """Whether compiled code serves every one of these GPUs, as machine code or as PTX.
@@ -374,10 +381,10 @@ def _ever_served(capability: Version, platform: str, knowledge: Knowledge) -> bo
 
 @lru_cache(maxsize=8192)
 def served(
-    archs: tuple[str, ...],
+    archs: Strings,
     capability: Version,
-    torch: Version | None,
-    cuda: Version | None,
+    torch: Release,
+    cuda: Release,
     knowledge: Knowledge,
 ) -> tuple[Literal["native", "ptx"], str] | None:
     """How compiled code serves a GPU and which code does; machine code before PTX.

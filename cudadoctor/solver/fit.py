@@ -10,7 +10,7 @@ import msgspec
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, Release, Text, Texts
 from cudadoctor.solver.demand import Demand, served
 
 Block = Literal[
@@ -80,7 +80,7 @@ def _hardware(
 
 
 def _served(
-    build: TorchBuild, demand: Demand, knowledge: Knowledge, codes: tuple[str, ...] | None
+    build: TorchBuild, demand: Demand, knowledge: Knowledge, codes: Texts
 ) -> list[tuple[str, str] | None]:
     return [
         served(codes or (), one, build.torch, build.cuda, knowledge) for one in demand.capabilities
@@ -101,7 +101,7 @@ def _refuses(release: str, capability: Version, knowledge: Knowledge) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def own_cudnn(build: TorchBuild, knowledge: Knowledge) -> str | None:
+def own_cudnn(build: TorchBuild, knowledge: Knowledge) -> Text:
     """The cuDNN inside a build; where its own is not known, that of the Linux build beside it."""
     if build.cudnn is not None or build.cuda is None:
         return build.cudnn
@@ -127,7 +127,7 @@ def runs(cuda: Version, demand: Demand, knowledge: Knowledge) -> bool:
     return floor is not None and drive.version >= floor.driver
 
 
-def reason(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> str | None:
+def reason(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> Text:
     """Why a build does not fit, as a sentence with its values; None where it fits."""
     why = block(build, demand, knowledge)
     if why is None:
@@ -182,7 +182,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     knowledge: Knowledge
     builds: tuple[TorchBuild, ...]
     asked: tuple[TorchBuild, ...]
-    keep: str | None
+    keep: Text
     free: TorchBuild | None = None
     whole: Demand | None = None
 
@@ -242,7 +242,7 @@ _STRICTEST_GLIBC = Version("2.28")
 """What counts where the glibc of a build is not known: no build of conda-forge asks for more."""
 
 
-def conda_forge_cuda(torch: Version, demand: Demand, knowledge: Knowledge) -> Version | None:
+def conda_forge_cuda(torch: Version, demand: Demand, knowledge: Knowledge) -> Release:
     """The CUDA of conda-forge's build of that torch which serves every GPU as machine code.
 
     Other compilers, other lists of GPUs. None where there is none, or the tables do not prove it.

@@ -9,6 +9,7 @@ import msgspec
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Rejection
+from cudadoctor.model.machine import Text
 from cudadoctor.solver.demand import Demand, named, of_capability, seen_gpus, served
 from cudadoctor.solver.fit import NO_GPU, Block, Case, block, cudnn_refuses, on_ptx, reason
 
@@ -45,7 +46,7 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
         yield f"torchvision {build.torchvision} refuses Python {python}."
 
 
-def without_cudnn(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> str | None:
+def without_cudnn(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> Text:
     """That its own cuDNN refuses a GPU which the build has code for, and what keeps it away."""
     lost = ", ".join(
         str(one)
@@ -210,7 +211,7 @@ def every_rejection(case: Case) -> tuple[Rejection, ...]:
     return tuple(found)
 
 
-def _announced(chosen: TorchBuild, case: Case) -> str | None:
+def _announced(chosen: TorchBuild, case: Case) -> Text:
     """That something newer would fit and was only announced; None where nothing was."""
     ignoring: tuple[Block, ...] = ("announced",)
     waiting = [
@@ -240,7 +241,7 @@ def _newest_of_each(builds: Iterable[TorchBuild]) -> dict[str, TorchBuild]:
     return found
 
 
-def _against(build: TorchBuild, case: Case, too: str | None) -> str:
+def _against(build: TorchBuild, case: Case, too: Text) -> str:
     """Why it does not fit, else why it was not taken. too: where it is a matter of preference.
 
     A build for GPUs is held against them, also where none is to be used.
@@ -299,7 +300,7 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
         yield f"What torch {build.torch} has code for is less certain than for {free.torch}."
 
 
-def companion_of(name: str, build: TorchBuild, knowledge: Knowledge) -> str | None:
+def companion_of(name: str, build: TorchBuild, knowledge: Knowledge) -> Text:
     """The release of a companion that belongs to a build, None where there is none."""
     if name == "torchvision":
         return build.torchvision

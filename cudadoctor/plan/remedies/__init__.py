@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cudadoctor.model.findings import Remedy
+    from cudadoctor.model.findings import Remedies
     from cudadoctor.plan.remedies.driver import (
         forward_compat,
         install_driver,
@@ -84,7 +84,7 @@ if not TYPE_CHECKING:
         if name not in __all__:
             raise AttributeError(name)
 
-        def prescribed(*args: Any, **options: Any) -> tuple[Remedy, ...]:
+        def prescribed(*args: Any, **options: Any) -> Remedies:
             from importlib import import_module
 
             from cudadoctor.model.trust import Foreign, acting

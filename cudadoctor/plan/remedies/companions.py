@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
-from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.machine import Distribution, Machine
+from cudadoctor.model.machine import Distribution, Flag, Machine, Number, Release, Strings, Text
 from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY, admits, normal
 from cudadoctor.model.versions import version_of
 from cudadoctor.solver.demand import (
@@ -39,11 +38,11 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
     leaves: the old one must go first. find_links: the page that has the wheel.
     """
 
-    pin: str | None = None
+    pin: Text = None
     with_torch: bool = False
     leaves: bool = False
-    find_links: str | None = None
-    note: str | None = None
+    find_links: Text = None
+    note: Text = None
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +76,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         python = self.machine.python.version
         return not wanted or python is None or admits(wanted, python)
 
-    def serves_cuda(self, release: str) -> bool | None:
+    def serves_cuda(self, release: str) -> Flag:
         """Whether a release has binaries for the build's CUDA, None where that is not known."""
         known = self.kb.companion_cuda(self.one.name, release)
         if self.build.cuda is None or known is None:
@@ -228,7 +227,7 @@ _SHARED = frozenset({"cudnn", "cusparselt", "nccl", "nvshmem"})
 _FIRST_MAJOR_APART = 13  # From CUDA 13 on, the toolkit's own parts lie in a folder of their own.
 
 
-def only_for_torch(packages: Iterable[Distribution]) -> tuple[str, ...]:
+def only_for_torch(packages: Iterable[Distribution]) -> Strings:
     """The nvidia-*, cuda-* and triton wheels that nothing but torch and its companions need."""
     installed = {package.name: package for package in packages}
     below = _needed_by(TORCH_FAMILY, installed)
@@ -252,7 +251,7 @@ def kept_by_others(packages: Iterable[Distribution]) -> dict[str, str]:
     return kept
 
 
-def colliding(packages: Iterable[Distribution], major: int) -> tuple[str, ...]:
+def colliding(packages: Iterable[Distribution], major: int) -> Strings:
     """Installed library wheels that write into the folders of those for this CUDA major."""
     return tuple(sorted(package.name for package in packages if _collides(package.name, major)))
 
@@ -299,7 +298,7 @@ def _requirements(
             yield normal(found[1]), frozenset(extra for extra in asked if extra)
 
 
-def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: tuple[str, ...]) -> list[str]:
+def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> list[str]:
     """A sentence for each thing to know first. lost: companions that have no release for it."""
     notes = [_lost(name, build, m) for name in lost]
     notes += _broken_extensions(build, m, kb)
@@ -350,7 +349,7 @@ def _last_resort(build: TorchBuild, m: Machine, kb: Knowledge) -> list[str]:
     return [*notes, *filter(None, [without_cudnn(build, demand, kb)])]
 
 
-def size_of(build: TorchBuild, kb: Knowledge) -> str | None:
+def size_of(build: TorchBuild, kb: Knowledge) -> Text:
     """How much is to be downloaded, as far as the tables know."""
     wheels = build.cuda is not None and build.platform.startswith("linux")
     more = "; the CUDA libraries come on top" if wheels else ""
@@ -394,5 +393,5 @@ def _changes(build: TorchBuild, m: Machine) -> bool:
     return other_cuda or old.version.release[:2] != build.torch.release[:2]
 
 
-def _major(version: Version | None) -> int | None:
+def _major(version: Release) -> Number:
     return version.major if version else None

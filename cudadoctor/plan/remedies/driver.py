@@ -3,16 +3,16 @@
 Never inside WSL, a container or a Jetson; never a branch that does not support the GPU.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import msgspec
-from packaging.version import Version
+from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Edit, Remedy
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.findings import Edit, Remedies, Remedy
+from cudadoctor.model.machine import Flag, Machine, Number, Release, Strings, Text
 from cudadoctor.plan.remedies.place import (
     family_of,
     has_virtual_gpu,
@@ -25,7 +25,6 @@ from cudadoctor.plan.remedies.place import (
 from cudadoctor.solver.demand import capabilities_of, serves_all
 from cudadoctor.solver.fit import compat_lifts
 
-Command = tuple[str, ...]
 Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
 
 _SECURE_BOOT = (
@@ -51,17 +50,16 @@ _VGPU = (
 )
 
 
-def install_driver(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def install_driver(m: Machine, kb: Knowledge) -> Remedies:
     """Install a driver where there is none."""
     bounds = _bounds(m, kb)
-    branch = None
-    if bounds.highest is not None or bounds.blackwell_or_newer:
-        branch = _maintained(bounds.lowest or 0, bounds, kb)
+    chosen = bounds.highest is not None or bounds.blackwell_or_newer
+    branch = _maintained(bounds.lowest or 0, bounds, kb) if chosen else None
     title = f"Install NVIDIA driver {branch}" if branch else "Install the NVIDIA driver"
     return _driver("install-driver", title, m, bounds, branch)
 
 
-def upgrade_driver(m: Machine, kb: Knowledge, branch: int) -> tuple[Remedy, ...]:
+def upgrade_driver(m: Machine, kb: Knowledge, branch: int) -> Remedies:
     """A newer driver, of at least that branch; () where no such branch supports the GPU."""
     bounds = _bounds(m, kb)
     if bounds.highest is not None and branch > bounds.highest:
@@ -71,25 +69,34 @@ def upgrade_driver(m: Machine, kb: Knowledge, branch: int) -> tuple[Remedy, ...]
     return _driver("upgrade-driver", title, m, bounds, wanted)
 
 
-def open_modules(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def open_modules(m: Machine, kb: Knowledge) -> Remedies:
     """The open kernel modules in place of the proprietary ones."""
-    bounds = msgspec.structs.replace(_bounds(m, kb), open=True)
-    title = "Install the driver with the open kernel modules"
-    return _driver("open-modules", title, m, bounds, _present_branch(m, bounds))
+    return _modules("open", m, kb)
 
 
-def proprietary_modules(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def proprietary_modules(m: Machine, kb: Knowledge) -> Remedies:
     """The proprietary kernel modules in place of the open ones."""
-    bounds = msgspec.structs.replace(_bounds(m, kb), open=False)
-    title = "Install the driver with the proprietary kernel modules"
-    return _driver("proprietary-modules", title, m, bounds, _present_branch(m, bounds))
+    return _modules("proprietary", m, kb)
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+def _modules(kind: str, m: Machine, kb: Knowledge) -> Remedies:
+    """Modules of that kind, of the branch that is installed if it supports the GPUs."""
+    bounds = _bounds(m, kb)._replace(open=kind == "open")
+    present = m.driver.version or m.driver.library
+    branch = present.branch if present else bounds.lowest
+    if branch is not None:
+        branch = max(branch, bounds.lowest or 0)
+    if bounds.highest is not None:
+        branch = min(branch or bounds.highest, bounds.highest)
+    title = f"Install the driver with the {kind} kernel modules"
+    return _driver(f"{kind}-modules", title, m, bounds, branch)
+
+
+class Bounds(NamedTuple):
     """What the GPUs of a machine ask of a driver. highest None: any newer branch will do."""
 
-    lowest: int | None
-    highest: int | None
+    lowest: Number
+    highest: Number
     open: bool
     blackwell_or_newer: bool
     data_center: bool
@@ -121,20 +128,9 @@ def _maintained(least: int, bounds: Bounds, kb: Knowledge) -> int:
 
     GPUs that no maintained branch supports get their last one.
     """
-    top = kb.newest_branch() if bounds.highest is None else bounds.highest
+    top = bounds.highest if bounds.highest is not None else kb.newest_branch()
     maintained = (branch for branch in range(least, top + 1) if kb.branch_is_current(branch))
-    return next(maintained, least if bounds.highest is None else bounds.highest)
-
-
-def _present_branch(m: Machine, bounds: Bounds) -> int | None:
-    """The branch that is installed, moved to where the GPUs are supported."""
-    present = m.driver.version or m.driver.library
-    branch = present.branch if present else bounds.lowest
-    if branch is not None and bounds.lowest is not None:
-        branch = max(branch, bounds.lowest)
-    if bounds.highest is not None:
-        branch = min(branch or bounds.highest, bounds.highest)
-    return branch
+    return next(maintained, least if bounds.highest is None else top)
 
 
 def _driver(
@@ -142,70 +138,54 @@ def _driver(
     title: str,
     m: Machine,
     bounds: Bounds,
-    branch: int | None,
-) -> tuple[Remedy, ...]:
+    branch: Number,
+) -> Remedies:
     """The step in the way of this machine: by packages, by its vendor's means, or by others."""
     if bounds.highest is not None and bounds.blackwell_or_newer:
         return ()  # Two GPUs that no single driver serves: there is no such driver to install.
     least = f" of branch {branch} or newer" if branch else ""
-    where = keeper_of(m)
-    step = partial(Remedy, id=id, title=title, needs_root=True)
-    match side_of(m):
-        case "macos":
-            return ()
-        case "wsl":
-            text = f"{_WINDOWS} No driver belongs inside WSL."
-            return (Remedy(id=id, title=f"{title} on Windows", where="windows", manual=text),)
-        case "windows":
-            return (step(manual=f"{_WINDOWS} It must be{least}." if least else _WINDOWS),)
-        case "jetson":
-            own = where == "here"
-            title = "Update JetPack"
-            return (step(title=title, where=where, needs_root=own, reboot=own, manual=_JETPACK),)
-        case "dgx":
-            # DGX OS is an Ubuntu; NVIDIA's software for DGX also comes for Red Hat's systems.
-            red_hat = family_of(m) in ("rhel", "fedora")
-            update = "dnf upgrade --refresh" if red_hat else "apt-get update; apt-get full-upgrade"
-            title, tool = f"{title} by the DGX system's own update", "dnf" if red_hat else "apt"
-            return (step(title=title, reboot=True, commands=_argvs(update), tool=tool),)
-        case _ if has_virtual_gpu(m):
-            return (Remedy(id=id, title=title, where="admin", manual=_VGPU),)
-        case "linux":
-            recipe = _recipe(partial(step, reboot=True), m, bounds, branch)
-            notes = (
-                recipe.note,
-                _CLOUD if is_cloud(m) else None,
-                _SECURE_BOOT if m.platform.secure_boot else None,
-                _RUN_FILE if m.driver.installed and m.driver.packages == () else None,
-            )
-            note = " ".join(note for note in notes if note)
-            return (msgspec.structs.replace(recipe, note=note or None),)
+    where, side = keeper_of(m), side_of(m)
+    step = partial(Remedy, id=id, title=title)
+    if side == "macos":
+        return ()
+    if side == "wsl":
+        text = f"{_WINDOWS} No driver belongs inside WSL."
+        return (step(title=f"{title} on Windows", where="windows", manual=text),)
+    if side == "windows":
+        text = f"{_WINDOWS} It must be{least}." if least else _WINDOWS
+        return (step(needs_root=True, manual=text),)
+    if side == "jetson":
+        own, title = where == "here", "Update JetPack"
+        return (step(title=title, where=where, needs_root=own, reboot=own, manual=_JETPACK),)
+    if side != "dgx" and has_virtual_gpu(m):
+        return (step(where="admin", manual=_VGPU),)
+    if side in ("dgx", "linux"):
+        return (Remedy(id=id, needs_root=True, reboot=True, **_fields(title, m, bounds, branch)),)
     who = "whoever runs the host" if where == "host" else "the administrator of this machine"
     text = f"Ask {who} for an NVIDIA driver{least}: it belongs to the host and cannot be changed "
     text += "from in here."
-    return (Remedy(id=id, title=f"{title} on the host", where=where, manual=text),)
+    return (step(title=f"{title} on the host", where=where, manual=text),)
 
 
-_NVIDIA_REPOSITORY = (
-    "This takes NVIDIA's own package repository for the distribution, set up as NVIDIA's driver "
-    "installation guide describes; do not mix it with driver packages of another source."
-)
-_RPMFUSION = (
-    "This takes the RPM Fusion repositories (free and nonfree). Before the reboot, wait until "
-    "`modinfo -F version nvidia` names the new version: akmods builds the module in the background."
-)
-_AMAZON_2 = (
-    "Move to Amazon Linux 2023 or to one of AWS's images with the driver in it: Amazon "
-    "Linux 2 is out of support, and current drivers are not made for it."
-)
-_NEWER_CHANNEL = (
-    "After the reboot nvidia-smi names the version of the driver; a newer one comes with a "
-    "newer channel."
-)
-_NON_FREE = (
-    "Components: main contrib non-free non-free-firmware "
-    "(in an older /etc/apt/sources.list: the same words at the end of each line)"
-)
+def _fields(title: str, m: Machine, bounds: Bounds, branch: Number) -> dict[str, Any]:
+    """What the step of a Linux of one's own consists of."""
+    if side_of(m) == "dgx":
+        # DGX OS is an Ubuntu; NVIDIA's software for DGX also comes for Red Hat's systems.
+        red_hat = family_of(m) in ("rhel", "fedora")
+        update = "dnf upgrade --refresh" if red_hat else "apt-get update; apt-get full-upgrade"
+        return {"title": f"{title} by the DGX system's own update", **_by(_argvs(update))}
+    fields, here = _recipe(m, bounds, branch), m.platform
+    focal = branch and (here.distro, here.distro_version) == ("ubuntu", "20.04")
+    notes = (
+        fields["note"],
+        _FOCAL if focal else None,
+        _CLOUD if is_cloud(m) else None,
+        _SECURE_BOOT if here.secure_boot else None,
+        _RUN_FILE if m.driver.installed and m.driver.packages == () else None,
+    )
+    return {"title": title, **fields, "note": " ".join(filter(None, notes)) or None}
+
+
 _FOCAL = (
     "Ubuntu 20.04 is past its standard support and gets no new branches of the driver: where the "
     "package is not found, take a newer Ubuntu, or the build of torch for the present driver."
@@ -215,71 +195,85 @@ _NIX = "/etc/nixos/configuration.nix"
 _NO_MODULES_FROM = 10  # RHEL 10 and its kin have no package modules (streams) any more.
 
 
-class Distribution(NamedTuple):
-    """What a family of distributions uses; "" where it is not known."""
+class System(msgspec.Struct, frozen=True):
+    """What a distribution uses; "" where it is not known (see driver.toml)."""
 
     remove: str = "apt-get remove"
     boot_image: str = ""
     signing_key: str = ""
-    """The key that signs locally built modules."""
+    rebuild: str = ""
+    compat: bool = False
 
 
-_DISTRIBUTIONS = {
-    "ubuntu": Distribution(
-        "apt-get remove", "update-initramfs -u", "/var/lib/shim-signed/mok/MOK.der"
-    ),
-    "debian": Distribution("apt-get remove", "update-initramfs -u", "/var/lib/dkms/mok.pub"),
-    "rhel": Distribution("dnf remove", "dracut --force", "/var/lib/dkms/mok.pub"),
-    "amazon": Distribution("dnf remove", "dracut --force"),
-    "fedora": Distribution("dnf remove", "dracut --force", "/etc/pki/akmods/certs/public_key.der"),
-    "suse": Distribution("zypper remove", "dracut --force"),
-    "arch": Distribution("pacman -R", "mkinitcpio -P"),
-}
+class Recipe(msgspec.Struct, frozen=True):
+    """How a distribution installs a driver (see driver.toml). modules, branched: None any."""
+
+    system: str = ""
+    modules: Text = None
+    branched: Flag = None
+    commands: str = ""
+    note: str = ""
+    file: str = ""
+    line: str = ""
+    tool: str = ""
+    manual: Text = None
 
 
-def _distribution(m: Machine) -> Distribution:
-    return _DISTRIBUTIONS.get(family_of(m), Distribution())
+class Table(msgspec.Struct, frozen=True):
+    """All of driver.toml."""
+
+    notes: dict[str, str]
+    systems: dict[str, System]
+    recipes: tuple[Recipe, ...]
 
 
-def _argvs(text: str) -> tuple[Command, ...]:
-    """The commands in a text that separates them by semicolons."""
-    return tuple(tuple(line.split()) for line in text.split(";") if line)
+_TABLE = msgspec.toml.decode(Path(__file__).with_name("driver.toml").read_bytes(), type=Table)
 
 
-def _boot_image(m: Machine) -> tuple[Command, ...]:
-    """The command that makes the boot image anew, () where the distribution is unknown."""
-    own = m.platform.distro == "endeavouros"
-    return _argvs("dracut-rebuild" if own else _distribution(m).boot_image)
+def _system_of(m: Machine) -> str:
+    """The distribution's family, or the release or kin of it that has rows of its own."""
+    family, release = str(family_of(m)), major_of(m) or 0
+    if family == "amazon" and release < _AMAZON_WITH_DNF:
+        return "amazon-2"
+    if family == "rhel" and release >= _NO_MODULES_FROM:
+        return "rhel-10"
+    own = m.platform.distro
+    return own if family == "arch" and own in ("manjaro", "endeavouros") else family
 
 
-def _rebuild_modules(m: Machine) -> tuple[Command, ...]:
+def _system(m: Machine) -> System:
+    return _TABLE.systems.get(_system_of(m), System())
+
+
+def _argvs(text: str, **words: object) -> tuple[Strings, ...]:
+    """The commands in a text that separates them by semicolons, filled in word by word."""
+    argvs = (
+        filter(None, (word.format(**words) for word in argv.split())) for argv in text.split(";")
+    )
+    return tuple(filter(None, map(tuple, argvs)))
+
+
+def _by(argvs: tuple[Strings, ...], note: Text = None, *edits: Edit) -> dict[str, Any]:
+    """A step's fields for these commands, whose first one names the tool."""
+    tool = argvs[0][0].removesuffix("-get") if argvs else None
+    return {"commands": argvs, "tool": tool, "note": note, "edits": edits}
+
+
+def _rebuild_modules(m: Machine) -> tuple[Strings, ...]:
     """The commands that build the driver's modules for the running kernel, with its headers.
 
     Empty where only its own system knows how: then a sentence stands in their place.
     """
-    release = f"-{m.platform.kernel}" if m.platform.kernel else ""
-    autoinstall = ("dkms", "autoinstall")
-    devel = ("dnf", "install", f"kernel-devel{release}")
-    match family_of(m):
-        case "ubuntu":
-            headers = f"linux-headers{release or '-generic'}"
-            return (("apt-get", "install", headers), autoinstall)
-        case "debian":
-            return (("apt-get", "install", _debian_headers(m, release)), autoinstall)
-        case "fedora":
-            return (devel, ("akmods", "--force"))
-        case "rhel":
-            return (devel, autoinstall)
-        case "amazon" if _has_dnf(m):
-            return (devel, autoinstall)
-        case "suse":
-            # SUSE ships built modules: the package is laid out anew for the running kernel.
-            modules = [package.name for package in m.driver.packages or ()]
-            modules = [name for name in modules if "-kmp-" in name]
-            return (("zypper", "install", "--force", *modules),) if modules else ()
-        case "arch" if m.platform.distro == "arch":
-            return (("pacman", "-Syu", "linux-headers"),)
-    return ()
+    release, family = f"-{m.platform.kernel}" if m.platform.kernel else "", family_of(m)
+    headers = _debian_headers(m, release)
+    if family == "ubuntu":
+        release = release or "-generic"
+    argvs = _argvs(_system(m).rebuild, release=release, headers=headers)
+    if family == "suse":
+        names = (package.name for package in m.driver.packages or ())
+        modules = [name for name in names if "-kmp-" in name]
+        return ((*argvs[0], *modules),) if modules else ()
+    return argvs if family != "arch" or m.platform.distro == "arch" else ()
 
 
 def _debian_headers(m: Machine, release: str = "") -> str:
@@ -292,106 +286,31 @@ def _debian_headers(m: Machine, release: str = "") -> str:
     return f"linux-headers{release}" if release else f"linux-headers-{cloud}{arch}"
 
 
-def _has_dnf(m: Machine) -> bool:
-    """Amazon Linux 2 has none, and its support is over."""
-    return (major_of(m) or 0) >= _AMAZON_WITH_DNF
-
-
-def _recipe(step: Callable[..., Remedy], m: Machine, bounds: Bounds, branch: int | None) -> Remedy:
+def _recipe(m: Machine, bounds: Bounds, branch: Number) -> dict[str, Any]:
     """How this distribution installs a driver of that branch (None: the one of its choice)."""
-    match family_of(m):
-        case "ubuntu" | "debian":
-            return _by_apt(step, m, bounds, branch)
-        case "rhel" | "amazon" | "fedora" | "suse":
-            return _by_rpm(step, m, bounds, branch)
-        case "nixos":
-            lines = [
-                "nixpkgs.config.allowUnfree = true;",
-                'services.xserver.videoDrivers = [ "nvidia" ];',
-                f"hardware.nvidia.open = {'true' if bounds.open else 'false'};",
-            ]
-            if not bounds.open and branch:
-                legacy = f"config.boot.kernelPackages.nvidiaPackages.legacy_{branch}"
-                lines.append(f"hardware.nvidia.package = {legacy};")
-            return step(
-                tool="nixos-rebuild",
-                commands=_argvs("nixos-rebuild boot"),
-                edits=(Edit(file=_NIX, what="\n".join(lines)),),
-                note=_NEWER_CHANNEL,
-            )
-        case "arch" if m.platform.distro == "manjaro":
-            note = (
-                "The program mhwd chooses the driver that fits the GPU and the installed kernels."
-            )
-            commands = _argvs("pacman -Syu; mhwd -a pci nonfree 0300")
-            return step(tool="mhwd", commands=commands, note=note)
-        case "arch" if bounds.open:
-            note = "For another kernel than `linux`, nvidia-open-dkms and that kernel's headers."
-            commands = _argvs("pacman -Syu nvidia-open nvidia-utils")
-            return step(tool="pacman", commands=commands, note=note)
-        case "arch":
-            name = f"nvidia-{branch}xx-dkms" if branch else "the legacy branch's -dkms"
-            text = f"Install {name} and its -utils from the AUR: the packages of the official "
-            return step(tool="pacman", manual=f"{text}repositories no longer support this GPU.")
-    least = f" of branch {branch} or newer" if branch else ""
-    kind = "open" if bounds.open else "proprietary"
-    text = f"Install the distribution's NVIDIA driver{least} with the {kind} kernel modules, "
-    return step(tool="distribution", manual=f"{text}by its package manager.")
-
-
-def _by_apt(step: Callable[..., Remedy], m: Machine, bounds: Bounds, branch: int | None) -> Remedy:
-    package = "nvidia-open" if bounds.open else "cuda-drivers"
-    headers = _debian_headers(m)
-    match family_of(m):
-        case "ubuntu" if branch is None:
-            install = f"ubuntu-drivers install {'--gpgpu' if bounds.data_center else ''}"
-            return step(tool="ubuntu-drivers", commands=_argvs(install))
-        case "ubuntu":
-            kind = ("-server" if bounds.data_center else "") + ("-open" if bounds.open else "")
-            commands = _argvs(f"apt-get update; apt-get install nvidia-driver-{branch}{kind}")
-            focal = (m.platform.distro, m.platform.distro_version) == ("ubuntu", "20.04")
-            return step(tool="apt", commands=commands, note=_FOCAL if focal else None)
-        case "debian" if branch is None and not bounds.open:
-            commands = _argvs(f"apt-get update; apt-get install {headers} nvidia-driver")
-            non_free = Edit(file="/etc/apt/sources.list.d/debian.sources", what=_NON_FREE)
-            return step(tool="apt", commands=commands, edits=(non_free,))
-    pinned = f"{package}-{branch}" if branch else package
-    commands = _argvs(f"apt-get update; apt-get install {headers} {pinned}")
-    return step(tool="apt", commands=commands, note=_NVIDIA_REPOSITORY)
-
-
-def _by_rpm(step: Callable[..., Remedy], m: Machine, bounds: Bounds, branch: int | None) -> Remedy:
-    package = "nvidia-open" if bounds.open else "cuda-drivers"
-    match family_of(m):
-        case "amazon" if not _has_dnf(m):
-            return step(tool="distribution", manual=_AMAZON_2)
-        case "amazon" | "rhel" as family:
-            epel = " EPEL is needed too, for DKMS." if family == "rhel" else ""
-            commands = _argvs(f"dnf install {package}")
-            if family == "amazon" or (major_of(m) or 0) < _NO_MODULES_FROM:
-                # Out of a package module: its stream is chosen first.
-                stream = f"{branch}-{'open' if bounds.open else 'dkms'}"
-                if branch is None:
-                    stream = "open-dkms" if bounds.open else "latest-dkms"
-                module = f"reset nvidia-driver; dnf module enable nvidia-driver:{stream}"
-                commands = _argvs(f"dnf module {module}") + commands
-            elif branch and not bounds.open:
-                commands = _argvs(f"dnf versionlock add *nvidia*{branch}*") + commands
-            return step(tool="dnf", commands=commands, note=_NVIDIA_REPOSITORY + epel)
-        case "fedora":
-            kind = "" if bounds.open or branch is None else f"-{branch}xx"
-            install = f"akmod-nvidia{kind} xorg-x11-drv-nvidia{kind}-cuda"
-            commands = _argvs(f"dnf upgrade --refresh; dnf install {install}")
-            if not bounds.open:
-                return step(tool="dnf", commands=commands, note=_RPMFUSION)
-            macro = Edit(file="/etc/rpm/macros.nvidia-kmod", what="%_with_kmod_nvidia_open 1")
-            commands += _argvs("akmods --force")
-            return step(tool="dnf", commands=commands, edits=(macro,), note=_RPMFUSION)
-    kind = "open-driver-G06-signed" if bounds.open else "driver-G06"
-    install = f"nvidia-{kind}-kmp-default nvidia-compute-utils-G06"
-    commands = _argvs(f"zypper refresh; zypper install {install}")
-    note = f"Both packages must be of the same version. {_NVIDIA_REPOSITORY}"
-    return step(tool="zypper", commands=commands, note=note)
+    kernel, stream = ("open", "open") if bounds.open else ("proprietary", "dkms")
+    newest = "open-dkms" if bounds.open else "latest-dkms"
+    words = {
+        "branch": branch,
+        "dash": f"-{branch}" if branch else "",
+        "kernel": kernel,
+        "server": "-server" if bounds.data_center else "",
+        "gpgpu": "--gpgpu" if bounds.data_center else "",
+        "headers": _debian_headers(m),
+        "stream": f"{branch}-{stream}" if branch else newest,
+        "least": f" of branch {branch} or newer" if branch else "",
+    }
+    row = next(
+        row
+        for row in _TABLE.recipes
+        if row.system in (_system_of(m), "")
+        and row.modules in (None, kernel)
+        and row.branched in (None, branch is not None)
+    )
+    edits = (Edit(file=row.file, what=row.line.format(**words)),) if row.file else ()
+    fields = _by(_argvs(row.commands, **words), _TABLE.notes.get(row.note), *edits)
+    manual = row.manual and row.manual.format(**words)
+    return fields | {"manual": manual, "tool": row.tool or fields["tool"]}
 
 
 _BY_THE_SYSTEM = (
@@ -405,76 +324,70 @@ _ENROL = (
 _SIGNED_ALREADY = " Ubuntu's linux-modules-nvidia-* packages are signed already and need no key."
 
 
-def load_driver(m: Machine, reason: Reason) -> tuple[Remedy, ...]:
+def load_driver(m: Machine, reason: Reason) -> Remedies:
     """Get the installed driver's module loaded. reason: what keeps it out."""
     if side_of(m) in ("wsl", "jetson", "macos", "windows"):
         return ()
+    load = partial(_root, m, "load-driver", "Load the NVIDIA driver")
     if keeper_of(m) != "here":
-        return _root(m, "load-driver", "Load the NVIDIA driver", "modprobe nvidia")
-    step = partial(Remedy, id="load-driver", needs_root=True, reboot=True)
-    family, boot_image = family_of(m), _boot_image(m)
+        return load("modprobe nvidia")
+    family, system, manual, note, tool = family_of(m), _system(m), None, None, None
+    commands, edits = _argvs(system.boot_image), list[Edit]()
     match reason:
         case "modprobe":
-            commands = "modprobe nvidia; modprobe nvidia_uvm"
-            return _root(m, "load-driver", "Load the NVIDIA driver", commands)
+            return load("modprobe nvidia; modprobe nvidia_uvm")
         case _ if family == "nixos":
             # Files under /etc and modules are made from the configuration there.
+            title, tool = "Let NixOS load the NVIDIA driver", "nixos-rebuild"
+            commands = _argvs("nixos-rebuild boot")
             what = 'services.xserver.videoDrivers = [ "nvidia" ];\n'
             what += 'boot.blacklistedKernelModules = [ "nouveau" ];'
-            remedy = step(
-                title="Let NixOS load the NVIDIA driver",
-                edits=(Edit(file=_NIX, what=what),),
-                commands=_argvs("nixos-rebuild boot"),
-                tool="nixos-rebuild",
-            )
+            edits.append(Edit(file=_NIX, what=what))
         case "nouveau":
-            text = "Make the boot image (initramfs) anew and reboot."
+            title = "Keep nouveau from taking the GPU"
+            manual = None if commands else "Make the boot image (initramfs) anew and reboot."
             what = "blacklist nouveau\noptions nouveau modeset=0"
-            remedy = step(
-                title="Keep nouveau from taking the GPU",
-                commands=boot_image,
-                manual=None if boot_image else text,
-                edits=(Edit(file="/etc/modprobe.d/blacklist-nouveau.conf", what=what),),
-            )
+            edits.append(Edit(file="/etc/modprobe.d/blacklist-nouveau.conf", what=what))
         case "secure-boot":
-            key = _distribution(m).signing_key
+            title, tool = "Enrol the key that signs the driver's module", "mokutil"
             make = "kmodgenca -a; " if family == "fedora" else ""
-            text = "Enrol the key that signs the driver's modules with `mokutil --import`."
-            remedy = step(
-                title="Enrol the key that signs the driver's module",
-                commands=_argvs(f"{make}mokutil --import {key}") if key else (),
-                manual=None if key else text,
-                tool="mokutil",
-                note=_ENROL + (_SIGNED_ALREADY if family == "ubuntu" else ""),
-            )
+            commands = _argvs(f"{make}mokutil --import {system.signing_key}")
+            if not system.signing_key:
+                commands = ()
+                manual = "Enrol the key that signs the driver's modules with `mokutil --import`."
+            note = _ENROL + (_SIGNED_ALREADY if family == "ubuntu" else "")
         case "not-built":
-            rebuild = _rebuild_modules(m)
-            load = _argvs("modprobe nvidia") if rebuild and family != "arch" else ()
-            remedy = step(
-                title=f"Build the driver's module for kernel {m.platform.kernel or 'in use'}",
-                reboot=not load,
-                commands=rebuild + load,
-                manual=None if rebuild else _BY_THE_SYSTEM,
-                note="Where the build fails, /var/lib/dkms/nvidia/*/build/make.log says why.",
-            )
+            title = f"Build the driver's module for kernel {m.platform.kernel or 'in use'}"
+            commands = _rebuild_modules(m)
+            manual = None if commands else _BY_THE_SYSTEM
+            if commands and family != "arch":
+                commands += _argvs("modprobe nvidia")
+            note = "Where the build fails, /var/lib/dkms/nvidia/*/build/make.log says why."
         case "blacklisted":
-            files = m.driver.blacklisted_by or ()
+            title, files = "Let the nvidia module load again", m.driver.blacklisted_by or ()
             what = "remove the lines that blacklist nvidia or alias it to off"
+            edits += (Edit(file=file, what=what) for file in files)
+            manual = None if files else "Remove what blacklists nvidia under /etc/modprobe.d."
             prime = "On a laptop with `prime-select`, `prime-select nvidia` does it."
-            remedy = step(
-                title="Let the nvidia module load again",
-                commands=boot_image,
-                manual=None if files else "Remove what blacklists nvidia under /etc/modprobe.d.",
-                edits=tuple(Edit(file=file, what=what) for file in files),
-                note=prime if family == "ubuntu" else None,
-            )
-    return (remedy,)
+            note = prime if family == "ubuntu" else None
+    return (
+        Remedy(
+            id="load-driver",
+            title=title,
+            needs_root=True,
+            reboot=("modprobe", "nvidia") not in commands,
+            commands=commands,
+            manual=manual,
+            edits=tuple(edits),
+            tool=tool,
+            note=note,
+        ),
+    )
 
 
-def reboot(m: Machine) -> tuple[Remedy, ...]:
+def reboot(m: Machine) -> Remedies:
     """Restart what runs the driver."""
-    step = partial(Remedy, id="reboot")
-    side = side_of(m)
+    step, side = partial(Remedy, id="reboot"), side_of(m)
     if notebook_of(m):
         text = "Disconnect and delete the runtime in the notebook's menu, then connect to another."
         return (step(title="Take a fresh runtime", manual=text),)
@@ -487,22 +400,21 @@ def reboot(m: Machine) -> tuple[Remedy, ...]:
     return _root(m, "reboot", title, "systemctl reboot", reboot=True)
 
 
-def reload_uvm(m: Machine) -> tuple[Remedy, ...]:
+def reload_uvm(m: Machine) -> Remedies:
     """Create the device nodes of nvidia_uvm; reload it if they open and CUDA fails."""
     if side_of(m) in ("wsl", "jetson", "macos", "windows"):
         return ()
-    nodes = "nvidia-modprobe -u -c 0"
+    nodes, step = "nvidia-modprobe -u -c 0", partial(_root, m, "reload-uvm")
     opens = any(node.path == "/dev/nvidia-uvm" and not node.errno for node in m.driver.nodes or ())
     if not opens or "nvidia_uvm" not in (m.driver.modules or ()):
-        title = "Load the nvidia_uvm module and make its device nodes"
-        return _root(m, "reload-uvm", title, nodes)
+        return step("Load the nvidia_uvm module and make its device nodes", nodes)
     note = "End all CUDA programs first; where the module is in use, `fuser -v /dev/nvidia-uvm` "
     note += "names the process that holds it."
     commands = f"modprobe -r nvidia_uvm; modprobe nvidia_uvm; {nodes}"
-    return _root(m, "reload-uvm", "Reload the nvidia_uvm module", commands, note=note)
+    return step("Reload the nvidia_uvm module", commands, note=note)
 
 
-def reset_gpu(m: Machine, index: int) -> tuple[Remedy, ...]:
+def reset_gpu(m: Machine, index: int) -> Remedies:
     """Reset one GPU. On a machine that others share, only its administrator may."""
     side, title = side_of(m), f"Reset GPU {index}"
     if side in ("wsl", "jetson", "macos"):
@@ -515,41 +427,34 @@ def reset_gpu(m: Machine, index: int) -> tuple[Remedy, ...]:
     return _root(m, "reset-gpu", title, f"nvidia-smi --gpu-reset -i {index}", note=note)
 
 
-def wsl_driver(m: Machine) -> tuple[Remedy, ...]:
+def wsl_driver(m: Machine) -> Remedies:
     """The driver on the Windows side, and any Linux driver taken out of WSL."""
     if side_of(m) != "wsl":
         return ()
+    step = partial(Remedy, id="wsl-driver")
     if m.platform.wsl == 1:
         text = "In Windows, `wsl --set-version NAME 2` turns this distribution into WSL 2; WSL 1 "
         text += "has no GPU."
-        return (Remedy(id="wsl-driver", title="Turn to WSL 2", where="windows", manual=text),)
-    inside = tuple(package.name for package in m.driver.packages or () if _is_driver(package.name))
-    on_windows = Remedy(
+        return (step(title="Turn to WSL 2", where="windows", manual=text),)
+    names = (package.name for package in m.driver.packages or ())
+    inside = [name for name in names if name.startswith(_DRIVER_PACKAGES)]
+    on_windows = step(
         id="wsl-windows-driver",
         title="Install or update the NVIDIA driver on Windows",
         where="windows",
         manual="Install the current driver from the NVIDIA App or from nvidia.com/drivers on "
         "Windows, then run `wsl --shutdown` there.",
     )
-    if not inside:
-        return (on_windows,)
-    tool, remove = _distribution(m).remove.split()
-    without = Remedy(
-        id="wsl-driver",
-        title="Take the Linux driver out of WSL",
-        needs_root=True,
-        commands=((tool, remove, *inside), ("ldconfig",)),
-        tool=tool.removesuffix("-get"),
-        note="WSL uses the driver of Windows; a Linux driver inside hides it. Afterwards run "
-        "`wsl --shutdown` in Windows.",
-    )
-    return (without, on_windows)
+    note = "WSL uses the driver of Windows; a Linux driver inside hides it. Afterwards run "
+    note += "`wsl --shutdown` in Windows."
+    remove = _by(((*_system(m).remove.split(), *inside), ("ldconfig",)), note)
+    without = step(title="Take the Linux driver out of WSL", needs_root=True, **remove)
+    return (without, on_windows) if inside else (on_windows,)
 
 
-def _is_driver(name: str) -> bool:
-    return name.startswith(
-        ("nvidia-driver-", "libnvidia-compute-", "nvidia-utils-", "nvidia-dkms-", "cuda-drivers")
-    )
+_DRIVER_PACKAGES = (
+    *("nvidia-driver-", "libnvidia-compute-", "nvidia-utils-", "nvidia-dkms-", "cuda-drivers"),
+)
 
 
 def _root(
@@ -559,14 +464,13 @@ def _root(
     commands: str,
     *,
     reboot: bool = False,
-    note: str | None = None,
-) -> tuple[Remedy, ...]:
+    note: Text = None,
+) -> Remedies:
     """A step for root, or a request to the administrator where the machine is shared."""
     where = keeper_of(m)
     step = partial(Remedy, id=id, title=title, where=where, reboot=reboot)
     if where == "admin":
-        text = "This belongs to the administrator: others use the machine."
-        return (step(manual=text),)
+        return (step(manual="This belongs to the administrator: others use the machine."),)
     return (step(needs_root=True, commands=_argvs(commands), note=note),)
 
 
@@ -576,27 +480,23 @@ _LIMITS = (
     "must go again."
 )
 _IMAGES = ("ubuntu24.04", "ubuntu22.04", "rockylinux9", "ubuntu20.04")
-_COMPAT_FROM = {
-    "ubuntu": "apt-get",
-    "debian": "apt-get",
-    "rhel": "dnf",
-    "amazon": "dnf",
-    "fedora": "dnf",
-}
 
 
-def forward_compat(m: Machine, kb: Knowledge, cuda: Version | None) -> tuple[Remedy, ...]:
+def forward_compat(m: Machine, kb: Knowledge, cuda: Release) -> Remedies:
     """The package for that CUDA release; () where it does not run on these GPUs or this driver.
 
     Also () where the installed torch has no code for a GPU: there no driver helps.
     """
-    if cuda is None or not compat_lifts(m, kb, cuda) or not _torch_has_code(m, kb, cuda):
+    if cuda is None or not compat_lifts(m, kb, cuda):
+        return ()
+    archs, capabilities = m.torch.archs, capabilities_of(m, kb)
+    of_torch = m.torch.cuda == cuda and archs is not None and capabilities is not None
+    if of_torch and not serves_all(archs or (), capabilities or (), m.torch.version, cuda, kb):
         return ()
     name = f"cuda-compat-{cuda.major}-{cuda.minor}"
     folder = f"/usr/local/cuda-{cuda.major}.{cuda.minor}/compat"
-    tool, where = None, keeper_of(m)
-    side = side_of(m)
-    own = side in ("linux", "dgx")
+    where, side = keeper_of(m), side_of(m)
+    install: dict[str, Any] = {"needs_root": False}
     if side == "container":
         # In a container the package is part of the image.
         where = "container"
@@ -605,30 +505,17 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: Version | None) -> tuple[Rem
         image = f"nvidia/cuda:{tag}" if tag else f"an nvidia/cuda image of CUDA {cuda}"
         text = f"Start from {image}, which brings the package, and put {folder} first in "
         text += "LD_LIBRARY_PATH where the container toolkit does not pick it up by itself."
-    elif own:
-        where, tool = "here", _COMPAT_FROM.get(family_of(m))
+    elif side in ("linux", "dgx"):
+        where, system = "here", _system(m)
+        if system.compat:
+            install = _by(((system.remove.split()[0], "install", "-y", name),))
+        install["needs_root"] = True
         text = f"{name} comes from NVIDIA's repository for this system, which must be set up. "
         text += f"Programs that need it are then started with {folder} first in LD_LIBRARY_PATH."
     else:
         text = f"Ask for NVIDIA's package {name}; {folder} then comes first in LD_LIBRARY_PATH."
     branch = kb.branch_for(cuda)
-    return (
-        Remedy(
-            id="cuda-compat",
-            title="Use NVIDIA's forward-compatibility package",
-            where=where,
-            needs_root=own,
-            commands=((tool, "install", "-y", name),) if tool else (),
-            manual=text,
-            tool=tool.removesuffix("-get") if tool else None,
-            note=_LIMITS.format(branch=branch) if branch else _LIMITS.partition(" After")[0],
-        ),
-    )
-
-
-def _torch_has_code(m: Machine, kb: Knowledge, cuda: Version) -> bool:
-    """Whether the torch that the package is for would run on every GPU, if the driver let it."""
-    archs, capabilities = m.torch.archs, capabilities_of(m, kb)
-    if m.torch.cuda != cuda or archs is None or capabilities is None:
-        return True
-    return serves_all(archs, capabilities, m.torch.version, cuda, kb)
+    note = _LIMITS.format(branch=branch) if branch else _LIMITS.partition(" After")[0]
+    title = "Use NVIDIA's forward-compatibility package"
+    remedy = Remedy(id="cuda-compat", title=title, where=where, manual=text, **install)
+    return (replace(remedy, note=note),)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from cudadoctor.model.findings import Where
-    from cudadoctor.model.machine import Machine
+    from cudadoctor.model.machine import Machine, Number
 
 Side = Literal["jetson", "wsl", "container", "cluster", "windows", "macos", "dgx", "linux"]
 Family = Literal["ubuntu", "debian", "rhel", "amazon", "fedora", "suse", "arch", "nixos", "other"]
@@ -82,7 +82,7 @@ def family_of(m: Machine) -> Family:
     return "other"
 
 
-def major_of(m: Machine) -> int | None:
+def major_of(m: Machine) -> Number:
     """The distribution's major release: 9 for 9.4."""
     head = (m.platform.distro_version or "").split(".")[0]
     return int(head) if head.isdigit() else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from errno import EACCES
 
-from cudadoctor.model.findings import Edit, PackageChange, Remedy, Risk, Where
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk, Where
+from cudadoctor.model.machine import Machine, Strings, Text
 from cudadoctor.plan.remedies.place import keeper_of, notebook_of, side_of
 from cudadoctor.solver.demand import listed
 
@@ -18,13 +18,13 @@ def by_hand(
     where: Where = "here",
     risk: Risk = Risk.PROCESS,
     *,
-    note: str | None = None,
-) -> tuple[Remedy, ...]:
+    note: Text = None,
+) -> Remedies:
     """Anything else, as a sentence."""
     return (Remedy(id=id, title=title, where=where, risk=risk, manual=text, note=note),)
 
 
-def unset_variables(m: Machine, *names: str) -> tuple[Remedy, ...]:
+def unset_variables(m: Machine, *names: str) -> Remedies:
     """Take variables out of the environment of the program.
 
     A scheduler's choice of GPUs is never overridden: there the way out is to ask it for GPUs.
@@ -49,9 +49,9 @@ def set_variables(
     id: str,  # noqa: A002
     title: str,
     variables: dict[str, str],
-) -> tuple[Remedy, ...]:
+) -> Remedies:
     """Set variables for the program."""
-    values: dict[str, str | None] = dict(variables)
+    values: dict[str, Text] = dict(variables)
     return (Remedy(id=id, title=title, risk=Risk.PROCESS, variables=values),)
 
 
@@ -59,8 +59,8 @@ def install_packages(
     id: str,  # noqa: A002
     title: str,
     *requirements: str,
-    remove: tuple[str, ...] = (),
-) -> tuple[Remedy, ...]:
+    remove: Strings = (),
+) -> Remedies:
     """A change to the packages of the environment that does not touch torch."""
     if not requirements and not remove:
         return ()
@@ -72,12 +72,12 @@ def remove_packages(
     id: str,  # noqa: A002
     title: str,
     *names: str,
-) -> tuple[Remedy, ...]:
+) -> Remedies:
     """Uninstall packages from the environment."""
     return install_packages(id, title, remove=names)
 
 
-def device_groups(m: Machine) -> tuple[Remedy, ...]:
+def device_groups(m: Machine) -> Remedies:
     """Let the user open the GPU's device nodes."""
     side = side_of(m)
     if side in ("windows", "macos"):
@@ -112,7 +112,7 @@ _TARGET = re.compile(r"/targets/[\w-]+-linux/lib(?=/|$)")
 _TELLING = ("stubs", "compat")
 
 
-def off_search_path(m: Machine, folder: str) -> tuple[Remedy, ...]:
+def off_search_path(m: Machine, folder: str) -> Remedies:
     """The variable without the entries that lead to that folder; () where none does.
 
     A folder of "" is not known: then entries that are stubs by their name are meant.
@@ -199,7 +199,7 @@ _VARIABLE = re.compile(r"(?:-e|--env)[ =](?P<name>\w+)=(?P<value>.*)")
 _SHM = re.compile(r"--shm-size[ =](?P<amount>\d+)[gG]b?")
 
 
-def grant_gpu(m: Machine) -> tuple[Remedy, ...]:
+def grant_gpu(m: Machine) -> Remedies:
     """Start the container, pod or job with a GPU; () where nothing stands between it and them."""
     if notebook := notebook_of(m):
         text = _NOTEBOOKS[notebook]
@@ -217,7 +217,7 @@ def grant_gpu(m: Machine) -> tuple[Remedy, ...]:
     return by_hand("grant-gpu", title, text, "container", note=note)
 
 
-def _of_a_job(m: Machine, asked: str) -> tuple[Remedy, ...]:
+def _of_a_job(m: Machine, asked: str) -> Remedies:
     """The scheduler gives the job a GPU; Apptainer hands it on into the container."""
     title = "Ask the scheduler for a GPU"
     if m.container.kind == "enroot":
@@ -241,7 +241,7 @@ def container_option(
     id: str,  # noqa: A002
     title: str,
     option: str,
-) -> tuple[Remedy, ...]:
+) -> Remedies:
     """Start the container with one more option, such as --shm-size=8g; () outside a container."""
     if _kubernetes(m):
         return _pod(id, title, _in_pod_words(option))
@@ -264,7 +264,7 @@ def _in_pod_words(option: str) -> str:
     return f"the counterpart of docker run's {option}"
 
 
-def _pod(id: str, title: str, what: str, note: str | None = None) -> tuple[Remedy, ...]:  # noqa: A002
+def _pod(id: str, title: str, what: str, note: Text = None) -> Remedies:  # noqa: A002
     return (
         Remedy(
             id=id,

@@ -10,8 +10,8 @@ from cudadoctor.installers import environment
 from cudadoctor.installers.tool import manager
 from cudadoctor.knowledge import Knowledge, TorchBuild, load
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
-from cudadoctor.model.findings import PackageChange, Remedy, Risk
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk
+from cudadoctor.model.machine import Machine, Release, Strings, Text
 from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits
 from cudadoctor.plan.remedies.companions import (
     caveats,
@@ -38,7 +38,7 @@ from cudadoctor.solver.reasons import companion_of
 INDEX = "https://download.pytorch.org/whl"
 
 
-def install_torch(m: Machine, kb: Knowledge, keep: str | None = None) -> tuple[Remedy, ...]:
+def install_torch(m: Machine, kb: Knowledge, keep: Text = None) -> Remedies:
     """The build of torch that fits this machine, with its companions.
 
     Where none fits, what would let one fit; () where nothing would.
@@ -90,7 +90,7 @@ def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
     )
 
 
-def reinstall_torch(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def reinstall_torch(m: Machine, kb: Knowledge) -> Remedies:
     """The same torch again, with the libraries that it pins; () where its index is not known."""
     if m.torch.version is None or _needs_jetson_wheel(m) or m.torch.version.is_devrelease:
         return ()
@@ -123,7 +123,7 @@ def reinstall_torch(m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
     )
 
 
-def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, ...]:
+def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     """The releases of these packages that belong to the installed torch; () where none is known."""
     if m.torch.version is None or _needs_jetson_wheel(m):
         return ()
@@ -165,7 +165,7 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> tuple[Remedy, .
     )
 
 
-def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
+def jetson_torch(m: Machine, kb: Knowledge | None = None) -> Remedies:
     """NVIDIA's own build for this JetPack, or from JetPack 7 on the general one."""
     release = m.platform.l4t.major if m.platform.l4t else None
     if release is not None and release >= SERVER_BUILDS_FROM_L4T:
@@ -218,7 +218,7 @@ def jetson_torch(m: Machine, kb: Knowledge | None = None) -> tuple[Remedy, ...]:
     )
 
 
-def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, str | None]:
+def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, Text]:
     """The companions to install with a build -> their release, None where there is none."""
     wanted = [name for name in COMPANIONS if m.package(name)]
     if m.torch.installed is False and not wanted:
@@ -226,7 +226,7 @@ def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, st
     return {name: _taken(name, build, m, kb) for name in wanted}
 
 
-def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> str | None:
+def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> Text:
     """The release; None where it refuses this very Python, or has no wheel for it here."""
     release, python = companion_of(name, build, kb), m.python.version
     if release is None or python is None:
@@ -239,7 +239,7 @@ def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> str | Non
     return release if admits(wanted, python) else None
 
 
-def _to_remove(build: TorchBuild, m: Machine, lost: tuple[str, ...]) -> tuple[str, ...]:
+def _to_remove(build: TorchBuild, m: Machine, lost: Strings) -> Strings:
     """What must go before the build comes.
 
     Within one variant the package manager replaces what differs. Another variant of the same
@@ -259,7 +259,7 @@ def _to_remove(build: TorchBuild, m: Machine, lost: tuple[str, ...]) -> tuple[st
     return (*family, *beside, *sorted(rest))
 
 
-def _release_for(name: str, m: Machine, kb: Knowledge) -> str | None:
+def _release_for(name: str, m: Machine, kb: Knowledge) -> Text:
     version = m.torch.version
     if version is None:
         return None
@@ -280,7 +280,7 @@ def installed_row(m: Machine, kb: Knowledge) -> TorchBuild | None:
     return kb.build_of(Version(version.public), variant, platform)
 
 
-def installed_variant(m: Machine) -> str | None:
+def installed_variant(m: Machine) -> Text:
     """The variant that is installed, None for a build of somebody else's."""
     local = m.torch.version.local if m.torch.version else None
     if local is None and m.torch.text and "+" in m.torch.text:
@@ -292,7 +292,7 @@ def installed_variant(m: Machine) -> str | None:
     return f"cu{str(m.torch.cuda).replace('.', '')}" if m.torch.cuda else None
 
 
-def _origin(m: Machine, kb: Knowledge) -> tuple[str, str | None] | None:
+def _origin(m: Machine, kb: Knowledge) -> tuple[str, Text] | None:
     """Variant and index of the installed build; index None for the default one."""
     variant = installed_variant(m)
     if variant is None or m.torch.build not in ("cuda", "cpu"):
@@ -303,7 +303,7 @@ def _origin(m: Machine, kb: Knowledge) -> tuple[str, str | None] | None:
     return variant, f"{INDEX}/{variant}"
 
 
-def _installed(m: Machine, names: tuple[str, ...]) -> tuple[str, ...]:
+def _installed(m: Machine, names: Strings) -> Strings:
     """Those of the names that are installed; torch also where the list lacks it.
 
     A torch without metadata is unknown to pip, which cannot uninstall it.
@@ -323,8 +323,8 @@ def _needs_jetson_wheel(m: Machine) -> bool:
 
 
 def instead(
-    m: Machine, kb: Knowledge, alternatives: Iterable[Alternative], keep: str | None = None
-) -> tuple[Remedy, ...]:
+    m: Machine, kb: Knowledge, alternatives: Iterable[Alternative], keep: Text = None
+) -> Remedies:
     """A remedy for each alternative that has one; each id once, the solver's order kept.
 
     keep: the constraint that the alternatives are for.
@@ -340,9 +340,7 @@ def instead(
     return tuple(found.values())
 
 
-def _as_remedies(
-    change: Alternative, m: Machine, kb: Knowledge, keep: str | None
-) -> tuple[Remedy, ...]:
+def _as_remedies(change: Alternative, m: Machine, kb: Knowledge, keep: Text) -> Remedies:
     build = change.build
     match change.kind:
         case "one-gpu" if platform_blocker(m) is None:
@@ -386,7 +384,7 @@ def _from_conda_forge(change: Alternative, m: Machine, kb: Knowledge) -> Remedy:
     )
 
 
-def _noted(remedies: tuple[Remedy, ...], change: Alternative) -> tuple[Remedy, ...]:
+def _noted(remedies: Remedies, change: Alternative) -> Remedies:
     """The remedies with what they make possible: torch itself is the step after them."""
     return tuple(
         msgspec.structs.replace(remedy, note=" ".join(filter(None, (change.text, remedy.note))))
@@ -395,8 +393,8 @@ def _noted(remedies: tuple[Remedy, ...], change: Alternative) -> tuple[Remedy, .
 
 
 def install_python(
-    m: Machine, kb: Knowledge, versions: Iterable[str], keep: str | None = None
-) -> tuple[Remedy, ...]:
+    m: Machine, kb: Knowledge, versions: Iterable[str], keep: Text = None
+) -> Remedies:
     """A new environment with the nearest of these Pythons ("3.12"), and torch in it.
 
     keep: a wish for a release of torch.
@@ -427,7 +425,7 @@ def install_python(
     )
 
 
-def emptied(m: Machine, python: Version | None = None) -> Machine:
+def emptied(m: Machine, python: Release = None) -> Machine:
     """The same machine with an empty environment: no torch, no packages.
 
     python: its Python where it is another than the examined one, then a common 64-bit one. What
@@ -445,7 +443,7 @@ def emptied(m: Machine, python: Version | None = None) -> Machine:
 _SCHEDULED = "A job's own list of GPUs is the scheduler's: ask it for GPUs of one kind instead."
 
 
-def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> tuple[Remedy, ...]:
+def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> Remedies:
     """Hide the GPUs of these capabilities from programs; () where none or all of them would go."""
     gpus = seen_gpus(m, kb)
     gone = [gpu for gpu in gpus if gpu.capability in hidden]
@@ -466,7 +464,7 @@ def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> tuple[R
     )
 
 
-def _for_some_gpus(change: Alternative, m: Machine, kb: Knowledge) -> tuple[Remedy, ...]:
+def _for_some_gpus(change: Alternative, m: Machine, kb: Knowledge) -> Remedies:
     """The build that fits without some of the GPUs, and what hides those."""
     hiding = leave_out(m, kb, change.hidden)
     if change.build is None or not hiding:
@@ -488,7 +486,7 @@ _BACKENDS = {"rocm": "ROCm", "xpu": "Intel XPU"}
 _MOST_REASONS = 6
 
 
-def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> tuple[Remedy, ...]:
+def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> Remedies:
     """Alternatives that keep to the wish, the preferred one first."""
     backend = _BACKENDS.get(m.torch.build or "")
     if backend is not None and not (choice.build and choice.build.cuda):
