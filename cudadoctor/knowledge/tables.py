@@ -41,6 +41,12 @@ def table(name: str, kind: type[T]) -> T:
         raise KnowledgeError(f"The table {name}.json cannot be read: {error}") from error
 
 
+def texts(name: str, kind: type[T]) -> T:
+    """One table of commands and sentences, which are easier to read as TOML."""
+    with open(os.path.join(FOLDER, f"{name}.toml"), "rb") as file:
+        return msgspec.toml.decode(file.read(), type=kind)
+
+
 def _decoded(kind: type, value: Any) -> object:
     return version(value) if kind is Version else DriverVersion(value)
 

@@ -292,7 +292,7 @@ def test_groups_are_those_that_own_the_nodes() -> None:
 
 def test_jetpack_6_takes_its_wheels_from_its_own_index() -> None:
     m = machine("orin-jetson", platform={"l4t": "36.3"})
-    for found in (remedies.jetson_torch(m), remedies.install_torch(m, KB)):
+    for found in (remedies.jetson_torch(m, KB), remedies.install_torch(m, KB)):
         assert found[0].packages is not None
         assert "/jp6/cu126/" in (found[0].packages.index or "")
 

@@ -157,7 +157,7 @@ def _other_remedies(m: Machine) -> Iterator[tuple[str, tuple[Remedy, ...]]]:
     yield "set_variables", remedies.set_variables("set-x", "Set x", {"TMPDIR": "/var/tmp"})
     yield "device_groups", remedies.device_groups(m)
     yield "wsl_driver", remedies.wsl_driver(m)
-    yield "jetson_torch", remedies.jetson_torch(m)
+    yield "jetson_torch", remedies.jetson_torch(m, KB)
     yield "install_python", remedies.install_python(m, KB, ("3.10", "3.12", "3.13", "3.14t"))
     yield "by_hand", remedies.by_hand("look", "Look", "Look at it.")
 

@@ -4,13 +4,13 @@ Never inside WSL, a container or a Jetson; never a branch that does not support 
 """
 
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
+from cudadoctor.knowledge.tables import texts
 from cudadoctor.model.findings import Edit, Remedies, Remedy
 from cudadoctor.model.machine import Flag, Machine, Number, Release, Strings, Text
 from cudadoctor.plan.remedies.place import (
@@ -196,7 +196,7 @@ _NO_MODULES_FROM = 10  # RHEL 10 and its kin have no package modules (streams) a
 
 
 class System(msgspec.Struct, frozen=True):
-    """What a distribution uses; "" where it is not known (see driver.toml)."""
+    """What a distribution uses; "" where it is not known (see driver_steps.toml)."""
 
     remove: str = "apt-get remove"
     boot_image: str = ""
@@ -206,7 +206,7 @@ class System(msgspec.Struct, frozen=True):
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """How a distribution installs a driver (see driver.toml). modules, branched: None any."""
+    """How a distribution installs a driver (see driver_steps.toml). modules, branched: None any."""
 
     system: str = ""
     modules: Text = None
@@ -220,14 +220,14 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """All of driver.toml."""
+    """All of driver_steps.toml."""
 
     notes: dict[str, str]
     systems: dict[str, System]
     recipes: tuple[Recipe, ...]
 
 
-_TABLE = msgspec.toml.decode(Path(__file__).with_name("driver.toml").read_bytes(), type=Table)
+_TABLE = texts("driver_steps", Table)
 
 
 def _system_of(m: Machine) -> str:

@@ -2,20 +2,23 @@
 
 import re
 from collections.abc import Collection, Iterable
+from functools import partial
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers import environment
-from cudadoctor.installers.tool import manager
-from cudadoctor.knowledge import Knowledge, TorchBuild, load
+from cudadoctor.installers.index import TORCH_INDEX
+from cudadoctor.installers.tool import Written, joined, manager
+from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk
-from cudadoctor.model.machine import Machine, Release, Strings, Text
+from cudadoctor.model.machine import Machine, Strings, Text
 from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits
 from cudadoctor.plan.remedies.companions import (
     caveats,
-    colliding,
+    collides,
     fate_of,
     kept_by_others,
     only_for_torch,
@@ -35,7 +38,7 @@ from cudadoctor.solver.demand import (
 )
 from cudadoctor.solver.reasons import companion_of
 
-INDEX = "https://download.pytorch.org/whl"
+_step = partial(Remedy, risk=Risk.ENVIRONMENT)
 
 
 def install_torch(m: Machine, kb: Knowledge, keep: Text = None) -> Remedies:
@@ -53,139 +56,110 @@ def install_torch(m: Machine, kb: Knowledge, keep: Text = None) -> Remedies:
 
 def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
     """The step that installs exactly this build, with what belongs to it."""
-    found = companions_for(build, m, kb)
-    fitting = {name: version for name, version in found.items() if version}
-    lost = tuple(name for name, version in found.items() if version is None)
-    pins = (f"torch=={build.torch}", *(f"{name}=={wanted}" for name, wanted in fitting.items()))
-    found_fates = ((package.name, fate_of(package, build, m, kb)) for package in m.packages or ())
-    fates = {name: fate for name, fate in found_fates if fate is not None}
+    companions, packages = companions_for(build, m, kb), m.packages or ()
+    pins = (f"{name}=={release}" for name, release in companions.items() if release)
+    lost = tuple(name for name, release in companions.items() if release is None)
+    found = ((package.name, fate_of(package, build, m, kb)) for package in packages)
+    fates = {name: fate for name, fate in found if fate is not None}
     beside = tuple(fate.pin for fate in fates.values() if fate.pin and fate.with_torch)
     then = tuple(fate.pin for fate in fates.values() if fate.pin and not fate.with_torch)
     # torchvision brings the newest numpy into an environment that has none.
     numpy = m.package("numpy")
     newer = numpy is None or not numpy.version.startswith(("0.", "1."))
-    old = build.torch < NUMPY_2_SINCE and newer and m.packages is not None
+    if build.torch < NUMPY_2_SINCE and newer and m.packages is not None:
+        then += ("numpy<2",)
     leaving = (*lost, *(name for name, fate in fates.items() if fate.leaves))
     # Torch's own index, also for a default build where a companion has its CUDA only there.
-    own = f"{INDEX}/{build.variant}" if beside else None
-    change = PackageChange(
-        install=(*pins, *beside),
-        remove=_to_remove(build, m, leaving),
-        index=own if build.default else build.index,
-        then=(*then, "numpy<2") if old else then,
-        variant=build.variant,
-        cuda=str(build.cuda) if build.cuda else None,
-        download_bytes=build.download_bytes,
-        find_links=next((fate.find_links for fate in fates.values() if fate.find_links), None),
-        size=size_of(build, kb),
-    )
+    own = f"{TORCH_INDEX}/{build.variant}" if beside else None
     kind = "CPU" if build.variant == "cpu" else build.variant
-    notes = (*caveats(build, m, kb, lost), *(fate.note for fate in fates.values() if fate.note))
-    return Remedy(
+    return _step(
         id="install-torch",
         title=f"Install the {kind} build of torch {build.torch}",
-        risk=Risk.ENVIRONMENT,
-        packages=change,
-        note=" ".join(notes) or None,
+        packages=PackageChange(
+            install=(f"torch=={build.torch}", *pins, *beside),
+            remove=_to_remove(build, m, leaving),
+            index=own if build.default else build.index,
+            then=then,
+            variant=build.variant,
+            cuda=str(build.cuda) if build.cuda else None,
+            download_bytes=build.download_bytes,
+            find_links=next(filter(None, (fate.find_links for fate in fates.values())), None),
+            size=size_of(build, kb),
+        ),
+        note=joined(*caveats(build, m, kb, lost), *(fate.note for fate in fates.values())),
     )
 
 
 def reinstall_torch(m: Machine, kb: Knowledge) -> Remedies:
     """The same torch again, with the libraries that it pins; () where its index is not known."""
-    if m.torch.version is None or _needs_jetson_wheel(m) or m.torch.version.is_devrelease:
+    version, origin = m.torch.version, _origin(m, kb)
+    if version is None or version.is_devrelease or _needs_jetson_wheel(m) or not origin.variant:
         return ()
-    if (source := _origin(m, kb)) is None:
-        return ()
-    variant, index = source
-    present = [name for name in COMPANIONS if m.package(name)]
-    release = m.torch.version.public
-    pinned = (package for package in map(m.package, present) if package)
-    change = PackageChange(
-        install=(
-            f"torch=={release}",
-            *(f"{package.name}=={package.version.partition('+')[0]}" for package in pinned),
-        ),
-        remove=_installed(m, ("torch", *present)) + only_for_torch(m.packages or ()),
-        index=index,
-        variant=variant,
-        cuda=str(m.torch.cuda) if m.torch.cuda else None,
-    )
+    release = version.public
+    present = [package for package in map(m.package, COMPANIONS) if package]
+    pins = (f"{package.name}=={package.version.partition('+')[0]}" for package in present)
     left = ", ".join(m.torch.leftovers or ())
-    note = f"A killed pip left {left} in site-packages; nothing needs it." if left else None
     return (
-        Remedy(
+        _step(
             id="reinstall-torch",
             title=f"Install torch {release} again, with its own libraries",
-            risk=Risk.ENVIRONMENT,
-            packages=change,
-            note=note,
+            packages=replace(
+                origin,
+                install=(f"torch=={release}", *pins),
+                remove=_installed(m, ("torch", *COMPANIONS)) + only_for_torch(m.packages or ()),
+            ),
+            note=f"A killed pip left {left} in site-packages; nothing needs it." if left else None,
         ),
     )
 
 
 def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     """The releases of these packages that belong to the installed torch; () where none is known."""
-    if m.torch.version is None or _needs_jetson_wheel(m):
+    version, origin = m.torch.version, _origin(m, kb)
+    if version is None or _needs_jetson_wheel(m):
         return ()
-    found = {name: _release_for(name, m, kb) for name in names}
-    pins = tuple(f"{name}=={version}" for name, version in found.items() if version)
+    found = {name: _release_for(name, version, m, kb) for name in names}
+    pins = {name: f"{name}=={release}" for name, release in found.items() if release}
     if not pins:
         return ()
-    variant, index = _origin(m, kb) or (None, None)
     # PyPI has xformers for one CUDA only; torch's own index has it for each.
-    beside = variant is not None and any(pin.startswith("xformers==") for pin in pins)
-    index = f"{INDEX}/{variant}" if beside else index
+    beside = origin.variant is not None and "xformers" in pins
     own = (*COMPANIONS, "xformers") if beside else COMPANIONS
-    ours = tuple(pin for pin in pins if pin.split("==")[0] in own)
-    change = PackageChange(
-        install=ours or pins,
-        then=tuple(pin for pin in pins if pin not in ours) if ours else (),
+    ours = tuple(pin for name, pin in pins.items() if name in own)
+    others = tuple(pin for name, pin in pins.items() if name not in own)
+    index = f"{TORCH_INDEX}/{origin.variant}" if beside else origin.index
+    change = replace(
+        origin,
+        install=ours or others,
+        then=others if ours else (),
         # Of another variant, the same release satisfies pip and would be kept.
         remove=tuple(
-            name
-            for name, version in found.items()
-            if (package := m.package(name)) and package.version.partition("+")[0] == version
+            package.name
+            for package in map(m.package, names)
+            if package and package.version.partition("+")[0] == found[package.name]
         ),
         index=index if ours else None,
-        variant=variant,
-        cuda=str(m.torch.cuda) if m.torch.cuda else None,
     )
-    listed = ", ".join(pin.replace("==", " ") for pin in pins)
-    title = f"Install {listed} for torch {m.torch.version.public}"
-    lost = [name for name, version in found.items() if not version]
-    note = f"No release of {', '.join(lost)} is known for this torch." if lost else None
-    return (
-        Remedy(
-            id="install-companion",
-            title=title,
-            risk=Risk.ENVIRONMENT,
-            packages=change,
-            note=note,
-        ),
-    )
+    listed = ", ".join(pins.values()).replace("==", " ")
+    title = f"Install {listed} for torch {version.public}"
+    lost = ", ".join(name for name in found if name not in pins)
+    note = f"No release of {lost} is known for this torch." if lost else None
+    return (_step(id="install-companion", title=title, packages=change, note=note),)
 
 
-def jetson_torch(m: Machine, kb: Knowledge | None = None) -> Remedies:
+def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
     """NVIDIA's own build for this JetPack, or from JetPack 7 on the general one."""
     release = m.platform.l4t.major if m.platform.l4t else None
+    step = partial(_step, id="jetson-torch")
     if release is not None and release >= SERVER_BUILDS_FROM_L4T:
-        build = best_build(m, kb).build if kb else None
-        if build is None or kb is None:
-            return ()
-        if build.cuda is not None:
-            return (remedy_for(build, m, kb),)
-    found = (kb or load()).jetson_build(release) if release is not None else None
+        build = best_build(m, kb).build
+        if build is None or build.cuda is not None:
+            return (remedy_for(build, m, kb),) if build else ()
+    found = kb.jetson_build(release) if release is not None else None
     if found is None:
         text = "Install NVIDIA's torch wheel for this release of JetPack (or use its container "
         text += "image for it); builds for other computers have no code for this board."
-        return (
-            Remedy(
-                id="jetson-torch",
-                title="Install NVIDIA's build of torch for this JetPack",
-                risk=Risk.ENVIRONMENT,
-                manual=text,
-            ),
-        )
+        return (step(title="Install NVIDIA's build of torch for this JetPack", manual=text),)
     change = PackageChange(
         install=("torch", "torchvision"),
         remove=_installed(m, TORCH_FAMILY) + only_for_torch(m.packages or ()),
@@ -193,29 +167,21 @@ def jetson_torch(m: Machine, kb: Knowledge | None = None) -> Remedies:
         variant=found.variant,
         cuda=found.cuda,
     )
-    made_for = f"The wheels are made for the Python of JetPack {found.jetpack}, "
-    made_for += f"which is {found.python}."
-    remedy = Remedy(
-        id="jetson-torch",
-        title=f"Install the build of torch for JetPack {found.jetpack}",
-        risk=Risk.ENVIRONMENT,
-        packages=change,
-        note=made_for,
+    note = (
+        f"The wheels are made for the Python of JetPack {found.jetpack}, which is {found.python}."
     )
-    if python_of(m) in (None, found.python) and platform_blocker(m) is None:
-        return (remedy,)
-    made = environment.new_environment(m, found.python, msgspec.structs.replace(change, remove=()))
-    return (
-        msgspec.structs.replace(
-            remedy,
-            title=f"{remedy.title} in a new environment with Python {found.python}",
-            packages=None,
-            commands=made.commands,
-            manual=made.manual,
-            tool=made.tool,
-            note=f"{made_for} {made.note}",
-        ),
-    )
+    title = f"Install the build of torch for JetPack {jetpack}"
+    if python_of(m) in (None, python) and platform_blocker(m) is None:
+        return (step(title=title, packages=change, note=note),)
+    made = environment.new_environment(m, python, replace(change, remove=()))
+    title = f"{title} in a new environment with Python {python}"
+    return (step(title=title, **_made(made, note)),)
+
+
+def _made(made: Written, note: Text = None) -> dict[str, Any]:
+    """The fields of a step that makes an environment. note: what is said first."""
+    note = joined(note, made.note)
+    return {"commands": made.commands, "manual": made.manual, "tool": made.tool, "note": note}
 
 
 def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, Text]:
@@ -234,9 +200,7 @@ def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> Text:
     if kb.lacks_wheel(name, release, python_of(m) or "", build.platform):
         return None
     wanted = kb.companion_python(name, release)
-    if not wanted or len(python.release) < 3:
-        return release
-    return release if admits(wanted, python) else None
+    return release if not wanted or len(python.release) < 3 or admits(wanted, python) else None
 
 
 def _to_remove(build: TorchBuild, m: Machine, lost: Strings) -> Strings:
@@ -245,29 +209,24 @@ def _to_remove(build: TorchBuild, m: Machine, lost: Strings) -> Strings:
     Within one variant the package manager replaces what differs. Another variant of the same
     release looks satisfied to it, and its libraries would collide: there the old set goes first.
     """
-    packages, version = m.packages or (), m.torch.version
-    strays = colliding(packages, build.cuda.major) if build.cuda else ()
-    strays = tuple(name for name in strays if name not in kept_by_others(packages))
-    kind = "cpu" if build.cuda is None else "cuda"
-    other = m.torch.build != kind or (build.cuda is not None and m.torch.cuda != build.cuda)
-    changes = other and m.torch.installed is not False
-    if not (changes or strays or (version and version.public == build.torch.public)):
-        return _installed(m, lost)
+    packages, torch, cuda = m.packages or (), m.torch, build.cuda
+    strays = {package.name for package in packages if cuda and collides(package.name, cuda.major)}
+    strays = strays.difference(kept_by_others(packages))
+    other = torch.build != ("cuda" if cuda else "cpu") or (cuda is not None and torch.cuda != cuda)
+    same = torch.version is not None and torch.version.public == build.torch.public
+    beside = _installed(m, lost)
+    if not (strays or same or (other and torch.installed is not False)):
+        return beside
     family = _installed(m, TORCH_FAMILY)
-    beside = tuple(name for name in _installed(m, lost) if name not in family)
     rest = {*only_for_torch(packages), *strays}.difference(beside)
-    return (*family, *beside, *sorted(rest))
+    return tuple(dict.fromkeys((*family, *beside, *sorted(rest))))
 
 
-def _release_for(name: str, m: Machine, kb: Knowledge) -> Text:
-    version = m.torch.version
-    if version is None:
-        return None
-    build = installed_row(m, kb)
+def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> Text:
+    build, cuda = installed_row(m, kb), m.torch.cuda
     if build is not None and name in ("torchvision", "torchaudio"):
         return companion_of(name, build, kb)
-    fitting = kb.companion(name, Version(version.public))
-    cuda = m.torch.cuda
+    fitting = kb.companion(name, Version(torch.public))
     made = ((release, kb.companion_cuda(name, release)) for release in fitting)
     return next((release for release, cudas in made if cuda in (None, *(cudas or (cuda,)))), None)
 
@@ -282,25 +241,24 @@ def installed_row(m: Machine, kb: Knowledge) -> TorchBuild | None:
 
 def installed_variant(m: Machine) -> Text:
     """The variant that is installed, None for a build of somebody else's."""
-    local = m.torch.version.local if m.torch.version else None
-    if local is None and m.torch.text and "+" in m.torch.text:
-        local = m.torch.text.partition("+")[2]
-    if local:
+    torch = m.torch
+    local = torch.version.local if torch.version else None
+    if local := local or (torch.text or "").partition("+")[2]:
         return local if re.fullmatch(r"cu\d+|cpu", local) else None
-    if m.torch.build == "cpu":
+    if torch.build == "cpu":
         return "cpu"
-    return f"cu{str(m.torch.cuda).replace('.', '')}" if m.torch.cuda else None
+    return f"cu{str(torch.cuda).replace('.', '')}" if torch.cuda else None
 
 
-def _origin(m: Machine, kb: Knowledge) -> tuple[str, Text] | None:
-    """Variant and index of the installed build; index None for the default one."""
-    variant = installed_variant(m)
+def _origin(m: Machine, kb: Knowledge) -> PackageChange:
+    """Variant, CUDA and index of the installed build; no variant for somebody else's."""
+    cuda = str(m.torch.cuda) if m.torch.cuda else None
+    variant, row = installed_variant(m), installed_row(m, kb)
     if variant is None or m.torch.build not in ("cuda", "cpu"):
-        return None
-    row = installed_row(m, kb)
-    if row is not None:
-        return variant, None if row.default else row.index
-    return variant, f"{INDEX}/{variant}"
+        return PackageChange(install=(), cuda=cuda)
+    index = row.index if row else f"{TORCH_INDEX}/{variant}"
+    default = row is not None and row.default
+    return PackageChange(install=(), variant=variant, index=None if default else index, cuda=cuda)
 
 
 def _installed(m: Machine, names: Strings) -> Strings:
@@ -308,18 +266,16 @@ def _installed(m: Machine, names: Strings) -> Strings:
 
     A torch without metadata is unknown to pip, which cannot uninstall it.
     """
-    bare = (
-        m.torch.copies and m.torch.copies[0].kind in ("folder", "local") and m.packages is not None
-    )
-    torch = bool(m.torch.installed and not bare)
+    copies = m.torch.copies
+    bare = copies and copies[0].kind in ("folder", "local") and m.packages is not None
+    torch = m.torch.installed and not bare
     return tuple(name for name in names if m.package(name) or (name == "torch" and torch))
 
 
 def _needs_jetson_wheel(m: Machine) -> bool:
     release = m.platform.l4t
-    return bool(m.platform.jetson) and not (
-        release is not None and release.major >= SERVER_BUILDS_FROM_L4T
-    )
+    general = release is not None and release.major >= SERVER_BUILDS_FROM_L4T
+    return bool(m.platform.jetson) and not general
 
 
 def instead(
@@ -332,11 +288,10 @@ def instead(
     found: dict[str, Remedy] = {}
     for change in alternatives:
         for remedy in _as_remedies(change, m, kb, keep):
-            if remedy.id in found and change.kind == "one-gpu" and change.build is not None:
-                remedy = msgspec.structs.replace(  # noqa: PLW2901
-                    remedy, id=f"install-torch-{change.build.variant}"
-                )
-            found.setdefault(remedy.id, remedy)
+            name = remedy.id
+            if name in found and change.kind == "one-gpu" and change.build is not None:
+                name = f"install-torch-{change.build.variant}"
+            found.setdefault(name, replace(remedy, id=name))
     return tuple(found.values())
 
 
@@ -346,9 +301,9 @@ def _as_remedies(change: Alternative, m: Machine, kb: Knowledge, keep: Text) -> 
         case "one-gpu" if platform_blocker(m) is None:
             return _for_some_gpus(change, m, kb)
         case "driver" if change.branch is not None:
-            return _noted(upgrade_driver(m, kb, change.branch), change)
+            return _noted(change, *upgrade_driver(m, kb, change.branch))
         case "compat" if build is not None:
-            return _noted(forward_compat(m, kb, build.cuda), change)
+            return _noted(change, *forward_compat(m, kb, build.cuda))
         case "python":
             return install_python(m, kb, change.pythons, keep)
         case "platform" if m.platform.libc != "musl" and build is not None:
@@ -360,23 +315,20 @@ def _as_remedies(change: Alternative, m: Machine, kb: Knowledge, keep: Text) -> 
             return (Remedy(id="other-platform", title=title, where="admin", manual=change.text),)
         case "cpu" if build is None or m.torch.installed is not False:
             # An installed torch runs on the CPU as it is.
-            title, risk = "Train without this GPU", Risk.ENVIRONMENT
-            return (Remedy(id="other-gpu", title=title, risk=risk, manual=change.text),)
+            return (_step(id="other-gpu", title="Train without this GPU", manual=change.text),)
         case "cpu" if build is not None:
-            return _noted((remedy_for(build, m, kb),), change)
+            return _noted(change, remedy_for(build, m, kb))
     return ()
 
 
 def _from_conda_forge(change: Alternative, m: Machine, kb: Knowledge) -> Remedy:
     """An environment of its own, with the build of another publisher."""
-    torch = kb.newest_on_conda("conda-forge")
-    conda = manager(m, "mamba", "micromamba", "conda")
-    specs = (f"pytorch-gpu={torch}", f"cuda-version={change.cuda}")
-    argv = (conda or "conda", "create", "-y", "-n", "torch", "-c", "conda-forge", *specs)
-    return Remedy(
+    torch, conda = kb.newest_on_conda("conda-forge"), manager(m, "mamba", "micromamba", "conda")
+    create = f"create -y -n torch -c conda-forge pytorch-gpu={torch} cuda-version={change.cuda}"
+    argv = (conda or "conda", *create.split())
+    return _step(
         id="conda-torch",
         title=f"Make a conda environment with conda-forge's torch {torch} and CUDA {change.cuda}",
-        risk=Risk.ENVIRONMENT,
         commands=(argv,) if conda else (),
         manual=None if conda else f"With conda or mamba (Miniforge): {' '.join(argv)}",
         tool="conda",
@@ -384,12 +336,9 @@ def _from_conda_forge(change: Alternative, m: Machine, kb: Knowledge) -> Remedy:
     )
 
 
-def _noted(remedies: Remedies, change: Alternative) -> Remedies:
+def _noted(change: Alternative, *remedies: Remedy) -> Remedies:
     """The remedies with what they make possible: torch itself is the step after them."""
-    return tuple(
-        msgspec.structs.replace(remedy, note=" ".join(filter(None, (change.text, remedy.note))))
-        for remedy in remedies
-    )
+    return tuple(replace(remedy, note=joined(change.text, remedy.note)) for remedy in remedies)
 
 
 def install_python(
@@ -403,29 +352,18 @@ def install_python(
     if not known:
         return ()
     # The closest to the present Python: the newest below it, else the oldest above it.
-    present = m.python.version
-    below = [
-        version for version in known if present is None or version.release <= present.release[:2]
-    ]
-    wanted = max(below) if below else min(known)
+    present = m.python.version.release[:2] if m.python.version else (99,)
+    below = (version for version in known if version.release <= present)
+    wanted = max(below, default=min(known))
     changed = emptied(m, wanted)
     build = best_build(changed, kb, keep=keep).build
     change = remedy_for(build, changed, kb).packages if build else None
     made = environment.new_environment(m, str(wanted), change)
-    return (
-        Remedy(
-            id="install-python",
-            title=f"Make a new environment with Python {wanted}",
-            risk=Risk.ENVIRONMENT,
-            commands=made.commands,
-            manual=made.manual,
-            tool=made.tool,
-            note=made.note,
-        ),
-    )
+    title = f"Make a new environment with Python {wanted}"
+    return (_step(id="install-python", title=title, **_made(made)),)
 
 
-def emptied(m: Machine, python: Release = None) -> Machine:
+def emptied(m: Machine, python: Version | None = None) -> Machine:
     """The same machine with an empty environment: no torch, no packages.
 
     python: its Python where it is another than the examined one, then a common 64-bit one. What
@@ -433,11 +371,9 @@ def emptied(m: Machine, python: Release = None) -> Machine:
     """
     own = m.python
     if python is not None:
-        own = msgspec.structs.replace(
-            own, version=python, free_threaded=False, bits=64, implementation="CPython"
-        )
+        own = replace(own, version=python, free_threaded=False, bits=64, implementation="CPython")
     torch = type(m.torch)(installed=False, imported=m.torch.imported)
-    return msgspec.structs.replace(m, python=own, torch=torch, packages=())
+    return replace(m, python=own, torch=torch, packages=())
 
 
 _SCHEDULED = "A job's own list of GPUs is the scheduler's: ask it for GPUs of one kind instead."
@@ -450,18 +386,12 @@ def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> Remedie
     stay = [gpu for gpu in gpus if gpu.capability not in hidden]
     if not gone or not stay:
         return ()
-    title = f"Leave out {named(gone)}"
+    step = partial(Remedy, id="hide-gpu", title=f"Leave out {named(gone)}")
     if m.container.scheduler or m.container.kind == "kubernetes":
-        return (Remedy(id="hide-gpu", title=title, where="admin", manual=_SCHEDULED),)
-    return (
-        Remedy(
-            id="hide-gpu",
-            title=title,
-            risk=Risk.PROCESS,
-            variables=variables_for(stay, redacted=m.redacted),
-            note="Programs that are started with it see the other GPUs only.",
-        ),
-    )
+        return (step(where="admin", manual=_SCHEDULED),)
+    note = "Programs that are started with it see the other GPUs only."
+    variables = variables_for(stay, redacted=m.redacted)
+    return (step(risk=Risk.PROCESS, variables=variables, note=note),)
 
 
 def _for_some_gpus(change: Alternative, m: Machine, kb: Knowledge) -> Remedies:
@@ -471,15 +401,9 @@ def _for_some_gpus(change: Alternative, m: Machine, kb: Knowledge) -> Remedies:
         return ()
     install = remedy_for(change.build, m, kb)
     gone = hiding[0].title.removeprefix("Leave out ")
-    notes = (f"No one build serves all GPUs here: this leaves out {gone}.", install.note)
-    return (
-        msgspec.structs.replace(
-            install,
-            title=f"{install.title} without {gone}",
-            variables=hiding[0].variables,
-            note=" ".join(filter(None, notes)),
-        ),
-    )
+    note = joined(f"No one build serves all GPUs here: this leaves out {gone}.", install.note)
+    title = f"{install.title} without {gone}"
+    return (replace(install, title=title, variables=hiding[0].variables, note=note),)
 
 
 _BACKENDS = {"rocm": "ROCm", "xpu": "Intel XPU"}
@@ -488,31 +412,27 @@ _MOST_REASONS = 6
 
 def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> Remedies:
     """Alternatives that keep to the wish, the preferred one first."""
-    backend = _BACKENDS.get(m.torch.build or "")
-    if backend is not None and not (choice.build and choice.build.cuda):
-        title = f"Install the {backend} build of torch {wish}"
+    backend, build = _BACKENDS.get(m.torch.build or ""), choice.build
+    step = partial(_step, id="install-torch")
+    if backend is not None and not (build and build.cuda):
         text = f"This environment has a {backend} build, and the tables hold builds for NVIDIA's "
         text += f"GPUs and for the CPU only: take torch {wish} from the {backend} index of PyTorch."
-        return (Remedy(id="install-torch", title=title, risk=Risk.ENVIRONMENT, manual=text),)
-    if choice.build is not None:
-        return (remedy_for(choice.build, m, kb),)
+        return (step(title=f"Install the {backend} build of torch {wish}", manual=text),)
+    if build is not None:
+        return (remedy_for(build, m, kb),)
     others = ("release", "cpu", "jetson")
-    keeping = [change for change in choice.alternatives if change.kind not in others]
+    keeping = (change for change in choice.alternatives if change.kind not in others)
     remedies = instead(m, kb, keeping, wish)
     if any(remedy.id == "install-torch" for remedy in remedies):
         return remedies
     # Why it cannot be, and what would help, as words: another release is nobody's wish.
-    shown, more = choice.why_not[:_MOST_REASONS], len(choice.why_not) - _MOST_REASONS
-    texts = [
+    more = len(choice.why_not) - _MOST_REASONS
+    texts = (
         f"Give up the wish for torch {wish}, or change what stands against it.",
         *choice.why[:1],
-        *(f"{rejection.variant}: {rejection.reason}" for rejection in shown),
-        *([f"{more} older variants do not fit either."] if more > 0 else []),
+        *(f"{other.variant}: {other.reason}" for other in choice.why_not[:_MOST_REASONS]),
+        f"{more} older variants do not fit either." if more > 0 else None,
         *(change.text for change in choice.alternatives),
-    ]
-    title = f"No build of torch {wish} fits this machine"
-    manual = " ".join(texts)
-    return (
-        Remedy(id="install-torch", title=title, risk=Risk.ENVIRONMENT, manual=manual),
-        *remedies,
     )
+    title = f"No build of torch {wish} fits this machine"
+    return (step(title=title, manual=joined(*texts)), *remedies)
