@@ -167,9 +167,8 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
         variant=found.variant,
         cuda=found.cuda,
     )
-    note = (
-        f"The wheels are made for the Python of JetPack {found.jetpack}, which is {found.python}."
-    )
+    jetpack, python = found.jetpack, found.python
+    note = f"The wheels are made for the Python of JetPack {jetpack}, which is {python}."
     title = f"Install the build of torch for JetPack {jetpack}"
     if python_of(m) in (None, python) and platform_blocker(m) is None:
         return (step(title=title, packages=change, note=note),)
