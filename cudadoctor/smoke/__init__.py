@@ -9,6 +9,7 @@ not exercised by them; the order of things is, with a CPU in its place.
 """
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,19 +19,16 @@ from cudadoctor.host.local import Host, LocalHost
 from cudadoctor.model.machine import Gpu
 from cudadoctor.probes import Looked
 from cudadoctor.smoke.inside.wire import BOOT
-from cudadoctor.smoke.reading import read, read_line
+from cudadoctor.smoke.reading import Start, read, read_line
 
 INSIDE = Path(__file__).parent / "inside"
 Progress = Callable[[str], None]
 FULL = 0.8
 
 # They hold a little memory on every machine with a screen, and no training stands in their way.
-SCREEN = frozenset(
-    {
-        *("Xorg", "X", "Xwayland", "Xvnc", "gnome-shell", "gnome-session", "mutter", "kwin_x11"),
-        *("kwin_wayland", "plasmashell", "cinnamon", "sway", "Hyprland", "weston", "xfwm4"),
-        *("compiz", "gdm", "sddm", "dwm.exe", "explorer.exe", "csrss.exe"),
-    }
+SCREEN = re.compile(
+    r"X(?:org|wayland|vnc)?|gnome-(?:shell|session)|mutter|kwin_(?:x11|wayland)|plasmashell|compiz"
+    r"|cinnamon|sway|Hyprland|weston|xfwm4|gdm|sddm|(?:dwm|explorer|csrss)\.exe"
 )
 
 
@@ -100,9 +98,9 @@ def stages_begun(say: Progress) -> Progress:
     """Of the child's lines, pass on the name of every stage that begins."""
 
     def on_line(line: str) -> None:
-        found = read_line(line) if line.startswith('{"kind": "start"') else None
-        if found and found["kind"] == "start" and not found.get("rank"):
-            say(found["stage"])
+        found = read_line(line)
+        if isinstance(found, Start) and not found.rank:
+            say(found.stage)
 
     return on_line
 
@@ -133,7 +131,9 @@ def _reason(gpu: Gpu) -> str:
     others = [
         process
         for process in gpu.processes or ()
-        if (process.name or "").replace("\\", "/").rpartition("/")[2].split(" ")[0] not in SCREEN
+        if not SCREEN.fullmatch(
+            (process.name or "").replace("\\", "/").rpartition("/")[2].split(" ")[0]
+        )
     ]
     if others:
         named = ", ".join(f"{other.name or 'a process'} ({other.pid})" for other in others[:3])

@@ -177,7 +177,7 @@ def test_the_twin_tells_where_the_time_goes(stable: Stable) -> None:
 BREAKS = {
     "sdpa": ("error", "RuntimeError: a planted error"),
     "fused-optimizer": ("oom", "out of memory (MemoryError: CUDA out of memory (planted))"),
-    "matmul-precision": ("crash", "killed by SIGSEGV, in _planted (training.py, line"),
+    "matmul-precision": ("crash", "killed by SIGSEGV, in planted (process.py, line"),
     "amp-bf16": ("hang", "no answer within 6 s"),
 }
 

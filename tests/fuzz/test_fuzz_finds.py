@@ -34,7 +34,7 @@ from cudadoctor.reports.kernel_log import parse_kernel_log
 from cudadoctor.reports.reading import read_report
 from cudadoctor.reports.smi import parse_smi
 from cudadoctor.smoke import stages_begun
-from cudadoctor.smoke.reading import read_line
+from cudadoctor.smoke.reading import Torch, read_line
 
 DEEP = "[" * 100_000
 ENDLESS = "9" * 5000
@@ -207,8 +207,8 @@ def test_a_figure_that_is_no_number_of_json_is_left_out() -> None:
 def test_seconds_are_a_number_that_a_document_gives_back() -> None:
     line = {"kind": "torch", "ok": True, "error": "", "seconds": 1 << 70}
     found = read_line(json.dumps(line))
-    assert found is not None
-    assert isinstance(found["seconds"], float)
+    assert isinstance(found, Torch)
+    assert isinstance(found.seconds, float)
 
 
 def test_the_progress_survives_a_line_that_is_not_whole() -> None:

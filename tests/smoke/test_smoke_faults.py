@@ -80,7 +80,7 @@ def test_an_exception_fails_the_stage_with_its_words(runs: Runs, name: str) -> N
 def test_a_crash_names_its_stage_and_its_signal(runs: Runs, name: str) -> None:
     stage = runs.stage(name, planted(name, "crash"))
     assert stage.status == "failed"
-    assert "killed by SIGSEGV, in _planted (conduct.py" in (stage.detail or "")
+    assert "killed by SIGSEGV, in planted (process.py" in (stage.detail or "")
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -88,7 +88,7 @@ def test_a_hang_names_its_stage_and_where_it_stands(runs: Runs, name: str) -> No
     stage = runs.stage(name, planted(name, "hang"))
     assert stage.status == "timed-out"
     assert "no answer within" in (stage.detail or "")
-    assert "in _planted (conduct.py" in (stage.detail or "")
+    assert "in planted (process.py" in (stage.detail or "")
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -18,7 +18,7 @@ from cudadoctor.model.machine import Gpu, GpuProcess, Imported, Smoke
 from cudadoctor.smoke import short_bus_id, skipped
 from cudadoctor.smoke.inside import wire
 from cudadoctor.smoke.inside.spec import Chosen, choose
-from cudadoctor.smoke.reading import libraries, parse, read, soname
+from cudadoctor.smoke.reading import Broken, libraries, parse, read, soname
 
 GIB = 1 << 30
 INSIDE = Path(cudadoctor.smoke.__file__).parent / "inside"
@@ -166,9 +166,9 @@ def test_the_first_cuda_error_of_a_stage_is_kept_where_the_look_went_well() -> N
 
 
 def test_what_others_print_is_left_out() -> None:
-    ours = {"kind": "broken", "error": "OSError: no space"}
-    out = "noise\n" + lines(ours) + '{broken\n[1]\n{"other": 1}\n{"kind": "torch"}\n'
-    assert parse(out) == [ours]
+    ours = lines({"kind": "broken", "error": "OSError: no space"})
+    out = "noise\n" + ours + '{broken\n[1]\n{"other": 1}\n{"kind": "torch"}\n'
+    assert parse(out) == [Broken(error="OSError: no space")]
 
 
 @pytest.mark.parametrize(

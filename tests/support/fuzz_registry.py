@@ -118,7 +118,7 @@ def _smoke(data: bytes) -> object:
     for line in text_of(data).splitlines():
         smoke.stages_begun(_nobody)(line)
     looked = reading.read(_ran(data), mode, PYTHON)
-    return looked, reading.stage_of("matmul", reading.parse(text_of(data)), _ran(data))
+    return looked, reading.Reading(_ran(data)).stage("matmul")
 
 
 def _packages(data: bytes) -> object:
@@ -332,7 +332,7 @@ def _data() -> Iterator[tuple[str, Parser]]:
     yield "probes.nvml", Parser(names, _nvml)
     yield "probes.nvml.gpu_from", Parser(("probes.nvml.gpu_from",), _gpu)
     names = ("smoke.reading.read_line", "smoke.on_line", "smoke.reading.read")
-    names = (*names, "smoke.reading.parse", "smoke.reading.stage_of")
+    names = (*names, "smoke.reading.parse", "smoke.reading.Reading")
     yield "smoke.reading", Parser(names, _smoke)
     names = (
         "probes.installed.copies_of",

@@ -6,29 +6,27 @@ import sys
 import time
 
 from . import wire
-from .spec import Spec
 
 TYPE_CHECKING = False  # a typing.py beside the user's program must hit torch, not this
 if TYPE_CHECKING:
-    from typing import Any, List, Tuple
+    from typing import Any, Callable, Dict, List
 
 BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def main(words: "List[str]") -> None:
     """Do what the words order, and end without the interpreter's own slow ending."""
+    began = time.monotonic()
     wire.claim()
     code = 1
     try:
-        if words[:1] in (["fork"], ["one"]):
+        if words[0] in ("fork", "one"):
             _bench(words[0] == "fork")
-        else:
-            spec = Spec(words)
-            if spec.only or _imported():
-                # A worker that was started anew imports torch itself.
-                from . import conduct
+        elif words[0] == "task" or _smoke():
+            from . import conduct
 
-                conduct.work(spec) if spec.only else conduct.conduct(spec)
+            # A worker that was started anew imports torch itself.
+            conduct.work(words[1:]) if words[0] == "task" else conduct.conduct(words, began)
         code = 0
     except BaseException as problem:
         wire.say("broken", error=wire.words(problem))
@@ -36,85 +34,40 @@ def main(words: "List[str]") -> None:
         os._exit(code)
 
 
-# --- the training step -----------------------------------------------------------------------
-
-
-def _imported() -> bool:
-    """Import torch once, and say how that went."""
+def _imported(job: "Callable[[], str]") -> "Dict[str, Any]":
+    """Import torch once, and how that went. job: does it, and says what is wrong with it."""
     began = time.monotonic()
-    wire.say("start", stage="import")
-    # A fifth faster: nothing that an import makes is garbage.
-    gc.disable()
-    error = ""
+    gc.disable()  # a fifth faster: nothing that an import makes is garbage
     shadows: List[str] = []
     try:
-        error = _no_torch(__import__("torch"))
+        error = job()
     except BaseException as problem:
         error = wire.words(problem)
-        shadows = _shadows(problem, error)
-    wire.say(
-        "torch",
-        ok=not error,
-        error=error,
-        shadows=shadows,
-        seconds=round(time.monotonic() - began, 4),
-    )
-    _keep_what_was_imported()
-    return not error
-
-
-def _keep_what_was_imported() -> None:
-    """Garbage is collected again, but never looked for in what an import made."""
+        try:
+            shadows = _shadows(problem, error)
+        except OSError:
+            pass  # a folder on the path that cannot be read
+    # Garbage is collected again, but never looked for in what an import made.
     if hasattr(gc, "freeze"):
         gc.freeze()
     gc.enable()
+    return dict(error=error, shadows=shadows, seconds=round(time.monotonic() - began, 4))
 
 
-def _shadows(problem: BaseException, error: str) -> "List[str]":
-    """The user's files that hide a module of Python's own and had a part in this failure."""
-    try:
-        files = {os.path.abspath(str(getattr(problem, "filename", None) or ""))}
-        trace = problem.__traceback__
-        while trace is not None:
-            files.add(os.path.abspath(trace.tb_frame.f_code.co_filename))
-            trace = trace.tb_next
-        found = _like_the_library()
-    except OSError:
-        return []
-    shadows: List[str] = []
-    for name, path in found:
-        took_part = path in files or any(file.startswith(path + os.sep) for file in files)
-        # Whether the words name the file or, in quotes, its module or a part of it.
-        if took_part or path in error or "'%s'" % name in error or "'%s." % name in error:
-            shadows.append(path)
-    return shadows[:8]
+# --- the training step -----------------------------------------------------------------------
 
 
-def _like_the_library() -> "List[Tuple[str, str]]":
-    """Files and packages before the standard library on the path, named like one of its modules."""
-    library = os.path.dirname(os.path.abspath(os.__file__))
-    parts = [library, os.path.join(library, "lib-dynload")]
-    known = {
-        name.partition(".")[0] for part in parts if os.path.isdir(part) for name in os.listdir(part)
-    }
-    known.update(getattr(sys, "stdlib_module_names", ()))
-    found = []
-    for entry in sys.path:
-        folder = os.path.abspath(entry)
-        if folder == library:
-            break
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        for name in sorted(names):
-            stem, dot, ending = name.partition(".")
-            path = os.path.join(folder, name)
-            package = os.path.exists(os.path.join(path, "__init__.py"))
-            if stem in known and ((dot and ending == "py") or package):
-                found.append((stem, path))
-    return found
+def _smoke() -> bool:
+    """Import torch as a program of the user would."""
+    wire.say("start", stage="import")
+    imported = _imported(_torch)
+    wire.say("torch", ok=not imported["error"], **imported)
+    return not imported["error"]
 
 
-def _no_torch(module: "Any") -> str:
+def _torch() -> str:
     """A file or folder of the user's with the same name imports well and is no torch."""
+    module = __import__("torch")
     for name in ("__version__", "Tensor", "nn", "cuda"):
         if not hasattr(module, name):
             where = getattr(module, "__file__", None) or list(getattr(module, "__path__", []))
@@ -122,31 +75,57 @@ def _no_torch(module: "Any") -> str:
     return ""
 
 
+def _shadows(problem: BaseException, error: str) -> "List[str]":
+    """The user's files that hide a module of Python's own and had a part in this failure.
+
+    Files and packages before the standard library on the path, named like one of its modules.
+    """
+    files = [os.path.abspath(str(getattr(problem, "filename", None) or ""))]
+    trace = problem.__traceback__
+    while trace is not None:
+        files.append(os.path.abspath(trace.tb_frame.f_code.co_filename))
+        trace = trace.tb_next
+    library = os.path.dirname(os.path.abspath(os.__file__))
+    names = _listed(library) + _listed(os.path.join(library, "lib-dynload"))
+    known = {name.partition(".")[0] for name in names}
+    known.update(getattr(sys, "stdlib_module_names", ()))
+    shadows: List[str] = []
+    for folder in map(os.path.abspath, sys.path):
+        if folder == library:
+            break
+        for name in sorted(_listed(folder)):
+            stem, _, ending = name.partition(".")
+            path = os.path.join(folder, name)
+            if stem in known and (
+                ending == "py" or os.path.exists(os.path.join(path, "__init__.py"))
+            ):
+                took_part = any((file + os.sep).startswith(path + os.sep) for file in files)
+                # Whether the words name the file or, in quotes, its module or a part of it.
+                if took_part or path in error or "'%s'" % stem in error or "'%s." % stem in error:
+                    shadows.append(path)
+    return shadows[:8]
+
+
+def _listed(folder: str) -> "List[str]":
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
 # --- the bench ------------------------------------------------------------------------------
 
 
 def _bench(forks: bool) -> None:
     """Serve as a stable that forks a runner for every order, or as one runner."""
-    began = time.monotonic()
-    gc.disable()
-    error = _with_torch()
-    begun = not error and forks and _begun()
-    wire.say(
-        "torch",
-        error=error,
-        version="" if error else str(sys.modules["torch"].__version__),
-        seconds=round(time.monotonic() - began, 3),
-        begun=begun,
-    )
-    _keep_what_was_imported()
-    if not error and not begun:
+    imported = _imported(_with_torch)
+    begun = forks and not imported["error"] and _begun()
+    wire.say("torch", begun=begun, **imported)
+    if not imported["error"] and not begun:
         from . import serving
 
         serving.serve() if forks else serving.alone()
 
 
 def _with_torch() -> str:
-    """Import torch and all that forks would import again; why that failed.
+    """Import torch and all that forks would import again.
 
     A module that asks meanwhile whether there is a GPU is answered by NVML: the other way begins
     CUDA, and no fork could use it any more.
@@ -161,12 +140,9 @@ def _with_torch() -> str:
             import torch._dynamo  # noqa: F401
         except BaseException:
             return ""  # broken: whoever needs it says so
-    except BaseException as problem:
-        return wire.words(problem)
     finally:
-        if before is None:
-            del os.environ[BY_NVML]
-        else:
+        del os.environ[BY_NVML]
+        if before is not None:
             os.environ[BY_NVML] = before
     return ""
 

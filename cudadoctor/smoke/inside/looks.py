@@ -1,6 +1,7 @@
 """What torch says of itself, of CUDA and of its neighbours; each asked in a child that may die."""
 
 import ctypes
+import importlib.util
 import os
 import sys
 import warnings
@@ -21,35 +22,35 @@ def pretended(count: int) -> None:
 
 def cuda() -> None:
     """Whether CUDA answers, with the words of the first call that failed."""
-    error = ""
+    version: Any = torch.version
+    built = str(getattr(version, "cuda", None) or getattr(version, "hip", None) or "")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = bool(torch.cuda.is_available())
-        count = int(torch.cuda.device_count()) if _built_for() else 0
-    said = [str(one.message) for one in caught if "CUDA" in str(one.message)]
-    if not available and _built_for():
-        error = said[0] if said else ""
+        count = int(torch.cuda.device_count()) if built else 0
+    error = ""
+    if built and not available:
+        said = [str(warning.message) for warning in caught]
+        error = next((text for text in said if "CUDA" in text), "")
         if not error:
             try:
                 torch.cuda.init()
             except Exception as problem:
                 error = str(problem)[:2000]
-    devices, wrong = _devices(count if available else 0)
-    wire.say(
-        "cuda",
-        built=_built_for(),
-        available=available,
-        count=count,
-        error=error or wrong,
-        devices=devices,
-    )
+    devices: List[Dict[str, Any]] = []
+    try:
+        for index in range(count if available else 0):
+            about = torch.cuda.get_device_properties(index)
+            capability = "%d.%d" % (about.major, about.minor)
+            devices.append(dict(index=index, capability=capability, bus_id=_bus_id(index)))
+    except Exception as problem:
+        error = error or str(problem)[:2000]
+    wire.say("cuda", built=built, available=available, count=count, error=error, devices=devices)
     _libraries()
 
 
 def numpy_bridge() -> None:
     """Whether tensors and arrays share memory; "" where they do, or numpy is not installed."""
-    import importlib.util
-
     if importlib.util.find_spec("numpy") is None:
         wire.say("numpy", error="")
         return
@@ -68,29 +69,21 @@ def numpy_bridge() -> None:
 
 def companion(name: str) -> None:
     """Import one neighbour of torch."""
-    import importlib
-
+    error = ""
     try:
         importlib.import_module(name)
-        error = ""
     except BaseException as problem:
         error = wire.words(problem)
     wire.say("companion", name=name, error=error)
 
 
-def companions() -> List[str]:
-    """The neighbours that the path holds as packages."""
-    import importlib.util
-
-    found = []
-    for name in COMPANIONS:
-        try:
-            spec = importlib.util.find_spec(name)
-        except Exception:
-            continue
-        if spec is not None and spec.origin:
-            found.append(name)
-    return found
+def there(name: str) -> bool:
+    """Whether the path holds it as a package."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception:
+        return False
+    return spec is not None and bool(spec.origin)
 
 
 def maps() -> None:
@@ -114,34 +107,7 @@ def maps() -> None:
     )
 
 
-LOOKS: Dict[str, Any] = {
-    "cuda": cuda,
-    "numpy": numpy_bridge,
-    "companion": companion,
-    "maps": maps,
-}
-
-
-def _built_for() -> str:
-    version: Any = torch.version
-    return str(getattr(version, "cuda", None) or getattr(version, "hip", None) or "")
-
-
-def _devices(count: int) -> Any:
-    devices: List[Dict[str, Any]] = []
-    for index in range(count):
-        try:
-            about = torch.cuda.get_device_properties(index)
-        except Exception as problem:
-            return devices, str(problem)[:2000]
-        devices.append(
-            {
-                "index": index,
-                "capability": "%d.%d" % (about.major, about.minor),
-                "bus_id": _bus_id(index),
-            }
-        )
-    return devices, ""
+LOOKS: Dict[str, Any] = {"cuda": cuda, "numpy": numpy_bridge, "companion": companion}
 
 
 def _bus_id(index: int) -> str:
@@ -152,22 +118,22 @@ def _bus_id(index: int) -> str:
         if ctypes.CDLL(name).cuDeviceGetPCIBusId(buffer, 32, index) == 0:
             return buffer.value.decode("ascii", "replace").lower()
     except Exception:
-        return ""
+        pass  # not known
     return ""
 
 
 def _libraries() -> None:
     """The versions of cuDNN and NCCL that answer in this process."""
-    said: Dict[str, str] = {"cudnn": "", "cudnn_error": "", "nccl": ""}
+    cudnn = cudnn_error = nccl = ""
     try:
-        said["cudnn"] = _dotted(torch.backends.cudnn.version() or (), 90000)
+        cudnn = _dotted(torch.backends.cudnn.version() or (), 90000)
     except Exception as problem:
-        said["cudnn_error"] = wire.words(problem)
+        cudnn_error = wire.words(problem)
     try:
-        said["nccl"] = _dotted(torch.cuda.nccl.version(), 10000)
+        nccl = _dotted(torch.cuda.nccl.version(), 10000)
     except Exception:
-        said["nccl"] = ""
-    wire.say("libraries", **said)
+        pass  # this build has none
+    wire.say("libraries", cudnn=cudnn, cudnn_error=cudnn_error, nccl=nccl)
 
 
 def _dotted(version: Any, large: int) -> str:

@@ -1,17 +1,19 @@
 """What a runner does with its order: look, size, or train and be measured round by round."""
 
 import gc
+import json
 import os
 import shutil
 import statistics
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
-from . import process, training, wire, workloads
+from . import looks, process, training, wire, workloads
 from .training import Feed, Training
 from .workloads import Order
 
@@ -23,13 +25,13 @@ def run(given: Dict[str, Any]) -> None:
     """Do it, and say what came out."""
     what = given.get("what", "train")
     if what == "look":
-        wire.say("look", id=given["id"], **look())
+        wire.say("look", **look())
         return
     order = Order(given)
     if order.gpu:
         keep_to_a_share(order)
     if what == "size":
-        wire.say("size", id=order.id, shape=sized(order, list(given["tiers"])))
+        wire.say("size", shape=sized(order, list(given["tiers"])))
         return
     Measurement(order).serve()
 
@@ -41,8 +43,9 @@ class Measurement:
         self.order = order
         self.base_bytes = 0
         try:
-            with open("/proc/self/statm") as file:
-                self.base_bytes = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            self.base_bytes = int(training.words_of("/proc/self/statm")[1]) * os.sysconf(
+                "SC_PAGE_SIZE"
+            )
         except (OSError, ValueError, AttributeError):
             pass  # not known, and taken for nothing
         began = time.perf_counter()
@@ -56,119 +59,97 @@ class Measurement:
     def serve(self) -> None:
         """Warm up, then obey until told to stop."""
         self._warm_up()
-        while True:
-            told = wire.heard()
-            if told is None or told["do"] == "stop":
-                break
+        told = wire.heard()
+        while told is not None and told["do"] != "stop":
             if told["do"] == "round":
                 self._round(int(told["steps"]))
             if told["do"] == "memory":
-                wire.say("memory", id=self.order.id, **self._memory())
+                wire.say("memory", **self._memory())
             if told["do"] == "profile":
-                found = profile(self.order, self.training, self.feed)
-                wire.say("profile", id=self.order.id, **found)
+                wire.say("profile", **profile(self.order, self.training, self.feed))
+            told = wire.heard()
         if told is not None:
             memory = self._memory()
             # The next one may start at once, and needs the room.
             process.end_loaders()
-            wire.say("done", id=self.order.id, **memory)
+            wire.say("done", **memory)
+
+    def _steps(self, number: int) -> Any:
+        """So many steps, and the loss of the last."""
+        for _ in range(number):
+            loss = self.training.step(self.feed.next())
+        return loss
 
     def _warm_up(self) -> None:
         """Until three steps agree within a tenth, or for so long; the losses are of these steps."""
+        order = self.order
         losses: List[float] = []
         times: List[float] = []
-        first_ended = 0.0
-        while True:
-            self._sync()
-            at = time.perf_counter()
-            loss = self.training.step(self.feed.next())
-            self._sync()
-            times.append(time.perf_counter() - at)
-            first_ended = first_ended or time.perf_counter()
-            if len(losses) < self.order.loss_steps:
+        until, steady = float("inf"), False
+        while len(losses) < order.loss_steps or not (steady or time.perf_counter() > until):
+            seconds, loss = _timed(order, lambda: self._steps(1))
+            times.append(seconds)
+            until = min(until, time.perf_counter() + order.warm_s)  # from the end of the first
+            if len(losses) < order.loss_steps:
                 losses.append(float(loss))
             last = times[-3:]
             steady = len(times) >= 4 and max(last) - min(last) < 0.1 * statistics.median(last)
-            over = time.perf_counter() - first_ended > self.order.warm_s
-            if len(losses) >= self.order.loss_steps and (steady or over):
-                break
         if not self.training.replays:
             # Convolutions and kernels that were tried took memory that no later step needs.
-            _forget_the_peak(self.order)
+            _forget_the_peak(order)
         usual = statistics.median(times[-3:])
         wire.say(
             "ready",
-            id=self.order.id,
             step_s=usual,
             extra_s=max(0.0, sum(times) - usual * len(times)),
             setup_s=self.setup_s,
             losses=losses,
-            samples=self.order.batch,
-            factor=self.order.factor,
+            samples=order.batch,
+            factor=order.factor,
             workers=self.feed.workers,
             why_no_workers=self.feed.why_no_workers,
         )
 
     def _round(self, steps: int) -> None:
         """So many steps on the clock, after some that only use up what lay ready."""
-        for _ in range(LEAD_IN + self.feed.stock):
-            self.training.step(self.feed.next())
-        self._sync()
+        self._steps(LEAD_IN + self.feed.stock)
         waited = self.feed.wait_s
-        began = time.perf_counter()
-        for _ in range(steps):
-            self.training.step(self.feed.next())
-        self._sync()
-        seconds = time.perf_counter() - began
+        seconds, _ = _timed(self.order, lambda: self._steps(steps))
+        waited = self.feed.wait_s - waited
         self.feed.rest()
-        wire.say(
-            "round",
-            id=self.order.id,
-            seconds=seconds / steps,
-            wait_s=(self.feed.wait_s - waited) / steps,
-            steps=steps,
-        )
-
-    def _sync(self) -> None:
-        if self.order.gpu:
-            torch.cuda.synchronize()
+        wire.say("round", seconds=seconds / steps, wait_s=waited / steps, steps=steps)
 
     def _memory(self) -> Dict[str, Optional[int]]:
         if self.order.gpu:
             peak = int(torch.cuda.max_memory_allocated())
-            return {"peak_bytes": peak, "driver_bytes": drivers_bytes(os.getpid())}
-        if sys.platform == "win32":
-            return {"peak_bytes": None, "driver_bytes": None}
-        import resource
+            return {"peak_bytes": peak, "driver_bytes": drivers_bytes()}
+        grown = 0
+        if sys.platform != "win32":
+            import resource
 
-        most = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-        grown = most * (1 if sys.platform == "darwin" else 1024) - self.base_bytes
+            most = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+            grown = most * (1 if sys.platform == "darwin" else 1024) - self.base_bytes
         return {"peak_bytes": grown if grown > 0 else None, "driver_bytes": None}
+
+
+def _timed(order: Order, job: Callable[[], Any]) -> Tuple[float, Any]:
+    """The seconds of a job, from an idle device to an idle device, and what it gives."""
+    _settle(order)
+    began = time.perf_counter()
+    found = job()
+    _settle(order)
+    return time.perf_counter() - began, found
+
+
+def _settle(order: Order) -> None:
+    if order.gpu:
+        torch.cuda.synchronize()
 
 
 # --- sizes: of a workload for this device, and of the largest batch that fits -----------------
 
-SHAPES: Dict[str, Dict[str, Dict[str, Any]]] = {
-    "cnn": {
-        "large": dict(image=224, width=64, blocks=[2, 2, 2, 2], classes=100, batch=32),
-        "small": dict(image=96, width=32, blocks=[2, 2, 2], classes=100, batch=16),
-        "cpu": dict(image=32, width=16, blocks=[1, 1, 1], classes=10, batch=32),
-        "tiny": dict(image=16, width=8, blocks=[1, 1], classes=4, batch=8),
-    },
-    "encoder": {
-        "large": dict(length=256, width=768, heads=12, layers=12, vocabulary=30000, batch=8),
-        "small": dict(length=128, width=256, heads=4, layers=4, vocabulary=10000, batch=8),
-        "cpu": dict(length=128, width=128, heads=4, layers=2, vocabulary=2000, batch=8),
-        "tiny": dict(length=32, width=32, heads=2, layers=1, vocabulary=100, batch=4),
-    },
-    "decoder": {
-        "large": dict(length=512, width=768, heads=12, layers=12, vocabulary=32000, batch=4),
-        "small": dict(length=128, width=256, heads=4, layers=4, vocabulary=8000, batch=4),
-        "cpu": dict(length=128, width=128, heads=4, layers=2, vocabulary=1000, batch=8),
-        "tiny": dict(length=32, width=32, heads=2, layers=1, vocabulary=100, batch=4),
-    },
-}
-SAMPLES = {"large": 2048, "small": 2048, "cpu": 512, "tiny": 64}
+with open(os.path.join(os.path.dirname(__file__), "shapes.json")) as _file:
+    SHAPES: Dict[str, Dict[str, Dict[str, Any]]] = json.load(_file)
 IMAGES_ALONE = 256
 """At most, where every process makes its images anew: that takes seconds for thousands."""
 
@@ -189,21 +170,16 @@ HOST_TIMES = 8
 def sized(order: Order, tiers: List[str]) -> Dict[str, Any]:
     """The first of the tiers that this device steps through in time, with its batch."""
     for tier in tiers:
-        shape = _usual(order, tier)
-        if tier == tiers[-1] and not order.gpu:
-            return shape
-        if order.gpu and _grown(order, shape):
-            return shape
-        if not order.gpu and _step_s(order, shape) < TOO_LONG_ON_A_CPU_S:
-            return shape
-    return _usual(order, tiers[-1])
-
-
-def _usual(order: Order, tier: str) -> Dict[str, Any]:
-    samples = SAMPLES[tier]
-    if order.alone and order.workload == "cnn":
-        samples = min(samples, IMAGES_ALONE)
-    return dict(SHAPES[order.workload][tier], samples=samples, tier=tier)
+        shape = dict(SHAPES[order.workload][tier], tier=tier)
+        if order.alone and order.workload == "cnn":
+            shape["samples"] = min(shape["samples"], IMAGES_ALONE)
+        if order.gpu:
+            grown = dict(shape)
+            if _grown(order, grown):
+                return grown
+        elif tier == tiers[-1] or _step_s(order, shape) < TOO_LONG_ON_A_CPU_S:
+            break
+    return shape
 
 
 def _grown(order: Order, shape: Dict[str, Any]) -> bool:
@@ -211,12 +187,7 @@ def _grown(order: Order, shape: Dict[str, Any]) -> bool:
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     first = shape["batch"]
     while True:
-        try:
-            seconds = _step_s(order, shape)
-        except RuntimeError as problem:
-            if not is_oom(problem):
-                raise
-            seconds = float("inf")
+        seconds = _in_memory(lambda: _step_s(order, shape))
         _forget()
         share = torch.cuda.max_memory_allocated() / float(total)
         if seconds > TOO_LONG_S or share > 2 * SHARE:
@@ -234,14 +205,7 @@ def _step_s(order: Order, shape: Dict[str, Any]) -> float:
     if order.gpu:
         torch.cuda.reset_peak_memory_stats()
     trained, batch = Training(order), Feed(order).next()
-    best = float("inf")
-    for _ in range(8):
-        began = time.perf_counter()
-        float(trained.step(batch))
-        best = min(best, time.perf_counter() - began)
-    del trained, batch
-    _forget()
-    return best
+    return _best_s(order, lambda: trained.step(batch), 8)
 
 
 def largest(order: Order) -> int:
@@ -251,9 +215,11 @@ def largest(order: Order) -> int:
         keep_to_a_share(order, PART)
     while found < most:
         order.factor = 2 * found
-        fits, seconds = _tried(order)
+        seconds = (
+            float("inf") if _needs_too_much(order) else _in_memory(lambda: _second_step_s(order))
+        )
         _forget()
-        if not fits:
+        if seconds == float("inf"):
             break
         found *= 2
         if seconds > LONGEST_STEP_S / 2:
@@ -264,31 +230,36 @@ def largest(order: Order) -> int:
     return found
 
 
-def _tried(order: Order) -> Tuple[bool, float]:
-    """Whether two steps pass, and how long the second took."""
-    free = training.available_bytes()
-    if order.gpu and 0 < free < HOST_TIMES * training.batch_bytes(order):
-        return False, 0.0
-    if not order.gpu:
-        # A generous guess at the memory of a step, since nothing says no before the end.
-        shape = order.shape
-        if order.workload == "cnn":
-            guess = shape["image"] ** 2 * shape["width"] * 40
-        else:
-            width = shape["width"] * 30 * shape["layers"] + shape["vocabulary"] * 3
-            guess = shape["length"] * width
-        if free * CPU_SHARE < 4 * order.batch * guess:
-            return False, 0.0
+def _needs_too_much(order: Order) -> bool:
+    """Whether the machine's own memory is too small to try; a generous guess of a step's on a CPU.
+
+    Nothing says no there before the end.
+    """
+    free, shape = training.available_bytes(), order.shape
+    if order.gpu:
+        return 0 < free < HOST_TIMES * training.batch_bytes(order)
+    if order.workload == "cnn":
+        guess = shape["image"] ** 2 * shape["width"] * 40
+    else:
+        width = shape["width"] * 30 * shape["layers"] + shape["vocabulary"] * 3
+        guess = shape["length"] * width
+    return bool(free * CPU_SHARE < 4 * order.batch * guess)
+
+
+def _second_step_s(order: Order) -> float:
+    trained, feed = Training(order), Feed(order)
+    float(trained.step(feed.next()))
+    return _timed(order, lambda: float(trained.step(feed.next())))[0]
+
+
+def _in_memory(job: Callable[[], float]) -> float:
+    """The seconds that it says; infinite where memory does not suffice."""
     try:
-        trained, feed = Training(order), Feed(order)
-        float(trained.step(feed.next()))
-        began = time.perf_counter()
-        float(trained.step(feed.next()))
-        return True, time.perf_counter() - began
+        return job()
     except (RuntimeError, MemoryError) as problem:
         if is_oom(problem):
             # Nothing is freed here: the exception still holds the frames of the step.
-            return False, 0.0
+            return float("inf")
         raise
 
 
@@ -314,7 +285,7 @@ def profile(order: Order, trained: Any, feed: Any) -> Dict[str, Any]:
     batch = feed.next()
     flops, bytes_s = _peaks(order)
     return {
-        "device_s": _device_s(trained, batch) if order.gpu else None,
+        "device_s": _device_s(order, trained, batch),
         "operations": _operations(trained, batch),
         "peak_flops": flops,
         "peak_bytes_s": bytes_s,
@@ -344,17 +315,14 @@ class Counter(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             flops = 0
             formula = self.registry.get(func._overloadpacket)
             if formula is not None:
-                flops = _flops(formula, args, kwargs, out)
-            key = (flops, _bytes(args) + _bytes(kwargs.values()) + _bytes((out,)))
+                try:
+                    flops = int(formula(*args, out_val=out, **kwargs))
+                except TypeError:  # before torch 2.3 it had another name
+                    flops = int(formula(*args, out=out, **kwargs))
+            touched = [one for one in tree_flatten((args, kwargs, out))[0] if torch.is_tensor(one)]
+            key = (flops, sum([one.numel() * one.element_size() for one in touched]))
             self.totals[key] = self.totals.get(key, 0) + 1
         return out
-
-
-def _flops(formula: Any, args: Any, kwargs: Any, out: Any) -> int:
-    try:
-        return int(formula(*args, **dict(kwargs, out_val=out)))
-    except TypeError:  # before torch 2.3 it had another name
-        return int(formula(*args, **dict(kwargs, out=out)))
 
 
 def _operations(trained: Any, batch: Any) -> List[List[int]]:
@@ -367,37 +335,28 @@ def _operations(trained: Any, batch: Any) -> List[List[int]]:
     return [[flops, size, times] for (flops, size), times in counter.totals.items()]
 
 
-def _bytes(values: Any) -> int:
-    size = 0
-    for one in values:
-        if isinstance(one, torch.Tensor):
-            size += one.numel() * one.element_size()
-        elif isinstance(one, (list, tuple)):
-            size += _bytes(one)
-    return size
-
-
-def _device_s(trained: Any, batch: Any) -> Optional[float]:
+def _device_s(order: Order, trained: Any, batch: Any) -> Optional[float]:
     """Seconds that the GPU needs for a step when nothing keeps it waiting.
 
     The GPU is put to sleep until the host has queued the whole step; then it works without a gap.
     """
+    if not order.gpu:
+        return None
     try:
         began = time.perf_counter()
         trained.eager(batch)
         host_s = time.perf_counter() - began
-        best = float("inf")
+        found: List[float] = []
         for _ in range(3):
             torch.cuda.synchronize()
-            begin = torch.cuda.Event(enable_timing=True)
-            end = torch.cuda.Event(enable_timing=True)
+            begin, end = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             torch.cuda._sleep(int(min(2.0, 3 * host_s) * 2e9))
             begin.record()
             trained.eager(batch)
             end.record()
             torch.cuda.synchronize()
-            best = min(best, begin.elapsed_time(end) / 1e3)
-        return best
+            found.append(begin.elapsed_time(end) / 1e3)
+        return min(found)
     except BaseException:
         return None
 
@@ -409,22 +368,15 @@ def _peaks(order: Order) -> Tuple[Optional[float], Optional[float]]:
         square = torch.ones(size, size, device=order.device)
         row = torch.ones(length, device=order.device)
         other = torch.empty_like(row)
-        product_s = _best_s(order, lambda: square @ square)
-        copy_s = _best_s(order, lambda: other.copy_(row))
+        product_s = _best_s(order, lambda: square @ square, 5)
+        copy_s = _best_s(order, lambda: other.copy_(row), 5)
     except (RuntimeError, MemoryError):
         return None, None
     return 2.0 * size**3 / product_s, 2.0 * 4 * length / copy_s
 
 
-def _best_s(order: Order, job: Any) -> float:
-    best = float("inf")
-    for _ in range(5):
-        began = time.perf_counter()
-        job()
-        if order.gpu:
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - began)
-    return best
+def _best_s(order: Order, job: Callable[[], Any], times: int) -> float:
+    return min([_timed(order, job)[0] for _ in range(times)])
 
 
 # --- what the machine offers to a training, and how much of it this process holds -------------
@@ -450,15 +402,15 @@ def look() -> Dict[str, Any]:
         "count": 0,
         "error": "",
         "devices": [],
-        "compiler": _compiler("CXX", "g++", "clang++", "cl"),
-        "c_compiler": _compiler("CC", "gcc", "cc", "clang", "cl"),
+        "compiler": _compiler(os.environ.get("CXX", ""), "g++", "clang++", "cl"),
+        "c_compiler": _compiler(os.environ.get("CC", ""), "gcc", "cc", "clang", "cl"),
         "environment": [
             "%s=%s" % pair for pair in FALSIFYING if os.environ.get(pair[0]) == pair[1]
         ],
         "cores": training.cores(),
         "forks": sys.platform.startswith("linux"),
         "cpu_bf16": _cpu_bf16(),
-        "triton": _has("triton"),
+        "triton": looks.there("triton"),
     }
     try:
         found["available"] = torch.cuda.is_available()
@@ -485,47 +437,39 @@ def _forget_the_peak(order: Order) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def drivers_bytes(pid: int) -> Optional[int]:
-    """What the driver says that a process holds; None where nobody can tell."""
+def drivers_bytes() -> Optional[int]:
+    """What the driver says that this process holds; None where nobody can tell."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        held: List[int] = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if one.pid == pid and one.usedGpuMemory:
-                    held.append(int(one.usedGpuMemory))
+        gpus = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        there = [one for gpu in gpus for one in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
+        return sum([int(one.usedGpuMemory or 0) for one in there if one.pid == os.getpid()]) or None
     except BaseException:
         return None
-    return sum(held) or None
 
 
 def _device(index: int) -> Dict[str, Any]:
     """What the driver says of it; nothing is begun on it, since others may be using it."""
-    properties = torch.cuda.get_device_properties(index)
-    bus = getattr(properties, "pci_bus_id", None)
+    about = torch.cuda.get_device_properties(index)
     where = ""
-    if bus is not None:
-        where = "%04x:%02x:%02x.0" % (properties.pci_domain_id, bus, properties.pci_device_id)
+    if hasattr(about, "pci_bus_id"):
+        bus = (about.pci_domain_id, about.pci_bus_id, about.pci_device_id)
+        where = "%04x:%02x:%02x.0" % bus
     return {
         "index": index,
-        "name": properties.name,
-        "capability": "%d.%d" % (properties.major, properties.minor),
+        "name": about.name,
+        "capability": "%d.%d" % (about.major, about.minor),
         "bus_id": where,
-        "total_bytes": int(properties.total_memory),
+        "total_bytes": int(about.total_memory),
     }
 
 
-def _compiler(variable: str, *usual: str) -> str:
+def _compiler(*names: str) -> str:
     """What torch.compile calls: C++ for a CPU, C for a GPU by Triton; "" where there is none."""
-    named = os.environ.get(variable)
-    for name in ([named] if named else []) + list(usual):
-        path = shutil.which(name.split(" ")[0])
-        if path:
-            return path
-    return ""
+    found = [shutil.which(name.split(" ")[0]) for name in names]
+    return next(filter(None, found), "")
 
 
 def _cpu_bf16() -> bool:
@@ -538,12 +482,3 @@ def _cpu_bf16() -> bool:
         except BaseException:
             continue
     return False
-
-
-def _has(name: str) -> bool:
-    import importlib.util
-
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False

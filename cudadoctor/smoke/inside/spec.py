@@ -1,10 +1,6 @@
 """What the training step is ordered to do, as words on its command line, and on which devices."""
 
-import time
-
-TYPE_CHECKING = False  # a typing.py beside the user's program must hit torch, not this
-if TYPE_CHECKING:
-    from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 EARLY = ("allocate", "matmul", "conv")
 LATE = ("train-fp32", "amp-fp16", "amp-bf16", "checkpoint")
@@ -27,60 +23,59 @@ LIMITS = {
 
 
 class Spec:
-    """The orders of one child.
+    """The orders of one child, which are the words of its command line too.
 
     mode: import or full. device: "", cpu, cuda or cuda:N. ranks: 0 means as many as fit.
-    scratch: the only folder it may write to, "" none. until_s: seconds it has in all.
-    limit_s: a lower limit for every stage, 0 none. skip: (bus id, position, reason) of GPUs.
+    scratch: the only folder it may write to, "" none. until: seconds it has in all.
+    limit: a lower limit for every stage, 0 none. skip: (bus id, position, reason) of GPUs.
     careful: nobody knows who else uses the GPUs. start: fork or spawn, "" by system.
-    only: for a spawned worker, its task. dynamo: why torch._dynamo could not be imported.
+    dynamo: why torch._dynamo could not be imported.
     For tests, plant: faults, "stage:fault,stage:fault"; pretend: so many GPUs that the CPU plays.
     """
 
     mode = "full"
-    device = scratch = plant = start = only = dynamo = ""
+    device = scratch = plant = start = dynamo = ""
     ranks = pretend = careful = 0
-    until_s, limit_s = 600.0, 0.0
+    until, limit = 600.0, 0.0
+    skip: Tuple[Any, ...] = ()
 
-    def __init__(self, words: "List[str]") -> None:
-        self.began = time.monotonic()
-        self.words = list(words)
-        self.skip: "List[Tuple[str, int, str]]" = []
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
         for word in words:
             name, _, value = word.partition("=")
-            name = {"until": "until_s", "limit": "limit_s"}.get(name, name)
             if name == "skip":
-                bus, position, reason = value.split("|", 2)
-                self.skip.append((bus, int(position), reason))
+                self.skip += (value.split("|", 2),)
             else:
                 setattr(self, name, type(getattr(self, name))(value))
 
-    def limit(self, stage: str) -> float:
+    def limit_s(self, stage: str) -> float:
         """Seconds that this stage may take."""
         usual = LIMITS.get(stage.split(" ")[0], 30.0)
-        return min(usual, self.limit_s) if self.limit_s else usual
+        return min(usual, self.limit or usual)
 
     def fault(self, stage: str) -> str:
         """The fault that is to be planted in this stage, "" none."""
-        planted = dict(word.split(":") for word in self.plant.split(",") if word)
-        return planted.get(stage, "")
+        return dict(word.split(":") for word in self.plant.split(",") if word).get(stage, "")
 
 
-class Chosen:
+class Task(NamedTuple):
+    """What one worker does. rank: -1 outside of distributed training."""
+
+    stages: Sequence[str]
+    device: str = "cpu"
+    rank: int = -1
+    world: int = 1
+
+
+class Chosen(NamedTuple):
     """devices: indexes in torch's order, () the CPU. skipped: (index, why) of those left alone.
 
     error: why the device that was asked for cannot be had, "" where it can.
     """
 
-    def __init__(
-        self,
-        devices: "Tuple[int, ...]" = (),
-        skipped: "Tuple[Tuple[int, str], ...]" = (),
-        error: str = "",
-    ) -> None:
-        self.devices = devices
-        self.skipped = skipped
-        self.error = error
+    devices: Tuple[int, ...] = ()
+    skipped: Tuple[Tuple[int, str], ...] = ()
+    error: str = ""
 
     def device(self, rank: int = 0) -> str:
         """The device of a rank, as torch names it."""
@@ -88,12 +83,11 @@ class Chosen:
 
     def world(self, ranks: int) -> int:
         """How many ranks fit: one a GPU, or two and more on the CPU."""
-        if not self.devices:
-            return ranks or 2
-        return min(ranks or len(self.devices), len(self.devices))
+        there = len(self.devices)
+        return min(ranks or there, there) if there else ranks or 2
 
 
-def choose(device: str, skip: "Sequence[Tuple[str, int, str]]", look: "Dict[str, Any]") -> Chosen:
+def choose(device: str, skip: Sequence[Any], look: Dict[str, Any]) -> Chosen:
     """The GPUs to use: the one that was asked for, else all that nobody else is using.
 
     skip: (bus id, position, reason) of GPUs to leave alone. look: what torch says of CUDA.
@@ -113,17 +107,11 @@ def choose(device: str, skip: "Sequence[Tuple[str, int, str]]", look: "Dict[str,
         if index >= count:
             return Chosen(error="there is no %s, torch sees %d" % (device, count))
         return Chosen((index,))
-    by_bus = {
-        str(known["bus_id"]): int(known["index"])
-        for known in look.get("devices") or []
-        if known.get("bus_id")
-    }
+    by_bus = {gpu["bus_id"]: gpu["index"] for gpu in look.get("devices") or [] if gpu.get("bus_id")}
     reasons: Dict[int, str] = {}
     for bus, position, reason in skip:
         # Without an address the position is the best guess that does not disturb somebody.
-        found = by_bus.get(bus, None if by_bus else position)
-        if found is not None:
-            reasons[found] = reason
+        reasons[by_bus.get(bus, -1) if by_bus else int(position)] = reason
     return Chosen(
         tuple([index for index in range(count) if index not in reasons]),
         tuple([(index, reasons[index]) for index in range(count) if index in reasons]),

@@ -3,49 +3,47 @@
 import os
 import zlib
 from datetime import timedelta
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterable, List, Tuple
 
 import torch
+
+from .spec import Spec, Task
 
 Said = Tuple[str, Dict[str, Any]]
 
 
-class Skip(Exception):
-    """This torch, device or system cannot do it; the text says why."""
+class Verdict(Exception):
+    """How a stage ends that got to judge; the text says why."""
+
+    status = ""
 
 
-class Wrong(Exception):
+class Skip(Verdict):
+    """This torch, device or system cannot do it."""
+
+    status = "skipped"
+
+
+class Wrong(Verdict):
     """It ran and the answer is wrong; the text says by how much."""
+
+    status = "failed"
 
 
 class Place:
-    """The device of a stage, and the folder it may write to.
+    """The device of the stages, if it can be had at all, and the folder they may write to.
 
-    device: where it has to run. careful: nobody has looked yet whether others use it.
-    fault: what a test planted, "" nothing.
+    Exact arithmetic, one thread, and on a GPU no more than a guest's share. fault: what a test
+    planted in the stage, "" nothing.
     """
 
-    def __init__(
-        self, device: str, scratch: str, rank: int = 0, world: int = 1, careful: bool = False
-    ) -> None:
-        self.device = torch.device(device)
+    fault = ""
+
+    def __init__(self, task: Task, spec: Spec) -> None:
+        self.spec = spec
+        self.rank, self.world = max(task.rank, 0), task.world
+        self.device = torch.device("cpu" if spec.pretend else task.device)
         self.gpu = self.device.type == "cuda"
-        self.scratch = scratch
-        self.rank = rank
-        self.world = world
-        self.careful = careful
-        self.limit_s = 30.0
-        self.fault = ""
-        self._ready = False
-
-    def begin(self, limit_s: float, fault: str) -> None:
-        """Before each stage; the first one finds out whether the device can be had at all.
-
-        Exact arithmetic, one thread, and on a GPU no more than a guest's share.
-        """
-        self.limit_s, self.fault = limit_s, fault
-        if self._ready:
-            return
         torch.set_num_threads(1)
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
@@ -55,13 +53,12 @@ class Place:
             torch.cuda.set_device(self.device)
             total = torch.cuda.get_device_properties(self.device).total_memory
             # Nobody could say beforehand how full the GPU is: look before taking any of it.
-            if self.careful and hasattr(torch.cuda, "mem_get_info"):
+            if spec.careful and hasattr(torch.cuda, "mem_get_info"):
                 free, _ = torch.cuda.mem_get_info(self.device)
                 if free < total * 0.2:
                     raise Skip("%d %% of its memory is in use" % (100 - 100 * free // total))
             # Half a GiB is left for the context, cuDNN and NCCL, which the allocator cannot count.
             torch.cuda.set_per_process_memory_fraction(min(1.0, (512 << 20) / total), self.device)
-        self._ready = True
 
     def computes(self, name: str) -> bool:
         """Whether a GPU of this generation has that format; a CPU is asked elsewhere."""
@@ -73,32 +70,29 @@ class Place:
     def proven(self, *tensors: Any) -> None:
         """Fail a stage whose result lies elsewhere than on the device that it was to prove."""
         claimed = torch.device("cuda:0") if self.fault == "elsewhere" else self.device
-        for one in tensors:
-            if one.device != claimed:
-                raise Wrong("the result lies on %s, not on %s" % (one.device, claimed))
+        for tensor in tensors:
+            if tensor.device != claimed:
+                raise Wrong("the result lies on %s, not on %s" % (tensor.device, claimed))
 
     def settle(self) -> None:
         """Wait for the GPU, so that a fault shows in the stage that made it."""
         if self.gpu:
             torch.cuda.synchronize(self.device)
 
-    def room(self) -> str:
-        """The scratch folder, after proving that it takes a file."""
-        if not self.scratch:
+    def file(self, name: str) -> str:
+        """A path in the scratch folder, after proving that this takes a file."""
+        folder = self.spec.scratch
+        if not folder:
             raise Skip("there is no temporary folder that can be written to")
-        path = os.path.join(self.scratch, "room-%d" % os.getpid())
+        path = os.path.join(folder, "room-%d" % os.getpid())
         try:
-            try:
-                with open(path, "wb") as handle:
-                    handle.write(b"\0" * (1 << 20))
-            finally:
-                if os.path.exists(path):
-                    os.remove(path)
+            with open(path, "wb") as handle:
+                handle.write(b"\0" * (1 << 20))
+            os.remove(path)
         except OSError as problem:
-            raise Skip(
-                "the temporary folder %s takes no file: %s" % (self.scratch, problem.strerror)
-            ) from None
-        return self.scratch
+            said = "the temporary folder %s takes no file: %s" % (folder, problem.strerror)
+            raise Skip(said) from None
+        return os.path.join(folder, name)
 
 
 # --- memory, a matrix product and a convolution -----------------------------------------------
@@ -177,21 +171,21 @@ def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> Said:
             missing.append(name)
             continue
         place.proven(result)
-        figures["error_" + name] = _error(place, result, expected, name)
+        found = result.to("cpu").double()
+        if place.fault == "wrong":
+            found[0] += expected.abs().max()
+        error = _apart([(found, expected)]) / float(expected.pow(2).mean().sqrt())
+        if error > TOLERANCES[name]:
+            raise Wrong("%s is off by %.3g, %.3g is allowed" % (name, error, TOLERANCES[name]))
+        figures["error_" + name] = round(error, 9)
     place.settle()
     return ("not done by this torch here: " + ", ".join(missing) if missing else ""), figures
 
 
-def _error(place: Place, result: Any, expected: Any, name: str) -> float:
-    """How far the worst number is off; raises Wrong where that is too far."""
-    found = result.to("cpu").double()
-    if place.fault == "wrong":
-        found[0] += expected.abs().max()
-    scale = float(expected.pow(2).mean().sqrt())
-    error = float((found - expected).abs().max()) / scale
-    if not error <= TOLERANCES[name]:
-        raise Wrong("%s is off by %.3g, %.3g is allowed" % (name, error, TOLERANCES[name]))
-    return round(error, 9)
+def _apart(pairs: Iterable[Tuple[Any, Any]]) -> float:
+    """The largest difference of any two numbers; infinite where one of them is none."""
+    worst = [float((one.double() - other.double()).abs().max()) for one, other in pairs]
+    return max([off if off == off else float("inf") for off in worst])
 
 
 # --- a few steps of training, in fp32 and with mixed precision --------------------------------
@@ -203,7 +197,7 @@ OTHER_DEVICE = 5e-3
 MIXED = {"fp16": 0.02, "bf16": 0.05}
 
 
-def network(norm: Any) -> Any:
+def network(device: Any, norm: Any) -> Any:
     """Convolution, norm and linear: what cuDNN and cuBLAS are used for, in 4,600 parameters."""
     torch.manual_seed(3)
     return torch.nn.Sequential(
@@ -213,65 +207,63 @@ def network(norm: Any) -> Any:
         torch.nn.AvgPool2d(4),
         torch.nn.Flatten(),
         torch.nn.Linear(256, 16),
-    )
+    ).to(device)
 
 
-def batch(size: int, seed: int = 4) -> Any:
+def batch(device: Any, size: int, seed: int = 4) -> Any:
     """Images and their labels, the same on every device."""
     torch.manual_seed(seed)
-    return torch.randn(size, 3, 16, 16), torch.arange(size) % 16
+    return torch.randn(size, 3, 16, 16).to(device), (torch.arange(size) % 16).to(device)
 
 
 def train_fp32(place: Place) -> Said:
     """Full precision; on a GPU the losses are those of the CPU, on a CPU those of a second run."""
-    found = _spoilt(place, _losses(place.device, place=place))
-    _judged(found)
-    expected = _losses(torch.device("cpu"))
-    off = _distance(found, expected)
+    found = _losses(place, place.device)
+    expected = _losses(place, torch.device("cpu"))
     allowed = OTHER_DEVICE if place.gpu else SAME_RUN
-    if not off <= allowed:
-        raise Wrong("the losses %s differ from the %s on the CPU" % (_list(found), _list(expected)))
-    return "", {"loss_first": found[0], "loss_last": found[-1], "difference": round(off, 9)}
+    off = _judged(place, found, expected, allowed, "differ from the %s on the CPU")
+    return "", {"loss_first": found[0], "loss_last": found[-1], "difference": off}
 
 
 def amp_fp16(place: Place) -> Said:
     """Mixed precision in fp16, the gradients scaled."""
     if not place.computes("fp16"):
         raise Skip("a GPU of this generation has no fp16")
-    return _mixed(place, "fp16", _scaler(place))
+    # A scale of 1024 never overflows here, so that no step is left out.
+    amp: Any = getattr(torch, "amp", None)
+    if hasattr(amp, "GradScaler"):
+        scaler = amp.GradScaler(place.device.type, init_scale=1024.0)
+    elif place.gpu:
+        scaler = torch.cuda.amp.GradScaler(init_scale=1024.0)
+    else:
+        raise Skip("this torch scales gradients on a GPU only")
+    figures = _mixed(place, "fp16", scaler)
+    return "", dict(figures, scale=float(scaler.get_scale()))
 
 
 def amp_bf16(place: Place) -> Said:
     """Mixed precision in bf16, which needs no scaling."""
     if not place.computes("bf16"):
         raise Skip("a GPU of this generation has no bf16; fp16 is its half precision")
-    return _mixed(place, "bf16", None)
+    return "", _mixed(place, "bf16")
 
 
-def _mixed(place: Place, name: str, scaler: Any) -> Said:
-    kind = FORMATS[name]
+def _mixed(place: Place, name: str, scaler: Any = None) -> Dict[str, Any]:
     try:
-        found = _losses(place.device, kind, scaler, place)
+        found = _losses(place, place.device, FORMATS[name], scaler)
     except RuntimeError as problem:
         if place.gpu or "not implemented" not in str(problem):
             raise
         raise Skip("this torch cannot train in %s on the CPU" % name) from None
-    found = _spoilt(place, found)
-    _judged(found)
-    expected = _losses(place.device)
-    off = _distance(found, expected)
-    if not off <= MIXED[name]:
-        raise Wrong("the losses %s are far from fp32's %s" % (_list(found), _list(expected)))
-    figures: Dict[str, Any] = {"loss_last": found[-1], "difference": round(off, 9)}
-    if scaler is not None:
-        figures["scale"] = float(scaler.get_scale())
-    return "", figures
+    expected = _losses(place, place.device)
+    off = _judged(place, found, expected, MIXED[name], "are far from fp32's %s")
+    return {"loss_last": found[-1], "difference": off}
 
 
-def _losses(device: Any, kind: Any = None, scaler: Any = None, place: Any = None) -> List[float]:
-    """Train anew and say the loss of every step."""
-    net = network(torch.nn.BatchNorm2d(16)).to(device)
-    images, labels = [one.to(device) for one in batch(16)]
+def _losses(place: Place, device: Any, kind: Any = None, scaler: Any = None) -> List[float]:
+    """Train anew and say the loss of every step; what was trained on the place has to be there."""
+    net = network(device, torch.nn.BatchNorm2d(16))
+    images, labels = batch(device, 16)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for _ in range(STEPS):
@@ -279,9 +271,12 @@ def _losses(device: Any, kind: Any = None, scaler: Any = None, place: Any = None
         with _autocast(device.type, kind):
             logits = net(images)
             loss = torch.nn.functional.cross_entropy(logits, labels)
-        if place is not None:
+        if device == place.device:
             place.proven(logits, loss)
-            _cast(logits, kind, place)
+        if kind not in (None, logits.dtype):
+            # Mixed precision that quietly stayed in float32 proves nothing.
+            said = "autocast left the numbers in %s" % str(logits.dtype).replace("torch.", "")
+            raise Wrong(said) if place.gpu else Skip("this torch cannot do it on the CPU: " + said)
         if scaler is None:
             loss.backward()
             optimizer.step()
@@ -291,16 +286,6 @@ def _losses(device: Any, kind: Any = None, scaler: Any = None, place: Any = None
             scaler.update()
         losses.append(float(loss.detach()))
     return losses
-
-
-def _cast(logits: Any, kind: Any, place: Place) -> None:
-    """Mixed precision that quietly stayed in float32 proves nothing."""
-    if kind is None or logits.dtype == kind:
-        return
-    said = "autocast left the numbers in %s" % str(logits.dtype).replace("torch.", "")
-    if place.gpu:
-        raise Wrong(said)
-    raise Skip("this torch cannot do it on the CPU: " + said)
 
 
 def _autocast(device: str, kind: Any) -> Any:
@@ -313,78 +298,66 @@ def _autocast(device: str, kind: Any) -> Any:
     return autocast(device, dtype=kind)
 
 
-def _scaler(place: Place) -> Any:
-    """A scale of 1024 never overflows here, so that no step is left out."""
-    amp: Any = getattr(torch, "amp", None)
-    if hasattr(amp, "GradScaler"):
-        return amp.GradScaler(place.device.type, init_scale=1024.0)
-    if place.gpu:
-        return torch.cuda.amp.GradScaler(init_scale=1024.0)
-    raise Skip("this torch scales gradients on a GPU only")
-
-
-def _spoilt(place: Place, losses: List[float]) -> List[float]:
+def _judged(
+    place: Place, losses: List[float], expected: List[float], allowed: float, words: str
+) -> float:
+    """How far they lie from what is expected, as a share of it; Wrong where that is too far."""
     if place.fault == "wrong":
-        return [one * (1.5 - 0.1 * step) for step, one in enumerate(losses)]
+        losses = [loss * (1.5 - 0.1 * step) for step, loss in enumerate(losses)]
     if place.fault == "nan":
-        return losses[:-1] + [float("nan")]
+        losses = losses[:-1] + [float("nan")]
     if place.fault == "rising":
-        return losses[::-1]
-    return losses
-
-
-def _judged(losses: List[float]) -> None:
-    if not all([abs(one) < float("inf") for one in losses]):
-        raise Wrong("the losses %s are not finite" % _list(losses))
+        losses = losses[::-1]
+    said = "the losses %s " % _list(losses)
+    if not all([abs(loss) < float("inf") for loss in losses]):
+        raise Wrong(said + "are not finite")
     if not losses[-1] < losses[0]:
-        raise Wrong("the losses %s do not fall" % _list(losses))
-
-
-def _distance(found: List[float], expected: List[float]) -> float:
-    return max([abs(one - other) / abs(other) for one, other in zip(found, expected)])
+        raise Wrong(said + "do not fall")
+    off = max([abs(loss - other) / abs(other) for loss, other in zip(losses, expected)])
+    if not off <= allowed:
+        raise Wrong(said + words % _list(expected))
+    return round(off, 9)
 
 
 def _list(losses: List[float]) -> str:
-    return ", ".join(["%.5g" % one for one in losses])
+    return ", ".join(["%.5g" % loss for loss in losses])
 
 
 # --- a checkpoint: saved, read back, and resumed ----------------------------------------------
 
-BEFORE, AFTER = 2, 2
 GPU_TOLERANCE = 1e-5
 
 
 def checkpoint(place: Place) -> Said:
     """Two steps, a checkpoint, two more; then the last two again from the file."""
-    path = os.path.join(place.room(), "checkpoint-%d.pt" % os.getpid())
-    net, optimizer = _trainer(place)
-    _steps(place, net, optimizer, 0, BEFORE)
-    try:
-        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, path)
-        size = os.path.getsize(path)
-        if place.fault in ("wrong", "corrupt"):
-            _corrupt(path)
-        _steps(place, net, optimizer, BEFORE, AFTER)
-        other, other_optimizer = _trainer(place)
-        saved = torch.load(path, map_location=place.device)
-    finally:
-        if os.path.exists(path):
-            os.remove(path)
-    other.load_state_dict(saved["net"])
-    other_optimizer.load_state_dict(saved["optimizer"])
-    _steps(place, other, other_optimizer, BEFORE, AFTER)
+    path = place.file("checkpoint-%d.pt" % os.getpid())
+    whole = _trainer(place)
+    _steps(place, (10, 11), **whole)
+    torch.save({name: part.state_dict() for name, part in whole.items()}, path)
+    size = os.path.getsize(path)
+    if place.fault in ("wrong", "corrupt"):
+        _corrupt(path)
+    _steps(place, (12, 13), **whole)
+    resumed, saved = _trainer(place), torch.load(path, map_location=place.device)
+    for name, part in resumed.items():
+        part.load_state_dict(saved[name])
+    _steps(place, (12, 13), **resumed)
     place.settle()
-    return "", {"bytes": size, "difference": _resumed(place, net, other)}
+    values, others = whole["net"].state_dict(), resumed["net"].state_dict()
+    worst = _apart([(value, others[name]) for name, value in values.items()])
+    if worst > (GPU_TOLERANCE if place.gpu else 0.0):
+        raise Wrong("the resumed run differs from the uninterrupted one by %.3g" % worst)
+    return "", {"bytes": size, "difference": worst}
 
 
-def _trainer(place: Place) -> Any:
-    net = network(torch.nn.BatchNorm2d(16)).to(place.device)
-    return net, torch.optim.Adam(net.parameters(), lr=1e-2)
+def _trainer(place: Place) -> Dict[str, Any]:
+    net = network(place.device, torch.nn.BatchNorm2d(16))
+    return {"net": net, "optimizer": torch.optim.Adam(net.parameters(), lr=1e-2)}
 
 
-def _steps(place: Place, net: Any, optimizer: Any, first: int, count: int) -> None:
-    for step in range(first, first + count):
-        images, labels = [one.to(place.device) for one in batch(8, seed=10 + step)]
+def _steps(place: Place, seeds: Iterable[int], net: Any, optimizer: Any) -> None:
+    for seed in seeds:
+        images, labels = batch(place.device, 8, seed)
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(net(images), labels)
         place.proven(loss)
@@ -392,26 +365,12 @@ def _steps(place: Place, net: Any, optimizer: Any, first: int, count: int) -> No
         optimizer.step()
 
 
-def _resumed(place: Place, net: Any, other: Any) -> float:
-    """The largest difference of any number; on a CPU none is allowed."""
-    worst = 0.0
-    theirs = other.state_dict()
-    for name, value in net.state_dict().items():
-        off = (value.double() - theirs[name].double()).abs().max()
-        worst = max(worst, float(off)) if float(off) == float(off) else float("inf")
-    if worst > (GPU_TOLERANCE if place.gpu else 0.0):
-        raise Wrong("the resumed run differs from the uninterrupted one by %.3g" % worst)
-    return worst
-
-
 def _corrupt(path: str) -> None:
     """Turn over bits in the middle of the file, where the numbers stand."""
     with open(path, "r+b") as handle:
-        middle = os.path.getsize(path) // 2
-        handle.seek(middle)
-        found = handle.read(256)
-        handle.seek(middle)
-        handle.write(bytes([one ^ 0x55 for one in found]))
+        found = handle.read()
+        middle = handle.seek(len(found) // 2)
+        handle.write(bytes([byte ^ 0x55 for byte in found[middle : middle + 256]]))
 
 
 # --- distributed training: every rank against one process that sees the joined batch ----------
@@ -427,7 +386,7 @@ def ddp(place: Place) -> Said:
 
     if not dist.is_available():
         raise Skip("this torch was built without torch.distributed")
-    folder = place.room()
+    path = place.file("ranks")
     if place.gpu:
         # What is compared is the link between GPUs; a GPU that is wrong alone is told apart first.
         matmul(place)
@@ -435,27 +394,27 @@ def ddp(place: Place) -> Said:
         os.environ.setdefault("NCCL_MAX_NCHANNELS", "4")
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
     backend = "nccl" if place.gpu and dist.is_nccl_available() else "gloo"
-    store = dist.FileStore(os.path.join(folder, "ranks"), place.world)
+    store = dist.FileStore(path, place.world)
     dist.init_process_group(
         backend,
         store=store,
         rank=place.rank,
         world_size=place.world,
         # Longer than the stage has: whoever watches the ranks says where each of them stands.
-        timeout=timedelta(seconds=place.limit_s + 30.0),
+        timeout=timedelta(seconds=place.spec.limit_s("ddp") + 30.0),
     )
-    off, digest = _trained(place, backend)
+    figures = _trained(place, backend)
     # Stay until every rank has what it needs: one that leaves early breaks the others' pipes.
     store.set("done-%d" % place.rank, "1")
     store.wait(["done-%d" % rank for rank in range(place.world)])
-    return "%s, %d ranks" % (backend, place.world), {"difference": off, "digest": digest}
+    return "%s, %d ranks" % (backend, place.world), figures
 
 
-def _trained(place: Place, backend: str) -> Tuple[float, str]:
-    images, labels = [one.to(place.device) for one in batch(SHARE * place.world)]
+def _trained(place: Place, backend: str) -> Dict[str, Any]:
+    images, labels = batch(place.device, SHARE * place.world)
     mine = slice(SHARE * place.rank, SHARE * (place.rank + 1))
-    expected = _gradients(network(torch.nn.GroupNorm(4, 16)).to(place.device), images, labels)
-    net = network(torch.nn.GroupNorm(4, 16)).to(place.device)
+    net, same = [network(place.device, torch.nn.GroupNorm(4, 16)) for _ in range(2)]
+    expected = _gradients(same, images, labels)
     where: Dict[str, Any] = {"device_ids": [place.device]} if place.gpu else {}
     shared = torch.nn.parallel.DistributedDataParallel(net, **where)
     found = _gradients(shared, images[mine], labels[mine])
@@ -465,23 +424,17 @@ def _trained(place: Place, backend: str) -> Tuple[float, str]:
     # Equal where every bit of every gradient is.
     text = repr([gradient.to("cpu").flatten().tolist() for gradient in found])
     digest = "%08x" % (zlib.crc32(text.encode("ascii")) & 0xFFFFFFFF)
-    off = _largest_difference(found, expected)
+    # In units of the largest gradient.
+    off = _apart(zip(found, expected)) / max([float(one.abs().max()) for one in expected])
     # Ranks that differ are told by their digests, by whoever sees them all.
     if place.fault != "unequal" and not off <= TOLERANCE[backend]:
         raise Wrong("the gradients are off by %.3g from those of the joined batch" % off)
-    return round(off, 9), digest
+    return {"difference": round(off, 9), "digest": digest}
 
 
 def _gradients(net: Any, images: Any, labels: Any) -> List[Any]:
     torch.nn.functional.cross_entropy(net(images), labels).backward()
-    return [one.grad.detach() for one in net.parameters()]
-
-
-def _largest_difference(found: List[Any], expected: List[Any]) -> float:
-    """The largest difference, in units of the largest gradient."""
-    largest = max([float(one.abs().max()) for one in expected])
-    off = [float((one - other).abs().max()) for one, other in zip(found, expected)]
-    return max([one if one == one else float("inf") for one in off]) / largest
+    return [parameter.grad.detach() for parameter in net.parameters()]
 
 
 STAGES = {

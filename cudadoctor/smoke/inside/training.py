@@ -1,11 +1,11 @@
 """A training with its settings applied: its batches on the device, its model, and its steps."""
 
 import contextlib
+import functools
 import inspect
 import os
-import signal
 import time
-from typing import Any, Dict, Iterable, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -55,7 +55,7 @@ class Training:
 
     def step(self, batch: Any) -> Any:
         """One step of the optimiser."""
-        _planted(self.settings.fault)
+        process.planted(self.settings.fault)
         if self.graph is not None:
             return self.graph.step(batch)
         if self.settings.compile in WITH_GRAPHS and self.order.gpu:
@@ -160,22 +160,8 @@ def _optimizer(order: Order, model: Any) -> Any:
         # The count of steps lives on the GPU: a recording cannot count in Python.
         more["capturable"] = True
     # Less for wide models, whose losses would jump in their first steps otherwise.
-    rate = float(RATE_ADAMW * min(1.0, (128.0 / int(order.shape["width"])) ** 3))
+    rate = float(RATE_ADAMW * min(1.0, (128.0 / order.shape["width"]) ** 3))
     return torch.optim.AdamW(model.parameters(), lr=rate, **more)
-
-
-def _planted(fault: str) -> None:
-    """What a test wants to see fail."""
-    if fault == "error":
-        raise RuntimeError("a planted error")
-    if fault == "oom":
-        raise MemoryError("CUDA out of memory (planted)")
-    if fault == "crash":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if fault == "hang":
-        time.sleep(1e6)
-    if fault == "slow":
-        time.sleep(0.02)
 
 
 # --- batches, one after the other and without end; how long each was waited for ---------------
@@ -193,15 +179,18 @@ class Feed:
         self.wait_s = 0.0
         self.stock = AHEAD * self.workers
         self.made_s = 0.0
-        dataset, collate, lengths = _dataset(order)
+        loader = _loader(order)
         if self.workers:
             # How long one batch takes to be made, in this process.
-            alone = iter(_loader(order, dataset, collate, lengths, 0))
+            alone = iter(loader(0))
             began = time.perf_counter()
             next(alone)
             self.made_s = time.perf_counter() - began
-        host = self._waited(iter(_loader(order, dataset, collate, lengths, self.workers)))
-        self._batches = _ahead(host, order) if order.settings.prefetch else _plain(host, order)
+        host = self._waited(iter(loader(self.workers)))
+        if order.settings.prefetch and order.gpu:
+            self._batches = _ahead(host, order)
+        else:
+            self._batches = (_moved(batch, order, order.settings.pinned) for batch in host)
 
     def next(self) -> Any:
         return next(self._batches)
@@ -234,9 +223,9 @@ def batch_bytes(order: Order) -> int:
     """The size of a batch, as workers hand it over."""
     shape, number = order.shape, 8
     if order.workload == "cnn":
-        return int(order.batch * (3 * int(shape["image"]) ** 2 * 4 + number))
+        return int(order.batch * (3 * shape["image"] ** 2 * 4 + number))
     of_a_token = 2 * number if order.workload == "decoder" else number + 1
-    return int(order.batch * (int(shape["length"]) * of_a_token + number))
+    return int(order.batch * (shape["length"] * of_a_token + number))
 
 
 def cores() -> int:
@@ -246,73 +235,67 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _dataset(order: Order) -> Tuple[Any, Any, Any]:
-    """The data set, what puts samples together, and the length of each sample."""
+def _loader(order: Order) -> Callable[[int], Any]:
+    """Of a number of workers, the loader of the order's batches."""
     shape, settings = order.shape, order.settings
+    bucketed = settings.lengths == "bucketed"
+    dataset: Any = None
+    collate = lengths = None
     if order.workload == "cnn":
-        images = workloads.Images(shape, settings.cached)
-        return images, None, [1] * len(images)
-    if order.workload == "decoder":
-        windows = workloads.Windows(shape)
-        return windows, None, [1] * len(windows)
-    texts = workloads.Texts(shape, settings.cached)
-    bucketed = settings.lengths == "bucketed"
-    length = int(shape["length"])
-    most = workloads.covering(texts.lengths, 0.95) if bucketed else length
-    return texts, workloads.Padding(length, bucketed, most), texts.lengths
+        dataset = workloads.images(shape, settings.cached)
+    elif order.workload == "decoder":
+        dataset = workloads.windows(shape)
+    else:
+        dataset = workloads.texts(shape, settings.cached)
+        lengths = [len(text.split()) for text, _ in dataset.stored]
+        # Bucketed, no text is longer than 95 % of them are.
+        most = sorted(lengths)[int(0.95 * len(lengths))] if bucketed else shape["length"]
+        collate = functools.partial(
+            workloads.padded, length=shape["length"], bucketed=bucketed, most=most
+        )
 
+    def loader(workers: int) -> Any:
+        more: Dict[str, Any] = {}
+        if workers:
+            more = {
+                "persistent_workers": True,
+                "prefetch_factor": AHEAD,
+                # Also where another way is Python's default: the others cannot find this module.
+                # Forks inherit a CUDA that is in use, and never touch it.
+                "multiprocessing_context": "fork",
+                "worker_init_fn": process.end_with_the_parent,
+            }
+        return DataLoader(
+            dataset,
+            batch_sampler=workloads.batches(
+                lengths or [1] * len(dataset), order.batch, order.seed, bucketed
+            ),
+            num_workers=workers,
+            pin_memory=order.gpu and (settings.pinned or settings.prefetch),
+            collate_fn=collate,
+            **more,
+        )
 
-def _loader(order: Order, dataset: Any, collate: Any, lengths: Any, workers: int) -> Any:
-    settings = order.settings
-    bucketed = settings.lengths == "bucketed"
-    batches = workloads.Batches(lengths, order.batch, order.seed, bucketed)
-    more: Dict[str, Any] = {}
-    if workers:
-        more = {
-            "persistent_workers": True,
-            "prefetch_factor": AHEAD,
-            # Also where another way is Python's default: the others cannot find this module.
-            # Forks inherit a CUDA that is in use, and never touch it.
-            "multiprocessing_context": "fork",
-            "worker_init_fn": process.end_with_the_parent,
-        }
-    return DataLoader(
-        dataset,
-        batch_sampler=batches,
-        num_workers=workers,
-        pin_memory=order.gpu and (settings.pinned or settings.prefetch),
-        collate_fn=collate,
-        **more,
-    )
-
-
-def _plain(host: Iterator[Any], order: Order) -> Iterator[Any]:
-    """Each batch is copied when it is needed."""
-    for batch in host:
-        yield _moved(batch, order, order.settings.pinned)
+    return loader
 
 
 def _ahead(host: Iterator[Any], order: Order) -> Iterator[Any]:
     """Each batch is copied while the one before it is in use."""
-    side = torch.cuda.Stream() if order.gpu else None
-    coming = _copied(next(host), order, side)
+    side = torch.cuda.Stream()
+
+    def copied(batch: Any) -> Tuple[Any, Any]:
+        with torch.cuda.stream(side):
+            return _moved(batch, order, True), side.record_event()
+
+    coming = copied(next(host))
     for batch in host:
-        (ready, copied), coming = coming, _copied(batch, order, side)
-        if copied is not None:
-            # The current stream waits for this copy, and its memory is kept until it is done.
-            current = torch.cuda.current_stream()
-            current.wait_event(copied)
-            for tensor in ready:
-                tensor.record_stream(current)
+        (ready, done), coming = coming, copied(batch)
+        # The current stream waits for this copy, and its memory is kept until it is done.
+        current = torch.cuda.current_stream()
+        current.wait_event(done)
+        for tensor in ready:
+            tensor.record_stream(current)
         yield ready
-
-
-def _copied(batch: Any, order: Order, side: Any) -> Tuple[Any, Any]:
-    if side is None:
-        return _moved(batch, order, False), None
-    with torch.cuda.stream(side):
-        moved = _moved(batch, order, True)
-        return moved, side.record_event()
 
 
 def _moved(batch: Any, order: Order, waitless: bool) -> Any:
@@ -343,16 +326,20 @@ SHARE = 0.25
 """Of what there is: several loaders run side by side, and others are guests too."""
 
 
+def words_of(path: str) -> List[str]:
+    """The words of a file of the system's."""
+    with open(path) as file:
+        return file.read().split()
+
+
 def available_bytes() -> int:
     """Memory that is free for a new program, in this container too; 0 where that is not known."""
     try:
-        with open("/proc/meminfo") as file:
-            rows = [line.split() for line in file]
-    except OSError:
+        words = words_of("/proc/meminfo")
+        free = int(words[words.index("MemAvailable:") + 1]) * 1024
+    except (OSError, ValueError):
         return 0
-    free = next((int(row[1]) * 1024 for row in rows if row[0] == "MemAvailable:"), 0)
-    allowed = allowed_bytes()
-    return free if allowed is None else min(free, allowed)
+    return min(free, allowed_bytes() or free)
 
 
 def shared_bytes() -> Optional[int]:
@@ -389,20 +376,14 @@ def allowed_bytes(groups: Iterable[Tuple[str, str, str]] = GROUPS) -> Optional[i
     for most, used, cached in groups:
         try:
             # Without a limit there stands "max", which is no number.
-            left = int(_text(most)) - int(_text(used))
-        except (OSError, ValueError):
+            left = int(words_of(most)[0]) - int(words_of(used)[0])
+        except (OSError, ValueError, IndexError):
             continue
         try:
-            stat = _text(os.path.join(os.path.dirname(most), "memory.stat")).splitlines()
-            rows = [line.split() for line in stat]
-            left += next((int(row[1]) for row in rows if row[0] == cached), 0)
+            words = words_of(os.path.join(os.path.dirname(most), "memory.stat"))
+            left += int(words[words.index(cached) + 1])
         except (OSError, ValueError, IndexError):
             pass  # nothing is known of what is cached
         # 0 would say that it is not known.
         return max(1, left)
     return None
-
-
-def _text(path: str) -> str:
-    with open(path) as file:
-        return file.read()

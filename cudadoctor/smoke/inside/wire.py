@@ -8,7 +8,7 @@ import sys
 
 TYPE_CHECKING = False  # a typing.py beside the user's program must hit torch, not this
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, Optional
 
 # What `python -c` runs: a package by its folder, never the current one. Only sys is imported before
 # that: with -c, Python looks into the current folder first.
@@ -22,8 +22,15 @@ from cudadoctor_inside import entry
 entry.main(sys.argv[2:])
 """
 
-_ends = {"in": 0, "out": 1}
-_rest = {"bytes": b""}
+
+class Ends:
+    """The descriptors that orders come from and lines go to, and what came after the last order.
+
+    about: what every line of this process says.
+    """
+
+    receive, send, rest = 0, 1, b""
+    about: "Dict[str, Any]" = {}
 
 
 def claim() -> None:
@@ -38,62 +45,46 @@ def claim() -> None:
 
 def use(receive: int, send: int) -> None:
     """Listen and write to these descriptors from now on."""
-    _ends["in"], _ends["out"] = receive, send
-    _rest["bytes"] = b""
-
-
-def input_fd() -> int:
-    """The descriptor that orders come from."""
-    return _ends["in"]
-
-
-def output_fd() -> int:
-    """The descriptor that lines go to."""
-    return _ends["out"]
+    Ends.receive, Ends.send, Ends.rest = receive, send, b""
 
 
 def say(kind: str, **fields: "Any") -> None:
     """Write one line; its first key is always "kind"."""
     line: Dict[str, Any] = {"kind": kind}
-    line.update(fields)
-    forward((encoded(line) + "\n").encode("ascii"))
-
-
-def forward(data: bytes) -> None:
-    """Write bytes that are whole lines already."""
+    line.update(Ends.about, **fields)
+    data = (encoded(line) + "\n").encode("ascii")
     while data:
-        data = data[os.write(_ends["out"], data) :]
+        data = data[os.write(Ends.send, data) :]
 
 
 def heard() -> "Optional[Dict[str, Any]]":
     """Wait for the next order; None if whoever gives them is gone."""
     import json
 
-    while b"\n" not in _rest["bytes"]:
-        data = os.read(_ends["in"], 1 << 16)
+    while b"\n" not in Ends.rest:
+        data = os.read(Ends.receive, 1 << 16)
         if not data:
             return None
-        _rest["bytes"] += data
-    line, _, _rest["bytes"] = _rest["bytes"].partition(b"\n")
+        Ends.rest += data
+    line, _, Ends.rest = Ends.rest.partition(b"\n")
     order: Dict[str, Any] = json.loads(line.decode("utf-8"))
     return order
 
 
 def encoded(value: "Any") -> str:
     """JSON in pure ASCII."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+    if value is None:
+        return "null"
     if isinstance(value, int):
-        return str(int(value))
-    if isinstance(value, float):
-        # JSON has no infinity and no nan: they travel as words.
-        return repr(float(value)) if abs(value) < float("inf") else '"%s"' % value
+        return str(value).lower()
+    if isinstance(value, float) and abs(value) < float("inf"):
+        return repr(float(value))
     if isinstance(value, dict):
         pairs = ["%s: %s" % (_quoted(str(key)), encoded(part)) for key, part in value.items()]
-        return "{" + ", ".join(pairs) + "}"
+        return "{%s}" % ", ".join(pairs)
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join([encoded(part) for part in value]) + "]"
-    return _quoted(str(value))
+        return "[%s]" % ", ".join([encoded(part) for part in value])
+    return _quoted(str(value))  # JSON has no infinity and no nan: they travel as words
 
 
 def words(error: BaseException) -> str:
@@ -103,19 +94,11 @@ def words(error: BaseException) -> str:
 
 
 def _quoted(text: str) -> str:
-    parts: List[str] = []
-    for letter in text:
-        code = ord(letter)
-        if letter in '"\\':
-            parts.append("\\" + letter)
-        elif 0x20 <= code < 0x7F:
-            parts.append(letter)
-        elif 0xD800 <= code < 0xE000:
-            # A byte of a file name that is not UTF-8.
-            parts.append("\\ufffd")
-        elif code > 0xFFFF:
-            code -= 0x10000
-            parts.append("\\u%04x\\u%04x" % (0xD800 + (code >> 10), 0xDC00 + (code & 0x3FF)))
-        else:
-            parts.append("\\u%04x" % code)
-    return '"' + "".join(parts) + '"'
+    """Every unit of UTF-16 that is not plain ASCII is escaped, as JSON wants it."""
+    # A byte of a file name that is not UTF-8 is a lone surrogate, and no text.
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    units = memoryview(whole.encode("utf-16")).cast("H")[1:]
+    return '"%s"' % "".join([chr(u) if u in _PLAIN else "\\u%04x" % u for u in units])
+
+
+_PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\')

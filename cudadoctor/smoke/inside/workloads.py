@@ -8,6 +8,7 @@ The models have their usual form: nothing in them is made for the bench but the 
 its random numbers differ from technique to technique, and losses could not be compared.
 """
 
+import itertools
 import math
 import random
 import zlib
@@ -78,127 +79,94 @@ class Order:
 # --- data -------------------------------------------------------------------------------------
 
 
-class Images(torch.utils.data.Dataset):  # type: ignore[misc,unused-ignore]
-    """Compressed images, which brightness and stripes tell apart; cropped, flipped, normalised."""
+class Samples(torch.utils.data.Dataset):  # type: ignore[misc,unused-ignore]
+    """What is stored, decoded each time or, cached, once. augment: of a sample and its number."""
 
-    def __init__(self, shape: Dict[str, Any], cached: bool) -> None:
-        self.size = int(shape["image"])
-        self.stored = made("cnn", shape)
-        self.cache: Any = [self._decoded(one) for one, _ in self.stored] if cached else []
+    def __init__(self, stored: Any, cached: bool, decode: Any, augment: Any = None) -> None:
+        self.stored = stored
+        self.decode = decode
+        self.augment = augment
+        self.cache = [decode(packed) for packed, _ in stored] if cached else []
 
     def __len__(self) -> int:
         return len(self.stored)
 
     def __getitem__(self, number: int) -> Tuple[Any, int]:
         packed, label = self.stored[number]
-        image = self.cache[number] if self.cache else self._decoded(packed)
-        # Augmentation by number, also of what is cached: it is never frozen into the cache.
-        down, right = number % 5, number // 5 % 5
-        image = functional.pad(image, (2, 2, 2, 2))
-        image = image[:, down : down + self.size, right : right + self.size]
-        if number % 2:
-            image = image.flip(2)
-        return (image.float() - MEAN) / SPREAD, label
+        sample = self.cache[number] if self.cache else self.decode(packed)
+        return self.augment(sample, number) if self.augment else sample, label
 
-    def _decoded(self, packed: bytes) -> Any:
+
+def images(shape: Dict[str, Any], cached: bool) -> Samples:
+    """Compressed images, which brightness and stripes tell apart; cropped, flipped, normalised."""
+    size = shape["image"]
+
+    def decode(packed: bytes) -> Any:
         flat = torch.frombuffer(bytearray(zlib.decompress(packed)), dtype=torch.uint8)
-        return flat.view(3, self.size, self.size)
+        return flat.view(3, size, size)
+
+    def augment(image: Any, number: int) -> Any:
+        down, right = number % 5, number // 5 % 5
+        image = functional.pad(image, (2, 2, 2, 2))[:, down : down + size, right : right + size]
+        image = image.flip(2) if number % 2 else image
+        return (image.float() - MEAN) / SPREAD
+
+    # Augmentation by number, also of what is cached: it is never frozen into the cache.
+    return Samples(made("cnn", shape), cached, decode, augment)
 
 
-class Texts(torch.utils.data.Dataset):  # type: ignore[misc,unused-ignore]
+def texts(shape: Dict[str, Any], cached: bool) -> Samples:
     """Texts of very different length, as bytes that must be made into tokens; two classes."""
 
-    def __init__(self, shape: Dict[str, Any], cached: bool) -> None:
-        self.stored, self.lengths = made("encoder", shape)
-        self.cache: Any = [self._tokens(one) for one, _ in self.stored] if cached else []
+    def decode(packed: bytes) -> Any:
+        return torch.tensor([int(word[1:]) for word in packed.split()], dtype=torch.int64)
 
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    def __getitem__(self, number: int) -> Tuple[Any, int]:
-        text, label = self.stored[number]
-        return (self.cache[number] if self.cache else self._tokens(text)), label
-
-    def _tokens(self, text: bytes) -> Any:
-        return torch.tensor([int(word[1:]) for word in text.split()], dtype=torch.int64)
+    return Samples(made("encoder", shape), cached, decode)
 
 
-class Windows(torch.utils.data.Dataset):  # type: ignore[misc,unused-ignore]
-    """Pieces of one long row of tokens in which the last token often tells the next."""
-
-    def __init__(self, shape: Dict[str, Any]) -> None:
-        self.length = int(shape["length"])
-        self.row = torch.tensor(made("decoder", shape), dtype=torch.int64)
-
-    def __len__(self) -> int:
-        return (len(self.row) - 1) // self.length
-
-    def __getitem__(self, number: int) -> Tuple[Any, Any]:
-        begin = number * self.length
-        piece = self.row[begin : begin + self.length + 1]
-        return piece[:-1], piece[1:]
+def windows(shape: Dict[str, Any]) -> List[Tuple[Any, Any]]:
+    """Pieces of one long row of tokens in which the last token often tells the next, and those."""
+    length, row = shape["length"], torch.tensor(made("decoder", shape), dtype=torch.int64)
+    begins = range(0, len(row) - length, length)
+    return [(row[at : at + length], row[at + 1 : at + length + 1]) for at in begins]
 
 
-class Padding:
-    """Puts texts together: to one length for all, or to the longest of this batch."""
-
-    def __init__(self, length: int, bucketed: bool, most: int) -> None:
-        self.length = length
-        self.bucketed = bucketed
-        self.most = most
-
-    def __call__(self, samples: List[Tuple[Any, int]]) -> Tuple[Any, Any, Any]:
-        rows = [tokens[: self.most] for tokens, _ in samples]
-        width = self.length
-        if self.bucketed:
-            # A multiple of 32: few different shapes for what compiles or tunes per shape.
-            width = min(self.length, -(-max([len(row) for row in rows]) // 32) * 32)
-        batch = torch.full((len(rows), width), PAD, dtype=torch.int64)
-        for place, row in enumerate(rows):
-            batch[place, : len(row)] = row
-        labels = torch.tensor([label for _, label in samples], dtype=torch.int64)
-        return batch, batch != PAD, labels
+def padded(
+    samples: List[Tuple[Any, int]], length: int, bucketed: bool, most: int
+) -> Tuple[Any, Any, Any]:
+    """Texts put together: to one length for all, or to the longest of this batch."""
+    rows = [tokens[:most] for tokens, _ in samples]
+    width = length
+    if bucketed:
+        # A multiple of 32: few different shapes for what compiles or tunes per shape.
+        width = min(length, -(-max(map(len, rows)) // 32) * 32)
+    batch = torch.full((len(rows), width), PAD, dtype=torch.int64)
+    for place, row in enumerate(rows):
+        batch[place, : len(row)] = row
+    labels = torch.tensor([label for _, label in samples], dtype=torch.int64)
+    return batch, batch != PAD, labels
 
 
-class Batches:
+def batches(lengths: List[int], batch: int, seed: int, bucketed: bool) -> Iterator[List[int]]:
     """Numbers in batches, without end; shuffled by seed and epoch, so that all loaders agree.
 
-    bucketed: samples of like length share a batch. Lists of numbers, as a batch_sampler yields.
+    bucketed: samples of like length share a batch.
     """
-
-    def __init__(self, lengths: List[int], batch: int, seed: int, bucketed: bool) -> None:
-        self.lengths = lengths
-        self.batch = batch
-        self.seed = seed
-        self.bucketed = bucketed
-
-    def __iter__(self) -> Iterator[List[int]]:
-        epoch = 0
-        waiting: List[int] = []
-        while True:
-            chance = random.Random(self.seed * 1000 + epoch)
-            order = list(range(len(self.lengths)))
-            chance.shuffle(order)
-            waiting += order
-            whole = len(waiting) // self.batch * self.batch
-            ready, waiting = waiting[:whole], waiting[whole:]
-            for batch in self._cut(ready, chance):
-                yield batch
-            epoch += 1
-
-    def _cut(self, order: List[int], chance: random.Random) -> List[List[int]]:
-        if self.bucketed:
-            order = sorted(order, key=self.lengths.__getitem__)
-        batches = [order[at : at + self.batch] for at in range(0, len(order), self.batch)]
-        if self.bucketed:
-            chance.shuffle(batches)
-        return batches
-
-
-def covering(lengths: List[int], share: float) -> int:
-    """The length that covers this share of the texts."""
-    ordered = sorted(lengths)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    waiting: List[int] = []
+    for epoch in itertools.count():
+        chance = random.Random(seed * 1000 + epoch)
+        order = list(range(len(lengths)))
+        chance.shuffle(order)
+        waiting += order
+        whole = len(waiting) // batch * batch
+        ready, waiting = waiting[:whole], waiting[whole:]
+        if bucketed:
+            ready.sort(key=lengths.__getitem__)
+        cut = [ready[at : at + batch] for at in range(0, whole, batch)]
+        if bucketed:
+            chance.shuffle(cut)
+        for numbers in cut:
+            yield numbers
 
 
 _MADE: Dict[str, Any] = {}
@@ -214,14 +182,14 @@ def made(workload: str, shape: Dict[str, Any]) -> Any:
 
 def _images(shape: Dict[str, Any]) -> List[Tuple[bytes, int]]:
     chance = random.Random(1)
-    size, classes = int(shape["image"]), int(shape["classes"])
+    size, classes = shape["image"], shape["classes"]
     noise = bytes([chance.randrange(32) for _ in range(4096)])
     tones = [
-        noise.translate(bytes([min(255, label * 200 // classes + one) for one in range(256)]))
+        noise.translate(bytes([min(255, label * 200 // classes + tone) for tone in range(256)]))
         for label in range(classes)
     ]
     stored = []
-    for number in range(int(shape["samples"])):
+    for number in range(shape["samples"]):
         label = number % classes
         begins = [chance.randrange(4096 - size) for _ in range(size)]
         plane = b"".join([tones[label][begin : begin + size] for begin in begins])
@@ -229,24 +197,23 @@ def _images(shape: Dict[str, Any]) -> List[Tuple[bytes, int]]:
     return stored
 
 
-def _texts(shape: Dict[str, Any]) -> Tuple[List[Tuple[bytes, int]], List[int]]:
+def _texts(shape: Dict[str, Any]) -> List[Tuple[bytes, int]]:
     chance = random.Random(2)
-    most, vocabulary = int(shape["length"]), int(shape["vocabulary"])
-    stored, lengths = [], []
-    for number in range(int(shape["samples"])):
+    most, vocabulary = shape["length"], shape["vocabulary"]
+    stored = []
+    for number in range(shape["samples"]):
         # Most texts are short and a few long, as reviews, messages and sentences are.
         length = max(4, min(most, int(most * 0.30 * chance.lognormvariate(0.0, 0.6))))
         label = number % 2
         words = [2 + label + 2 * chance.randrange(vocabulary // 2 - 2) for _ in range(length)]
         stored.append((b" ".join([b"w%d" % word for word in words]), label))
-        lengths.append(length)
-    return stored, lengths
+    return stored
 
 
 def _row(shape: Dict[str, Any]) -> List[int]:
     chance = random.Random(3)
-    vocabulary, token, row = int(shape["vocabulary"]), 1, []
-    for _ in range(int(shape["samples"]) * int(shape["length"]) + 1):
+    vocabulary, token, row = shape["vocabulary"], 1, []
+    for _ in range(shape["samples"] * shape["length"] + 1):
         known = chance.random() < 0.8
         token = (token * 7 + 3) % vocabulary if known else chance.randrange(vocabulary)
         row.append(token)
@@ -260,7 +227,7 @@ class Residual(nn.Module):  # type: ignore[misc,unused-ignore]
     """Two convolutions and a way past them."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
-        super(Residual, self).__init__()
+        super().__init__()
         self.body = nn.Sequential(
             nn.Conv2d(before, after, 3, stride, 1, bias=False),
             nn.BatchNorm2d(after),
@@ -281,28 +248,28 @@ class Residual(nn.Module):  # type: ignore[misc,unused-ignore]
 class ResNet(nn.Module):  # type: ignore[misc,unused-ignore]
     """An image classifier: stages of residual blocks, each half as wide and twice as deep."""
 
-    def __init__(self, shape: Dict[str, Any], checkpointing: bool) -> None:
-        super(ResNet, self).__init__()
-        width = int(shape["width"])
-        large = int(shape["image"]) > 64
-        first = [nn.Conv2d(3, width, 7 if large else 3, 2 if large else 1, 3 if large else 1)]
-        first += [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
-        self.stem = nn.Sequential(*(first + ([nn.MaxPool2d(3, 2, 1)] if large else [])))
-        blocks: List[Any] = []
-        before = width
+    def __init__(self, shape: Dict[str, Any], settings: Settings) -> None:
+        super().__init__()
+        before, large = shape["width"], shape["image"] > 64
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, before, *((7, 2, 3) if large else (3, 1, 1))),
+            nn.BatchNorm2d(before),
+            nn.ReLU(inplace=True),
+            *([nn.MaxPool2d(3, 2, 1)] if large else []),
+        )
+        self.layers = nn.ModuleList()
         for stage, number in enumerate(shape["blocks"]):
-            after = width * 2**stage
+            after = shape["width"] * 2**stage
             for place in range(number):
-                blocks.append(Residual(before, after, 2 if place == 0 and stage else 1))
+                self.layers.append(Residual(before, after, 2 if place == 0 and stage else 1))
                 before = after
-        self.blocks = nn.ModuleList(blocks)
-        self.head = nn.Linear(before, int(shape["classes"]))
-        self.checkpointing = checkpointing
+        self.head = nn.Linear(before, shape["classes"])
+        self.checkpointing = settings.checkpointing
 
-    def forward(self, x: Any) -> Any:
-        x = self.stem(x)
-        for block in self.blocks:
-            x = _through(block, (x,), self.checkpointing)
+    def forward(self, images: Any) -> Any:
+        x = self.stem(images)
+        for layer in self.layers:
+            x = _through(layer, (x,), self.checkpointing)
         return self.head(x.mean((2, 3)))
 
 
@@ -310,9 +277,9 @@ class Layer(nn.Module):  # type: ignore[misc,unused-ignore]
     """A transformer layer, normalised before its parts."""
 
     def __init__(self, shape: Dict[str, Any], attention: str, causal: bool) -> None:
-        super(Layer, self).__init__()
-        width = int(shape["width"])
-        self.heads = int(shape["heads"])
+        super().__init__()
+        width = shape["width"]
+        self.heads = shape["heads"]
         self.attention = attention
         self.causal = causal
         self.before = nn.LayerNorm(width)
@@ -332,10 +299,8 @@ class Layer(nn.Module):  # type: ignore[misc,unused-ignore]
         parts = self.into(x).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
         if self.attention == "sdpa":
-            if self.causal:
-                seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            else:
-                seen = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            seen_by: Dict[str, Any] = {"is_causal": True} if self.causal else {"attn_mask": mask}
+            seen = functional.scaled_dot_product_attention(q, k, v, **seen_by)
         else:
             scores = q @ k.transpose(-2, -1) / math.sqrt(width // self.heads)
             seen = functional.softmax(scores.masked_fill(~mask, float("-inf")), -1) @ v
@@ -346,13 +311,12 @@ class Transformer(nn.Module):  # type: ignore[misc,unused-ignore]
     """An encoder with a head for classes, or a decoder that names the next token."""
 
     def __init__(self, shape: Dict[str, Any], settings: Settings, causal: bool) -> None:
-        super(Transformer, self).__init__()
-        width, length = int(shape["width"]), int(shape["length"])
-        vocabulary = int(shape["vocabulary"])
+        super().__init__()
+        width, length, vocabulary = shape["width"], shape["length"], shape["vocabulary"]
         self.words = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(length, width)
         self.layers = nn.ModuleList(
-            [Layer(shape, settings.attention, causal) for _ in range(int(shape["layers"]))]
+            [Layer(shape, settings.attention, causal) for _ in range(shape["layers"])]
         )
         self.last = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary if causal else 2, bias=not causal)
@@ -375,7 +339,7 @@ class Transformer(nn.Module):  # type: ignore[misc,unused-ignore]
 def build(workload: str, shape: Dict[str, Any], settings: Settings) -> Any:
     """The model of a workload, by the seed that was set."""
     if workload == "cnn":
-        return ResNet(shape, settings.checkpointing)
+        return ResNet(shape, settings)
     return Transformer(shape, settings, workload == "decoder")
 
 
