@@ -13,7 +13,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from cudadoctor.host.local import Host, LocalHost
 from cudadoctor.model.machine import Gpu
@@ -43,10 +43,7 @@ def run_smoke(
     env: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
     on_line: Progress | None = None,
-    stage_limit_s: float | None = None,
-    plant: str | None = None,
-    pretend: int = 0,
-    start: Literal["fork", "spawn"] | None = None,
+    **planted: object,
 ) -> Looked:
     """Import torch in `python` and, in mode "full", run the stages.
 
@@ -54,9 +51,8 @@ def run_smoke(
 
     device: cpu, cuda or cuda:N; None takes what is free. gpus: what the driver says of them, so
     that GPUs in use are left alone; None where it says nothing. on_line: called with the name of
-    what begins ("import", "matmul", ...). stage_limit_s: a lower limit for every stage.
-    start: how workers begin; None decides by system. For tests, plant: "stage:fault", to see a
-    stage fail; pretend: so many GPUs that the CPU plays.
+    what begins ("import", "matmul", ...). For tests, planted: what else a Spec knows, as `plant`,
+    "stage:fault", to see a stage fail.
     """
     with contextlib.ExitStack() as stack:
         folder = ""
@@ -73,24 +69,21 @@ def run_smoke(
             "scratch": folder,
             "device": device,
             "ranks": ranks,
-            "limit": f"{stage_limit_s:g}" if stage_limit_s else None,
-            "plant": plant,
-            "start": start,
-            "pretend": pretend,
+            **planted,
+            "careful": int(gpus is None),
         }
-        words = [f"{name}={value}" for name, value in options.items() if value or value == ""]
-        words += ["careful=1"] if gpus is None else []
+        words = [f"{name}={value}" for name, value in options.items() if value]
         words += [f"skip={bus}|{position}|{reason}" for bus, position, reason in skipped(gpus)]
         own = dict(host.env if env is None else env)
         if folder:
             # Where torch and CUDA keep what they compile: some make the folder at import.
             names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
             own |= {name: f"{folder}/{name.lower()}" for name in names}
-        argv = (python, "-c", BOOT, str(INSIDE), *words)
+        more: dict[str, Any] = {}
         if on_line is not None and isinstance(host, LocalHost):
-            ran = host.run(*argv, timeout_s=timeout_s, env=own, on_line=stages_begun(on_line))
-        else:
-            ran = host.run(*argv, timeout_s=timeout_s, env=own)
+            more["on_line"] = stages_begun(on_line)
+        argv = (python, "-c", BOOT, str(INSIDE), *words)
+        ran = host.run(*argv, timeout_s=timeout_s, env=own, **more)
     return read(ran, mode, python)
 
 

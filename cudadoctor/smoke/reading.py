@@ -92,7 +92,7 @@ class End(Line):
     status: Status
     seconds: float | None
     detail: str
-    figures: dict[str, float | int | str | bool]
+    figures: dict[str, float | int | str | bool] = {}
     rank: int | None = None
     signal: int | None = None
     lost: bool = False
@@ -155,7 +155,7 @@ class Reading:
         )
         if ran.signal and not ran.timed_out:
             why = f"killed by {signal_name(ran.signal)}"
-        self.cut_off = End(stage="", status=status, seconds=None, detail=why, figures={})
+        self.cut_off = End(stage="", status=status, seconds=None, detail=why)
 
     def all(self, kind: type[L]) -> list[L]:
         return [line for line in self.lines if isinstance(line, kind)]

@@ -195,9 +195,7 @@ def test_on_a_gpu_the_stages_go_on_after_a_crash_and_stop_at_a_hang(
     python_cpu: str, plant: str, bad: set[str], skipped: set[str]
 ) -> None:
     limit = 2.0 if "hang" in plant else None
-    looked = run_smoke(
-        LocalHost(), python_cpu, mode="full", pretend=1, plant=plant, stage_limit_s=limit
-    )
+    looked = run_smoke(LocalHost(), python_cpu, mode="full", pretend=1, plant=plant, limit=limit)
     stages = stages_of(looked)
     assert {name for name, one in stages.items() if one.status in ("failed", "timed-out")} == bad
     assert {name for name, one in stages.items() if one.status == "skipped"} == skipped
@@ -229,7 +227,7 @@ def test_a_driver_that_never_answers_is_said_and_nothing_waits_for_it(
     made = ["cc", "-shared", "-fPIC", "-o", "libcuda.so.1", "mute.c", "-ldl"]
     subprocess.run(made, cwd=tmp_path, check=True, capture_output=True)
     env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    looked = run_smoke(LocalHost(), python_cu130, mode="full", env=env, stage_limit_s=1.5)
+    looked = run_smoke(LocalHost(), python_cu130, mode="full", env=env, limit=1.5)
     stages = stages_of(looked)
     assert imported_of(looked).hung is True
     assert (stages["allocate"].status, stages["ddp"].status) == ("timed-out", "skipped")

@@ -43,7 +43,7 @@ class Runs:
             mode="full",
             device="cpu",
             plant=plant,
-            stage_limit_s=limit,
+            limit=limit,
             timeout_s=60.0,
         )
         smoke = looked.facts["smoke"]

@@ -11,14 +11,15 @@ import select
 import subprocess
 import sys
 import threading
-import time
+from time import monotonic
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 
 from . import looks, process, stages, wire
-from .process import Fork, Line
-from .spec import EARLY, LATE, Chosen, Spec, Task, choose
+from .process import Fork
+from .spec import EARLY, LATE, Chosen, Fields, Spec, Task, choose
+from .wire import say
 
 # A spawned worker imports torch before its first stage.
 IMPORT_S = 120.0
@@ -80,7 +81,7 @@ class Worker:
         self.task = task
         self.child = child
         self.left = list(task.stages)
-        self.began = time.monotonic()
+        self.began = monotonic()
 
 
 class Board:
@@ -99,7 +100,7 @@ class Board:
         self.mail: Any = queue.Queue()
         self.live: Dict[Any, Worker] = {}
         self.ends: Dict[str, str] = {}
-        self.look: Line = {}
+        self.look: Fields = {}
         self.stuck = ""
 
     def conduct(self) -> None:
@@ -124,7 +125,7 @@ class Board:
             self._pump(lambda: "cuda" in self.ends)
             if self.ends.get("cuda") == "timed-out":
                 # A driver that does not answer stops every backward pass, also one on the CPU.
-                wire.say("device", device=spec.device or "cpu", skipped=())
+                say("device", device=spec.device or "cpu", skipped=())
                 asks = "torch asks it in every backward pass, also on the CPU"
                 self._give_up("timed-out", None, "CUDA does not answer, and " + asks)
                 return
@@ -148,7 +149,7 @@ class Board:
         device = self.spec.device
         chosen = choose(device, self.spec.skip, {} if device == "cpu" else self.look)
         device = device if chosen.error else chosen.device()
-        wire.say("device", device=device, skipped=chosen.skipped)
+        say("device", device=device, skipped=chosen.skipped)
         if chosen.error:
             self._give_up("failed", 0.0, chosen.error)
         else:
@@ -157,17 +158,17 @@ class Board:
 
     def _give_up(self, status: str, seconds: Optional[float], why: str) -> None:
         """The first stage fails in place of all."""
-        wire.say("end", stage="allocate", status=status, seconds=seconds, detail=why, figures={})
+        say("end", stage="allocate", status=status, seconds=seconds, detail=why)
         self._skip(EARLY[1:] + LATE + ("ddp",), NO_DEVICE)
 
     def _skip(self, names: Iterable[str], why: str) -> None:
         """Say of stages that they are not run, and why."""
         for name in names:
-            wire.say("end", stage=name, status="skipped", seconds=0.0, detail=why, figures={})
+            say("end", stage=name, status="skipped", seconds=0.0, detail=why)
 
     def _start(self, task: Task) -> None:
-        if time.monotonic() >= self.until:
-            self._skip(task.stages if task.rank <= 0 else (), NO_TIME)
+        if monotonic() >= self.until:
+            self._skip([] if task.rank else task.stages, NO_TIME)
             return
         child: Any = None
         if self.forks:
@@ -178,9 +179,9 @@ class Board:
 
     def _pump(self, done: Callable[[], Any], seconds: float = 1e6) -> None:
         """Read and watch until it is done, or for so long."""
-        until = time.monotonic() + seconds
-        while not done() and self.live and time.monotonic() < until:
-            for child, data in self._arrivals(min(0.25, max(0.0, until - time.monotonic()))):
+        until = monotonic() + seconds
+        while not done() and self.live and monotonic() < until:
+            for child, data in self._arrivals(min(0.25, max(0.0, until - monotonic()))):
                 if child in self.live:
                     self._take(self.live[child], data)
             for worker in list(self.live.values()):
@@ -202,15 +203,15 @@ class Board:
         if not data:
             self._ended(worker, worker.child.code(1.0))
 
-    def _pass_on(self, worker: Worker, line: Line) -> None:
+    def _pass_on(self, worker: Worker, line: Fields) -> None:
         """A line of a worker, or one in its place; its stages are followed."""
-        wire.say(**line)
+        say(**line)
         if line["kind"] == "cuda":
             self.look = line
         if line["kind"] not in ("start", "end"):
             return
         stage = line["stage"]
-        worker.began = time.monotonic()
+        worker.began = monotonic()
         worker.stage = stage if line["kind"] == "start" else ""
         if line["kind"] == "end":
             worker.left.remove(stage)
@@ -219,7 +220,7 @@ class Board:
 
     def _watch(self, worker: Worker) -> None:
         """End a worker whose stage, or the whole step, has had its time."""
-        now = time.monotonic()
+        now = monotonic()
         took = now - worker.began
         limit = self.spec.limit_s(worker.stage) if worker.stage else IMPORT_S
         doomed, why = worker.doomed
@@ -237,30 +238,28 @@ class Board:
         if self.forks:
             worker.child.close()
         if worker.stage or (worker.left and not worker.last[0]):
-            killed = {"signal": -code} if code is not None and code < 0 else {}
-            self._lost(worker, "failed", process.ending(code, worker.child.trace), **killed)
-        if worker.task.rank < 0:
+            number = -code if code is not None and code < 0 else None
+            self._lost(worker, "failed", process.ending(code, worker.child.trace), number)
+        if worker.task.rank is None:
             if worker.left:
                 self._go_on(worker)
         elif worker.last[1] != "passed":
             # Ranks wait for each other: the others get a moment to say so too.
             why = "ended, since rank %d did not pass" % worker.task.rank
             for other in self.live.values():
-                if other.task.rank >= 0:
-                    other.doomed = min(other.doomed, (time.monotonic() + 0.5, why))
+                if other.task.rank is not None:
+                    other.doomed = min(other.doomed, (monotonic() + 0.5, why))
 
-    def _lost(self, worker: Worker, status: str, why: str, **more: int) -> None:
-        """Say the end of a stage in the place of a worker that cannot."""
-        if worker.task.rank >= 0:
-            more["rank"] = worker.task.rank
-        line: Line = dict(kind="end", stage=worker.stage or worker.left[0], status=status)
-        line.update(seconds=round(time.monotonic() - worker.began, 4), detail=why, figures={})
-        self._pass_on(worker, dict(line, lost=True, **more))
+    def _lost(self, worker: Worker, status: str, why: str, number: Optional[int] = None) -> None:
+        """Say the end of a stage in the place of a worker that cannot. number: of a signal."""
+        line: Fields = dict(kind="end", stage=worker.stage or worker.left[0], status=status)
+        line.update(seconds=round(monotonic() - worker.began, 4), detail=why, lost=True)
+        self._pass_on(worker, dict(line, rank=worker.task.rank, signal=number))
 
     def _go_on(self, worker: Worker) -> None:
         """The stages behind a crash run in a new process, unless the device is out of reach."""
         (stage, status), why = worker.last, ""
-        if time.monotonic() >= self.until:
+        if monotonic() >= self.until:
             why = NO_TIME
         elif worker.task.device != "cpu" and status == "timed-out":
             why = self.stuck = "the GPU did not come back from " + stage
@@ -299,12 +298,11 @@ class Run:
     def __init__(self, task: Task, spec: Spec) -> None:
         self.task = task
         self.spec = spec
-        self.rank = {"rank": task.rank} if task.rank >= 0 else {}
         process.settle_in()
         for stage in task.stages:
             if not self._goes_on(stage):
                 break
-        if self.place is not None and self.place.gpu and task.rank <= 0:
+        if self.place is not None and self.place.gpu and not task.rank:
             looks.maps()
 
     def _goes_on(self, stage: str) -> bool:
@@ -313,13 +311,13 @@ class Run:
         limit_s, fault = self.spec.limit_s(stage), self.spec.fault(name)
         status, detail, going = "passed", "", True
         figures: Dict[str, Any] = {}
-        wire.say("start", stage=stage, **self.rank)
+        say("start", stage=stage, rank=self.task.rank)
         # The trace of a hang is written shortly before whoever watches us ends us.
         faulthandler.dump_traceback_later(limit_s * 0.9, exit=False, file=wire.Ends.send)
-        began = time.monotonic()
+        began = monotonic()
         try:
             # A rank fails alone: the others must not hang for it.
-            if self.task.rank in (-1, self.task.world - 1):
+            if self.task.rank in (None, self.task.world - 1):
                 process.planted(fault)
             if name in stages.STAGES:
                 self.place = self.place or stages.Place(self.task, self.spec)
@@ -339,7 +337,14 @@ class Run:
             # An error of CUDA spoils every later call of the process.
             going = self.task.device == "cpu"
         faulthandler.cancel_dump_traceback_later()
-        seconds = round(time.monotonic() - began, 4)
-        ended = dict(stage=stage, status=status, seconds=seconds, detail=detail, figures=figures)
-        wire.say("end", **dict(ended, **self.rank))
+        seconds = round(monotonic() - began, 4)
+        say(
+            "end",
+            stage=stage,
+            status=status,
+            seconds=seconds,
+            detail=detail,
+            figures=figures,
+            rank=self.task.rank,
+        )
         return going and (stage != "allocate" or status == "passed")

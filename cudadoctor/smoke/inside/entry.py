@@ -6,6 +6,7 @@ import sys
 import time
 
 from . import wire
+from .wire import say
 
 TYPE_CHECKING = False  # a typing.py beside the user's program must hit torch, not this
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def main(words: "List[str]") -> None:
             conduct.work(words[1:]) if words[0] == "task" else conduct.conduct(words, began)
         code = 0
     except BaseException as problem:
-        wire.say("broken", error=wire.words(problem))
+        say("broken", error=wire.words(problem))
     finally:
         os._exit(code)
 
@@ -59,9 +60,9 @@ def _imported(job: "Callable[[], str]") -> "Dict[str, Any]":
 
 def _smoke() -> bool:
     """Import torch as a program of the user would."""
-    wire.say("start", stage="import")
+    say("start", stage="import")
     imported = _imported(_torch)
-    wire.say("torch", ok=not imported["error"], **imported)
+    say("torch", ok=not imported["error"], **imported)
     return not imported["error"]
 
 
@@ -117,7 +118,7 @@ def _bench(forks: bool) -> None:
     """Serve as a stable that forks a runner for every order, or as one runner."""
     imported = _imported(_with_torch)
     begun = forks and not imported["error"] and _begun()
-    wire.say("torch", begun=begun, **imported)
+    say("torch", begun=begun, **imported)
     if not imported["error"] and not begun:
         from . import serving
 

@@ -10,6 +10,8 @@ from typing import Any, Dict, List
 import torch
 
 from . import wire
+from .spec import Fields
+from .wire import say
 
 COMPANIONS = ("torchvision", "torchaudio")
 
@@ -17,7 +19,7 @@ COMPANIONS = ("torchvision", "torchaudio")
 def pretended(count: int) -> None:
     """For tests: say that there are GPUs, which the CPU will play."""
     devices = [{"index": index, "capability": "9.0", "bus_id": ""} for index in range(count)]
-    wire.say("cuda", built="0", available=True, count=count, error="", devices=devices)
+    say("cuda", built="0", available=True, count=count, error="", devices=devices)
 
 
 def cuda() -> None:
@@ -37,7 +39,7 @@ def cuda() -> None:
                 torch.cuda.init()
             except Exception as problem:
                 error = str(problem)[:2000]
-    devices: List[Dict[str, Any]] = []
+    devices: List[Fields] = []
     try:
         for index in range(count if available else 0):
             about = torch.cuda.get_device_properties(index)
@@ -45,14 +47,14 @@ def cuda() -> None:
             devices.append(dict(index=index, capability=capability, bus_id=_bus_id(index)))
     except Exception as problem:
         error = error or str(problem)[:2000]
-    wire.say("cuda", built=built, available=available, count=count, error=error, devices=devices)
+    say("cuda", built=built, available=available, count=count, error=error, devices=devices)
     _libraries()
 
 
 def numpy_bridge() -> None:
     """Whether tensors and arrays share memory; "" where they do, or numpy is not installed."""
     if importlib.util.find_spec("numpy") is None:
-        wire.say("numpy", error="")
+        say("numpy", error="")
         return
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -64,7 +66,7 @@ def numpy_bridge() -> None:
         error = "" if same else "the values changed on the way from numpy to torch and back"
     except Exception as problem:
         error = "; ".join([wire.words(problem)] + [str(one.message) for one in caught][:1])
-    wire.say("numpy", error=error[:2000])
+    say("numpy", error=error[:2000])
 
 
 def companion(name: str) -> None:
@@ -74,7 +76,7 @@ def companion(name: str) -> None:
         importlib.import_module(name)
     except BaseException as problem:
         error = wire.words(problem)
-    wire.say("companion", name=name, error=error)
+    say("companion", name=name, error=error)
 
 
 def there(name: str) -> bool:
@@ -98,7 +100,7 @@ def maps() -> None:
         parts = line.split(None, 5)
         if len(parts) == 6 and b".so" in parts[5].rsplit(b"/", 1)[-1]:
             paths[os.fsdecode(parts[5])] = None
-    wire.say(
+    say(
         "maps",
         torch=os.path.dirname(os.path.realpath(torch.__file__ or "")),
         prefix=sys.prefix,
@@ -107,7 +109,7 @@ def maps() -> None:
     )
 
 
-LOOKS: Dict[str, Any] = {"cuda": cuda, "numpy": numpy_bridge, "companion": companion}
+LOOKS: Fields = {"cuda": cuda, "numpy": numpy_bridge, "companion": companion}
 
 
 def _bus_id(index: int) -> str:
@@ -133,7 +135,7 @@ def _libraries() -> None:
         nccl = _dotted(torch.cuda.nccl.version(), 10000)
     except Exception:
         pass  # this build has none
-    wire.say("libraries", cudnn=cudnn, cudnn_error=cudnn_error, nccl=nccl)
+    say("libraries", cudnn=cudnn, cudnn_error=cudnn_error, nccl=nccl)
 
 
 def _dotted(version: Any, large: int) -> str:

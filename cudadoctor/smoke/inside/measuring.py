@@ -6,32 +6,35 @@ import os
 import shutil
 import statistics
 import sys
-import time
+from time import perf_counter
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
+from torch import cuda
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from . import looks, process, training, wire, workloads
+from .spec import Fields
 from .training import Feed, Training
+from .wire import say
 from .workloads import Order
 
 LEAD_IN = 1
 """Steps before each round that are not measured: caches and clocks come back after the pause."""
 
 
-def run(given: Dict[str, Any]) -> None:
+def run(given: Fields) -> None:
     """Do it, and say what came out."""
     what = given.get("what", "train")
     if what == "look":
-        wire.say("look", **look())
+        say("look", **look())
         return
     order = Order(given)
     if order.gpu:
         keep_to_a_share(order)
     if what == "size":
-        wire.say("size", shape=sized(order, list(given["tiers"])))
+        say("size", shape=sized(order, list(given["tiers"])))
         return
     Measurement(order).serve()
 
@@ -48,13 +51,13 @@ class Measurement:
             )
         except (OSError, ValueError, AttributeError):
             pass  # not known, and taken for nothing
-        began = time.perf_counter()
+        began = perf_counter()
         if order.settings.batch == 0:
             order.factor = largest(order)
             _forget_the_peak(order)
         self.feed = Feed(order)
         self.training = Training(order)
-        self.setup_s = time.perf_counter() - began
+        self.setup_s = perf_counter() - began
 
     def serve(self) -> None:
         """Warm up, then obey until told to stop."""
@@ -64,15 +67,15 @@ class Measurement:
             if told["do"] == "round":
                 self._round(int(told["steps"]))
             if told["do"] == "memory":
-                wire.say("memory", **self._memory())
+                say("memory", **self._memory())
             if told["do"] == "profile":
-                wire.say("profile", **profile(self.order, self.training, self.feed))
+                say("profile", **profile(self.order, self.training, self.feed))
             told = wire.heard()
         if told is not None:
             memory = self._memory()
             # The next one may start at once, and needs the room.
             process.end_loaders()
-            wire.say("done", **memory)
+            say("done", **memory)
 
     def _steps(self, number: int) -> Any:
         """So many steps, and the loss of the last."""
@@ -86,10 +89,10 @@ class Measurement:
         losses: List[float] = []
         times: List[float] = []
         until, steady = float("inf"), False
-        while len(losses) < order.loss_steps or not (steady or time.perf_counter() > until):
+        while len(losses) < order.loss_steps or not (steady or perf_counter() > until):
             seconds, loss = _timed(order, lambda: self._steps(1))
             times.append(seconds)
-            until = min(until, time.perf_counter() + order.warm_s)  # from the end of the first
+            until = min(until, perf_counter() + order.warm_s)  # from the end of the first
             if len(losses) < order.loss_steps:
                 losses.append(float(loss))
             last = times[-3:]
@@ -98,7 +101,7 @@ class Measurement:
             # Convolutions and kernels that were tried took memory that no later step needs.
             _forget_the_peak(order)
         usual = statistics.median(times[-3:])
-        wire.say(
+        say(
             "ready",
             step_s=usual,
             extra_s=max(0.0, sum(times) - usual * len(times)),
@@ -117,11 +120,11 @@ class Measurement:
         seconds, _ = _timed(self.order, lambda: self._steps(steps))
         waited = self.feed.wait_s - waited
         self.feed.rest()
-        wire.say("round", seconds=seconds / steps, wait_s=waited / steps, steps=steps)
+        say("round", seconds=seconds / steps, wait_s=waited / steps, steps=steps)
 
     def _memory(self) -> Dict[str, Optional[int]]:
         if self.order.gpu:
-            peak = int(torch.cuda.max_memory_allocated())
+            peak = int(cuda.max_memory_allocated())
             return {"peak_bytes": peak, "driver_bytes": drivers_bytes()}
         grown = 0
         if sys.platform != "win32":
@@ -135,21 +138,21 @@ class Measurement:
 def _timed(order: Order, job: Callable[[], Any]) -> Tuple[float, Any]:
     """The seconds of a job, from an idle device to an idle device, and what it gives."""
     _settle(order)
-    began = time.perf_counter()
+    began = perf_counter()
     found = job()
     _settle(order)
-    return time.perf_counter() - began, found
+    return perf_counter() - began, found
 
 
 def _settle(order: Order) -> None:
     if order.gpu:
-        torch.cuda.synchronize()
+        cuda.synchronize()
 
 
 # --- sizes: of a workload for this device, and of the largest batch that fits -----------------
 
 with open(os.path.join(os.path.dirname(__file__), "shapes.json")) as _file:
-    SHAPES: Dict[str, Dict[str, Dict[str, Any]]] = json.load(_file)
+    SHAPES: Dict[str, Dict[str, Fields]] = json.load(_file)
 IMAGES_ALONE = 256
 """At most, where every process makes its images anew: that takes seconds for thousands."""
 
@@ -167,7 +170,7 @@ HOST_TIMES = 8
 """Batches that must fit into the machine's own memory: loaders hold some, and copy them."""
 
 
-def sized(order: Order, tiers: List[str]) -> Dict[str, Any]:
+def sized(order: Order, tiers: List[str]) -> Fields:
     """The first of the tiers that this device steps through in time, with its batch."""
     for tier in tiers:
         shape = dict(SHAPES[order.workload][tier], tier=tier)
@@ -182,14 +185,14 @@ def sized(order: Order, tiers: List[str]) -> Dict[str, Any]:
     return shape
 
 
-def _grown(order: Order, shape: Dict[str, Any]) -> bool:
+def _grown(order: Order, shape: Fields) -> bool:
     """Double the batch until a step is long enough; False where already the first is too long."""
-    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    total = cuda.get_device_properties(cuda.current_device()).total_memory
     first = shape["batch"]
     while True:
         seconds = _in_memory(lambda: _step_s(order, shape))
         _forget()
-        share = torch.cuda.max_memory_allocated() / float(total)
+        share = cuda.max_memory_allocated() / float(total)
         if seconds > TOO_LONG_S or share > 2 * SHARE:
             shape["batch"] //= 2
             return bool(shape["batch"] >= first)
@@ -198,12 +201,12 @@ def _grown(order: Order, shape: Dict[str, Any]) -> bool:
         shape["batch"] *= 2
 
 
-def _step_s(order: Order, shape: Dict[str, Any]) -> float:
+def _step_s(order: Order, shape: Fields) -> float:
     """Seconds of a plain step on a batch that is there already: the best of a few."""
     order.shape = dict(shape, samples=max(16, int(shape["batch"])))
     workloads.made(order.workload, order.shape)
     if order.gpu:
-        torch.cuda.reset_peak_memory_stats()
+        cuda.reset_peak_memory_stats()
     trained, batch = Training(order), Feed(order).next()
     return _best_s(order, lambda: trained.step(batch), 8)
 
@@ -271,8 +274,8 @@ def is_oom(problem: BaseException) -> bool:
 
 def _forget() -> None:
     gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    if cuda.is_initialized():
+        cuda.empty_cache()
 
 
 # --- where a step goes: what its operations compute and move, and what this device can --------
@@ -280,7 +283,7 @@ def _forget() -> None:
 Totals = Dict[Tuple[int, int], int]
 
 
-def profile(order: Order, trained: Any, feed: Any) -> Dict[str, Any]:
+def profile(order: Order, trained: Any, feed: Any) -> Fields:
     """Operations of a step as [flops, bytes, times], measured peaks, and the GPU's own time."""
     batch = feed.next()
     flops, bytes_s = _peaks(order)
@@ -343,18 +346,18 @@ def _device_s(order: Order, trained: Any, batch: Any) -> Optional[float]:
     if not order.gpu:
         return None
     try:
-        began = time.perf_counter()
+        began = perf_counter()
         trained.eager(batch)
-        host_s = time.perf_counter() - began
+        host_s = perf_counter() - began
         found: List[float] = []
         for _ in range(3):
-            torch.cuda.synchronize()
-            begin, end = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-            torch.cuda._sleep(int(min(2.0, 3 * host_s) * 2e9))
+            cuda.synchronize()
+            begin, end = [cuda.Event(enable_timing=True) for _ in range(2)]
+            cuda._sleep(int(min(2.0, 3 * host_s) * 2e9))
             begin.record()
             trained.eager(batch)
             end.record()
-            torch.cuda.synchronize()
+            cuda.synchronize()
             found.append(begin.elapsed_time(end) / 1e3)
         return min(found)
     except BaseException:
@@ -382,18 +385,19 @@ def _best_s(order: Order, job: Callable[[], Any], times: int) -> float:
 # --- what the machine offers to a training, and how much of it this process holds -------------
 
 FALSIFYING = (
-    ("CUDA_LAUNCH_BLOCKING", "1"),
-    ("TORCHDYNAMO_DISABLE", "1"),
-    ("TORCH_COMPILE_DISABLE", "1"),
-    ("NVIDIA_TF32_OVERRIDE", "0"),
-    ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1"),
+    "CUDA_LAUNCH_BLOCKING=1",
+    "TORCHDYNAMO_DISABLE=1",
+    "TORCH_COMPILE_DISABLE=1",
+    "NVIDIA_TF32_OVERRIDE=0",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",
 )
 """Variables with the value that changes what is measured."""
 
 
-def look() -> Dict[str, Any]:
+def look() -> Fields:
     """Devices, versions and compilers, for the choice of what to try."""
-    found: Dict[str, Any] = {
+    environment = ["%s=%s" % variable for variable in os.environ.items()]
+    found: Fields = {
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda or "",
         "python": "%d.%d.%d" % sys.version_info[:3],
@@ -404,18 +408,16 @@ def look() -> Dict[str, Any]:
         "devices": [],
         "compiler": _compiler(os.environ.get("CXX", ""), "g++", "clang++", "cl"),
         "c_compiler": _compiler(os.environ.get("CC", ""), "gcc", "cc", "clang", "cl"),
-        "environment": [
-            "%s=%s" % pair for pair in FALSIFYING if os.environ.get(pair[0]) == pair[1]
-        ],
+        "environment": [setting for setting in FALSIFYING if setting in environment],
         "cores": training.cores(),
         "forks": sys.platform.startswith("linux"),
         "cpu_bf16": _cpu_bf16(),
         "triton": looks.there("triton"),
     }
     try:
-        found["available"] = torch.cuda.is_available()
+        found["available"] = cuda.is_available()
         if found["available"]:
-            found["count"] = torch.cuda.device_count()
+            found["count"] = cuda.device_count()
             found["devices"] = [_device(one) for one in range(found["count"])]
     except BaseException as problem:
         found["available"], found["error"] = False, str(problem)[:300]
@@ -425,16 +427,16 @@ def look() -> Dict[str, Any]:
 def keep_to_a_share(order: Order, part: float = 1.0) -> None:
     """Never more than a share of what is free now, or a part of it: others may be guests too."""
     index = int(order.device.partition(":")[2] or 0)
-    torch.cuda.set_device(index)
-    free, total = torch.cuda.mem_get_info(index)
-    torch.cuda.set_per_process_memory_fraction(max(0.01, part * order.share * free / total), index)
-    torch.cuda.reset_peak_memory_stats(index)
+    cuda.set_device(index)
+    free, total = cuda.mem_get_info(index)
+    cuda.set_per_process_memory_fraction(max(0.01, part * order.share * free / total), index)
+    cuda.reset_peak_memory_stats(index)
 
 
 def _forget_the_peak(order: Order) -> None:
     """Batches and kernels that were tried are no part of what the training needs."""
     if order.gpu:
-        torch.cuda.reset_peak_memory_stats()
+        cuda.reset_peak_memory_stats()
 
 
 def drivers_bytes() -> Optional[int]:
@@ -450,9 +452,9 @@ def drivers_bytes() -> Optional[int]:
         return None
 
 
-def _device(index: int) -> Dict[str, Any]:
+def _device(index: int) -> Fields:
     """What the driver says of it; nothing is begun on it, since others may be using it."""
-    about = torch.cuda.get_device_properties(index)
+    about = cuda.get_device_properties(index)
     where = ""
     if hasattr(about, "pci_bus_id"):
         bus = (about.pci_domain_id, about.pci_bus_id, about.pci_device_id)
@@ -475,10 +477,9 @@ def _compiler(*names: str) -> str:
 def _cpu_bf16() -> bool:
     """Whether the CPU multiplies bf16 itself."""
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        asked = getattr(torch.cpu, name, None) or getattr(torch._C, name, None)
         try:
-            if asked is not None and asked():
+            if (getattr(torch.cpu, name, None) or getattr(torch._C, name))():
                 return True
         except BaseException:
-            continue
+            continue  # this torch cannot tell
     return False

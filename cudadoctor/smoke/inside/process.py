@@ -10,11 +10,10 @@ import signal
 import sys
 import time
 import warnings
-from typing import Any, Callable, Dict, Iterable, List, Optional
+from typing import Any, Callable, Iterable, List, Optional
 
 from . import wire
-
-Line = Dict[str, Any]
+from .spec import Fields
 
 
 class Child:
@@ -24,10 +23,10 @@ class Child:
         self.rest = b""
         self.trace: List[str] = []
 
-    def take(self, data: bytes) -> List[Line]:
+    def take(self, data: bytes) -> List[Fields]:
         """The lines that this piece of its output completes."""
         *texts, self.rest = (self.rest + data).split(b"\n")
-        lines: List[Line] = []
+        lines: List[Fields] = []
         for text in texts:
             if text.startswith(b'{"kind": ') and text.endswith(b"}"):
                 lines.append(json.loads(text.decode("ascii")))

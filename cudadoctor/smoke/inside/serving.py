@@ -4,10 +4,12 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict
+from typing import Dict
 
 from . import process, wire
 from .process import Fork
+from .spec import Fields
+from .wire import say
 
 REAP_S = 0.2
 """How often it is looked whether a runner has ended."""
@@ -39,7 +41,7 @@ def alone() -> None:
         _run(dict(order, alone=True))
 
 
-def _obey(order: Dict[str, Any], runners: Dict[int, Fork]) -> None:
+def _obey(order: Fields, runners: Dict[int, Fork]) -> None:
     """runners: by the number that their order gave them."""
     number = int(order["id"])
     if order["do"] == "start":
@@ -61,7 +63,7 @@ def _passed_on(fork: Fork) -> bool:
     """Lines of a runner go to whoever ordered it; False where its pipe has closed."""
     data = os.read(fork.back, 1 << 16)
     for line in fork.take(data):
-        wire.say(**line)
+        say(**line)
     return bool(data)
 
 
@@ -74,10 +76,10 @@ def _reap(runners: Dict[int, Fork]) -> None:
         while select.select([fork.back], [], [], 0)[0] and _passed_on(fork):
             pass
         runners.pop(number).close()
-        wire.say("over", id=number, detail=process.ending(code, fork.trace) if code else "")
+        say("over", id=number, detail=process.ending(code, fork.trace) if code else "")
 
 
-def _run(order: Dict[str, Any]) -> None:
+def _run(order: Fields) -> None:
     """Do what was ordered; what goes wrong in it is a line, not a traceback."""
     from . import measuring
 
@@ -88,4 +90,4 @@ def _run(order: Dict[str, Any]) -> None:
         measuring.run(order)
     except BaseException as problem:
         oom = measuring.is_oom(problem)
-        wire.say("failed", error=wire.words(problem), oom=oom)
+        say("failed", error=wire.words(problem), oom=oom)

@@ -1,6 +1,9 @@
 """What the training step is ordered to do, as words on its command line, and on which devices."""
 
-from typing import Any, Dict, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+
+Fields = Dict[str, Any]
+"""Of one line, or of an order."""
 
 EARLY = ("allocate", "matmul", "conv")
 LATE = ("train-fp32", "amp-fp16", "amp-bf16", "checkpoint")
@@ -59,11 +62,11 @@ class Spec:
 
 
 class Task(NamedTuple):
-    """What one worker does. rank: -1 outside of distributed training."""
+    """What one worker does. rank: None outside of distributed training."""
 
     stages: Sequence[str]
     device: str = "cpu"
-    rank: int = -1
+    rank: Optional[int] = None
     world: int = 1
 
 
@@ -87,7 +90,7 @@ class Chosen(NamedTuple):
         return min(ranks or there, there) if there else ranks or 2
 
 
-def choose(device: str, skip: Sequence[Any], look: Dict[str, Any]) -> Chosen:
+def choose(device: str, skip: Sequence[Any], look: Fields) -> Chosen:
     """The GPUs to use: the one that was asked for, else all that nobody else is using.
 
     skip: (bus id, position, reason) of GPUs to leave alone. look: what torch says of CUDA.

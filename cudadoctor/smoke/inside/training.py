@@ -4,13 +4,15 @@ import contextlib
 import functools
 import inspect
 import os
-import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from time import perf_counter, sleep
+from typing import Any, Callable, Generator, Iterable, Iterator, List, Optional, Tuple
 
 import torch
+from torch import cuda
 from torch.utils.data import DataLoader
 
 from . import process, workloads
+from .spec import Fields
 from .workloads import Order
 
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")
@@ -29,8 +31,7 @@ class Training:
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self.settings = order.settings
-        settings = order.settings
+        self.settings = settings = order.settings
         torch.set_float32_matmul_precision(settings.matmul)
         torch.backends.cudnn.benchmark = settings.cudnn_benchmark
         torch.manual_seed(order.seed)
@@ -51,13 +52,15 @@ class Training:
             # The usual first scale of 65536 overflows here and leaves out steps until it is halved
             # often enough: each loss after that would be that of an earlier step.
             self.scaler = torch.amp.GradScaler(order.device.split(":")[0], init_scale=2.0**10)
-        self.graph = Recorded(self) if settings.graphs else None
+        self.graph = _recorded(self) if settings.graphs else None
+        if self.graph is not None:
+            next(self.graph)
 
     def step(self, batch: Any) -> Any:
         """One step of the optimiser."""
         process.planted(self.settings.fault)
         if self.graph is not None:
-            return self.graph.step(batch)
+            return self.graph.send(batch)
         if self.settings.compile in WITH_GRAPHS and self.order.gpu:
             _mark_step()
         return self.eager(batch)
@@ -103,45 +106,36 @@ class Training:
         return torch.autocast(device, dtype=kind, cache_enabled=cache)
 
 
-class Recorded:
-    """The whole step as one CUDA graph: a batch is copied to where the graph reads it."""
+def _recorded(training: Training) -> Generator[Any, Any, None]:
+    """The losses of the batches sent to it, the whole step as one CUDA graph.
 
-    def __init__(self, training: Training) -> None:
-        self.training = training
-        self.steps = 0
-        self.graph: Any = None
-        self.batch: Any = None
-        self.loss: Any = None
-        self.side = torch.cuda.Stream()
-
-    def step(self, batch: Any) -> Any:
-        """The first steps run eagerly on a side stream; the next records, and all later replay."""
-        self.steps += 1
-        if self.steps <= GRAPH_WARM_UP:
-            self.side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.side):
-                loss = self.training.eager(batch)
-            torch.cuda.current_stream().wait_stream(self.side)
-            return loss
-        if self.graph is None:
-            self._record(batch)
-        for to, new in zip(self.batch, batch):
+    The first steps run eagerly on a side stream; the next is recorded, and it and all later are
+    replayed: a batch is copied to where the graph reads it.
+    """
+    side = cuda.Stream()
+    batch = yield
+    for _ in range(GRAPH_WARM_UP):
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            loss = training.eager(batch)
+        cuda.current_stream().wait_stream(side)
+        batch = yield loss
+    read = [tensor.clone(memory_format=torch.preserve_format) for tensor in batch]
+    training.optimizer.zero_grad(set_to_none=True)
+    cuda.synchronize()
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph, **_this_thread_alone()):
+        loss = training.eager(read)
+    while True:
+        for to, new in zip(read, batch):
             to.copy_(new, non_blocking=True)
-        self.graph.replay()
-        return self.loss.clone()
-
-    def _record(self, batch: Any) -> None:
-        self.batch = [one.clone(memory_format=torch.preserve_format) for one in batch]
-        self.training.optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, **_this_thread_alone()):
-            self.loss = self.training.eager(self.batch)
+        graph.replay()
+        batch = yield loss.clone()
 
 
-def _this_thread_alone() -> Dict[str, Any]:
+def _this_thread_alone() -> Fields:
     """The loader's thread that pins batches calls CUDA too. Before torch 2.1 that is no option."""
-    known = inspect.signature(torch.cuda.graph.__init__).parameters
+    known = inspect.signature(cuda.graph.__init__).parameters
     return {"capture_error_mode": "thread_local"} if "capture_error_mode" in known else {}
 
 
@@ -183,9 +177,9 @@ class Feed:
         if self.workers:
             # How long one batch takes to be made, in this process.
             alone = iter(loader(0))
-            began = time.perf_counter()
+            began = perf_counter()
             next(alone)
-            self.made_s = time.perf_counter() - began
+            self.made_s = perf_counter() - began
         host = self._waited(iter(loader(self.workers)))
         if order.settings.prefetch and order.gpu:
             self._batches = _ahead(host, order)
@@ -198,13 +192,13 @@ class Feed:
     def rest(self) -> None:
         """Let the workers fill their stock: they must not disturb whoever is measured next."""
         if self.workers:
-            time.sleep(min(1.0, 0.02 + 1.3 * self.made_s * self.stock / self.workers))
+            sleep(min(1.0, 0.02 + 1.3 * self.made_s * self.stock / self.workers))
 
     def _waited(self, batches: Iterator[Any]) -> Iterator[Any]:
         while True:
-            began = time.perf_counter()
+            began = perf_counter()
             batch = next(batches)
-            self.wait_s += time.perf_counter() - began
+            self.wait_s += perf_counter() - began
             yield batch
 
 
@@ -255,7 +249,7 @@ def _loader(order: Order) -> Callable[[int], Any]:
         )
 
     def loader(workers: int) -> Any:
-        more: Dict[str, Any] = {}
+        more: Fields = {}
         if workers:
             more = {
                 "persistent_workers": True,
@@ -281,17 +275,17 @@ def _loader(order: Order) -> Callable[[int], Any]:
 
 def _ahead(host: Iterator[Any], order: Order) -> Iterator[Any]:
     """Each batch is copied while the one before it is in use."""
-    side = torch.cuda.Stream()
+    side = cuda.Stream()
 
     def copied(batch: Any) -> Tuple[Any, Any]:
-        with torch.cuda.stream(side):
+        with cuda.stream(side):
             return _moved(batch, order, True), side.record_event()
 
     coming = copied(next(host))
     for batch in host:
         (ready, done), coming = coming, copied(batch)
         # The current stream waits for this copy, and its memory is kept until it is done.
-        current = torch.cuda.current_stream()
+        current = cuda.current_stream()
         current.wait_event(done)
         for tensor in ready:
             tensor.record_stream(current)

@@ -23,6 +23,9 @@ MEAN, SPREAD = 118.0, 64.0
 PAD = 0
 
 
+Shape = Dict[str, Any]
+
+
 class Settings:
     """How to train; the defaults are torch's own, and stand for the baseline.
 
@@ -42,7 +45,7 @@ class Settings:
     lengths = "padded"
     attention = "eager"
 
-    def __init__(self, given: Dict[str, Any]) -> None:
+    def __init__(self, given: Shape) -> None:
         self.__dict__.update(given)
 
 
@@ -61,9 +64,9 @@ class Order:
     share = 0.9
     alone = False
 
-    def __init__(self, given: Dict[str, Any]) -> None:
+    def __init__(self, given: Shape) -> None:
         self.__dict__.update(given)
-        self.shape: Dict[str, Any] = dict(given.get("shape") or {})
+        self.shape: Shape = dict(given.get("shape") or {})
         self.settings = Settings(given.get("settings") or {})
         self.factor = max(1, self.settings.batch)
 
@@ -97,7 +100,7 @@ class Samples(torch.utils.data.Dataset):  # type: ignore[misc,unused-ignore]
         return self.augment(sample, number) if self.augment else sample, label
 
 
-def images(shape: Dict[str, Any], cached: bool) -> Samples:
+def images(shape: Shape, cached: bool) -> Samples:
     """Compressed images, which brightness and stripes tell apart; cropped, flipped, normalised."""
     size = shape["image"]
 
@@ -115,7 +118,7 @@ def images(shape: Dict[str, Any], cached: bool) -> Samples:
     return Samples(made("cnn", shape), cached, decode, augment)
 
 
-def texts(shape: Dict[str, Any], cached: bool) -> Samples:
+def texts(shape: Shape, cached: bool) -> Samples:
     """Texts of very different length, as bytes that must be made into tokens; two classes."""
 
     def decode(packed: bytes) -> Any:
@@ -124,7 +127,7 @@ def texts(shape: Dict[str, Any], cached: bool) -> Samples:
     return Samples(made("encoder", shape), cached, decode)
 
 
-def windows(shape: Dict[str, Any]) -> List[Tuple[Any, Any]]:
+def windows(shape: Shape) -> List[Tuple[Any, Any]]:
     """Pieces of one long row of tokens in which the last token often tells the next, and those."""
     length, row = shape["length"], torch.tensor(made("decoder", shape), dtype=torch.int64)
     begins = range(0, len(row) - length, length)
@@ -172,7 +175,7 @@ def batches(lengths: List[int], batch: int, seed: int, bucketed: bool) -> Iterat
 _MADE: Dict[str, Any] = {}
 
 
-def made(workload: str, shape: Dict[str, Any]) -> Any:
+def made(workload: str, shape: Shape) -> Any:
     """What is stored of a workload, made once a process and shared with every fork."""
     key = workload + repr(sorted(shape.items()))
     if key not in _MADE:
@@ -180,7 +183,7 @@ def made(workload: str, shape: Dict[str, Any]) -> Any:
     return _MADE[key]
 
 
-def _images(shape: Dict[str, Any]) -> List[Tuple[bytes, int]]:
+def _images(shape: Shape) -> List[Tuple[bytes, int]]:
     chance = random.Random(1)
     size, classes = shape["image"], shape["classes"]
     noise = bytes([chance.randrange(32) for _ in range(4096)])
@@ -197,7 +200,7 @@ def _images(shape: Dict[str, Any]) -> List[Tuple[bytes, int]]:
     return stored
 
 
-def _texts(shape: Dict[str, Any]) -> List[Tuple[bytes, int]]:
+def _texts(shape: Shape) -> List[Tuple[bytes, int]]:
     chance = random.Random(2)
     most, vocabulary = shape["length"], shape["vocabulary"]
     stored = []
@@ -210,7 +213,7 @@ def _texts(shape: Dict[str, Any]) -> List[Tuple[bytes, int]]:
     return stored
 
 
-def _row(shape: Dict[str, Any]) -> List[int]:
+def _row(shape: Shape) -> List[int]:
     chance = random.Random(3)
     vocabulary, token, row = shape["vocabulary"], 1, []
     for _ in range(shape["samples"] * shape["length"] + 1):
@@ -248,7 +251,7 @@ class Residual(nn.Module):  # type: ignore[misc,unused-ignore]
 class ResNet(nn.Module):  # type: ignore[misc,unused-ignore]
     """An image classifier: stages of residual blocks, each half as wide and twice as deep."""
 
-    def __init__(self, shape: Dict[str, Any], settings: Settings) -> None:
+    def __init__(self, shape: Shape, settings: Settings) -> None:
         super().__init__()
         before, large = shape["width"], shape["image"] > 64
         self.stem = nn.Sequential(
@@ -276,7 +279,7 @@ class ResNet(nn.Module):  # type: ignore[misc,unused-ignore]
 class Layer(nn.Module):  # type: ignore[misc,unused-ignore]
     """A transformer layer, normalised before its parts."""
 
-    def __init__(self, shape: Dict[str, Any], attention: str, causal: bool) -> None:
+    def __init__(self, shape: Shape, attention: str, causal: bool) -> None:
         super().__init__()
         width = shape["width"]
         self.heads = shape["heads"]
@@ -310,7 +313,7 @@ class Layer(nn.Module):  # type: ignore[misc,unused-ignore]
 class Transformer(nn.Module):  # type: ignore[misc,unused-ignore]
     """An encoder with a head for classes, or a decoder that names the next token."""
 
-    def __init__(self, shape: Dict[str, Any], settings: Settings, causal: bool) -> None:
+    def __init__(self, shape: Shape, settings: Settings, causal: bool) -> None:
         super().__init__()
         width, length, vocabulary = shape["width"], shape["length"], shape["vocabulary"]
         self.words = nn.Embedding(vocabulary, width)
@@ -336,7 +339,7 @@ class Transformer(nn.Module):  # type: ignore[misc,unused-ignore]
         return self.head(x if self.causal else x[:, 0])
 
 
-def build(workload: str, shape: Dict[str, Any], settings: Settings) -> Any:
+def build(workload: str, shape: Shape, settings: Settings) -> Any:
     """The model of a workload, by the seed that was set."""
     if workload == "cnn":
         return ResNet(shape, settings)
