@@ -79,25 +79,22 @@ def _patterns(table: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
         if len(pieces) > 1
     ]
     return [
-        (re.compile(_pattern(pieces), re.DOTALL), template)
-        for letters, pieces, template in sorted(telling, reverse=True)
+        (re.compile(_pattern(template), re.DOTALL), template)
+        for letters, _, template in sorted(telling, reverse=True)
         if letters >= _TELLING
     ]
 
 
-def _pattern(pieces: list[str]) -> str:
+def _pattern(template: str) -> str:
+    """What the template makes; a value that stands twice is the same in both places."""
     named: set[str] = set()
-    pairs = zip(pieces[::2], [*pieces[1::2], ""], strict=True)
-    return "".join(
-        re.escape(words) + (_value(name, named) if name else "") for words, name in pairs
-    )
 
+    def value(found: re.Match[str]) -> str:
+        again = found[1] in named
+        named.add(found[1])
+        return f"(?P={found[1]})" if again else f"(?P<{found[1]}>.+?)"
 
-def _value(name: str, named: set[str]) -> str:
-    if name in named:
-        return f"(?P={name})"
-    named.add(name)
-    return f"(?P<{name}>.+?)"
+    return re.sub(r"\\\{(\w+)\\\}", value, re.escape(template))
 
 
 @cache

@@ -7,15 +7,13 @@ one of the same length, so that it can be replaced inside of binary files too.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-from collections.abc import Iterator
 
 from cudadoctor.model.machine import Machine
 from cudadoctor.privacy import identities, patterns
 from cudadoctor.privacy.patterns import compiled
-from cudadoctor.privacy.redact import Place, Redactor
+from cudadoctor.privacy.redact import Redactor
 
 _HOMES_IN_BYTES = re.compile(rb"([/\\](?:home|[Uu]sers)[/\\]+)([A-Za-z_][\w.-]*)")
 _SETTINGS = re.compile(r"\.(?:conf|ini|toml|cfg|ya?ml)$|rc$|cmdline$")
@@ -39,11 +37,10 @@ class Concealer(Redactor):
     def __init__(self, machine: Machine, more: str = "") -> None:
         super().__init__(machine, more)
         # Raw answers hold more than the facts that were made of them: all is searched for.
-        self._signs = patterns.SIGNS
         names = self._names
         self._users = {one: self._user(one) for one in names.own_users + names.users}
         self._hosts = {one: self._host(one) for one in names.own_hosts + names.hosts}
-        self._places = tuple(self._where())
+        self._signs = (*patterns.SIGNS, *self._where())
         self._bytes = [
             (re.compile(rb"(?<=[/\\])" + re.escape(_encoded(name)) + rb"(?![\w-])"), other.encode())
             for name, other in self._users.items()
@@ -113,11 +110,6 @@ class Concealer(Redactor):
         names = [self._users.get(name, name) for name in field.split(",")]
         own = [name for name in names if name in self._users.values()]
         return names[0] if len(names) == 1 else ",".join(own)
-
-    def _where(self) -> Iterator[Place]:
-        """All but the home: it stays an absolute path."""
-        homes = len(self._names.homes)
-        return itertools.islice(super()._where(), homes, None)
 
     def _user(self, name: str) -> str:
         return name if name.lower() in identities.KEPT else self._stand("user", name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cudadoctor.model.machine import Machine
 from cudadoctor.privacy.patterns import compiled
@@ -49,37 +49,32 @@ _HOME_NAME = (
 HOME = rf"(?i:[/\\](?:home|users)[/\\]+){_HOME_NAME}"
 """Any home below the usual folders; the group `name` is whose it is."""
 
-_SAID = r"[\"']?\s*[:=]\s*[\"']?"
-_TELLING: tuple[tuple[tuple[str, ...], str], ...] = (
+_TELLING: tuple[tuple[str, str], ...] = (
     # prompts: alice@box:~$  [alice@box dir]$  (venv) root@3f2a9c1b7d5e:/workspace#  alice@box ~ %
     (
-        ("@",),
-        rf"(?m)^[^\S\n]*(?:\([^)\n]*\)[^\S\n]*)*\[?(?P<user>{_USER})@(?P<host>{_HOST})"
+        "@",
+        r"(?m)^[^\S\n]*(?:\([^)\n]*\)[^\S\n]*)*\[?(?P<user>)@(?P<host>)"
         r"(?:[: ][^\n@]{0,200}?)?\]?[^\S\n]?[$#%>](?:\s|$)",
     ),
+    ("@", r"\b(?:ssh|scp|sftp|rsync|mosh|ssh-copy-id)\b[^\n@]{0,200}?(?P<user>)@(?P<host>)"),
+    ("@", r"(?<![\w.@/+:-])(?P<user>)@(?P<host>):[~/]"),
+    ("] nccl", r"(?<![\w.-])(?P<host>):\d+:\d+(?::\d+)? \[\d+\] NCCL"),
+    ("kernel:", r"(?:\d\d:\d\d:\d\d|\d[+-]\d\d:?\d\d|Z) (?P<host>) kernel:"),
+    ("linux ", r"\bLinux (?P<host>) \d+\.\d+\.\d+[\w.-]* #"),
     (
-        ("@",),
-        rf"\b(?:ssh|scp|sftp|rsync|mosh|ssh-copy-id)\b[^\n@]{{0,200}}?(?P<user>{_USER})@"
-        rf"(?P<host>{_HOST})",
+        "hostname|host name|host_name|nodename|node name|computer",
+        r"(?i)(?<![\w-])(?:host|node|computer)[ _-]?name[\"']?\s*[:=]\s*[\"']?(?P<host>)",
     ),
-    (("@",), rf"(?<![\w.@/+:-])(?P<user>{_USER})@(?P<host>{_HOST}):[~/]"),
-    (("] nccl",), rf"(?<![\w.-])(?P<host>{_HOST}):\d+:\d+(?::\d+)? \[\d+\] NCCL"),
-    (("kernel:",), rf"(?:\d\d:\d\d:\d\d|\d[+-]\d\d:?\d\d|Z) (?P<host>{_HOST}) kernel:"),
-    (("linux ",), rf"\bLinux (?P<host>{_HOST}) \d+\.\d+\.\d+[\w.-]* #"),
+    ("host  |host :", r"(?m)^\s*host\s+:\s+(?P<host>)\s*$"),
+    ("srun", r"\bsrun: error: (?P<host>): task"),
     (
-        ("hostname", "host name", "host_name", "nodename", "node name", "computer"),
-        rf"(?i)(?<![\w-])(?:host|node|computer)[ _-]?name{_SAID}(?P<host>{_HOST})",
+        "connect to|connected to|connecting to",
+        r"(?i)\bconnect(?:ed|ing)? to \[?(?P<host>)\]?[:,]\s?\d{2,5}\b",
     ),
-    (("host  ", "host :"), rf"(?m)^\s*host\s+:\s+(?P<host>{_HOST})\s*$"),
-    (("srun",), rf"\bsrun: error: (?P<host>{_HOST}): task"),
+    (" gid=", r"\buid=\d+\((?P<user>)\)"),
     (
-        ("connect to", "connected to", "connecting to"),
-        rf"(?i)\bconnect(?:ed|ing)? to \[?(?P<host>{_HOST})\]?[:,]\s?\d{{2,5}}\b",
-    ),
-    ((" gid=",), rf"\buid=\d+\((?P<user>{_USER})\)"),
-    (
-        ("username", "user name", "logname"),
-        rf"(?i)(?<![\w-])(?:user ?name|logname){_SAID}(?P<user>{_USER})",
+        "username|user name|logname",
+        r"(?i)(?<![\w-])(?:user ?name|logname)[\"']?\s*[:=]\s*[\"']?(?P<user>)",
     ),
 )
 """Words of which one must be there (in lower case), and how a name is told with them."""
@@ -173,18 +168,17 @@ def _tells(name: str, kept: frozenset[str]) -> bool:
 
 def _told(text: str) -> Iterator[tuple[str, str]]:
     small = text.lower()
-    for guard, pattern in _TELLING:
-        if any(word in small for word in guard):
-            for found in compiled(pattern).finditer(text):
+    for words, pattern in _TELLING:
+        if any(word in small for word in words.split("|")):
+            named = pattern.replace("user>", f"user>{_USER}").replace("host>", f"host>{_HOST}")
+            for found in compiled(named).finditer(text):
                 groups = found.groupdict("")
                 yield groups.get("user", ""), groups.get("host", "")
 
 
 def _vocabulary(machine: Machine) -> frozenset[str]:
     """Words of this machine's facts that no name may take away."""
-    words: list[Any] = [machine.platform.distro, *(machine.platform.distro_like or ())]
-    words += [machine.platform.machine, machine.platform.virtual, machine.python.kind]
-    words += [one.name for one in machine.packages or ()]
-    words += [one.name for one in machine.driver.packages or ()]
-    words += machine.driver.modules or ()
-    return frozenset(str(one).lower() for one in words if one)
+    where, packages = machine.platform, (machine.packages or ()) + (machine.driver.packages or ())
+    words = [where.distro, *(where.distro_like or ()), where.machine, where.virtual]
+    words += [machine.python.kind, *(machine.driver.modules or ())]
+    return frozenset(str(word).lower() for word in words + [it.name for it in packages] if word)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from functools import cache
 
 import msgspec
@@ -27,15 +28,15 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True):
     """A pattern, words of which one must be there for it, and what takes the place of a find.
 
     words: in lower case; hint: a pattern that is quick to look for and must be found too.
-    other: a template; where it is "", the group `it` (else the whole find) gets a numbered
-    pseudonym of that kind.
+    other: a template, or what makes it of a find; where it is "", the group `it` (else the whole
+    find) gets a numbered pseudonym of that kind.
     """
 
-    kind: str
     words: tuple[str, ...]
     pattern: str
+    kind: str = ""
     hint: str = ""
-    other: str = ""
+    other: str | Callable[[re.Match[str]], str] = ""
 
     def can_be_in(self, text: str, small: str) -> bool:
         """Whether a search is worth its time. small: the text in lower case."""
@@ -44,10 +45,8 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True):
                 return not self.hint or compiled(self.hint).search(text) is not None
         return False
 
-    def within(self, text: str, small: str) -> Sign | None:
-        """The sign for parts of that text, with the words that are there; None without any."""
-        if not self.can_be_in(text, small):
-            return None
+    def within(self, small: str) -> Sign:
+        """The sign for parts of a text, with the words that are there."""
         words = tuple(word for word in self.words if word in small)
         return msgspec.structs.replace(self, words=words)
 
@@ -58,7 +57,6 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 CREDENTIALS = Sign(
-    kind="credentials",
     words=("://",),
     hint="@",
     # A password may hold an @ or, wrongly, a slash: all up to the last @ of the authority goes.
@@ -76,7 +74,6 @@ def bare(text: str) -> str:
 
 
 TOKEN = Sign(
-    kind="token",
     words=(
         *(
             "hf_",
@@ -109,14 +106,12 @@ TOKEN = Sign(
     other=SECRET,
 )
 PRIVATE_KEY = Sign(
-    kind="private-key",
     words=("private key-----",),
     pattern=r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     other=SECRET,
 )
 _KEYS = ("token", "secret", "passw", "passphr", "key", "credential", "auth", "sig=", "_pwd")
 ASSIGNED = Sign(
-    kind="assigned",
     words=_KEYS,
     # "tokenizers==0.19" is a requirement and "max_tokens=512" a number: neither is a secret.
     pattern=rf"""(?xi)
@@ -130,111 +125,116 @@ ASSIGNED = Sign(
     {_NOTHING}{_VALUE}""",
     other=r"\g<1><secret>",
 )
-GPU_UUID = Sign(
-    kind="gpu-uuid",
-    words=("gpu-", "mig-"),
-    pattern=rf"(?<![A-Za-z0-9])(?:GPU|MIG)-{_HEX}{{2,}}(?:-{_HEX}+)*(?:/\d+/\d+)?(?![\w-])",
-)
-UUID = Sign(
-    kind="uuid",
-    words=("-",),
-    hint=rf"-{_HEX}{{4}}-",
-    pattern=rf"(?<![\w-]){_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}(?![\w-])",
-)
-LONG_ID = Sign(
-    kind="id",
-    words=(
-        *("docker-", "docker/", "containerd", "cri-", "machine-id", "machine_id", "kubepods"),
-        *("libpod", "overlay2", "sha256:"),
-    ),
-    pattern=r"(?<![\w])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![\w])",
-)
-MAC = Sign(
-    kind="mac",
-    words=(":", "-"),
-    hint=rf"[:-]{_HEX}{{2}}[:-]{_HEX}{{2}}[:-]",
-    pattern=rf"(?<![\w:-])(?:{_HEX}{{2}}:){{5,19}}{_HEX}{{2}}(?![\w:])"
-    rf"|(?<![\w:-])(?:{_HEX}{{2}}-){{5}}{_HEX}{{2}}(?![\w-])",
-)
-INTERFACE = Sign(
-    kind="mac",
-    words=("enx", "wlx", "wwx", "ibx", "slx"),
-    pattern=rf"(?<![A-Za-z0-9])(?:en|wl|ww|ib|sl)x(?P<it>{_HEX}{{6,12}})(?![A-Za-z0-9])",
-)
-SERIAL = Sign(
-    kind="serial",
-    words=("serial", "gpu pdi", "gpu_pdi"),
-    pattern=r"(?i)(\b(?:serial(?:[ _-]?(?:number|no\.?))?|gpu[ _]pdi)[\"']?\s*[:=]\s*[\"']?)"
-    r"(?!N/A\b|none\b|<)(?=[\w-]*\d)[\w-]{4,}",
-    other=r"\g<1><serial>",
-)
-EMAIL = Sign(
-    kind="email",
-    words=("@",),
-    pattern=r"(?<![\w.@+/-])(?!git@)[A-Za-z][\w.+-]*@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}(?![\w-])",
-)
+BARE_ADDRESS = Sign(kind="address", words=(".",), pattern=rf"(?<![\w.])(?!{_OPEN}){_IPV4}(?![\w.])")
+"""Versions look like addresses: only variables are searched for these."""
+
+SECRETS = (PRIVATE_KEY, CREDENTIALS, ASSIGNED, TOKEN)
 _FOUR = r"\.\d{1,3}\.\d{1,3}\.\d"
-PRIVATE_ADDRESS = Sign(
-    kind="address",
-    words=("192.168.", "169.254.", "172."),
-    hint=_FOUR,
-    pattern=r"(?<![\w.])(?:192\.168|169\.254|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2}(?![\w.]*\d)",
-)
-ADDRESS_WITH_PORT = Sign(
-    kind="address",
-    words=(".",),
-    hint=r"\.\d{1,3}(?::\d\d|<\d|\]:)",
-    pattern=rf"(?<![\w.])(?!{_OPEN}){_IPV4}(?=:\d{{2,5}}(?!\d)|<\d+>|\]:\d)",
-)
-SPOKEN_ADDRESS = Sign(
-    kind="address",
-    words=(
-        *("addr", "inet", "host", "peer", "endpoint", "connect", "route to", "listening", " ip "),
-        *("ip:", "ip=", "ping ", "ssh ", "via ", "://", "@"),
+SIGNS = (
+    *SECRETS,
+    Sign(
+        kind="gpu-uuid",
+        words=("gpu-", "mig-"),
+        pattern=rf"(?<![A-Za-z0-9])(?:GPU|MIG)-{_HEX}{{2,}}(?:-{_HEX}+)*(?:/\d+/\d+)?(?![\w-])",
     ),
-    hint=r"[ :=/@(\"'\[]\d{1,3}\.\d{1,3}\.\d{1,3}\.\d",
-    # Versions look like addresses: only the words before tell them apart.
-    pattern=rf"""(?xi)
+    Sign(
+        kind="uuid",
+        words=("-",),
+        hint=rf"-{_HEX}{{4}}-",
+        pattern=rf"(?<![\w-]){_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}(?![\w-])",
+    ),
+    Sign(
+        kind="id",
+        words=(
+            *("docker-", "docker/", "containerd", "cri-", "machine-id", "machine_id", "kubepods"),
+            *("libpod", "overlay2", "sha256:"),
+        ),
+        pattern=r"(?<![\w])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![\w])",
+    ),
+    Sign(
+        kind="mac",
+        words=(":", "-"),
+        hint=rf"[:-]{_HEX}{{2}}[:-]{_HEX}{{2}}[:-]",
+        pattern=rf"(?<![\w:-])(?:{_HEX}{{2}}:){{5,19}}{_HEX}{{2}}(?![\w:])"
+        rf"|(?<![\w:-])(?:{_HEX}{{2}}-){{5}}{_HEX}{{2}}(?![\w-])",
+    ),
+    Sign(
+        kind="mac",
+        words=("enx", "wlx", "wwx", "ibx", "slx"),
+        pattern=rf"(?<![A-Za-z0-9])(?:en|wl|ww|ib|sl)x(?P<it>{_HEX}{{6,12}})(?![A-Za-z0-9])",
+    ),
+    Sign(
+        words=("serial", "gpu pdi", "gpu_pdi"),
+        pattern=r"(?i)(\b(?:serial(?:[ _-]?(?:number|no\.?))?|gpu[ _]pdi)[\"']?\s*[:=]\s*[\"']?)"
+        r"(?!N/A\b|none\b|<)(?=[\w-]*\d)[\w-]{4,}",
+        other=r"\g<1><serial>",
+    ),
+    Sign(
+        kind="email",
+        words=("@",),
+        pattern=r"(?<![\w.@+/-])(?!git@)[A-Za-z][\w.+-]*@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}(?![\w-])",
+    ),
+    Sign(
+        kind="address",
+        words=("192.168.", "169.254.", "172."),
+        hint=_FOUR,
+        pattern=r"(?<![\w.])(?:192\.168|169\.254|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2}(?![\w.]*\d)",
+    ),
+    Sign(
+        kind="address",
+        words=(".",),
+        hint=r"\.\d{1,3}(?::\d\d|<\d|\]:)",
+        pattern=rf"(?<![\w.])(?!{_OPEN}){_IPV4}(?=:\d{{2,5}}(?!\d)|<\d+>|\]:\d)",
+    ),
+    Sign(
+        kind="address",
+        words=(
+            *(
+                "addr",
+                "inet",
+                "host",
+                "peer",
+                "endpoint",
+                "connect",
+                "route to",
+                "listening",
+                " ip ",
+            ),
+            *("ip:", "ip=", "ping ", "ssh ", "via ", "://", "@"),
+        ),
+        hint=r"[ :=/@(\"'\[]\d{1,3}\.\d{1,3}\.\d{1,3}\.\d",
+        # Versions look like addresses: only the words before tell them apart.
+        pattern=rf"""(?xi)
     (?: ://|@|\b(?:ip|addr|address|inet|host|peer|master_addr|endpoint|rdzv[_-]endpoint)
           ["']?[\ :=("'\[]{{1,3}}
         | \b(?:connect(?:ed|ing|ion)?|route|listening)\ (?:to|from|on)\ \[?
         | \b(?:ping|ssh|via)\ )
       (?!{_OPEN})(?P<it>{_IPV4})(?![\w.]*\d)""",
-)
-IPV6 = Sign(
-    kind="address",
-    words=(":",),
-    hint=rf":{_HEX}{{0,4}}:",
-    pattern=rf"""(?x)(?<![\w:.])(?:
+    ),
+    Sign(
+        kind="address",
+        words=(":",),
+        hint=rf":{_HEX}{{0,4}}:",
+        pattern=rf"""(?x)(?<![\w:.])(?:
       (?:{_HEX}{{1,4}}:){{7}}{_HEX}{{1,4}}
     | (?:fe80|f[cdCD]{_HEX}{{2}}|[23]{_HEX}{{3}})(?=[0-9A-Fa-f:]*::)
       (?::{{1,2}}{_HEX}{{1,4}})+(?:::)?
     )(?![\w:]*[g-zG-Z_]|:)""",
-)
-BARE_ADDRESS = Sign(kind="address", words=(".",), pattern=rf"(?<![\w.])(?!{_OPEN}){_IPV4}(?![\w.])")
-"""Versions look like addresses: only variables are searched for these."""
-CLOUD_HOST = Sign(
-    kind="host", words=("ip-",), pattern=r"(?<![\w-])ip-\d{1,3}(?:-\d{1,3}){3}(?:\.[\w.-]*\w)?"
-)
-
-SECRETS = (PRIVATE_KEY, CREDENTIALS, ASSIGNED, TOKEN)
-SIGNS = (
-    *SECRETS,
-    *(GPU_UUID, UUID, LONG_ID, MAC, INTERFACE, SERIAL, EMAIL, PRIVATE_ADDRESS, ADDRESS_WITH_PORT),
-    *(SPOKEN_ADDRESS, IPV6, CLOUD_HOST),
+    ),
+    Sign(
+        kind="host", words=("ip-",), pattern=r"(?<![\w-])ip-\d{1,3}(?:-\d{1,3}){3}(?:\.[\w.-]*\w)?"
+    ),
 )
 
-_SECRET_NAME = (
-    r"(?i)token|secret|passw|passphrase|credential|api_?key|access_?key|_key$|_auth$|_pwd$|_pass$"
-    r"|_dsn$|cookie"
-)
-_HOST_NAME = (
-    r"(MASTER_ADDR|HOSTNAME|HOST|COMPUTERNAME|SLURMD_NODENAME|SLURM_(JOB_)?NODELIST"
-    r"|SLURM_LAUNCH_NODE_IPADDR|SLURM_SUBMIT_HOST|SLURM_TOPOLOGY_ADDR|LSB_HOSTS|PBS_O_HOST)"
-)
-_USER_NAME = r"(USER|LOGNAME|USERNAME|SUDO_USER|SLURM_JOB_(USER|ACCOUNT)|PBS_O_LOGNAME|CONDA_USER)"
-
-
+_HELD = {
+    "secret": r"(?i)token|secret|passw|passphrase|credential|api_?key|access_?key|_key$|_auth$"
+    r"|_pwd$|_pass$|_dsn$|cookie",
+    "host": r"\A(MASTER_ADDR|HOSTNAME|HOST|COMPUTERNAME|SLURMD_NODENAME|SLURM_(JOB_)?NODELIST"
+    r"|SLURM_LAUNCH_NODE_IPADDR|SLURM_SUBMIT_HOST|SLURM_TOPOLOGY_ADDR|LSB_HOSTS|PBS_O_HOST)\Z",
+    "user": r"\A(USER|LOGNAME|USERNAME|SUDO_USER|SLURM_JOB_(USER|ACCOUNT)|PBS_O_LOGNAME"
+    r"|CONDA_USER)\Z",
+}
+"""What a variable holds, by its name."""
 _COMMAND_NAME = r"CC|CXX|CPP|CUDACXX|CUDAHOSTCXX|NVCC|NVCC_CCBIN|\w*FLAGS"
 _DEFINED = r"(?s)\A((?:-D|/D|--define-macro=)?['\"]?\w+=)(?!\d{0,7}$).+\Z"
 """-DNAME=value of a compiler, or NAME=value before it: a number is not a secret."""
@@ -260,8 +260,5 @@ SECRET_KEYS = frozenset(
 
 def held_by(variable: str) -> str:
     """What a variable of that name holds: secret, host, user or "" (anything else)."""
-    if compiled(_SECRET_NAME).search(variable):
-        return "secret"
-    if compiled(_HOST_NAME).fullmatch(variable):
-        return "host"
-    return "user" if compiled(_USER_NAME).fullmatch(variable) else ""
+    held = (what for what, pattern in _HELD.items() if compiled(pattern).search(variable))
+    return next(held, "")

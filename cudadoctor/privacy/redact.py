@@ -7,8 +7,8 @@ diagnosis. A user's name is cut only as a component of a path, never inside a wo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -20,20 +20,6 @@ from cudadoctor.privacy.patterns import Sign, compiled
 _NO_HOST = r"localhost|127(\.\d+){3}|::1|0\.0\.0\.0|<.*>|"
 """Values of a host's variable that name none, or not any more."""
 Found = re.Match[str]
-
-
-class Place(NamedTuple):
-    """Where names stand. words: one of them must be in the text, in lower case."""
-
-    words: tuple[str, ...]
-    pattern: str
-    other: Callable[[Found], str]
-
-    def can_be_in(self, small: str) -> bool:
-        for word in self.words:  # noqa: SIM110 - a generator would cost more than the search
-            if word in small:
-                return True
-        return False
 
 
 class Redactor:
@@ -54,10 +40,9 @@ class Redactor:
         whole = "\n".join(_texts(self._plain))
         small = whole.lower()
         # All that is shown is made of these texts: what they do not hold is not searched for.
-        there = (sign.within(whole, small) for sign in patterns.SIGNS)
-        self._signs = tuple(filter(None, there))
         self._names = identities.names_of(machine, f"{whole}\n{more}" if more else whole)
-        self._places = tuple(place for place in self._where() if place.can_be_in(small))
+        there = (sign for sign in self._all() if sign.can_be_in(whole, small))
+        self._signs = tuple(sign.within(small) for sign in there)
 
     def text(self, text: str) -> str:
         """The text without what identifies."""
@@ -65,9 +50,6 @@ class Redactor:
         for sign in self._signs:
             if sign.can_be_in(text, small):
                 text = self._without(sign, text)
-        for place in self._places:
-            if place.can_be_in(small):
-                text = compiled(place.pattern).sub(place.other, text)
         return text
 
     def plain(self, value: Any, key: str = "") -> Any:
@@ -126,13 +108,12 @@ class Redactor:
         return value if "VERSION" in key else self._without(patterns.BARE_ADDRESS, value)
 
     def _without(self, sign: Sign, text: str) -> str:
-        if sign.other:
-            return compiled(sign.pattern).sub(sign.other, text)
-        return compiled(sign.pattern).sub(lambda found: self._replaced(found, sign.kind), text)
+        other = sign.other or (lambda found: self._replaced(found, sign.kind))
+        return compiled(sign.pattern).sub(other, text)
 
     def _replaced(self, found: Found, kind: str) -> str:
         value = next((one for one in found.groupdict().values() if one), found[0])
-        other = self._uuid(value) if kind == patterns.GPU_UUID.kind else self._stand(kind, value)
+        other = self._uuid(value) if kind == "gpu-uuid" else self._stand(kind, value)
         return found[0].replace(value, other)
 
     def _stand(self, kind: str, value: str) -> str:
@@ -168,18 +149,23 @@ class Redactor:
 
     # --- where names stand --------------------------------------------------------------------
 
-    def _where(self) -> Iterator[Place]:
-        names = self._names
-        for home in names.homes:
+    def _all(self) -> Iterator[Sign]:
+        yield from patterns.SIGNS
+        for home in self._names.homes:
             last = re.split(r"[/\\]", home)[-1].lower()
-            yield Place((last,), identities.home_pattern(home), lambda _: "~")
-        if users := names.own_users + names.users:
-            words = tuple(map(str.lower, users))
-            yield Place(words, identities.user_pattern(users), lambda one: self._user(one[0]))
-        if hosts := names.own_hosts + names.hosts:
-            words = tuple(map(str.lower, hosts))
-            yield Place(words, identities.host_pattern(hosts), self._hosted)
-        yield Place(("home", "users"), identities.HOME, self._home)
+            yield Sign(words=(last,), pattern=identities.home_pattern(home), other="~")
+        yield from self._where()
+
+    def _where(self) -> Iterator[Sign]:
+        """Where names stand, apart from the user's own home."""
+        names = self._names
+        for named, pattern, other in (
+            (names.own_users + names.users, identities.user_pattern, lambda it: self._user(it[0])),
+            (names.own_hosts + names.hosts, identities.host_pattern, self._hosted),
+        ):
+            if named:
+                yield Sign(words=tuple(map(str.lower, named)), pattern=pattern(named), other=other)
+        yield Sign(words=("home", "users"), pattern=identities.HOME, other=self._home)
 
     def _hosted(self, found: Found) -> str:
         groups = found.groupdict("")
