@@ -7,7 +7,6 @@ from functools import cache
 import msgspec
 
 from cudadoctor.knowledge.wording import wording
-from cudadoctor.model.machine import Gpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.said import Facts, Rank, Reader, Said, gated, stated
@@ -24,6 +23,7 @@ class Phrase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: str = PROGRAM
     rank: Rank = Rank.TOOL
     facts: Facts = {}
+    each: str = ""
     unless: str | None = None
     reach: int | None = None
     once: str = ""
@@ -53,10 +53,14 @@ def read_table(doc: Document, section: str) -> Iterator[Said]:
         if phrase.once in done or not (doc.mentions(*phrase.words) and phrase.also in doc.low):
             continue
         pattern = _compiled(phrase.pattern)
-        found = pattern.search(doc.text if pattern.flags & re.M else doc.flat)
+        matches = pattern.finditer(doc.text if pattern.flags & re.M else doc.flat)
+        found = next(matches, None)
         if found and not phrase.means_else(found):
             done |= {phrase.once} - {""}
             facts = phrase.facts | values.facts_of(found)
+            if phrase.each:
+                entries = [entry for match in (found, *matches) for entry in values.entries(match)]
+                facts = {phrase.each: list(dict.fromkeys(entries))}
             yield from stated(doc.line_of(found), phrase.source, facts, phrase.rank)
 
 
@@ -68,26 +72,6 @@ def reader(section: str) -> Reader:
 
     read.__name__ = f"read_{section}"
     return read
-
-
-_COMPUTE = re.compile(
-    r"(?:[Dd]evice:? (?P<index>\d{1,2})[:,] )(?:name: )?(?P<gpu>[^,:\n]{3,60}),"
-    r"(?: pci bus id: [\w:.]{6,16},)?"
-    r" compute capability:? (?P<cc>\d{1,2}\.\d)"
-)
-
-
-@gated("compute capability")
-def read_numbered_gpus(doc: Document) -> Iterator[Said]:
-    """Each GPU on a line of its own, as llama.cpp and TensorFlow log them."""
-    gpus: dict[int, Gpu] = {}
-    line = 0
-    for found in _COMPUTE.finditer(doc.flat):
-        line = line or doc.line_of(found)
-        for gpu in values.gpus_of(found.groupdict()):
-            gpus.setdefault(gpu.index, gpu)
-    if gpus:
-        yield from stated(line, PROGRAM, {"gpus": tuple(gpus.values())}, Rank.MESSAGE)
 
 
 _XFORMERS = re.compile(

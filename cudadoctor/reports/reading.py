@@ -40,14 +40,13 @@ PROGRAM_READERS: tuple[Reader, ...] = (
     dumps.read_environment_dumps,
     phrases.read_xformers,
     phrases.reader("banners"),
-    phrases.read_numbered_gpus,
+    phrases.reader("numbered_gpus"),
     transcripts.read_transcripts,
     phrases.reader("messages"),
     tools.read_system_packages,
     tools.read_limits,
-    tools.read_modules,
-    tools.read_nodes,
-    tools.read_inventories,
+    tools.read_module_file,
+    phrases.reader("lists"),
     tools.read_loader_lines,
 )
 """The readers of what programs print about an environment."""

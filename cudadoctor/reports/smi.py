@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import Any, get_type_hints
 
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.model.machine import Gpu
+from cudadoctor.knowledge.wording import wording
+from cudadoctor.model.machine import Flag, Gpu, Number, Release, Text
 from cudadoctor.model.versions import DriverVersion, driver_of, version_of, whole
 
 MIB = 1 << 20
@@ -86,13 +88,13 @@ def parse_smi(text: str) -> SmiSaid:
     """Everything in an output of nvidia-smi, whichever of its forms it is."""
     text = "\n".join(line[:LONGEST_LINE] for line in cleaned(text).splitlines())
     message, code = first_message(text)
-    gpus = _rows(text) or _table(text) or _pages(text) or _list(text) or _lost(text)
-    if gpus is None and code == 6:
-        gpus = ()
+    rows = _rows(text)
+    listed = [_row_gpu(position, row) for position, row in enumerate(rows)]
+    gpus = tuple(listed) or _table(text) or _pages(text) or _list(text) or _lost(text)
     return SmiSaid(
-        driver=_driver(text),
+        driver=_driver(text, rows),
         cuda=_cuda(text),
-        gpus=gpus,
+        gpus=gpus or (() if code == 6 else None),
         message=message,
         code=code,
     )
@@ -113,20 +115,14 @@ def unknown_field(text: str) -> bool:
     return "is not a valid field to query" in text.lower()
 
 
-def _version(pattern: str, text: str) -> DriverVersion | None:
-    found = re.search(pattern, text)
-    return driver_of(found[1].strip(".")) if found else None
-
-
-def _driver(text: str) -> DriverVersion | None:
+def _driver(text: str, rows: list[dict[str, str]]) -> DriverVersion | None:
     """From 610 on the banner says KMD Version in place of Driver Version."""
-    said = _version(r"(?i)\b(?:Driver|KMD) Version\s*:\s*(\d[\d.]+)", text)
-    if said is not None:
-        return said
-    for row in _dicts(text):
-        if row.get("driver_version"):
-            return _version(r"^\s*(\d[\d.]+)\s*$", row["driver_version"])
-    return None
+    found = re.search(r"(?i)\b(?:Driver|KMD) Version\s*:\s*(\d[\d.]+)", text)
+    if found and (version := driver_of(found[1].strip("."))):
+        return version
+    named = next(filter(None, (row.get("driver_version") for row in rows)), "")
+    found = re.match(r"\s*(\d[\d.]+)\s*$", named)
+    return driver_of(found[1].strip(".")) if found else None
 
 
 def _cuda(text: str) -> Version | None:
@@ -135,24 +131,36 @@ def _cuda(text: str) -> Version | None:
     return Version(found[1]) if found else None
 
 
+class _Labels(msgspec.Struct, frozen=True):
+    """The tables of smi.toml, which says what each means."""
+
+    columns: dict[str, str]
+    pages: dict[str, str]
+    throttle: dict[str, int]
+
+
+_types = cache(get_type_hints)
+
+
+@cache
+def _labels() -> _Labels:
+    return wording("smi", _Labels)
+
+
 # --- CSV of --query-gpu ---------------------------------------------------------------------
 
 
-def _dicts(text: str) -> list[dict[str, str]]:
+def _rows(text: str) -> list[dict[str, str]]:
     """Rows of the CSV by column, units taken from the names; [] where there is no such header."""
     lines = text.splitlines()
     for start, line in enumerate(lines):
         names = [name.split("[")[0].strip() for name in line.split(",")]
         if len(names) > 1 and {"name", "uuid", "index", "driver_version"} & set(names):
-            rows = [_cells(line) for line in _until_blank(lines[start + 1 :])]
+            # what stands behind an empty line is another output
+            blank = (n for n in range(start + 2, len(lines)) if not lines[n].strip())
+            rows = map(_cells, lines[start + 1 : next(blank, len(lines))])
             return [dict(zip(names, row, strict=False)) for row in rows if len(row) == len(names)]
     return []
-
-
-def _until_blank(lines: list[str]) -> list[str]:
-    """The lines up to an empty one: what stands behind it is another output."""
-    end = next((n for n, line in enumerate(lines) if n and not line.strip()), len(lines))
-    return lines[:end]
 
 
 def _cells(line: str) -> list[str]:
@@ -162,17 +170,11 @@ def _cells(line: str) -> list[str]:
     return next(csv.reader([line], skipinitialspace=True), [])
 
 
-def _rows(text: str) -> tuple[Gpu, ...] | None:
-    rows = _dicts(text)
-    gpus = [_row_gpu(position, row) for position, row in enumerate(rows)]
-    return tuple(gpus) if gpus else None
-
-
 def _row_gpu(position: int, row: dict[str, str]) -> Gpu:
-    fields = _known(row, _COLUMNS)
+    fields = _known(row, _labels().columns)
     unsupported = tuple(
         field
-        for column, field in _COLUMNS.items()
+        for column, field in _labels().columns.items()
         if field not in fields and row.get(column, "").strip(" []").lower() in _UNSUPPORTED
     )
     index = _whole(row.get("index", ""))
@@ -186,8 +188,9 @@ def _known(texts: dict[str, str], columns: dict[str, str]) -> dict[str, Any]:
     """The fields of a GPU that the texts state; of several for one field the first."""
     fields: dict[str, Any] = {}
     for column, field in columns.items():
+        read = _OF_FIELD.get(field) or _OF_TYPE[_types(Gpu)[field]]
         text = texts.get(column)
-        if text and (value := _CONVERTED[field](text)) is not None:
+        if text and (value := read(text)) is not None:
             fields.setdefault(field, value)
     return fields
 
@@ -205,10 +208,6 @@ def _watts(text: str) -> float | None:
 def _mebibytes(text: str) -> int | None:
     number = _whole(text)
     return None if number is None or number > 1 << 24 else number * MIB
-
-
-def _switch(text: str) -> bool | None:
-    return _SWITCH.get(text.strip().lower())
 
 
 _SWITCH = {"enabled": True, "on": True, "yes": True, "disabled": False, "off": False, "no": False}
@@ -247,79 +246,26 @@ def _state(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _fabric(text: str) -> int | None:
-    return {"completed": 3, "in progress": 2, "not started": 1}.get(text.lower())
-
-
-_CONVERTED: dict[str, Callable[[str], object]] = {
-    "name": _words,
-    "uuid": _words,
+_FABRIC = {"completed": 3, "in progress": 2, "not started": 1}
+_OF_TYPE: dict[Any, Callable[[str], object]] = {
+    Text: _words,
+    Number: _whole,
+    float | None: _watts,
+    Flag: lambda text: _SWITCH.get(text.strip().lower()),
+    Release: _capability,
+}
+"""Type of a field of a GPU -> what a text means; None if it says nothing."""
+_OF_FIELD: dict[str, Callable[[str], object]] = {
     "bus_id": _bus,
     "device_id": _device_id,
     "memory_bytes": _mebibytes,
     "memory_used_bytes": _mebibytes,
-    "capability": _capability,
-    "compute_mode": _compute_mode,
-    "persistence": _switch,
-    "mig": _switch,
-    "mig_pending": _switch,
-    "ecc": _switch,
-    "ecc_pending": _switch,
-    "ecc_uncorrected": _whole,
-    "ecc_aggregate": _whole,
-    "performance_state": _state,
-    "utilization": _whole,
-    "temperature_c": _whole,
-    "power_w": _watts,
-    "power_limit_w": _watts,
-    "power_default_w": _watts,
-    "sm_clock_mhz": _whole,
-    "sm_clock_max_mhz": _whole,
-    "pcie_width": _whole,
-    "pcie_width_max": _whole,
-    "pcie_generation": _whole,
-    "pcie_generation_max": _whole,
     "memory_reserved_bytes": _mebibytes,
-    "slowdown_c": _whole,
-    "pcie_generation_gpu_max": _whole,
-    "remap_pending": _switch,
-    "remap_failed": _switch,
-    "retired_pending": _switch,
-    "display": _switch,
-    "fabric_state": _fabric,
+    "compute_mode": _compute_mode,
+    "performance_state": _state,
+    "fabric_state": lambda text: _FABRIC.get(text.lower()),
 }
-"""Field of a GPU -> what its text means; None if it says nothing."""
-_COLUMNS = {
-    "name": "name",
-    "uuid": "uuid",
-    "pci.bus_id": "bus_id",
-    "pci.device_id": "device_id",
-    "memory.total": "memory_bytes",
-    "memory.used": "memory_used_bytes",
-    "compute_cap": "capability",
-    "compute_mode": "compute_mode",
-    "persistence_mode": "persistence",
-    "mig.mode.current": "mig",
-    "mig.mode.pending": "mig_pending",
-    "ecc.mode.current": "ecc",
-    "ecc.mode.pending": "ecc_pending",
-    "ecc.errors.uncorrected.volatile.total": "ecc_uncorrected",
-    "ecc.errors.uncorrected.aggregate.total": "ecc_aggregate",
-    "pstate": "performance_state",
-    "utilization.gpu": "utilization",
-    "temperature.gpu": "temperature_c",
-    "power.draw": "power_w",
-    "power.limit": "power_limit_w",
-    "power.default_limit": "power_default_w",
-    "clocks.current.sm": "sm_clock_mhz",
-    "clocks.sm": "sm_clock_mhz",
-    "clocks.max.sm": "sm_clock_max_mhz",
-    "pcie.link.width.current": "pcie_width",
-    "pcie.link.width.max": "pcie_width_max",
-    "pcie.link.gen.current": "pcie_generation",
-    "pcie.link.gen.max": "pcie_generation_max",
-}
-"""Column of the CSV -> field of a GPU."""
+"""The same for fields that need more than their type."""
 
 # --- the table ------------------------------------------------------------------------------
 
@@ -343,10 +289,16 @@ _SECOND = re.compile(
 _MEMORY = re.compile(r"\|\s*(?P<memory_used_bytes>\d+)\s*MiB\s*/\s*(?P<memory_bytes>\d+)\s*MiB")
 
 
-def _table(text: str) -> tuple[Gpu, ...] | None:
-    """GPUs of the plain table; names that it cuts keep their dots. None where there is no table."""
+_RUN_ON = re.compile(r"\|\s(?=\|\s{0,4}\d{1,3}\s{1,4}\S|\|\s{0,4}(?:\d{1,3}%|N/A|ERR!)\s)")
+"""Where a table that lost its line breaks had one, before a row."""
+
+
+def _table(text: str) -> tuple[Gpu, ...]:
+    """GPUs of the plain table; names that it cuts keep their dots."""
     found: list[dict[str, Any]] = []
-    for line in _rows_apart(text).splitlines():
+    lines = text.splitlines()
+    apart = "\n".join(_RUN_ON.sub("|\n", line) if line.count("|") > 8 else line for line in lines)
+    for line in apart.splitlines():
         first = _FIRST.search(line.strip()) or _FIRST_CUT.match(line.strip())
         if first:
             found.append(_first_fields(first))
@@ -356,17 +308,7 @@ def _table(text: str) -> tuple[Gpu, ...] | None:
             found[-1].setdefault("mig", "Enabled" in line)
         if found and re.search(r"^\|\s*Processes", line.strip()):
             break
-    return tuple(Gpu(**fields) for fields in found) or None
-
-
-_RUN_ON = re.compile(r"\|\s(?=\|\s{0,4}\d{1,3}\s{1,4}\S|\|\s{0,4}(?:\d{1,3}%|N/A|ERR!)\s)")
-
-
-def _rows_apart(text: str) -> str:
-    """A table that lost its line breaks has them again before each row."""
-    return "\n".join(
-        _RUN_ON.sub("|\n", line) if line.count("|") > 8 else line for line in text.splitlines()
-    )
+    return tuple(Gpu(**fields) for fields in found)
 
 
 def _first_fields(first: re.Match[str]) -> dict[str, Any]:
@@ -389,7 +331,8 @@ def _first_fields(first: re.Match[str]) -> dict[str, Any]:
 
 def _converted(found: re.Match[str] | None) -> dict[str, Any]:
     """The groups that are named as fields of a GPU."""
-    return _known(found.groupdict(), {name: name for name in _CONVERTED}) if found else {}
+    groups = found.groupdict() if found else {}
+    return _known(groups, {name: name for name in groups.keys() - {"index", "errors"}})
 
 
 # --- nvidia-smi -L, and GPUs that it only complains about --------------------------------------
@@ -401,7 +344,7 @@ _LOST = re.compile(
 )
 
 
-def _list(text: str) -> tuple[Gpu, ...] | None:
+def _list(text: str) -> tuple[Gpu, ...]:
     found: list[dict[str, Any]] = []
     for line in text.splitlines():
         listed, instance = _LISTED.match(line), _INSTANCE.match(line)
@@ -410,19 +353,17 @@ def _list(text: str) -> tuple[Gpu, ...] | None:
         elif instance and found:
             devices = (*found[-1].get("mig_devices", ()), instance[1])
             found[-1] |= {"mig_devices": devices, "mig": True}
-    return tuple(Gpu(**fields) for fields in found) or None
+    return tuple(Gpu(**fields) for fields in found)
 
 
-def _lost(text: str) -> tuple[Gpu, ...] | None:
+def _lost(text: str) -> tuple[Gpu, ...]:
     """GPUs whose handle failed: one line, and no table for the others."""
-    found: list[Gpu] = []
-    for line in text.splitlines():
-        words = _LOST.search(line)
-        if words:
-            code = first_message(line)[1]
-            index = int(words[1]) if words[1] else len(found)
-            found.append(Gpu(index=index, bus_id=_bus(words[2]), code=code or 999))
-    return tuple(found) or None
+    rows = ((line, _LOST.search(line)) for line in text.splitlines())
+    found = [(line, row) for line, row in rows if row]
+    return tuple(
+        Gpu(index=int(row[1] or n), bus_id=_bus(row[2]), code=first_message(line)[1] or 999)
+        for n, (line, row) in enumerate(found)
+    )
 
 
 # --- nvidia-smi -q: pages of indented labels ----------------------------------------------------
@@ -431,113 +372,48 @@ _LONGEST_FIELD = 300
 _PAGE = re.compile(
     r"\s{0,8}GPU ((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$"
 )
-_FIELD = re.compile(
-    r"(?P<indent>\s{0,40})(?P<label>[A-Za-z][\w ()./-]{0,60}?)\s{0,60}:\s(?P<value>.{0,200})$"
+_LABEL = re.compile(
+    r"(?P<indent>\s{0,40})(?P<label>[A-Za-z][\w ()./-]{0,60}?)\s{0,60}(?::\s(?P<value>.{0,200}))?$"
 )
-_HEAD = re.compile(r"(?P<indent>\s{0,40})(?P<label>[A-Za-z][\w ()./-]{0,60}?)\s*$")
-_THROTTLE = {
-    "idle": 0x1,
-    "applications clocks setting": 0x2,
-    "sw power cap": 0x4,
-    "hw slowdown": 0x8,
-    "sync boost": 0x10,
-    "sw thermal slowdown": 0x20,
-    "hw thermal slowdown": 0x40,
-    "hw power brake slowdown": 0x80,
-    "display clock setting": 0x100,
-}
-"""NVML's bits of the reasons for which the clocks are held down."""
 
 
-def _pages(text: str) -> tuple[Gpu, ...] | None:
-    """The GPUs of a whole -q or of a part of it; None where there is none of it."""
-    if "Product Name" not in text:
-        return None
+def _pages(text: str) -> tuple[Gpu, ...]:
+    """The GPUs of a whole -q or of a part of it."""
     pages: list[dict[str, str]] = []
-    heads: list[tuple[int, str]] = []
-    for line in text.splitlines():
+    heads: dict[int, str] = {}
+    for line in text.splitlines() if "Product Name" in text else ():
         if len(line) > _LONGEST_FIELD:
             continue
         gpu = _PAGE.match(line)
         if gpu or (not pages and "Product Name" in line):
             pages.append({"bus": gpu[1].lower()} if gpu else {})
-            heads = []
-        if pages and not gpu:
-            _note(line, pages[-1], heads)
-    found = (_page_gpu(n, page) for n, page in enumerate(pages) if "product name" in page)
-    return tuple(found) or None
-
-
-def _note(line: str, page: dict[str, str], heads: list[tuple[int, str]]) -> None:
-    """A value under the path of the heads above it, by their indentation."""
-    found = _FIELD.match(line) or _HEAD.match(line)
-    if found is None:
-        return
-    indent = len(found["indent"].expandtabs(8))
-    while heads and heads[-1][0] >= indent:
-        heads.pop()
-    label = found["label"].strip().lower()
-    if found.re is _HEAD:
-        heads.append((indent, label))
-        return
-    value = found["value"].strip()
-    page.setdefault(label, value)
-    page.setdefault(f"{heads[-1][1] if heads else ''}/{label}", value)
+            heads = {}
+        found = _LABEL.match(line) if pages and not gpu else None
+        if found is None:
+            continue
+        # A value stands under the heads that are indented less than it.
+        indent, label = len(found["indent"].expandtabs(8)), found["label"].strip().lower()
+        heads = {place: head for place, head in heads.items() if place < indent}
+        if found["value"] is None:
+            heads[indent] = label
+        else:
+            value, head = found["value"].strip(), next(reversed(heads.values()), "")
+            pages[-1].setdefault(label, value)
+            pages[-1].setdefault(f"{head}/{label}", value)
+    return tuple(_page_gpu(n, page) for n, page in enumerate(pages) if "product name" in page)
 
 
 def _page_gpu(index: int, page: dict[str, str]) -> Gpu:
     reasons = {
         bit
-        for label, bit in _THROTTLE.items()
+        for label, bit in _labels().throttle.items()
         for head in ("clocks throttle reasons", "clocks event reasons")
         if page.get(f"{head}/{label}", "").lower() == "active"
     }
     known = any(path.startswith(("clocks throttle", "clocks event")) for path in page)
-    throttle = sum(reasons) if known else None
-    return Gpu(index=index, bus_id=page.get("bus"), throttle=throttle, **_known(page, _PATHS))
-
-
-_PATHS = {
-    "product name": "name",
-    "gpu uuid": "uuid",
-    "pci/device id": "device_id",
-    "compute capability": "capability",
-    "/persistence mode": "persistence",
-    "persistence mode": "persistence",
-    "compute mode": "compute_mode",
-    "mig mode/current": "mig",
-    "mig mode/pending": "mig_pending",
-    "ecc mode/current": "ecc",
-    "ecc mode/pending": "ecc_pending",
-    "current ecc/current": "ecc",
-    "fb memory usage/total": "memory_bytes",
-    "fb memory usage/used": "memory_used_bytes",
-    "fb memory usage/reserved": "memory_reserved_bytes",
-    "performance state": "performance_state",
-    "utilization/gpu": "utilization",
-    "temperature/gpu current temp": "temperature_c",
-    "temperature/gpu slowdown temp": "slowdown_c",
-    "power readings/power draw": "power_w",
-    "gpu power readings/power draw": "power_w",
-    "gpu power readings/instantaneous power draw": "power_w",
-    "gpu power readings/average power draw": "power_w",
-    "power readings/power limit": "power_limit_w",
-    "gpu power readings/current power limit": "power_limit_w",
-    "power readings/default power limit": "power_default_w",
-    "gpu power readings/default power limit": "power_default_w",
-    "clocks/sm": "sm_clock_mhz",
-    "max clocks/sm": "sm_clock_max_mhz",
-    "pcie generation/current": "pcie_generation",
-    "pcie generation/max": "pcie_generation_max",
-    "pcie generation/device max": "pcie_generation_gpu_max",
-    "link width/current": "pcie_width",
-    "link width/max": "pcie_width_max",
-    "remapped rows/pending": "remap_pending",
-    "remapped rows/remapping failure occurred": "remap_failed",
-    "retired pages/pending page blacklist": "retired_pending",
-    "volatile/dram uncorrectable": "ecc_uncorrected",
-    "aggregate/dram uncorrectable": "ecc_aggregate",
-    "display active": "display",
-    "fabric/state": "fabric_state",
-}
-"""Label of a page behind the head above it -> field of a GPU."""
+    return Gpu(
+        index=index,
+        bus_id=page.get("bus"),
+        throttle=sum(reasons) if known else None,
+        **_known(page, _labels().pages),
+    )

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from packaging.version import Version
 
 from cudadoctor.model.driver_packages import MATTERS, Manager, is_driver
-from cudadoctor.model.machine import Gpu, Library, ModuleFile, Node, PciGpu, SystemPackage, Xid
+from cudadoctor.model.machine import Gpu, Library, SystemPackage, Xid
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
@@ -38,55 +38,55 @@ def read_nvidia_smi(doc: Document) -> Iterator[Said]:
     yield from banner
     text = doc.text
     if "noheader" in doc.low:  # a CSV without its head has it again: the command names the columns
-        asked = ("noheader" in line.text and _QUERY.search(line.text) for line in doc.lines)
-        pairs = zip(doc.lines, asked, strict=True)
-        text = "\n".join(query[1] if query else line.text for line, query in pairs)
+        text = "\n".join(
+            query[1]
+            if "noheader" in line.text and (query := _QUERY.search(line.text))
+            else line.text
+            for line in doc.lines
+        )
     smi = parse_smi(text)
     line = next((line.number for line in doc.lines if "NVIDIA-SMI" in line.text), 1)
     # Each "driver version" may be that of collect_env's label, which has its own reader.
     labels = doc.low.count("driver version")
     foreign = banner or 0 < labels == doc.low.count("nvidia driver version")
+    # Some lines only look like one of a list: "GPU 0: out of memory".
+    gpus = [gpu for gpu in smi.gpus or () if gpu.uuid or gpu.bus_id or gpu.code or _is_named(gpu)]
     facts = {
         "driver.reported": None if foreign else smi.driver,
-        "gpus": _believed(smi.gpus, smi.code),
+        "gpus": gpus or (None if smi.gpus else smi.gpus),
         "driver.smi.message": smi.message,
         "driver.nvml.code": smi.code,
     }
     yield from stated(line, SMI, facts)
 
 
-def _believed(gpus: tuple[Gpu, ...] | None, code: int | None) -> tuple[Gpu, ...] | None:
-    """Without the lines that only look like one of a list: "GPU 0: out of memory"."""
-    if not gpus:
-        return gpus if code == 6 else None
-    kept = (gpu for gpu in gpus if gpu.uuid or gpu.bus_id or gpu.code or _is_name(gpu.name))
-    return tuple(kept) or None
-
-
-def _is_name(name: str | None) -> bool:
-    return name is not None and len(name) < 60 and values.is_nvidia(name)
+def _is_named(gpu: Gpu) -> bool:
+    return gpu.name is not None and len(gpu.name) < 60 and values.is_nvidia(gpu.name)
 
 
 def _banner(doc: Document) -> Iterator[Said]:
     """The versions in the table's head, in -q, or in one line of either that was quoted."""
     own = doc.mentions(SMI, "product name", "| driver version")
-    for found in _BANNER.finditer(doc.flat):
-        before = doc.low[max(0, found.start() - 60) : found.start()]
-        if before.endswith(("nvidia ", "cuda ")) and "smi" not in before:
-            continue  # collect_env's own label, and the CUDA driver API's number
-        facts: Facts = {"driver.reported": DriverVersion(found["driver"])}
-        if cuda := found["cuda"]:
+    found = next((found for found in _BANNER.finditer(doc.flat) if not _is_label(doc, found)), None)
+    tool = _TOOL.search(doc.flat)
+    if found:
+        facts: Facts = {"driver.reported": found["driver"]}
+        if (cuda := found["cuda"]) and not cuda[0].isdigit():
             why = f"nvidia-smi finds no libcuda (CUDA Version: {cuda})"
-            absent = {"driver.libcuda.loads": False, "driver.libcuda.why": why}
-            facts |= {"driver.cuda": Version(cuda)} if cuda[0].isdigit() else absent
+            facts |= {"driver.libcuda.loads": False, "driver.libcuda.why": why}
+        elif cuda:
+            facts["driver.cuda"] = cuda
         line = doc.line_of(found)
         yield from stated(line, SMI, facts, Rank.TOOL if own or cuda else Rank.PROSE)
         yield from _system(doc, found, line)
-        return
-    tool = _TOOL.search(doc.flat)
-    if tool and "failed" not in doc.low[tool.end() : tool.end() + 40]:
-        facts = {"driver.reported": DriverVersion(tool[1])}
-        yield from stated(doc.line_of(tool), SMI, facts, Rank.MESSAGE)
+    elif tool and "failed" not in doc.low[tool.end() : tool.end() + 40]:
+        yield from stated(doc.line_of(tool), SMI, {"driver.reported": tool[1]}, Rank.MESSAGE)
+
+
+def _is_label(doc: Document, banner: re.Match[str]) -> bool:
+    """Whether this is collect_env's own label, or the CUDA driver API's number."""
+    before = doc.low[max(0, banner.start() - 60) : banner.start()]
+    return before.endswith(("nvidia ", "cuda ")) and "smi" not in before
 
 
 def _system(doc: Document, banner: re.Match[str], line: int) -> Iterator[Said]:
@@ -127,97 +127,28 @@ def read_kernel_log(doc: Document) -> Iterator[Said]:
             yield from stated(doc.line_of(found), "an Xid by its number", facts, Rank.PROSE)
 
 
-_LSMOD = re.compile(
-    r"\s{0,4}(nvidia(?:_uvm|_modeset|_drm|_peermem|_fs)?|nouveau|nvgpu|nvmap|amdgpu|i915)"
-    r"\s{1,30}(\d{3,10})\s{1,10}-?\d{1,4}\b"
-)
-_DKMS = re.compile(
-    r"(nvidia(?:-[\w-]{1,30})?[/,] ?\d{3}[\d.]{2,12}(?:, [\w.+-]{3,80}, \w{4,10})"
-    r"?: (?:added|built|installed)\b(?: \(WARNING[^)]{0,80}\))?)"
-)
 _FILE = re.compile(
     r"filename: (?P<path>/lib/modules/(?P<kernel>[^/\s]{3,80})/\S{0,160}nvidia\S{0,30})"
 )
 _VERSION = re.compile(r"\bversion: (\d{3,4}(?:\.\d{1,4}){1,2})\b")
 
 
-@gated("used by", "lsmod", "filename: ", ": installed", ": added")
-def read_modules(doc: Document) -> Iterator[Said]:
-    """lsmod, modinfo and dkms status."""
-    if doc.mentions("used by", "lsmod") and (rows := doc.rows(_LSMOD)):
-        names = tuple(sorted({found[1] for _, found in rows}))
-        loaded = {"driver.loaded": True} if "nvidia" in names else {}
-        yield from stated(rows[0][0], "lsmod", {"driver.modules": names, **loaded})
+@gated("filename: ")
+def read_module_file(doc: Document) -> Iterator[Said]:
+    """modinfo."""
     if found := _FILE.search(doc.flat):
         version = _VERSION.search(doc.flat, found.end(), found.end() + 400)
-        licence = doc.low[found.end() : found.end() + 500]
-        flavour: Literal["open", "proprietary"] | None = None
-        if "license: " in licence:
-            flavour = "open" if "license: dual mit/gpl" in licence else "proprietary"
-        module = ModuleFile(
-            path=found["path"],
-            kernel=found["kernel"],
-            version=DriverVersion(version[1]) if version else None,
-            flavour=flavour,
-        )
-        facts = {"driver.module_files": (module,), "driver.installed": True}
+        licence = re.search("license: (dual mit/gpl)?", doc.low[found.end() : found.end() + 500])
+        module = {
+            **found.groupdict(),
+            "version": version[1] if version else None,
+            "flavour": ("open" if licence[1] else "proprietary") if licence else None,
+        }
+        facts = {"driver.module_files": [module], "driver.installed": True}
         yield from stated(doc.line_of(found), "modinfo", facts)
-    if doc.mentions(": installed", ": added") and (states := list(_DKMS.finditer(doc.flat))):
-        status = tuple(state[1].strip() for state in states)
-        yield from stated(doc.line_of(states[0]), "dkms", {"driver.dkms": status})
 
 
-_NODE = re.compile(
-    r"c(?P<mode>[rwx-]{9})[.+]?\s{1,4}\d{1,3} \w{1,30}\s{1,8}(?P<group>\w{1,30})\s.{1,60}?"
-    r"(?P<path>/dev/(?:nvidia[\w-]{0,20}|dxg|dri/\w{1,20}))\s{0,4}$"
-)
-_NO_NODES = re.compile(r"cannot access '?/dev/nvidia\S{0,3}'?: no such file")
-
-
-@gated("/dev/nvidia", "/dev/dxg")
-def read_nodes(doc: Document) -> Iterator[Said]:
-    """ls -l /dev/nvidia*, as it stands or with its complaint."""
-    if absent := _NO_NODES.search(doc.low):
-        yield from stated(doc.line_of(absent), "ls /dev", {"driver.nodes": ()})
-    elif rows := doc.rows(_NODE, "/dev/"):
-        nodes = tuple(
-            Node(path=found["path"], mode=_mode(found["mode"]), group=found["group"])
-            for _, found in rows
-        )
-        yield from stated(rows[0][0], "ls /dev", {"driver.nodes": nodes})
-
-
-def _mode(text: str) -> int:
-    return sum(1 << (8 - place) for place, mark in enumerate(text) if mark != "-")
-
-
-# --- inventories of GPUs -------------------------------------------------------------------------
-
-_GPUSTAT = re.compile(
-    r"^\s{0,4}\[(\d{1,2})\] (\S.{2,50}?)\s{0,10}\| {0,3}\d{1,3}.{0,30}\|\s{0,6}(\d{1,6})"
-    r" / (\d{3,6}) MB"
-)
-_NVTOP = re.compile(r"Device (\d{1,2}) \[((?:NVIDIA|GeForce|Tesla|Quadro)[^\]]{2,50})\]")
-
-
-@gated(" mb", "device 0 [")
-def read_inventories(doc: Document) -> Iterator[Said]:
-    """gpustat and nvtop."""
-    if rows := doc.rows(_GPUSTAT, " MB"):
-        gpus = tuple(
-            Gpu(
-                index=int(found[1]),
-                name=found[2],
-                memory_bytes=int(found[4]) << 20,
-                memory_used_bytes=int(found[3]) << 20,
-            )
-            for _, found in rows
-        )
-        yield from stated(rows[0][0], "gpustat", {"gpus": gpus})
-    if "device 0 [" in doc.low and (found := list(_NVTOP.finditer(doc.flat))):
-        gpus = tuple(Gpu(index=int(gpu[1]), name=gpu[2]) for gpu in found)
-        yield from stated(doc.line_of(found[0]), "nvtop", {"gpus": gpus})
-
+# --- GPUs on the PCI bus -------------------------------------------------------------------------
 
 _DEVICE = re.compile(
     r"(?P<address>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) "
@@ -250,7 +181,7 @@ def read_lspci(doc: Document) -> Iterator[Said]:
         elif devices and (bound := _BOUND.search(line.text)):
             devices[-1].setdefault("bound", bound["driver"].replace("_", "-"))
     if devices:
-        yield from stated(first, "lspci", {"pci": tuple(PciGpu(**fields) for fields in devices)})
+        yield from stated(first, "lspci", {"pci": devices})
 
 
 def _device(found: re.Match[str]) -> dict[str, Any]:
@@ -329,23 +260,22 @@ def _package(text: str) -> Iterator[SystemPackage]:
 # --- shared libraries ----------------------------------------------------------------------------
 
 
+_LIBRARY_FILE = re.compile(
+    r"(?P<soname>lib[\w+-]{2,40}\.so(?:\.(?P<major>\d{1,4}))?)(?P<minor>(?:\.\d{1,4}){0,3})"
+    r"|(?P<dll>\w{2,40}\.(?i:dll))"
+)
+
+
 def library_at(path: str, fallback: str | None = None) -> Library | None:
     """A library by its path: soname and version out of the file's name, owner out of its place."""
-    path = path.strip()
     low = path.lower().replace("\\", "/")
     owner = next((owner for words, owner in values.WORDS.owners.items() if words in low), fallback)
-    name = re.split(r"[/\\]", path)[-1].rstrip(".,;)'\"")
-    found = re.fullmatch(r"(lib[\w+-]{2,40}\.so)(?:\.(\d{1,4}(?:\.\d{1,4}){0,3}))?", name)
+    found = _LIBRARY_FILE.fullmatch(re.split(r"[/\\]", path.strip())[-1].rstrip(".,;)'\""))
     if found is None:
-        windows = re.fullmatch(r"\w{2,40}\.dll", name, re.I)
-        return Library(soname=name, path=path, owner=owner) if windows else None
-    number = found[2] or ""
-    return Library(
-        soname=found[1] + (f".{number.partition('.')[0]}" if number else ""),
-        path=path,
-        owner=owner,
-        version=number if "." in number else None,
-    )
+        return None
+    version = f"{found['major']}{found['minor']}" if found["minor"] else None
+    soname = found["soname"] or found["dll"]
+    return Library(soname=soname, path=path.strip(), owner=owner, version=version)
 
 
 _LDD = re.compile(

@@ -5,14 +5,14 @@ pattern means is the same in every reader (GROUPS).
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
 from packaging.version import Version
 
 from cudadoctor.knowledge.wording import wording
-from cudadoctor.model.machine import Distribution, Gpu, Toolkit
+from cudadoctor.model.machine import Distribution, Gpu, Node, Toolkit
 from cudadoctor.model.versions import DriverVersion, cuda_from_int, version_of
 from cudadoctor.reports.said import Facts
 
@@ -278,18 +278,32 @@ def matching(pattern: str) -> Callable[[str], Facts | None]:
 
 
 def gpus_of(groups: dict[str, str]) -> tuple[Gpu, ...]:
-    """The GPUs of the groups gpu, cc (compute capability), memory (MiB), count and index."""
-    name = gpu_name(groups.get("gpu", ""))
+    """The GPUs of the groups gpu (or name, as it stands), cc, memory (MiB), count and index."""
+    name = gpu_name(groups.get("gpu", "")) or groups.get("name")
     if name is None:
         return ()
     gpu = Gpu(
         index=int(groups.get("index", 0)),
         name=name,
         capability=dotted(groups["cc"]) if "cc" in groups else None,
-        memory_bytes=int(groups["memory"]) << 20 if "memory" in groups else None,
+        memory_bytes=_mebibytes(groups.get("memory")),
+        memory_used_bytes=_mebibytes(groups.get("memory_used")),
     )
     count = int(groups.get("count", 1))
     return (gpu, *(msgspec.structs.replace(gpu, index=n) for n in range(1, count)))
+
+
+def _mebibytes(text: str | None) -> int | None:
+    return int(text) << 20 if text else None
+
+
+def entries(found: re.Match[str]) -> Iterable[object]:
+    """What a match adds to a fact of several parts: GPUs, device nodes, or its own text."""
+    groups = {name: text for name, text in found.groupdict().items() if text}
+    if "mode" in groups:
+        bits = sum(1 << (8 - place) for place, mark in enumerate(groups["mode"]) if mark != "-")
+        return (Node(path=groups["path"], mode=bits, group=groups["group"]),)
+    return gpus_of(groups) if groups else (found[0].strip(),)
 
 
 def _archs(text: str, pattern: str = r"(?:sm|compute)_\d{2,3}[af]?") -> Facts:
