@@ -42,15 +42,15 @@ _DIRECT = re.compile(r"\s{0,8}([A-Za-z0-9][\w.-]{0,80}) @ (\S{4,400})\s*$")
 _ROW = re.compile(
     r"[\s│├└─|*+-]{0,20}([A-Za-z0-9][\w.-]{0,80})(?:\[[\w,-]{1,60}\])?"
     r"[ \t|]{1,80}v?([0-9][\w.+!-]{0,60})"
-    r"(?:[ \t|]{1,60}(\S.{0,300}))?\s*$"
+    r"(?:[ \t|]{1,60}(?:(?P<location>(?:/|[A-Za-z]:\\)\S(?:.{0,298}\S)?)|\S.{0,300}))?\s*$"
 )
 
 
 class Row(NamedTuple):
-    """A package as a list shows it. place: of its line among the lines."""
+    """A package as a list shows it, with the number of its line."""
 
     package: Distribution
-    place: int
+    line: int
     build: str = ""
 
 
@@ -74,17 +74,16 @@ def distribution(
     )
 
 
-def _said_of(rows: list[Row], doc: Document, rank: Rank, source: str) -> Iterator[Said]:
+def _said_of(rows: list[Row], rank: Rank, source: str) -> Iterator[Said]:
     """The packages, and what the one that is torch tells."""
-    if not rows:
-        return
-    packages = tuple(row.package for row in rows[:MOST])
-    yield from stated(doc.lines[rows[0].place].number, source, {"packages": packages}, rank)
-    for package, place, build in rows:
+    if rows:
+        packages = [row.package for row in rows[:MOST]]
+        yield from stated(rows[0].line, source, {"packages": packages}, rank)
+    for package, line, build in rows:
         if package.name == "torch":
-            line = doc.lines[place].number
-            yield from stated(line, source, values.torch_facts(package.version), rank)
+            facts = values.torch_facts(package.version)
             of_conda = {"torch.installer": "conda"} if package.installer == "conda" else {}
+            yield from stated(line, source, facts, rank)
             yield from stated(line, source, build_of_conda(build) | of_conda, rank)
 
 
@@ -102,30 +101,28 @@ def build_of_conda(build: str) -> Facts:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def _freeze_row(text: str, place: int) -> Row | None:
+def _freeze_row(text: str, line: int) -> Row | None:
     """A line of pip freeze: name==version, or name @ address of a wheel."""
     if "==" in text:
         found = _FREEZE.match(text)
-        return Row(distribution(found[1], found[2]), place) if found else None
+        return Row(distribution(found[1], found[2]), line) if found else None
     direct = _DIRECT.match(text) if " @ " in text else None
     wheel = Wheel.of(direct[2]) if direct else None
-    return Row(distribution(direct[1], wheel.version), place) if direct and wheel else None
+    return Row(distribution(direct[1], wheel.version), line) if direct and wheel else None
 
 
-def _list_row(text: str, place: int) -> Row | None:
+def _list_row(text: str, line: int) -> Row | None:
     """A row of pip list, uv pip list, uv pip tree or poetry show."""
     found = _ROW.match(text)
     if found is None or version_of(found[2]) is None:
         return None
-    folder = (found[3] or "").strip()
-    location = folder if re.match(r"/|[A-Za-z]:\\", folder) else None
-    return Row(distribution(found[1], found[2], location), place)
+    return Row(distribution(found[1], found[2], found["location"]), line)
 
 
 CONDA_NAMES = {"pytorch": "torch", "pytorch-gpu": "", "pytorch-cpu": "", "libtorch": "libtorch"}
 
 
-def _conda_row(text: str, place: int) -> Row | None:
+def _conda_row(text: str, line: int) -> Row | None:
     """A row of conda list: name, version, build, channel."""
     words = text.split()
     if not 2 <= len(words) <= 5 or not words[1][:1].isdigit():
@@ -134,9 +131,9 @@ def _conda_row(text: str, place: int) -> Row | None:
     if not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,80}", name) or version_of(version) is None:
         return None
     if build.startswith("pypi_") or words[-1] == "pypi" or build == "<pip>":
-        return Row(distribution(name, version, None, "pip"), place)
+        return Row(distribution(name, version, None, "pip"), line)
     name = CONDA_NAMES.get(name, name)
-    return Row(distribution(name, version, None, "conda"), place, build) if name else None
+    return Row(distribution(name, version, None, "conda"), line, build) if name else None
 
 
 # --- names of wheels: torch-2.3.0+cu121-cp310-cp310-win_amd64.whl --------------------------------
@@ -144,7 +141,7 @@ def _conda_row(text: str, place: int) -> Row | None:
 _WHEEL = re.compile(
     r"(?P<name>[A-Za-z][\w.]{1,60})-(?P<version>\d[\w.+!%]{0,60})(?:-\d\w{0,10})?"
     r"-(?P<python>(?:cp|py|pp)[\w.]{1,30})-(?P<abi>[\w.]{2,30})-(?P<platform>[\w.]{2,120}?)"
-    r"\.whl(?P<more>\.metadata)?"
+    r"\.whl"
 )
 _CPYTHON = re.compile(r"cp(\d)(\d{1,2})")
 _CHOSEN = re.compile(
@@ -160,8 +157,7 @@ class Wheel(NamedTuple):
     pythons: tuple[str, ...]
     abi: str
     platforms: tuple[str, ...]
-    chosen: bool = False
-    line: int = 1
+    chosen: bool
 
     @classmethod
     def of(cls, text: str) -> Wheel | None:
@@ -169,21 +165,16 @@ class Wheel(NamedTuple):
         return next(cls.all_in(text), None)
 
     @classmethod
-    def all_in(cls, text: str, line: int = 1) -> Iterator[Wheel]:
-        """Every wheel that a line names."""
-        if ".whl" not in text:
-            return
-        chosen = _CHOSEN.search(text.lower()) is not None
-        for found in _WHEEL.finditer(unquote(text)):
-            yield cls(
-                name=found["name"].lower().replace("_", "-"),
-                version=found["version"],
-                pythons=tuple(found["python"].split(".")),
-                abi=found["abi"],
-                platforms=tuple(found["platform"].split(".")),
-                chosen=chosen,
-                line=line,
-            )
+    def all_in(cls, text: str) -> Iterator[Wheel]:
+        """Every wheel that a text names."""
+        if ".whl" in text:
+            chosen = _CHOSEN.search(text.lower()) is not None
+            for found in _WHEEL.finditer(unquote(text)):
+                name, version, pythons, abi, platforms = found.groups()
+                name = name.lower().replace("_", "-")
+                yield cls(
+                    name, version, (*pythons.split("."),), abi, (*platforms.split("."),), chosen
+                )
 
     @property
     def python(self) -> Version | None:
@@ -239,47 +230,48 @@ class Lists(NamedTuple):
     maybe: list[Row]
     full: list[list[Row]]
 
+    def settle(self, run: list[Row], asked: int) -> None:
+        """Rows without a head: a list where there are several or a command asked for them."""
+        if run:
+            listed = len(run) >= _ENOUGH or 0 <= run[0].line - asked <= 3
+            wheels = all(row.build or "+" in row.package.version for row in run)
+            (self.sure if listed or wheels else self.maybe).extend(run)
+
 
 @gated("torch", "nvidia-", "numpy", "package version", "name version build", "triton", "xformers")
 def read_packages(doc: Document) -> Iterator[Said]:
     """pip list and freeze, uv, poetry, conda list and export, and the lists of collect_env."""
     lists = _walked(doc)
     source = "the list of packages"
-    yield from _said_of([*_tagged(doc), *lists.sure[:MOST]], doc, Rank.TOOL, source)
+    yield from _said_of([*_tagged(doc), *lists.sure[:MOST]], Rank.TOOL, source)
     rank = Rank.MESSAGE if _COMMAND.search(doc.flat) else Rank.PROSE
-    yield from _said_of(lists.maybe[:MOST], doc, rank, "a row of a list of packages")
+    yield from _said_of(lists.maybe[:MOST], rank, "a row of a list of packages")
     for rows in lists.full:
         if _without_torch(rows):
-            line = doc.lines[rows[0].place].number
-            yield from stated(line, source, {"torch.installed": False})
+            yield from stated(rows[0].line, source, {"torch.installed": False})
 
 
 def _tagged(doc: Document) -> Iterator[Row]:
     """[pip3] torch==1.7.1 and [conda] pytorch 1.7.1 py3.8_cuda11.0 pytorch of collect_env."""
-    if not doc.mentions("[pip", "[conda]"):
-        return
-    for found in _TAGGED.finditer(doc.text):
-        place = doc.text.count("\n", 0, found.start())
-        body = found[2].strip()
+    for found in _TAGGED.finditer(doc.text) if doc.mentions("[pip", "[conda]") else ():
+        line, body = doc.line_of(found), found[2].strip()
         first = _conda_row if found[1] == "conda" else _freeze_row
-        if row := first(body, place) or _list_row(body, place):
+        if row := first(body, line) or _list_row(body, line):
             yield row
 
 
 def _without_torch(rows: list[Row]) -> bool:
     """Whether a list that goes from before to behind torch's place in the alphabet lacks it."""
     names = [row.package.name for row in rows]
-    if len(names) < _COMPLETE or names != sorted(names) or "pip" not in names:
-        return False
-    return names[-1] > "torch" and not any("torch" in name for name in names)
+    whole = len(names) >= _COMPLETE and names == sorted(names) and "pip" in names
+    return whole and names[-1] > "torch" and not any("torch" in name for name in names)
 
 
 def _walked(doc: Document) -> Lists:
     found = Lists([], [], [])
     mode, misses, asked = "", 0, -9
     run: list[Row] = []
-    for place, line in enumerate(doc.lines):
-        text = line.text
+    for number, text in doc.lines:
         if not text.strip() or len(text) > 600:
             continue
         if head := _head(text):
@@ -287,32 +279,22 @@ def _walked(doc: Document) -> Lists:
             found.full.append([])
             continue
         if _COMMAND.search(text):
-            asked = place
-        row = _row(text, place, mode)
-        if row is None:
-            if mode:
-                misses = 0 if _RULE.match(text) or text.startswith("#") else misses + 1
-                mode = "" if misses >= _MISSES or text.startswith(("$", "(")) else mode
-            continue
-        misses = 0
-        if mode:
+            asked = number
+        row = _row(text, number, mode)
+        if row and mode:
+            misses = 0
             found.full[-1].append(row)
             found.sure.append(row)
-            continue
-        if run and place - run[-1].place > 2:
-            _settle(run, found, asked)
-            run = []
-        run.append(row)
-    _settle(run, found, asked)
+        elif row:
+            if run and number - run[-1].line > 2:
+                found.settle(run, asked)
+                run = []
+            run.append(row)
+        elif mode:
+            misses = 0 if _RULE.match(text) or text.startswith("#") else misses + 1
+            mode = "" if misses >= _MISSES or text.startswith(("$", "(")) else mode
+    found.settle(run, asked)
     return found
-
-
-def _settle(run: list[Row], found: Lists, asked: int) -> None:
-    """Rows without a head: a list where there are several or a command asked for them."""
-    if run:
-        listed = len(run) >= _ENOUGH or 0 <= run[0].place - asked <= 3
-        wheels = all(row.build or "+" in row.package.version for row in run)
-        (found.sure if listed or wheels else found.maybe).extend(run)
 
 
 def _head(text: str) -> str:
@@ -323,30 +305,26 @@ def _head(text: str) -> str:
     return "conda" if conda else ""
 
 
-def _row(text: str, place: int, mode: str) -> Row | None:
+def _row(text: str, line: int, mode: str) -> Row | None:
     """A row in the form of the list that it stands in; without one, only of a known package."""
     if mode == "pip":
-        return _list_row(text, place) or _freeze_row(text, place)
+        return _list_row(text, line) or _freeze_row(text, line)
     if mode == "conda":
-        return None if text.startswith("#") else _conda_row(text, place)
+        return None if text.startswith("#") else _conda_row(text, line)
     if "==" in text or " @ " in text:
-        return _freeze_row(text.lstrip(" -"), place)
+        return _freeze_row(text.lstrip(" -"), line)
     if _DIGIT.search(text) is None:
         return None
     if text.count("=") == 2 and (exported := _EXPORTED.match(text)):
-        return _conda_row(" ".join(exported.groups()), place)
-    return _lone_row(text, place)
-
-
-def _lone_row(text: str, place: int) -> Row | None:
+        return _conda_row(" ".join(exported.groups()), line)
+    bare = text.strip()
     words = text.strip(" │├└─|*+-\t").split(None, 3)
     if len(words) < 2 or "." not in words[1] or not KNOWN.fullmatch(words[0].partition("[")[0]):
         return None
     if len(words) >= 3 and len(text.split()) <= 4 and _BUILD.search(words[2]):
-        return _conda_row(text.strip(), place)
-    bare = text.strip()
-    spaced = any(mark in bare for mark in ("  ", "\t", "|")) or words[1].startswith("v")
-    return _list_row(text, place) if spaced else None
+        return _conda_row(bare, line)
+    spaced = re.search(r"  |\t|\|", bare) or words[1].startswith("v")
+    return _list_row(text, line) if spaced else None
 
 
 # --- pip show and pip check ----------------------------------------------------------------------
@@ -357,31 +335,28 @@ def read_pip_show(doc: Document) -> Iterator[Said]:
     """Blocks of Name, Version, Location and Requires; and what pip did not find."""
     for found in _ABSENT.finditer(doc.flat):
         if "torch" in re.split(r"[ ,]+", found[1]):
-            line = doc.line_of(found)
-            yield from stated(line, "pip show", {"torch.installed": False}, Rank.MESSAGE)
+            facts = {"torch.installed": False}
+            yield from stated(doc.line_of(found), "pip show", facts, Rank.MESSAGE)
     shown = list(_blocks(doc))
-    yield from _said_of(shown, doc, Rank.TOOL, "pip show")
-    for package, place, _ in shown:
+    yield from _said_of(shown, Rank.TOOL, "pip show")
+    for package, line, _ in shown:
         if package.name == "torch" and package.location:
             folder = package.location.rstrip("/\\")
-            sep = "\\" if "\\" in folder else "/"
-            facts = {"torch.path": f"{folder}{sep}torch", "python.site_packages": folder}
-            yield from stated(doc.lines[place].number, "pip show", facts)
+            torch = folder + ("\\torch" if "\\" in folder else "/torch")
+            paths = {"torch.path": torch, "python.site_packages": folder}
+            yield from stated(line, "pip show", paths)
 
 
 def _blocks(doc: Document) -> Iterator[Row]:
     blocks: list[tuple[int, dict[str, str]]] = [(0, {})]
-    for place, line in enumerate(doc.lines):
-        if found := _SHOWN.match(line.text):
-            if found[1] == "Name":
-                blocks.append((place, {}))
-            blocks[-1][1].setdefault(found[1], found[2].strip())
-    for place, block in blocks:
+    for number, found in doc.rows(_SHOWN):
+        if found[1] == "Name":
+            blocks.append((number, {}))
+        blocks[-1][1].setdefault(found[1], found[2].strip())
+    for number, block in blocks:
         name, version = block.get("Name", ""), block.get("Version", "")
-        if re.fullmatch(r"[A-Za-z0-9][\w.-]{0,80}", name) and re.match(
-            r"\d[\w.+!-]{0,60}$", version
-        ):
-            yield Row(distribution(name, version, block.get("Location") or None), place)
+        if re.fullmatch(_NAME, name) and re.fullmatch(r"\d[\w.+!-]{0,60}", version):
+            yield Row(distribution(name, version, block.get("Location") or None), number)
 
 
 _NAME = r"[A-Za-z0-9][\w.-]{0,60}"
@@ -406,7 +381,6 @@ def read_pip_check(doc: Document) -> Iterator[Said]:
     """
     found: dict[str, Distribution] = {}
     places = [*_CONFLICT.finditer(doc.flat), *_UNMET.finditer(doc.flat)][:_MOST_CONFLICTS]
-    line = doc.line_of(places[0]) if places else 0
     facts: Facts = {}
     for place in places:
         words = place.groupdict()
@@ -414,15 +388,14 @@ def read_pip_check(doc: Document) -> Iterator[Said]:
         package = distribution(words["name"], words["version"])
         asked = (*found.get(package.name, package).requires, wanted)
         found[package.name] = msgspec.structs.replace(package, requires=asked)
-        if words.get("other"):
+        if "other" in words:
             other = distribution(words["other"], words["there"].rstrip("."))
             found.setdefault(other.name, other)
         elif wanted.lower() == "torch":
             facts["torch.installed"] = False
-    if found:
-        facts["packages"] = tuple(found.values())
     if torch := found.get("torch"):
-        facts = (
-            values.torch_facts(torch.version) | facts | {"torch.requires": torch.requires or None}
-        )
-    yield from stated(line, "pip", facts, Rank.MESSAGE)
+        requires = {"torch.requires": torch.requires or None}
+        facts = values.torch_facts(torch.version) | facts | requires
+    if found:
+        facts["packages"] = list(found.values())
+        yield from stated(doc.line_of(places[0]), "pip", facts, Rank.MESSAGE)

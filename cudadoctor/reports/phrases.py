@@ -59,9 +59,13 @@ def read_table(doc: Document, section: str) -> Iterator[Said]:
             done |= {phrase.once} - {""}
             facts = phrase.facts | values.facts_of(found)
             if phrase.each:
-                entries = [entry for match in (found, *matches) for entry in values.entries(match)]
-                facts = {phrase.each: list(dict.fromkeys(entries))}
+                entries = (entry for match in (found, *matches) for entry in values.entries(match))
+                facts = {phrase.each: sorted(dict.fromkeys(entries), key=_alphabet)}
             yield from stated(doc.line_of(found), phrase.source, facts, phrase.rank)
+
+
+def _alphabet(entry: object) -> str:
+    return entry if isinstance(entry, str) else ""
 
 
 def reader(section: str) -> Reader:
