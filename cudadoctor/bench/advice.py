@@ -11,11 +11,11 @@ from typing import Literal
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.bench.results import Gain
+from cudadoctor.bench.results import Amount, Gain
 from cudadoctor.bench.store import Kept
 from cudadoctor.bench.techniques import BY_NAME, NOTHING, table
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.machine import Gpu, Machine
+from cudadoctor.model.machine import Gpu, Machine, Strings, Text
 
 Standing = Literal["expected", "measured", "not advised"]
 STANDINGS: tuple[Standing, ...] = ("measured", "expected", "not advised")
@@ -51,8 +51,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     when: str
     text: str
     why: str
-    recipe: str | None = None
-    techniques: tuple[str, ...] = ()
+    recipe: Text = None
+    techniques: Strings = ()
     pays_in: Literal["time", "memory", "care"] = "time"
 
 
@@ -66,9 +66,9 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     workload: str
     date: str
     verdict: str
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
+    ratio: Amount = None
+    low: Amount = None
+    high: Amount = None
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,15 +82,15 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     text: str
     why: str
-    recipe: str | None = None
-    expected: tuple[str, ...]
+    recipe: Text = None
+    expected: Strings
     standing: Standing
-    technique: str | None = None
+    technique: Text = None
     measured: tuple[Figure, ...] = ()
 
 
 def advise(
-    machine: Machine, kb: Knowledge, kept: tuple[Kept, ...] = (), cpu: str | None = None
+    machine: Machine, kb: Knowledge, kept: tuple[Kept, ...] = (), cpu: Text = None
 ) -> tuple[Advice, ...]:
     """The advice for a machine; kept: results of the bench; cpu: the name of the CPU, if known."""
     here = [result for result in kept if _of_this_machine(result, machine, cpu)]
@@ -155,7 +155,7 @@ def _known(gpu: Gpu, kb: Knowledge) -> Known:
     return name, capability, cores
 
 
-def _of_this_machine(kept: Kept, machine: Machine, cpu: str | None) -> bool:
+def _of_this_machine(kept: Kept, machine: Machine, cpu: Text) -> bool:
     """The same GPU, driver and torch: what another of them did says nothing here."""
     if kept.torch != machine.torch.text:
         return False
@@ -200,7 +200,7 @@ def _figure(kept: Kept, gain: Gain) -> Figure:
     return msgspec.convert({**msgspec.structs.asdict(kept), **msgspec.structs.asdict(gain)}, Figure)
 
 
-def _words(figures: Iterable[Figure]) -> tuple[str, ...]:
+def _words(figures: Iterable[Figure]) -> Strings:
     """Measured figures, a sentence each."""
     return tuple(
         MEASURED.get(figure.verdict, MEASURED["failed"]).format(

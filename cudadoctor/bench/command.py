@@ -11,18 +11,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from packaging.version import Version
+
 from cudadoctor import __version__, knowledge
-from cudadoctor.bench import ground, page, results, store, techniques
-from cudadoctor.bench.ground import NotMeasured
+from cudadoctor.bench import judging, page, results, script, store, techniques
 from cudadoctor.bench.heats import Heats, Track
 from cudadoctor.bench.results import BenchResult, Line, WorkloadResult
 from cudadoctor.bench.search import Search
 from cudadoctor.bench.stable import Interrupted, Stable
-from cudadoctor.cli.options import nearest, refuse
+from cudadoctor.bench.techniques import Ground
+from cudadoctor.cli.options import nearest, refuse, refuse_contradictions
 from cudadoctor.cli.output import painted, shown_on_stderr, width, written
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts, end_now
+from cudadoctor.model.machine import Gpu, Number, Strings, Text
+from cudadoctor.model.versions import version_of
 from cudadoctor.probes.examine import Look, NoInterpreter, examine
+from cudadoctor.smoke import short_bus_id, skipped
+from cudadoctor.smoke.inside.spec import choose
 
 if TYPE_CHECKING:
     from cudadoctor.cli.options import Options
@@ -36,7 +43,13 @@ CLOSING_S = 1.0
 
 
 def run(asked: Options) -> int:
-    """0 where something was measured, 1 where nothing could be, 130 after Ctrl-C (143 TERM)."""
+    """With words after `--` a user's own script, else the workloads.
+
+    0 where something was measured, 1 where nothing could be, 130 after Ctrl-C (143 TERM).
+    """
+    refuse_contradictions(asked)
+    if asked.words:
+        return script.run(asked.words, asked)
     _refuse(asked)
     try:
         with shown_on_stderr() as told:
@@ -143,6 +156,90 @@ class Progress:
             sys.stderr.flush()
 
 
+# --- on what it is measured ---------------------------------------------------------------------
+
+NOT_COMPILED = "torch.compile compiles nothing, and its figures are of that"
+FALSIFIED = {
+    "CUDA_LAUNCH_BLOCKING=1": "every operation waits for the GPU, and the figures are of that",
+    "TORCHDYNAMO_DISABLE=1": NOT_COMPILED,
+    "TORCH_COMPILE_DISABLE=1": NOT_COMPILED,
+    "NVIDIA_TF32_OVERRIDE=0": "nothing is computed in TF32, whatever a technique asks for",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1": "TF32 is the default here: your scripts have already what"
+    " tf32 gains below",
+}
+
+
+class NotMeasured(Exception):  # noqa: N818 - told in one sentence
+    """Why nothing can be measured."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """The device. name, total_bytes: of the GPU, None on a CPU."""
+
+    device: str
+    name: Text = None
+    capability: Text = None
+    total_bytes: Number = None
+    notes: Strings = ()
+
+
+def place_of(look: Line, asked: Text, gpus: tuple[Gpu, ...] | None) -> Place:
+    """The first GPU that nobody else is using, or what was asked for; else the CPU.
+
+    Raises NotMeasured where what was asked for cannot be had.
+    """
+    chosen = choose(asked or "", skipped(gpus), look)
+    if chosen.error:
+        raise NotMeasured(chosen.error)
+    notes = tuple(f"GPU {index} is left alone: {reason}" for index, reason in chosen.skipped)
+    for setting in look["environment"]:
+        why = FALSIFIED.get(setting, "")
+        if why and (chosen.devices or why == NOT_COMPILED):
+            notes += (f"{setting} is set: {why}",)
+    if not chosen.devices:
+        if look["error"]:
+            notes += (f"torch sees no GPU: {look['error']}",)
+        return Place(device="cpu", notes=notes)
+    index = chosen.devices[0]
+    known = next(device for device in look["devices"] if device["index"] == index)
+    bus_id = known["bus_id"]
+    modes = {short_bus_id(gpu.bus_id): gpu.compute_mode for gpu in gpus or ()}
+    if bus_id and modes.get(bus_id) == "exclusive":
+        why = (
+            f"GPU {index} is in the compute mode exclusive: one process may use it at a time, and"
+            " the bench compares several; whoever administers it can allow that for the while with"
+            f" nvidia-smi -i {bus_id} -c DEFAULT"
+        )
+        if look["count"] > 1:
+            why += "; or take another with --device cuda:N"
+        raise NotMeasured(why)
+    return Place(
+        device=f"cuda:{index}",
+        name=known["name"],
+        capability=known["capability"],
+        total_bytes=known["total_bytes"],
+        notes=notes,
+    )
+
+
+def ground_of(look: Line, place: Place) -> Ground:
+    """What decides where a technique can work. compiler: C for a GPU, C++ for a CPU."""
+    gpu = place.device != "cpu"
+    return Ground(
+        gpu=gpu,
+        capability=version_of(place.capability),
+        torch=version_of(look["torch"].partition("+")[0]) or Version("2.4"),
+        compiler=bool(look["c_compiler" if gpu else "compiler"]),
+        triton=look["triton"],
+        cores=look["cores"],
+        forks=look["forks"],
+        cpu_bf16=look["cpu_bf16"],
+    )
+
+
+# --- the measuring -------------------------------------------------------------------------------
+
+
 class Bench:
     """One call: the workloads one after the other, each with its share of the time."""
 
@@ -154,7 +251,7 @@ class Bench:
         self.until = self.progress.until - CLOSING_S
         self.tiny = asked.scale == "tiny"
         self.look: Line = {}
-        self.place = ground.Place(device="cpu")
+        self.place = Place(device="cpu")
         self.done: list[WorkloadResult] = []
 
     def measured(self) -> BenchResult:
@@ -162,7 +259,7 @@ class Bench:
         try:
             self.progress.say("import torch")
             self.look = self._told("look", min(LOOK_S, self.until - time.monotonic()))
-            self.place = ground.place_of(self.look, self.asked.device, self.machine.gpus)
+            self.place = place_of(self.look, self.asked.device, self.machine.gpus)
             names = tuple(dict.fromkeys(self.asked.workloads)) or techniques.WORKLOADS
             for place, name in enumerate(names):
                 self._workload(name, (self.until - time.monotonic()) / (len(names) - place))
@@ -190,7 +287,7 @@ class Bench:
         began, device, gpu = time.monotonic(), self.place.device, self.place.device != "cpu"
         search = Search(
             name,
-            ground.ground_of(self.look, self.place),
+            ground_of(self.look, self.place),
             max(0.0, slice_s),
             only=self.asked.only,
             memory_bytes=self.place.total_bytes,
@@ -210,7 +307,7 @@ class Bench:
             shape=shape,
             round_s=0.03 if self.tiny else 0.25 if gpu else 0.4,
             warm_s=0.5 if self.tiny else 3.0,
-            peaks=ground.peaks_of(self.place, knowledge.load(), name),
+            peaks=judging.peaks_of(self.place.name, knowledge.load(), name),
             faults=dict(fault.split(":", 1) for fault in self.asked.plant),
         )
         until = began + search.slice_s

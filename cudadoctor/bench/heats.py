@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from cudadoctor.bench import ground, judging
+from cudadoctor.bench import judging
 from cudadoctor.bench.results import Bottleneck, Config, Line, Measured
 from cudadoctor.bench.search import Heat, Raced
 from cudadoctor.bench.stable import Stable
 from cudadoctor.bench.techniques import KNOWN, Value
+from cudadoctor.model.machine import Text
 
 ROUNDS = 10
 LONGEST_START_S = 300.0
@@ -81,7 +82,7 @@ class Runner:
         self.config = wanted
         self.rounds: list[float] = []
         self.waits: list[float] = []
-        self.error: str | None = None
+        self.error: Text = None
         self.ready = Ready()
         self.memory: Line = {}
         self.gone = False
@@ -315,7 +316,7 @@ class Heats:
             wait_s=measured.loader_wait_s or 0.0,
             device_s=line.get("device_s"),
             operations=line.get("operations") or (),
-            peaks=ground.believed(self.track.peaks, peaks, reference.config.workload),
+            peaks=judging.believed(self.track.peaks, peaks, reference.config.workload),
         )
 
 

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cudadoctor.bench.results import Bottleneck, Gain, Kind, Measured, Verdict
+from cudadoctor.bench.results import Amount, Bottleneck, Gain, Kind, Measured, Verdict
 from cudadoctor.bench.techniques import Losses
+from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.machine import Text
 
 LEAST_ROUNDS = 6
 """With fewer, even the whole range of the pairs covers the median too seldom."""
@@ -153,6 +155,8 @@ WAITS = 0.25
 """Part of a step: from here on waiting for data, or for the host, is what to work on first."""
 EXPLAINED = 0.2
 """Part of the busy time that arithmetic and traffic at full speed must explain, else not known."""
+REACHED, REACHED_BY_A_COPY = 0.6, 0.7
+"""Part of a data sheet's figure that a large product, or a large copy, reaches on such a board."""
 
 
 class Peaks(msgspec.Struct, frozen=True):
@@ -163,11 +167,45 @@ class Peaks(msgspec.Struct, frozen=True):
     source: str
 
 
+def peaks_of(name: Text, knowledge: Knowledge, workload: str) -> Peaks | None:
+    """The most that the maker says of this GPU; None where the tables do not name it.
+
+    torch computes convolutions in TF32 where the GPU has it, and products in fp32.
+    """
+    if name is None or " MIG " in name:
+        return None  # a slice has a part of what the card has
+    known = knowledge.peaks(name)
+    if known is None:
+        return None
+    fp32 = known.fp32_tflops
+    tflops = (known.tf32_tflops or fp32) if workload == "cnn" else fp32
+    if tflops is None:
+        return None
+    return Peaks(tflops * 1e12, known.bandwidth_gb_s * 1e9, "by its data sheet")
+
+
+def believed(table: Peaks | None, measured: Peaks | None, workload: str) -> Peaks | None:
+    """The table's, but where what was measured is far below it: boards of one name may differ.
+
+    measured: a large product in fp32 and a large copy. It says nothing of the convolutions, for
+    which the table gives TF32.
+    """
+    if table is None or measured is None:
+        return table or measured
+    less_flops = workload != "cnn" and measured.flops < REACHED * table.flops
+    less_bytes = measured.bytes_s < REACHED_BY_A_COPY * table.bytes_s
+    if not less_flops and not less_bytes:
+        return table
+    flops = measured.flops if less_flops else table.flops
+    bytes_s = measured.bytes_s if less_bytes else table.bytes_s
+    return Peaks(flops, bytes_s, "as measured here, far below its data sheet")
+
+
 def bottleneck_of(
     *,
     step_s: float,
     wait_s: float,
-    device_s: float | None = None,
+    device_s: Amount = None,
     operations: Sequence[Sequence[int]] = (),
     peaks: Peaks | None = None,
 ) -> Bottleneck:

@@ -11,8 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from cudadoctor.model.machine import Number, Strings, Text
+
 Kind = Literal["data loading", "host overhead", "memory bandwidth", "compute", "not known"]
 Verdict = Literal["faster", "slower", "same", "loss-differs", "failed", "not-here"]
+Amount = float | None
+"""None: not known."""
 Line = dict[str, Any]
 """What a process says, with its "kind", or is told to "do"."""
 
@@ -21,7 +25,7 @@ class Config(msgspec.Struct, frozen=True):
     """What one measurement ran: a workload and techniques, sorted; () is the baseline."""
 
     workload: str
-    techniques: tuple[str, ...] = ()
+    techniques: Strings = ()
 
     @property
     def name(self) -> str:
@@ -51,17 +55,17 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[float, ...] = ()
     steps: int = 0
     samples_a_step: int = 0
-    peak_bytes: int | None = None
-    driver_bytes: int | None = None
-    compile_s: float | None = None
-    losses: tuple[float | None, ...] = ()
-    error: str | None = None
-    loader_wait_s: float | None = None
-    device_s: float | None = None
+    peak_bytes: Number = None
+    driver_bytes: Number = None
+    compile_s: Amount = None
+    losses: tuple[Amount, ...] = ()
+    error: Text = None
+    loader_wait_s: Amount = None
+    device_s: Amount = None
     settings: dict[str, str | int | float | bool] = {}
 
     @property
-    def step_s(self) -> float | None:
+    def step_s(self) -> Amount:
         """Seconds a step: the median of its rounds."""
         return statistics.median(self.rounds) if self.rounds else None
 
@@ -88,10 +92,10 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     technique: str
     verdict: Verdict
     why: str = ""
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    memory_ratio: float | None = None
+    ratio: Amount = None
+    low: Amount = None
+    high: Amount = None
+    memory_ratio: Amount = None
     measured: Measured | None = None
 
 
@@ -120,9 +124,9 @@ class WorkloadResult(msgspec.Struct, frozen=True, kw_only=True):
     baseline: Measured
     bottleneck: Bottleneck
     alone: tuple[Gain, ...] = ()
-    best: tuple[str, ...] = ()
+    best: Strings = ()
     best_gain: Gain | None = None
-    noise: float | None = None
+    noise: Amount = None
     combined: tuple[Gain, ...] = ()
     ended: str = ""
     shape: str = ""
@@ -146,14 +150,14 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     cpu: str
     minutes: float
     workloads: tuple[WorkloadResult, ...]
-    gpu: str | None = None
-    capability: str | None = None
-    driver: str | None = None
-    cuda: str | None = None
-    cores: int | None = None
-    seconds: float | None = None
+    gpu: Text = None
+    capability: Text = None
+    driver: Text = None
+    cuda: Text = None
+    cores: Number = None
+    seconds: Amount = None
     complete: bool = True
-    notes: tuple[str, ...] = ()
+    notes: Strings = ()
 
     @property
     def hardware(self) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from cudadoctor.bench import judging, techniques
 from cudadoctor.bench.results import Bottleneck, Config, Gain, Measured, WorkloadResult, config
 from cudadoctor.bench.techniques import Ground, slowness
+from cudadoctor.model.machine import Number, Strings
 
 ALONE_UNTIL, COMBINED_UNTIL = 0.7, 0.87
 """Shares of a workload's time: then the combination is sought, and then it is proven."""
@@ -63,8 +64,8 @@ class Search(msgspec.Struct):
     workload: str
     ground: Ground
     slice_s: float
-    only: tuple[str, ...] = ()
-    memory_bytes: int | None = None
+    only: Strings = ()
+    memory_bytes: Number = None
     shape: str = ""
     ended: str = ""
     noise: float = 0.0
@@ -72,7 +73,7 @@ class Search(msgspec.Struct):
     bottleneck: Bottleneck = Bottleneck(kind="not known", why=NOT_REACHED)
     alone: dict[str, Gain] = {}
     combined: list[Gain] = []
-    best: tuple[str, ...] = ()
+    best: Strings = ()
     best_gain: Gain | None = None
     found: Gain | None = None
     untried: list[str] = []
@@ -81,8 +82,8 @@ class Search(msgspec.Struct):
     _first_s: float = 0.0
     _each_s: float = 0.0
     _slow_s: dict[str, float] = {}
-    _took_s: dict[tuple[str, ...], float] = {}
-    _running: tuple[str, ...] | None = None
+    _took_s: dict[Strings, float] = {}
+    _running: Strings | None = None
     _left_over: list[str] = []
     _dropped: list[str] = []
     _added: bool = False
@@ -173,7 +174,7 @@ class Search(msgspec.Struct):
         proof_s = PROOF * (self._process_s((*self.best, name)) + self._each_s)
         return min(COMBINED_UNTIL * self.slice_s, self.slice_s - proof_s)
 
-    def _process_s(self, names: tuple[str, ...]) -> float:
+    def _process_s(self, names: Strings) -> float:
         """Seconds that a process with these techniques takes, by what such ones took."""
         usual_s = SLOW_GPU_S if self.ground.gpu else SLOW_CPU_S
         slow = (
@@ -182,7 +183,7 @@ class Search(msgspec.Struct):
         )
         return max(self._each_s, self._took_s.get(tuple(sorted(names)), 0.0), *slow)
 
-    def _reference_s(self, names: tuple[str, ...]) -> float:
+    def _reference_s(self, names: Strings) -> float:
         """Seconds of a heat's reference: that of the heat before is there already."""
         return ITS_ROUNDS * self._each_s if names == self._running else self._process_s(names)
 
@@ -291,7 +292,7 @@ class Search(msgspec.Struct):
             losses=techniques.losses_of(names),
         )
 
-    def _best_alone(self) -> tuple[tuple[str, ...], Gain | None]:
+    def _best_alone(self) -> tuple[Strings, Gain | None]:
         names = tuple(self._with("faster")[:1])
         return names, self.alone[names[0]] if names else None
 

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from cudadoctor.bench.results import BenchResult, Gain
+from cudadoctor.model.machine import Strings, Text
 
 MOST_FILES = 200
 MOST_BYTES = 1 << 20
@@ -32,11 +33,11 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     workload: str
     torch: str
     date: str
-    gpus: tuple[str, ...] = ()
-    driver: str | None = None
-    cpu: str | None = None
+    gpus: Strings = ()
+    driver: Text = None
+    cpu: Text = None
     gains: tuple[Gain, ...] = ()
-    best: tuple[str, ...] = ()
+    best: Strings = ()
     best_gain: Gain | None = None
     schema: Literal[1] = 1
 
@@ -51,7 +52,7 @@ class Read(msgspec.Struct, frozen=True):
     """What was found: results, and a sentence for each file that could not be used."""
 
     kept: tuple[Kept, ...] = ()
-    ignored: tuple[str, ...] = ()
+    ignored: Strings = ()
 
 
 def from_result(result: BenchResult) -> tuple[Kept, ...]:
@@ -90,7 +91,7 @@ def folder(env: Mapping[str, str]) -> Path | None:
     return next(found, None)
 
 
-def keep(result: BenchResult, env: Mapping[str, str]) -> str | None:
+def keep(result: BenchResult, env: Mapping[str, str]) -> Text:
     """Keep a result; None where that went well, else why not, as a sentence."""
     place = folder(env)
     if place is None:
@@ -141,7 +142,7 @@ def decoded(text: bytes) -> Kept | None:
     return None
 
 
-def cpu_name() -> str | None:
+def cpu_name() -> Text:
     """The name of this CPU, as results measured on a CPU bear it; None where no file tells."""
     with contextlib.suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")

@@ -8,6 +8,7 @@ import msgspec
 from packaging.version import Version
 
 from cudadoctor.bench.results import Kind
+from cudadoctor.model.machine import Strings
 
 T = TypeVar("T", bound=msgspec.Struct)
 Value = str | int | bool
@@ -58,15 +59,15 @@ class Technique(msgspec.Struct, frozen=True, kw_only=True):
     changes: dict[str, Value] = {}
     recipe: str = ""
     cost: str = "None."
-    code: tuple[str, ...] = ()
+    code: Strings = ()
     helps: tuple[Kind, ...] = ()
     tolerance: float = 0.01
     losses: Losses = "steps"
     group: str = ""
-    clashes: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
+    clashes: Strings = ()
+    needs: Strings = ()
     since: dict[str, str] = {}
-    workloads: tuple[str, ...] = WORKLOADS
+    workloads: Strings = WORKLOADS
     prepares: bool = False
 
     @property
@@ -114,12 +115,12 @@ def why_not(technique: Technique, ground: Ground, workload: str) -> str:
     return f"it needs torch {since} or newer" if since and torch < Version(since) else ""
 
 
-def settings_of(names: tuple[str, ...]) -> dict[str, Value]:
+def settings_of(names: Strings) -> dict[str, Value]:
     """What these techniques change together."""
     return {key: value for name in names for key, value in KNOWN[name].changes.items()}
 
 
-def fits(name: str, chosen: tuple[str, ...]) -> bool:
+def fits(name: str, chosen: Strings) -> bool:
     """Whether a technique can be added to those that are chosen."""
     new = KNOWN[name]
     return not any(
@@ -131,12 +132,12 @@ def fits(name: str, chosen: tuple[str, ...]) -> bool:
     )
 
 
-def tolerance_of(names: tuple[str, ...]) -> float:
+def tolerance_of(names: Strings) -> float:
     """How far the losses of a combination may be off: the parts add up."""
     return max(0.01, sum(KNOWN[name].tolerance for name in names))
 
 
-def losses_of(names: tuple[str, ...]) -> Losses:
+def losses_of(names: Strings) -> Losses:
     """Which losses of a combination can be compared."""
     kinds = {KNOWN[name].losses for name in names}
     return "first" if "first" in kinds else "mean" if "mean" in kinds else "steps"

@@ -161,9 +161,9 @@ def smoke(options: Options) -> int:
 
 def bench(options: Options) -> int:
     """Measure the known techniques of faster training on this machine."""
-    from cudadoctor import bench as measuring
+    from cudadoctor.bench import command
 
-    return measuring.bench(options)
+    return command.run(options)
 
 
 def explain(cause: str | None) -> int:

@@ -9,8 +9,8 @@ import pytest
 from packaging.version import Version
 
 from cudadoctor import knowledge
-from cudadoctor.bench import ground
-from cudadoctor.bench.ground import NotMeasured
+from cudadoctor.bench import command, judging
+from cudadoctor.bench.command import NotMeasured
 from cudadoctor.bench.judging import Peaks
 from cudadoctor.model.machine import Gpu, GpuProcess
 
@@ -49,56 +49,56 @@ def gpu(index: int, *busy: str) -> Gpu:
 
 
 def test_a_gpu_that_others_use_is_left_alone_and_told() -> None:
-    found = ground.place_of(look("H200", "H200"), None, (gpu(0, "python"), gpu(1)))
+    found = command.place_of(look("H200", "H200"), None, (gpu(0, "python"), gpu(1)))
     assert found.device == "cuda:1"
     assert found.notes == ("GPU 0 is left alone: other processes use it: python (7)",)
 
 
 def test_what_is_asked_for_is_used_whoever_else_uses_it() -> None:
-    found = ground.place_of(look("H200"), "cuda:0", (gpu(0, "python"),))
+    found = command.place_of(look("H200"), "cuda:0", (gpu(0, "python"),))
     assert (found.device, found.name) == ("cuda:0", "H200")
 
 
 def test_where_all_gpus_are_in_use_the_cpu_is_measured_and_says_so() -> None:
-    found = ground.place_of(look("H200"), None, (gpu(0, "python"),))
+    found = command.place_of(look("H200"), None, (gpu(0, "python"),))
     assert (found.device, found.name) == ("cpu", None)
     assert found.notes
 
 
 def test_without_a_gpu_it_is_the_cpu() -> None:
-    assert ground.place_of(look(), None, ()).device == "cpu"
+    assert command.place_of(look(), None, ()).device == "cpu"
 
 
 def test_a_gpu_that_is_not_there_is_an_error() -> None:
     with pytest.raises(NotMeasured, match="there is no cuda:3"):
-        ground.place_of(look("H200"), "cuda:3", None)
+        command.place_of(look("H200"), "cuda:3", None)
 
 
 def test_a_gpu_for_one_process_at_a_time_is_refused_in_a_sentence() -> None:
     taken = msgspec.structs.replace(gpu(0), compute_mode="exclusive")
     cure = "compute mode exclusive.*nvidia-smi -i 0000:01:00.0 -c DEFAULT"
     with pytest.raises(NotMeasured, match=cure):
-        ground.place_of(look("H200"), "cuda:0", (taken,))
+        command.place_of(look("H200"), "cuda:0", (taken,))
     other = msgspec.structs.replace(gpu(1), compute_mode="exclusive")
-    assert ground.place_of(look("H200"), "cuda:0", (gpu(0), other)).device == "cuda:0"
+    assert command.place_of(look("H200"), "cuda:0", (gpu(0), other)).device == "cuda:0"
 
 
 def test_what_can_be_tried_follows_from_the_device() -> None:
-    place = ground.place_of(look("NVIDIA H200"), None, None)
-    found = ground.ground_of(look("NVIDIA H200"), place)
+    place = command.place_of(look("NVIDIA H200"), None, None)
+    found = command.ground_of(look("NVIDIA H200"), place)
     assert (found.gpu, found.capability, found.torch) == (True, Version("9.0"), Version("2.14.1"))
     assert (found.triton, found.compiler, found.cores) == (True, True, 16)
 
 
 def test_peaks_are_those_of_the_type_that_torch_computes_in() -> None:
-    place = ground.place_of(look("NVIDIA H200"), None, None)
+    place = command.place_of(look("NVIDIA H200"), None, None)
     kb = knowledge.load()
-    products = ground.peaks_of(place, kb, "decoder")
-    convolutions = ground.peaks_of(place, kb, "cnn")
+    products = judging.peaks_of(place.name, kb, "decoder")
+    convolutions = judging.peaks_of(place.name, kb, "cnn")
     assert products is not None
     assert convolutions is not None
     assert (products.flops, convolutions.flops) == (67e12, 494.7e12)
-    assert ground.peaks_of(ground.Place(device="cpu"), kb, "cnn") is None
+    assert judging.peaks_of(None, kb, "cnn") is None
 
 
 def test_a_name_that_stands_for_two_boards_has_no_peaks() -> None:
@@ -111,38 +111,38 @@ def test_a_name_that_stands_for_two_boards_has_no_peaks() -> None:
 def test_a_slice_of_a_card_is_not_judged_by_the_whole_card() -> None:
     kb = knowledge.load()
     for name in ("NVIDIA H200 MIG 1g.18gb", "NVIDIA A100-SXM4-80GB MIG 3g.40gb"):
-        place = ground.place_of(look(name), None, None)
-        assert ground.peaks_of(place, kb, "decoder") is None
+        place = command.place_of(look(name), None, None)
+        assert judging.peaks_of(place.name, kb, "decoder") is None
 
 
 def test_what_is_measured_far_below_the_data_sheet_is_believed() -> None:
     table = Peaks(13e12, 360e9, "by its data sheet")
     same = Peaks(12e12, 330e9, "as measured here")
     narrow = Peaks(9e12, 215e9, "as measured here")
-    assert ground.believed(table, same, "decoder") == table
-    found = ground.believed(table, narrow, "decoder")
+    assert judging.believed(table, same, "decoder") == table
+    found = judging.believed(table, narrow, "decoder")
     assert found is not None
     assert (found.flops, found.bytes_s) == (13e12, 215e9)
     assert "far below" in found.source
-    assert ground.believed(None, same, "cnn") == same
-    assert ground.believed(table, None, "cnn") == table
-    assert ground.believed(None, None, "cnn") is None
+    assert judging.believed(None, same, "cnn") == same
+    assert judging.believed(table, None, "cnn") == table
+    assert judging.believed(None, None, "cnn") is None
 
 
 def test_a_measured_product_says_nothing_of_convolutions() -> None:
     tf32 = Peaks(156e12, 1555e9, "by its data sheet")
-    assert ground.believed(tf32, Peaks(19e12, 1400e9, "as measured here"), "cnn") == tf32
+    assert judging.believed(tf32, Peaks(19e12, 1400e9, "as measured here"), "cnn") == tf32
 
 
 def test_a_variable_that_falsifies_is_told() -> None:
     changed = {"environment": ["CUDA_LAUNCH_BLOCKING=1", "TORCHDYNAMO_DISABLE=1"]}
-    on_a_gpu = ground.place_of(look("NVIDIA H200") | changed, None, None)
+    on_a_gpu = command.place_of(look("NVIDIA H200") | changed, None, None)
     assert on_a_gpu.notes == (
         "CUDA_LAUNCH_BLOCKING=1 is set: every operation waits for the GPU, and the figures are of"
         " that",
         "TORCHDYNAMO_DISABLE=1 is set: torch.compile compiles nothing, and its figures are of that",
     )
-    on_a_cpu = ground.place_of(look() | changed, None, None)
+    on_a_cpu = command.place_of(look() | changed, None, None)
     assert [one.split(" ")[0] for one in on_a_cpu.notes] == ["TORCHDYNAMO_DISABLE=1"]
 
 
@@ -159,4 +159,4 @@ def test_a_gpu_needs_a_c_compiler_and_a_cpu_one_for_cpp(
     names: tuple[str, ...], compiler: str, c_compiler: str, compiles: bool
 ) -> None:
     found = look(*names) | {"compiler": compiler, "c_compiler": c_compiler}
-    assert ground.ground_of(found, ground.place_of(found, None, None)).compiler is compiles
+    assert command.ground_of(found, command.place_of(found, None, None)).compiler is compiles

@@ -6,15 +6,16 @@ processes did.
 
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from cudadoctor.bench.page import COPIED, Row, bullets
-from cudadoctor.bench.results import Line
+from cudadoctor.bench.results import Amount, Line
 from cudadoctor.bench.techniques import table
+from cudadoctor.model.machine import Number, Strings, Text
 from cudadoctor.render.markdown import escaped
 
 LEAST_TICKS, LEAST_S = 4, 1.5
@@ -39,14 +40,14 @@ class GpuFigures(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     index: int
-    name: str | None = None
-    busy: float | None = None
-    memory: float | None = None
-    power: float | None = None
-    capped: float | None = None
-    hot: float | None = None
-    pcie: float | None = None
-    clock: float | None = None
+    name: Text = None
+    busy: Amount = None
+    memory: Amount = None
+    power: Amount = None
+    capped: Amount = None
+    hot: Amount = None
+    pcie: Amount = None
+    clock: Amount = None
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,27 +67,27 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     judged_s: float
     ticks: int
-    cpus: int | None = None
+    cpus: Number = None
     gpus: tuple[GpuFigures, ...] = ()
     gpus_by: str = ""
     no_gpu_figures: str = ""
     no_process_figures: str = ""
-    processes: int | None = None
-    cores: float | None = None
-    main_cores: float | None = None
-    main_thread: float | None = None
-    main_thread_wait: float | None = None
-    workers: int | None = None
-    workers_cpu: float | None = None
-    workers_wait: float | None = None
-    waiting: float | None = None
-    read_mb_s: float | None = None
-    asked_mb_s: float | None = None
-    major_faults_s: float | None = None
-    switches_s: float | None = None
-    rss_bytes: int | None = None
-    shm: float | None = None
-    sampler_s: float | None = None
+    processes: Number = None
+    cores: Amount = None
+    main_cores: Amount = None
+    main_thread: Amount = None
+    main_thread_wait: Amount = None
+    workers: Number = None
+    workers_cpu: Amount = None
+    workers_wait: Amount = None
+    waiting: Amount = None
+    read_mb_s: Amount = None
+    asked_mb_s: Amount = None
+    major_faults_s: Amount = None
+    switches_s: Amount = None
+    rss_bytes: Number = None
+    shm: Amount = None
+    sampler_s: Amount = None
 
 
 # --- from samples to figures ----------------------------------------------------------------------
@@ -100,76 +101,63 @@ def figures(lines: list[Line]) -> Figures:
     host, fixed, refused, end = (
         next(iter(said[kind]), {}) for kind in ("host", "gpus", "no-gpus", "end")
     )
-    ticks, busy = said["procs"], said["busy"]
-    times = sorted(line["t"] for line in ticks + busy) or [0.0]
-    used, told_by = _used(busy, {process["pid"] for process in _processes_of(ticks)})
-    begin = _began(busy, used, times)
+    ticks = said["procs"]
+    gpus = [{**gpu, "t": sample["t"]} for sample in said["busy"] for gpu in sample["gpus"]]
+    times = sorted(line["t"] for line in ticks + gpus) or [0.0]
+    used, told_by = _used(gpus, {process["pid"] for _, process in _processes_of(ticks)})
+    begin = _began(gpus, used, times)
     judged = [tick for tick in ticks if tick["t"] >= begin]
-    judged_busy = [sample for sample in busy if sample["t"] >= begin]
+    judged_gpus = [gpu for gpu in gpus if gpu["t"] >= begin]
     enough = len(judged) >= LEAST_TICKS and times[-1] - begin >= LEAST_S
     shm = [tick["shm"] / tick["shm_total"] for tick in ticks if tick.get("shm_total")]
-    unknown = "" if busy else "NVML gave no answer while it was sampled"
+    unknown = "" if gpus else "NVML gave no answer while it was sampled"
     return Figures(
         seconds=times[-1] - times[0],
         judged_s=times[-1] - begin,
-        ticks=max(len(judged), len(judged_busy)),
+        ticks=max(len(judged), len({gpu["t"] for gpu in judged_gpus})),
         cpus=host.get("cpus"),
-        gpus=tuple(_gpu(gpu, judged_busy) for gpu in fixed.get("gpus", ()) if gpu["index"] in used),
+        gpus=tuple(_gpu(gpu, judged_gpus) for gpu in fixed.get("gpus", ()) if gpu["index"] in used),
         gpus_by=told_by,
         no_gpu_figures=refused.get("why") or unknown,
         no_process_figures="" if host.get("proc", True) else "this system has no /proc",
         shm=max(shm, default=None),
         sampler_s=end.get("cpu_s"),
-        **(_of_processes(judged, busy, host) if enough else {}),
+        **(_of_processes(judged, gpus, host) if enough else {}),
     )
 
 
-def _mean(values: Collection[float], of: float | None = 1.0) -> float | None:
+def _mean(values: Collection[float], of: Amount = 1.0) -> Amount:
     """Their mean as a part of a whole; None where one of the two is not known."""
     return statistics.fmean(values) / of if values and of else None
 
 
-def _used(busy: list[Line], pids: set[int]) -> tuple[set[int], str]:
+def _used(gpus: list[Line], pids: set[int]) -> tuple[set[int], str]:
     """The GPUs that the script used. In a container the driver's pids are not ours."""
-    if not busy:
-        return set(), ""
-    if ours := {gpu["index"] for gpu in _gpus_of(busy) if pids & set(gpu.get("pids") or ())}:
+    every = {gpu["index"] for gpu in gpus}
+    if ours := {gpu["index"] for gpu in gpus if pids & set(gpu.get("pids") or ())}:
         return ours, "processes"
-    every = {gpu["index"] for gpu in busy[0]["gpus"]}
-    if len(every) == 1:
-        return every, "only one"
-    memory = {index: _series(busy, index, "memory") or [0] for index in every}
+    if len(every) < 2:
+        return every, "only one" if every else ""
+    memory = {index: _series(gpus, index, "memory") or [0] for index in every}
     grown = {index for index, used in memory.items() if max(used) - used[0] > 64 << 20}
     return (grown, "memory") if grown else (every, "all")
 
 
-def _gpus_of(busy: list[Line]) -> Iterator[Line]:
-    return (gpu for sample in busy for gpu in sample["gpus"])
-
-
-def _processes_of(ticks: list[Line]) -> Iterator[Line]:
-    return (process for tick in ticks for process in tick["procs"])
-
-
-def _series(busy: list[Line], index: int, name: str) -> list[float]:
+def _series(gpus: list[Line], index: int, name: str) -> list[float]:
     """All known values of one figure of one GPU, in order."""
-    found = (gpu.get(name) for gpu in _gpus_of(busy) if gpu["index"] == index)
-    return [value for value in found if value is not None]
+    return [gpu[name] for gpu in gpus if gpu["index"] == index and gpu.get(name) is not None]
 
 
-def _began(busy: list[Line], used: set[int], times: list[float]) -> float:
+def _began(gpus: list[Line], used: set[int], times: list[float]) -> float:
     """When the training began: when a GPU of its was first at work, else after a warm-up."""
     at_work = (
-        float(sample["t"])
-        for sample in busy
-        for gpu in sample["gpus"]
-        if gpu["index"] in used and (gpu.get("busy") or 0) >= AT_WORK
+        gpu["t"] for gpu in gpus if gpu["index"] in used and (gpu.get("busy") or 0) >= AT_WORK
     )
     return next(at_work, times[0] + min(WARM_S, WARM_SHARE * (times[-1] - times[0])))
 
 
-def _gpu(fixed: Line, busy: list[Line]) -> GpuFigures:
-    series = partial(_series, busy, fixed["index"])
+def _gpu(fixed: Line, gpus: list[Line]) -> GpuFigures:
+    series = partial(_series, gpus, fixed["index"])
     reasons = [int(value) for value in series("throttle")]
     memory = series("memory")
     # Throughput comes in KB/s; the link may rest at a lower generation than it can.
@@ -188,29 +176,31 @@ def _gpu(fixed: Line, busy: list[Line]) -> GpuFigures:
     )
 
 
-def _growth(ticks: list[Line], name: str) -> dict[tuple[int, str], tuple[float, float, int]]:
-    """When a counter was first and last seen and by how much it grew, by process and thread.
-
-    The thread is "" for a counter of the whole process.
-    """
-    seen: defaultdict[tuple[int, str], list[tuple[float, int]]] = defaultdict(list)
-    for tick in ticks:
-        for process in tick["procs"]:
-            value = process.get(name)
-            for thread, count in (value if isinstance(value, dict) else {"": value}).items():
-                if count is not None:
-                    seen[process["pid"], thread].append((tick["t"], count))
-    return {
-        key: (counts[0][0], counts[-1][0], counts[-1][1] - counts[0][1])
-        for key, counts in seen.items()
-    }
+Key = tuple[int, str]
+"""A counter's process and thread; "" for one of the whole process."""
 
 
-def _of_processes(ticks: list[Line], busy: list[Line], host: Line) -> dict[str, Any]:
+def _processes_of(ticks: list[Line]) -> Iterator[tuple[float, Line]]:
+    return ((tick["t"], process) for tick in ticks for process in tick["procs"])
+
+
+def _growth(ticks: list[Line], name: str) -> dict[Key, tuple[float, float, int]]:
+    """When a counter was first and last seen, and by how much it grew."""
+    seen: defaultdict[Key, list[tuple[float, int]]] = defaultdict(list)
+    for at, process in _processes_of(ticks):
+        value = process.get(name)
+        for thread, count in (value if isinstance(value, dict) else {"": value}).items():
+            if count is not None:
+                seen[process["pid"], thread].append((at, count))
+    ends = ((key, counts[0], counts[-1]) for key, counts in seen.items())
+    return {key: (first, last, late - early) for key, (first, early), (last, late) in ends}
+
+
+def _of_processes(ticks: list[Line], gpus: list[Line], host: Line) -> Line:
     """The figures of the processes, by their fields."""
     hz = host.get("ticks") or 100
 
-    def rates(name: str, unit: float) -> dict[tuple[int, str], float]:
+    def rates(name: str, unit: float) -> dict[Key, float]:
         """By how much each counter grew in a second of its life."""
         return {
             key: grown / (last - first) / unit
@@ -218,60 +208,60 @@ def _of_processes(ticks: list[Line], busy: list[Line], host: Line) -> dict[str, 
             if last > first
         }
 
-    def total(name: str, unit: float = 1.0) -> float | None:
+    def total(name: str, unit: float = 1.0) -> Amount:
         """By how much a counter of all processes grew in a second of the samples."""
         firsts, lasts, grown = zip(*_growth(ticks, name).values() or [(0.0, 0.0, 0)], strict=True)
         seconds = max(lasts) - min(firsts)
         return sum(grown) / seconds / unit if seconds > 0 else None
 
-    latest = {process["pid"]: process for process in _processes_of(ticks)}
+    latest = {process["pid"]: process for _, process in _processes_of(ticks)}
     workers = {pid for pid, process in latest.items() if process["worker"]}
-    mains = _mains(ticks, busy, latest)
+    mains = _mains(latest, gpus, _growth(ticks, "ticks"))
     cpu = {pid: rate for (pid, _), rate in rates("ticks", hz).items()}
     main_cores = [cpu[pid] for pid in mains if pid in cpu]
-    delays = [rate for (pid, _), rate in rates("delay", 1e9).items() if pid in workers]
     threads = {key: rate for key, rate in rates("busy", hz).items() if key[0] in mains}
     waits = rates("delays", 1e9)
     busiest = max(threads, key=lambda key: threads[key] + waits.get(key, 0.0), default=(0, ""))
-    watched = mains | workers
+    at_once = [tick["procs"] for tick in ticks]
+    stuck = [
+        any(one["state"] == "D" and one["pid"] in mains | workers for one in processes)
+        for processes in at_once
+    ]
     return {
-        "processes": max(len(tick["procs"]) for tick in ticks),
+        "processes": max(map(len, at_once)),
         "cores": total("ticks", hz),
         "main_cores": sum(main_cores) if main_cores else None,
         "main_thread": threads.get(busiest),
         "main_thread_wait": waits.get(busiest),
-        "workers": round(
-            statistics.median(sum(process["worker"] for process in tick["procs"]) for tick in ticks)
-        ),
+        "workers": round(statistics.median(_sum(some, "worker") for some in at_once)),
         "workers_cpu": _mean([rate for pid, rate in cpu.items() if pid in workers]),
-        "workers_wait": _mean(delays),
-        "waiting": _mean(
-            [
-                any(one["state"] == "D" for one in tick["procs"] if one["pid"] in watched)
-                for tick in ticks
-            ]
+        "workers_wait": _mean(
+            [rate for (pid, _), rate in rates("delay", 1e9).items() if pid in workers]
         ),
+        "waiting": _mean(stuck),
         "read_mb_s": total("read_bytes", 1e6),
         "asked_mb_s": total("rchar", 1e6),
         "major_faults_s": total("major"),
         "switches_s": total("switches"),
-        "rss_bytes": (host.get("page") or 4096)
-        * max(sum(process["rss"] for process in tick["procs"]) for tick in ticks),
+        "rss_bytes": max(_sum(some, "rss") for some in at_once) * (host.get("page") or 4096),
     }
 
 
-def _mains(ticks: list[Line], busy: list[Line], latest: dict[int, Line]) -> set[int]:
+def _sum(processes: list[Line], name: str) -> int:
+    return sum(process[name] for process in processes)
+
+
+def _mains(
+    latest: dict[int, Line], gpus: list[Line], growth: dict[Key, tuple[float, float, int]]
+) -> set[int]:
     """The processes that train: those on a GPU, else those with workers, else the busiest."""
-    own = {
-        pid
-        for pid, process in latest.items()
-        if not process["worker"] and not process.get("helper")
-    }
-    on_gpu = {pid for gpu in _gpus_of(busy) for pid in gpu.get("pids") or ()}
-    with_workers = {process["ppid"] for process in latest.values() if process["worker"]}
-    spent = {pid: grown for (pid, _), (*_, grown) in _growth(ticks, "ticks").items() if pid in own}
+    workers = [process for process in latest.values() if process["worker"]]
+    helpers = [process for process in latest.values() if process.get("helper")]
+    own = latest.keys() - {process["pid"] for process in workers + helpers}
+    on_gpu = {pid for gpu in gpus for pid in gpu.get("pids") or ()}
+    spent = {pid: grown for (pid, _), (*_, grown) in growth.items() if pid in own}
     busiest = max(spent, key=lambda pid: (spent[pid], -pid), default=None)
-    return own & on_gpu or own & with_workers or own & {busiest}
+    return own & on_gpu or own & {process["ppid"] for process in workers} or own & {busiest}
 
 
 # --- the judgement --------------------------------------------------------------------------------
@@ -288,7 +278,7 @@ class Setting(msgspec.Struct, frozen=True):
     """Something to try, and the recipe that shows it (a path of the project's repository)."""
 
     text: str
-    recipe: str | None = None
+    recipe: Text = None
 
 
 class Starved(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,10 +288,10 @@ class Starved(msgspec.Struct, frozen=True, kw_only=True):
 
     by: str
     why: str
-    evidence: tuple[str, ...]
+    evidence: Strings
     settings: tuple[Setting, ...] = ()
-    likely: str | None = None
-    notes: tuple[str, ...] = ()
+    likely: Text = None
+    notes: Strings = ()
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -342,7 +332,7 @@ def judge(figures: Figures) -> Starved:
     )
 
 
-def _busy(figures: Figures) -> float | None:
+def _busy(figures: Figures) -> Amount:
     """Of several GPUs the one that waits most: all wait for it at every step."""
     known = [gpu.busy for gpu in figures.gpus if gpu.busy is not None]
     if figures.gpus_by == "all":  # which of them it uses is not known: idle ones do not count
@@ -350,7 +340,7 @@ def _busy(figures: Figures) -> float | None:
     return min(known, default=None)
 
 
-def _at_their_limit(figures: Figures, busy: float | None = None) -> Iterator[str]:
+def _at_their_limit(figures: Figures, busy: Amount = None) -> Iterator[str]:
     """What is at its limit, the surest sign first; of the processes alone where no GPU is known."""
 
     def of_gpus(name: str, least: float) -> bool:
@@ -384,22 +374,26 @@ def _settings(cause: str, figures: Figures) -> tuple[Setting, ...]:
 
 # --- evidence ----------------------------------------------------------------------------------
 
-OF_GPU = {
-    "busy": "a kernel ran in {:.0f} % of the time",
-    "memory": "memory at most {:.0f} % in use",
-    "power": "power {:.0f} % of its limit",
-    "pcie": "PCIe {:.0f} % of what the link can carry",
-    "capped": "at its power limit in {:.0f} % of the samples",
-    "hot": "slowed by heat or a power brake in {:.0f} % of the samples",
-}
+OF_GPU = (
+    ("busy", 0, "a kernel ran in {:.0%} of the time"),
+    ("memory", 0, "memory at most {:.0%} in use"),
+    ("power", 0, "power {:.0%} of its limit"),
+    ("pcie", 0, "PCIe {:.0%} of what the link can carry"),
+    ("capped", 1e-9, "at its power limit in {:.0%} of the samples"),
+    ("hot", 1e-9, "slowed by heat or a power brake in {:.0%} of the samples"),
+)
+OF_ALL = (
+    ("waiting", 0, "waiting for a disk: {:.0%} of the samples"),
+    ("read_mb_s", 0, "read from disks: {:.1f} MB/s"),
+    ("major_faults_s", 1, "pages read back (major faults): {:.0f} a second"),
+    ("shm", 0, "/dev/shm in use: at most {:.0%}"),
+)
+"""Figures, from how much on they are shown, and how."""
 
 
 def _evidence(figures: Figures) -> Iterator[str]:
     for gpu in figures.gpus:
-        for name, text in OF_GPU.items():
-            share = getattr(gpu, name)
-            if share is not None and (share or name not in ("capped", "hot")):
-                yield f"GPU {gpu.index}: {text.format(100 * share)}"
+        yield from (f"GPU {gpu.index}: {text}" for text in _shown(gpu, OF_GPU))
     if figures.workers:
         share = f", each at {_of_a_core(figures.workers_cpu, figures.workers_wait)}"
         yield f"loader workers: {figures.workers}{share if figures.workers_cpu is not None else ''}"
@@ -410,20 +404,20 @@ def _evidence(figures: Figures) -> Iterator[str]:
         yield f"busiest thread of the training process: {share}"
     if figures.cores is not None and figures.cpus:
         yield f"all processes: {figures.cores:.1f} of {figures.cpus} CPUs"
-    if figures.waiting is not None:
-        yield f"waiting for a disk: {100 * figures.waiting:.0f} % of the samples"
-    if figures.read_mb_s is not None:
-        yield f"read from disks: {figures.read_mb_s:.1f} MB/s"
-    if (figures.major_faults_s or 0) >= 1:
-        yield f"pages read back (major faults): {figures.major_faults_s:.0f} a second"
-    if figures.shm is not None:
-        yield f"/dev/shm in use: at most {100 * figures.shm:.0f} %"
+    yield from _shown(figures, OF_ALL)
 
 
-def _of_a_core(ran: float | None, waited: float | None) -> str:
+def _shown(figures: Figures | GpuFigures, rows: Iterable[tuple[str, float, str]]) -> Iterator[str]:
+    for name, least, text in rows:
+        value = getattr(figures, name)
+        if value is not None and value >= least:
+            yield text.format(value).replace("%", " %")
+
+
+def _of_a_core(ran: Amount, waited: Amount) -> str:
     text = f"{100 * (ran or 0):.0f} % of a core"
-    waited = waited or 0
-    return f"{text}, and {100 * waited:.0f} % waiting for one" if waited >= 0.05 else text
+    waits = f", and {100 * (waited or 0):.0f} % waiting for one"
+    return text + (waits if (waited or 0) >= 0.05 else "")
 
 
 def _notes(figures: Figures) -> Iterator[str]:
@@ -453,7 +447,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal[1] = 1
     figures: Figures
     starved: Starved
-    code: int | None = None
+    code: Number = None
     stopped: bool = False
 
     @property

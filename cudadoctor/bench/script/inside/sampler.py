@@ -336,6 +336,8 @@ def watch_gpus(folder: str, period: float) -> None:
         say("no-gpus", why=f"NVML: {error}"[:200])
         return
     numbers = range(len(gpus.devices))
+    if not numbers:
+        say("no-gpus", why="NVML: it knows no GPU")
     say("gpus", gpus=[gpus.fixed(index) for index in numbers])
     pace = Pace(period)
     while not OVER.is_set():
