@@ -86,17 +86,17 @@ def damaged(host: RawHost, path: str, how: str) -> None:
 def test_one_damaged_file_misleads_nobody(
     standins: StandIns, python_cu130: str, kind: str, turn: int
 ) -> None:
-    """Each file of the kernel with every second damage; the other half in the other turn."""
+    """Each file of the kernel with one or two of the damages; other ones in the other turn."""
     names = list(DAMAGES)
     runs = 0
     for number, path in enumerate(sorted(HOSTS[kind](standins, python_cu130).told.files)):
-        for how in names[(number + turn) % 4 :: 4]:
+        for how in names[(number + 4 * turn) % 8 :: 8]:
             host = HOSTS[kind](standins, python_cu130)
             damaged(host, path, how)
             told = set(standing(judged(host)))
             assert told <= ALLOWED[kind], (path, how, told)
             runs += 1
-    assert runs > 60
+    assert runs > 30
     sys.stdout.write(f"{runs} runs of all probes\n")
 
 

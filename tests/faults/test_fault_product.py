@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("cc")), reason="no C compiler"),
 ]
 
-STEP = 13
+STEP = 31
 """Coprime with the numbers of codes and functions: each of them comes up, with 1 and 8 GPUs."""
 SOME = ("nvmlSystemGetDriverVersion", "nvmlDeviceGetUUID", "nvmlDeviceGetNvLinkState")
 IDENTITY = {
@@ -81,7 +81,9 @@ def test_the_machine_of_these_tests_is_healthy(standins: StandIns) -> None:
 def test_what_everything_hangs_on_fails_under_its_own_name(
     standins: StandIns, function: str, gpus: int
 ) -> None:
-    all_right(standins, [Fault(function, str(code), gpus) for code in CODES])
+    """Every code once, with one GPU or with eight."""
+    codes = sorted(CODES)[gpus % 2 :: 2]
+    all_right(standins, [Fault(function, str(code), gpus) for code in codes])
 
 
 def test_a_question_that_fails_is_a_gap_and_no_fault(standins: StandIns) -> None:
@@ -102,7 +104,7 @@ def test_a_driver_not_loaded_is_called_so(standins: StandIns) -> None:
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage_is_refused_or_harmless(standins: StandIns, kind: str) -> None:
-    for fault, seen in all_injected(standins, faulty((kind,))):
+    for fault, seen in all_injected(standins, faulty((kind,))[GARBAGE.index(kind) % 2 :: 2]):
         assert seen.nvml.signal is None, fault
         assert seen.nvml.hung is None, fault
         assert not unexplained(seen.looked), fault
@@ -111,13 +113,13 @@ def test_garbage_is_refused_or_harmless(standins: StandIns, kind: str) -> None:
 
 
 def test_a_missing_function_is_an_older_driver_and_no_fault(standins: StandIns) -> None:
-    for fault, seen in all_right(standins, faulty(("missing",))):
+    for fault, seen in all_right(standins, faulty(("missing",))[::2]):
         assert seen.nvml.signal is None, fault
         assert seen.nvml.loads is True, fault
 
 
 def test_a_crash_in_any_function_keeps_what_was_told_before(standins: StandIns) -> None:
-    asked = [one for one in faulty(("crash",), 2) if "Mig" not in one.function]
+    asked = [one for one in faulty(("crash",), 2)[1::2] if "Mig" not in one.function]
     for fault, seen in all_injected(standins, asked):
         if seen.nvml.signal is None:  # a fallback that was not asked for
             assert seen.looked.gaps == (), fault
@@ -146,7 +148,7 @@ def of_a_gpu() -> list[str]:
 @pytest.mark.parametrize("does", [*GARBAGE, "crash", "2", "3", "13", "16", "17", "25", "28", "999"])
 def test_a_fault_of_one_gpu_takes_nothing_from_the_other(standins: StandIns, does: str) -> None:
     healthy = played(standins, "count = 2\nprocesses = 1", 2).gpus[0]
-    for function in of_a_gpu()[len(does) % 3 :: 3]:
+    for function in of_a_gpu()[len(does) % 5 :: 5]:
         seen = played(standins, f"count = 2\nprocesses = 1\ngpu1.{function} = {does}", 2)
         assert len(seen.gpus) == 2, function
         assert seen.gpus[0] == healthy, function

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -192,10 +193,18 @@ def test_a_host_with_a_gpu_replays_to_the_same_facts(
 # --- a question without an answer -----------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def recorded(python_cu130: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One recording of this machine."""
+    folder = tmp_path_factory.mktemp("recorded") / "said"
+    record(HostWith(dict(os.environ)), folder, python_cu130)
+    return folder
+
+
 @pytest.fixture
-def said(python_cu130: str, tmp_path: Path) -> Path:
-    record(HostWith(dict(os.environ)), tmp_path / "said", python_cu130)
-    return tmp_path / "said"
+def said(recorded: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(recorded, tmp_path / "said"))
 
 
 def test_a_question_without_an_answer_fails_the_test(said: Path) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIG
 
 RECORDS = 8
 """begun, snapshot-begun, snapshot-done, step-begun, step-ended, checking, verdict, kept."""
-MOMENTS = 50
+MOMENTS = 14
 """Spread over a repair; benchmarks/repair_kills.py takes hundreds."""
 LONGEST_S = 0.9
 SEED = 20261121

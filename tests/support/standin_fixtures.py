@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,10 @@ class StandIns:
     def environment(self, scenario: str, *folders: Path) -> dict[str, str]:
         """The variables for a child that finds these libraries and plays this scenario."""
         file = self.folder / f"scenario-{abs(hash(scenario)):x}.txt"
-        file.write_text(scenario)
+        if not file.exists():  # a child may be reading it
+            written = file.with_suffix(f".{threading.get_ident()}")
+            written.write_text(scenario)
+            written.rename(file)
         paths = os.pathsep.join(map(str, folders))
         return {**os.environ, "LD_LIBRARY_PATH": paths, "CUDADOCTOR_STANDIN": str(file)}
 
