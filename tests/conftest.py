@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import signal
 from pathlib import Path
 
 import pytest
 from standin_fixtures import standins  # noqa: F401
+
+import cudadoctor
 
 # A job in the background (`nohup … &`) starts with these ignored, and so would every child of a
 # test: the doctor leaves an ignored signal alone. Tests that send one need it at its default.
@@ -17,6 +20,12 @@ for _number, _handler in (
 ):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the doctor once: under PYTHONDONTWRITEBYTECODE each child of a test would anew."""
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(Path(cudadoctor.__file__).parent, quiet=2)
 
 
 def _interpreter(variable: str, usual: str) -> str:

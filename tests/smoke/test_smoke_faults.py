@@ -101,9 +101,16 @@ def test_what_only_this_stage_can_get_wrong_fails_it(runs: Runs, name: str) -> N
 def test_when_the_whole_step_runs_out_of_time_the_stage_that_took_it_is_named(
     python_cpu: str,
 ) -> None:
-    looked = run_smoke(LocalHost(), python_cpu, mode="full", plant="conv:hang", timeout_s=6.0)
-    stages = {one.name: one.status for one in looked.facts["smoke"].stages}
-    assert stages.pop("conv") == "timed-out"
+    stages: dict[str, str | None] = {}
+    for limit_s in (6.0, 20.0, 60.0):  # a busy machine needs longer to import torch
+        looked = run_smoke(
+            LocalHost(), python_cpu, mode="full", plant="conv:hang", timeout_s=limit_s
+        )
+        stages = {stage.name: stage.status for stage in looked.facts["smoke"].stages}
+        if stages.pop("conv", None) == "timed-out":
+            break
+    else:
+        pytest.fail(str(stages))
     assert set(stages.values()) == {"passed"}
 
 
