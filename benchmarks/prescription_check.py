@@ -410,15 +410,15 @@ def _ways(ways: Iterable[Alternative], plain: Plain, reading: Reading) -> Iterat
 def _taken(way: Alternative, plain: Plain) -> Plain | None:
     """The machine with that change made, None where this reading does not know such a change."""
     python = {"python": way.pythons[0]} if way.pythons else {}
-    hidden = {str(one) for one in getattr(way, "hidden", ())} or None
-    left = tuple(one for one in plain["capabilities"] if one not in (hidden or ()))
+    hidden = set(map(str, way.hidden))
+    left = tuple(one for one in plain["capabilities"] if one not in hidden)
     newest = {"driver": f"{way.branch}.999", "told": False, "by_level": False, "numbers": "linux"}
     lifted = {"level": str(way.build.cuda) if way.build else "", "by_level": True}
     known: dict[str, Plain] = {
         "python": python,
         "driver": python | newest,
         "glibc": {"glibc": str(way.build.glibc) if way.build else None},
-        "one-gpu": {"capabilities": left if hidden else (str(way.capability),)},
+        "one-gpu": {"capabilities": left},
         "compat": lifted,
         "release": {},
         "cpu": {"capabilities": ()},

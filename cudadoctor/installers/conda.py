@@ -2,8 +2,10 @@
 
 import json
 import re
+from functools import cached_property, partial
+from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers import pip
@@ -49,37 +51,109 @@ _PLAIN = r"[A-Za-z][A-Za-z0-9_.=<>,*+-]*"
 
 def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     """The change in the examined conda environment; in a new one if it is not conda's."""
-    conda = manager(m, *PROGRAMS) or "conda"
+    conda, step = manager(m, *PROGRAMS) or "conda", partial(Written, tool="conda", wheels=False)
     if is_foreign(change.index):
         made = pip.write(m, kb, change)
-        return msgspec.structs.replace(made, note=joined(made.note, _NO_SUCH))
+        return replace(made, note=joined(made.note, _NO_SUCH))
     channels, specs = packages_of(m, kb, change)
     note = note_on(m, kb, change, specs)
-    known = m.python.kind is None or m.python.kind.startswith("conda")
-    if specs and not known:
+    if specs and m.python.kind is not None and not m.python.kind.startswith("conda"):
         folder, version = folder_for(m, "torch-conda"), m.python.version
         python = f"python={version.major}.{version.minor}" if version else "python"
         create = (conda, "create", "-y", "-p", folder, *channels, python, *specs)
         new = f"The examined environment is not conda's, so this makes one in {folder}; run "
-        note = joined(f"{new}programs with its python.", note)
-        return Written(tool="conda", commands=(create,), note=note, wheels=False)
+        return step(commands=(create,), note=joined(f"{new}programs with its python.", note))
     prefix = m.python.prefix
     where = () if not prefix or prefix.startswith(("~", "<")) else ("-p", prefix)
     commands: list[Command] = []
     # What pip had put into the conda environment, pip must take out again.
     installed = {package.name: package.installer for package in m.packages or ()}
     by_pip = tuple(name for name in change.remove if installed.get(name) in ("pip", "uv"))
-    if by_pip and specs:
-        # conda does not see what pip installed: its answer holds for the time after it went.
-        commands.append((conda, "install", "--dry-run", *where, *channels, *specs))
-    if by_pip:
-        commands += pip.write(m, kb, type(change)(install=(), remove=by_pip)).commands
     gone = tuple(map(conda_name, sound(change.remove)))
-    if not specs and gone and not by_pip:
+    if by_pip:
+        # conda does not see what pip installed: its answer holds for the time after it went.
+        dry = (conda, "install", "--dry-run", *where, *channels, *specs)
+        uninstall = pip.write(m, kb, type(change)(install=(), remove=by_pip)).commands
+        commands = [*([dry] if specs else []), *uninstall]
+    elif gone and not specs:
         commands.append((conda, "remove", "-y", *where, *gone))
     if specs:
         commands.append((conda, "install", "-y", *where, *channels, *specs))
-    return Written(tool="conda", commands=tuple(commands), note=note, wheels=False)
+    return step(commands=tuple(commands), note=note)
+
+
+class _Order:
+    """A change in the terms of conda's channels. release: of torch, "" any."""
+
+    def __init__(self, m: Machine, kb: Knowledge, change: PackageChange) -> None:
+        self.kb = kb
+        self.platform = platform_of(m)
+        self.wanted = sound((*change.install, *change.then))
+        self.release = pin_of(sound(change.install))
+        self.cuda = Version(change.cuda) if change.cuda else None
+        self.capabilities = capabilities_of(m, kb)
+        self.newest = kb.newest_on_conda("conda-forge")
+
+    def made(self, release: str, *, ended: bool = False) -> list[Version]:
+        """The CUDA versions, of the wanted major, that conda-forge built that torch with.
+
+        ended: the pytorch channel, which ended.
+        """
+        if not release or self.platform is None:
+            return []
+        channel: Literal["pytorch", "conda-forge"] = "pytorch" if ended else "conda-forge"
+        found = self.kb.conda_cuda(channel, Version(release), self.platform) or ()
+        return [cuda for cuda in found if self.cuda is None or cuda.major == self.cuda.major]
+
+    @cached_property
+    def pinned(self) -> Release:
+        """The release to ask conda-forge for: the wished one, or the last with that CUDA major.
+
+        None leaves it to conda: the newest release has that major, or none is known to have it.
+        """
+        if self.made(self.release):
+            return Version(self.release)
+        if self.cuda is None or self.made(str(self.newest)):
+            return None
+        releases = self.kb.torch_releases()
+        return next((release for release in releases if self.made(str(release))), None)
+
+    def of_pytorch_channel(self) -> Command | None:
+        """The pytorch channel's packages for a release that conda-forge lacks, None elsewhere."""
+        release, asked = self.release, self.cuda
+        if not release or asked is None or self.platform not in _PLATFORMS:
+            return None
+        same = self.made(release, ended=True)
+        if not same or self.made(release):
+            return None
+        cuda = asked if asked in same else max(same)
+        name = "pytorch-cuda" if Version(release) >= _META_FROM else "cudatoolkit"
+        pins = ((name, pin_of(self.wanted, name)) for name in map(name_of, self.wanted))
+        family = (f"{conda_name(name)}=={pin}" for name, pin in pins if name in TAGGED and pin)
+        mkl = (_OLD_MKL,) if self.platform.startswith("linux") else ()
+        return (*family, f"{name}={cuda.major}.{cuda.minor}", *mkl)
+
+    def specs(self) -> Strings:
+        """The change's requirements as conda-forge's packages."""
+        if "torch" not in map(name_of, self.wanted):
+            return tuple(map(conda_spec, self.wanted))
+        asked, torch, limits = self.cuda, "pytorch-gpu" if self.cuda else "pytorch-cpu", list[str]()
+        if asked is not None:
+            # conda-forge builds for fewer minors than torch's index: the lower end is one that it
+            # has, and the upper keeps the environment on the CUDA major which the driver runs.
+            same = self.made(str(self.pinned or self.newest))
+            lowest = min(asked, *same) if same else Version(f"{asked.major}.0")
+            limits = [f"cuda-version>={lowest.major}.{lowest.minor},<{asked.major + 1}"]
+            # Newer cuDNN refuses some GPUs, and conda would take the newest.
+            gpus = self.capabilities
+            if below := gpus and self.kb.cudnn_below(min(gpus)):
+                limits.append(f"cudnn<{below.major}.{below.minor}")
+        for requirement in self.wanted:
+            name = name_of(requirement)
+            if name != "torch" and not name.startswith(_FROM_TORCH):
+                # Companions without a version: conda-forge pairs them with the torch it chooses.
+                limits.append(conda_name(name) if name in TAGGED else conda_spec(requirement))
+        return (f"{torch}={self.pinned}" if self.pinned else torch, *limits)
 
 
 def packages_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[Command, Command]:
@@ -87,49 +161,30 @@ def packages_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[Comma
 
     From conda-forge; from the pytorch channel, which ended, only what it alone has.
     """
-    found = _of_pytorch_channel(m, kb, change)
+    order = _Order(m, kb, change)
+    found = order.of_pytorch_channel()
     if found is None:
-        return ("-c", "conda-forge"), specs_of(m, kb, change)
+        return ("-c", "conda-forge"), order.specs()
     nvidia = ("-c", "nvidia") if any(spec.startswith("pytorch-cuda") for spec in found) else ()
     return ("-c", "pytorch", *nvidia), found
 
 
-def _of_pytorch_channel(m: Machine, kb: Knowledge, change: PackageChange) -> Command | None:
-    """The pytorch channel's packages for a release that conda-forge lacks, None elsewhere."""
-    wanted, platform = sound(change.install), platform_of(m)
-    release = pin_of(wanted)
-    if not release or change.cuda is None or platform not in _PLATFORMS:
-        return None
-    asked = Version(change.cuda)
-    made = kb.conda_cuda("pytorch", Version(release), platform) or ()
-    same = [cuda for cuda in made if cuda.major == asked.major]
-    if not same or any(cuda.major == asked.major for cuda in _made(m, kb, release)):
-        return None
-    cuda = asked if asked in same else max(same)
-    name = "pytorch-cuda" if Version(release) >= _META_FROM else "cudatoolkit"
-    names = (name for name in map(name_of, wanted) if name in TAGGED and pin_of(wanted, name))
-    family = (f"{conda_name(name)}=={pin_of(wanted, name)}" for name in names)
-    mkl = (_OLD_MKL,) if platform.startswith("linux") else ()
-    return (*family, f"{name}={cuda.major}.{cuda.minor}", *mkl)
-
-
 def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> Text:
     """What may surprise: another release, no driver in sight, an older cuDNN, an ended channel."""
-    release = pin_of(change.install)
+    order, other = _Order(m, kb, change), None
+    release, pinned = order.release, order.pinned
     if any(spec.startswith(("pytorch-cuda", "cudatoolkit")) for spec in specs):
         return _ENDED.format(newest=kb.newest_on_conda("pytorch"), torch=release)
     if not any(spec.startswith("pytorch-gpu") for spec in specs):
         return None
-    pinned, other = _pinned(m, kb, change), None
-    if release and pinned is not None and str(pinned) != release:
-        major = change.cuda.partition(".")[0] if change.cuda else ""
-        other = f"The last torch that conda-forge made for CUDA {major} is {pinned}."
-    elif release and pinned is None:
+    if release and pinned is None:
         other = (
             f"The builds of conda-forge are its own, and torch {release} was not seen there yet "
-            f"(the newest seen is {kb.newest_on_conda('conda-forge')}): the newest that fits is "
-            "taken."
+            f"(the newest seen is {order.newest}): the newest that fits is taken."
         )
+    elif release and str(pinned) != release:
+        major = order.cuda.major if order.cuda else ""
+        other = f"The last torch that conda-forge made for CUDA {major} is {pinned}."
     old = any(spec.startswith("cudnn<") for spec in specs)
     blind = None if m.driver.cuda else _NO_GPU_SEEN.format(cuda=change.cuda)
     return joined(other, _OLD_CUDNN if old else None, blind)
@@ -137,61 +192,7 @@ def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) ->
 
 def specs_of(m: Machine, kb: Knowledge, change: PackageChange) -> Strings:
     """The change's requirements as conda-forge's packages."""
-    wanted = sound((*change.install, *change.then))
-    if "torch" not in map(name_of, wanted):
-        return tuple(map(conda_spec, wanted))
-    pinned = _pinned(m, kb, change)
-    torch = "pytorch-gpu" if change.cuda else "pytorch-cpu"
-    # Companions without a version: conda-forge pairs them with the torch that it chooses.
-    others = (
-        conda_name(name_of(requirement))
-        if name_of(requirement) in TAGGED
-        else conda_spec(requirement)
-        for requirement in wanted
-        if name_of(requirement) != "torch" and not name_of(requirement).startswith(_FROM_TORCH)
-    )
-    limits: list[str] = []
-    if change.cuda is not None:
-        # conda-forge builds for fewer minors than torch's index: the lower end is one that it has,
-        # and the upper keeps the environment on the CUDA major which the driver runs.
-        asked = Version(change.cuda)
-        made = _made(m, kb, str(pinned or kb.newest_on_conda("conda-forge")))
-        same = [cuda for cuda in made if cuda.major == asked.major]
-        lowest = min(asked, *same) if same else Version(f"{asked.major}.0")
-        limits.append(f"cuda-version>={lowest.major}.{lowest.minor},<{asked.major + 1}")
-        # Newer cuDNN refuses some GPUs, and conda would take the newest.
-        capabilities = capabilities_of(m, kb)
-        if below := capabilities and kb.cudnn_below(min(capabilities)):
-            limits.append(f"cudnn<{below.major}.{below.minor}")
-    return (f"{torch}={pinned}" if pinned else torch, *limits, *others)
-
-
-def _pinned(m: Machine, kb: Knowledge, change: PackageChange) -> Release:
-    """The release to ask conda-forge for: the wished one, or the last with that CUDA major.
-
-    None leaves it to conda: the newest release has that major, or none is known to have it.
-    """
-
-    def has(release: Version) -> bool:
-        made = _made(m, kb, str(release))
-        if change.cuda is None:
-            return bool(made)
-        return any(cuda.major == Version(change.cuda).major for cuda in made)
-
-    release = pin_of(change.install)
-    if release and has(Version(release)):
-        return Version(release)
-    if change.cuda is None or has(kb.newest_on_conda("conda-forge")):
-        return None
-    return next(filter(has, kb.torch_releases()), None)
-
-
-def _made(m: Machine, kb: Knowledge, release: str) -> tuple[Version, ...]:
-    """The CUDA versions that conda-forge built that torch release with."""
-    platform = platform_of(m)
-    if not release or platform is None:
-        return ()
-    return kb.conda_cuda("conda-forge", Version(release), platform) or ()
+    return _Order(m, kb, change).specs()
 
 
 def conda_name(name: str) -> str:
@@ -227,16 +228,14 @@ def as_made(stack: Stack, kb: Knowledge) -> Stack:
 
     For which Pythons it builds is not in the tables.
     """
-    return msgspec.structs.replace(
-        stack, builds=tuple(_as_made(build, kb) for build in stack.builds)
-    )
+    return replace(stack, builds=tuple(_as_made(build, kb) for build in stack.builds))
 
 
 def _as_made(build: TorchBuild, kb: Knowledge) -> TorchBuild:
     cuda = max(_made_for(build, kb), default=None)
     archs = (kb.conda_archs(cuda, build.platform) or ()) if cuda else build.archs
     linux = build.platform.startswith("linux")
-    return msgspec.structs.replace(
+    return replace(
         build,
         cuda=cuda,
         variant="conda-forge",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
-from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.knowledge import TorchBuild
 from cudadoctor.model.machine import Number, Release, Strings
 from cudadoctor.solver.constraint import constraint_of
-from cudadoctor.solver.demand import named, of_capability, seen_gpus, without_gpus
+from cudadoctor.solver.demand import NO_GPUS, named, of_capability, seen_gpus
 from cudadoctor.solver.fit import Block, Case, block, compat_lifts, conda_forge_cuda, newest
 
 Kind = Literal[
@@ -31,7 +32,7 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     CUDA), "release" another release than the one asked for, "platform" another system or
     interpreter, "jetson" NVIDIA's own build, "cpu" to do without the GPU. branch: the driver branch
     to go to. pythons: versions with which it would fit. build: what would fit then, None for a
-    build that is not in the tables. capability: where one alone remains.
+    build that is not in the tables.
     """
 
     kind: Kind
@@ -39,14 +40,13 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     build: TorchBuild | None
     branch: Number = None
     pythons: Strings = ()
-    capability: Release = None
     hidden: tuple[Version, ...] = ()
     cuda: Release = None
 
 
 def alternatives(case: Case) -> tuple[Alternative, ...]:
     """The single changes that help, the least first; else two of them together, or what is left."""
-    if case.demand.tegra is not None:
+    if case.tegra is not None:
         return _jetson(case)
     python = _python(case)
     found = (
@@ -63,6 +63,12 @@ def alternatives(case: Case) -> tuple[Alternative, ...]:
     return (*filter(None, found), *other) or _cpu(case)
 
 
+def fitting(kind: Kind, change: str, build: TorchBuild, **more: Any) -> Alternative:
+    """The alternative that a change lets that build fit."""
+    text = f"{change}, torch {build.torch} {build.variant} fits."
+    return Alternative(kind=kind, text=text, build=build, **more)
+
+
 def nearest_release(case: Case) -> tuple[Alternative, ...]:
     """Where the release that was asked for cannot be: the closest to it with a build that fits."""
     order = list(dict.fromkeys(build.torch for build in case.builds))
@@ -74,7 +80,8 @@ def nearest_release(case: Case) -> tuple[Alternative, ...]:
     else:
         release = ".".join(map(str, constraint.release))
         wanted = Version(release) if release else order[0]
-    here = order.index(wanted) if wanted in order else sum(one > wanted for one in order) - 0.5
+    newer = sum(torch > wanted for torch in order)
+    here = newer if wanted in order else newer - 0.5
 
     def distance(torch: Version) -> tuple[bool, float, float]:
         """The same minor first, then the fewest releases between."""
@@ -86,9 +93,9 @@ def nearest_release(case: Case) -> tuple[Alternative, ...]:
         of_it = tuple(build for build in case.builds if build.torch == torch)
         if build := newest(of_it, case, desperate=desperate):
             same = torch.release[:2] == wanted.release[:2]
-            words = "Of that minor release" if same else "Nearest to it"
-            text = f"{words}, torch {build.torch} {build.variant} fits."
-            return (Alternative(kind="release", text=text, build=build),)
+            return (
+                fitting("release", "Of that minor release" if same else "Nearest to it", build),
+            )
     return ()
 
 
@@ -108,8 +115,8 @@ def _jetson(case: Case) -> tuple[Alternative, ...]:
 def _cpu(case: Case) -> tuple[Alternative, ...]:
     """What is left where nothing else helps: to do without the GPU."""
     builds = tuple(build for build in case.asked if build.cuda is None)
-    build = newest(builds, msgspec.structs.replace(case, demand=without_gpus(case.demand)))
-    if build is None or case.demand.gpus != "some":
+    build = newest(builds, replace(case, **NO_GPUS))
+    if build is None or case.gpus != "some":
         return ()
     text = f"Without the GPU, the CPU build of torch {build.torch} fits."
     return (Alternative(kind="cpu", text=text, build=build),)
@@ -117,36 +124,27 @@ def _cpu(case: Case) -> tuple[Alternative, ...]:
 
 def _first(case: Case, *ignoring: Block) -> TorchBuild | None:
     """The newest build that would fit without these reasons against it."""
-    for build in case.asked:
-        if not block(build, case.demand, case.knowledge, ignoring=ignoring):
-            return build
-    return None
+    fits = (build for build in case.asked if not block(build, case, ignoring=ignoring))
+    return next(fits, None)
 
 
 def _compat(case: Case) -> Alternative | None:
     """NVIDIA's forward-compatibility package beside the present driver."""
-    asked = tuple(
-        build
-        for build in case.asked
-        if build.cuda and compat_lifts(case.machine, case.knowledge, build.cuda)
-    )
-    build = _first(msgspec.structs.replace(case, asked=asked), "driver")
+    machine, kb = case.machine, case.knowledge
+    lifts = (build for build in case.asked if build.cuda and compat_lifts(machine, kb, build.cuda))
+    build = _first(replace(case, asked=tuple(lifts)), "driver")
     if build is None or build.cuda is None:
         return None
     package = f"cuda-compat-{build.cuda.major}-{build.cuda.minor}"
-    text = (
-        f"With NVIDIA's package {package} beside driver {case.machine.driver.version}, "
-        f"torch {build.torch} {build.variant} fits."
-    )
-    return Alternative(kind="compat", text=text, build=build)
+    change = f"With NVIDIA's package {package} beside driver {machine.driver.version}"
+    return fitting("compat", change, build)
 
 
 def _python(case: Case) -> Alternative | None:
     build = _first(case, "python")
-    if build is None or case.demand.python is None:
+    if build is None or case.python is None:
         return None
-    text = f"With {_pythons(build)}, torch {build.torch} {build.variant} fits."
-    return Alternative(kind="python", text=text, build=build, pythons=build.pythons)
+    return fitting("python", f"With {_pythons(build)}", build, pythons=build.pythons)
 
 
 def _pythons(build: TorchBuild) -> str:
@@ -156,36 +154,31 @@ def _pythons(build: TorchBuild) -> str:
 
 def _driver(case: Case, *also: Block) -> Alternative | None:
     """A newer driver that still supports the GPUs, and the newest build that it would run."""
-    demand, knowledge = case.demand, case.knowledge
-    known = (knowledge.architecture(one) for one in demand.capabilities)
-    last = min((one.last_branch for one in known if one and one.last_branch), default=None)
-    for build in case.asked if demand.gpus == "some" else ():
-        if block(build, demand, knowledge, ignoring=("driver", *also)) is not None:
+    kb = case.knowledge
+    known = (kb.architecture(capability) for capability in case.capabilities)
+    last = min((era.last_branch for era in known if era and era.last_branch), default=None)
+    for build in case.asked if case.gpus == "some" else ():
+        cuda = build.cuda
+        if cuda is None or block(build, case, ignoring=("driver", *also)) is not None:
             continue
-        branch = _branch(build, last, knowledge)
-        if branch is None:
+        floor = kb.driver_floor(cuda, "Linux")
+        if floor is None or (last is not None and floor.driver.branch > last):
             continue
-        driver = f"driver {branch} or newer"
-        if branch == last:
-            driver = f"driver {branch}, the last for this GPU{',' if also else ''}"
-        python = f" and {_pythons(build)}" if also else ""
-        text = f"With {driver}{python}, torch {build.torch} {build.variant} fits."
+        # A current branch, or the last that supports the GPUs.
+        branch = kb.branch_for(Version(f"{cuda.major}.0")) or floor.driver.branch
+        change = f"With driver {branch} or newer"
+        if last is not None and last <= branch:
+            branch = last
+            change = f"With driver {branch}, the last for this GPU{',' if also else ''}"
+        if also:
+            change += f" and {_pythons(build)}"
         pythons = build.pythons if also else ()
-        return Alternative(kind="driver", text=text, build=build, branch=branch, pythons=pythons)
+        return fitting("driver", change, build, branch=branch, pythons=pythons)
     return None
 
 
-def _branch(build: TorchBuild, last: Number, knowledge: Knowledge) -> Number:
-    """The branch to go to for a build: a current one, or the last that supports the GPUs."""
-    floor = knowledge.driver_floor(build.cuda, "Linux") if build.cuda else None
-    if build.cuda is None or floor is None or (last is not None and floor.driver.branch > last):
-        return None
-    current = knowledge.branch_for(Version(f"{build.cuda.major}.0")) or floor.driver.branch
-    return current if last is None else min(current, last)
-
-
 def _glibc(case: Case) -> Alternative | None:
-    build = _first(case, "glibc") if case.demand.glibc else None
+    build = _first(case, "glibc") if case.glibc else None
     if build is None:
         return None
     text = f"On a system (or in a container) with glibc {build.glibc}, torch {build.torch} fits."
@@ -196,38 +189,30 @@ def _conda(case: Case) -> Alternative | None:
     """conda-forge's own build, where the tables prove that it has code for all these GPUs."""
     torch = case.knowledge.newest_on_conda("conda-forge")
     constraint = constraint_of(case.keep or "")
-    if case.demand.gpus != "some" or (constraint and not constraint.allows(torch, None)):
+    if case.gpus != "some" or (constraint and not constraint.allows(torch, None)):
         return None
-    cuda = conda_forge_cuda(torch, case.demand, case.knowledge)
+    cuda = conda_forge_cuda(torch, case)
     if cuda is None:
         return None
     text = f"conda-forge's torch {torch} with CUDA {cuda} has code for all GPUs here."
-    old = [str(one) for one in case.demand.capabilities if one < _OLDEST_FOR_CUDNN]
-    if old:
-        text += f" Whether its cuDNN still serves capability {', '.join(old)} is not in the tables."
+    if old := ", ".join(str(gpu) for gpu in case.capabilities if gpu < _OLDEST_FOR_CUDNN):
+        text += f" Whether its cuDNN still serves capability {old} is not in the tables."
     return Alternative(kind="conda", text=text, build=None, cuda=cuda)
 
 
 def _some_gpus(case: Case) -> list[Alternative]:
     """A mixed machine without some of its GPUs: the fewest left out, the newest build first."""
-    demand, all_of = case.demand, case.demand.capabilities
-    gpus = seen_gpus(case.machine, case.knowledge)
-    for many in range(1, len(all_of)):
+    gpus, every = seen_gpus(case.machine, case.knowledge), case.capabilities
+    for many in range(1, len(every)):
         found = []
-        for hidden in combinations(all_of, many):
-            rest = tuple(one for one in all_of if one not in hidden)
-            alone = msgspec.structs.replace(demand, capabilities=rest)
-            build = newest(case.asked, msgspec.structs.replace(case, demand=alone))
-            if build is None:
-                continue
-            without = named(of_capability(gpus, hidden))
-            without = without or f"capability {', '.join(map(str, hidden))}"
-            text = f"Without {without}, torch {build.torch} {build.variant} fits."
-            one = rest[0] if len(rest) == 1 else None
-            change = Alternative(
-                kind="one-gpu", text=text, build=build, capability=one, hidden=hidden
-            )
-            found.append(((build.torch, one or Version("0")), change))
+        for hidden in combinations(every, many):
+            rest = tuple(capability for capability in every if capability not in hidden)
+            if build := newest(case.asked, replace(case, capabilities=rest)):
+                without = named(of_capability(gpus, hidden))
+                without = without or f"capability {', '.join(map(str, hidden))}"
+                change = fitting("one-gpu", f"Without {without}", build, hidden=hidden)
+                alone = rest[0] if len(rest) == 1 else Version("0")
+                found.append(((build.torch, alone), change))
         if found:
             ranked = sorted(found, key=lambda entry: entry[0], reverse=True)
             return [change for _, change in ranked]

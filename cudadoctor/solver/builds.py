@@ -19,14 +19,15 @@ of the platform, else the newest CUDA that the driver brings itself, else the ol
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import asdict, replace
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Machine, Strings, Text
-from cudadoctor.solver.alternatives import Alternative, alternatives, nearest_release
+from cudadoctor.solver.alternatives import Alternative, alternatives, fitting, nearest_release
 from cudadoctor.solver.constraint import allowed
-from cudadoctor.solver.demand import demand_of, platform_blocker, platform_of, without_gpus
+from cudadoctor.solver.demand import NO_GPUS, demand_of, platform_blocker, platform_of
 from cudadoctor.solver.fit import Case, is_installed, newest
 from cudadoctor.solver.reasons import every_rejection, rejections, why_none, why_this
 
@@ -67,9 +68,7 @@ def best_build(machine: Machine, knowledge: Knowledge, *, keep: Text = None) -> 
         text = f"No build of torch is known for {demand.platform}."
         near = ("The nearest way is Linux on the same processor.",) if "arm64" in text else ()
         return Choice(build=None, why=(text, *near))
-    case = Case(
-        machine=machine, demand=demand, knowledge=knowledge, builds=builds, asked=builds, keep=keep
-    )
+    case = Case(**asdict(demand), builds=builds, asked=builds, keep=keep)
     if keep is not None:
         return _constrained(case, keep)
     return _answer(case, _unconstrained(case))
@@ -82,24 +81,22 @@ def _unconstrained(case: Case) -> TorchBuild | None:
     if version is not None and not version.is_prerelease:
         same = tuple(build for build in case.builds if build.torch.release == version.release)
         # What another release has for certain is better than contested code of the installed one.
-        found = newest(same, case, desperate=case.demand.gpus == "none")
+        found = newest(same, case, desperate=case.gpus == "none")
     return found or newest(case.builds, case)
 
 
 def _constrained(case: Case, keep: str) -> Choice:
     """The newest build that the constraint allows."""
-    case = msgspec.structs.replace(
-        case, asked=allowed(keep, case.builds), free=_unconstrained(case)
-    )
+    case = replace(case, asked=allowed(keep, case.builds), free=_unconstrained(case))
     if not case.asked:
         text = (
-            f"No torch {keep} is known for {case.demand.platform}. "
+            f"No torch {keep} is known for {case.platform}. "
             f"The newest in the tables is {case.builds[0].torch}."
         )
         return Choice(build=None, why=(text,), alternatives=nearest_release(case))
     if all(build.cuda is None for build in case.asked):
         # Who names the CPU build wants that one: GPUs, driver and JetPack do not count.
-        case = msgspec.structs.replace(case, demand=without_gpus(case.demand), whole=case.demand)
+        case = replace(case, **NO_GPUS, whole=case)
     return _answer(case, newest(case.asked, case))
 
 
@@ -119,7 +116,7 @@ def _as_read(build: TorchBuild, machine: Machine) -> TorchBuild:
     """The build with the code that was read from it, where the tables are not sure of it."""
     if not build.archs_uncertain or not machine.torch.archs or not is_installed(build, machine):
         return build
-    return msgspec.structs.replace(build, archs=machine.torch.archs, archs_uncertain=False)
+    return replace(build, archs=machine.torch.archs, archs_uncertain=False)
 
 
 # --- where no wheel can be installed at all: the nearest environment where one can ----------------
@@ -136,14 +133,12 @@ def _blocked(machine: Machine, knowledge: Knowledge, keep: Text, why: str) -> Ch
     beyond = best_build(changed, knowledge, keep=keep)
     if beyond.build is None:
         return Choice(build=None, why=(why, *beyond.why), alternatives=beyond.alternatives)
-    text = f"{change}, torch {beyond.build.torch} {beyond.build.variant} fits."
-    found = Alternative(kind="platform", text=text, build=beyond.build)
+    found = fitting("platform", change, beyond.build)
     return Choice(build=None, why=(why,), alternatives=(found,))
 
 
 def _unblocked(m: Machine, kb: Knowledge) -> tuple[Machine, str]:
     """The same hardware without the blocker, and the change in words; "" where none is known."""
-    replace = msgspec.structs.replace
     words: list[str] = []
     if m.platform.libc == "musl":
         m = replace(m, platform=replace(m.platform, libc="glibc", glibc=None))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from packaging.version import Version
@@ -15,7 +15,6 @@ from cudadoctor.model.machine import (
     DriverRelease,
     Gpu,
     Machine,
-    Number,
     PciGpu,
     Release,
     Strings,
@@ -80,8 +79,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     while others are there. tegra: why builds for servers do not run on this Jetson.
     """
 
+    machine: Machine
+    knowledge: Knowledge
     platform: str
-    system: Literal["Linux", "Windows", "Darwin"]
     python: Text
     glibc: Release
     gpus: Literal["some", "none", "unknown"]
@@ -91,9 +91,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     tegra: Text = None
 
 
-def without_gpus(demand: Demand) -> Demand:
-    """The same demand where no GPU is to be used."""
-    return msgspec.structs.replace(demand, gpus="none", capabilities=(), aside=(), tegra=None)
+NO_GPUS: dict[str, Any] = {"gpus": "none", "capabilities": (), "aside": (), "tegra": None}
+"""What differs in a demand where no GPU is to be used."""
 
 
 def platform_of(machine: Machine) -> Text:
@@ -210,100 +209,76 @@ def variables_for(staying: Iterable[UsableGpu], *, redacted: bool) -> dict[str, 
 # --- the driver -----------------------------------------------------------------------------------
 
 
-def drive_of(machine: Machine, capabilities: tuple[Version, ...], knowledge: Knowledge) -> Drive:
+def drive_of(machine: Machine, capabilities: Iterable[Version], knowledge: Knowledge) -> Drive:
     """The driver that a build must run with: the one found, or the one that has to come."""
-    driver = machine.driver
+    driver, native_cuda = machine.driver, knowledge.native_cuda
+    numbers: Literal["Linux", "Windows"] = "Linux"
+    if machine.platform.system == "Windows" or machine.platform.wsl:
+        numbers = "Windows"
     found = driver.version or driver.library
+    # The oldest and the newest branch that support all these GPUs; None no bound.
+    eras = [era for gpu in capabilities if (era := knowledge.architecture(gpu))]
+    low = max((era.first_branch for era in eras if era.first_branch), default=None)
+    high = min((era.last_branch for era in eras if era.last_branch), default=None)
+    planned = max(low or 0, knowledge.branch_for(PLANNED_CUDA) or 0)
+    branch, why = min(planned, high or planned), ""
     if found is None and driver.cuda is None:
-        return _supposed(machine, capabilities, knowledge)
-    if found is not None and not machine.gpus:
-        low, high = _branches(capabilities, knowledge)
-        unfit = _unfit(found, low, high, knowledge)
-        if unfit:
-            return _of_branch(*unfit, machine, knowledge)
-    return _found(found, machine, knowledge)
+        why = "No driver is installed"
+        if driver.installed is not False:
+            floor = knowledge.driver_floor(_supposed_cuda(machine), numbers)
+            version = floor.driver if floor else DriverVersion("525")
+            usual = version.branch
+            branch = low if low and low > usual else min(high or usual, usual)
+            why = "The driver's version is not known"
+            if branch == usual:
+                text, native = f"{why}: this counts on {version} or newer.", native_cuda(version)
+                return Drive(version=version, cuda=native, numbers=numbers, supposed=text)
+    elif found is not None and not machine.gpus:
+        # The branch that these GPUs need in place of the driver found, and why.
+        own, last = native_cuda(found), native_cuda(DriverVersion(str(high))) if high else None
+        if high and own and last and own > last:
+            branch = high
+            why = f"Driver {found} no longer supports this GPU: branch {high} is the last"
+        elif low and found.branch < low:
+            why = f"Driver {found} does not support this GPU yet: it needs branch {low}"
+    if not why:
+        return _found(found, machine, knowledge, numbers)
+    # A driver of that branch, new enough for the branch's own CUDA level.
+    version = DriverVersion(str(branch))
+    native = native_cuda(version)
+    floor = knowledge.driver_floor(native, numbers) if native else None
+    if floor is not None and floor.driver.branch == branch:
+        version = max(version, floor.driver)
+    text = f"{why}; this counts on a driver of branch {branch}."
+    return Drive(version=version, cuda=native, numbers=numbers, supposed=text)
 
 
-def _found(found: DriverRelease, machine: Machine, knowledge: Knowledge) -> Drive:
+def _supposed_cuda(machine: Machine) -> Version:
+    """What an unknown driver runs: what torch was built with, where torch found a GPU with it."""
+    seen, built = machine.torch.imported, machine.torch.cuda
+    works = seen and (seen.cuda_available or seen.device_count)
+    return max(built, SUPPOSED_CUDA) if works and built else SUPPOSED_CUDA
+
+
+def _found(
+    found: DriverRelease,
+    machine: Machine,
+    knowledge: Knowledge,
+    numbers: Literal["Linux", "Windows"],
+) -> Drive:
     """The driver that is there, by its number, by its CUDA level, or by both."""
-    driver, numbers = machine.driver, _list_of(machine)
+    driver, step = machine.driver, partial(Drive, version=found, numbers=numbers)
     native = None if found is None else knowledge.native_cuda(found)
     # Under WSL the reported number is that of the Windows driver; a library's is of another list.
     foreign = machine.platform.wsl and driver.cuda and driver.reported is None
     if found is None or machine.platform.jetson or foreign:
-        return Drive(version=found, cuda=driver.cuda or native, decides=True, numbers=numbers)
+        return step(cuda=driver.cuda or native, decides=True)
     if driver.cuda is None:
-        return Drive(version=found, cuda=native, numbers=numbers)
+        return step(cuda=native)
     works = driver.libcuda.code in (None, 0)
     forward = native is not None and driver.cuda.major > native.major
     # A compat library that starts lifts the driver's level; one that does not start lifts nothing.
-    level = driver.cuda if works or not forward else native
-    return Drive(version=found, cuda=level, decides=forward and works, numbers=numbers)
-
-
-def _branches(capabilities: tuple[Version, ...], knowledge: Knowledge) -> tuple[Number, Number]:
-    """The oldest and the newest branch that support all these GPUs; None no bound."""
-    known = [found for one in capabilities if (found := knowledge.architecture(one))]
-    first = (architecture.first_branch for architecture in known)
-    last = (architecture.last_branch for architecture in known)
-    return max(filter(None, first), default=None), min(filter(None, last), default=None)
-
-
-def _unfit(
-    found: DriverVersion, low: Number, high: Number, knowledge: Knowledge
-) -> tuple[int, str] | None:
-    """The branch that these GPUs need in place of the driver found, and why."""
-    own = knowledge.native_cuda(found)
-    newest = knowledge.native_cuda(DriverVersion(str(high))) if high else None
-    if high and own and newest and own > newest:
-        return high, f"Driver {found} no longer supports this GPU: branch {high} is the last"
-    if low and found.branch < low:
-        branch = _planned_branch(low, high, knowledge)
-        return branch, f"Driver {found} does not support this GPU yet: it needs branch {low}"
-    return None
-
-
-def _planned_branch(low: Number, high: Number, knowledge: Knowledge) -> int:
-    """The branch of a driver that is yet to be installed."""
-    branch = max(low or 0, knowledge.branch_for(PLANNED_CUDA) or 0)
-    return min(branch, high or branch)
-
-
-def _supposed(machine: Machine, capabilities: tuple[Version, ...], knowledge: Knowledge) -> Drive:
-    """What to count on where no driver's version is known."""
-    low, high = _branches(capabilities, knowledge)
-    if machine.driver.installed is False:
-        branch = _planned_branch(low, high, knowledge)
-        return _of_branch(branch, "No driver is installed", machine, knowledge)
-    # Where torch found a GPU with it, the unknown driver runs what that torch was built with.
-    seen, built, cuda = machine.torch.imported, machine.torch.cuda, SUPPOSED_CUDA
-    if seen and built and (seen.cuda_available or seen.device_count):
-        cuda = max(built, cuda)
-    floor = knowledge.driver_floor(cuda, _list_of(machine))
-    wanted = floor.driver if floor else DriverVersion("525")
-    branch = low if low and low > wanted.branch else min(high or wanted.branch, wanted.branch)
-    if branch != wanted.branch:
-        return _of_branch(branch, "The driver's version is not known", machine, knowledge)
-    text = f"The driver's version is not known: this counts on {wanted} or newer."
-    native = knowledge.native_cuda(wanted)
-    return Drive(version=wanted, cuda=native, numbers=_list_of(machine), supposed=text)
-
-
-def _of_branch(branch: int, why: str, machine: Machine, knowledge: Knowledge) -> Drive:
-    """A driver of that branch, new enough for the branch's own CUDA level."""
-    version = DriverVersion(str(branch))
-    native = knowledge.native_cuda(version)
-    floor = knowledge.driver_floor(native, _list_of(machine)) if native else None
-    if floor is not None and floor.driver.branch == branch:
-        version = max(version, floor.driver)
-    text = f"{why}; this counts on a driver of branch {branch}."
-    return Drive(version=version, cuda=native, numbers=_list_of(machine), supposed=text)
-
-
-def _list_of(machine: Machine) -> Literal["Linux", "Windows"]:
-    """Which list of driver numbers counts: WSL has the driver of Windows."""
-    windows = machine.platform.system == "Windows" or machine.platform.wsl
-    return "Windows" if windows else "Linux"
+    return step(cuda=driver.cuda if works or not forward else native, decides=forward and works)
 
 
 def tegra_wall(machine: Machine) -> Text:
@@ -333,20 +308,20 @@ def platform_blocker(machine: Machine) -> Text:
 def demand_of(machine: Machine, knowledge: Knowledge) -> Demand:
     """What this machine demands of a build. It must have a platform that wheels exist for."""
     platform, system = platform_of(machine), machine.platform.system
-    if platform is None or system is None:
+    if platform is None:
         raise ValueError("a machine without a platform demands nothing of a build")
     found = capabilities_of(machine, knowledge) if system != "Darwin" else ()
-    capabilities = tuple(sorted(set(found or ())))
-    counting = tuple(one for one in capabilities if _ever_served(one, platform, knowledge))
-    counting = counting or capabilities
+    every = sorted(set(found or ()))
+    counting = [gpu for gpu in every if _ever_served(gpu, platform, knowledge)] or every
     return Demand(
+        machine=machine,
+        knowledge=knowledge,
         platform=platform,
-        system=system,
         python=python_of(machine),
         glibc=machine.platform.glibc if system == "Linux" else None,
         gpus="unknown" if found is None else "some" if found else "none",
-        capabilities=counting,
-        aside=tuple(one for one in capabilities if one not in counting),
+        capabilities=tuple(counting),
+        aside=tuple(gpu for gpu in every if gpu not in counting),
         drive=drive_of(machine, counting, knowledge),
         tegra=tegra_wall(machine),
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import Literal
 
-import msgspec
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.machine import Machine, Release, Text, Texts
+from cudadoctor.model.machine import Machine, Release, Text
 from cudadoctor.solver.demand import Demand, served
 
 Block = Literal[
@@ -25,12 +24,7 @@ NO_GPU = "No NVIDIA GPU is there, so no CUDA is needed."
 
 
 def block(
-    build: TorchBuild,
-    demand: Demand,
-    knowledge: Knowledge,
-    *,
-    trusting: bool = False,
-    ignoring: Collection[Block] = (),
+    build: TorchBuild, demand: Demand, *, trusting: bool = False, ignoring: Collection[Block] = ()
 ) -> Block | None:
     """The first thing that keeps a build from fitting, None where it fits.
 
@@ -51,47 +45,45 @@ def block(
         return "cpu"
     if demand.tegra is not None:
         return "tegra"
-    return _hardware(build, demand, knowledge, trusting, ignoring)
+    return next(_of_hardware(build, build.cuda, demand, trusting, ignoring), None)
 
 
-def _hardware(
-    build: TorchBuild,
-    demand: Demand,
-    knowledge: Knowledge,
-    trusting: bool,
-    ignoring: Collection[Block],
-) -> Block | None:
+def _of_hardware(
+    build: TorchBuild, cuda: Version, demand: Demand, trusting: bool, ignoring: Collection[Block]
+) -> Iterator[Block]:
     codes = build.archs
     if codes and build.contested and not trusting:
         codes = tuple(code for code in codes if code not in build.contested)
-    how = _served(build, demand, knowledge, codes)
-    if not all(how):
-        at_all = codes != build.archs and all(_served(build, demand, knowledge, build.archs))
-        return "contested" if at_all else "archs"
+    ways = ways_of(build, demand, codes)
+    if not all(ways):
+        yield "archs" if codes == build.archs or not all(ways_of(build, demand)) else "contested"
     if "driver" not in ignoring:
-        if build.cuda is not None and not runs(build.cuda, demand, knowledge):
-            return "driver"
+        if not runs(cuda, demand):
+            yield "driver"
         level = demand.drive.cuda
-        new = level is None or build.cuda is None or level < build.cuda
-        if new and any(code and code[0] == "ptx" for code in how):
-            return "ptx"
-    trusting = trusting or "cudnn" in ignoring
-    return None if trusting or not cudnn_refuses(build, demand, knowledge) else "cudnn"
+        if (level is None or level < cuda) and "ptx" in ways:
+            yield "ptx"
+    if not trusting and "cudnn" not in ignoring and cudnn_refuses(build, demand):
+        yield "cudnn"
 
 
-def _served(
-    build: TorchBuild, demand: Demand, knowledge: Knowledge, codes: Texts
-) -> list[tuple[str, str] | None]:
-    return [
-        served(codes or (), one, build.torch, build.cuda, knowledge) for one in demand.capabilities
-    ]
+def ways_of(build: TorchBuild, demand: Demand, codes: tuple[str, ...] | None = None) -> list[Text]:
+    """How a build serves each GPU: native, ptx, or None not at all. codes: in place of its own."""
+    archs = (build.archs if codes is None else codes) or ()
+    found = (
+        served(archs, capability, build.torch, build.cuda, demand.knowledge)
+        for capability in demand.capabilities
+    )
+    return [how and how[0] for how in found]
 
 
-def cudnn_refuses(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> tuple[Version, ...]:
+def cudnn_refuses(build: TorchBuild, demand: Demand) -> tuple[Version, ...]:
     """The GPUs that the build's own cuDNN has no code for: convolutions fail on them."""
-    release = own_cudnn(build, knowledge)
+    release, knowledge = own_cudnn(build, demand.knowledge), demand.knowledge
     return tuple(
-        one for one in demand.capabilities if release and _refuses(release, one, knowledge)
+        capability
+        for capability in demand.capabilities
+        if release and _refuses(release, capability, knowledge)
     )
 
 
@@ -106,16 +98,16 @@ def own_cudnn(build: TorchBuild, knowledge: Knowledge) -> Text:
     if build.cudnn is not None or build.cuda is None:
         return build.cudnn
     beside = knowledge.build_of(build.torch, build.variant, "linux_x86_64")
-    return beside.cudnn if beside is not None else None
+    return beside.cudnn if beside else None
 
 
-def on_ptx(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> tuple[Version, ...]:
+def on_ptx(build: TorchBuild, demand: Demand) -> tuple[Version, ...]:
     """The GPUs that this build serves by PTX alone, which the driver compiles at first use."""
-    how = zip(demand.capabilities, _served(build, demand, knowledge, build.archs), strict=True)
-    return tuple(one for one, code in how if code is not None and code[0] == "ptx")
+    ways = zip(demand.capabilities, ways_of(build, demand), strict=True)
+    return tuple(capability for capability, how in ways if how == "ptx")
 
 
-def runs(cuda: Version, demand: Demand, knowledge: Knowledge) -> bool:
+def runs(cuda: Version, demand: Demand) -> bool:
     """Whether the driver runs a build of this CUDA version."""
     drive, level = demand.drive, demand.drive.cuda
     # From CUDA 11 on any minor of the driver's major runs; before it the driver must be as new.
@@ -123,43 +115,43 @@ def runs(cuda: Version, demand: Demand, knowledge: Knowledge) -> bool:
         return False
     if drive.decides or drive.version is None:
         return level is not None
-    floor = knowledge.driver_floor(cuda, drive.numbers)
+    floor = demand.knowledge.driver_floor(cuda, drive.numbers)
     return floor is not None and drive.version >= floor.driver
 
 
-def reason(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> Text:
+def reason(build: TorchBuild, demand: Demand) -> Text:
     """Why a build does not fit, as a sentence with its values; None where it fits."""
-    why = block(build, demand, knowledge)
-    if why is None:
-        return None
-    drive, cuda = demand.drive, build.cuda
-    served_by = zip(
-        demand.capabilities, _served(build, demand, knowledge, build.archs), strict=True
+    why, drive, cuda = block(build, demand), demand.drive, build.cuda
+    match why:
+        case "python":
+            pythons = _listed(build.pythons)
+            return f"It has no wheel for Python {demand.python}, only for {pythons}."
+        case "archs" if build.archs is not None:
+            ways = zip(demand.capabilities, ways_of(build, demand), strict=True)
+            unserved = _listed(capability for capability, how in ways if not how)
+            return f"It has no code for capability {unserved}, only {_listed(build.archs)}."
+        case "driver" if cuda and (floor := demand.knowledge.driver_floor(cuda, drive.numbers)):
+            here = f"driver {drive.version}" if drive.version else "the driver"
+            level = f" runs CUDA {drive.cuda} at most" if drive.cuda else " is older"
+            return f"CUDA {cuda} needs driver {floor.driver} or newer; {here}{level}."
+        case "cudnn":
+            refused = _listed(cudnn_refuses(build, demand))
+            return f"Its cuDNN {own_cudnn(build, demand.knowledge)} refuses capability {refused}."
+    return (
+        why
+        and {
+            "absent": f"It was not published for {build.platform}.",
+            "announced": f"It was not seen published for {build.platform}, only announced.",
+            "glibc": f"It needs glibc {build.glibc}; this system has {demand.glibc}.",
+            "tegra": f"It is made for servers: {demand.tegra}.",
+            "no-gpu": NO_GPU,
+            "cpu": "It has no code for GPUs.",
+            "contested": "Sources disagree on whether it has code for this GPU.",
+            "archs": "Which GPUs it has code for is not known.",
+            "ptx": f"Its PTX of CUDA {cuda} is too new for a driver of CUDA {drive.cuda}.",
+            "driver": f"No driver is known for CUDA {cuda}.",
+        }[why]
     )
-    unserved = _listed(capability for capability, code in served_by if not code)
-    refused = _listed(cudnn_refuses(build, demand, knowledge))
-    floor = knowledge.driver_floor(cuda, drive.numbers) if cuda else None
-    here = f"driver {drive.version}" if drive.version else "the driver"
-    level = f" runs CUDA {drive.cuda} at most" if drive.cuda else " is older"
-    pythons = _listed(build.pythons)
-    return {
-        "absent": f"It was not published for {build.platform}.",
-        "announced": f"It was not seen published for {build.platform}, only announced.",
-        "python": f"It has no wheel for Python {demand.python}, only for {pythons}.",
-        "glibc": f"It needs glibc {build.glibc}; this system has {demand.glibc}.",
-        "tegra": f"It is made for servers: {demand.tegra}.",
-        "no-gpu": NO_GPU,
-        "cpu": "It has no code for GPUs.",
-        "contested": "Sources disagree on whether it has code for this GPU.",
-        "cudnn": f"Its cuDNN {own_cudnn(build, knowledge)} refuses capability {refused}.",
-        "archs": "Which GPUs it has code for is not known."
-        if build.archs is None
-        else f"It has no code for capability {unserved}, only {_listed(build.archs)}.",
-        "ptx": f"Its PTX of CUDA {cuda} is too new for a driver of CUDA {drive.cuda}.",
-        "driver": f"CUDA {cuda} needs driver {floor.driver} or newer; {here}{level}."
-        if floor
-        else f"No driver is known for CUDA {cuda}.",
-    }[why]
 
 
 def _listed(items: Iterable[object]) -> str:
@@ -169,17 +161,14 @@ def _listed(items: Iterable[object]) -> str:
 # --- the best of several ------------------------------------------------------------------------
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One question to the solver.
+class Case(Demand, frozen=True, kw_only=True):
+    """One question to the solver: what the machine demands, and what was asked for.
 
     builds: all of the platform, newest first. keep: the constraint on the release. asked: builds
     that it allows. free: what would be chosen without it. whole: what the machine demands, where
     the constraint leaves out its GPUs.
     """
 
-    machine: Machine
-    demand: Demand
-    knowledge: Knowledge
     builds: tuple[TorchBuild, ...]
     asked: tuple[TorchBuild, ...]
     keep: Text
@@ -207,8 +196,7 @@ def newest(
         for build in builds:
             if fitting and build.torch != fitting[0].torch:
                 break
-            why = block(build, case.demand, case.knowledge, trusting=trusting, ignoring=ignoring)
-            if why is None:
+            if block(build, case, trusting=trusting, ignoring=ignoring) is None:
                 fitting.append(build)
         if fitting:
             return min(fitting, key=lambda build: _rank(build, case))
@@ -217,22 +205,22 @@ def newest(
 
 def _rank(build: TorchBuild, case: Case) -> tuple[bool, bool, bool, bool, float]:
     """What is preferred within a release: lower is better."""
-    slow = build.cuda is not None and bool(on_ptx(build, case.demand, case.knowledge))
-    level = case.demand.drive.cuda
-    native = build.cuda is not None and level is not None and build.cuda <= level
-    number = 0.0 if build.cuda is None else build.cuda.major + build.cuda.minor / 100
+    cuda, level = build.cuda, case.drive.cuda
     # Where no GPU is, the CPU build comes first, also where CUDA is the default of the platform.
-    default = build.default if case.demand.gpus == "some" else build.cuda is None
-    here = build.cuda is not None and is_installed(build, case.machine)
+    default = build.default if case.gpus == "some" else cuda is None
+    if cuda is None:
+        return False, True, not default, True, 0.0
+    native = level is not None and cuda <= level
+    number = cuda.major + cuda.minor / 100
+    here, slow = is_installed(build, case.machine), bool(on_ptx(build, case))
     return slow, not here, not default, not native, -number if native else number
 
 
 def is_installed(build: TorchBuild, machine: Machine) -> bool:
     """Whether the examined environment holds exactly this CUDA build."""
     torch = machine.torch
-    if torch.version is None or torch.version.release != build.torch.release:
-        return False
-    return torch.build in (None, "cuda") and torch.cuda == build.cuda
+    same = torch.version is not None and torch.version.release == build.torch.release
+    return same and torch.build in (None, "cuda") and torch.cuda == build.cuda
 
 
 # --- other publishers' code -------------------------------------------------------------------
@@ -242,26 +230,25 @@ _STRICTEST_GLIBC = Version("2.28")
 """What counts where the glibc of a build is not known: no build of conda-forge asks for more."""
 
 
-def conda_forge_cuda(torch: Version, demand: Demand, knowledge: Knowledge) -> Release:
+def conda_forge_cuda(torch: Version, demand: Demand) -> Release:
     """The CUDA of conda-forge's build of that torch which serves every GPU as machine code.
 
     Other compilers, other lists of GPUs. None where there is none, or the tables do not prove it.
     """
-    made = knowledge.conda_cuda("conda-forge", torch, demand.platform) or ()
-    fitting = [cuda for cuda in made if _serves(torch, cuda, demand, knowledge)]
-    return max(fitting, default=None)
+    made = demand.knowledge.conda_cuda("conda-forge", torch, demand.platform) or ()
+    return max((cuda for cuda in made if _serves(torch, cuda, demand)), default=None)
 
 
-def _serves(torch: Version, cuda: Version, demand: Demand, knowledge: Knowledge) -> bool:
+def _serves(torch: Version, cuda: Version, demand: Demand) -> bool:
+    knowledge = demand.knowledge
     codes = knowledge.conda_archs(cuda, demand.platform) or ()
-    how = [served(codes, one, torch, cuda, knowledge) for one in demand.capabilities]
-    if not codes or not all(code is not None and code[0] == "native" for code in how):
+    ways = (served(codes, gpu, torch, cuda, knowledge) for gpu in demand.capabilities)
+    if not codes or not all(how and how[0] == "native" for how in ways):
         return False
-    if demand.system == "Linux" and demand.glibc is not None:
-        known = knowledge.conda_glibc(cuda) if demand.platform == "linux_x86_64" else None
-        if demand.glibc < (known or _STRICTEST_GLIBC):
-            return False
-    return runs(cuda, demand, knowledge)
+    known = knowledge.conda_glibc(cuda) if demand.platform == "linux_x86_64" else None
+    # Linux alone has a glibc.
+    old = demand.glibc is not None and demand.glibc < (known or _STRICTEST_GLIBC)
+    return not old and runs(cuda, demand)
 
 
 def compat_lifts(m: Machine, kb: Knowledge, cuda: Version) -> bool:
@@ -278,7 +265,9 @@ def compat_lifts(m: Machine, kb: Knowledge, cuda: Version) -> bool:
     seen = [(gpu.device_id, gpu.name) for gpu in m.gpus or ()]
     seen = seen or [(device.device_id, None) for device in m.pci or () if device.vendor == "nvidia"]
     models = [
-        kb.gpus_by_pci(device_id or "") or (kb.gpu_by_name(name or ""),) for device_id, name in seen
+        model
+        for device_id, name in seen
+        for model in kb.gpus_by_pci(device_id or "") or (kb.gpu_by_name(name or ""),)
     ]
-    allowed = all(model is not None and model.data_center for found in models for model in found)
+    allowed = all(model is not None and model.data_center for model in models)
     return kb.forward_compat(cuda, driver.branch) == "compatible" and bool(models) and allowed

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
-import msgspec
+from msgspec.structs import replace
+from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Text
 from cudadoctor.solver.demand import Demand, named, of_capability, seen_gpus, served
-from cudadoctor.solver.fit import NO_GPU, Block, Case, block, cudnn_refuses, on_ptx, reason
+from cudadoctor.solver.fit import NO_GPU, Block, Case, block, cudnn_refuses, on_ptx, reason, ways_of
 
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
@@ -22,23 +23,23 @@ _WHERE_INSTALLED = ("torchtext", "xformers", "flash-attn", "triton-windows", "vl
 
 def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     """Why this build: its release, its code, its driver, and what was supposed."""
-    demand = case.demand
     waiting = _announced(build, case)
     yield _release(build, case, waits=waiting is not None)
     if case.keep is not None:
         yield from _costs(build, case.free, case)
     if waiting is not None:
         yield waiting
-    if demand.gpus == "none":
+    if case.gpus == "none":
         yield _without_gpu(build, case)
     elif build.cuda is not None:
-        yield from _hardware(build, case)
-    if demand.drive.supposed and demand.gpus == "some":
-        yield demand.drive.supposed
-    yield from _left_out(build, case)
+        yield from _hardware(build, build.cuda, case)
+    if case.drive.supposed and case.gpus == "some":
+        yield case.drive.supposed
+    if build.cuda is not None:
+        yield from _left_out(build, case)
     if build.archs_uncertain:
         yield "Its list of architectures comes from build scripts, not from the wheel."
-    if demand.python is None:
+    if case.python is None:
         yield f"The Python version is not known; it exists for {', '.join(build.pythons)}."
     python = case.machine.python.version
     refusing = build.torchvision is not None and build.torch.release >= (2, 11)
@@ -46,13 +47,11 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
         yield f"torchvision {build.torchvision} refuses Python {python}."
 
 
-def without_cudnn(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> Text:
+def without_cudnn(build: TorchBuild, demand: Demand) -> Text:
     """That its own cuDNN refuses a GPU which the build has code for, and what keeps it away."""
-    lost = ", ".join(
-        str(one)
-        for one in cudnn_refuses(build, demand, knowledge)
-        if served(build.archs or (), one, build.torch, build.cuda, knowledge)
-    )
+    refused = set(cudnn_refuses(build, demand))
+    ways = zip(demand.capabilities, ways_of(build, demand), strict=True)
+    lost = ", ".join(str(gpu) for gpu, how in ways if how and gpu in refused)
     off = "torch.backends.cudnn.enabled = False keeps convolutions off it"
     return f"Its cuDNN refuses capability {lost}: {off}." if lost else None
 
@@ -60,9 +59,8 @@ def without_cudnn(build: TorchBuild, demand: Demand, knowledge: Knowledge) -> Te
 def _without_gpu(build: TorchBuild, case: Case) -> str:
     if case.whole is not None and case.whole.gpus == "some":
         return "The wish names the CPU build: no GPU is used, and none counts."
-    return (
-        NO_GPU if build.cuda is None else "No NVIDIA GPU is there; this build runs on the CPU too."
-    )
+    on_cuda = "No NVIDIA GPU is there; this build runs on the CPU too."
+    return NO_GPU if build.cuda is None else on_cuda
 
 
 def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
@@ -74,98 +72,87 @@ def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
         return f"torch {build.torch} is installed and is kept."
     if waits:
         return f"torch {build.torch} is the newest published release with a build that fits."
-    newer = [one for one in case.builds if one.torch > build.torch and one.cuda is not None]
-    if not newer or case.demand.gpus == "none":
+    newer = [other for other in case.builds if other.torch > build.torch and other.cuda]
+    if not newer or case.gpus == "none":
         return f"torch {build.torch} is the newest release with a build that fits."
     # Of the release that came next, a variant that was published says most.
-    closest = [one for one in newer if one.torch == newer[-1].torch]
-    nearest = next((one for one in closest if one.published), closest[0])
-    against = reason(nearest, case.demand, case.knowledge) or ""
+    closest = [other for other in newer if other.torch == newer[-1].torch]
+    nearest = next((other for other in closest if other.published), closest[0])
+    against = reason(nearest, case) or ""
     return f"It is the newest that fits; {nearest.torch} {nearest.variant} does not: {against}"
 
 
-def _hardware(build: TorchBuild, case: Case) -> Iterator[str]:
+def _hardware(build: TorchBuild, cuda: Version, case: Case) -> Iterator[str]:
     """Its code for the GPUs, the driver that it needs, and what PTX and its cuDNN cost."""
-    demand, knowledge, cuda = case.demand, case.knowledge, build.cuda
-    drive, own = demand.drive, demand.drive.cuda
+    knowledge, drive, own = case.knowledge, case.drive, case.drive.cuda
     codes = []
-    for one in demand.capabilities:
-        how = served(build.archs or (), one, build.torch, cuda, knowledge)
-        codes.append(f"{one} ({how[1] if how else 'not known'})")
+    for gpu in case.capabilities:
+        how = served(build.archs or (), gpu, build.torch, cuda, knowledge)
+        codes.append(f"{gpu} ({how[1] if how else 'not known'})")
     yield f"It has code for capability {', '.join(codes)}."
-    floor = knowledge.driver_floor(cuda, drive.numbers) if cuda else None
+    floor = knowledge.driver_floor(cuda, drive.numbers)
     if drive.decides or floor is None or drive.version is None:
         yield f"It needs CUDA {cuda}; the driver runs CUDA {own}."
     else:
         yield f"CUDA {cuda} needs driver {floor.driver} or newer; here it is {drive.version}."
-    if own and cuda and cuda > own and cuda.major == own.major:
+    if own and cuda > own and cuda.major == own.major:
         yield (
             f"A driver of CUDA {own} runs {cuda} by minor-version compatibility; PTX of {cuda} "
             "does not load on it."
         )
-    if slow := ", ".join(map(str, on_ptx(build, demand, knowledge))):
+    if slow := ", ".join(map(str, on_ptx(build, case))):
         yield (
             f"Capability {slow} is served by PTX: the driver compiles the kernels at first use, "
             "which takes minutes; they are kept in ~/.nv/ComputeCache (CUDA_CACHE_MAXSIZE sets its "
             "size)."
         )
-        native = next((one for one in case.asked if _is_native(one, case)), None)
+        fits = (other for other in case.asked if block(other, case) is None)
+        native = next((other for other in fits if not on_ptx(other, case)), None)
         if native is None:
             yield f"No build that fits has machine code for capability {slow}."
         else:
             yield f"torch {native.torch} {native.variant} has machine code for it."
-    if off := without_cudnn(build, demand, knowledge):
+    if off := without_cudnn(build, case):
         yield off
-
-
-def _is_native(build: TorchBuild, case: Case) -> bool:
-    fits = block(build, case.demand, case.knowledge) is None
-    return fits and not on_ptx(build, case.demand, case.knowledge)
 
 
 def _left_out(build: TorchBuild, case: Case) -> Iterator[str]:
     """GPUs that the build does not serve; and what an old one keeps from coming."""
-    demand = case.demand
-    if len(demand.capabilities) + len(demand.aside) < 2 or build.cuda is None:
-        return
+    first, *others = case.capabilities or (None,)
     gpus = seen_gpus(case.machine, case.knowledge)
-    if demand.aside:
-        names = ", ".join(map(str, demand.aside))
-        which = named(of_capability(gpus, demand.aside))
-        yield f"No torch for {demand.platform} has code for capability {names}: left out."
+    if case.aside:
+        names = ", ".join(map(str, case.aside))
+        which = named(of_capability(gpus, case.aside))
+        yield f"No torch for {case.platform} has code for capability {names}: left out."
         yield f"To hide {which} from programs, set CUDA_VISIBLE_DEVICES to the others."
-    if len(demand.capabilities) < 2:
+    if first is None or not others:
         return
-    rest = msgspec.structs.replace(demand, capabilities=demand.capabilities[1:])
-    newer = takewhile(lambda one: one.torch > build.torch, case.asked)
-    if found := next((one for one in newer if block(one, rest, case.knowledge) is None), None):
-        which = named(of_capability(gpus, demand.capabilities[:1]))
+    rest = replace(case, capabilities=tuple(others))
+    newer = takewhile(lambda other: other.torch > build.torch, case.asked)
+    if found := next((other for other in newer if block(other, rest) is None), None):
+        which = named(of_capability(gpus, (first,)))
         yield f"Without {which}, torch {found.torch} {found.variant} would fit."
 
 
 def why_none(case: Case) -> Iterator[str]:
     """Why nothing fits, in general; the variants say more."""
-    demand, newest, oldest = case.demand, case.asked[0].torch, case.asked[-1].torch
+    newest, oldest, some = case.asked[0].torch, case.asked[-1].torch, case.gpus == "some"
     known = f"torch {newest}" if newest == oldest else f"torch {oldest} to {newest}"
-    yield f"No build of {known} for {demand.platform} fits {_described(demand)}."
-    if demand.tegra:
-        yield f"{demand.tegra[0].upper()}{demand.tegra[1:]}."
-    if demand.drive.supposed and demand.gpus == "some":
-        yield demand.drive.supposed
+    parts = ["this machine"]
+    if some:
+        parts = [f"GPUs of capability {', '.join(map(str, case.capabilities))}"]
+        parts += [f"driver {case.drive.version}"] if case.drive.version else []
+    parts += [f"Python {case.python}"] if case.python else []
+    parts += [f"glibc {case.glibc}"] if case.glibc else []
+    yield f"No build of {known} for {case.platform} fits {', '.join(parts)}."
+    if case.tegra:
+        yield f"{case.tegra[0].upper()}{case.tegra[1:]}."
+    if case.drive.supposed and some:
+        yield case.drive.supposed
     if len(case.asked) < len(case.builds):
         yield f"Only torch {case.keep} was asked for."
-    if demand.gpus == "some" and any(build.variant == "cpu" for build in case.builds):
+    if some and any(build.variant == "cpu" for build in case.builds):
         yield "A CPU build would run, without the GPU."
-
-
-def _described(demand: Demand) -> str:
-    parts = ["this machine"]
-    if demand.gpus == "some":
-        parts = [f"GPUs of capability {', '.join(map(str, demand.capabilities))}"]
-        parts += [f"driver {demand.drive.version}"] if demand.drive.version else []
-    parts += [f"Python {demand.python}"] if demand.python else []
-    parts += [f"glibc {demand.glibc}"] if demand.glibc else []
-    return ", ".join(parts)
 
 
 # --- the other variants: of the chosen release, and of every newer one ---------------------------
@@ -213,17 +200,16 @@ def every_rejection(case: Case) -> tuple[Rejection, ...]:
 
 def _announced(chosen: TorchBuild, case: Case) -> Text:
     """That something newer would fit and was only announced; None where nothing was."""
-    ignoring: tuple[Block, ...] = ("announced",)
+    newer = (build for build in case.asked if build.torch > chosen.torch)
+    waits: tuple[Block, ...] = ("announced",)
     waiting = [
         build
-        for build in case.asked
-        if build.torch > chosen.torch
-        and build.published is None
-        and block(build, case.demand, case.knowledge, ignoring=ignoring) is None
+        for build in newer
+        if build.published is None and block(build, case, ignoring=waits) is None
     ]
-    names = [build.variant for build in waiting if build.torch == waiting[0].torch]
-    if not names:
+    if not waiting:
         return None
+    names = [build.variant for build in waiting if build.torch == waiting[0].torch]
     verb, past = ("is", "was") if len(names) == 1 else ("are", "were")
     return (
         f"torch {waiting[0].torch} {' and '.join(names)} {verb} announced and {past} not seen "
@@ -246,12 +232,10 @@ def _against(build: TorchBuild, case: Case, too: Text) -> str:
 
     A build for GPUs is held against them, also where none is to be used.
     """
-    demand = case.demand if build.cuda is None else case.whole or case.demand
-    if why := reason(build, demand, case.knowledge):
-        return why
-    if case.keep is not None:
-        return too or f"It fits, and the wish is for {case.keep}."
-    return too or "It fits too; the installed release is kept."
+    demand = case if build.cuda is None else case.whole or case
+    kept = "It fits too; the installed release is kept."
+    fits = kept if case.keep is None else f"It fits, and the wish is for {case.keep}."
+    return reason(build, demand) or too or fits
 
 
 def _with_release(text: str, build: TorchBuild) -> str:
@@ -277,15 +261,12 @@ def _costs(build: TorchBuild, free: TorchBuild | None, case: Case) -> Iterator[s
 
 
 def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
-    newer = {
-        one.torch for one in case.builds if build.torch < one.torch <= free.torch and one.published
-    }
-    if newer:
-        many = f"{len(newer)} newer releases" if len(newer) > 1 else "one newer release"
+    newer = (other for other in case.builds if build.torch < other.torch <= free.torch)
+    if count := len({other.torch for other in newer if other.published}):
+        many = f"{count} newer releases" if count > 1 else "one newer release"
         since = f"{build.released} to {free.released}"
         yield f"The wish gives up {many}, up to torch {free.torch} ({since})."
-    here, there = (on_ptx(one, case.demand, case.knowledge) for one in (build, free))
-    slow = [str(one) for one in here if one not in there]
+    slow = [str(gpu) for gpu in on_ptx(build, case) if gpu not in on_ptx(free, case)]
     if slow and build.cuda is not None:
         yield (
             f"The wish costs machine code: capability {', '.join(slow)} runs on PTX, where torch "
@@ -293,7 +274,7 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
         )
     installed = {package.name for package in case.machine.packages or ()}
     for name in (*_ALWAYS, *(name for name in _WHERE_INSTALLED if name in installed)):
-        has, had = (companion_of(name, one, case.knowledge) for one in (build, free))
+        has, had = (companion_of(name, either, case.knowledge) for either in (build, free))
         if had is not None and has is None:
             yield f"No {name} is known for torch {build.torch}; torch {free.torch} has {had}."
     if build.archs_uncertain and not free.archs_uncertain:
@@ -302,8 +283,7 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
 
 def companion_of(name: str, build: TorchBuild, knowledge: Knowledge) -> Text:
     """The release of a companion that belongs to a build, None where there is none."""
-    if name == "torchvision":
-        return build.torchvision
-    if name == "torchaudio":
-        return build.torchaudio
-    return next(iter(knowledge.companion(name, build.torch)), None)
+    paired = {"torchvision": build.torchvision, "torchaudio": build.torchaudio}
+    return (
+        paired[name] if name in paired else next(iter(knowledge.companion(name, build.torch)), None)
+    )

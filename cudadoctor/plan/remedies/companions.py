@@ -311,10 +311,10 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
             yield f"No torch serves {named(gone)}: {words} leaves it out."
     if demand:
         # What is wrong with a build that is taken because no sounder one fits.
-        if block(build, demand, kb) == "contested":
+        if block(build, demand) == "contested":
             disputed = "Sources disagree on whether this build has code for the GPU"
             yield f"{disputed}: cudadoctor check shows it."
-        yield from filter(None, [without_cudnn(build, demand, kb)])
+        yield from filter(None, [without_cudnn(build, demand)])
     for wheel, owner in kept_by_others(m.packages or ()).items():
         if collides(wheel, build.cuda.major):
             yield (
