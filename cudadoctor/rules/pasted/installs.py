@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.offers import PYPI
-from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies, Remedy
+from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies
 from cudadoctor.model.machine import Install, Machine, Number, Strings, Text
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.plan.remedies import by_hand, install_packages, install_python, install_torch
@@ -34,25 +34,26 @@ _BROKEN_NETWORK = frozenset({"download-failed", "hashes-differ"})
 """Symptoms after which what an installer says of versions means nothing."""
 
 
+def _network_broken(m: Machine) -> bool:
+    return any(symptom.key in _BROKEN_NETWORK for symptom in m.symptoms or ())
+
+
 def _refused(m: Machine, kb: Knowledge, cause: str) -> Refused | None:
     """The refusal with that cause, where it is the one that counts."""
-    if not m.installs or any(symptom.key in _BROKEN_NETWORK for symptom in m.symptoms or ()):
-        return None
-    found = [*refusals(m, kb), *conda_refusals(m, kb)]
+    found = [] if _network_broken(m) else [*refusals(m, kb), *conda_refusals(m, kb)]
     best = min(found, key=lambda refused: (refused.confidence, refused.place), default=None)
     return best if best is not None and best.cause == cause else None
 
 
-def _found(refused: Refused, m: Machine, remedies: Remedies, why: Text = None) -> Found:
-    install, path = (m.installs or ())[refused.place], f"installs.{refused.place}"
-    evidence = {
-        f"{path}.refused": True,
-        f"{path}.indexes": install.indexes,
-        "python.version": m.python.version,
-    }
+def _found(refused: Refused | None, m: Machine, remedies: Remedies, why: Text = None) -> Answer:
+    if refused is None:
+        return None
+    indexes = (m.installs or ())[refused.place].indexes
+    evidence = {"refused": True, "indexes": indexes}
+    paths = [f"installs.{refused.place}.{fact}" for fact, known in evidence.items() if known]
     return Found(
-        evidence=tuple(fact for fact, known in evidence.items() if known),
-        values=refused.values,
+        evidence=(*paths, *(("python.version",) if m.python.version else ())),
+        values={**refused.values},
         confidence=refused.confidence,
         why=_WHY.get(refused.kind, why),
         remedies=remedies,
@@ -73,7 +74,6 @@ def refused_for_platform(m: Machine, kb: Knowledge) -> Answer:
 
     Way out: another release, a build for the CPU, or a system that torch is built for.
     """
-    refused = _refused(m, kb, PLATFORM)
     words = by_hand(
         "other-platform",
         "Use a system that has builds",
@@ -82,7 +82,7 @@ def refused_for_platform(m: Machine, kb: Knowledge) -> Answer:
             "On a Mac ask for the plain release without a CUDA variant."
         ),
     )
-    return _found(refused, m, words) if refused else None
+    return _found(_refused(m, kb, PLATFORM), m, words)
 
 
 @rule(
@@ -103,9 +103,8 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
     refused = _refused(m, kb, PYTHON)
     if refused is None:
         return None
-    pythons = str(refused.values.get("pythons") or "")
+    pythons = refused.values.get("pythons", "")
     plain = "Each release of torch is made for a few versions of Python, and not for this one."
-    versions = [name for name in pythons.split(", ") if name]
     made = f" ({pythons})" if pythons else ""
     by_words = by_hand(
         "other-python",
@@ -115,18 +114,17 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
             "release that is made for this one."
         ),
     )
-    known = m.platform.system is not None and m.python.kind is not None
-    name, _, release = str(refused.values.get("wanted") or "").partition("==")
+    name, _, release = refused.values["wanted"].partition("==")
     pin = release if name == "torch" and release else None
-    remedies = install_python(m, kb, versions, pin) if known and versions else ()
-    brings_it = pin is None or any(_installs(remedy, pin) for remedy in remedies)
-    return _found(refused, m, (brings_it and remedies) or by_words, None if pythons else plain)
-
-
-def _installs(remedy: Remedy, release: str) -> bool:
-    """Whether it brings that very release, and no other one, into the new environment."""
-    pins = (f"torch=={release}", f"torch=={release.partition('+')[0]}")
-    return any(word in pins for argv in remedy.commands for word in argv)
+    remedies: Remedies = ()
+    if pythons and m.platform.system is not None and m.python.kind is not None:
+        remedies = install_python(m, kb, pythons.split(", "), pin)
+    if pin:
+        # Into the new environment comes that very release, and no other one.
+        pins = {f"torch=={pin}", f"torch=={pin.partition('+')[0]}"}
+        brings = [not pins.isdisjoint(argv) for remedy in remedies for argv in remedy.commands]
+        remedies = remedies if any(brings) else ()
+    return _found(refused, m, remedies or by_words, None if pythons else plain)
 
 
 @rule(
@@ -147,10 +145,8 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Answer:
     refused = _refused(m, kb, INDEX)
     if refused is None:
         return None
-    known = m.platform.system and m.gpus
-    remedies = (install_torch(m, kb) if known else ()) or _named_index(
-        str(refused.values.get("variants") or "")
-    )
+    variants = refused.values.get("variants", "")
+    remedies = _torch_here(m, kb) or _named_index(variants)
     if refused.kind.startswith("conda"):
         remedies = by_hand(
             "right-channel",
@@ -162,6 +158,11 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Answer:
             ),
         )
     return _found(refused, m, remedies)
+
+
+def _torch_here(m: Machine, kb: Knowledge) -> Remedies:
+    """The build for this machine, where the report says enough of it."""
+    return install_torch(m, kb) if m.platform.system and m.gpus else ()
 
 
 def _named_index(variants: str) -> Remedies:
@@ -215,13 +216,12 @@ def cpu_build_chosen(m: Machine, kb: Knowledge) -> Answer:
             "followed by the variant for this driver and GPU, such as cu126 or cu130."
         ),
     )
-    known = m.platform.system is not None and bool(m.gpus)
     return Found(
         evidence=(f"installs.{chosen.place}.requirements", *chosen.evidence),
         values={"command": chosen.command},
         confidence=chosen.confidence,
         why=chosen.why,
-        remedies=(install_torch(m, kb) if known else ()) or words,
+        remedies=_torch_here(m, kb) or words,
     )
 
 
@@ -288,7 +288,7 @@ def triton_refused(m: Machine) -> Answer:
 
     On Linux, triton comes with torch from the same index and needs no step of its own.
     """
-    place = _refused_place(m, ("triton", "pytorch-triton"))
+    place = _refused_place(m, r"(pytorch-)?triton(?![\w-])")
     if place is None:
         return None
     words = by_hand(
@@ -321,7 +321,7 @@ def cuda_library_refused(m: Machine) -> Answer:
 
     Cured by requirements without the nvidia-* packages: torch asks for those it needs by itself.
     """
-    place = _refused_place(m, ("nvidia-",))
+    place = _refused_place(m, "nvidia-")
     if place is None or m.platform.system not in ("Darwin", "Windows"):
         return None
     mac = m.platform.system == "Darwin"
@@ -373,20 +373,12 @@ def extension_wheel_refused(m: Machine, kb: Knowledge) -> Answer:
     return None
 
 
-def _refused_place(m: Machine, names: Strings) -> Number:
-    """The first install that was refused a package of these names."""
-    if any(symptom.key in _BROKEN_NETWORK for symptom in m.symptoms or ()):
-        return None
-    for place, install in enumerate(m.installs or ()):
-        name = (install.refused or "").lower().replace("_", "-")
-        if any(name.startswith(f) if f.endswith("-") else _named(name, f) for f in names):
+def _refused_place(m: Machine, name: str) -> Number:
+    """The first install that was refused a package whose name matches."""
+    for place, install in enumerate((not _network_broken(m) and m.installs) or ()):
+        if re.match(name, (install.refused or "").lower().replace("_", "-")):
             return place
     return None
-
-
-def _named(requirement: str, name: str) -> bool:
-    rest = requirement.removeprefix(name)
-    return rest != requirement and not rest[:1].isalnum() and not rest.startswith("-")
 
 
 CUDA_ON_ARM = Version("2.11")
@@ -417,38 +409,38 @@ class Chosen(NamedTuple):
     unknown_index: str = ""
 
 
+def _latest_first(m: Machine) -> list[tuple[int, Install]]:
+    return list(enumerate(m.installs or ()))[::-1]
+
+
 def cpu_chosen(m: Machine, kb: Knowledge) -> Chosen | None:
     """The last install of torch, where it gives a CPU build and CUDA was wanted."""
     if m.torch.build not in (None, "cpu") or not (m.installs and _cuda_wanted(m)):
         return None
-    for place in range(len(m.installs) - 1, -1, -1):
-        install = m.installs[place]
+    for place, install in _latest_first(m):
         asked = [text for text in (*install.requirements, *install.installed) if _is_torch(text)]
-        if not asked or install.failed or _unsolved(install, m):
-            continue
-        found = _outright(install, place) or _by_index(install, place, asked[0], m, kb)
-        if found is not None and m.torch.build == "cpu":
-            return found._replace(confidence=min(found.confidence, LIKELY))
-        return found
+        if asked and not install.failed and not _unsolved(install, m):
+            found = _outright(install, place) or _by_index(install, place, asked[0], m, kb)
+            if found is not None and m.torch.build == "cpu":
+                return found._replace(confidence=min(found.confidence, LIKELY))
+            return found
     return None
 
 
 def fallen_back(m: Machine, kb: Knowledge) -> tuple[int, str] | None:
     """The last install that named a variant and got PyPI's torch, and that variant."""
-    for place in range(len(m.installs or ()) - 1, -1, -1):
-        install = (m.installs or ())[place]
-        if not any(_PLAIN.fullmatch(text) for text in install.installed):
-            continue
-        for found in filter(None, map(_OF_A_VARIANT.search, install.indexes)):
-            if found["nightly"] or found["name"] not in offers_of(kb).indexes:
-                return place, found["name"]
+    for place, install in _latest_first(m):
+        if any(_PLAIN.fullmatch(text) for text in install.installed):
+            for found in filter(None, map(_OF_A_VARIANT.search, install.indexes)):
+                if found["nightly"] or found["name"] not in offers_of(kb).indexes:
+                    return place, found["name"]
     return None
 
 
 def _unsolved(install: Install, m: Machine) -> bool:
     """Whether conda found no solution: then nothing of that command came in."""
     said = any(symptom.key == "conda-cannot-install" for symptom in m.symptoms or ())
-    return said and install.tool in ("conda", "mamba", "micromamba") and not install.installed
+    return said and install.tool in CONDA and not install.installed
 
 
 def _cuda_wanted(m: Machine) -> bool:
@@ -492,26 +484,26 @@ _WINDOWS = "The builds of torch that PyPI has for Windows are made without CUDA.
 
 def _by_index(install: Install, place: int, asked: str, m: Machine, kb: Knowledge) -> Chosen | None:
     """What PyPI gives on this platform, where pip fell back on it or was given nothing else."""
-    searched, offers = searched_by(install), offers_of(kb)
-    variants = searched.indexes - {PYPI}
-    unknown = sorted(name for name in variants if name[2:].isdigit() and name not in offers.indexes)
+    searched, known = searched_by(install).indexes, offers_of(kb).indexes
+    unknown = sorted(name for name in searched if name[2:].isdigit() and name not in known)
     backend = any(option.startswith("--torch-backend") for option in install.options)
-    if install.tool in CONDA or PYPI not in searched.indexes or variants - set(unknown) or backend:
+    if install.tool in CONDA or PYPI not in searched or backend or searched - {PYPI, *unknown}:
         return None
-    platform = platform_of(m) or {"Windows": "windows_amd64"}.get(m.platform.system or "")
+    platform = platform_of(m)
     why, sure, fact = _WINDOWS, LIKELY, "platform.system"
     if platform == "linux_aarch64":
         why, fact = _ARM, "platform.machine"
         wanted = wanted_by(asked)
         if wanted is not None and wanted.version is not None:
-            if wanted.version.release >= CUDA_ON_ARM.release:
-                return None
-        elif m.date is not None:
-            if m.date >= CUDA_ON_ARM_SINCE:
-                return None
-        elif not any(symptom.key in _CPU_SEEN for symptom in m.symptoms or ()):
-            why, sure = _ARM_UNDATED, POSSIBLE
-    elif platform != "windows_amd64":
+            cuda = wanted.version.release >= CUDA_ON_ARM.release
+        else:
+            cuda = (m.date or "") >= CUDA_ON_ARM_SINCE
+            seen = {symptom.key for symptom in m.symptoms or ()}
+            if m.date is None and seen.isdisjoint(_CPU_SEEN):
+                why, sure = _ARM_UNDATED, POSSIBLE
+        if cuda:
+            return None
+    elif platform != "windows_amd64" and (platform or m.platform.system != "Windows"):
         return None
     return Chosen(place, _command(install), why, sure, (fact,), next(iter(unknown), ""))
 

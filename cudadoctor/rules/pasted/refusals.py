@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
@@ -92,18 +93,18 @@ def index_of(url: str) -> str:
     return PYPI if _PYPI.search(low) else OTHER
 
 
-def searched_by(one: Install) -> Searched:
+def searched_by(install: Install) -> Searched:
     """The indexes that an install asked. pip's own report of them counts as it stands."""
-    named = frozenset(index_of(url) for url in one.indexes)
-    offered = {local for text in one.offered or () if (local := text.partition("+")[2])}
-    hinted = frozenset(name for name in offered if re.fullmatch(r"cu\d+|cpu", name))
+    named = frozenset(map(index_of, install.indexes))
+    if named:
+        alone = "--index-url" in install.options or PYPI in named
+        return Searched(named | (frozenset() if alone else {PYPI}), told=True)
+    offered = {text.partition("+")[2] for text in install.offered or ()}
+    hinted = {name for name in offered if re.fullmatch(r"cu\d+|cpu", name)}
     if len(hinted) > 2:  # the root of torch's index lists them all
-        hinted = frozenset({ALL})
-    if not named:
-        plain = not offered or not one.offered or any("+" not in text for text in one.offered)
-        return Searched(hinted | ({PYPI} if plain else set()), told=bool(offered))
-    alone = "--index-url" in one.options or PYPI in named
-    return Searched(named | (frozenset() if alone else {PYPI}), told=True)
+        hinted = {ALL}
+    plain = {PYPI} if "" in offered or not any(offered) else set()
+    return Searched(frozenset(hinted | plain), told=any(offered))
 
 
 _REQUIREMENT = re.compile(r"([A-Za-z][\w.-]*?)(?:\[[^\]]*\])?\s*@?\s*((?:[=<>~!^].*|\d.*)?)$")
@@ -114,15 +115,12 @@ def wanted_by(text: str) -> Wanted | None:
     found = _REQUIREMENT.match(text.strip())
     if found is None:
         return None
-    spec = found[2].replace("^", ">=").strip()
-    spec = f"=={spec}" if spec[:1].isdigit() else spec
-    spec = re.sub(r"^=(?=\d)", "==", spec)
+    spec = re.sub(r"^=?(?=\d)", "==", found[2].replace("^", ">=").strip())
+    local = re.search(r"\+(\w+)", spec)
     try:
-        specifier = SpecifierSet(spec)
-        local = re.search(r"\+(\w+)", spec)
         return Wanted(
-            name=re.sub(r"[-_.]+", "-", found[1]).lower(),
-            specifier=specifier,
+            name=canonicalize_name(found[1]),
+            specifier=SpecifierSet(spec),
             text=text.strip(),
             local=local[1].lower() if local else "",
         )
@@ -138,15 +136,11 @@ def without_local(wanted: Wanted) -> Wanted:
 
 def releases(versions: Strings, oldest: tuple[int, ...] = (1,)) -> frozenset[Version]:
     """The final releases from the oldest on among versions that were offered."""
-    found: set[Version] = set()
-    for text in versions:
-        try:
-            one = Version(text)
-        except ValueError:
-            continue
-        if not one.is_prerelease and one.release >= oldest and one.post is None:
-            found.add(Version(one.base_version))
-    return frozenset(found)
+    return frozenset(
+        Version(version.base_version)
+        for version in filter(None, map(version_of, versions))
+        if not version.is_prerelease and version.release >= oldest and version.post is None
+    )
 
 
 class Case(NamedTuple):
@@ -204,35 +198,29 @@ def guesses_of(case: Case) -> Iterator[Guess]:
     seen = None if offered is None else releases(offered, oldest)
     asked = min((offer.released for offer in case.matching), default="")
     shown = Shown(seen, bool(offered) and not seen, asked)
-    indexes = case.searched.indexes
-    places = offers.indexes | (indexes & {PYPI}) if ALL in indexes else indexes
+    places = case.searched.indexes
+    if ALL in places:
+        places = offers.indexes | (places & {PYPI})
     python = python_of(m)
     for platform, prior in _platforms(m).items():
         for name in (python,) if python else offers.pythons:
             listed = offers.listed(case.wanted.name, places, platform, name)
-            weight = prior * _common(name)
+            weight = prior * _RARE.get(name.rstrip("t"), 1.0) * (0.2 if name.endswith("t") else 1.0)
             if seen == frozenset() and m.date is None:
                 yield from _empty(listed, Guess(platform, name, "", weight), shown, case)
-                continue
-            day, fit = _fit(listed, shown, case, name)
-            if fit > 0.004:
-                yield Guess(platform, name, day, weight * fit)
-
-
-def _common(python: str) -> float:
-    return _RARE.get(python.rstrip("t"), 1.0) * (0.2 if python.endswith("t") else 1.0)
+            else:
+                day, fit = _fit(listed, shown, case, name)
+                if fit > 0.004:
+                    yield Guess(platform, name, day, weight * fit)
 
 
 def _platforms(m: Machine) -> dict[str, float]:
     known = platform_of(m)
     if known:
         return {known: 1.0}
-    system = {"Linux": "linux", "Windows": "windows", "Darwin": "macos"}.get(
-        m.platform.system or ""
-    )
-    if system is None:
-        return _PLATFORMS
-    return {name: weight for name, weight in _PLATFORMS.items() if name.startswith(system)}
+    system = {"Darwin": "macos"}.get(m.platform.system or "", (m.platform.system or "").lower())
+    ours = {name: weight for name, weight in _PLATFORMS.items() if name.startswith(system)}
+    return ours or _PLATFORMS
 
 
 def _fit(listed: tuple[Offer, ...], shown: Shown, case: Case, python: str) -> tuple[str, float]:
@@ -251,7 +239,7 @@ def _fit(listed: tuple[Offer, ...], shown: Shown, case: Case, python: str) -> tu
         if offer.release <= newest or offer.released <= shown.asked
     )
     days = [offer.released for offer in listed if offer.release == newest]
-    return max([*days, shown.asked], default=case.offers.today), _likeness(had, seen)
+    return max([*days, shown.asked]), _likeness(had, seen)
 
 
 def _first_day(python: str) -> str:
@@ -270,11 +258,11 @@ def _empty(listed: tuple[Offer, ...], guess: Guess, shown: Shown, case: Case) ->
     """The times at which the index had nothing: before any index had this Python, and after."""
     start, end = _asked_between(guess, shown, case)
     end = min([end, *(offer.released for offer in listed)])
-    anywhere = [
+    anywhere = (
         offer.released
         for offer in case.offers.of(case.wanted.name)
         if offer.platform == guess.platform and guess.python in offer.pythons
-    ]
+    )
     first = min(anywhere, default=case.offers.today)
     for since, until, haste in ((start, min(end, first), _HASTE), (max(start, first), end, 1.0)):
         months = _months(until) - _months(since)
@@ -286,9 +274,10 @@ def _empty(listed: tuple[Offer, ...], guess: Guess, shown: Shown, case: Case) ->
 def _asked_between(guess: Guess, shown: Shown, case: Case) -> tuple[str, str]:
     """From when to when this Python may have asked these indexes."""
     start, offers, indexes = _first_day(guess.python), case.offers, case.searched.indexes
+    if shown.stubs and (PYPI in indexes or not indexes & offers.indexes):
+        return max(start, "2019-01-01"), _STUBS_UNTIL
     if PYPI in indexes or not indexes & offers.indexes:
-        until = _STUBS_UNTIL if shown.stubs else offers.today
-        return max(start, "2019-01-01" if shown.stubs else _STUBS_UNTIL), until
+        return max(start, _STUBS_UNTIL), offers.today
     days = [offer.released for offer in offers.torch if offer.place in indexes]
     last = date.fromisoformat(max(days)) + timedelta(days=30 * _AFTERGLOW)
     end = min(last.isoformat(), offers.today)
@@ -318,16 +307,15 @@ PYTHON, INDEX, PLATFORM = "torch-python-unsupported", "torch-index-wrong", "plat
 class Refused(NamedTuple):
     """Why a requirement was refused: the cause, how sure that is, and the words for it.
 
-    place: number of the install. dated: the day of the report would decide more. values: python,
-    platform, index, variants, pythons ... for the sentence.
+    place: number of the install. values: python, platform, index, variants, pythons ... for the
+    sentence.
     """
 
     cause: str
     confidence: Confidence
     place: int
-    wanted: Wanted
     kind: str
-    values: dict[str, object]
+    values: dict[str, str]
 
 
 _32_BIT = 0.06
@@ -370,8 +358,8 @@ def _refusals(
 def _judged(case: Case) -> Refused | None:
     if not case.offers.of(case.wanted.name):
         return None
-    install, python = case.install, python_of(case.m) or ""
-    values: dict[str, object] = {"wanted": case.wanted.text, "python": python}
+    install = case.install
+    values = {"wanted": case.wanted.text, "python": python_of(case.m) or ""}
     reason = _walled(case)
     if reason is None:
         lacks_build = install.tool == "uv" and install.lacks is None and install.offered is None
@@ -379,32 +367,32 @@ def _judged(case: Case) -> Refused | None:
             case = case._replace(wanted=without_local(case.wanted))
         values["index"] = ", ".join(sorted(case.searched.indexes))
         values["variants"] = _variants(case)
-        reason = (
-            _wrong_wheel(case) or _withdrawn(case) or _never_built(case) or _other_variants(case)
-        )
+        causes = (_wrong_wheel, _withdrawn, _never_built, _other_variants)
+        reason = next(filter(None, (judge(case) for judge in causes)), None)
     if reason is None:
         return _weighed(case, values)
     cause, kind, sure, more = reason
-    return Refused(cause, sure, case.place, case.wanted, kind, values | more)
+    return Refused(cause, sure, case.place, kind, values | more)
 
 
-Reason = tuple[str, str, Confidence, dict[str, object]]
+Reason = tuple[str, str, Confidence, dict[str, str]]
 
 
 def _walled(case: Case) -> Reason | None:
     """What no Python of the usual kind could cure."""
     here, machine = case.m.platform, (case.m.platform.machine or "").lower()
+    system = here.system
     if here.libc == "musl":
         what = "musl, the C library of Alpine"
     elif case.m.python.bits == 32 or machine in ("x86", "i686", "i386"):
         what = "32-bit Python"
-    elif here.system and machine and (here.system, machine) not in PLATFORM_OF:
-        what = f"{here.system} on {machine}"
-    elif here.system == "Windows" and machine in ("aarch64", "arm64"):
+    elif system and machine and (system, machine) not in PLATFORM_OF:
+        what = f"{system} on {machine}"
+    elif system == "Windows" and machine in ("aarch64", "arm64"):
         return PLATFORM, "wall", LIKELY, {"what": "Windows on ARM"}
-    elif here.system == "Darwin" and _cuda_only(case.wanted, case.searched):
+    elif system == "Darwin" and _cuda_only(case.wanted, case.searched):
         what = "macOS with CUDA"
-    elif here.system == "Darwin" and machine == "arm64" and case.wanted.local == "cpu":
+    elif system == "Darwin" and machine == "arm64" and case.wanted.local == "cpu":
         return INDEX, "", LIKELY, {"variants": ""}
     else:
         return None
@@ -417,10 +405,13 @@ def _cuda_only(wanted: Wanted, searched: Searched) -> bool:
     return bool(_number(wanted.local)) or (bool(variants) and searched.indexes == {*variants})
 
 
-_SYSTEMS = (
-    *(("manylinux", "Linux"), ("musllinux", "Linux"), ("linux", "Linux")),
-    *(("win", "Windows"), ("macosx", "Darwin")),
-)
+_SYSTEMS = {
+    "manylinux": "Linux",
+    "musllinux": "Linux",
+    "linux": "Linux",
+    "win": "Windows",
+    "macosx": "Darwin",
+}
 """How the platform tags of wheels begin."""
 
 
@@ -430,13 +421,12 @@ def _wrong_wheel(case: Case) -> Reason | None:
     pythons = [tag for tag in made_for if tag.startswith("cp")]
     if case.install.tool != "pip" or not pythons:
         return None
-    systems = {name for tag in made_for for mark, name in _SYSTEMS if tag.startswith(mark)}
-    other = bool(system and systems and system not in systems)
+    systems = {_SYSTEMS[mark] for tag in made_for for mark in _SYSTEMS if tag.startswith(mark)}
+    other = system and systems and system not in systems
     fits = python is not None and f"cp{python.major}{python.minor}" in pythons
     cause = PLATFORM if other or fits else PYTHON
-    sure = python is not None and cause == PYTHON
-    more: dict[str, object] = {"tags": ", ".join(made_for), "pythons": ""}
-    return cause, "wheel", CERTAIN if sure else LIKELY, more
+    sure = CERTAIN if python is not None and cause == PYTHON else LIKELY
+    return cause, "wheel", sure, {"tags": ", ".join(made_for), "pythons": ""}
 
 
 def _withdrawn(case: Case) -> Reason | None:
@@ -457,10 +447,12 @@ def _never_built(case: Case) -> Reason | None:
     wanted, offers, indexes = case.wanted, case.offers, case.searched.indexes
     unknown = [name for name in indexes if _never(name, offers)]
     index = unknown[0] if unknown and indexes <= {*unknown, PYPI} else ""
-    if index or (wanted.local and _never(wanted.local, offers)):
-        variant = index or wanted.local
-        sure = CERTAIN if _past(variant, offers) else LIKELY
-        return INDEX, "no-such-index" if index else "no-such-variant", sure, {"variant": variant}
+    variant = index or wanted.local
+    if _never(variant, offers):
+        # Older than the newest one, no new one can be meant.
+        past = len(variant) < 5 or _number(variant) <= offers.newest_cuda
+        kind = "no-such-index" if index else "no-such-variant"
+        return INDEX, kind, CERTAIN if past else LIKELY, {"variant": variant}
     if wanted.version is None or case.matching:
         return None
     newest = max(offer.release for offer in offers.of(wanted.name))
@@ -484,11 +476,6 @@ def _never(name: str, offers: Offers) -> bool:
     return name.startswith("cu") and name[2:].isdigit() and name not in offers.indexes
 
 
-def _past(name: str, offers: Offers) -> bool:
-    """Whether this variant would be older than the newest one, so that no new one can be meant."""
-    return len(name) < 5 or int(name[2:]) <= offers.newest_cuda
-
-
 def _variants(case: Case) -> str:
     """The variants of that release on this system, the oldest CUDA first, nearest to the asked."""
     platform = platform_of(case.m)
@@ -497,12 +484,10 @@ def _variants(case: Case) -> str:
         for offer in builds_asked(without_local(case.wanted), case.offers)
         if platform in (None, offer.platform) and offer.place.startswith("cu")
     }
-    asked = (case.wanted.local, *case.searched.indexes)
     names = sorted(found, key=_number)
     if len(names) > _MOST_VARIANTS:
-        target = _number(next((name for name in asked if name[2:].isdigit()), "")) or _number(
-            names[-1]
-        )
+        asked = map(_number, (case.wanted.local, *case.searched.indexes, names[-1]))
+        target = next(filter(None, asked))
         names = sorted(sorted(names, key=lambda name: abs(_number(name) - target))[:4], key=_number)
     return ", ".join(names)
 
@@ -518,20 +503,18 @@ def _number(variant: str) -> int:
 # --- weighing ------------------------------------------------------------------------------------
 
 
-def _weighed(case: Case, values: dict[str, object]) -> Refused | None:
+def _weighed(case: Case, values: dict[str, str]) -> Refused | None:
     """The cause for which most of the guesses speak."""
-    lacks, m = case.install.lacks, case.m
+    lacks = case.install.lacks
     # Without guesses the list was cut, or is of another day: the tables decide alone.
     unlisted = case._replace(install=msgspec.structs.replace(case.install, offered=None))
-    guesses = list(guesses_of(case)) or list(guesses_of(unlisted))
-    scores, shown = _scores(guesses, case)
+    scores, shown = _scores(list(guesses_of(case)) or list(guesses_of(unlisted)), case)
     total = sum(scores.values())
     if not total:
         cause = _SAID.get(lacks or "")
-        values |= {"pythons": ""}
         if cause is None:
             return None
-        return Refused(cause, LIKELY, case.place, case.wanted, "said", values)
+        return Refused(cause, LIKELY, case.place, "said", values | {"pythons": ""})
     best = max(scores, key=lambda cause: scores[cause])
     if lacks == "python" and scores.get(PYTHON):
         best = PYTHON
@@ -540,11 +523,11 @@ def _weighed(case: Case, values: dict[str, object]) -> Refused | None:
     here = [offer for offer in case.matching if offer.platform == guess.platform]
     pythons = {name for offer in here for name in offer.pythons if not name.endswith("t")}
     values |= {
-        "python": python_of(m) or (guess.python if best == PYTHON else ""),
+        "python": python_of(case.m) or (guess.python if best == PYTHON else ""),
         "platform": guess.platform,
         "pythons": ", ".join(sorted(pythons, key=Version)),
     }
-    return Refused(best, _confidence(share, best, case), case.place, case.wanted, "weighed", values)
+    return Refused(best, _confidence(share, best, case), case.place, "weighed", values)
 
 
 _SAID = {"python": PYTHON, "platform": PLATFORM, "release": INDEX}
@@ -557,17 +540,19 @@ def _scores(guesses: list[Guess], case: Case) -> tuple[dict[str, float], dict[st
     """How much speaks for each cause, and the guess that speaks most for it."""
     scores: dict[str, float] = {}
     shown: dict[str, Guess] = {}
-    searched, matching = case.searched, case.matching
+    indexes, matching = case.searched.indexes, case.matching
+    # Whether an index that was asked has the release for any Python of a platform.
+    asked = {offer.platform for offer in matching if offer.place in indexes}
+    anywhere = not indexes.isdisjoint({ALL, OTHER}) or not case.searched.told
     for guess in guesses:
         cause, explained = _cause(guess, matching, case)
         if cause not in _LEFT.get(case.install.lacks or "", (cause,)):
             continue
         weight = guess.weight * (1.0 if explained else 0.01)
-        if cause == PYTHON and searched.told and not _has(searched, matching, guess.platform):
+        if cause == PYTHON and not anywhere and guess.platform not in asked:
             weight *= _BOTH
         scores[cause] = scores.get(cause, 0.0) + weight
-        if cause not in shown or guess.weight > shown[cause].weight:
-            shown[cause] = guess
+        shown[cause] = max(shown.get(cause, guess), guess, key=lambda guess: guess.weight)
     if scores and _may_be_32_bit(case):
         scores[PLATFORM] = scores.get(PLATFORM, 0.0) + _32_BIT * sum(scores.values())
     return scores, shown
@@ -596,13 +581,6 @@ def _cause(guess: Guess, matching: tuple[Offer, ...], case: Case) -> tuple[str, 
     return INDEX, not had or case.install.lacks is not None
 
 
-def _has(searched: Searched, matching: tuple[Offer, ...], platform: str) -> bool:
-    """Whether an index that was asked has the release for any Python of that platform."""
-    return bool(searched.indexes & {ALL, OTHER}) or any(
-        offer.place in searched.indexes and offer.platform == platform for offer in matching
-    )
-
-
 def _may_be_32_bit(case: Case) -> bool:
     """No index has anything for a 32-bit Python: it gets the oldest source releases or none."""
     offered, m = case.install.offered, case.m
@@ -620,22 +598,14 @@ _TORCH = {"pytorch": "torch", "torchvision": "torchvision", "torchaudio": "torch
 
 def conda_refusals(m: Machine, kb: Knowledge) -> Iterator[Refused]:
     """Every refusal of torch, or of what selects its CUDA version, by conda or mamba."""
-    for place, one in enumerate(m.installs or ()):
-        if one.tool not in CONDA or not one.refused:
-            continue
-        name, version = _parts(one.refused)
-        wanted = wanted_by(f"{name}=={version}" if version else name)
-        if wanted is None or name not in {*_CUDA, *_TORCH}:
-            continue
-        cause, sure, kind = _conda_cause(one, name, version, m, kb)
-        shown = f"{name}={version}" if version else name
-        values: dict[str, object] = {
-            "wanted": shown,
-            "variants": ", ".join(PYTORCH_CUDA),
-            "pythons": "",
-            "variant": shown,
-        }
-        yield Refused(cause, sure, place, wanted, kind, values)
+    for place, install in enumerate(m.installs or ()):
+        name, version = _parts(install.refused or "")
+        known = name in {*_CUDA, *_TORCH} and wanted_by(f"{name}=={version}" if version else name)
+        if install.tool in CONDA and known:
+            cause, sure, kind = _conda_cause(install, name, version, m, kb)
+            shown = f"{name}={version}" if version else name
+            values = {"wanted": shown, "variants": ", ".join(PYTORCH_CUDA), "pythons": ""}
+            yield Refused(cause, sure, place, kind, values | {"variant": shown})
 
 
 def _parts(text: str) -> tuple[str, str]:
@@ -647,32 +617,27 @@ def _parts(text: str) -> tuple[str, str]:
 
 
 def _conda_cause(
-    one: Install, name: str, version: str, m: Machine, kb: Knowledge
+    install: Install, name: str, version: str, m: Machine, kb: Knowledge
 ) -> tuple[str, Confidence, str]:
-    platform = platform_of(m) or ""
-    if (m.platform.machine or "") in ("x86", "i686", "armv7l"):
-        return PLATFORM, LIKELY, "conda-channel"
-    if name in _CUDA and (m.platform.system == "Darwin" or platform == "linux_aarch64"):
+    mac_or_arm = m.platform.system == "Darwin" or platform_of(m) == "linux_aarch64"
+    if m.platform.machine in ("x86", "i686", "armv7l") or (name in _CUDA and mac_or_arm):
         return PLATFORM, LIKELY, "conda-channel"
     if name == "pytorch-cuda" and version and ".".join(version.split(".")[:2]) not in PYTORCH_CUDA:
         return INDEX, CERTAIN, "conda-variant"
-    if one.lacks == "python":
-        return PYTHON, LIKELY, "said"
-    if name in _TORCH and version and _not_for_python(_TORCH[name], version, m, kb):
+    if install.lacks == "python" or _not_for_python(_TORCH.get(name), version, m, kb):
         return PYTHON, LIKELY, "said"
     return INDEX, LIKELY, "conda-channel"
 
 
-def _not_for_python(name: str, version: str, m: Machine, kb: Knowledge) -> bool:
-    python, platform = python_of(m), platform_of(m)
-    try:
-        release = Version(version).release
-    except ValueError:
+def _not_for_python(name: Text, version: str, m: Machine, kb: Knowledge) -> bool:
+    """Whether builds of that release are for other Pythons only."""
+    python, platform, release = python_of(m), platform_of(m), version_of(version)
+    if name is None or python is None or release is None:
         return False
     rows = [
         offer
         for offer in offers_of(kb).of(name)
-        if offer.version.release[: len(release)] == release
-        and (platform is None or offer.platform == platform)
+        if offer.version.release[: len(release.release)] == release.release
+        and platform in (None, offer.platform)
     ]
-    return bool(rows) and python is not None and not any(python in offer.pythons for offer in rows)
+    return bool(rows) and not any(python in offer.pythons for offer in rows)

@@ -5,10 +5,11 @@ prove the same cause, the rule that judges hosts finds it too, and says it with 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.knowledge.symptoms import CauseText, Meaning, SymptomRow, symptoms
+from cudadoctor.knowledge.symptoms import CauseText, Meaning, symptoms
 from cudadoctor.model.catalogue import HARMLESS
 from cudadoctor.model.findings import (
     POSSIBLE,
@@ -20,7 +21,7 @@ from cudadoctor.model.findings import (
     ranked,
 )
 from cudadoctor.model.machine import Machine, Strings, Symptom
-from cudadoctor.model.rule import Answer, Found, Judge, Rule
+from cudadoctor.model.rule import Answer, Found, Rule
 from cudadoctor.plan.remedies import (
     by_hand,
     device_groups,
@@ -47,12 +48,11 @@ VERDICT = "cudadoctor-verdict"
 """The symptom that is a verdict of this doctor; its cause stands among its values."""
 
 
-class Seen(NamedTuple):
+class Sign(NamedTuple):
     """A symptom of the report with the meaning that fits. place: its number in the machine."""
 
     place: int
     symptom: Symptom
-    row: SymptomRow
     meaning: Meaning
 
 
@@ -64,7 +64,7 @@ def reported_rules(deeper: dict[str, Strings]) -> tuple[Rule, ...]:
             cause=cause,
             title=text.title,
             severity=Severity[text.severity.upper()],
-            judge=_judge(cause, text),
+            judge=partial(_judge, cause, text),
             yields_to=tuple(dict.fromkeys((*deeper.get(cause, ()), *text.yields_to))),
             why=text.why,
             page="",
@@ -73,61 +73,51 @@ def reported_rules(deeper: dict[str, Strings]) -> tuple[Rule, ...]:
     )
 
 
-def _judge(cause: str, text: CauseText) -> Judge:
-    keys = symptoms().meaning.get(cause, frozenset())
+def _judge(cause: str, text: CauseText, m: Machine, kb: Knowledge) -> Answer:
+    signs = _signs(cause, m, kb)
+    if not signs:
+        return None
+    best = min(signs, key=_worth)
+    meaning = best.meaning
+    # Of each line one text is shown: a sentence often holds several symptoms.
+    lines: dict[object, str] = {}
+    for sign in (best, *signs):
+        lines.setdefault(sign.symptom.line or sign.place, f"symptoms.{sign.place}.text")
+    return Found(
+        evidence=(*tuple(lines.values())[:3], *meaning.shows),
+        values=dict(best.symptom.values),
+        confidence=Confidence[meaning.confidence.upper()],
+        severity=Severity[meaning.severity.upper()] if meaning.severity else None,
+        title=meaning.title,
+        why=meaning.why,
+        remedies=cures(cause, meaning.cure or text.cure, m, kb),
+    )
 
-    def judge(m: Machine, kb: Knowledge) -> Answer:
-        seen = [sign for sign in _seen(keys, m, kb) if sign.meaning.cause == cause]
-        seen += _retold(cause, m)
-        if not seen:
-            return None
-        best = min(seen, key=_worth)
-        return _found(best, seen, text, m, kb)
 
-    return judge
-
-
-def _worth(one: Seen) -> tuple[Confidence, int, bool, int]:
+def _worth(sign: Sign) -> tuple[Confidence, int, bool, int]:
     """The surest text counts, of equals the first; of one line what has words of its own."""
-    sure = Confidence[one.meaning.confidence.upper()]
-    return sure, one.symptom.line or 0, one.meaning.title is None, one.place
+    sure = Confidence[sign.meaning.confidence.upper()]
+    return sure, sign.symptom.line or 0, sign.meaning.title is None, sign.place
 
 
-def _seen(keys: frozenset[str], m: Machine, kb: Knowledge) -> list[Seen]:
-    table = symptoms().by_key
-    out = []
+def _signs(cause: str, m: Machine, kb: Knowledge) -> list[Sign]:
+    """What means this cause here, and what this doctor itself said of that machine, pasted."""
+    keys, told, retold = symptoms().meaning.get(cause, ()), [], []
     for place, symptom in enumerate(m.symptoms or ()):
-        if symptom.key in keys:
-            row = table[symptom.key]
-            meaning = meaning_of(row, m, kb)
-            if meaning is not None:
-                out.append(Seen(place, symptom, row, meaning))
-    return out
+        meaning = meaning_of(symptom, m, kb) if symptom.key in keys else None
+        if meaning and meaning.cause == cause:
+            told.append(Sign(place, symptom, meaning))
+        if symptom.key == VERDICT and symptom.values.get("cause") == cause:
+            unsure = symptom.values.get("sure", "").strip().lower() == "possible"
+            verdict = Meaning(cause=cause, confidence="possible" if unsure else "likely")
+            retold.append(Sign(place, symptom, verdict))
+    return told + retold
 
 
-def _retold(cause: str, m: Machine) -> list[Seen]:
-    """What this doctor itself said of that machine, in a text that somebody pasted."""
-    row = symptoms().by_key[VERDICT]
-    return [
-        Seen(
-            place,
-            one,
-            row,
-            Meaning(
-                cause=cause,
-                confidence="possible"
-                if one.values.get("sure", "").strip().lower() == "possible"
-                else "likely",
-            ),
-        )
-        for place, one in enumerate(m.symptoms or ())
-        if one.key == VERDICT and one.values.get("cause") == cause
-    ]
-
-
-def meaning_of(row: SymptomRow, m: Machine, kb: Knowledge) -> Meaning | None:
-    """The first meaning whose conditions all hold."""
-    for meaning in row.means:
+def meaning_of(symptom: Symptom, m: Machine, kb: Knowledge) -> Meaning | None:
+    """Its first meaning whose conditions all hold."""
+    row = symptoms().by_key.get(symptom.key)
+    for meaning in row.means if row else ():
         if all(holds(condition, m, kb) for condition in meaning.when):
             return meaning
     return None
@@ -147,54 +137,32 @@ def candidates_in(
         for finding in findings
         if not finding.because_of and finding.cause != "unknown"
     }
-    table = symptoms().by_key
     for symptom in m.symptoms or ():
-        row = table.get(symptom.key)
-        still = [one for one in row.means if not refuted(one.when, m, kb)] if row else []
-        for number, meaning in enumerate(still):
-            scores.setdefault(meaning.cause, round(0.3 / (number + 1), 2))
+        row = symptoms().by_key.get(symptom.key)
+        still = [way for way in row.means if not refuted(way.when, m, kb)] if row else []
+        for number, meaning in enumerate(still, 1):
+            scores.setdefault(meaning.cause, round(0.3 / number, 2))
     return ranked(scores)
 
 
 def complaints(m: Machine, kb: Knowledge) -> tuple[Symptom, ...]:
     """The error texts that mean something here: dumps hold other words, too, that mean nothing."""
-    table = symptoms().by_key
     return tuple(
         symptom
         for symptom in m.symptoms or ()
-        if (row := table.get(symptom.key))
-        and (meaning := meaning_of(row, m, kb))
+        if (meaning := meaning_of(symptom, m, kb))
         and (meaning.cause not in HARMLESS or meaning.confidence != "possible")
     )
 
 
 def commands_in(m: Machine, kb: Knowledge) -> tuple[tuple[str, Strings], ...]:
     """Causes that the report's error texts can mean, each with the command that would tell."""
-    table = symptoms().by_key
-    rows = [row for symptom in m.symptoms or () if (row := table.get(symptom.key)) and row.next]
-    meant = [(meaning_of(row, m, kb), row.next) for row in rows]
-    return tuple((meaning.cause, command) for meaning, command in meant if meaning)
-
-
-def _found(best: Seen, seen: list[Seen], text: CauseText, m: Machine, kb: Knowledge) -> Found:
-    meaning = best.meaning
-    return Found(
-        evidence=(*_lines((best, *seen)), *meaning.shows),
-        values=dict(best.symptom.values),
-        confidence=Confidence[meaning.confidence.upper()],
-        severity=Severity[meaning.severity.upper()] if meaning.severity else None,
-        title=meaning.title,
-        why=meaning.why,
-        remedies=cures(meaning.cause, meaning.cure or text.cure, m, kb),
+    return tuple(
+        (meaning.cause, command)
+        for symptom in m.symptoms or ()
+        if (meaning := meaning_of(symptom, m, kb))
+        and (command := symptoms().by_key[symptom.key].next)
     )
-
-
-def _lines(seen: tuple[Seen, ...]) -> Strings:
-    """The texts that are shown, of each line one: a sentence often holds several symptoms."""
-    first: dict[object, str] = {}
-    for sign in seen:
-        first.setdefault(sign.symptom.line or sign.place, f"symptoms.{sign.place}.text")
-    return tuple(first.values())[:3]
 
 
 def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
@@ -204,27 +172,34 @@ def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
     words: the cure as the table of symptoms says it.
     """
     seen = frozenset(symptom.key for symptom in m.symptoms or ())
-    if cause in _AS_ON_HOSTS and (ways := _AS_ON_HOSTS[cause](m, kb, seen)):
+    if cause in _BY_MACHINE:
+        ways = _BY_MACHINE[cause](m)
+    elif cause in _BY_TABLES:
+        ways = _BY_TABLES[cause](m, kb)
+    else:
+        ways = _BY_SYMPTOMS[cause](m, kb, seen) if cause in _BY_SYMPTOMS else ()
+    if ways:
         return ways
     title, _, rest = words.partition(". ")
     return by_hand(f"cure-{cause}", title.rstrip("."), rest or words)
 
 
-def _old_driver(m: Machine, kb: Knowledge, _: frozenset[str]) -> Remedies:
+def _old_driver(m: Machine, kb: Knowledge) -> Remedies:
     floor = kb.driver_floor(m.torch.cuda, driver_system(m)) if m.torch.cuda else None
     newer = upgrade_driver(m, kb, floor.driver.branch) if floor else ()
     return each_once(*install_torch(m, kb), *newer)
 
 
-def _unloaded(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
-    reasons: dict[str, Reason] = {
-        "module-not-signed": "secure-boot",
-        "gpu-without-its-driver": "nouveau",
-        "module-not-built": "not-built",
-        "after-kernel-update": "not-built",
-    }
-    told = (reason for key, reason in reasons.items() if key in seen)
-    return load_driver(m, next(told, "modprobe"))
+_REASONS: dict[str, Reason] = {
+    "module-not-signed": "secure-boot",
+    "gpu-without-its-driver": "nouveau",
+    "module-not-built": "not-built",
+    "after-kernel-update": "not-built",
+}
+
+
+def _unloaded(m: Machine, _: Knowledge, seen: frozenset[str]) -> Remedies:
+    return load_driver(m, next((_REASONS[key] for key in _REASONS if key in seen), "modprobe"))
 
 
 _ABOUT_RELEASES = {"triton-of-another-release", "triton-not-there", "triton-does-not-compile"}
@@ -235,42 +210,41 @@ _COMPILER_WORDS = ("failed to find c compiler", "cl is not found", "find msvc", 
 def _triton(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
     """Triton of its own for Windows; on Linux the one that torch pins. A compiler needs words."""
     texts = " ".join(symptom.text.lower() for symptom in m.symptoms or ())
-    if (
-        not seen & _ABOUT_RELEASES
-        or seen & _COMPILER
-        or any(words in texts for words in _COMPILER_WORDS)
-    ):
+    compiler = seen & _COMPILER or any(words in texts for words in _COMPILER_WORDS)
+    if compiler or not seen & _ABOUT_RELEASES:
         return ()
     if m.platform.system == "Windows":
         return install_packages("triton-windows", "Install Triton for Windows", "triton-windows")
     return reinstall_torch(m, kb) if m.torch.version and m.platform.system == "Linux" else ()
 
 
-def _shown(m: Machine, _: Knowledge, __: frozenset[str]) -> Remedies:
-    """A job's own list is the scheduler's to change."""
-    return grant_gpu(m) if m.container.scheduler else unset_variables(m, "CUDA_VISIBLE_DEVICES")
-
-
-_AS_ON_HOSTS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], Remedies]] = {
-    "driver-too-old": _old_driver,
-    "driver-not-installed": lambda m, kb, _: install_driver(m, kb),
-    "driver-not-loaded": _unloaded,
+_BY_MACHINE: dict[str, Callable[[Machine], Remedies]] = {
     # Inside a container a reboot is not the only way, which the words say.
-    "driver-library-mismatch": lambda m, *_: () if m.container.kind else reboot(m),
+    "driver-library-mismatch": lambda m: () if m.container.kind else reboot(m),
+    "device-permission": device_groups,
+    "container-no-gpu": grant_gpu,
+    "container-driver-caps": with_compute,
+    "scheduler-no-gpu": grant_gpu,
+    "wsl-setup": wsl_driver,
+    # A job's own list is the scheduler's to change.
+    "visible-devices-hides-gpu": lambda m: (
+        grant_gpu(m) if m.container.scheduler else unset_variables(m, "CUDA_VISIBLE_DEVICES")
+    ),
+}
+_BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
+    "driver-too-old": _old_driver,
+    "driver-not-installed": install_driver,
+    "jetson-build": jetson_torch,
+    "torch-arch-unsupported-new": install_torch,
+    "torch-arch-unsupported-old": install_torch,
+    "torch-missing": lambda m, kb: (
+        install_torch(m, kb) if m.platform.system and m.gpus and m.python.version else ()
+    ),
+}
+_BY_SYMPTOMS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], Remedies]] = {
+    "driver-not-loaded": _unloaded,
     "driver-wrong-flavour": lambda m, kb, seen: (
         proprietary_modules(m, kb) if "needs-proprietary-modules" in seen else open_modules(m, kb)
-    ),
-    "device-permission": lambda m, *_: device_groups(m),
-    "container-no-gpu": lambda m, *_: grant_gpu(m),
-    "container-driver-caps": lambda m, *_: with_compute(m),
-    "scheduler-no-gpu": lambda m, *_: grant_gpu(m),
-    "wsl-setup": lambda m, *_: wsl_driver(m),
-    "jetson-build": lambda m, kb, _: jetson_torch(m, kb),
-    "torch-arch-unsupported-new": lambda m, kb, _: install_torch(m, kb),
-    "torch-arch-unsupported-old": lambda m, kb, _: install_torch(m, kb),
-    "visible-devices-hides-gpu": _shown,
-    "torch-missing": lambda m, kb, _: (
-        install_torch(m, kb) if m.platform.system and m.gpus and m.python.version else ()
     ),
     "triton-broken": _triton,
     "arch-list-wrong": lambda m, _, seen: (
