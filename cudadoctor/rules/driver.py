@@ -11,12 +11,12 @@ from cudadoctor.knowledge import DriverFault, Knowledge
 from cudadoctor.model.findings import (
     CERTAIN,
     ERROR,
-    INFO,
     LIKELY,
     POSSIBLE,
     WARNING,
     Remedies,
     Remedy,
+    Severity,
 )
 from cudadoctor.model.machine import Machine, Number, Strings, lookup
 from cudadoctor.model.rule import Answer, Found, need, rule
@@ -130,16 +130,14 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     Where the module is loaded and refuses the GPU, driver-unsupported-gpu and driver-wrong-flavour
     say so. Turning Secure Boot off is the last way out, not the first.
     """
-    if not bare(m) or module_spoke(m) or m.driver.loaded:
-        return None
-    code = driver_code(m)
-    if m.pci is not None and not nvidia_pci(m):
+    devices, refused = nvidia_pci(m), driver_code(m) == NOT_LOADED
+    if not bare(m) or module_spoke(m) or m.driver.loaded or (m.pci is not None and not devices):
         return None
     wait_for_answer(m)
-    if code != NOT_LOADED and not need(m.driver.installed, "driver.installed"):
+    if not (refused or need(m.driver.installed, "driver.installed")):
         return None
-    need(m.driver.loaded if code != NOT_LOADED else False, "driver.loaded")
-    if nvidia_pci(m) and all(device.bound in GIVEN_AWAY for device in nvidia_pci(m)):
+    need(False if refused else m.driver.loaded, "driver.loaded")
+    if devices and all(device.bound in GIVEN_AWAY for device in devices):
         return Found(
             title="The GPU is reserved for a virtual machine (vfio-pci)",
             why="A GPU that is bound to vfio-pci can be used inside that virtual machine only.",
@@ -154,12 +152,13 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
         )
     reason, evidence = _what_keeps_it_out(m)
     title, why = _REASONS[reason]
+    proven = m.driver.loaded is False
     return Found(
         title=title,
         why=why,
-        evidence=(*evidence, "driver.loaded" if m.driver.loaded is False else code_path(m)),
+        evidence=(*evidence, "driver.loaded" if proven else code_path(m)),
         values={"kernel": m.platform.kernel, "files": m.driver.blacklisted_by or ()},
-        confidence=CERTAIN if m.driver.loaded is False else LIKELY,
+        confidence=CERTAIN if proven else LIKELY,
         remedies=load_driver(m, reason),
     )
 
@@ -219,13 +218,13 @@ def driver_library_mismatch(m: Machine) -> Answer:
     if m.platform.wsl or m.platform.system in ("Windows", "Darwin") or answered(m):
         return None
     code, kernel, library = driver_code(m), m.driver.kernel, m.driver.library
+    fact = "driver.nvml.version" if m.driver.nvml.version else "driver.library"
     library = m.driver.nvml.version or library
     differ = kernel is not None and library is not None and kernel != library
     if code != MISMATCH and not (code is None and (differ or "api mismatch" in log_text(m))):
         return None
-    known = "driver.kernel", "driver.nvml.version" if m.driver.nvml.version else "driver.library"
     return Found(
-        evidence=(*known, code_path(m)) if kernel or library else (code_path(m),),
+        evidence=(*(("driver.kernel", fact) if kernel or library else ()), code_path(m)),
         values={"kernel": kernel or "(not known)", "library": library or "(not known)"},
         title=None if differ else "The NVIDIA driver's library and module differ",
         confidence=CERTAIN if code == MISMATCH else LIKELY,
@@ -235,20 +234,23 @@ def driver_library_mismatch(m: Machine) -> Answer:
 
 def _one_version_again(m: Machine) -> Remedies:
     if m.container.kind:
-        text = (
+        way = by_hand(
+            "driver-out-of-image",
+            "Use the host's driver libraries",
             "Take the driver's libraries (libcuda.so.*, libnvidia-*.so.*) out of the image: "
             "the container toolkit mounts those of the host. After a driver update on the host, "
-            "start the container anew."
+            "start the container anew.",
+            "container",
         )
-        way = by_hand("driver-out-of-image", "Use the host's driver libraries", text, "container")
-        return (*reboot(m), *way) if m.look == "report" else way
-    text = (
+        return reboot(m) + way if m.look == "report" else way
+    return reboot(m) + by_hand(
+        "reload-driver",
+        "Load the new module instead",
         "Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), "
         "then, as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and "
-        "`modprobe nvidia`."
+        "`modprobe nvidia`.",
+        "admin",
     )
-    again = by_hand("reload-driver", "Load the new module instead", text, "admin")
-    return (*reboot(m), *again)
 
 
 @rule(
@@ -275,30 +277,29 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     cuda = m.torch.cuda
     if cuda is None:
         return None
-    floor = need(
-        kb.oldest_driver(cuda, driver_system(m)), "torch.cuda", f"no table knows CUDA {cuda}"
-    )
-    if m.driver.version >= floor.driver:
+    unknown = f"no table knows CUDA {cuda}"
+    floor = need(kb.oldest_driver(cuda, driver_system(m)), "torch.cuda", unknown)
+    oldest = floor.driver
+    if m.driver.version >= oldest:
         return None
     return Found(
         evidence=("driver.kernel" if m.driver.kernel else "driver.reported", "torch.cuda"),
-        values={"driver": m.driver.version, "cuda": cuda, "major": cuda.major}
-        | {"floor": floor.driver},
+        values={"driver": m.driver.version, "cuda": cuda, "major": cuda.major, "floor": oldest},
         cites=(floor.source,),
         confidence=LIKELY if floor.uncertain else CERTAIN,
-        yields_to=_past_every_driver(m, kb, floor.driver.branch),
-        remedies=_for_an_old_driver(m, kb, floor.driver.branch),
+        yields_to=_past_every_driver(m, kb, oldest.branch),
+        remedies=_for_an_old_driver(m, kb, oldest.branch),
     )
 
 
-def _past_every_driver(m: Machine, kb: Knowledge, branch: int) -> Strings:
+def _past_every_driver(m: Machine, kb: Knowledge, branch: Number) -> Strings:
     """Where no driver of that branch supports a GPU of this machine, the GPU is the deeper cause.
 
     A torch with code for it is the only way out, and such a torch runs with its drivers.
     """
-    known = [kb.architecture(one) for one in capabilities_of(m, kb) or ()]
-    last = [one.last_branch if one else None for one in known]
-    lost = bool(last) and all(one is not None and one < branch for one in last)
+    families = [kb.architecture(capability) for capability in capabilities_of(m, kb) or ()]
+    last = [family.last_branch if family else None for family in families]
+    lost = branch and last and all(end is not None and end < branch for end in last)
     return ("torch-arch-unsupported-old",) if lost else ()
 
 
@@ -307,22 +308,20 @@ def _newer_libcuda(m: Machine) -> bool:
     libcuda, cuda = m.driver.libcuda, m.torch.cuda
     if libcuda.code != SUCCESS or libcuda.version is None or cuda is None:
         return False
-    return libcuda.version.major >= cuda.major and cuda.major >= 11
+    return libcuda.version.major >= cuda.major >= 11
 
 
 def _by_cuda_level(m: Machine, kb: Knowledge) -> Answer:
     """Judge by the newest CUDA that the driver runs, where its release is not known."""
-    level, path = m.driver.cuda, "driver.cuda"
+    cuda, level, path = m.torch.cuda, m.driver.cuda, "driver.cuda"
     if level is None and (told := _told_by_torch(m)):
         level, path = told
-    cuda = m.torch.cuda
     if level is None and cuda is not None:
         wait_for_answer(m)
-    if level is None or (cuda is None and path == "driver.cuda"):
-        return None
-    if cuda is not None and driver_runs(level, cuda):
+    if level is None or (driver_runs(level, cuda) if cuda else path == "driver.cuda"):
         return None
     floor = kb.oldest_driver(cuda, "Linux") if cuda else None
+    branch = floor.driver.branch if floor else None
     return Found(
         title="The driver runs CUDA {level} at most, too old for this torch"
         if cuda is None
@@ -334,21 +333,15 @@ def _by_cuda_level(m: Machine, kb: Knowledge) -> Answer:
         values={"level": level, "cuda": cuda or "", "driver": "", "major": "", "floor": ""},
         cites=(floor.source,) if floor else (),
         # In WSL, a Linux driver installed inside names the level of its own.
-        yields_to=("wsl-setup",)
-        if m.platform.wsl
-        else _past_every_driver(m, kb, floor.driver.branch)
-        if floor
-        else (),
-        remedies=_for_an_old_driver(m, kb, floor.driver.branch if floor else None),
+        yields_to=("wsl-setup",) if m.platform.wsl else _past_every_driver(m, kb, branch),
+        remedies=_for_an_old_driver(m, kb, branch),
     )
 
 
 def _told_by_torch(m: Machine) -> tuple[Version, str] | None:
     path = said(m, "driver on your system is too old")
-    if path is None:
-        return None
-    number = _TOO_OLD.search(str(lookup(m, path)))
-    return (cuda_from_int(int(number[1])), path) if number else None
+    number = _TOO_OLD.search(str(lookup(m, path))) if path else None
+    return (cuda_from_int(int(number[1])), path) if path and number else None
 
 
 def _for_an_old_driver(m: Machine, kb: Knowledge, branch: Number) -> Remedies:
@@ -384,12 +377,10 @@ def driver_userspace_missing(m: Machine) -> Answer:
         or cuda_works(m)
         or m.driver.libcuda.hung
         or need(m.driver.libcuda.loads, "driver.libcuda.loads")
+        or not need(m.driver.loaded, "driver.loaded")
     ):
         return None
-    if not need(m.driver.loaded, "driver.loaded"):
-        return None
-    version = m.driver.version
-    hearsay = only_smi_speaks(m)
+    version, hearsay = m.driver.version, only_smi_speaks(m)
     shaky = hearsay and not torch_fails(m)
     title = "nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing"
     return Found(
@@ -401,18 +392,12 @@ def driver_userspace_missing(m: Machine) -> Answer:
         remedies=by_hand(
             "install-libcuda",
             "Install the driver's libcuda",
-            (
-                "Install the driver's library for computing in version "
-                f"{version or 'of the module'}: "
-                "libnvidia-compute-BRANCH (Ubuntu), libcuda1 (Debian), nvidia-driver-cuda or "
-                "xorg-x11-drv-nvidia-cuda (RHEL, Fedora), nvidia-utils (Arch)."
-            ),
+            f"Install the driver's library for computing in version {version or 'of the module'}: "
+            "libnvidia-compute-BRANCH (Ubuntu), libcuda1 (Debian), nvidia-driver-cuda or "
+            "xorg-x11-drv-nvidia-cuda (RHEL, Fedora), nvidia-utils (Arch).",
             "admin",
         ),
     )
-
-
-_GRAVE = {"error": ERROR, "warning": WARNING, "info": INFO}
 
 
 @rule(
@@ -436,61 +421,51 @@ def driver_bug(m: Machine, kb: Knowledge) -> Answer:
     for fault in kb.driver_faults if on_linux(m) else ():
         seen = _signs(fault, m) if fault.log else _of_release(fault, m, kb)
         if seen:
-            return _told(fault, seen, m, kb)
+            return Found(
+                title=fault.title,
+                why=fault.why,
+                evidence=seen,
+                values={"driver": m.driver.version or ""},
+                cites=fault.sources,
+                severity=Severity[fault.severity.upper()],
+                confidence=POSSIBLE if fault.uncertain else LIKELY,
+                remedies=_cure(fault, m, kb),
+            )
     return None
 
 
 def _signs(fault: DriverFault, m: Machine) -> Strings:
     """The facts that show it: the words in the log, and the code of cuInit where one is named."""
-    log = log_text(m)
-    if not any(words in log for words in fault.log):
+    if not any(words in log_text(m) for words in fault.log):
         return ()
     code = m.driver.libcuda.code
     if fault.cuinit is None:
         return ("driver.log",)
     if cuda_works(m) or code not in (None, fault.cuinit) or not answered(m):
         return ()
-    return ("driver.log", *(("driver.libcuda.code",) if code is not None else ()))
+    return ("driver.log",) if code is None else ("driver.log", "driver.libcuda.code")
 
 
 def _of_release(fault: DriverFault, m: Machine, kb: Knowledge) -> Strings:
     """The facts that show it: the release, and what else the fault hangs on."""
     version, gpus = m.driver.version, live_gpus(m)
-    if (
-        version is None
-        or fault.first is None
-        or fault.below is None
-        or not fault.first <= version < fault.below
-        or (fault.several and len(gpus) < 2)
-    ):
+    if version is None or fault.first is None or fault.below is None:
         return ()
     named = [gpu for gpu in gpus if fault.gpus is None or fault.gpus in (gpu.name or "")]
-    if len(named) < 1 + fault.several or (fault.p2p and not _offered(m, {g.index for g in named})):
-        return ()
+    indexes = {gpu.index for gpu in named}
+    offered = any(
+        pair.p2p == "ok" and {pair.first, pair.second} <= indexes for pair in m.driver.pairs or ()
+    )
     models = [kb.gpu_by_name(gpu.name) for gpu in named if gpu.name]
-    if fault.data_center and not any(one is not None and one.data_center for one in models):
+    if (
+        not fault.first <= version < fault.below
+        or len(named) < 1 + fault.several
+        or (fault.p2p and not offered)
+        or (fault.data_center and not any(model and model.data_center for model in models))
+    ):
         return ()
     release = "driver.kernel" if m.driver.kernel else "driver.reported"
     return (release, *(("driver.pairs",) if fault.p2p else ()), *(("gpus",) if fault.gpus else ()))
-
-
-def _offered(m: Machine, indexes: set[int]) -> bool:
-    """Whether the driver offers P2P between two of these GPUs."""
-    pairs = m.driver.pairs or ()
-    return any(pair.p2p == "ok" and {pair.first, pair.second} <= indexes for pair in pairs)
-
-
-def _told(fault: DriverFault, seen: Strings, m: Machine, kb: Knowledge) -> Found:
-    return Found(
-        title=fault.title,
-        why=fault.why,
-        evidence=seen,
-        values={"driver": m.driver.version or ""},
-        cites=fault.sources,
-        severity=_GRAVE[fault.severity],
-        confidence=POSSIBLE if fault.uncertain else LIKELY,
-        remedies=_cure(fault, m, kb),
-    )
 
 
 def _cure(fault: DriverFault, m: Machine, kb: Knowledge) -> Remedies:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from cudadoctor.knowledge import GpuModel, Knowledge
 from cudadoctor.model.findings import (
@@ -79,47 +80,33 @@ def gpu_not_detected(m: Machine) -> Answer:
         return None
     wait_for_answer(m)
     wait_for_table(m)
-    fine = cpu_on_purpose(m)
-    told = m.look != "report" or m.pci or m.platform.system == "Darwin"
-    if not fine and m.torch.installed is not False and told:
+    fine, mac = cpu_on_purpose(m), m.platform.system == "Darwin"
+    if not fine and m.torch.installed is not False and (m.look != "report" or m.pci or mac):
         need(m.torch.build, "torch.build")
+    why = "A torch for the CPU is what this system can run." if m.torch.installed is False else None
     looked = m.pci is not None
+    # A torch for Apple's, AMD's or Intel's GPU serves: nobody misses NVIDIA's.
+    served = mac or any(device.vendor == "amd" for device in m.pci or ())
     return Found(
-        evidence=("pci", "torch.build") if looked else ("driver.nvml.why", "torch.build"),
-        why=_whose_matter(m),
-        # A torch for Apple's, AMD's or Intel's GPU serves: nobody misses NVIDIA's.
-        yields_to=("torch-missing",)
-        if m.platform.system == "Darwin" or any(device.vendor == "amd" for device in m.pci or ())
-        else (),
+        evidence=("pci" if looked else "driver.nvml.why", "torch.build"),
+        why="The torch here was not built for CUDA, so this is no NVIDIA matter." if fine else why,
+        yields_to=("torch-missing",) if served else (),
         severity=INFO if fine else ERROR,
-        confidence=CERTAIN if looked or m.platform.system == "Darwin" else LIKELY,
+        confidence=CERTAIN if looked or mac else LIKELY,
         remedies=() if fine else _bring_a_gpu(m),
     )
-
-
-def _whose_matter(m: Machine) -> Text:
-    if cpu_on_purpose(m):
-        return "The torch here was not built for CUDA, so this is no NVIDIA matter."
-    if m.torch.installed is False:
-        return "A torch for the CPU is what this system can run."
-    return None
 
 
 def _bring_a_gpu(m: Machine) -> Remedies:
     """A job or a pod may land on another machine; a container shows what its host has."""
     lent = m.container.scheduler or m.container.kind == "kubernetes" or notebook_of(m)
-    elsewhere = m.pci is None or lent
-    granted = grant_gpu(m) if elsewhere else ()
-    if granted:
-        return granted
-    return by_hand(
+    granted = grant_gpu(m) if m.pci is None or lent else ()
+    return granted or by_hand(
         "gpu-into-machine",
         "Give this system an NVIDIA GPU",
-        (
-            "In a virtual machine or the cloud, choose an instance with an NVIDIA GPU or pass one "
-            "through. On a computer of your own, look at the slot, the power cables and the "
-            "firmware's settings; `echo 1 > /sys/bus/pci/rescan` as root looks again."
-        ),
+        "In a virtual machine or the cloud, choose an instance with an NVIDIA GPU or pass one "
+        "through. On a computer of your own, look at the slot, the power cables and the "
+        "firmware's settings; `echo 1 > /sys/bus/pci/rescan` as root looks again.",
         keeper_of(m),
     )
 
@@ -141,28 +128,30 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
     """
     if not bare(m) or m.driver.installed is False:
         return None
-    legacy, refused = _LEGACY.search(log_text(m)), _NOT_SUPPORTED.search(log_text(m))
-    silent = silent_gpus(m)
-    if not silent and not ((legacy or refused) and m.pci is None and not live_gpus(m)):
-        return None
-    version = m.driver.version or next((one.version for one in _files(m)), None)
-    if version is None and not (legacy or refused):
+    log, silent = log_text(m), silent_gpus(m)
+    legacy, refused = _LEGACY.search(log), _NOT_SUPPORTED.search(log)
+    told = legacy or refused
+    version = m.driver.version or next((module.version for module in _files(m)), None)
+    if not (silent or (told and m.pci is None and not live_gpus(m))) or not (version or told):
         return None
     wanted = int(legacy[1]) if legacy else _branch_for(silent, version, bool(refused), kb)
     if wanted is None and not refused:
         return None
+    older = wanted is not None and version is not None and version.branch > wanted
+    newer = wanted is not None and version is not None and version.branch < wanted
+    last = "last" if older or version is None else "first"
+    limit = f"Branch {wanted} is the {last} one for its generation"
+    shown = "driver.kernel" if m.driver.kernel else "driver.module_files"
     return Found(
-        evidence=("pci", "driver.kernel" if m.driver.kernel else "driver.module_files")
-        if silent and version
-        else ("driver.log",),
+        evidence=("pci", shown) if silent and version else ("driver.log",),
         values={
             "driver": version or "in use",
             "gpu": _name(silent, kb),
-            "reason": _limit(wanted, version),
+            "reason": limit if wanted is not None else "This driver release does not list the GPU",
         },
-        confidence=CERTAIN if legacy or refused or _past(wanted, version) else LIKELY,
+        confidence=CERTAIN if told or older else LIKELY,
         remedies=upgrade_driver(m, kb, wanted)
-        if wanted is not None and version is not None and version.branch < wanted
+        if wanted is not None and newer
         else install_driver(m, kb),
     )
 
@@ -171,28 +160,15 @@ def _branch_for(
     silent: tuple[PciGpu, ...], version: DriverRelease, refused: bool, kb: Knowledge
 ) -> Number:
     """The branch that would do: the last one for an older GPU, the first one for a newer."""
-    if version is None:
+    if version is None or (refused and not silent):
         return None
-    for model in () if refused and not silent else _models(silent, kb):
-        family = kb.architecture(model.capability)
-        if family is None:
-            continue
-        if family.last_branch is not None and version.branch > family.last_branch:
-            return family.last_branch
-        if family.first_branch is not None and version.branch < family.first_branch:
-            return family.first_branch
+    for family in (kb.architecture(model.capability) for model in _models(silent, kb)):
+        last, first = (family.last_branch, family.first_branch) if family else (None, None)
+        if last is not None and version.branch > last:
+            return last
+        if first is not None and version.branch < first:
+            return first
     return None
-
-
-def _past(wanted: Number, version: DriverRelease) -> bool:
-    return wanted is not None and version is not None and version.branch > wanted
-
-
-def _limit(wanted: Number, version: DriverRelease) -> str:
-    if wanted is None:
-        return "This driver release does not list the GPU"
-    last = _past(wanted, version) or version is None
-    return f"Branch {wanted} is the {'last' if last else 'first'} one for its generation"
 
 
 @rule(
@@ -213,22 +189,17 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
     """
     if not bare(m) or m.driver.installed is False or (m.driver.loaded is False and not _files(m)):
         return None
-    needed = _flavour_told(m)
+    told = needed = _flavour_told(m)
     silent = silent_gpus(m)
     if not silent and not (needed and m.pci is None and not live_gpus(m)):
         return None
-    flavour = m.driver.flavour or next((one.flavour for one in _files(m)), None)
+    flavour = m.driver.flavour or next((module.flavour for module in _files(m)), None)
     if needed is None:
-        loaded = need(flavour, "driver.flavour")
-        kinds = {model.open_modules for model in _models(silent, kb)}
-        needed = "open" if loaded == "proprietary" else "proprietary"
-        if ("only" if needed == "open" else "none") not in kinds:
+        kind = "none" if need(flavour, "driver.flavour") == "open" else "only"
+        needed = "open" if flavour == "proprietary" else "proprietary"
+        if kind not in {model.open_modules for model in _models(silent, kb)}:
             return None
-    facts = {
-        "driver.flavour": m.driver.flavour,
-        "pci": m.pci,
-        "driver.log": _flavour_told(m),
-    }
+    facts = {"driver.flavour": m.driver.flavour, "pci": m.pci, "driver.log": told}
     return Found(
         evidence=tuple(path for path, known in facts.items() if known),
         values={"gpu": _name(silent, kb), "flavour": flavour or "loaded", "other": needed},
@@ -250,15 +221,15 @@ def _flavour_told(m: Machine) -> Text:
 
 def _models(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[GpuModel]:
     """The models behind these devices; the end of the rule where the tables know none of them."""
-    known = [model for one in devices for model in kb.gpus_by_pci(one.device_id)]
+    known = [model for device in devices for model in kb.gpus_by_pci(device.device_id)]
     if devices and not known:
         raise NotKnown("pci", f"no table knows the GPU {devices[0].device_id}")
     return known
 
 
-def _name(devices: tuple[PciGpu, ...], kb: Knowledge) -> str:
-    models = [model for one in devices for model in kb.gpus_by_pci(one.device_id)]
-    return models[0].name if models else "GPU"
+def _name(devices: Iterable[PciGpu], kb: Knowledge) -> str:
+    models = (model for device in devices for model in kb.gpus_by_pci(device.device_id))
+    return next((model.name for model in models), "GPU")
 
 
 @rule(
@@ -275,16 +246,14 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
 
     Told from driver-wrong-flavour, whose log looks alike, by the address ranges that are missing.
     """
-    if not bare(m) or not silent_gpus(m):
-        return None
     silent = silent_gpus(m)
-    missing = [one for one in silent if one.bars_missing]
+    missing = [device for device in silent if device.bars_missing]
     told = any(words in log_text(m) for words in _NO_BAR)
-    if not missing and not told:
+    if not bare(m) or not silent or not (missing or told):
         return None
     return Found(
         evidence=("pci",) if missing else ("driver.log",),
-        values={"gpu": _name(tuple(missing) or silent, kb)},
+        values={"gpu": _name(missing or silent, kb)},
         confidence=CERTAIN if missing and told else LIKELY,
         remedies=by_hand(
             "firmware-bar",
