@@ -39,16 +39,19 @@ def need(value: T | None, fact: str, why: Text = None) -> T:
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """A rule's yes.
 
-    evidence: fact paths that prove it. values: for the placeholders of title and text.
-    cites: keys of sources in the knowledge. severity, title, why: in place of the rule's own.
+    evidence: fact paths that prove it; None stands for none. values: for the placeholders of title
+    and text. cites: keys of sources in the knowledge. sure: whether it is certain, else likely;
+    confidence: in its place where it may be a mere possibility. severity, title, why: in place of
+    the rule's own.
     yields_to: causes that explain this finding away, beside those of the rule.
     remedies: alternatives, the least invasive first.
     """
 
-    evidence: Strings
+    evidence: tuple[Text, ...]
     values: dict[str, object] = {}
     cites: Strings = ()
-    confidence: Confidence = Confidence.CERTAIN
+    sure: object = True
+    confidence: Confidence | None = None
     severity: Severity | None = None
     title: Text = None
     why: Text = None

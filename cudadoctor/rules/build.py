@@ -10,7 +10,6 @@ from cudadoctor.model.findings import (
     CERTAIN,
     ERROR,
     INFO,
-    LIKELY,
     WARNING,
     Remedies,
     Severity,
@@ -41,14 +40,6 @@ NO_IMAGE = ("no kernel image is available", "not compatible with the current PyT
 @rule(
     "torch-missing",
     title="torch is not installed in {python}",
-    yields_to=(
-        "torch-python-unsupported",
-        "torch-index-wrong",
-        "platform-unsupported",
-        "torch-install-corrupt",
-        "wrong-interpreter",
-        "build-isolation",
-    ),
 )
 def torch_missing(m: Machine, kb: Knowledge) -> Answer:
     """No folder on the path of this Python holds a torch, so nothing can be trained with it.
@@ -74,7 +65,6 @@ def torch_missing(m: Machine, kb: Knowledge) -> Answer:
 @rule(
     "torch-cpu-build",
     title="{torch} is a CPU build, and this machine has {gpu}",
-    yields_to=("jetson-build",),
 )
 def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
     """This build has no CUDA code at all: torch.cuda.is_available() is False with any driver.
@@ -193,7 +183,7 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=("torch.build", "torch.text", "pci" if amd else "gpus"),
         values={"torch": _this_torch(m), "backend": backend, "vendor": vendor},
-        confidence=LIKELY if amd else CERTAIN,
+        sure=not amd,
         remedies=_rocm() if amd else install_torch(m, kb),
     )
 
@@ -212,7 +202,6 @@ def _rocm() -> Remedies:
 @rule(
     "torch-arch-unsupported-new",
     title="{torch} has no code for the {gpu} (compute capability {capability})",
-    yields_to=("jetson-build",),
 )
 def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Answer:
     """The GPU is newer than anything in this build ({archs}), so kernels end in "no kernel image".
@@ -231,7 +220,6 @@ def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Answer:
 @rule(
     "torch-arch-unsupported-old",
     title="{torch} has no code for the {gpu} (compute capability {capability})",
-    yields_to=("jetson-build",),
 )
 def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Answer:
     """The build was compiled for other GPUs only ({archs}): kernels end in "no kernel image".
@@ -317,7 +305,7 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=(found.path, lost[0].path),
         values={"cudnn": cudnn, "gpu": lost[0].name, "capability": lost[0].capability},
-        confidence=LIKELY,
+        sure=False,
         remedies=install_torch(m, kb),
     )
 
@@ -396,7 +384,6 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:
 @rule(
     "torch-python-unsupported",
     title="No build of torch for this machine is made for Python {python}",
-    yields_to=("platform-unsupported",),
 )
 def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """Wheels are made for single Python versions ({pythons}), so pip finds none for this one.

@@ -56,7 +56,6 @@ class Misfit(NamedTuple):
 @rule(
     "torch-companion-mismatch",
     title="{package} {version} does not fit torch {torch}",
-    yields_to=("torch-cpu-build", "torch-install-corrupt", "torch-wrong-backend", "jetson-build"),
     essential=False,
 )
 def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
@@ -185,7 +184,6 @@ def _other_build(m: Machine, one: Distribution) -> Text:
     "torch-extension-abi",
     title="{package} {version} is built for another torch",
     severity=WARNING,
-    yields_to=("torch-cpu-build", "torch-install-corrupt", "torch-duplicate", "jetson-build"),
 )
 def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
     """Compiled code fits the torch and the CUDA major it was built against, and here {why}.
@@ -207,7 +205,7 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
         return Found(
             evidence=("packages", "torch.text"),
             values={"package": package.name, "version": package.version, "why": why},
-            confidence=LIKELY,
+            sure=False,
             severity=ERROR if said(m, "undefined symbol: _ZN") else None,
             remedies=install_companion(m, kb, package.name)
             or by_hand(

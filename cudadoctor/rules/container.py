@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cudadoctor.model.findings import (
-    CERTAIN,
     ERROR,
     INFO,
     LIKELY,
@@ -48,12 +47,6 @@ _SHM_WORDS = (
 @rule(
     "container-no-gpu",
     title="The host has an NVIDIA GPU, and this container was started without it",
-    yields_to=(
-        "container-gpu-lost",
-        "scheduler-no-gpu",
-        "container-driver-caps",
-        "platform-unsupported",
-    ),
 )
 def container_no_gpu(m: Machine) -> Answer:
     """Device nodes or driver libraries are missing inside, so torch finds no driver.
@@ -81,7 +74,7 @@ def container_no_gpu(m: Machine) -> Answer:
         return Found(
             title="This container on WSL was started without the GPU",
             evidence=("container.kind", "container.dxg", "platform.wsl"),
-            confidence=LIKELY,
+            sure=False,
             remedies=grant_gpu(m),
         )
     wait_for_table(m)
@@ -128,7 +121,7 @@ def container_driver_caps(m: Machine) -> Answer:
     return Found(
         evidence=("env.NVIDIA_DRIVER_CAPABILITIES", "driver.libcuda.why"),
         values={"capabilities": asked},
-        confidence=CERTAIN if started(m) or m.driver.loaded else LIKELY,
+        sure=started(m) or m.driver.loaded,
         remedies=with_compute(m),
     )
 
@@ -136,7 +129,6 @@ def container_driver_caps(m: Machine) -> Answer:
 @rule(
     "container-driver-caps",
     title="The container got the GPU without the driver's library for computing",
-    yields_to=("driver-too-old", "driver-library-mismatch"),
 )
 def container_without_libcuda(m: Machine) -> Answer:
     """The driver answers in here, and the loader finds no libcuda.so.1, which torch needs.
@@ -205,7 +197,7 @@ def container_gpu_lost(m: Machine) -> Answer:
         return None
     return Found(
         evidence=(code_path(m), "driver.nodes") if refused else (code_path(m), "container.kind"),
-        confidence=CERTAIN if refused else LIKELY,
+        sure=refused,
         remedies=_start_anew(m),
     )
 

@@ -11,6 +11,7 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import table
 from cudadoctor.model.catalogue import CATALOGUE, HARMLESS
 from cudadoctor.model.findings import (
+    CERTAIN,
     ERROR,
     INFO,
     LIKELY,
@@ -80,17 +81,18 @@ def _finding(rule: Rule, found: Found, machine: Machine) -> Finding:
     """because_of: all causes that may explain it away."""
     values = {name: _text(value) for name, value in found.values.items()}
     templates = (found.title or rule.title, found.why or rule.why)
+    confidence = CERTAIN if found.sure else LIKELY
     title, why = (text.format_map(values) if "{" in text else text for text in templates)
     return Finding(
         cause=rule.cause,
         rule=rule.name,
         severity=rule.severity if found.severity is None else found.severity,
-        confidence=found.confidence,
+        confidence=confidence if found.confidence is None else found.confidence,
         title=title,
         why=why,
         templates=templates,
         values=values,
-        evidence=tuple(_evidence(path, machine) for path in found.evidence),
+        evidence=tuple(_evidence(path, machine) for path in found.evidence if path),
         cites=found.cites,
         because_of=rule.yields_to + found.yields_to,
         remedies=found.remedies,

@@ -6,7 +6,6 @@ import re
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
-    CERTAIN,
     INFO,
     LIKELY,
     POSSIBLE,
@@ -35,7 +34,6 @@ _PORTS = 1 << 16
     "ddp-launch",
     title="{name} is {value}, and this process sees {count} GPUs",
     severity=WARNING,
-    yields_to=("visible-devices-hides-gpu", "scheduler-no-gpu", "gpu-lost"),
 )
 def more_ranks_than_gpus(m: Machine) -> Answer:
     """Each process of a node takes the GPU of its LOCAL_RANK, counted from 0, and that one is
@@ -59,7 +57,7 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
     return Found(
         evidence=(f"env.{name}", path),
         values={"name": name, "value": env[name].strip()[:40], "count": count},
-        confidence=LIKELY,
+        sure=False,
         remedies=by_hand(
             "ranks-per-node",
             "Start as many processes as there are GPUs",
@@ -148,7 +146,7 @@ def _half_set(env: dict[str, str], m: Machine) -> Answer:
         values={"missing": missing},
         title="RANK and WORLD_SIZE are set, and without {missing}",
         why="torch.distributed starts from all of these variables and fails without one.",
-        confidence=LIKELY,
+        sure=False,
         remedies=_launch(m, env),
     )
 
@@ -246,7 +244,6 @@ _NCCL = re.compile(
     title="GPU {first} and GPU {second} do not reach each other's memory: {reason}",
     severity=INFO,
     essential=False,
-    yields_to=("fabric-manager", "nvlink-down", "gpu-lost", "mig-misconfigured"),
 )
 def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
     """Copies between them go through the memory of the host, which is slower; NCCL sees to it.
@@ -275,7 +272,7 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
             "reason": _WORDS[shown.p2p or "unknown"],
         },
         severity=WARNING if odd else INFO,
-        confidence=LIKELY if odd else CERTAIN,
+        sure=not odd,
         remedies=by_hand(
             "allow-p2p",
             "Find what keeps the GPUs from P2P",
@@ -306,16 +303,6 @@ def _ought_to_work(pair: GpuPair, m: Machine, kb: Knowledge) -> bool:
 @rule(
     "nccl-p2p-broken",
     title="P2P between the GPUs does not work: the ranks {what}",
-    yields_to=(
-        "gpu-lost",
-        "gpu-ecc",
-        "gpu-unhealthy-hardware",
-        "shm-too-small",
-        "nccl-shadowed",
-        "nccl-network-interface",
-        "fabric-manager",
-        "driver-bug",
-    ),
 )
 def nccl_p2p_broken(m: Machine) -> Answer:
     """{between}, and what one GPU writes does not arrive at the other as it should.
@@ -390,16 +377,6 @@ def _between(m: Machine) -> tuple[str, Strings, bool]:
 @rule(
     "nccl-other",
     title="NCCL fails between the GPUs of this machine: {words}",
-    yields_to=(
-        "gpu-lost",
-        "gpu-unhealthy-hardware",
-        "shm-too-small",
-        "nccl-shadowed",
-        "nccl-network-interface",
-        "nccl-p2p-broken",
-        "fabric-manager",
-        "driver-bug",
-    ),
 )
 def nccl_other(m: Machine) -> Answer:
     """The ranks of the training step could not talk, and NCCL's own words are all that is known.
@@ -416,7 +393,7 @@ def nccl_other(m: Machine) -> Answer:
             return Found(
                 evidence=(f"smoke.stages.{number}.detail",),
                 values={"words": _first_words(text)},
-                confidence=LIKELY,
+                sure=False,
                 remedies=by_hand(
                     "nccl-debug",
                     "Let NCCL say what failed",

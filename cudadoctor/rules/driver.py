@@ -117,7 +117,6 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
 @rule(
     "driver-not-loaded",
     title="The NVIDIA driver is installed and not loaded",
-    yields_to=("driver-unsupported-gpu", "driver-wrong-flavour", "gpu-not-detected"),
 )
 def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     """Without its kernel module neither nvidia-smi nor CUDA reaches the GPU.
@@ -158,7 +157,7 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
         why=why,
         evidence=(*evidence, "driver.loaded" if proven else code_path(m)),
         values={"kernel": m.platform.kernel, "files": m.driver.blacklisted_by or ()},
-        confidence=CERTAIN if proven else LIKELY,
+        sure=proven,
         remedies=load_driver(m, reason),
     )
 
@@ -181,7 +180,6 @@ def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
 @rule(
     "driver-not-loaded",
     title="The host of this container has no NVIDIA driver loaded",
-    yields_to=("gpu-not-detected",),
 )
 def host_driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     """The PCI bus shows an NVIDIA GPU, and the kernel, which is the host's, has no driver for it.
@@ -196,7 +194,7 @@ def host_driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=("pci", "driver.loaded", "container.kind"),
         severity=graver_with_cuda(m),
-        confidence=LIKELY,
+        sure=False,
         remedies=load_driver(m, "modprobe"),
     )
 
@@ -227,7 +225,7 @@ def driver_library_mismatch(m: Machine) -> Answer:
         evidence=(*(("driver.kernel", fact) if kernel or library else ()), code_path(m)),
         values={"kernel": kernel or "(not known)", "library": library or "(not known)"},
         title=None if differ else "The NVIDIA driver's library and module differ",
-        confidence=CERTAIN if code == MISMATCH else LIKELY,
+        sure=code == MISMATCH,
         remedies=_one_version_again(m),
     )
 
@@ -256,7 +254,6 @@ def _one_version_again(m: Machine) -> Remedies:
 @rule(
     "driver-too-old",
     title="Driver {driver} is too old for a torch built with CUDA {cuda}",
-    yields_to=("gpu-not-detected", "driver-unsupported-gpu", "jetson-build"),
 )
 def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     """CUDA {major} calls functions that drivers before {floor} lack, so torch sees no GPU.
@@ -286,7 +283,7 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
         evidence=("driver.kernel" if m.driver.kernel else "driver.reported", "torch.cuda"),
         values={"driver": m.driver.version, "cuda": cuda, "major": cuda.major, "floor": oldest},
         cites=(floor.source,),
-        confidence=LIKELY if floor.uncertain else CERTAIN,
+        sure=not floor.uncertain,
         yields_to=_past_every_driver(m, kb, oldest.branch),
         remedies=_for_an_old_driver(m, kb, oldest.branch),
     )
@@ -358,7 +355,6 @@ def each_once(*remedies: Remedy) -> Remedies:
 @rule(
     "driver-userspace-missing",
     title="The driver's module {driver} is loaded and libcuda.so.1 is missing",
-    yields_to=("driver-too-old", "driver-library-mismatch"),
 )
 def driver_userspace_missing(m: Machine) -> Answer:
     """torch reaches the GPU through the driver's libcuda, and the loader finds none.
@@ -404,7 +400,6 @@ def driver_userspace_missing(m: Machine) -> Answer:
     "driver-bug",
     title="Driver {driver} has a known fault",
     severity=WARNING,
-    yields_to=("gpu-lost", "driver-unsupported-gpu"),
 )
 def driver_bug(m: Machine, kb: Knowledge) -> Answer:
     """A fault of this release is known, and this machine is of the kind that meets it.

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 
 from cudadoctor.knowledge import GpuModel, Knowledge
 from cudadoctor.model.findings import (
-    CERTAIN,
     ERROR,
     INFO,
-    LIKELY,
     Remedies,
 )
 from cudadoctor.model.machine import DriverRelease, Machine, ModuleFile, Number, PciGpu, Text
@@ -52,14 +50,6 @@ _NO_BAR = (
 @rule(
     "gpu-not-detected",
     title="No NVIDIA GPU is visible to this system",
-    yields_to=(
-        "torch-wrong-backend",
-        "wsl-setup",
-        "container-no-gpu",
-        "platform-unsupported",
-        "gpu-lost",
-        "scheduler-no-gpu",
-    ),
 )
 def gpu_not_detected(m: Machine) -> Answer:
     """The torch here was built for CUDA, and there is no NVIDIA GPU that it could use.
@@ -92,7 +82,7 @@ def gpu_not_detected(m: Machine) -> Answer:
         why="The torch here was not built for CUDA, so this is no NVIDIA matter." if fine else why,
         yields_to=("torch-missing",) if served else (),
         severity=INFO if fine else ERROR,
-        confidence=CERTAIN if looked or mac else LIKELY,
+        sure=looked or mac,
         remedies=() if fine else _bring_a_gpu(m),
     )
 
@@ -149,7 +139,7 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
             "gpu": _name(silent, kb),
             "reason": limit if wanted is not None else "This driver release does not list the GPU",
         },
-        confidence=CERTAIN if told or older else LIKELY,
+        sure=told or older,
         remedies=upgrade_driver(m, kb, wanted)
         if wanted is not None and newer
         else install_driver(m, kb),
@@ -174,7 +164,6 @@ def _branch_for(
 @rule(
     "driver-wrong-flavour",
     title="The {gpu} does not start with the {flavour} kernel modules",
-    yields_to=("driver-unsupported-gpu",),
 )
 def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
     """Of the driver's two flavours, open and proprietary, this GPU takes the {other} one only.
@@ -203,7 +192,7 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=tuple(path for path, known in facts.items() if known),
         values={"gpu": _name(silent, kb), "flavour": flavour or "loaded", "other": needed},
-        confidence=CERTAIN if silent else LIKELY,
+        sure=silent,
         remedies=open_modules(m, kb) if needed == "open" else proprietary_modules(m, kb),
     )
 
@@ -235,7 +224,6 @@ def _name(devices: Iterable[PciGpu], kb: Knowledge) -> str:
 @rule(
     "pci-bar-bios",
     title="The firmware gave the {gpu} no address space",
-    yields_to=("driver-wrong-flavour", "driver-unsupported-gpu", "gpu-lost"),
 )
 def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
     """A GPU maps gigabytes into the PCI address space; the firmware gave it none, so it is off.
@@ -254,7 +242,7 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=("pci",) if missing else ("driver.log",),
         values={"gpu": _name(missing or silent, kb)},
-        confidence=CERTAIN if missing and told else LIKELY,
+        sure=missing and told,
         remedies=by_hand(
             "firmware-bar",
             "Give the GPU address space in the firmware",

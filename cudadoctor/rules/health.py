@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from cudadoctor.model.findings import (
-    CERTAIN,
     ERROR,
     LIKELY,
     POSSIBLE,
@@ -42,7 +41,10 @@ _DEVICE = frozenset({54, 61, 62, 74, 110, 119, 120, 136, 143, 158, 167, 169})
 """Xids that NVIDIA's catalogue lays at the door of the device, not of a program."""
 
 
-@rule("gpu-lost", title="GPU {which} no longer answers", yields_to=("container-gpu-lost",))
+@rule(
+    "gpu-lost",
+    title="GPU {which} no longer answers",
+)
 def gpu_lost(m: Machine) -> Answer:
     """It fell off the PCI bus or waits for a reset; often no CUDA program starts while that lasts.
 
@@ -72,7 +74,7 @@ def gpu_lost(m: Machine) -> Answer:
         evidence=_evidence(m, bool(gone), bool(dead), fell),
         values={"which": which or fell or ""},
         title=None if which or ":" in (fell or "") else "A GPU no longer answers",
-        confidence=LIKELY if _only_unknown(gone, code) or fell else CERTAIN,
+        sure=not (_only_unknown(gone, code) or fell),
         remedies=_bring_back(m, gone),
     )
 
@@ -132,7 +134,6 @@ def _bring_back(m: Machine, gone: list[Gpu]) -> Remedies:
 @rule(
     "gpu-ecc",
     title="The memory of GPU {which} has uncorrectable errors",
-    yields_to=("gpu-lost",),
     essential=False,
 )
 def gpu_ecc(m: Machine) -> Answer:
@@ -159,7 +160,7 @@ def gpu_ecc(m: Machine) -> Answer:
         values={"which": index, "what": what},
         title=None if index >= 0 else "The memory of a GPU has uncorrectable errors",
         severity=ERROR if grave else WARNING,
-        confidence=CERTAIN if index >= 0 or message else LIKELY,
+        sure=index >= 0 or message,
         remedies=_replace(m, index) if worn_out else (*reset_gpu(m, max(index, 0)), *reboot(m)),
     )
 
@@ -206,7 +207,6 @@ def _logged(m: Machine) -> list[tuple[str, bool]]:
 @rule(
     "gpu-unhealthy-hardware",
     title="The driver hangs: {call} gives no answer",
-    yields_to=("gpu-lost",),
     essential=False,
 )
 def driver_hangs(m: Machine) -> Answer:
@@ -261,7 +261,6 @@ def _shown(m: Machine, index: int) -> str:
     "gpu-unhealthy-hardware",
     title="The kernel log has a hardware fault of GPU {bus}: Xid {code}",
     severity=WARNING,
-    yields_to=("gpu-ecc",),
 )
 def xid_of_the_device(m: Machine) -> Answer:
     """The driver blames the GPU, its firmware or its links for this error, not a program.
@@ -280,7 +279,7 @@ def xid_of_the_device(m: Machine) -> Answer:
     return Found(
         evidence=("driver.xids",),
         values={"bus": newest.bus_id, "code": newest.code},
-        confidence=LIKELY,
+        sure=False,
         yields_to=_with_the_lost(newest, m),
         remedies=reboot(m),
     )
@@ -290,7 +289,6 @@ def xid_of_the_device(m: Machine) -> Answer:
     "gpu-unhealthy-hardware",
     title="The driver asks for a recovery of GPU {bus}: {action}",
     severity=WARNING,
-    yields_to=("gpu-ecc",),
 )
 def recovery_wanted(m: Machine) -> Answer:
     """It has counted up what happened to this GPU and says so itself in the kernel log (Xid 154).
@@ -309,7 +307,7 @@ def recovery_wanted(m: Machine) -> Answer:
             return Found(
                 evidence=("driver.xids",),
                 values={"bus": xid.bus_id, "action": action},
-                confidence=LIKELY,
+                sure=False,
                 yields_to=_with_the_lost(xid, m),
                 remedies=(*reset, *reboot(m)),
             )
@@ -330,7 +328,6 @@ def _is(gpu: Gpu, xid: Xid) -> bool:
     "gpu-unhealthy-hardware",
     title="The kernel log has a fatal fault of an NVSwitch: SXid {code}",
     severity=WARNING,
-    yields_to=("gpu-lost", "fabric-manager"),
 )
 def fault_of_a_switch(m: Machine) -> Answer:
     """The switch between the GPUs failed, and all of them that it connects may lose their links.
@@ -346,7 +343,7 @@ def fault_of_a_switch(m: Machine) -> Answer:
     return Found(
         evidence=("driver.log",),
         values={"code": fatal[-1][1]},
-        confidence=LIKELY,
+        sure=False,
         remedies=reboot(m),
     )
 
@@ -354,7 +351,6 @@ def fault_of_a_switch(m: Machine) -> Answer:
 @rule(
     "gpu-unhealthy-hardware",
     title="GPU {which} gets no power from its external cables",
-    yields_to=("gpu-lost",),
 )
 def gpu_not_started(m: Machine) -> Answer:
     """The driver counts the GPU and cannot start it, and names what the board denies it.

@@ -118,7 +118,6 @@ _FROM_OUTSIDE = (9, 24)
 @rule(
     "torch-install-corrupt",
     title="The torch in {place} is incomplete: {what}",
-    yields_to=("nvidia-wheels-mixed", "jetson-build"),
     essential=False,
 )
 def torch_install_corrupt(m: Machine, kb: Knowledge) -> Answer:
@@ -222,13 +221,6 @@ def _absent_metadata(m: Machine) -> tuple[str, str, Confidence] | None:
 @rule(
     "torch-install-corrupt",
     title="torch does not import: {what}",
-    yields_to=(
-        "torch-duplicate",
-        "nvidia-wheels-mixed",
-        "jetson-build",
-        "platform-unsupported",
-        "disk-full",
-    ),
 )
 def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
     """torch's files look whole, and yet the import fails with words that nothing else explains.
@@ -292,7 +284,6 @@ _BY_NAME = ("python.shadows",)
 @rule(
     "module-shadowed",
     title="{path} is imported in place of the real {name}",
-    yields_to=("torch-duplicate",),
 )
 def module_shadowed(m: Machine) -> Answer:
     """torch imports {name}, and a program that starts in this folder gets the file {path} instead.
@@ -312,7 +303,7 @@ def module_shadowed(m: Machine) -> Answer:
         return None
     return Found(
         evidence=("torch.imported.shadows", "torch.imported.error") if traced else _BY_NAME,
-        confidence=CERTAIN if traced else LIKELY,
+        sure=traced,
         values={"path": files[0], "name": re.split(r"[/\\]", files[0])[-1].partition(".")[0]},
         remedies=by_hand(
             "rename-file",
@@ -495,7 +486,6 @@ def disk_full(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=("limits.tmp_free_bytes" if tight else "limits.env_free_bytes",),
         values={"free": _megabytes(free), "place": place, "wheel": _megabytes(wheel)},
-        confidence=CERTAIN,
         remedies=set_variables("tmpdir", "Let pip unpack on a larger disk", values)
         if tight
         else by_hand(
@@ -556,7 +546,7 @@ def windows_runtime_dll(m: Machine) -> Answer:
         return None
     return Found(
         evidence=(fact, "platform.system"),
-        confidence=LIKELY,
+        sure=False,
         remedies=by_hand(
             "vc-runtime",
             "Install the Visual C++ redistributable",

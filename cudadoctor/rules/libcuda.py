@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudadoctor.model.findings import CERTAIN, LIKELY, Remedies
+from cudadoctor.model.findings import Remedies
 from cudadoctor.model.machine import Machine, Node
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import (
@@ -59,7 +59,7 @@ def device_permission(m: Machine) -> Answer:
     return Found(
         evidence=("driver.nodes", code_path(m)) if refused else (code_path(m),),
         values={"nodes": [node.path for node in refused]},
-        confidence=CERTAIN if refused else LIKELY,
+        sure=refused,
         remedies=device_groups(m),
     )
 
@@ -81,7 +81,6 @@ def _refused(m: Machine) -> list[Node]:
 @rule(
     "cuda-compat-conflict",
     title="A forward-compatibility libcuda does not work on this GPU or driver",
-    yields_to=("driver-library-mismatch",),
 )
 def cuda_compat_conflict(m: Machine) -> Answer:
     """A cuda-compat package brings a newer libcuda to data-centre GPUs; elsewhere CUDA fails.
@@ -113,7 +112,7 @@ def cuda_compat_conflict(m: Machine) -> Answer:
         evidence=(message,)
         if message and code is None
         else ("driver.libcuda.code", "driver.libcuda.path"),
-        confidence=CERTAIN if sure else LIKELY,
+        sure=sure,
         remedies=off_the_path(
             m, path if "compat" in path else "/usr/local/cuda/compat/libcuda.so.1"
         ),
@@ -147,7 +146,7 @@ def libcuda_stub(m: Machine) -> Answer:
         evidence=(message,) if message else ("driver.libcuda.path", "driver.libcuda.code"),
         values={"path": path},
         title=None if path else "The libcuda in use is the toolkit's stub, not the driver's",
-        confidence=LIKELY if code != _STUB and _stale(m) else CERTAIN,
+        sure=not (code != _STUB and _stale(m)),
         remedies=off_the_path(m, path),
     )
 
@@ -183,7 +182,6 @@ def off_the_path(m: Machine, path: str) -> Remedies:
 @rule(
     "uvm-not-loaded",
     title="CUDA fails to start, though the driver works: nvidia_uvm is missing",
-    yields_to=("gpu-lost", "container-gpu-lost", "device-permission", "container-no-gpu"),
 )
 def uvm_not_loaded(m: Machine) -> Answer:
     """nvidia-smi needs only the nvidia module; CUDA needs nvidia_uvm too, and cuInit answers 999.
@@ -212,6 +210,6 @@ def uvm_not_loaded(m: Machine) -> Answer:
         return None
     return Found(
         evidence=(message or "driver.libcuda.code", "driver.modules", "driver.nodes"),
-        confidence=CERTAIN if missing else LIKELY,
+        sure=missing,
         remedies=grant_gpu(m) if m.container.kind else reload_uvm(m),
     )

@@ -8,7 +8,6 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
     CERTAIN,
     ERROR,
-    LIKELY,
     WARNING,
     Remedies,
 )
@@ -47,7 +46,6 @@ _WHEELS = ("nvidia-wheels-mixed", "torch-install-corrupt", "jetson-build")
 @rule(
     "nvidia-wheels-mixed",
     title="{what}",
-    yields_to=("jetson-build",),
     essential=False,
 )
 def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
@@ -78,7 +76,7 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=("packages", "torch.requires"),
         values={"what": what},
-        confidence=LIKELY,
+        sure=False,
         severity=None if _breaks(m, kb, wrong, strangers) else WARNING,
         remedies=_pinned_again(m, kb, wrong, strangers),
     )
@@ -160,7 +158,6 @@ def _pinned_again(
 @rule(
     "cudnn-shadowed",
     title="cuDNN{version} comes from {path}, not from torch's own set{own}",
-    yields_to=_WHEELS,
     essential=False,
 )
 def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
@@ -183,7 +180,6 @@ def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
 @rule(
     "cublas-mismatch",
     title="{soname}{version} comes from {path}, not from torch's own set{own}",
-    yields_to=_WHEELS,
     essential=False,
 )
 def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
@@ -201,7 +197,6 @@ def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
 @rule(
     "nccl-shadowed",
     title="NCCL{version} comes from {path}, not from torch's own set{own}",
-    yields_to=_WHEELS,
     essential=False,
 )
 def nccl_shadowed(m: Machine, kb: Knowledge) -> Answer:
@@ -220,7 +215,6 @@ def nccl_shadowed(m: Machine, kb: Knowledge) -> Answer:
 @rule(
     "nvjitlink-mismatch",
     title="nvJitLink{version} comes from {path}, not from torch's own set{own}",
-    yields_to=_WHEELS,
     essential=False,
 )
 def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Answer:
@@ -238,7 +232,6 @@ def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Answer:
 @rule(
     "cuda-lib-shadowed",
     title="{soname}{version} comes from {path}, not from torch's own set{own}",
-    yields_to=_WHEELS,
     essential=False,
 )
 def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Answer:
@@ -290,7 +283,7 @@ def _by_words(spoken: str, pattern: str) -> Found:
     return Found(
         evidence=(spoken,),
         values={"soname": name, "version": "", "path": "another CUDA", "own": ""},
-        confidence=LIKELY,
+        sure=False,
         title=None if name.isidentifier() else "A library of another CUDA is loaded before torch's",
         remedies=by_hand(
             "own-libraries",
@@ -303,7 +296,6 @@ def _by_words(spoken: str, pattern: str) -> Found:
 @rule(
     "cudnn-missing-sublib",
     title="The parts of cuDNN do not belong together: {what}",
-    yields_to=("cudnn-shadowed", *_WHEELS),
     essential=False,
 )
 def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
@@ -333,7 +325,7 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=(spoken or evidence,),
         values={"what": what or "it says so itself"},
-        confidence=CERTAIN if spoken else LIKELY,
+        sure=spoken,
         remedies=fresh or reinstall_torch(m, kb),
     )
 

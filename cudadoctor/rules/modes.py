@@ -33,7 +33,6 @@ _BUSY = ("devices are busy or unavailable", "device(s) is/are busy or unavailabl
 @rule(
     "fabric-manager",
     title="The NVSwitch fabric is not ready (CUDA error 802)",
-    yields_to=("confidential-computing",),
 )
 def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     """On machines with NVSwitch CUDA waits for the fabric manager, while nvidia-smi looks fine.
@@ -155,7 +154,7 @@ def compute_mode(m: Machine) -> Answer:
     return Found(
         evidence=(message, "gpus") if message else ("gpus.0.compute_mode", "gpus.0.processes"),
         values={"modes": sorted(modes) or "not known"},
-        confidence=CERTAIN if "prohibited" in modes else LIKELY,
+        sure="prohibited" in modes,
         remedies=by_hand(
             "compute-mode",
             "Set the compute mode to default",

@@ -7,7 +7,7 @@ import re
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import CERTAIN, LIKELY, Remedies
+from cudadoctor.model.findings import Remedies
 from cudadoctor.model.machine import Machine, Release
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, install_python, jetson_torch, wsl_driver
@@ -23,7 +23,6 @@ _OLDEST_GLIBC = Version("2.17")
 @rule(
     "wsl-setup",
     title="WSL does not reach the GPU: {what}",
-    yields_to=("visible-devices-hides-gpu", "driver-too-old", "container-no-gpu", "gpu-lost"),
 )
 def wsl_setup(m: Machine) -> Answer:
     """WSL 2 uses the driver of Windows, whose libraries it mounts under /usr/lib/wsl/lib.
@@ -45,7 +44,7 @@ def wsl_setup(m: Machine) -> Answer:
     return Found(
         evidence=tuple(dict.fromkeys((evidence, "platform.wsl"))),
         values={"what": what},
-        confidence=CERTAIN if sure else LIKELY,
+        sure=sure,
         remedies=wsl_driver(m),
     )
 

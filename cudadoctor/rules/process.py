@@ -8,10 +8,8 @@ from typing import Literal
 import msgspec
 
 from cudadoctor.model.findings import (
-    CERTAIN,
     ERROR,
     INFO,
-    LIKELY,
     WARNING,
     Severity,
 )
@@ -154,7 +152,6 @@ def visible_count(m: Machine) -> Number:
 @rule(
     "visible-devices-hides-gpu",
     title="CUDA_VISIBLE_DEVICES={value} hides every GPU",
-    yields_to=("mig-misconfigured", "scheduler-no-gpu", "gpu-not-detected"),
 )
 def visible_devices_hides_gpu(m: Machine) -> Answer:
     """CUDA shows a program only the GPUs that this variable lists, so torch sees {left} of {all}.
@@ -240,7 +237,7 @@ def scheduler_no_gpu(m: Machine) -> Answer:
             *(f"env.{name}" for name in (*_JOBS, _NAME) if name in env),
         ),
         values={"scheduler": scheduler.capitalize() if scheduler == "slurm" else scheduler.upper()},
-        confidence=LIKELY,
+        sure=False,
         remedies=grant_gpu(m),
     )
 
@@ -249,7 +246,6 @@ def scheduler_no_gpu(m: Machine) -> Answer:
     "out-of-memory",
     title="Other programs hold the memory of GPU {which}",
     severity=WARNING,
-    yields_to=("gpu-lost",),
 )
 def memory_held_by_others(m: Machine) -> Answer:
     """More than nine tenths of the memory is taken before any program of this user has started.
@@ -345,7 +341,7 @@ def allocator_option(m: Machine) -> Answer:
             return Found(
                 evidence=(f"env.{name}", message) if message else (f"env.{name}",),
                 values={"name": name},
-                confidence=CERTAIN if message else LIKELY,
+                sure=message,
                 remedies=unset_variables(m, name),
             )
     return None
@@ -394,14 +390,6 @@ def slower_by_variable(m: Machine) -> Answer:
 @rule(
     "env-var-misconfigured",
     title="CUDA fails in this environment and works without its variables",
-    yields_to=(
-        "visible-devices-hides-gpu",
-        "libcuda-stub",
-        "cuda-compat-conflict",
-        "wsl-setup",
-        "scheduler-no-gpu",
-        "mig-misconfigured",
-    ),
 )
 def broken_by_environment(m: Machine) -> Answer:
     """cuInit answers {code} here, and 0 without LD_LIBRARY_PATH, LD_PRELOAD and the like.
@@ -417,7 +405,7 @@ def broken_by_environment(m: Machine) -> Answer:
             why="cuInit fails with {code}: CUDA programs wait for a daemon that is not running.",
             evidence=("driver.libcuda.code", f"env.{_MPS}"),
             values={"code": libcuda.code, "name": _MPS},
-            confidence=LIKELY,
+            sure=False,
             remedies=unset_variables(m, _MPS),
         )
     if libcuda.code in (None, SUCCESS) or libcuda.clean_code != SUCCESS:
@@ -430,6 +418,6 @@ def broken_by_environment(m: Machine) -> Answer:
             *(f"env.{name}" for name in names),
         ),
         values={"code": libcuda.code},
-        confidence=LIKELY,
+        sure=False,
         remedies=unset_variables(m, *names),
     )

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
 
+from msgspec.structs import replace
+
+from cudadoctor.knowledge.tables import table
 from cudadoctor.model.machine import Machine, Strings
 from cudadoctor.model.rule import Rule
 from cudadoctor.rules import (
@@ -27,11 +30,17 @@ from cudadoctor.rules import (
     toolkit,
 )
 
+PRECEDENCE = table("precedence", dict[str, Strings])
+"""Rule -> the causes that explain its finding away where they are found too."""
+
 
 def rules_in(families: Iterable[ModuleType]) -> tuple[Rule, ...]:
     """The rules of these modules, in the order in which they stand there."""
     return tuple(
-        rule for family in families for rule in vars(family).values() if isinstance(rule, Rule)
+        replace(rule, yields_to=rule.yields_to + PRECEDENCE.get(rule.name, ()))
+        for family in families
+        for rule in vars(family).values()
+        if isinstance(rule, Rule)
     )
 
 

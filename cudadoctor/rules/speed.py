@@ -71,7 +71,6 @@ def _slowed(gpu: Gpu, bits: int) -> bool:
     "thermal-throttle",
     title="Heat holds down the clocks of GPU {which}",
     severity=WARNING,
-    yields_to=("gpu-lost",),
 )
 def thermal_throttle(m: Machine) -> Answer:
     """The driver says that this GPU runs below its clocks now because it, or its memory, is hot.
@@ -107,7 +106,6 @@ def thermal_throttle(m: Machine) -> Answer:
     "gpu-unhealthy-hardware",
     title="A power brake holds down the clocks of GPU {which}",
     severity=WARNING,
-    yields_to=("gpu-lost", "gpu-ecc"),
 )
 def power_brake(m: Machine) -> Answer:
     """The power supply, or the rack, tells this GPU to draw less, and it runs far below its clocks.
@@ -187,7 +185,6 @@ def clocks_capped(m: Machine) -> Answer:
     "pcie-degraded",
     title="The PCIe link of GPU {which} is {now} lanes wide, and {most} are possible",
     severity=WARNING,
-    yields_to=("gpu-lost",),
 )
 def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
     """Copies between the computer and the GPU run at that share of their speed.
@@ -242,7 +239,6 @@ def _by_design(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
     "pcie-degraded",
     title="The PCIe link of GPU {which} stays at generation {now} of {most} under load",
     severity=WARNING,
-    yields_to=("gpu-lost",),
 )
 def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
     """A busy GPU brings its link to full speed; this one stays below, and copies take longer.
@@ -321,7 +317,6 @@ def _capability(gpu: Gpu) -> tuple[int, int]:
     "amp-no-benefit",
     title="GPU {which} has no tensor cores",
     severity=INFO,
-    yields_to=("torch-arch-unsupported-old", "driver-unsupported-gpu"),
 )
 def amp_no_benefit(m: Machine, kb: Knowledge) -> Answer:
     """Mixed precision (torch.autocast) saves memory there and makes hardly anything faster.
@@ -356,7 +351,6 @@ def _lacks_tensor_cores(gpu: Gpu, kb: Knowledge) -> bool:
     "nvlink-down",
     title="{count} NVLink links of GPU {which} are down",
     severity=WARNING,
-    yields_to=("fabric-manager", "gpu-lost", "gpu-unhealthy-hardware"),
 )
 def nvlink_down(m: Machine) -> Answer:
     """GPUs exchange gradients over these links; with some down that is slower, or NCCL fails.

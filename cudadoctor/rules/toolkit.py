@@ -23,7 +23,6 @@ _FLAT = re.compile(r"(?:sm_|compute_)?\d{2,3}[af]?|\d[\d.,]*,[\d.,]+")
     "toolkit-missing",
     title="{package} compiles CUDA code, and there is no CUDA toolkit",
     severity=WARNING,
-    yields_to=("toolkit-env-wrong",),
 )
 def toolkit_missing(m: Machine) -> Answer:
     """{package} builds kernels with nvcc when they are first used; torch itself needs no toolkit.
@@ -54,7 +53,6 @@ def toolkit_missing(m: Machine) -> Answer:
     "toolkit-torch-mismatch",
     title="nvcc is of CUDA {toolkit}, and torch is built with CUDA {torch}",
     severity=WARNING,
-    yields_to=("toolkit-env-wrong",),
 )
 def toolkit_torch_mismatch(m: Machine) -> Answer:
     """torch refuses to compile an extension with a toolkit of another CUDA major than its own.
@@ -129,7 +127,6 @@ def toolkit_env_wrong(m: Machine) -> Answer:
     "host-compiler-unsupported",
     title="nvcc of CUDA {toolkit} does not accept {compiler}",
     severity=WARNING,
-    yields_to=("toolkit-missing", "toolkit-env-wrong", "toolkit-torch-mismatch"),
 )
 def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """nvcc compiles with the system's C++ compiler and knows versions up to {limit} only.
@@ -174,7 +171,6 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     "arch-list-wrong",
     title="TORCH_CUDA_ARCH_LIST names {entry}, which nvcc of CUDA {toolkit} does not know",
     severity=WARNING,
-    yields_to=("toolkit-missing", "toolkit-env-wrong", "toolkit-torch-mismatch"),
 )
 def arch_list_wrong(m: Machine, kb: Knowledge) -> Answer:
     """Extensions are compiled for the architectures in this variable, and not as it stands.

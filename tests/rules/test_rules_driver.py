@@ -292,4 +292,4 @@ def test_only_a_gpu_that_waits_for_a_reset_is_reset(code: int, first: str) -> No
         found = _found(gpu_lost, machine_like(name, {"gpus": {"0": {"code": code}}}))
         assert found is not None
         assert found.remedies[0].id == first
-        assert found.confidence.label == "certain"
+        assert found.sure

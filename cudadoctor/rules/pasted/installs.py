@@ -88,7 +88,6 @@ def refused_for_platform(m: Machine, kb: Knowledge) -> Answer:
 @rule(
     "torch-python-unsupported",
     title="{wanted} is not made for the Python that asked for it",
-    yields_to=("platform-unsupported",),
     essential=False,
 )
 def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
@@ -130,7 +129,6 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
 @rule(
     "torch-index-wrong",
     title="The index that was asked does not have {wanted}",
-    yields_to=("torch-python-unsupported", "platform-unsupported"),
     essential=False,
 )
 def refused_by_index(m: Machine, kb: Knowledge) -> Answer:
@@ -193,7 +191,6 @@ _WHY = {
 @rule(
     "torch-cpu-build",
     title="{command} gives a CPU build of torch",
-    yields_to=("torch-index-wrong", "jetson-build", "platform-unsupported"),
     essential=False,
 )
 def cpu_build_chosen(m: Machine, kb: Knowledge) -> Answer:
@@ -244,7 +241,7 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=(f"installs.{chosen.place}.indexes",),
         values={"variant": chosen.unknown_index},
-        confidence=LIKELY,
+        sure=False,
         remedies=_named_index(""),
     )
 
@@ -269,7 +266,7 @@ def variant_not_given(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=(f"installs.{place}.indexes", f"installs.{place}.installed"),
         values={"variant": name},
-        confidence=LIKELY,
+        sure=False,
         remedies=_named_index(""),
     )
 
@@ -277,7 +274,6 @@ def variant_not_given(m: Machine, kb: Knowledge) -> Answer:
 @rule(
     "triton-broken",
     title="{wanted} was asked for on a system for which it has no build",
-    yields_to=("torch-python-unsupported", "torch-index-wrong"),
     essential=False,
 )
 def triton_refused(m: Machine) -> Answer:
@@ -340,7 +336,6 @@ def cuda_library_refused(m: Machine) -> Answer:
 @rule(
     "torch-extension-abi",
     title="The wheel of {wanted} is made for another Python, system or torch",
-    yields_to=("torch-python-unsupported",),
     essential=False,
 )
 def extension_wheel_refused(m: Machine, kb: Knowledge) -> Answer:
@@ -359,7 +354,7 @@ def extension_wheel_refused(m: Machine, kb: Knowledge) -> Answer:
             return Found(
                 evidence=(f"installs.{place}.refused",),
                 values={"wanted": refused, "tags": ", ".join(install.made_for)},
-                confidence=LIKELY,
+                sure=False,
                 remedies=by_hand(
                     "fitting-wheel",
                     "Take the wheel that fits",
