@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
     INFO,
     LIKELY,
     POSSIBLE,
     WARNING,
-    Remedies,
 )
 from cudadoctor.model.machine import GpuPair, Machine, Number, Stage, Strings, Text
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, unset_variables
 from cudadoctor.plan.remedies.place import keeper_of
-from cudadoctor.rules.evidence.signs import SUCCESS, live_gpus, torch_works
+from cudadoctor.rules.evidence.signs import SUCCESS, live_gpus, torch_works, variable
 
 _LEAST = {
     "RANK": 0,
@@ -51,7 +52,7 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
         return None
     known, path = _visible(m)
     count = need(known, "driver.libcuda.count")
-    if count <= 0 or (max(rank or 0, 0) < count and (size or 0) <= count):
+    if count <= 0 or max((rank or 0) + 1, size or 0) <= count:
         return None
     name = "LOCAL_RANK" if rank is not None and rank >= count else "LOCAL_WORLD_SIZE"
     return Found(
@@ -61,24 +62,23 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
         remedies=by_hand(
             "ranks-per-node",
             "Start as many processes as there are GPUs",
-            (
-                f"Start {count} processes on this node: `torchrun --nproc-per-node={count} ...`, "
-                "or give the job more GPUs."
-            ),
+            f"Start {count} processes on this node: `torchrun --nproc-per-node={count} ...`, "
+            "or give the job more GPUs.",
         ),
     )
 
 
 def _visible(m: Machine) -> tuple[Number, str]:
     """How many GPUs a program of this environment sees, and the fact that shows it."""
-    if torch_works(m) and m.torch.imported and m.torch.imported.device_count:
-        return m.torch.imported.device_count, "torch.imported.device_count"
-    started = m.driver.libcuda.code == SUCCESS
-    path = "driver.libcuda.count" if started else "gpus"
-    if started and m.driver.libcuda.count is not None:
-        return m.driver.libcuda.count, path
+    torch, libcuda = m.torch.imported, m.driver.libcuda
+    if torch_works(m) and torch and torch.device_count:
+        return torch.device_count, "torch.imported.device_count"
+    started = libcuda.code == SUCCESS
     listed = "CUDA_VISIBLE_DEVICES" in (m.env or {}) or any(gpu.mig for gpu in m.gpus or ())
-    return None if listed or m.gpus is None else len(live_gpus(m)), path
+    count = None if listed or m.gpus is None else len(live_gpus(m))
+    if started:
+        return count if libcuda.count is None else libcuda.count, "driver.libcuda.count"
+    return count, "gpus"
 
 
 @rule("ddp-launch", title="{name} is {value}, and {bound} is {limit}", severity=WARNING)
@@ -94,9 +94,20 @@ def launcher_variables(m: Machine) -> Answer:
     earlier job should drop them.
     """
     env = need(m.env, "env")
-    if m.torch.installed is False:
+    found = _ill_set({name: value.strip() for name, value in env.items()})
+    if found is None or m.torch.installed is False:
         return None
-    return _no_number(env, m) or _beyond(env, m) or _half_set(env, m)
+    names = [
+        name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE") if name in env
+    ]
+    launched = by_hand(
+        "launch-ranks",
+        "Start all processes with one launcher",
+        "Start the program with `torchrun`, which sets all of them together; in a job script "
+        "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every process.",
+    )
+    unset = unset_variables(m, *names) if names else ()
+    return msgspec.structs.replace(found, remedies=unset + launched)
 
 
 def _number(env: dict[str, str], name: str) -> Number:
@@ -106,40 +117,27 @@ def _number(env: dict[str, str], name: str) -> Number:
     return int(text) if digits.isascii() and digits.isdecimal() and len(digits) < 10 else None
 
 
-def _no_number(env: dict[str, str], m: Machine) -> Answer:
+def _ill_set(env: dict[str, str]) -> Answer:
+    """What is wrong with a launcher's variables."""
     for name, least in _LEAST.items():
-        if not env.get(name, "").strip():
-            continue
         value = _number(env, name)
-        if value is not None and value >= least and (name != "MASTER_PORT" or value < _PORTS):
-            continue
-        return Found(
-            evidence=(f"env.{name}",),
-            values={"name": name, "value": env[name].strip()[:40]},
-            title="{name} is {value}, which no launcher sets",
-            why="torch.distributed reads this variable as a number, and cannot start so.",
-            remedies=_launch(m, env),
-        )
-    return None
-
-
-def _beyond(env: dict[str, str], m: Machine) -> Answer:
+        below = name != "MASTER_PORT" or (value or 0) < _PORTS
+        if env.get(name) and not (value is not None and value >= least and below):
+            return Found(
+                evidence=(f"env.{name}",),
+                values={"name": name, "value": env[name][:40]},
+                title="{name} is {value}, which no launcher sets",
+                why="torch.distributed reads this variable as a number, and cannot start so.",
+            )
     for name, bound in _BOUNDS:
         value, limit = _number(env, name), _number(env, bound)
         if value is not None and limit is not None and value >= limit:
             return Found(
                 evidence=(f"env.{name}", f"env.{bound}"),
                 values={"name": name, "value": value, "bound": bound, "limit": limit},
-                remedies=_launch(m, env),
             )
-    return None
-
-
-def _half_set(env: dict[str, str], m: Machine) -> Answer:
-    if not all(env.get(name, "").strip() for name in ("RANK", "WORLD_SIZE")):
-        return None
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not env.get(name, "").strip()]
-    if not missing:
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not env.get(name)]
+    if not missing or not (env.get("RANK") and env.get("WORLD_SIZE")):
         return None
     return Found(
         evidence=("env.RANK", "env.WORLD_SIZE"),
@@ -147,23 +145,7 @@ def _half_set(env: dict[str, str], m: Machine) -> Answer:
         title="RANK and WORLD_SIZE are set, and without {missing}",
         why="torch.distributed starts from all of these variables and fails without one.",
         sure=False,
-        remedies=_launch(m, env),
     )
-
-
-def _launch(m: Machine, env: dict[str, str]) -> Remedies:
-    names = [
-        name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE") if name in env
-    ]
-    launched = by_hand(
-        "launch-ranks",
-        "Start all processes with one launcher",
-        (
-            "Start the program with `torchrun`, which sets all of them together; in a job script "
-            "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every process."
-        ),
-    )
-    return (*(unset_variables(m, *names) if names else ()), *launched)
 
 
 @rule(
@@ -186,14 +168,13 @@ def network_interface(m: Machine) -> Answer:
     if not wanted or m.platform.system not in (None, "Linux"):
         return None
     present = need(m.limits.interfaces, "limits.interfaces")
+    several = len(live_gpus(m)) > 1 or (_number(env, "WORLD_SIZE") or 1) > 1
     for name, value in wanted.items():
         if present and not _READ_BY[name](value, present):
             return Found(
                 evidence=(f"env.{name}", "limits.interfaces"),
                 values={"name": name, "value": value[:60]},
-                severity=WARNING
-                if len(live_gpus(m)) > 1 or (_number(env, "WORLD_SIZE") or 1) > 1
-                else INFO,
+                severity=WARNING if several else INFO,
                 remedies=unset_variables(m, name),
             )
     return None
@@ -203,10 +184,12 @@ def _nccl_finds(value: str, present: Strings) -> bool:
     """Whether NCCL is left with an interface."""
     excludes, rest = value.startswith("^"), value.removeprefix("^")
     whole, rest = rest.startswith("="), rest.removeprefix("=")
-    names = [one.partition(":")[0].strip() for one in rest.split(",") if one.strip()]
+    names = [entry.partition(":")[0].strip() for entry in rest.split(",") if entry.strip()]
     if excludes or not names:
         return True
-    return any(have == one if whole else have.startswith(one) for have in present for one in names)
+    if whole:
+        return not set(names).isdisjoint(present)
+    return any(interface.startswith(tuple(names)) for interface in present)
 
 
 def _gloo_finds(value: str, present: Strings) -> bool:
@@ -256,48 +239,44 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
     `nvidia-smi topo -p2p r` shows all pairs. Told from nccl-p2p-broken, where the driver offers P2P
     and it does not work. NCCL_P2P_DISABLE=1 changes nothing here.
     """
-    if len(live_gpus(m)) < 2 or any(gpu.mig for gpu in live_gpus(m)):
+    live = live_gpus(m)
+    if len(live) < 2 or any(gpu.mig for gpu in live):
         return None
     pairs = need(m.driver.pairs, "driver.pairs")
     refused = [pair for pair in pairs if pair.p2p not in (None, "ok")]
+    odd = [pair for pair in refused if _ought_to_work(pair, m, kb)]
     if not refused:
         return None
-    odd = [one for one in refused if _ought_to_work(one, m, kb)]
     shown = (odd or refused)[0]
+    reason = _WORDS[shown.p2p or "unknown"]
+    remedies = by_hand(
+        "allow-p2p",
+        "Find what keeps the GPUs from P2P",
+        "Look for settings of the module in /etc/modprobe.d (NVreg_RegistryDwords), then at "
+        "the firmware's settings for ACS and PCIe, and at a newer firmware of the board.",
+        keeper_of(m),
+    )
     return Found(
         evidence=(f"driver.pairs.{pairs.index(shown)}",),
-        values={
-            "first": shown.first,
-            "second": shown.second,
-            "reason": _WORDS[shown.p2p or "unknown"],
-        },
+        values={"first": shown.first, "second": shown.second, "reason": reason},
         severity=WARNING if odd else INFO,
         sure=not odd,
-        remedies=by_hand(
-            "allow-p2p",
-            "Find what keeps the GPUs from P2P",
-            (
-                "Look for settings of the module in /etc/modprobe.d (NVreg_RegistryDwords), then "
-                "at "
-                "the firmware's settings for ACS and PCIe, and at a newer firmware of the board."
-            ),
-            keeper_of(m),
-        )
-        if odd
-        else (),
+        remedies=remedies if odd else (),
     )
 
 
 def _ought_to_work(pair: GpuPair, m: Machine, kb: Knowledge) -> bool:
     """Whether these are two alike data-centre GPUs, side by side, on real hardware."""
-    if m.platform.virtual or pair.level not in _NEAR or pair.p2p not in _BY_THE_BOARD:
-        return False
     two = [gpu for gpu in live_gpus(m) if gpu.index in (pair.first, pair.second)]
-    if any(gpu.virtualization in ("vgpu", "passthrough") for gpu in two):
-        return False
-    names = {gpu.name for gpu in two}
-    model = kb.gpu_by_name(two[0].name or "") if len(names) == 1 else None
-    return model is not None and model.data_center
+    models = [kb.gpu_by_name(gpu.name or "") for gpu in two]
+    return (
+        not m.platform.virtual
+        and pair.level in _NEAR
+        and pair.p2p in _BY_THE_BOARD
+        and not any(gpu.virtualization in ("vgpu", "passthrough") for gpu in two)
+        and len({gpu.name for gpu in two}) == 1
+        and all(model is not None and model.data_center for model in models)
+    )
 
 
 @rule(
@@ -316,27 +295,23 @@ def nccl_p2p_broken(m: Machine) -> Answer:
     kernel's command line), ACS off in the firmware where no virtual machine needs it.
     """
     stage = _ranks_that_failed(m)
-    if stage is None or len(live_gpus(m)) < 2 or (m.env or {}).get("NCCL_P2P_DISABLE") == "1":
+    if stage is None or len(live_gpus(m)) < 2 or variable(m, "NCCL_P2P_DISABLE") == "1":
+        return None
+    pairs = need(m.driver.pairs, "driver.pairs")
+    if not any(pair.p2p == "ok" and not pair.nvlink for pair in pairs):
         return None
     number, what = stage
-    offered = [pair for pair in need(m.driver.pairs, "driver.pairs") if pair.p2p == "ok"]
-    over_pcie = [one for one in offered if not one.nvlink]
-    if not over_pcie:
-        return None
-    between, evidence, sure = _between(m)
+    between, evidence = _between(m)
     return Found(
-        evidence=(f"smoke.stages.{number}.detail", "driver.pairs", *evidence),
+        evidence=(f"smoke.stages.{number}.detail", "driver.pairs", evidence),
         values={"what": what, "between": between},
-        confidence=LIKELY if sure else POSSIBLE,
+        confidence=LIKELY if evidence else POSSIBLE,
         remedies=by_hand(
             "p2p-way",
             "Give the GPUs a straight way to each other",
-            (
-                "First a test: the same program with NCCL_P2P_DISABLE set to 1. Where that runs, "
-                "put the IOMMU into passthrough mode (the kernel's option iommu=pt), then look at "
-                "ACS in "
-                "the firmware; virtual machines that are given devices need both as they are."
-            ),
+            "First a test: the same program with NCCL_P2P_DISABLE set to 1. Where that runs, "
+            "put the IOMMU into passthrough mode (the kernel's option iommu=pt), then look at ACS "
+            "in the firmware; virtual machines that are given devices need both as they are.",
             keeper_of(m),
         ),
     )
@@ -344,34 +319,31 @@ def nccl_p2p_broken(m: Machine) -> Answer:
 
 def _ranks_that_failed(m: Machine) -> tuple[int, str] | None:
     """The stage of the ranks, where it hung or gave wrong data, and how; None else."""
-    if m.smoke is None or not m.smoke.device.startswith("cuda"):
-        return None
-    for number, stage in enumerate(m.smoke.stages):
+    cuda = m.smoke is not None and m.smoke.device.startswith("cuda")
+    for number, stage in enumerate(m.smoke.stages if m.smoke and cuda else ()):
         if stage.name == "ddp" and (what := _how(stage)):
             return number, what
     return None
 
 
 def _how(stage: Stage) -> Text:
-    text = (stage.detail or "").lower()
-    if stage.status == "failed" and any(words in text for words in _UNEQUAL):
+    text, failed = (stage.detail or "").lower(), stage.status == "failed"
+    if failed and any(words in text for words in _UNEQUAL):
         return "computed wrong gradients"
-    if stage.status == "timed-out" and not _STATED.search(text):
-        return "hang"
-    hung = stage.status == "failed" and any(words in text for words in _STUCK)
-    return "hang" if hung and "nccl" in text and not _STATED.search(text) else None
+    stuck = failed and "nccl" in text and any(words in text for words in _STUCK)
+    return "hang" if (stuck or stage.status == "timed-out") and not _STATED.search(text) else None
 
 
-def _between(m: Machine) -> tuple[str, Strings, bool]:
-    """What stands between the GPUs, the facts that show it, and whether that explains much."""
-    here = [(n, device) for n, device in enumerate(m.pci or ()) if device.vendor == "nvidia"]
-    for n, device in here:
-        if device.iommu == "translated":
-            return "An IOMMU translates what the GPUs send each other", (f"pci.{n}.iommu",), True
-    for n, device in here:
-        if device.acs:
-            return "ACS redirects what the GPUs send each other", (f"pci.{n}.acs",), True
-    return "The driver offers P2P over PCIe", (), False
+def _between(m: Machine) -> tuple[str, Text]:
+    """What stands between the GPUs, and the fact that shows it, where that explains much."""
+    for field, value, what in (
+        ("iommu", "translated", "An IOMMU translates"),
+        ("acs", True, "ACS redirects"),
+    ):
+        for number, device in enumerate(m.pci or ()):
+            if device.vendor == "nvidia" and getattr(device, field) == value:
+                return f"{what} what the GPUs send each other", f"pci.{number}.{field}"
+    return "The driver offers P2P over PCIe", None
 
 
 @rule(
@@ -388,28 +360,21 @@ def nccl_other(m: Machine) -> Answer:
     Cured by what its log names: NCCL_DEBUG=WARN makes it say which call failed, and where.
     """
     for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
-        text = stage.detail or ""
-        if stage.name == "ddp" and stage.status == "failed" and _NCCL.search(text):
+        words = _NCCL.search(stage.detail or "")
+        if stage.name == "ddp" and stage.status == "failed" and words:
             return Found(
                 evidence=(f"smoke.stages.{number}.detail",),
-                values={"words": _first_words(text)},
+                # Without the file and line before it.
+                values={"words": words[0].strip().splitlines()[0][:120]},
                 sure=False,
                 remedies=by_hand(
                     "nccl-debug",
                     "Let NCCL say what failed",
-                    (
-                        "Run it again with NCCL_DEBUG set to WARN; the first line of the first "
-                        "rank that complains counts."
-                    ),
+                    "Run it again with NCCL_DEBUG set to WARN; the first line of the first "
+                    "rank that complains counts.",
                 ),
             )
     return None
-
-
-def _first_words(text: str) -> str:
-    """What NCCL says, without the file and line before it."""
-    found = _NCCL.search(text)
-    return (found[0] if found else text).strip().splitlines()[0][:120]
 
 
 @rule(
@@ -427,17 +392,11 @@ def gpu_topology(m: Machine) -> Answer:
 
     `nvidia-smi topo -m` shows all pairs: SYS is this one, NODE and nearer are better.
     """
-    if len(live_gpus(m)) < 2:
-        return None
-    far = [
-        (n, one)
-        for n, one in enumerate(need(m.driver.pairs, "driver.pairs"))
-        if one.level == "system" and one.nvlink is not True
-    ]
-    if not far:
-        return None
-    number, pair = far[0]
-    return Found(
-        evidence=(f"driver.pairs.{number}",),
-        values={"first": pair.first, "second": pair.second},
-    )
+    pairs = need(m.driver.pairs, "driver.pairs") if len(live_gpus(m)) > 1 else ()
+    for number, pair in enumerate(pairs):
+        if pair.level == "system" and pair.nvlink is not True:
+            return Found(
+                evidence=(f"driver.pairs.{number}",),
+                values={"first": pair.first, "second": pair.second},
+            )
+    return None

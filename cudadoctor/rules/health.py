@@ -11,7 +11,7 @@ from cudadoctor.model.findings import (
     WARNING,
     Remedies,
 )
-from cudadoctor.model.machine import Gpu, Machine, Number, Strings, Text, Xid, is_start
+from cudadoctor.model.machine import Gpu, Machine, Strings, Text, Xid, is_start
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, reboot, reset_gpu
 from cudadoctor.plan.remedies.place import keeper_of
@@ -64,17 +64,18 @@ def gpu_lost(m: Machine) -> Answer:
         for device in nvidia_pci(m)
         if device.lost and device.power in (None, "D0", "unknown")
     ]
-    fell = _fell_off(m)
-    if not (gone or dead or fell or code in (LOST, RESET_REQUIRED)):
-        if m.gpus is None and m.pci is None and m.driver.log is None and code is None:
+    fell, refused = _fell_off(m), code in (LOST, RESET_REQUIRED)
+    if not (gone or dead or fell or refused):
+        if m.pci is None and m.driver.log is None and code is None:
             need(m.gpus, "gpus")
         return None
-    which = [str(gpu.index) for gpu in gone] or [one.address for one in dead]
+    which = [str(gpu.index) for gpu in gone] or [device.address for device in dead]
+    only_unknown = gone and not refused and all(gpu.code == UNKNOWN for gpu in gone)
     return Found(
         evidence=_evidence(m, bool(gone), bool(dead), fell),
         values={"which": which or fell or ""},
         title=None if which or ":" in (fell or "") else "A GPU no longer answers",
-        sure=not (_only_unknown(gone, code) or fell),
+        sure=not (only_unknown or fell),
         remedies=_bring_back(m, gone),
     )
 
@@ -84,51 +85,41 @@ def _gone(gpu: Gpu, m: Machine) -> bool:
     return gpu.code in (LOST, RESET_REQUIRED) or (gpu.code == UNKNOWN and not is_fenced(gpu, m))
 
 
-def _only_unknown(gone: list[Gpu], code: Number) -> bool:
-    sure = code in (LOST, RESET_REQUIRED) or any(gpu.code != UNKNOWN for gpu in gone)
-    return bool(gone) and not sure
-
-
 def _fell_off(m: Machine) -> Text:
     """The bus address of a GPU that the kernel log calls lost and that does not answer since."""
     alive = {bus_key(gpu.bus_id or "") for gpu in live_gpus(m)}
     for xid in m.driver.xids or ():
-        key = bus_key(xid.bus_id)
-        if xid.code == _FELL_OFF and not (key and _among(key, alive)):
+        if xid.code == _FELL_OFF and not _among(bus_key(xid.bus_id), alive):
             return xid.bus_id
-    if _FELL_OFF_WORDS in log_text(m) and len(alive) < max(1, len(nvidia_pci(m))):
-        return "named in the kernel log"
-    return None
+    few = len(alive) < max(1, len(nvidia_pci(m)))
+    return "named in the kernel log" if few and _FELL_OFF_WORDS in log_text(m) else None
 
 
-def _among(key: tuple[int, ...], alive: set[tuple[int, ...] | None]) -> bool:
-    return any(one is not None and one[-2:] == key[-2:] and one[0] == key[0] for one in alive)
+def _among(key: tuple[int, ...] | None, alive: set[tuple[int, ...] | None]) -> bool:
+    return any(key and other and other[-2:] == key[-2:] and other[0] == key[0] for other in alive)
 
 
 def _evidence(m: Machine, gone: bool, dead: bool, fell: Text) -> Strings:
-    seen = [
-        f"gpus.{n}.code" for n, gpu in enumerate(m.gpus or ()) if gone and gpu.code not in (None, 0)
-    ]
-    if dead:
-        seen.append("pci")
-    if fell:
-        seen.append("driver.xids" if m.driver.xids else "driver.log")
-    return tuple(seen) or (code_path(m),)
+    gpus = enumerate(m.gpus or () if gone else ())
+    seen = [f"gpus.{number}.code" for number, gpu in gpus if gpu.code not in (None, 0)]
+    shown = {"pci": dead, "driver.xids" if m.driver.xids else "driver.log": fell}
+    return (*seen, *(path for path, known in shown.items() if known)) or (code_path(m),)
 
 
 def _bring_back(m: Machine, gone: list[Gpu]) -> Remedies:
-    waiting = [gpu for gpu in gone if gpu.code == RESET_REQUIRED]
-    check = by_hand(
-        "gpu-hardware",
-        "Check the GPU's hardware",
-        (
+    waiting = [gpu.index for gpu in gone if gpu.code == RESET_REQUIRED]
+    return (
+        *(reset_gpu(m, waiting[0]) if waiting else ()),
+        *reboot(m),
+        *by_hand(
+            "gpu-hardware",
+            "Check the GPU's hardware",
             "Where it is lost again after a cold start: look at its power cables, riser, power "
-            "supply, temperature and slot, and at PCIe errors in the kernel log; then the warranty."
+            "supply, temperature and slot, and at PCIe errors in the kernel log; then the "
+            "warranty.",
+            keeper_of(m),
         ),
-        keeper_of(m),
     )
-    first = reset_gpu(m, waiting[0].index) if waiting else ()
-    return (*first, *reboot(m), *check)
 
 
 @rule(
@@ -148,20 +139,18 @@ def gpu_ecc(m: Machine) -> Answer:
     """
     message = heard(m, *_ECC_WORDS)
     bad = [(gpu.index, what, grave) for gpu in live_gpus(m) for what, grave in _ecc(gpu)]
-    bad += [(-1, what, grave) for what, grave in _logged(m)] if not bad else []
+    bad = bad or [(-1, what, grave) for what, grave in _logged(m)]
     if not bad and message is None:
         return None
-    grave = message is not None or any(one[2] for one in bad)
-    what = bad[0][1] if bad else "A program ended with an uncorrectable ECC error"
-    index = bad[0][0] if bad else -1
+    index, what, _ = (*bad, (-1, "A program ended with an uncorrectable ECC error", True))[0]
     worn_out = any(gpu.index == index and gpu.remap_failed for gpu in live_gpus(m))
     return Found(
-        evidence=(message,) if message else ("gpus",) if index >= 0 else ("driver.xids",),
+        evidence=(message or ("gpus" if index >= 0 else "driver.xids"),),
         values={"which": index, "what": what},
         title=None if index >= 0 else "The memory of a GPU has uncorrectable errors",
-        severity=ERROR if grave else WARNING,
+        severity=ERROR if message or any(grave for _, _, grave in bad) else WARNING,
         sure=index >= 0 or message,
-        remedies=_replace(m, index) if worn_out else (*reset_gpu(m, max(index, 0)), *reboot(m)),
+        remedies=_replace(m, index) if worn_out else reset_gpu(m, max(index, 0)) + reboot(m),
     )
 
 
@@ -181,11 +170,9 @@ def _ecc(gpu: Gpu) -> list[tuple[str, bool]]:
     """What is open in a GPU's memory, and whether it is beyond a reset."""
     found = []
     if gpu.remap_failed:
-        found.append(("A row of memory could not be remapped: the GPU has to be replaced", True))
-    if gpu.ecc_uncorrected:
-        found.append(
-            (f"{gpu.ecc_uncorrected} uncorrected errors since the driver was loaded", True)
-        )
+        found = [("A row of memory could not be remapped: the GPU has to be replaced", True)]
+    if count := gpu.ecc_uncorrected:
+        found.append((f"{count} uncorrected errors since the driver was loaded", True))
     if gpu.remap_pending or gpu.retired_pending:
         found.append(("A faulty part of memory is taken out of use at the next reset", False))
     return found
@@ -193,15 +180,13 @@ def _ecc(gpu: Gpu) -> list[tuple[str, bool]]:
 
 def _logged(m: Machine) -> list[tuple[str, bool]]:
     """ECC events of this boot, where NVML does not tell the state they led to."""
-    told = [gpu.remap_pending is False and gpu.ecc_uncorrected == 0 for gpu in m.gpus or ()]
-    if told and all(told):
+    if m.gpus and all(gpu.remap_pending is False and gpu.ecc_uncorrected == 0 for gpu in m.gpus):
         return []
-    found = []
-    for xid in m.driver.xids or ():
-        if xid.code in _ECC_FATAL | _ECC_PENDING:
-            text = f"The kernel log has Xid {xid.code} for {xid.bus_id}"
-            found.append((text, xid.code in _ECC_FATAL))
-    return found
+    return [
+        (f"The kernel log has Xid {xid.code} for {xid.bus_id}", xid.code in _ECC_FATAL)
+        for xid in m.driver.xids or ()
+        if xid.code in _ECC_FATAL | _ECC_PENDING
+    ]
 
 
 @rule(
@@ -222,39 +207,41 @@ def driver_hangs(m: Machine) -> Answer:
     A reset of the GPU or a reboot ends it. Where it returns, a newer driver of the same branch,
     then the hardware.
     """
-    nvml = m.driver.nvml
-    hung = {"driver.nvml.hung": nvml.hung, "driver.libcuda.hung": m.driver.libcuda.hung}
+    nvml, libcuda, torch = m.driver.nvml, m.driver.libcuda, m.torch.imported
+    hung = {"driver.nvml.hung": nvml.hung, "driver.libcuda.hung": libcuda.hung}
     calls = [(path, call) for path, call in hung.items() if call]
     if not calls or m.look in ("fast", "report"):
         return None
     later = [(path, call) for path, call in calls if not is_start(call)]
     where, call = (later or calls)[0]
-    if not later and live_gpus(m) and not m.driver.libcuda.hung:
+    if not later and live_gpus(m) and not libcuda.hung:
         return None
-    gpu = nvml.hung_gpu if call == nvml.hung else None
-    proof = m.driver.stuck or [xid for xid in m.driver.xids or () if xid.code in _DEVICE]
-    torch = m.torch.imported is not None and m.torch.imported.hung
-    sure = later or proof or m.driver.smi.hung or torch or len(calls) > 1
+    proof = m.driver.stuck or _of_the_device(m)
+    sure = later or proof or m.driver.smi.hung or (torch and torch.hung) or len(calls) > 1
+    values: dict[str, object] = {"call": call}
+    if call == nvml.hung and nvml.hung_gpu is not None:
+        # By its index, and by its place on the bus if that is known.
+        index = nvml.hung_gpu
+        bus = next((gpu.bus_id for gpu in m.gpus or () if gpu.index == index), None)
+        values["gpu"] = f"{index} ({bus})" if bus else index
     return Found(
         evidence=(where, "driver.stuck", "driver.xids") if proof else (where,),
-        values={"call": call} if gpu is None else {"call": call, "gpu": _shown(m, gpu)},
-        title=None if gpu is None else "GPU {gpu} hangs: {call} does not return",
+        values=values,
+        title="GPU {gpu} hangs: {call} does not return" if "gpu" in values else None,
         why=_AFTER_THE_START if later else None,
         confidence=LIKELY if sure else POSSIBLE,
         remedies=reboot(m),
     )
 
 
+def _of_the_device(m: Machine) -> list[Xid]:
+    return [xid for xid in m.driver.xids or () if xid.code in _DEVICE]
+
+
 _AFTER_THE_START = (
     "The driver had started, and then a call into it did not return within ten seconds; no healthy "
     "GPU needs that long."
 )
-
-
-def _shown(m: Machine, index: int) -> str:
-    """A GPU by its index, and by its place on the bus if that is known."""
-    bus = next((gpu.bus_id for gpu in m.gpus or () if gpu.index == index), None)
-    return f"{index} ({bus})" if bus else str(index)
 
 
 @rule(
@@ -271,11 +258,11 @@ def xid_of_the_device(m: Machine) -> Answer:
     A reset of the GPU or a reboot, then a newer driver of the same branch; where it returns, the
     hardware. It follows from gpu-lost only where the driver no longer lists that GPU.
     """
-    bad: list[Xid] = [xid for xid in m.driver.xids or () if xid.code in _DEVICE]
+    bad = _of_the_device(m)
     if not bad:
         return None
     bad = [xid for xid in bad if not _with_the_lost(xid, m)] or bad
-    newest = min(bad, key=lambda xid: xid.age_s if xid.age_s is not None else 0.0)
+    newest = min(bad, key=lambda xid: xid.age_s or 0.0)
     return Found(
         evidence=("driver.xids",),
         values={"bus": newest.bus_id, "code": newest.code},
@@ -320,8 +307,7 @@ def _with_the_lost(xid: Xid, m: Machine) -> Strings:
 
 
 def _is(gpu: Gpu, xid: Xid) -> bool:
-    key = bus_key(xid.bus_id)
-    return bool(key) and _among(key or (), {bus_key(gpu.bus_id or "")})
+    return _among(bus_key(xid.bus_id), {bus_key(gpu.bus_id or "")})
 
 
 @rule(

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
+from cudadoctor.knowledge.tables import table
 from cudadoctor.model.findings import (
-    CERTAIN,
     ERROR,
     INFO,
     LIKELY,
     POSSIBLE,
     WARNING,
-    Confidence,
     Remedies,
 )
-from cudadoctor.model.machine import Machine, Strings, Text, TorchCopy
+from cudadoctor.model.machine import Machine, Strings, TorchCopy
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.trust import acting
 from cudadoctor.model.versions import version_of
@@ -30,33 +28,15 @@ from cudadoctor.plan.remedies import (
     set_variables,
     unset_variables,
 )
-from cudadoctor.rules.evidence.libraries import META, Pin, library_pins
-from cudadoctor.rules.evidence.signs import WORDS, said
+from cudadoctor.rules.evidence.libraries import META, Pin, import_fails, library_pins, need_import
+from cudadoctor.rules.evidence.signs import WORDS, said, variable
 from cudadoctor.solver.builds import best_build
 
 FEW = 3
 """Where more wheels than these are damaged, the whole installation is doubtful."""
-_WHEEL_OF = (
-    ("cublas", "cublas"),
-    ("cudart", "cuda-runtime"),
-    ("cudnn", "cudnn"),
-    ("cufft", "cufft"),
-    ("cufile", "cufile"),
-    ("cupti", "cuda-cupti"),
-    ("curand", "curand"),
-    ("cusolver", "cusolver"),
-    ("cusparselt", "cusparselt"),
-    ("cusparse", "cusparse"),
-    ("nccl", "nccl"),
-    ("nvjitlink", "nvjitlink"),
-    ("nvrtc", "cuda-nvrtc"),
-    ("nvshmem", "nvshmem"),
-    ("nvtoolsext", "nvtx"),
-)
-"""How a library's file begins after "lib", and the product in its wheel's name."""
 
 
-def libraries_again(m: Machine, kb: Knowledge, damaged: Iterable[str]) -> Remedies:
+def libraries_again(m: Machine, kb: Knowledge, damaged: Strings) -> Remedies:
     """Only the wheels that these files belong to; () where one of them is torch's own.
 
     damaged: relative paths or the names under which the loader looked for them.
@@ -64,40 +44,30 @@ def libraries_again(m: Machine, kb: Knowledge, damaged: Iterable[str]) -> Remedi
     if m.packages is None or not m.torch.requires:
         return ()
     pins = library_pins(m, kb)
-    found = {path: _wheel_of(path, pins) for path in damaged}
-    wheels = {pin.name: pin for pin in found.values() if pin is not None}
-    if not wheels or None in found.values() or len(wheels) > FEW:
+    found = dict.fromkeys(_wheel_of(path, pins) for path in damaged)
+    wheels = [pin for pin in found if pin is not None]
+    if not wheels or None in found or len(wheels) > FEW:
         return ()
-    return _installed_again(m, tuple(wheels.values()))
-
-
-def absent_wheels(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
-    """Wheels that torch requires and that are not installed."""
-    return tuple(pin for pin in library_pins(m, kb) if pin.installed is None and pin.name != META)
-
-
-def _installed_again(m: Machine, pins: tuple[Pin, ...]) -> Remedies:
     again = (
         f"{pin.name}=={pin.installed}" if pin.installed and pin.met else pin.requirement
-        for pin in pins
+        for pin in wheels
     )
-    present = tuple(pin.name for pin in pins if pin.installed)
+    present = tuple(pin.name for pin in wheels if pin.installed)
     verb = "again" if present else "as torch requires"
-    return install_packages(
-        "reinstall-libraries",
-        f"Install {' and '.join(pin.name for pin in pins)} {verb}",
-        *again,
-        remove=present,
-    )
+    title = f"Install {' and '.join(pin.name for pin in wheels)} {verb}"
+    return install_packages("reinstall-libraries", title, *again, remove=present)
 
 
-def _wheel_of(path: str, pins: Iterable[Pin]) -> Pin | None:
+def _wheel_of(path: str, pins: tuple[Pin, ...]) -> Pin | None:
+    """By how the library's file begins after "lib": the product in its wheel's name."""
+    name = re.split(r"[/\\]", path)[-1].lower().removeprefix("lib")
     if path.startswith(("torch/", "torch\\")):
         return None
-    name = re.split(r"[/\\]", path)[-1].lower().removeprefix("lib")
-    product = next((wheel for start, wheel in _WHEEL_OF if name.startswith(start)), None)
-    named = re.compile(rf"nvidia-{product}(-cu\d+)?")
-    return next((pin for pin in pins if product and named.fullmatch(pin.name)), None)
+    for start, product in table("wheel_products", dict[str, str]).items():
+        if name.startswith(start):
+            named = re.compile(rf"nvidia-{product}(-cu\d+)?")
+            return next((pin for pin in pins if named.fullmatch(pin.name)), None)
+    return None
 
 
 PYNVML_OF_NVIDIA = Version("12")
@@ -131,18 +101,16 @@ def torch_install_corrupt(m: Machine, kb: Knowledge) -> Answer:
     torch-extension-abi, where the file that fails lies in another package's folder. Cured by the
     same release once more with its dependencies, in the same environment.
     """
-    if m.torch.installed is False and not _interrupted(m):
-        return None
     found = _damage(m, kb)
     if found is None:
-        need(m.torch.missing_files, "torch.missing_files")
+        need(() if m.torch.installed is False else m.torch.missing_files, "torch.missing_files")
         return None
-    what, evidence, confidence = found
+    what, evidence, sure = found
     return Found(
         why=_UNTOLD if what == _NO_METADATA else _STILL_IMPORTS if _imports(m) else None,
         evidence=tuple(dict.fromkeys((evidence, "torch.path"))),
         values={"what": what, "place": m.torch.path or m.python.site_packages or "this Python"},
-        confidence=confidence,
+        sure=sure,
         severity=WARNING if _works(m, what) else None,
         remedies=_made_whole(m, kb),
     )
@@ -150,72 +118,56 @@ def torch_install_corrupt(m: Machine, kb: Knowledge) -> Answer:
 
 def _made_whole(m: Machine, kb: Knowledge) -> Remedies:
     """Only what is damaged, where that is a library's wheel; else torch and all it requires."""
-    files = (m.torch.missing_files, m.torch.empty_files, m.torch.short_files)
-    damaged = tuple(name for some in files for name in some or ())
+    torch = m.torch
     gone = tuple(name for name in m.libraries.missing or () if _OWN.match(name))
-    whole = (reinstall_torch(m, kb) if m.torch.installed else ()) or install_torch(m, kb)
-    return libraries_again(m, kb, damaged + gone) + whole
+    files = (torch.missing_files, torch.empty_files, torch.short_files, gone)
+    damaged = tuple(name for names in files for name in names or ())
+    whole = (reinstall_torch(m, kb) if torch.installed else ()) or install_torch(m, kb)
+    return libraries_again(m, kb, damaged) + whole
 
 
 def _works(m: Machine, what: str) -> bool:
     """Whether the damage has done no harm yet: a stage of the training that failed is harm."""
-    failed = any(stage.status == "failed" for stage in (m.smoke.stages if m.smoke else ()))
-    return not failed and (_imports(m) or what == _NO_METADATA or _only_later(m))
-
-
-def _only_later(m: Machine) -> bool:
-    """Whether only libraries are gone that torch loads when it needs them."""
+    if any(stage.status == "failed" for stage in (m.smoke.stages if m.smoke else ())):
+        return False
+    # Libraries that torch loads only when it needs them.
     gone = m.torch.missing_files or ()
     other = m.torch.empty_files or m.torch.short_files or m.libraries.missing
-    below = all(name.startswith("nvidia/") for name in gone)
-    return bool(gone) and below and not other and bool(m.libraries.predicted)
+    later = gone and all(name.startswith("nvidia/") for name in gone) and not other
+    return _imports(m) or what == _NO_METADATA or bool(later and m.libraries.predicted)
 
 
 def _imports(m: Machine) -> bool:
     return m.torch.imported is not None and m.torch.imported.ok is True
 
 
-def _interrupted(m: Machine) -> bool:
-    return any(name.startswith(("~orch", "~rch")) for name in m.torch.leftovers or ())
-
-
-def _damage(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | None:
-    """What is damaged, the fact that shows it, and how sure that is."""
+def _damage(m: Machine, kb: Knowledge) -> tuple[str, str, bool] | None:
+    """What is damaged, the fact that shows it, and whether that is sure."""
     if m.torch.installed is False:
-        return "pip was stopped in the middle of it", "torch.leftovers", LIKELY
+        stopped = any(name.startswith(("~orch", "~rch")) for name in m.torch.leftovers or ())
+        return (
+            ("pip was stopped in the middle of it", "torch.leftovers", False) if stopped else None
+        )
     for field, state in (("missing", "missing"), ("empty", "empty"), ("short", "cut short")):
-        files = getattr(m.torch, f"{field}_files") or ()
-        if files:
+        if files := getattr(m.torch, f"{field}_files"):
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-            return f"{files[0]}{more} {state}", f"torch.{field}_files", CERTAIN
-    return _absent_libraries(m) or _absent_wheels(m, kb) or _absent_metadata(m)
-
-
-def _absent_libraries(m: Machine) -> tuple[str, str, Confidence] | None:
+            return f"{files[0]}{more} {state}", f"torch.{field}_files", True
     gone = [name for name in m.libraries.missing or () if _OWN.match(name)]
-    if not gone or _imports(m) or m.torch.build != "cuda":
-        return None
-    return f"nothing provides {gone[0]}", "libraries.missing", CERTAIN
-
-
-def _absent_wheels(m: Machine, kb: Knowledge) -> tuple[str, str, Confidence] | None:
-    """Wheels that torch requires and that are not there, unless the loader misses nothing."""
-    if m.torch.build != "cuda" or not m.torch.requires or m.packages is None or _imports(m):
-        return None
-    gone = [pin.name for pin in absent_wheels(m, kb)]
-    if not gone or (m.libraries.missing is not None and m.libraries.predicted):
-        return None
-    return f"{', '.join(gone)} not installed", "packages", LIKELY
-
-
-def _absent_metadata(m: Machine) -> tuple[str, str, Confidence] | None:
-    """A torch in site-packages of which pip knows nothing: parts of it are found by metadata."""
+    fails = m.torch.build == "cuda" and not _imports(m)
+    if fails and gone:
+        return f"nothing provides {gone[0]}", "libraries.missing", True
+    # Wheels that torch requires count unless the loader misses nothing.
+    found = m.libraries.missing is not None and m.libraries.predicted
+    if fails and m.torch.requires and m.packages is not None and not found:
+        pins = [pin for pin in library_pins(m, kb) if pin.installed is None and pin.name != META]
+        if pins:
+            return f"{', '.join(pin.name for pin in pins)} not installed", "packages", False
+    # Of a torch in site-packages that pip knows nothing of, parts are found by metadata.
     site, path = m.python.site_packages, m.torch.path
-    if m.look == "report" or m.packages is None or m.package("torch") or m.torch.requires:
-        return None
-    if not site or not path or not path.startswith(site) or m.torch.installer:
-        return None
-    return _NO_METADATA, "torch.path", CERTAIN
+    known = m.look == "report" or m.packages is None or m.package("torch") or m.torch.requires
+    if not known and site and path and path.startswith(site) and not m.torch.installer:
+        return _NO_METADATA, "torch.path", True
+    return None
 
 
 @rule(
@@ -235,12 +187,14 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
     imported = m.torch.imported
     if m.torch.installed is False or (imported is None and m.look == "fast") or _shadows(m):
         return None
-    ok = need(imported.ok if imported else None, "torch.imported.ok")
-    error = (imported.error if imported else None) or ""
-    if ok or imported is None or _damage(m, kb) or any(one in error for one in _SPOKEN_FOR):
-        return None
-    killed = imported.signal
-    if killed in _FROM_OUTSIDE:
+    imported = need(imported, "torch.imported.ok")
+    error, killed = imported.error or "", imported.signal
+    if (
+        need(imported.ok, "torch.imported.ok")
+        or _damage(m, kb)
+        or killed in _FROM_OUTSIDE
+        or any(words in error for words in _SPOKEN_FOR)
+    ):
         return None
     return Found(
         evidence=("torch.imported.signal" if killed else "torch.imported.error", "torch.path"),
@@ -256,17 +210,14 @@ def _broken_beside(m: Machine, error: str) -> Remedies:
     name = lost[-1].lower().replace("_", "-") if lost else ""
     if name.startswith("torch"):
         return ()
-    if one := m.package(name):
-        title = f"Install {name} {one.version} again"
-        return install_packages(
-            f"reinstall-{name}", title, f"{name}=={one.version}", remove=(name,)
-        )
+    if package := m.package(name):
+        title, pinned = f"Install {name} {package.version} again", f"{name}=={package.version}"
+        return install_packages(f"reinstall-{name}", title, pinned, remove=(name,))
     required = (re.match(r"[\w.-]+", line) for line in m.torch.requires or ())
     names = {found[0].lower().replace("_", "-") for found in required if found}
     if m.packages is None or name not in names:
         return ()
-    title = f"Install {name}, which torch requires"
-    return install_packages(f"install-{name}", title, name)
+    return install_packages(f"install-{name}", f"Install {name}, which torch requires", name)
 
 
 def _last_line(error: str) -> str:
@@ -353,58 +304,51 @@ def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
     path. Never by deleting folders in site-packages by hand.
     """
     copies = need(m.torch.copies, "torch.copies")
-    if len(copies) < 2 and not (copies and copies[0].kind == "local"):
-        return None
     real = [copy for copy in copies if copy.kind != "local"]
-    shadowed = copies[0].kind == "local"
+    shadowed = bool(copies) and copies[0].kind == "local"
     if not shadowed and len(real) < 2:
         return None
-    differ = len({_release(copy) for copy in real}) > 1
-    fails = m.torch.imported is not None and m.torch.imported.ok is False
+    releases = {
+        copy.version.partition("+")[0] if copy.kind == "conda" and copy.version else copy.version
+        for copy in real
+    }
+    told = (f"{copy.version or 'unknown'} in {copy.where or copy.path}" for copy in real)
+    what = f"{len(real)} copies of torch are on the path: {', '.join(told)}"
     if shadowed:
         what = f"{copies[0].path} is imported in place of torch"
-    else:
-        what = f"{len(real)} copies of torch are on the path: {_told(real)}"
     return Found(
         evidence=("torch.copies",),
         values={"what": what, "first": copies[0].path},
-        severity=None if shadowed or differ or fails else WARNING,
+        severity=None if shadowed or len(releases) > 1 or import_fails(m) else WARNING,
         remedies=_one_copy(m, kb, copies),
     )
-
-
-def _release(copy: TorchCopy) -> Text:
-    return copy.version.partition("+")[0] if copy.kind == "conda" and copy.version else copy.version
-
-
-def _told(copies: list[TorchCopy]) -> str:
-    return ", ".join(f"{copy.version or 'unknown'} in {copy.where or copy.path}" for copy in copies)
 
 
 def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remedies:
     """The way out by the kind of the copy that is in the way."""
     first = copies[0]
     if first.kind == "local":
-        text = (
+        return by_hand(
+            "rename-local-torch",
+            f"Rename {first.path}",
             f"Rename {first.path}, or start programs in another folder (python -P leaves the "
-            "folder of the script out of the path)."
+            "folder of the script out of the path).",
         )
-        return by_hand("rename-local-torch", f"Rename {first.path}", text)
-    named = (m.env or {}).get("PYTHONPATH", "").replace(";", ":").split(":")
+    named = variable(m, "PYTHONPATH").replace(";", ":").split(":")
     if any(entry and first.path.startswith(entry.rstrip("/") + "/") for entry in named):
         return unset_variables(m, "PYTHONPATH")
     user = m.python.user_site
     if user and any(copy.path.startswith(user) for copy in copies):
-        return set_variables(
-            "no-user-site", "Leave the user site out of the path", {"PYTHONNOUSERSITE": "1"}
-        )
+        values = {"PYTHONNOUSERSITE": "1"}
+        return set_variables("no-user-site", "Leave the user site out of the path", values)
     if len({copy.path for copy in copies}) == 1:
         return reinstall_torch(m, kb) or install_torch(m, kb)
-    text = (
+    return by_hand(
+        "remove-other-torch",
+        "Remove the other copies of torch",
         f"Uninstall every copy but the one in {m.python.site_packages or first.path}, each with "
-        "the manager and the interpreter that installed it."
+        "the manager and the interpreter that installed it.",
     )
-    return by_hand("remove-other-torch", "Remove the other copies of torch", text)
 
 
 @rule(
@@ -424,10 +368,12 @@ def wrong_interpreter(m: Machine) -> Answer:
     """
     python = need(m.python.executable, "python.executable")
     pip = need(m.python.pip_python, "python.pip_python")
-    if not pip or _folder(pip) in (_folder(python), *_folders_of(m)):
+    prefix = (m.python.prefix or "").rstrip("/\\").lower()
+    own = (f"{prefix}/bin", f"{prefix}\\scripts", prefix) if prefix else ()
+    # What was named by its path: what PATH holds is beside the point.
+    named = m.python.chosen_by in ("--python", "own")
+    if not pip or named or _folder(pip) in (_folder(python), *own):
         return None
-    if m.python.chosen_by in ("--python", "own"):
-        return None  # It was named by its path: what PATH holds is beside the point.
     missed = m.look == "report" and m.torch.installed is False
     from cudadoctor.installers.tool import interpreter
 
@@ -448,11 +394,6 @@ def wrong_interpreter(m: Machine) -> Answer:
 def _folder(path: str) -> str:
     folder = re.split(r"[/\\][^/\\]*$", path)[0].lower()
     return f"/usr{folder}" if folder in ("/bin", "/sbin") else folder
-
-
-def _folders_of(m: Machine) -> Strings:
-    prefix = (m.python.prefix or "").rstrip("/\\").lower()
-    return (f"{prefix}/bin", f"{prefix}\\scripts", prefix) if prefix else ()
 
 
 @rule(
@@ -478,9 +419,9 @@ def disk_full(m: Machine, kb: Knowledge) -> Answer:
         return None
     temporary = need(m.limits.tmp_free_bytes, "limits.tmp_free_bytes")
     environment = need(m.limits.env_free_bytes, "limits.env_free_bytes")
-    tight = temporary < wheel
-    if not tight and environment >= wheel:
+    if min(temporary, environment) >= wheel:
         return None
+    tight = temporary < wheel
     free, place = (temporary, "the temporary folder") if tight else (environment, "the environment")
     values = {"TMPDIR": "/path/to/a/larger/disk"}
     return Found(
@@ -542,7 +483,7 @@ def windows_runtime_dll(m: Machine) -> Answer:
         return None
     fact = said(m, "WinError 126", "WinError 1114", "DLL load failed", pasted=False)
     if fact is None:
-        need(m.torch.imported.ok if m.torch.imported else None, "torch.imported.ok")
+        need_import(m)
         return None
     return Found(
         evidence=(fact, "platform.system"),

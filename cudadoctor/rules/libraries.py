@@ -6,20 +6,18 @@ import re
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
-    CERTAIN,
     ERROR,
     WARNING,
     Remedies,
 )
-from cudadoctor.model.machine import Machine, Number, lookup
-from cudadoctor.model.rule import Answer, Found, need, rule
+from cudadoctor.model.machine import Machine, Text, lookup
+from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, install_packages, reinstall_torch
 from cudadoctor.rules.evidence.devices import refused
 from cudadoctor.rules.evidence.libraries import (
     META,
     Pin,
-    Use,
     applies,
     compared,
     foreign,
@@ -28,8 +26,8 @@ from cudadoctor.rules.evidence.libraries import (
     in_use,
     is_own,
     library_pins,
+    need_import,
     proven_sound,
-    sureness,
     way_out,
 )
 from cudadoctor.rules.evidence.signs import said
@@ -66,13 +64,13 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
     pins = library_pins(m, kb)
     wrong = [pin for pin in pins if pin.installed is not None and not pin.met]
     strangers = _strangers(m, pins)
-    if not (wrong or strangers):
-        return None
     if strangers:
         stranger, pin = strangers[0]
         what = f"{stranger} and {pin.name} of two CUDA versions write into one folder"
-    else:
+    elif wrong:
         what = f"torch pins {wrong[0].requirement}, and {wrong[0].installed} is installed"
+    else:
+        return None
     return Found(
         evidence=("packages", "torch.requires"),
         values={"what": what},
@@ -89,21 +87,19 @@ def _strangers(m: Machine, pins: tuple[Pin, ...]) -> list[tuple[str, Pin]]:
     for package in m.packages or ():
         base, major = _base(package.name)
         pin = ours.get(base)
-        if pin is None or package.name == pin.name:
-            continue
-        version, pinned = version_of(package.version), pin.installed
-        same_cudnn = base == "cudnn" and version and pinned and version.major == pinned.major
-        twelve = _base(pin.name)[1] == 12 and major == 11
-        if base in _ONE_NAME_IN_ALL or same_cudnn or (twelve and base in _ONE_NAME_IN_ALL_CUDA_12):
-            found.append((package.name, pin))
+        if pin is not None and package.name != pin.name:
+            version, pinned = version_of(package.version), pin.installed
+            same_cudnn = base == "cudnn" and version and pinned and version.major == pinned.major
+            twelve = base in _ONE_NAME_IN_ALL_CUDA_12 and _base(pin.name)[1] == "12"
+            if base in _ONE_NAME_IN_ALL or same_cudnn or (twelve and major == "11"):
+                found.append((package.name, pin))
     return found
 
 
-def _base(name: str) -> tuple[str, Number]:
+def _base(name: str) -> tuple[str, Text]:
+    """The product of a wheel's name, and its CUDA major."""
     found = _LIBRARY.fullmatch(name)
-    if not found:
-        return "", None
-    return found["base"], int(found["major"]) if found["major"] else None
+    return (found["base"], found["major"]) if found else ("", None)
 
 
 def _breaks(m: Machine, kb: Knowledge, wrong: list[Pin], strangers: list[tuple[str, Pin]]) -> bool:
@@ -112,47 +108,49 @@ def _breaks(m: Machine, kb: Knowledge, wrong: list[Pin], strangers: list[tuple[s
         return True
     if proven_sound(m):
         return False
-    if any(_base(pin.name)[0] == "cudnn" and refused(pin.installed, m, kb) for pin in wrong):
-        return True
-    older = [pin for pin in wrong if _is_older(pin)]
-    return bool(older) or any(not _kept_its_file(m, pin) for _, pin in strangers)
+    return any(
+        _is_older(pin) or (_base(pin.name)[0] == "cudnn" and refused(pin.installed, m, kb))
+        for pin in wrong
+    ) or any(not _kept_its_file(m, pin) for _, pin in strangers)
 
 
 def _is_older(pin: Pin) -> bool:
+    if pin.name == META:
+        return False
     wanted = re.search(r"==\s*([\d.]+?)(?:\.\*)?$", pin.wanted)
-    if wanted is None or pin.installed is None or pin.name == META:
-        return pin.name != META
+    if wanted is None or pin.installed is None:
+        return True
     least = version_of(wanted[1])
-    return least is not None and (
-        pin.installed < least or pin.installed.release[0] != least.release[0]
-    )
+    return least is not None and (pin.installed < least or pin.installed.major != least.major)
 
 
 def _kept_its_file(m: Machine, pin: Pin) -> bool:
     """Whether the file in the shared folder is still the pinned wheel's."""
     stem = f"lib{_base(pin.name)[0]}".lower()
     uses = in_use(m) if m.libraries.mapped or m.libraries.predicted else ()
-    files = [one.library for one in uses if one.library.soname.lower().startswith(stem)]
-    own = [one for one in files if is_own(m, one) and one.version]
-    return bool(own) and all(compared(one.version, str(pin.installed)) == 0 for one in own)
+    own = [
+        use.library.version
+        for use in uses
+        if use.library.soname.lower().startswith(stem)
+        and use.library.version
+        and is_own(m, use.library)
+    ]
+    return bool(own) and all(compared(version, str(pin.installed)) == 0 for version in own)
 
 
 def _pinned_again(
     m: Machine, kb: Knowledge, wrong: list[Pin], strangers: list[tuple[str, Pin]]
 ) -> Remedies:
     hurt = {pin.name: pin for pin in (*wrong, *(pin for _, pin in strangers))}
-    names = tuple(dict.fromkeys(name for name, _ in strangers))
-    remove = (*names, *(pin.name for _, pin in strangers))
     if META in hurt:
         return reinstall_torch(m, kb)
-    pins = tuple(pin.requirement for pin in hurt.values())
-    first = install_packages(
+    remove = (*(name for name, _ in strangers), *(pin.name for _, pin in strangers))
+    return install_packages(
         "pinned-libraries",
         "Install the versions that torch pins",
-        *pins,
+        *(pin.requirement for pin in hurt.values()),
         remove=tuple(dict.fromkeys(remove)),
-    )
-    return first + reinstall_torch(m, kb)
+    ) + reinstall_torch(m, kb)
 
 
 @rule(
@@ -264,14 +262,14 @@ def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int =
     if library.soname.startswith("libcudnn") and refused(version_of(library.version), m, kb):
         rank = ERROR
     return Found(
-        evidence=(worst.use.path, "libraries.own", *((spoken,) if spoken else ())),
+        evidence=(worst.use.path, "libraries.own", spoken),
         values={
             "soname": library.soname,
             "version": f" {library.version}" if library.version else "",
             "path": library.path,
             "own": f" ({worst.own})" if worst.own else "",
         },
-        confidence=CERTAIN if spoken else sureness(worst),
+        sure=spoken or worst.use.proven,
         severity=ERROR if spoken else rank,
         remedies=way_out(m, kb, library),
     )
@@ -310,41 +308,31 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
     """
     words = ("Unable to load any of {libcudnn", "SUBLIBRARY_VERSION_MISMATCH", "library libcudnn_")
     spoken = said(m, *words, pasted=False)
-    if not (spoken or applies(m)):
-        return None
-    what, evidence = ("", "") if spoken else _odd_part(m)
-    if not (spoken or what):
+    what, evidence = "it says so itself", spoken
+    if not spoken and applies(m):
+        what, evidence = _odd_part(m)
+    if not evidence:
         return None
     wheel = next((p for p in m.packages or () if _base(p.name)[0] == "cudnn"), None)
-    again = (f"{wheel.name}=={wheel.version}",) if wheel else ()
-    fresh = (
-        install_packages("reinstall-cudnn", "Install cuDNN again", *again, remove=(wheel.name,))
-        if wheel
-        else ()
-    )
-    return Found(
-        evidence=(spoken or evidence,),
-        values={"what": what or "it says so itself"},
-        sure=spoken,
-        remedies=fresh or reinstall_torch(m, kb),
-    )
+    remedies = reinstall_torch(m, kb)
+    if wheel:
+        again, name = f"{wheel.name}=={wheel.version}", wheel.name
+        remedies = install_packages("reinstall-cudnn", "Install cuDNN again", again, remove=(name,))
+    return Found(evidence=(evidence,), values={"what": what}, sure=spoken, remedies=remedies)
 
 
-def _odd_part(m: Machine) -> tuple[str, str]:
+def _odd_part(m: Machine) -> tuple[str, Text]:
     """A part of cuDNN that is missing or of another version than the rest, and its fact."""
-    parts: list[Use] = [u for u in in_use(m) if u.library.soname.startswith("libcudnn")]
+    parts = [use for use in in_use(m) if use.library.soname.startswith("libcudnn")]
     gone = [name for name in m.libraries.missing or () if name.startswith("libcudnn_")]
     if gone and parts:
         return f"nothing provides {gone[0]}", "libraries.missing"
-    if not parts or any(not is_own(m, part.library) for part in parts):
-        return "", ""
-    first = parts[0].library
-    for part in parts[1:]:
-        if compared(part.library.version, first.version) not in (0, None):
-            this, other = part.library, first
-            found = f"{this.soname} is {this.version}, {other.soname} {other.version}"
-            return found, part.path
-    return "", ""
+    if all(is_own(m, part.library) for part in parts):
+        for part in parts[1:]:
+            this, other = part.library, parts[0].library
+            if compared(this.version, other.version) not in (0, None):
+                return f"{this.soname} is {this.version}, {other.soname} {other.version}", part.path
+    return "", None
 
 
 @rule("libstdcxx-old", title="{path} is too old for this torch", essential=False)
@@ -362,7 +350,7 @@ def libstdcxx_old(m: Machine) -> Answer:
         return None
     spoken = said(m, "GLIBCXX_", "CXXABI_", pasted=False)
     if spoken is None:
-        need(m.torch.imported.ok if m.torch.imported else None, "torch.imported.ok")
+        need_import(m)
         return None
     text = _words(m, spoken)
     named = re.search(r"(/[^\s:'\"]*libstdc\+\+[^\s:'\"]*)", text)

@@ -11,14 +11,14 @@ from cudadoctor.model.findings import (
     ERROR,
     INFO,
     WARNING,
-    Severity,
 )
-from cudadoctor.model.machine import Gpu, Machine, Number, Strings, Text
+from cudadoctor.model.machine import Machine, Number, Strings, Text
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, grant_gpu, unset_variables
 from cudadoctor.rules.evidence.signs import (
     SUCCESS,
     cpu_on_purpose,
+    cuda_counts,
     cuda_works,
     gpu_present,
     live_gpus,
@@ -27,6 +27,7 @@ from cudadoctor.rules.evidence.signs import (
     said,
     torch_fails,
     torch_works,
+    variable,
 )
 
 _NUMBER = re.compile(r"\s*([+-]?\d{1,18})")
@@ -65,24 +66,24 @@ def read_visible(value: str, uuids: Strings) -> Visible:
 
 
 def _device(entry: str, uuids: Strings) -> tuple[Number, Stop]:
-    if not entry.strip():
+    entry, number = entry.strip(), _NUMBER.match(entry)
+    if not entry:
         return None, "empty"
-    if entry.strip().startswith(("GPU-", "MIG-", "<gpu-", "<mig-")):
-        return _by_uuid(entry.strip(), uuids)
-    number = _NUMBER.match(entry)
+    if entry.startswith(("GPU-", "MIG-", "<gpu-", "<mig-")):
+        return _by_uuid(entry.lower(), uuids)
     if number is None:
         return None, "no number"
     index = int(number[1])
-    if index < 0:
-        return None, "negative"
-    return (index, "") if index < len(uuids) else (None, "out of range")
+    if 0 <= index < len(uuids):
+        return index, ""
+    return None, "negative" if index < 0 else "out of range"
 
 
 def _by_uuid(prefix: str, uuids: Strings) -> tuple[Number, Stop]:
-    named = [index for index, uuid in enumerate(uuids) if uuid.lower().startswith(prefix.lower())]
+    named = [index for index, uuid in enumerate(uuids) if uuid.lower().startswith(prefix)]
     if len(named) == 1:
         return named[0], ""
-    if "" in uuids and not named and len(uuids) == 1:
+    if uuids == ("",):
         return 0, ""
     return None, "ambiguous" if named else "unknown"
 
@@ -117,15 +118,10 @@ _JOBS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID")
 
 def promised_by_scheduler(m: Machine) -> Text:
     """The variable by which a scheduler says that it gave this job GPUs; None if none does."""
-    return next(
-        (
-            name
-            for names in _JOB.values()
-            for name in names
-            if (m.env or {}).get(name, "") not in (("", "0") if name in _COUNTS else ("",))
-        ),
-        None,
-    )
+    for name in (name for names in _JOB.values() for name in names):
+        if variable(m, name) not in (("", "0") if name in _COUNTS else ("",)):
+            return name
+    return None
 
 
 def visible(m: Machine) -> Visible | None:
@@ -133,9 +129,8 @@ def visible(m: Machine) -> Visible | None:
     value = (m.env or {}).get(_NAME)
     if value is None or m.gpus is None:
         return None
-    slices = tuple(uuid for gpu in m.gpus for uuid in gpu.mig_devices or ())
     if value.strip().startswith(("MIG-", "<mig-")):
-        return read_visible(value, slices)
+        return read_visible(value, tuple(uuid for gpu in m.gpus for uuid in gpu.mig_devices or ()))
     return read_visible(value, tuple(gpu.uuid or "" for gpu in m.gpus))
 
 
@@ -166,20 +161,23 @@ def visible_devices_hides_gpu(m: Machine) -> Answer:
     if m.env is None and torch_works(m):
         return None
     value = need(m.env, "env").get(_NAME)
-    if value is None or m.gpus == () or gpu_present(m) is False or _only_written(m):
+    present, hides_all = gpu_present(m), value is not None and value.strip() in ("", "-1")
+    if value is None or m.gpus == () or present is False or _only_written(m):
         return None
-    if m.gpus is None and not (value.strip() in ("", "-1") and gpu_present(m)):
+    if not (hides_all and present):
         need(m.gpus, "gpus")
     left = visible(m) or Visible(indexes=(), stop="empty")
-    total = len(m.gpus or ()) or 1
-    if len(left.indexes) >= total or (not left.indexes and _seen_all_the_same(m, value)):
+    shown, total = len(left.indexes), len(m.gpus or ()) or 1
+    # Numbers, quotes and an empty value leave no doubt; names of GPUs and of MIG instances may.
+    named = cuda_counts(m) and value.strip().startswith(_NAMED)
+    if shown >= total or (not shown and (torch_works(m) or named)):
         return None
-    gone = not left.indexes
+    severity = WARNING if left.stop else INFO  # a list that was cut; a shorter one on purpose
     return Found(
         evidence=(f"env.{_NAME}", "gpus"),
-        title=None if gone else "CUDA_VISIBLE_DEVICES={value} shows {left} of {all} GPUs",
-        values={"value": value or '""', "left": len(left.indexes), "all": total},
-        severity=_how_grave(m, left),
+        title="CUDA_VISIBLE_DEVICES={value} shows {left} of {all} GPUs" if shown else None,
+        values={"value": value or '""', "left": shown, "all": total},
+        severity=INFO if cpu_on_purpose(m) else severity if shown else ERROR,
         remedies=unset_variables(m, _NAME),
     )
 
@@ -191,24 +189,6 @@ def _only_written(m: Machine) -> bool:
     """
     missed = named_gpus(m) and (torch_fails(m) or said(m, *_NONE_SEEN))
     return m.look == "report" and not missed
-
-
-def _seen_all_the_same(m: Machine, value: str) -> bool:
-    """Whether CUDA finds a GPU under a value that we read as hiding all of them.
-
-    Numbers, quotes and an empty value leave no doubt; names of GPUs and of MIG instances may.
-    """
-    counted = m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
-    return torch_works(m) or (counted and value.strip().startswith(_NAMED))
-
-
-def _how_grave(m: Machine, left: Visible) -> Severity:
-    """Nothing left is an error, a list that was cut a warning, a shorter one on purpose is fine."""
-    if cpu_on_purpose(m):
-        return INFO
-    if not left.indexes:
-        return ERROR
-    return WARNING if left.stop else INFO
 
 
 @rule("scheduler-no-gpu", title="This {scheduler} job was given no GPU")
@@ -225,17 +205,16 @@ def scheduler_no_gpu(m: Machine) -> Answer:
     if scheduler not in _JOB or cuda_works(m) or cpu_on_purpose(m):
         return None
     env = need(m.env, "env")
-    if m.look == "report" and _NAME not in env:
-        return None  # A report shows a few variables, not all.
-    given = promised_by_scheduler(m) is not None
-    hidden = env.get(_NAME, "").strip() in ("", "NoDevFiles", "-1")
-    if given or not hidden or not (live_gpus(m) or nvidia_pci(m) or m.driver.loaded):
+    if (
+        (m.look == "report" and _NAME not in env)  # a report shows a few variables, not all
+        or promised_by_scheduler(m) is not None
+        or env.get(_NAME, "").strip() not in ("", "NoDevFiles", "-1")
+        or not (live_gpus(m) or nvidia_pci(m) or m.driver.loaded)
+    ):
         return None
+    jobs = (f"env.{name}" for name in (*_JOBS, _NAME) if name in env)
     return Found(
-        evidence=(
-            "container.scheduler",
-            *(f"env.{name}" for name in (*_JOBS, _NAME) if name in env),
-        ),
+        evidence=("container.scheduler", *jobs),
         values={"scheduler": scheduler.capitalize() if scheduler == "slurm" else scheduler.upper()},
         sure=False,
         remedies=grant_gpu(m),
@@ -256,38 +235,29 @@ def memory_held_by_others(m: Machine) -> Answer:
 
     End what is not needed, or use another GPU. Processes of other users are theirs to end.
     """
-    gpus = live_gpus(m)
-    if not gpus or m.platform.jetson:
-        return None
     full = [
         gpu
-        for gpu in gpus
+        for gpu in live_gpus(m)
         if gpu.memory_bytes is not None and (gpu.memory_used_bytes or 0) > _FULL * gpu.memory_bytes
     ]
-    if not full:
+    if not full or m.platform.jetson:
         return None
     message = said(m, "out of memory")
-    all_full = len(full) == len(gpus)
-    return Found(
-        evidence=tuple(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4])
-        + ((message,) if message else ()),
-        values={"which": [gpu.index for gpu in full]},
-        severity=ERROR if message and all_full else WARNING if all_full else INFO,
-        remedies=by_hand(
-            "free-memory", "Free the GPU's memory or take another GPU", _holders(full)
-        ),
-    )
-
-
-def _holders(full: list[Gpu]) -> str:
-    named = [
+    grave = ERROR if message else WARNING
+    holders = [
         f"{process.name or 'a process of another user'} ({process.pid})"
         for gpu in full
         for process in gpu.processes or ()
     ]
-    if not named:
-        return "No process is listed: it belongs to another container or user, or is ending."
-    return f"Memory is held by {', '.join(named[:6])}. End what is yours and not needed."
+    text = f"Memory is held by {', '.join(holders[:6])}. End what is yours and not needed."
+    if not holders:
+        text = "No process is listed: it belongs to another container or user, or is ending."
+    return Found(
+        evidence=(*(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4]), message),
+        values={"which": [gpu.index for gpu in full]},
+        severity=grave if len(full) == len(live_gpus(m)) else INFO,
+        remedies=by_hand("free-memory", "Free the GPU's memory or take another GPU", text),
+    )
 
 
 @rule("ulimit", title="This process may open {nofile} files at most", severity=WARNING)
@@ -301,17 +271,15 @@ def too_few_files(m: Machine) -> Answer:
     Cured by a higher limit (ulimit -n, --ulimit nofile=65536, LimitNOFILE), or by torch's
     set_sharing_strategy("file_system").
     """
-    message = said(m, *_FILES_WORDS)
     if m.platform.system not in (None, "Linux", "Darwin"):
         return None
-    few = m.limits.nofile is not None and 0 <= m.limits.nofile < _LEAST_FILES
-    if message is None and not few:
-        need(m.limits.nofile, "limits.nofile")
+    message, limit = said(m, *_FILES_WORDS), m.limits.nofile
+    if message is None and not 0 <= need(limit, "limits.nofile") < _LEAST_FILES:
         return None
     return Found(
-        evidence=("limits.nofile", message) if message else ("limits.nofile",),
-        values={"nofile": m.limits.nofile if m.limits.nofile is not None else ""},
-        title=None if m.limits.nofile is not None else "The limit of open files is too low",
+        evidence=("limits.nofile", message),
+        values={"nofile": "" if limit is None else limit},
+        title="The limit of open files is too low" if limit is None else None,
         severity=ERROR if message else WARNING,
         remedies=by_hand(
             "raise-nofile",
@@ -333,31 +301,19 @@ def allocator_option(m: Machine) -> Answer:
     Options are written key:value and separated by commas, as in max_split_size_mb:128. A key that
     this release of torch does not know ends the same way: newer keys need a newer torch.
     """
-    env = need(m.env, "env")
-    message = said(m, *_ALLOCATOR_WORDS)
+    env, message = need(m.env, "env"), said(m, *_ALLOCATOR_WORDS)
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        value = env.get(name, "")
-        if value and (message or _is_malformed(value)):
+        # An entry without a colon; lists in brackets keep their commas.
+        entries = re.split(r",(?![^\[]*\])", env.get(name, ""))
+        malformed = any(entry.strip() and ":" not in entry for entry in entries)
+        if env.get(name) and (message or malformed):
             return Found(
-                evidence=(f"env.{name}", message) if message else (f"env.{name}",),
+                evidence=(f"env.{name}", message),
                 values={"name": name},
                 sure=message,
                 remedies=unset_variables(m, name),
             )
     return None
-
-
-def _is_malformed(value: str) -> bool:
-    """An entry without a colon; lists in brackets keep their commas."""
-    depth, entry, entries = 0, "", []
-    for letter in value:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            entries.append(entry)
-            entry = ""
-        else:
-            entry += letter
-    return any(one.strip() and ":" not in one for one in (*entries, entry))
 
 
 @rule(
@@ -398,8 +354,8 @@ def broken_by_environment(m: Machine) -> Answer:
     after the other to find which; where CUDA_VISIBLE_DEVICES or a foreign libcuda is to blame, that
     is said instead.
     """
-    libcuda = m.driver.libcuda
-    if libcuda.code in _MPS_FAILED and _MPS in (m.env or {}):
+    libcuda, env = m.driver.libcuda, m.env or {}
+    if libcuda.code in _MPS_FAILED and _MPS in env:
         return Found(
             title="The CUDA MPS daemon that {name} names does not answer",
             why="cuInit fails with {code}: CUDA programs wait for a daemon that is not running.",
@@ -410,13 +366,10 @@ def broken_by_environment(m: Machine) -> Answer:
         )
     if libcuda.code in (None, SUCCESS) or libcuda.clean_code != SUCCESS:
         return None
-    names = [name for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", _NAME) if (m.env or {}).get(name)]
+    names = [name for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", _NAME) if env.get(name)]
+    paths = (f"env.{name}" for name in names)
     return Found(
-        evidence=(
-            "driver.libcuda.code",
-            "driver.libcuda.clean_code",
-            *(f"env.{name}" for name in names),
-        ),
+        evidence=("driver.libcuda.code", "driver.libcuda.clean_code", *paths),
         values={"code": libcuda.code},
         sure=False,
         remedies=unset_variables(m, *names),

@@ -8,9 +8,10 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import ERROR, INFO, WARNING, Remedies, Severity
-from cudadoctor.model.machine import Machine, Release, Strings, Text, Toolkit
+from cudadoctor.model.machine import Machine, Strings, Text, Toolkit
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, set_variables, unset_variables
+from cudadoctor.rules.evidence.libraries import applies
 from cudadoctor.solver.demand import capabilities_of
 
 Wrong = tuple[Text, dict[str, object]]
@@ -36,10 +37,7 @@ def toolkit_missing(m: Machine) -> Answer:
     cuda-toolkit-X-Y package.
     """
     needed = need(m.build.needed_by, "build.needed_by")
-    if not needed or not _cuda_build(m):
-        return None
-    toolkits = need(m.build.toolkits, "build.toolkits")
-    if any(toolkit.nvcc for toolkit in toolkits):
+    if not needed or not applies(m) or any(toolkit.nvcc for toolkit in _all(m)):
         return None
     return Found(
         evidence=("build.needed_by", "build.toolkits"),
@@ -64,15 +62,16 @@ def toolkit_torch_mismatch(m: Machine) -> Answer:
     Told from toolkit-env-wrong, where a fitting toolkit is installed and another one is taken.
     Cured by a toolkit of torch's major beside the present one. Not by another driver.
     """
-    cuda, used = _taken(m)
-    if cuda is None or used is None or _same_major(used, cuda):
+    taken = _taken(m)
+    if taken is None or _same_major(taken[1], taken[0]):
         return None
-    toolkit = need(used.cuda, f"build.toolkits.{_index(m, used)}.cuda")
-    if toolkit.major == cuda.major or any(_same_major(one, cuda) for one in _all(m)):
+    cuda, used, fact = taken
+    toolkit = need(used.cuda, fact)
+    if any(_same_major(other, cuda) for other in _all(m)):
         return None
-    asked = bool(need(m.build.needed_by, "build.needed_by") or m.build.cuda_home)
+    asked = need(m.build.needed_by, "build.needed_by") or m.build.cuda_home
     return Found(
-        evidence=("build.used", f"build.toolkits.{_index(m, used)}.cuda", "torch.cuda"),
+        evidence=("build.used", fact, "torch.cuda"),
         values={"toolkit": toolkit, "torch": cuda},
         severity=_gravity(m) if asked else INFO,
         remedies=_install(m),
@@ -90,36 +89,36 @@ def toolkit_env_wrong(m: Machine) -> Answer:
 
     Cured by the variable: unset, or set to the toolkit that fits.
     """
-    home, exists = need(m.build.cuda_home, "build.cuda_home"), m.build.cuda_home_exists
+    home = need(m.build.cuda_home, "build.cuda_home")
     cuda = m.torch.cuda if m.torch.build == "cuda" else None
     fitting = [
-        toolkit for toolkit in _all(m) if toolkit.nvcc and cuda and _same_major(toolkit, cuda)
+        toolkit.path for toolkit in _all(m) if toolkit.nvcc and cuda and _same_major(toolkit, cuda)
     ]
-    if home and not need(exists, "build.cuda_home_exists"):
-        what = f"{_variable(m)} names {home}, which is not there"
-        evidence: Strings = ("build.cuda_home", "build.cuda_home_exists")
+    env = m.env or {}
+    variable = "CUDA_PATH" if "CUDA_PATH" in env and not env.get("CUDA_HOME") else "CUDA_HOME"
+    evidence: Strings = ("build.cuda_home", "build.cuda_home_exists")
+    if home and not need(m.build.cuda_home_exists, "build.cuda_home_exists"):
+        what = f"{variable} names {home}, which is not there"
     else:
-        cuda, used = _taken(m)
-        if cuda is None or used is None or not fitting:
+        taken = _taken(m)
+        if taken is None or not fitting:
             return None
-        number = _index(m, used)
+        cuda, used, fact = taken
         if _same_major(used, cuda) or (used.cuda is None and used.nvcc):
             return None
         other = f"CUDA {used.cuda}" if used.cuda else "without nvcc"
-        what = f"Builds take {used.path} ({other}), and torch needs {fitting[0].path}"
-        evidence = ("build.used", f"build.toolkits.{number}.cuda", "torch.cuda")
-    asked = bool(home or need(m.build.needed_by, "build.needed_by"))
+        what = f"Builds take {used.path} ({other}), and torch needs {fitting[0]}"
+        evidence = ("build.used", fact, "torch.cuda")
+    asked = home or need(m.build.needed_by, "build.needed_by")
+    remedies = unset_variables(m, variable)
+    if fitting:
+        title, values = f"Set CUDA_HOME to {fitting[0]}", {"CUDA_HOME": fitting[0]}
+        remedies = set_variables("set-cuda-home", title, values)
     return Found(
         evidence=evidence,
         values={"what": what},
         severity=_gravity(m) if asked else INFO,
-        remedies=set_variables(
-            "set-cuda-home",
-            f"Set CUDA_HOME to {fitting[0].path}",
-            {"CUDA_HOME": fitting[0].path},
-        )
-        if fitting
-        else unset_variables(m, _variable(m)),
+        remedies=remedies,
     )
 
 
@@ -137,25 +136,22 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     Cured by NVCC_CCBIN (or -ccbin) with that older compiler. -allow-unsupported-compiler comes
     last: what it builds may be wrong.
     """
-    if not need(m.build.needed_by, "build.needed_by"):
+    taken = _taken(m) if need(m.build.needed_by, "build.needed_by") else None
+    if taken is None or not taken[1].nvcc:
         return None
-    cuda, used = _taken(m)
-    if cuda is None or used is None or not used.nvcc:
-        return None
-    compiler = m.build.compiler
-    toolkit = need(used.cuda, f"build.toolkits.{_index(m, used)}.cuda")
+    _, used, fact = taken
+    compiler, toolkit = m.build.compiler, need(used.cuda, fact)
+    limit, shown = kb.gcc_max(toolkit), ""
     if need(compiler.present, "build.compiler.present"):
         if compiler.name not in ("g++", "gcc", "c++"):
             return None
         version = need(compiler.version, "build.compiler.version")
-        limit = need(kb.gcc_max(toolkit), "build.compiler.version", "the tables lack this CUDA")
-        if version.major <= limit:
+        if version.major <= need(limit, "build.compiler.version", "the tables lack this CUDA"):
             return None
-        shown, newest = f"g++ {version}", f"g++ {limit}"
-    else:
-        shown, newest = "", f"g++ {kb.gcc_max(toolkit) or ''}".strip()
+        shown = f"g++ {version}"
+    newest = f"g++ {limit or ''}".strip()
     return Found(
-        evidence=("build.compiler", f"build.toolkits.{_index(m, used)}.cuda"),
+        evidence=("build.compiler", fact),
         values={"toolkit": toolkit, "compiler": shown, "limit": newest},
         title=None if shown else "nvcc of CUDA {toolkit} finds no C++ compiler",
         severity=_gravity(m),
@@ -184,8 +180,8 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Answer:
     itself, only a newer toolkit helps.
     """
     text = need(m.env, "env").get("TORCH_CUDA_ARCH_LIST", "")
-    codes = [one.strip() for one in text.replace(" ", ";").split(";") if one.strip()]
-    if not codes or not _cuda_build(m):
+    codes = text.replace(";", " ").split()
+    if not codes or not applies(m):
         return None
     asked = need(m.build.needed_by, "build.needed_by")
     found = _ill_formed(codes) or _unknown_to_nvcc(codes, m, kb) or _without_the_gpu(codes, m, kb)
@@ -203,10 +199,9 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Answer:
 
 def _without_the_list(m: Machine, kb: Knowledge) -> Remedies:
     """Unset, torch compiles for the GPUs that it sees, where nvcc knows them."""
-    _, used = _taken(m)
-    known = kb.nvcc_capabilities(used.cuda) if used and used.cuda else None
-    gpus = capabilities_of(m, kb) or ()
-    if known and any(gpu not in known for gpu in gpus):
+    taken = _taken(m)
+    known = kb.nvcc_capabilities(taken[1].cuda) if taken and taken[1].cuda else None
+    if known and not set(capabilities_of(m, kb) or ()) <= set(known):
         return _install(m)
     return unset_variables(m, "TORCH_CUDA_ARCH_LIST")
 
@@ -219,51 +214,47 @@ def _ill_formed(codes: list[str]) -> Wrong | None:
 
 
 def _unknown_to_nvcc(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | None:
-    _, used = _taken(m)
-    if used is None or not used.nvcc or used.cuda is None:
+    taken = _taken(m)
+    if taken is None or not taken[1].nvcc or taken[1].cuda is None:
         return None
-    known = {(one.major, one.minor) for one in kb.nvcc_capabilities(used.cuda) or ()}
-    bad = [arch for arch in codes if (c := _capability(arch)) and known and c not in known]
-    return (None, {"entry": bad[0], "toolkit": used.cuda}) if bad else None
+    known = {capability.release[:2] for capability in kb.nvcc_capabilities(taken[1].cuda) or ()}
+    for arch in codes if known else ():
+        named = _CODE.fullmatch(arch)
+        if named and (int(named[1]), int(named[2])) not in known:
+            return None, {"entry": arch, "toolkit": taken[1].cuda}
+    return None
 
 
 def _without_the_gpu(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | None:
-    parsed = [(_CODE.fullmatch(arch), arch.endswith("+PTX")) for arch in codes]
-    if not all(found for found, _ in parsed):
-        return None
-    code = [f"sm_{one[1]}{one[2]}{one[3]}" for one, _ in parsed if one]
-    code += [f"compute_{one[1]}{one[2]}" for one, ptx in parsed if one and ptx]
+    code = []
+    for arch in codes:
+        named = _CODE.fullmatch(arch)
+        if named is None:
+            return None
+        code.append(f"sm_{named[1]}{named[2]}{named[3]}")
+        if arch.endswith("+PTX"):
+            code.append(f"compute_{named[1]}{named[2]}")
     for device in capabilities_of(m, kb) or ():
-        if not any(kb.serves(one, device, m.torch.version, m.torch.cuda) for one in code):
+        if not any(kb.serves(arch, device, m.torch.version, m.torch.cuda) for arch in code):
             title = "TORCH_CUDA_ARCH_LIST is {entry}, which does not serve a GPU of {device}"
             return title, {"entry": ";".join(codes)[:60], "device": device}
     return None
 
 
-def _capability(entry: str) -> tuple[int, int] | None:
-    found = _CODE.fullmatch(entry)
-    return (int(found[1]), int(found[2])) if found else None
-
-
-def _cuda_build(m: Machine) -> bool:
-    return m.torch.installed is not False and need(m.torch.build, "torch.build") == "cuda"
-
-
-def _taken(m: Machine) -> tuple[Release, Toolkit | None]:
-    """torch's CUDA, and the toolkit that a build would take; None each where there is none."""
-    if not _cuda_build(m):
-        return None, None
-    path = need(m.build.used, "build.used")
-    used = next((toolkit for toolkit in _all(m) if toolkit.path == path), None)
-    return need(m.torch.cuda, "torch.cuda"), used
+def _taken(m: Machine) -> tuple[Version, Toolkit, str] | None:
+    """torch's CUDA, the toolkit that a build would take, and the fact of that one's CUDA."""
+    if not applies(m):
+        return None
+    path, toolkits = need(m.build.used, "build.used"), _all(m)
+    cuda = need(m.torch.cuda, "torch.cuda")
+    for number, toolkit in enumerate(toolkits):
+        if toolkit.path == path:
+            return cuda, toolkit, f"build.toolkits.{number}.cuda"
+    return None
 
 
 def _all(m: Machine) -> tuple[Toolkit, ...]:
     return need(m.build.toolkits, "build.toolkits")
-
-
-def _index(m: Machine, used: Toolkit) -> int:
-    return _all(m).index(used)
 
 
 def _same_major(one: Toolkit, cuda: Version) -> bool:
@@ -276,11 +267,6 @@ def _gravity(m: Machine) -> Severity:
     return ERROR if failed else WARNING
 
 
-def _variable(m: Machine) -> str:
-    env = m.env or {}
-    return "CUDA_PATH" if "CUDA_PATH" in env and not env.get("CUDA_HOME") else "CUDA_HOME"
-
-
 def _install(m: Machine) -> Remedies:
     cuda = m.torch.cuda
     number = f"{cuda.major}.{cuda.minor}" if cuda else "of torch's version"
@@ -288,9 +274,7 @@ def _install(m: Machine) -> Remedies:
     return by_hand(
         "install-toolkit",
         f"Install a CUDA {number} toolkit",
-        (
-            f"Install a CUDA {number} toolkit without its driver: the package {package} of "
-            "NVIDIA's repository, or in a conda environment conda install -c conda-forge "
-            f"cuda-nvcc cuda-cudart-dev cuda-version={number}, and set CUDA_HOME to it."
-        ),
+        f"Install a CUDA {number} toolkit without its driver: the package {package} of "
+        "NVIDIA's repository, or in a conda environment conda install -c conda-forge "
+        f"cuda-nvcc cuda-cudart-dev cuda-version={number}, and set CUDA_HOME to it.",
     )

@@ -209,6 +209,11 @@ def import_fails(m: Machine) -> bool:
     return m.torch.imported is not None and m.torch.imported.ok is False
 
 
+def need_import(m: Machine) -> bool:
+    """Whether torch imports; the end of the rule as undecided where that is not known."""
+    return need(m.torch.imported.ok if m.torch.imported else None, "torch.imported.ok")
+
+
 def proven_sound(m: Machine) -> bool:
     """Whether a training step went through on the GPU with the libraries as they are."""
     on_gpu = m.smoke is not None and m.smoke.device.startswith("cuda")

@@ -94,8 +94,11 @@ def only_smi_speaks(m: Machine) -> bool:
 
 def cuda_works(m: Machine) -> bool:
     """Whether CUDA reached a GPU in this environment: libcuda counted one, or torch used one."""
-    if torch_works(m):
-        return True
+    return torch_works(m) or cuda_counts(m)
+
+
+def cuda_counts(m: Machine) -> bool:
+    """Whether libcuda counted a GPU in this environment."""
     return m.driver.libcuda.code == SUCCESS and (m.driver.libcuda.count or 0) > 0
 
 
@@ -303,6 +306,11 @@ def graver_with_cuda(m: Machine) -> Severity:
     """Error, or information where torch was not made for an NVIDIA GPU and nobody asked for one."""
     asked = (m.env or {}).get("NVIDIA_VISIBLE_DEVICES", "") not in ("", "void", "none")
     return INFO if cpu_on_purpose(m) and not asked else ERROR
+
+
+def variable(m: Machine, name: str) -> str:
+    """An environment variable, "" where it is not set or not known."""
+    return (m.env or {}).get(name, "")
 
 
 def log_text(m: Machine) -> str:
