@@ -185,7 +185,7 @@ def test_one_full_gpu_of_eight_is_information() -> None:
     assert found is not None
     assert found.severity is not None
     assert found.severity.label == "info"
-        assert [path for path in found.evidence if path] == ["gpus.3.memory_used_bytes"]
+    assert [path for path in found.evidence if path] == ["gpus.3.memory_used_bytes"]
 
 
 def test_exclusive_mode_matters_where_every_gpu_is_taken() -> None:
