@@ -6,8 +6,6 @@ Its facts are read again, and the cause that it named is told to the rules as a 
 import re
 from collections.abc import Callable, Iterator
 
-from packaging.version import Version
-
 from cudadoctor.model.machine import Gpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Line
@@ -57,10 +55,7 @@ def read_doctor(doc: Document) -> Iterator[Said]:
     for label, text, number in _rows(doc):
         yield from stated(number, SOURCE, _READ[label](text) or {})
     for number, found in doc.rows(_SEEN):
-        path, text = found.groups()
-        of_driver = path in ("driver.kernel", "driver.library")
-        value = values.driver_version(text) if of_driver else Version(text)
-        yield from stated(number, SOURCE, {path: value})
+        yield from stated(number, SOURCE, {found[1]: found[2]})
 
 
 def _verdicts(doc: Document) -> list[int]:
@@ -103,20 +98,21 @@ def _named(text: str, patterns: tuple[re.Pattern[str], ...]) -> str:
     return f"cudadoctor: {words} {found['cause']}"
 
 
-def _rows(doc: Document) -> Iterator[tuple[str, str, int]]:
+def _rows(doc: Document) -> list[tuple[str, str, int]]:
     """Label and text of each row, with the lines into which a narrow terminal broke it."""
-    label, text, number = "", "", 0
+    rows: list[tuple[str, str, int]] = []
+    goes_on = False
     for line in doc.lines:
         plain = _ESCAPED.sub(r"\1", line.text)
-        if label and (more := _MORE.match(plain)):
-            text += f" {more[1]}"
+        if goes_on and (more := _MORE.match(plain)):
+            label, text, number = rows[-1]
+            rows[-1] = label, f"{text} {more[1]}", number
             continue
-        if label:
-            yield label, text, number
         found = _ROW.match(plain)
-        label, text, number = (found[1], found[2], line.number) if found else ("", "", 0)
-    if label:
-        yield label, text, number
+        goes_on = found is not None
+        if found:
+            rows.append((found[1], found[2], line.number))
+    return rows
 
 
 def _system(text: str) -> Facts:
@@ -125,13 +121,12 @@ def _system(text: str) -> Facts:
     facts = values.os_facts(name) or {"platform.system": name}
     machines = [values.MACHINES[word] for word in words if word in values.MACHINES]
     facts |= {"platform.machine": machines[0]} if machines else {}
-    if wsl := re.search(r"\bWSL ([12])\b", text):
-        facts["platform.wsl"] = int(wsl[1])
-    if box := re.search(r"\bin (docker|podman|kubernetes|containerd|apptainer)\b", text):
-        facts["container.kind"] = box[1]
-    if ", Jetson" in text:
-        facts["platform.jetson"] = True
-    return facts
+    return facts | values.found_in(
+        text,
+        r"\bWSL (?P<wsl>[12])\b",
+        r"\bin (?P<container>docker|podman|kubernetes|containerd|apptainer)\b",
+        r"(?P<jetson>, Jetson)",
+    )
 
 
 def _gpus(text: str) -> Facts:
@@ -154,15 +149,12 @@ def _torch(text: str) -> Facts:
     if text.startswith("not installed"):
         return {"torch.installed": False}
     facts = values.torch_facts(text.partition(",")[0])
-    if not facts:
-        return {}
-    if ", a CPU build" in text:
-        facts["torch.build"] = "cpu"
-    if built := re.search(r", built with CUDA (\d\d\.\d)\b", text):
-        facts |= {"torch.build": "cuda", "torch.cuda": Version(built[1])}
-    if codes := re.search(r" for ((?:(?:sm|compute)_\d{2,3}[af]? ?){1,40})", text):
-        facts["torch.archs"] = tuple(codes[1].split())
-    return facts
+    return facts and facts | values.found_in(
+        text,
+        r"(?P<cpu_build>, a CPU build)",
+        r", built with CUDA (?P<torch_cuda>\d\d\.\d)\b",
+        r" for (?P<archs>(?:(?:sm|compute)_\d{2,3}[af]? ?){1,40})",
+    )
 
 
 _READ: dict[str, Callable[[str], Facts | None]] = {

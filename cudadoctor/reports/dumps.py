@@ -16,7 +16,6 @@ from functools import cache
 from itertools import islice, zip_longest
 
 import msgspec
-from packaging.version import Version
 
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Gpu, PciGpu
@@ -32,13 +31,11 @@ from cudadoctor.reports.tools import library_at
 def _torch_line(text: str) -> Facts:
     """2.1.0+cu118 (True): the second says whether a GPU is seen; 1.8.1 @/opt/... where it lies."""
     facts = values.torch_facts(text)
-    if not facts:
-        return {}
-    if seen := re.search(r"\((?:(True|CUDA)|False|CPU)\)", text):
-        facts |= {"torch.imported.cuda_available": bool(seen[1]), "torch.imported.ok": True}
-    if place := re.search(r"@ ?((?:/|[A-Za-z]:)\S{3,200})", text):
-        facts["torch.path"] = place[1]
-    return facts
+    return facts and facts | values.found_in(
+        text,
+        r"\((?:(?P<seen>True|CUDA)|(?P<seen_not>False|CPU))\)",
+        r"@ ?(?P<torch_path>(?:/|[A-Za-z]:)\S{3,200})",
+    )
 
 
 def _torch_cuda(text: str) -> Facts:
@@ -53,7 +50,7 @@ def _nvcc(text: str) -> Facts:
     """An nvcc's banner or its release alone; a compiler's own words are no toolkit."""
     found = re.search(r"(?:release |cuda_(?=[\d.]{3,5}\.))(\d{1,2}\.\d{1,2})", text, re.I)
     cuda = values.release(found[1] if found else text)
-    return values.toolkit_facts(str(cuda)) | {"build.used": "nvcc"} if cuda else {}
+    return values.of_group("nvcc", str(cuda)) | {"build.used": "nvcc"} if cuda else {}
 
 
 def _driver(value: str) -> Facts:
@@ -95,6 +92,11 @@ def _amd(count: int) -> Facts:
     return {"pci": (PciGpu(address="", vendor="amd", device_id=""),) * count}
 
 
+_CAPABILITY = re.compile(
+    r"(?:arch ?=|capability|compute|sm_?|Arch \()[ :=(]{0,4}(\d{1,2}[., ]{0,2}\d)(?!\d)", re.I
+)
+
+
 def _one_gpu(text: str) -> Facts:
     """The GPU that a program uses, with its capability if it is named."""
     text = re.sub(r"^cuda(?::\d{1,2})? ", "", text)
@@ -103,17 +105,9 @@ def _one_gpu(text: str) -> Facts:
     name = values.gpu_name(text)
     if name is None or not values.is_nvidia(name):
         return {}
-    return {"gpus": (Gpu(index=0, name=name, capability=capability(text)),)}
-
-
-def capability(text: str) -> Version | None:
-    """The compute capability that stands beside a GPU's name."""
-    found = re.search(
-        r"(?:arch ?=|capability|compute|sm_?|Arch \()[ :=(]{0,4}(\d{1,2}[., ]{0,2}\d)(?!\d)",
-        text,
-        re.I,
-    )
-    return values.dotted(found[1]) if found else None
+    found = _CAPABILITY.search(text)
+    capability = values.dotted(found[1]) if found else None
+    return {"gpus": (Gpu(index=0, name=name, capability=capability),)}
 
 
 def _cudnn(value: str) -> Facts:
@@ -298,27 +292,3 @@ def read_environment_dumps(doc: Document) -> Iterator[Said]:
     for dump in DUMPS:
         if doc.mentions(*dump.gate):
             yield from _read_dump(doc, dump)
-    if doc.mentions("sys.platform", "* cuda", "gpu available"):
-        yield from _listed_gpus(doc)
-
-
-_NUMBERED = re.compile(r"GPU (\d{1,2}(?:,\d{1,2}){0,15})(?:: {0,20}| {2,40})(\S.{1,120})$")
-_NESTED = re.compile(r"\s{1,24}[-*] (NVIDIA .{3,60}|(?:GeForce|Tesla|Quadro|TITAN) .{1,50})$", re.I)
-
-
-def _listed_gpus(doc: Document) -> Iterator[Said]:
-    """GPU 0,1: a name, as mmcv and detectron2 write it; and the nested list of Lightning."""
-    found: list[Gpu] = []
-    first = 1
-    for line in doc.lines:
-        numbered = _NUMBERED.match(line.text.strip(" \t-*•")) if "GPU " in line.text else None
-        nested = None if numbered else _NESTED.match(line.text)
-        name = values.gpu_name(numbered[2] if numbered else nested[1] if nested else "")
-        if name is None:
-            continue
-        first = first if found else line.number
-        arch = capability(numbered[2]) if numbered else None
-        places = numbered[1].split(",") if numbered else [str(len(found))]
-        found += [Gpu(index=int(place), name=name, capability=arch) for place in places]
-    if found:
-        yield from stated(first, "the dump of an environment", {"gpus": tuple(found)})

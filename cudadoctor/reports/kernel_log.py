@@ -38,10 +38,8 @@ _MAYBE = ("aer", "bar ")
 """A long log has a hundred thousand lines: plain words are looked for before any pattern."""
 
 _XID = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<code>\d{1,4})(?:, (?P<rest>.*))?$"
-)
-_WHO = re.compile(
-    r"pid='?(?P<pid>\d{1,9}|<unknown>)'?(?:, name=(?P<name>[^,]*))?(?:, )?(?P<text>.*)$"
+    r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<code>\d{1,4})(?:, \s*"
+    r"(?:pid='?(?:(?P<pid>\d{1,9})|<unknown>)'?(?:, name=(?P<name>[^,]*))?(?:, )?)?(?P<text>.*))?$"
 )
 _SINCE_BOOT = re.compile(r"\[\s*(\d+\.\d+)\]")
 _KMSG = re.compile(r"^\d+,\d+,(\d{1,18}),[^;]*;(.*)$")
@@ -85,29 +83,20 @@ def _xids(lines: list[str], uptime_s: float | None) -> tuple[Xid, ...]:
     """One entry for each code of each GPU: its newest line, and how often it came."""
     newest: dict[tuple[int, str], Xid] = {}
     for line in lines:
-        found = _XID.search(line)
-        if found is None:
-            continue
-        xid = _xid(found, line, uptime_s)
-        key = xid.code, xid.bus_id
-        before = newest.pop(key, None)
-        newest[key] = msgspec.structs.replace(xid, count=before.count + 1 if before else 1)
+        if found := _XID.search(line):
+            code, bus = int(found["code"]), found["bus"].lower()
+            before = newest.pop((code, bus), None)
+            name = (found["name"] or "").strip()
+            newest[code, bus] = Xid(
+                code=code,
+                bus_id=bus,
+                count=before.count + 1 if before else 1,
+                age_s=_age(line, uptime_s),
+                pid=int(found["pid"]) if found["pid"] else None,
+                process=name if name and name != "<unknown>" else None,
+                text=(found["text"] or "").strip()[:200] or None,
+            )
     return tuple(reversed(newest.values()))
-
-
-def _xid(found: re.Match[str], line: str, uptime_s: float | None) -> Xid:
-    rest = (found["rest"] or "").strip()
-    who = _WHO.match(rest)
-    name = (who["name"] or "").strip() if who else ""
-    text = who["text"].strip() if who else rest
-    return Xid(
-        code=int(found["code"]),
-        bus_id=found["bus"].lower(),
-        age_s=_age(line, uptime_s),
-        pid=int(who["pid"]) if who and who["pid"].isdigit() else None,
-        process=name if name and name != "<unknown>" else None,
-        text=text[:200] or None,
-    )
 
 
 def _age(line: str, uptime_s: float | None) -> float | None:

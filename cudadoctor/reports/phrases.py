@@ -59,8 +59,10 @@ def read_table(doc: Document, section: str) -> Iterator[Said]:
             done |= {phrase.once} - {""}
             facts = phrase.facts | values.facts_of(found)
             if phrase.each:
-                entries = (entry for match in (found, *matches) for entry in values.entries(match))
-                facts = {phrase.each: sorted(dict.fromkeys(entries), key=_alphabet)}
+                entries: dict[object, None] = {}
+                for match in (found, *matches):
+                    entries |= dict.fromkeys(values.entries(match, len(entries)))
+                facts = {phrase.each: sorted(entries, key=_alphabet)}
             yield from stated(doc.line_of(found), phrase.source, facts, phrase.rank)
 
 

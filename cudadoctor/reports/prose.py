@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.model.machine import Gpu, PciGpu
+from cudadoctor.model.machine import Gpu
 from cudadoctor.model.variables import allowed
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
@@ -91,17 +91,6 @@ MOST_GPUS = 16
 
 _SERIES = re.compile(r"\b(?:rtx|gtx|geforce|nvidia) (10|20|30|40|50)(?:00|xx)?[- ]series", re.I)
 _CAPABILITY_OF = {"10": "6.1", "20": "7.5", "30": "8.6", "40": "8.9", "50": "12.0"}
-_OTHER_VENDORS: dict[Literal["amd", "intel"], re.Pattern[str]] = {
-    "amd": re.compile(
-        r"\b(?:radeon|amd (?:raven|vega|navi|instinct|gpu|graphics)|rx ?[4-9]\d{2,3}(?: ?xtx?)?\b"
-        r"|mi\d{2,3}x?\b|gfx\d{3,4}\b)",
-        re.I,
-    ),
-    "intel": re.compile(
-        r"\b(?:intel arc|arc a\d{3}|iris xe|intel(?:\(r\))? (?:uhd|hd) graphics)\b", re.I
-    ),
-}
-_NVIDIA = re.compile(r"\b(?:(?<!have an )nvidia gpu|geforce|cuda:0|nvidia-smi)\b")
 
 
 def _gpus(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
@@ -127,7 +116,7 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
     if found:
         yield from stated(line, AUTHOR, {"gpus": tuple(found)}, Rank.PROSE)
     else:
-        yield from _other_vendor(doc)
+        yield from read_table(doc, "other_vendors")
 
 
 def _named(text: str, line: str, knowledge: Knowledge) -> str | None:
@@ -152,15 +141,6 @@ def _model(text: str, knowledge: Knowledge) -> str | None:
         if model := knowledge.gpu_by_name(name):
             return model.name if "/" not in model.name else name
     return None
-
-
-def _other_vendor(doc: Document) -> Iterator[Said]:
-    for vendor, pattern in _OTHER_VENDORS.items():
-        if found := pattern.search(doc.flat):
-            if not _NVIDIA.search(doc.low):
-                device = PciGpu(address="?", vendor=vendor, device_id="?")
-                yield from stated(doc.line_of(found), AUTHOR, {"pci": (device,)}, Rank.PROSE)
-            return
 
 
 # --- versions ------------------------------------------------------------------------------------

@@ -143,7 +143,8 @@ _types = cache(get_type_hints)
 
 
 @cache
-def _labels() -> _Labels:
+def labels() -> _Labels:
+    """The tables, read when the first output is."""
     return wording("smi", _Labels)
 
 
@@ -171,10 +172,10 @@ def _cells(line: str) -> list[str]:
 
 
 def _row_gpu(position: int, row: dict[str, str]) -> Gpu:
-    fields = _known(row, _labels().columns)
+    fields = _known(row, labels().columns)
     unsupported = tuple(
         field
-        for column, field in _labels().columns.items()
+        for column, field in labels().columns.items()
         if field not in fields and row.get(column, "").strip(" []").lower() in _UNSUPPORTED
     )
     index = _whole(row.get("index", ""))
@@ -406,7 +407,7 @@ def _pages(text: str) -> tuple[Gpu, ...]:
 def _page_gpu(index: int, page: dict[str, str]) -> Gpu:
     reasons = {
         bit
-        for label, bit in _labels().throttle.items()
+        for label, bit in labels().throttle.items()
         for head in ("clocks throttle reasons", "clocks event reasons")
         if page.get(f"{head}/{label}", "").lower() == "active"
     }
@@ -415,5 +416,5 @@ def _page_gpu(index: int, page: dict[str, str]) -> Gpu:
         index=index,
         bus_id=page.get("bus"),
         throttle=sum(reasons) if known else None,
-        **_known(page, _labels().pages),
+        **_known(page, labels().pages),
     )

@@ -302,46 +302,6 @@ def read_loader_lines(doc: Document) -> Iterator[Said]:
         yield from stated(min(missing.values()), "ldd", {"libraries.missing": tuple(missing)})
 
 
-# --- df and free ---------------------------------------------------------------------------------
-
-_SCALE = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_DF = re.compile(
-    r"\s{0,4}(?P<source>[\w/.:-]{2,80})\s{1,40}(?P<size>[\d.]{1,14}[KMGT]?)"
-    r"\s{1,20}(?P<used>[\d.]{1,14}[KMGT]?)"
-    r"\s{1,20}(?P<free>[\d.]{1,14}[KMGT]?)\s{1,20}\d{1,3}%\s{1,10}(?P<mount>/\S{0,80})\s{0,4}$"
-)
-_MEMORY = re.compile(r"\bMem: ([\d.]{1,14}(?:Ki|Mi|Gi|Ti|K|M|G|T|B)?)\b")
-_PLACES = {
-    "/": "limits.env_free_bytes",
-    "/home": "limits.env_free_bytes",
-    "/tmp": "limits.tmp_free_bytes",
-    "/dev/shm": "limits.shm_free_bytes",
-}
-
-
-@gated("% /", "mem: ")
-def read_limits(doc: Document) -> Iterator[Said]:
-    """Shared memory, free space and memory."""
-    for line, row in doc.rows(_DF, "%"):
-        facts: Facts = (
-            {"limits.shm_bytes": _bytes(row["size"])} if row["mount"] == "/dev/shm" else {}
-        )
-        if path := _PLACES.get(row["mount"]):
-            yield from stated(line, "df", {**facts, path: _bytes(row["free"])})
-    if "swap: " in doc.low and (found := _MEMORY.search(doc.flat)) and _NUMBER.match(found[1]):
-        memory = {"limits.memory_bytes": _bytes(found[1])}
-        yield from stated(doc.line_of(found), "free", memory)
-
-
-_NUMBER = re.compile(r"([0-9]{1,14}(?:\.[0-9]{1,6})?)([KMGTB]?)i?$")
-
-
-def _bytes(text: str) -> int:
-    """Blocks of 1 KiB if the number has no letter: df without -h."""
-    found = _NUMBER.match(text)
-    return int(float(found[1]) * _SCALE[(found[2] or "K").lower()]) if found else 0
-
-
 # --- paths of libraries in tracebacks ------------------------------------------------------------
 
 _PATH = "a path in the text"

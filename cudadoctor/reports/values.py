@@ -7,12 +7,13 @@ pattern means is the same in every reader (GROUPS).
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import msgspec
 from packaging.version import Version
 
 from cudadoctor.knowledge.wording import wording
-from cudadoctor.model.machine import Distribution, Gpu, Node, Toolkit
+from cudadoctor.model.machine import Gpu, Node
 from cudadoctor.model.versions import DriverVersion, cuda_from_int, version_of
 from cudadoctor.reports.said import Facts
 
@@ -37,6 +38,7 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tables of words.toml, which says what each means."""
 
     groups: dict[str, Facts]
+    choices: dict[str, dict[str, Facts]]
     machines: dict[str, str]
     distributions: dict[str, str]
     python: dict[str, Facts]
@@ -98,21 +100,6 @@ def release(text: str) -> Version | None:
     return Version(found[1]) if found else None
 
 
-def toolkit_facts(
-    text: str, path: str = "nvcc", origin: str = "PATH", nvcc: str | None = "nvcc"
-) -> Facts:
-    """A toolkit by its CUDA release; without more, the one of the first nvcc on PATH."""
-    return {"build.toolkits": (Toolkit(path=path, origin=origin, cuda=Version(text), nvcc=nvcc),)}
-
-
-def compiler_facts(name: str, text: str) -> Facts:
-    """The host compiler, if the text is a version."""
-    version = version_of(text)
-    stem = "build.compiler"
-    known = {f"{stem}.present": True, f"{stem}.name": name, f"{stem}.version": version}
-    return known if version else {}
-
-
 def driver_version(text: str) -> DriverVersion | None:
     """A driver release in a text; 31.0.15.3623 is how Windows counts 536.23."""
     windows = _WINDOWS_DRIVER.search(text)
@@ -163,8 +150,8 @@ def platform_facts(text: str) -> Facts:
     if _WINDOWS.search(text):
         return {"platform.system": "Windows"}
     mac = _MAC.search(text)
-    known = {"platform.system": "Darwin"}
-    return known | {"platform.machine": MACHINES[mac["machine"]]} if mac else {}
+    machine = MACHINES[mac["machine"]] if mac else ""
+    return {"platform.system": "Darwin", "platform.machine": machine} if mac else {}
 
 
 def linux_facts(kernel: str, machine: str | None = None) -> Facts:
@@ -264,11 +251,30 @@ def facts_of(found: re.Match[str]) -> Facts:
     groups = {name: text for name, text in found.groupdict().items() if text}
     facts: Facts = {"gpus": gpus} if (gpus := gpus_of(groups)) else {}
     for name, text in groups.items():
-        rows = WORDS.groups.get(name, {})
-        facts |= {path: text if fact == "$" else fact for path, fact in rows.items()}
-        if name in GROUPS:
-            facts |= GROUPS[name](text)
+        facts |= of_group(name, text)
     return facts
+
+
+def of_group(name: str, text: str) -> Facts:
+    """What the text of one named group states."""
+    facts: Facts = _filled(WORDS.groups.get(name, {}), text)
+    chosen = WORDS.choices.get(name, {}).get(text.lower(), {})
+    return facts | chosen | (GROUPS[name](text) if name in GROUPS else {})
+
+
+def _filled(template: Any, text: str) -> Any:
+    """The template with the text for every "$" in it."""
+    if isinstance(template, dict):
+        return {name: _filled(part, text) for name, part in template.items()}
+    if isinstance(template, list):
+        return [_filled(part, text) for part in template]
+    return text if template == "$" else template
+
+
+def found_in(text: str, *patterns: str) -> Facts:
+    """What the first match of each of these patterns states."""
+    matches = (re.search(pattern, text) for pattern in patterns)
+    return {path: fact for found in matches if found for path, fact in facts_of(found).items()}
 
 
 def matching(pattern: str) -> Callable[[str], Facts | None]:
@@ -277,33 +283,37 @@ def matching(pattern: str) -> Callable[[str], Facts | None]:
     return lambda text: facts_of(found) if (found := compiled.match(text)) else None
 
 
-def gpus_of(groups: dict[str, str]) -> tuple[Gpu, ...]:
-    """The GPUs of the groups gpu (or name, as it stands), cc, memory (MiB), count and index."""
+def gpus_of(groups: dict[str, str], place: int = 0) -> tuple[Gpu, ...]:
+    """The GPUs of the groups gpu (or name, as it stands), cc, memory (MiB), count and index.
+
+    place: the index of one that has none.
+    """
     name = gpu_name(groups.get("gpu", "")) or groups.get("name")
     if name is None:
         return ()
     gpu = Gpu(
-        index=int(groups.get("index", 0)),
+        index=place,
         name=name,
         capability=dotted(groups["cc"]) if "cc" in groups else None,
         memory_bytes=_mebibytes(groups.get("memory")),
         memory_used_bytes=_mebibytes(groups.get("memory_used")),
     )
-    count = int(groups.get("count", 1))
-    return (gpu, *(msgspec.structs.replace(gpu, index=n) for n in range(1, count)))
+    numbers = map(int, groups["index"].split(",")) if "index" in groups else range(place, place + 1)
+    numbers = range(int(groups["count"])) if "count" in groups else numbers
+    return tuple(msgspec.structs.replace(gpu, index=number) for number in numbers)
 
 
 def _mebibytes(text: str | None) -> int | None:
     return int(text) << 20 if text else None
 
 
-def entries(found: re.Match[str]) -> Iterable[object]:
+def entries(found: re.Match[str], place: int) -> Iterable[object]:
     """What a match adds to a fact of several parts: GPUs, device nodes, or its own text."""
     groups = {name: text for name, text in found.groupdict().items() if text}
     if "mode" in groups:
         bits = sum(1 << (8 - place) for place, mark in enumerate(groups["mode"]) if mark != "-")
         return (Node(path=groups["path"], mode=bits, group=groups["group"]),)
-    return gpus_of(groups) if groups else (found[0].strip(),)
+    return gpus_of(groups, place) if groups else (found[0].strip(),)
 
 
 def _archs(text: str, pattern: str = r"(?:sm|compute)_\d{2,3}[af]?") -> Facts:
@@ -320,48 +330,40 @@ def _cudnn(text: str) -> Facts:
     return {"torch.imported.cudnn": f"{major}.{rest // 100}.{rest % 100}"}
 
 
-def _virtual(kind: str) -> Facts:
-    if kind == "wsl":
-        return {"platform.wsl": 2}
-    if kind in ("docker", "lxc"):
-        return {"container.kind": kind}
-    return {"platform.virtual": "" if kind == "none" else kind}
-
-
 def _wsl_rows(text: str) -> Facts:
     versions = set(re.findall(r"(?:Running|Stopped) ([12])", text))
     return {"platform.wsl": int(versions.pop())} if len(versions) == 1 else {}
-
-
-def _bound(driver: str) -> Facts:
-    """The kernel driver that owns the GPU."""
-    if driver.lower() == "nouveau":
-        return {"driver.modules": ("nouveau",)}
-    return {"driver.loaded": True} if driver.lower() == "nvidia" else {}
 
 
 def _l4t(text: str) -> Facts:
     return {"platform.jetson": True, "platform.l4t": Version(re.sub(r"[^\d.]+", ".", text))}
 
 
+_SCALE = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"([0-9]{1,14}(?:\.[0-9]{1,6})?) ?([KMGTB]?)i?$")
+
+
+def _size(path: str) -> Callable[[str], Facts]:
+    """Blocks of 1 KiB if the number has no letter: df without -h."""
+
+    def read(text: str) -> Facts:
+        found = _SIZE.match(text)
+        return {path: int(float(found[1]) * _SCALE[found[2] or "K"])} if found else {}
+
+    return read
+
+
 def _limit(path: str, unit: int) -> Callable[[str], Facts]:
-    return lambda text: {path: -1 if text == "unlimited" else int(text) * unit}
+    return lambda text: {path: int(text) * unit} if text.isdecimal() else {}
 
 
 def _fact(path: str, convert: Callable[[str], object] = str) -> Callable[[str], Facts]:
     return lambda text: {path: convert(text)}
 
 
-_YES = ("true", "yes", "available", "cuda")
-_SCALE = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
 GROUPS: dict[str, Callable[[str], Facts]] = {
     "torch": torch_facts,
     "torch_cuda": lambda text: {"torch.build": "cuda", "torch.cuda": dotted(text)},
-    "available": lambda text: {
-        "torch.imported.cuda_available": text.lower() in _YES,
-        "torch.imported.ok": True,
-    },
     "cudnn": _cudnn,
     "archs": _archs,
     "flags": partial(_archs, pattern=r"code=\[?((?:sm|compute)_\d{2,3}[af]?)"),
@@ -372,32 +374,20 @@ GROUPS: dict[str, Callable[[str], Facts]] = {
     "kernel_side": _fact("driver.kernel", driver_version),
     "library": _fact("driver.library", driver_version),
     "driver_cuda": _driver_cuda,
-    "bound": _bound,
-    "fabric": lambda text: {
-        "driver.fabric.manager": "inactive" if text == "activating" else text.lower()
-    },
-    "nvcc": toolkit_facts,
-    "nvcc_used": lambda text: (
-        toolkit_facts(text, "CUDA_HOME", "CUDA_HOME")
-        | {"build.used": "CUDA_HOME", "build.needed_by": ("--compile",)}
-    ),
-    "toolkit": lambda text: toolkit_facts(text, "/usr/local/cuda", "/usr/local", None),
-    "gcc": partial(compiler_facts, "g++"),
-    "clang": partial(compiler_facts, "clang++"),
-    "msvc": partial(compiler_facts, "cl"),
     "kernel": lambda text: linux_facts(text.rstrip(",;")),
     "machine": _fact("platform.machine", lambda text: MACHINES[text.replace("-", "_")]),
     "os": os_facts,
     "distro": _fact("platform.distro", str.lower),
     "glibc": glibc_facts,
-    "virtual": _virtual,
     "wsl_rows": _wsl_rows,
     "l4t": _l4t,
     "l4t_release": _l4t,
-    "secure_boot": _fact("platform.secure_boot", lambda text: text.lower() == "enabled"),
-    "shm": lambda text: {"limits.shm_bytes": int(float(text[:-1]) * _SCALE[text[-1]])},
-    "vllm": lambda text: {"packages": (Distribution(name="vllm", version=text),)},
     "nofile": _limit("limits.nofile", 1),
     "memlock": _limit("limits.memlock_bytes", 1024),
+    "shm": _size("limits.shm_bytes"),
+    "shm_free": _size("limits.shm_free_bytes"),
+    "tmp_free": _size("limits.tmp_free_bytes"),
+    "env_free": _size("limits.env_free_bytes"),
+    "memory_size": _size("limits.memory_bytes"),
 }
 """Named group of a pattern -> the facts in its text."""

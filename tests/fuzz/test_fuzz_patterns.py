@@ -28,10 +28,12 @@ def patterns() -> Iterator[tuple[str, str]]:
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and node.args and _takes_pattern(node):
-                pattern = getattr(node.args[0], "value", None)
-                text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
-                if isinstance(text, str):
-                    yield f"{path.name}:{node.lineno}", text
+                several = "found_in" in ast.unparse(node.func)
+                for argument in node.args if several else node.args[:1]:
+                    pattern = getattr(argument, "value", None)
+                    text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
+                    if isinstance(text, str):
+                        yield f"{path.name}:{argument.lineno}", text
     phrases = [row for rows in PHRASES.values() for row in rows]
     texts = [row.pattern for row in phrases] + [
         row.pattern for rows in SENTENCES.values() for row in rows
@@ -41,7 +43,10 @@ def patterns() -> Iterator[tuple[str, str]]:
 
 
 def _takes_pattern(node: ast.Call) -> bool:
-    return re.fullmatch(r"re\.[a-z]+|values\.matching", ast.unparse(node.func)) is not None
+    return (
+        re.fullmatch(r"re\.[a-z]+|values\.(?:matching|found_in)", ast.unparse(node.func))
+        is not None
+    )
 
 
 def _kind(item: Any) -> str:
