@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
 from functools import cached_property
 
 from packaging.version import Version
 
-from cudadoctor.knowledge.tables import Row, minor, table, version
+from cudadoctor.knowledge.tables import Row, kept, minor, version
 from cudadoctor.knowledge.torch_builds import TorchBuilds
 from cudadoctor.model.requirements import normal
 from cudadoctor.model.versions import version_of
@@ -21,7 +20,7 @@ NUMPY_2_SINCE = Version("2.3")
 """The first torch that was compiled for both ABIs of numpy."""
 
 _CLAUSE = re.compile(r"(==|!=|>=|<=|>|<)([\d.]+)")
-_COMPARE: dict[str, Callable[[Version, Version], bool]] = {
+_COMPARE = {
     "==": operator.eq,
     "!=": operator.ne,
     ">=": operator.ge,
@@ -72,16 +71,15 @@ class _CompanionTable(Row, frozen=True):
 class Companions(TorchBuilds):
     """Requirements and pairs of companion packages."""
 
-    @cached_property
-    def _companions(self) -> _CompanionTable:
-        return table("companions", _CompanionTable)
+    _companions = kept("companions", _CompanionTable)
 
     @cached_property
     def _companion_releases(self) -> dict[str, dict[str, _Release]]:
         """Package -> release -> its row, newest first."""
         found: dict[str, dict[str, _Release]] = {}
-        rows = self._companions.releases
-        for row in sorted(rows, key=lambda row: version(row.version), reverse=True):
+        for row in sorted(
+            self._companions.releases, key=lambda row: version(row.version), reverse=True
+        ):
             found.setdefault(row.package, {})[row.version] = row
         return found
 
@@ -102,14 +100,17 @@ class Companions(TorchBuilds):
         """
         name, base = normal(package), torch.base_version
         if name == "xformers":
-            rows = self._companions.xformers
-            return tuple(row.version for row in rows if str(row.torch) == base)
+            xformers = self._companions.xformers
+            return tuple(row.version for row in xformers if str(row.torch) == base)
         if name == "flash-attn":
             flash = self._companions.flash_attn
             found = (str(row.version) for row in flash if minor(torch) in row.torch)
             return tuple(dict.fromkeys(found))
-        if name in ("triton", "triton-windows"):
-            return self._triton(name, torch)
+        if name == "triton":
+            known = self._companions.triton
+            return self._among(name, known.get(base) or known.get(minor(torch)))
+        if name == "triton-windows":
+            return self._among(name, self._companions.triton_windows.get(minor(torch)))
         pair = self._pair(name, base)
         if name == "torchaudio" and pair is None and base in self._releases:
             return (LAST_AUDIO,)
@@ -125,22 +126,14 @@ class Companions(TorchBuilds):
         row = self._releases.get(torch) if name in PAIRED else None
         return None if row is None else getattr(row, name)
 
-    def _triton(self, name: str, torch: Version) -> tuple[str, ...]:
-        if name == "triton":
-            known = self._companions.triton
-            wanted = known.get(torch.base_version) or known.get(minor(torch))
-            exact = wanted if wanted and "=" not in wanted else None
-            spec = f"=={exact}" if exact else wanted
-        else:
-            wanted, exact = self._companions.triton_windows.get(minor(torch)), None
-            spec = wanted and f"=={wanted}.*"
-        if not spec:
+    def _among(self, name: str, specifier: str | None) -> tuple[str, ...]:
+        """The known releases that a specifier admits, else the one that it names."""
+        if specifier is None:
             return ()
         from packaging.specifiers import SpecifierSet
 
-        allowed = SpecifierSet(spec)
-        found = tuple(r for r in self._companion_releases.get(name, ()) if r in allowed)
-        return found or ((exact,) if exact else ())
+        found = SpecifierSet(specifier).filter(self._companion_releases.get(name, ()))
+        return tuple(found) or tuple(re.findall(r"^==([\d.]+)$", specifier))
 
     def companion_torch(self, package: str, release: str) -> str | None:
         """The torch requirement (a specifier) of that companion release; None not known.
@@ -150,9 +143,8 @@ class Companions(TorchBuilds):
         name, asked = normal(package), version_of(release)
         if asked is None:
             return None
-        plain = Version(asked.public)
         for row in self._companion_releases.get(name, {}).values():
-            if version(row.version) == plain:
+            if version(row.version) == Version(asked.public):
                 return row.torch
         paired = (torch for torch in self._releases if self._pair(name, torch) == asked.public)
         return next((f"=={torch}" for torch in paired), None)
@@ -173,10 +165,14 @@ class Companions(TorchBuilds):
         if row := self._xformers(package, release):
             return row.cuda
         asked = version_of(release) if normal(package) == "bitsandbytes" else None
-        for some in self._companions.bitsandbytes if asked else ():
-            if asked and some.versions[0] <= asked <= some.versions[-1]:
-                return some.cuda
-        return None
+        return next(
+            (
+                row.cuda
+                for row in self._companions.bitsandbytes
+                if asked and row.versions[0] <= asked <= row.versions[-1]
+            ),
+            None,
+        )
 
     def companion_python(self, package: str, release: str) -> str | None:
         """Requires-Python of a companion release; None not known."""

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.knowledge.tables import Row, table
+from cudadoctor.knowledge.tables import Row, kept, table
 from cudadoctor.model.versions import DriverVersion
 
 MINOR_COMPATIBILITY_FROM = 11
@@ -100,9 +100,7 @@ class _DriverTable(Row, frozen=True):
 class Drivers:
     """Floors, branches, forward compatibility and faults."""
 
-    @cached_property
-    def _drivers(self) -> _DriverTable:
-        return table("drivers", _DriverTable)
+    _drivers = kept("drivers", _DriverTable)
 
     @cached_property
     def driver_faults(self) -> tuple[DriverFault, ...]:
@@ -150,9 +148,14 @@ class Drivers:
 
     def branch_for(self, cuda: Version) -> int | None:
         """The oldest current driver branch whose own CUDA level is at least this version."""
-        rows = self._drivers.branches
-        fitting = (row.branch for row in rows if row.current and row.cuda and row.cuda >= cuda)
-        return min(fitting, default=None)
+        return min(
+            (
+                row.branch
+                for row in self._drivers.branches
+                if row.current and row.cuda and row.cuda >= cuda
+            ),
+            default=None,
+        )
 
     def newest_branch(self) -> int:
         """The newest driver branch in the tables."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from packaging.version import Version
 
-from cudadoctor.knowledge.tables import Row, minor, table, version
+from cudadoctor.knowledge.tables import Row, kept, minor, version
 
 OpenModules = Literal["only", "both", "none"]
 Served = Literal["native", "ptx"]
@@ -22,7 +22,7 @@ class GpuModel(Row, frozen=True):
     """A GPU as NVIDIA sells it. data_center: forward compatibility packages may be used.
 
     open_modules: "only", "both" or "none", where this board differs from its generation too.
-    tensor_cores, bf16, tf32 are hints.
+    tensor_cores is a hint.
     """
 
     name: str
@@ -30,8 +30,6 @@ class GpuModel(Row, frozen=True):
     architecture: str
     data_center: bool
     tensor_cores: bool | None
-    bf16: bool | None
-    tf32: bool | None
     open_modules: OpenModules = "both"
 
 
@@ -97,22 +95,17 @@ class _Architectures(Row, frozen=True):
 class Gpus:
     """Models, peaks and generations, and the compatibility of machine code and PTX."""
 
-    @cached_property
-    def _gpus(self) -> _Models:
-        return table("gpus", _Models)
-
-    @cached_property
-    def _peaks(self) -> _Peaks:
-        return table("peaks", _Peaks)
-
-    @cached_property
-    def _architectures(self) -> _Architectures:
-        return table("architectures", _Architectures)
+    _gpus = kept("gpus", _Models)
+    _peaks = kept("peaks", _Peaks)
+    _architectures = kept("architectures", _Architectures)
 
     @cached_property
     def _by_capability(self) -> dict[str, Architecture]:
-        rows = self._architectures.generations
-        return {str(capability): row for row in rows for capability in row.capabilities}
+        return {
+            str(capability): row
+            for row in self._architectures.generations
+            for capability in row.capabilities
+        }
 
     def gpus_by_pci(self, device_id: str) -> tuple[GpuModel, ...]:
         """The models behind a PCI device id (four hex digits), () if it is not in the table."""

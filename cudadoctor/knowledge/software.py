@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property
 from typing import Literal
 
 from packaging.version import Version
 
-from cudadoctor.knowledge.tables import Row, minor, table, version
+from cudadoctor.knowledge.tables import Row, kept, minor, version
 
 Channel = Literal["pytorch", "conda-forge"]
 
@@ -133,25 +132,11 @@ class _Conda(Row, frozen=True):
 class Software:
     """What surrounds torch."""
 
-    @cached_property
-    def _libraries(self) -> _Libraries:
-        return table("libraries", _Libraries)
-
-    @cached_property
-    def _compilers(self) -> _Compilers:
-        return table("compilers", _Compilers)
-
-    @cached_property
-    def _images(self) -> _Images:
-        return table("images", _Images)
-
-    @cached_property
-    def _conda(self) -> _Conda:
-        return table("conda", _Conda)
-
-    @cached_property
-    def _practice(self) -> _Practice:
-        return table("practice", _Practice)
+    _libraries = kept("libraries", _Libraries)
+    _compilers = kept("compilers", _Compilers)
+    _images = kept("images", _Images)
+    _conda = kept("conda", _Conda)
+    _practice = kept("practice", _Practice)
 
     # Libraries and compilers
 
@@ -173,8 +158,8 @@ class Software:
 
     def cudnn_below(self, capability: Version) -> Version | None:
         """The first cuDNN that refuses a GPU of this capability; None if none does."""
-        rows = self._libraries.cudnn
-        return min((row.first for row in rows if capability < row.lowest), default=None)
+        refusing = (row.first for row in self._libraries.cudnn if capability < row.lowest)
+        return min(refusing, default=None)
 
     def gcc_max(self, cuda: Version) -> int | None:
         """The newest gcc major that nvcc of this CUDA accepts; None not known."""

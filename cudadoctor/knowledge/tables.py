@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -45,6 +45,11 @@ def texts(name: str, kind: type[T]) -> T:
     """One table of commands and sentences, which are easier to read as TOML."""
     with open(os.path.join(FOLDER, f"{name}.toml"), "rb") as file:
         return msgspec.toml.decode(file.read(), type=kind)
+
+
+def kept(name: str, kind: type[T]) -> cached_property[T]:
+    """A table as an attribute, which is read when it is first asked for."""
+    return cached_property(lambda _: table(name, kind))
 
 
 def _decoded(kind: type, value: Any) -> object:

@@ -8,7 +8,7 @@ from functools import cached_property
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.knowledge.tables import Row, table
+from cudadoctor.knowledge.tables import Row, kept, table
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 TORCH_INDEX = "https://download.pytorch.org/whl"
@@ -81,9 +81,7 @@ class _Pins(Row, frozen=True):
 class TorchBuilds:
     """The builds in the tables, newest release first."""
 
-    @cached_property
-    def _torch(self) -> _Torch:
-        return table("torch", _Torch)
+    _torch = kept("torch", _Torch)
 
     @cached_property
     def _releases(self) -> dict[str, TorchRelease]:
@@ -91,10 +89,11 @@ class TorchBuilds:
 
     @cached_property
     def _by_platform(self) -> dict[str, tuple[TorchBuild, ...]]:
-        found: dict[str, list[TorchBuild]] = {}
-        for build in self.builds:
-            found.setdefault(build.platform, []).append(build)
-        return {platform: tuple(builds) for platform, builds in found.items()}
+        platforms = {build.platform for build in self.builds}
+        return {
+            platform: tuple(build for build in self.builds if build.platform == platform)
+            for platform in platforms
+        }
 
     @cached_property
     def _pins(self) -> dict[tuple[str, str], tuple[str, ...]]:
@@ -122,15 +121,8 @@ class TorchBuilds:
 
     def build_of(self, torch: Version, variant: str, platform: str) -> TorchBuild | None:
         """That build, None if the tables have no row for it."""
-        release = torch.base_version
-        return next(
-            (
-                build
-                for build in self.builds_on(platform)
-                if build.variant == variant and str(build.torch) == release
-            ),
-            None,
-        )
+        builds = (build for build in self.builds_on(platform) if build.variant == variant)
+        return next((build for build in builds if str(build.torch) == torch.base_version), None)
 
     def torch_releases(self) -> tuple[Version, ...]:
         """Every release in the tables, newest first."""

@@ -26,11 +26,11 @@ def report(shown: Report) -> dict[str, Any]:
         "primary": diagnosis.primary,
         "findings": [_finding(finding, shown.plan) for finding in diagnosis.findings],
         "undecided": [
-            {"cause": one.cause, "missing": one.missing, "why": one.why}
-            for one in diagnosis.undecided
+            {"cause": undecided.cause, "missing": undecided.missing, "why": undecided.why}
+            for undecided in diagnosis.undecided
         ],
         "examined": machine.python.executable and acting(machine).python.executable,
-        "candidates": [{"cause": one.cause, "score": one.score} for one in diagnosis.candidates],
+        "candidates": msgspec.to_builtins(diagnosis.candidates),
         "next_command": list(diagnosis.next_command) if diagnosis.next_command else None,
         "plan": plan(shown.plan),
         "smoke": shown.facts.get("smoke") and smoke(machine, shown.shade),
@@ -38,12 +38,9 @@ def report(shown: Report) -> dict[str, Any]:
     }
 
 
-def plan(one: Plan) -> dict[str, Any]:
+def plan(plan: Plan) -> dict[str, Any]:
     """The plan as plain data."""
-    return {
-        "steps": [_step(step) for step in one.steps],
-        "build": msgspec.to_builtins(one.build) if one.build else None,
-    }
+    return {"steps": list(map(_step, plan.steps)), "build": msgspec.to_builtins(plan.build)}
 
 
 def dumps(document: dict[str, Any]) -> str:
@@ -66,19 +63,19 @@ def smoke_alone(machine: Machine, version: str) -> dict[str, Any]:
     }
 
 
-def _finding(one: Finding, of: Plan) -> dict[str, Any]:
+def _finding(finding: Finding, of: Plan) -> dict[str, Any]:
     planned = {step.id for step in of.steps}
     return {
-        "cause": one.cause,
-        "severity": one.severity.label,
-        "confidence": one.confidence.label,
-        "title": one.title,
-        "why": one.why,
-        "values": one.values,
-        "evidence": [msgspec.to_builtins(evidence) for evidence in one.evidence],
-        "cites": list(one.cites),
-        "because_of": list(one.because_of),
-        "remedies": [remedy.id for remedy in one.remedies if remedy.id in planned],
+        "cause": finding.cause,
+        "severity": finding.severity.label,
+        "confidence": finding.confidence.label,
+        "title": finding.title,
+        "why": finding.why,
+        "values": finding.values,
+        "evidence": msgspec.to_builtins(finding.evidence),
+        "cites": list(finding.cites),
+        "because_of": list(finding.because_of),
+        "remedies": [remedy.id for remedy in finding.remedies if remedy.id in planned],
     }
 
 
@@ -95,13 +92,7 @@ def smoke(machine: Machine, shade: Callable[[str], str] = str) -> dict[str, Any]
     if machine.smoke is None:
         return None
     stages = [
-        {
-            "name": stage.name,
-            "status": stage.status,
-            "seconds": stage.seconds,
-            "detail": stage.detail and shade(stage.detail),
-            "figures": stage.figures,
-        }
+        msgspec.structs.asdict(stage) | {"detail": stage.detail and shade(stage.detail)}
         for stage in machine.smoke.stages
     ]
-    return {"device": machine.smoke.device, "stages": stages, "ended": machine.smoke.ended}
+    return msgspec.structs.asdict(machine.smoke) | {"stages": stages}

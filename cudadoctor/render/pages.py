@@ -93,7 +93,7 @@ def listing(catalogue: Sequence[str], rules: Sequence[Rule]) -> str:
     """Every cause with the title of its page, or of its first rule."""
     titles = {cause: title for cause, (title, _) in PAGES.items()}
     for rule in rules:
-        titles.setdefault(rule.cause, _heading(rule))
+        titles.setdefault(rule.cause, _opening(rule)[0].rstrip("."))
     widest = max(map(len, catalogue))
     return "".join(f"{cause:<{widest}}  {titles[cause]}\n" for cause in catalogue)
 
@@ -108,16 +108,10 @@ def page(cause: str, rules: Sequence[Rule]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _heading(rule: Rule) -> str:
-    """The title; where it is made of values alone, what the user reads below it."""
-    if rule.title == "{what}":
-        return _without_values(rule.why).rstrip(".")
-    return _without_values(rule.title)
-
-
 def _opening(rule: Rule) -> tuple[str, ...]:
+    """The title, if it is not made of values alone, and what the user reads below it."""
     why = _without_values(rule.why)
-    return (why,) if rule.title == "{what}" else (_heading(rule), why)
+    return (why,) if rule.title == "{what}" else (_without_values(rule.title), why)
 
 
 def _without_values(text: str) -> str:

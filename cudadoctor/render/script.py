@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from cudadoctor.installers.tool import BESIDE, interpreter, parent, within
 from cudadoctor.model.findings import Diagnosis, Edit, Plan, Severity, Step
 from cudadoctor.model.machine import Machine
-from cudadoctor.model.trust import Command, acting, typed
+from cudadoctor.model.trust import acting, typed
 from cudadoctor.render import inert
 from cudadoctor.render.activation import kept_by_conda
 from cudadoctor.render.shells import HERE, Shell, ShellName, command_line, comment, shell_of
@@ -31,21 +31,24 @@ def script(
 ) -> str:
     """The whole script. version: the doctor's; knowledge: the date of its tables."""
     words = shell_of(shell)
-    lines = [*_header(machine, diagnosis, version, knowledge)]
+    lines = ["#!/bin/sh"] if shell == "bash" else []
+    lines += _header(machine, diagnosis, version, knowledge)
     machine = acting(machine)
-    if shell == "bash":
-        lines.insert(0, "#!/bin/sh")
     if not plan.steps:
         lines += ["", *_text(_without_steps(diagnosis, machine))]
         return "\n".join(lines) + "\n"
+    groups = _groups(plan)
     body: list[str] = []
-    apart = False
-    for number, steps in enumerate(_groups(plan), 1):
-        first = steps[0]
-        apart = apart or (is_runnable(first) and bool(first.commands))
-        here = first.where == "here"
-        kept = kept_by_conda(machine, first.variables, shell) if here else ()
-        body += ["", *_group(number, steps, words, kept)]
+    for number, steps in enumerate(groups, 1):
+        body.append("")
+        for step in steps:
+            first = step is steps[0]
+            here = first and step.where == "here"
+            kept = kept_by_conda(machine, step.variables, shell) if here else ()
+            body += _text(f"{f'{number}. ' if first else 'or: '}{step.title} [{cost_of(step)}]")
+            body += _about(step, kept)
+            body += (_run if first and is_runnable(step) else _as_comments)(step, words)
+    apart = any(is_runnable(steps[0]) and steps[0].commands for steps in groups)
     commands = "\n".join(line for line in body if not line.startswith("#"))
     lines += [*words.start(commands, apart=apart), *body, "", *_afterwards(plan, machine, words)]
     return "\n".join(lines) + "\n"
@@ -94,30 +97,20 @@ def _groups(plan: Plan) -> list[list[Step]]:
     return [sorted(steps, key=lambda step: not is_runnable(step)) for steps in groups.values()]
 
 
-def _group(number: int, steps: list[Step], words: Shell, kept: tuple[Edit, ...]) -> Iterator[str]:
-    """A step and its alternatives. kept: files in which a conda environment keeps variables."""
-    chosen, *others = steps
-    yield from _text(f"{number}. {chosen.title} [{cost_of(chosen)}]")
-    yield from _about(chosen, kept)
-    if is_runnable(chosen):
-        if chosen.variables:
-            yield from _text(_SHELL, 3)
-        yield from (words.variable(name, value) for name, value in chosen.variables.items())
-        yield from (words.command(_from_elsewhere(argv)) for argv in chosen.commands)
-    else:
-        yield from _as_comments(chosen, words)
-    for other in others:
-        yield from _text(f"or: {other.title} [{cost_of(other)}]")
-        yield from _about(other)
-        yield from _as_comments(other, words)
+def _run(step: Step, words: Shell) -> Iterator[str]:
+    if step.variables:
+        yield from _text(_SHELL, 3)
+    for name, value in step.variables.items():
+        yield words.variable(name, value)
+    for argv in step.commands:
+        # The command runs in another folder than the script was started in.
+        yield words.command(
+            typed(*(f"{HERE}{word}" if word.startswith(BESIDE) else word for word in argv))
+        )
 
 
-def _from_elsewhere(argv: Command) -> Command:
-    """The words of a command that runs in another folder than the script was started in."""
-    return typed(*(f"{HERE}{word}" if word.startswith(BESIDE) else word for word in argv))
-
-
-def _about(step: Step, kept: tuple[Edit, ...] = ()) -> Iterator[str]:
+def _about(step: Step, kept: tuple[Edit, ...]) -> Iterator[str]:
+    """kept: files in which a conda environment keeps variables."""
     if step.cures:
         yield from _text(f"cures: {', '.join(step.cures)}", 3)
     for text in (manual_of(step), step.note, step.resolution):

@@ -135,10 +135,10 @@ def _check(update: Update) -> int:
 
 def _write(update: Update, folder: Path) -> list[str]:
     """Write the tables that differ; returns their names."""
-    files = {folder / f"{name}.json": written(table) for name, table in update.tables.items()}
-    changed = {path: text for path, text in files.items() if path.read_bytes() != text.encode()}
-    for path, text in changed.items():
-        _replaced(path, text)
+    tables = {folder / f"{name}.json": table for name, table in update.tables.items()}
+    changed = [path for path, table in tables.items() if json.loads(path.read_bytes()) != table]
+    for path in changed:
+        _replaced(path, written(tables[path]))
     return [path.name for path in changed]
 
 

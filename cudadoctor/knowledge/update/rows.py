@@ -136,18 +136,13 @@ class Update(msgspec.Struct):
             row = {**dict.fromkeys(rows[0]), **key}
             row |= {"sources": []} if "sources" in row else {}
             values = {**_BLANK.get(table, {}), **values}
-        before = dict(row)
-        lists = {
-            column: sorted({*found, *(before.get(column) or ())})
-            for column, found in values.items()
-            if isinstance(found, set)
-        }
+        before = {column: row.get(column) for column in values}
         values = {
-            column: value
-            for column, value in {**values, **lists}.items()
-            if before.get(column) != value
-            and (before.get(column) is None or not (fills or value is None))
+            column: sorted({*value, *(before[column] or ())}) if isinstance(value, set) else value
+            for column, value in values.items()
+            if before[column] is None or not (fills or value is None)
         }
+        values = {name: value for name, value in values.items() if before[name] != value}
         if not (new or values):
             return
         row |= values
@@ -164,7 +159,7 @@ class Update(msgspec.Struct):
         )
         title = f"{'new' if new else 'changed':8} {table} {' '.join(key.values())}".rstrip()
         lines = [
-            f"{column}: {json.dumps(value) if new else _difference(before.get(column), value)}"
+            f"{column}: {json.dumps(value) if new else _difference(before[column], value)}"
             for column, value in values.items()
         ]
         lines.append(f"seen on {_plain(url)}, {self.day}")

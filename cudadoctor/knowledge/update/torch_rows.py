@@ -171,13 +171,11 @@ def _known_release(update: Update, enter: Enter, row: Values, release: Release) 
         for platform in sorted({*known, *listed})
     }
     enter("torch.releases", {"torch": torch}, {"pythons": both})
-    for build in list(update.tables["torch"]["builds"]):
-        if build["torch"] == torch and build["default"]:
-            # Any of the platform's wheels may stand for its size.
-            sizes = {file.size_bytes for file in release.on(build["platform"])} - {None, 0}
-            if sizes and build["bytes"] not in sizes:
-                size = middle(release, build["platform"]).size_bytes
-                enter("torch.builds", key_of(build), {"bytes": size})
+    for build in update.tables["torch"]["builds"]:
+        default = build["torch"] == torch and build["default"]
+        if default and build["bytes"] is None and build["platform"] in release.platforms:
+            size = middle(release, build["platform"]).size_bytes
+            enter("torch.builds", key_of(build), {"bytes": size})
 
 
 def _new_release(
@@ -241,8 +239,7 @@ def _libraries(enter: Enter, torch: str, inside: Inside, pins: Mapping[str, str]
         enter("libraries.nccl", {"torch": torch}, {**values, "uncertain": False})
     for requirement in map(Requirement, inside.requires):
         if requirement.name == "triton" and requirement.specifier:
-            exact = str(requirement.specifier).removeprefix("==")
-            enter("companions.triton", {}, {torch: exact})
+            enter("companions.triton", {}, {torch: str(requirement.specifier)})
 
 
 def pins_in(inside: Inside) -> dict[str, str]:
