@@ -9,7 +9,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from packaging.version import Version
@@ -21,19 +21,15 @@ from cudadoctor.bench.results import BenchResult, Line, WorkloadResult
 from cudadoctor.bench.search import Search
 from cudadoctor.bench.stable import Interrupted, Stable
 from cudadoctor.bench.techniques import Ground
-from cudadoctor.cli.options import nearest, refuse, refuse_contradictions
+from cudadoctor.cli.options import Options, nearest, refuse, refuse_contradictions
 from cudadoctor.cli.output import painted, shown_on_stderr, width, written
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts, end_now
-from cudadoctor.model.machine import Gpu, Number, Strings, Text
+from cudadoctor.model.machine import Gpu, Machine, Number, Strings, Text
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes.examine import Look, NoInterpreter, examine
 from cudadoctor.smoke import short_bus_id, skipped
 from cudadoctor.smoke.inside.spec import choose
-
-if TYPE_CHECKING:
-    from cudadoctor.cli.options import Options
-    from cudadoctor.model.machine import Machine
 
 TIERS_GPU, TIERS_CPU, TIERS_TINY = ("large", "small"), ("cpu", "tiny"), ("tiny",)
 LOOK_S = 200.0
@@ -72,7 +68,7 @@ def run(asked: Options) -> int:
     interrupts = Interrupts(stable.stop, end, ("SIGINT", "SIGTERM"))
     try:
         with interrupts:
-            result = Bench(asked, machine, stable).measured()
+            result = Bench(asked, machine, stable, Progress(asked.minutes)).measured()
     except NotMeasured as error:
         sys.stderr.write(f"cudadoctor: nothing was measured: {error}\n")
         return interrupts.code if interrupts() else 1
@@ -128,31 +124,20 @@ class Progress:
     def __init__(self, minutes: float) -> None:
         self.began = time.monotonic()
         self.until = self.began + 60.0 * minutes
-        self.live = sys.stderr.isatty()
         self._last = ""
 
     def say(self, text: str) -> None:
+        """Show it; "" at the end."""
         now, what = time.monotonic(), text.partition(": round ")[0]
-        if self.live:
-            left_s = max(0.0, self.until - now)
-            self._over(f"{left_s // 60:.0f}:{left_s % 60:02.0f} at most  {text}")
-        elif what != self._last:
-            self._last = what
-            self._write(f"[{now - self.began:4.0f} s] {what}\n")
-
-    def end(self) -> None:
-        if self.live:
-            self._over("")
-
-    def _over(self, line: str) -> None:
-        """The line in place of the one before."""
-        with contextlib.suppress(OSError):
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns
-            self._write(f"\r\x1b[2K{line[: columns - 1]}")
-
-    def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # a full disk behind stderr
-            sys.stderr.write(text)
+            if sys.stderr.isatty():
+                left_s = max(0.0, self.until - now)
+                line = text and f"{left_s // 60:.0f}:{left_s % 60:02.0f} at most  {text}"
+                columns = os.get_terminal_size(sys.stderr.fileno()).columns
+                sys.stderr.write(f"\r\x1b[2K{line[: columns - 1]}")
+            elif what and what != self._last:
+                self._last = what
+                sys.stderr.write(f"[{now - self.began:4.0f} s] {what}\n")
             sys.stderr.flush()
 
 
@@ -240,35 +225,35 @@ def ground_of(look: Line, place: Place) -> Ground:
 # --- the measuring -------------------------------------------------------------------------------
 
 
-class Bench:
+class Bench(msgspec.Struct):
     """One call: the workloads one after the other, each with its share of the time."""
 
-    def __init__(self, asked: Options, machine: Machine, stable: Stable) -> None:
-        self.asked = asked
-        self.machine = machine
-        self.stable = stable
-        self.progress = Progress(asked.minutes)
-        self.until = self.progress.until - CLOSING_S
-        self.tiny = asked.scale == "tiny"
-        self.look: Line = {}
-        self.place = Place(device="cpu")
-        self.done: list[WorkloadResult] = []
+    asked: Options
+    machine: Machine
+    stable: Stable
+    progress: Progress
+    look: Line = {}
+    place: Place = Place(device="cpu")
+    done: list[WorkloadResult] = []
 
     def measured(self) -> BenchResult:
         """The result, also of what an interruption left. Raises NotMeasured."""
         try:
             self.progress.say("import torch")
-            self.look = self._told("look", min(LOOK_S, self.until - time.monotonic()))
+            self.look = self._told("look", min(LOOK_S, self._left_s()))
             self.place = place_of(self.look, self.asked.device, self.machine.gpus)
             names = tuple(dict.fromkeys(self.asked.workloads)) or techniques.WORKLOADS
             for place, name in enumerate(names):
-                self._workload(name, (self.until - time.monotonic()) / (len(names) - place))
+                self._workload(name, (self._left_s()) / (len(names) - place))
         except Interrupted:
             if not self.look:
                 raise NotMeasured("interrupted") from None
         finally:
-            self.progress.end()
+            self.progress.say("")
         return self._result()
+
+    def _left_s(self) -> float:
+        return self.progress.until - CLOSING_S - time.monotonic()
 
     def _told(self, what: str, limit_s: float, **order: Any) -> Line:
         """The answer of a runner of its own to one question. Raises NotMeasured."""
@@ -284,7 +269,8 @@ class Bench:
 
     def _workload(self, name: str, slice_s: float) -> None:
         """Measure one workload in its share of what is left; what is known stays when it ends."""
-        began, device, gpu = time.monotonic(), self.place.device, self.place.device != "cpu"
+        began, tiny = time.monotonic(), self.asked.scale == "tiny"
+        device, gpu = self.place.device, self.place.device != "cpu"
         search = Search(
             name,
             ground_of(self.look, self.place),
@@ -293,7 +279,7 @@ class Bench:
             memory_bytes=self.place.total_bytes,
         )
         self.progress.say(f"{name}: how large it can be")
-        tiers = TIERS_TINY if self.tiny else TIERS_GPU if gpu else TIERS_CPU
+        tiers = TIERS_TINY if tiny else TIERS_GPU if gpu else TIERS_CPU
         order = {"workload": name, "tiers": tiers, "device": device, "share": 0.5}
         try:
             shape = self._told("size", min(SIZE_S, search.slice_s), **order)["shape"]
@@ -305,8 +291,8 @@ class Bench:
         track = Track(
             device=device,
             shape=shape,
-            round_s=0.03 if self.tiny else 0.25 if gpu else 0.4,
-            warm_s=0.5 if self.tiny else 3.0,
+            round_s=0.03 if tiny else 0.25 if gpu else 0.4,
+            warm_s=0.5 if tiny else 3.0,
             peaks=judging.peaks_of(self.place.name, knowledge.load(), name),
             faults=dict(fault.split(":", 1) for fault in self.asked.plant),
         )

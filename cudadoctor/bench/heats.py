@@ -25,7 +25,6 @@ RECOMPILE_S = 90.0
 """Compiling again inside of a round is no hang."""
 PROFILE_S = 60.0
 MOST_STEPS = 200
-Say = Callable[[str], object]
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,30 +67,32 @@ class Ready(msgspec.Struct, frozen=True):
         return self.extra_s + self.setup_s
 
 
-class Runner:
+class Runner(msgspec.Struct):
     """One configuration in its process, from its start to its figures.
 
     gone: its process ended, or was ended; then `error` says why where its rounds do not stand.
     """
 
-    def __init__(
-        self, stable: Stable, track: Track, wanted: Config, settings: dict[str, Value]
-    ) -> None:
-        self.stable = stable
-        self.track = track
-        self.config = wanted
-        self.rounds: list[float] = []
-        self.waits: list[float] = []
-        self.error: Text = None
-        self.ready = Ready()
-        self.memory: Line = {}
-        self.gone = False
-        faults = [track.faults[name] for name in wanted.techniques if name in track.faults]
-        self.number = stable.start(
+    stable: Stable
+    track: Track
+    config: Config
+    settings: dict[str, Value]
+    rounds: list[float] = []
+    waits: list[float] = []
+    error: Text = None
+    ready: Ready = Ready()
+    memory: Line = {}
+    gone: bool = False
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        track = self.track
+        faults = [track.faults[name] for name in self.config.techniques if name in track.faults]
+        self.number = self.stable.start(
             what="train",
-            workload=wanted.workload,
+            workload=self.config.workload,
             shape=track.shape,
-            settings={**settings, "fault": "".join(faults[:1])},
+            settings={**self.settings, "fault": "".join(faults[:1])},
             device=track.device,
             warm_s=track.warm_s,
             share=track.share,
@@ -190,28 +191,20 @@ class Runner:
         )
 
 
-class Heats:
+class Heats(msgspec.Struct):
     """Runs heats of one workload, and keeps the reference's process from one to the next.
 
     settings: what a configuration changes, from the search. until: when the whole time is over.
     say: shows what is done.
     """
 
-    def __init__(
-        self,
-        stable: Stable,
-        track: Track,
-        settings: Callable[[Config], dict[str, Value]],
-        until: float,
-        say: Say = lambda _: None,
-    ) -> None:
-        self.stable = stable
-        self.track = track
-        self.settings = settings
-        self.until = until
-        self.say = say
-        self._kept: Runner | None = None
-        self._compiled = False
+    stable: Stable
+    track: Track
+    settings: Callable[[Config], dict[str, Value]]
+    until: float
+    say: Callable[[str], object] = lambda _: None
+    _kept: Runner | None = None
+    _compiled: bool = False
 
     def run(self, heat: Heat) -> Raced:
         """Start, take turns, stop. What fails is a result with a reason."""

@@ -112,9 +112,9 @@ def _verdict(ratio: Ratio, noise: float) -> tuple[Verdict, str]:
         return "same", f"{ratio.rounds} rounds are too few to tell a difference"
     between = f"between {_percent(ratio.low)} and {_percent(ratio.high)} in {ratio.rounds} rounds"
     least = f"noise {_percent(noise)}"
-    if ratio.low > 1 and ratio.mid > noise and ratio.low > math.sqrt(noise):
+    if ratio.low > math.sqrt(noise) and ratio.mid > noise:
         return "faster", f"{between}, {least}"
-    if ratio.high < 1 and ratio.mid < 1 / noise and ratio.high < 1 / math.sqrt(noise):
+    if ratio.high < 1 / math.sqrt(noise) and ratio.mid < 1 / noise:
         return "slower", f"{between}, {least}"
     return "same", f"no difference that can be told: {between}, {least}"
 

@@ -20,17 +20,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cudadoctor.bench import page, results
 from cudadoctor.bench.script import starved
-from cudadoctor.cli.options import refuse
+from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import width
 from cudadoctor.host import children, signals
 from cudadoctor.probes.nvml import module_folder
-
-if TYPE_CHECKING:
-    from cudadoctor.cli.options import Options
 
 SAMPLER = Path(__file__).parent / "inside" / "sampler.py"
 PERIOD_S = 0.4
@@ -132,12 +128,9 @@ class Sampler:
             cwd=children.neutral_folder(),
             stderr=subprocess.DEVNULL,
         )
+        self.pid = self._child.pid
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     def _read(self) -> None:
         assert self._child.stdout is not None
