@@ -76,7 +76,12 @@ def run(asked: Options) -> int:
         stable.end()
     measured = any(workload.baseline.rounds for workload in result.workloads)
     written(_text(result, asked), asked.output)
-    _draw(result, asked.chart)
+    if asked.chart:
+        drawn = page.png(result) if asked.chart.endswith(".png") else page.svg(result).encode()
+        try:
+            Path(asked.chart).write_bytes(drawn)
+        except OSError as error:
+            refuse(f"cannot write to {asked.chart}: {error.strerror}")
     if measured and asked.scale != "tiny" and (lost := store.keep(result, os.environ)):
         sys.stderr.write(f"cudadoctor: {lost}\n")
     return interrupts.code if interrupts() else int(not measured)
@@ -106,16 +111,6 @@ def _text(result: BenchResult, asked: Options) -> str:
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     layout = page.Layout(width=width(), blocks=encoding == "utf8")
     return painted(list(page.report(result, layout)), to_file=asked.output is not None)
-
-
-def _draw(result: BenchResult, chart: str | None) -> None:
-    try:
-        if chart and chart.endswith(".png"):
-            Path(chart).write_bytes(page.png(result))
-        elif chart:
-            Path(chart).write_text(page.svg(result), encoding="utf-8")
-    except OSError as error:
-        refuse(f"cannot write to {chart}: {error.strerror}")
 
 
 class Progress:
@@ -178,9 +173,8 @@ def place_of(look: Line, asked: Text, gpus: tuple[Gpu, ...] | None) -> Place:
         raise NotMeasured(chosen.error)
     notes = tuple(f"GPU {index} is left alone: {reason}" for index, reason in chosen.skipped)
     for setting in look["environment"]:
-        why = FALSIFIED.get(setting, "")
-        if why and (chosen.devices or why == NOT_COMPILED):
-            notes += (f"{setting} is set: {why}",)
+        if chosen.devices or FALSIFIED.get(setting) == NOT_COMPILED:
+            notes += (f"{setting} is set: {FALSIFIED[setting]}",)
     if not chosen.devices:
         if look["error"]:
             notes += (f"torch sees no GPU: {look['error']}",)
@@ -198,13 +192,7 @@ def place_of(look: Line, asked: Text, gpus: tuple[Gpu, ...] | None) -> Place:
         if look["count"] > 1:
             why += "; or take another with --device cuda:N"
         raise NotMeasured(why)
-    return Place(
-        device=f"cuda:{index}",
-        name=known["name"],
-        capability=known["capability"],
-        total_bytes=known["total_bytes"],
-        notes=notes,
-    )
+    return msgspec.convert({**known, "device": f"cuda:{index}", "notes": notes}, Place)
 
 
 def ground_of(look: Line, place: Place) -> Ground:
@@ -296,8 +284,8 @@ class Bench(msgspec.Struct):
             peaks=judging.peaks_of(self.place.name, knowledge.load(), name),
             faults=dict(fault.split(":", 1) for fault in self.asked.plant),
         )
-        until = began + search.slice_s
-        heats = Heats(self.stable, track, search.settings, until, self.progress.say)
+        say, settings = self.progress.say, search.settings
+        heats = Heats(self.stable, track, settings, began + search.slice_s, say)
         try:
             search.run(heats.run, lambda: time.monotonic() - began)
         except Interrupted:

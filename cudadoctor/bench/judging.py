@@ -83,12 +83,11 @@ def gain(
 ) -> Gain:
     """What a candidate is worth against what it took turns with."""
     ratio = paired(reference, candidate)
-    if candidate.error is not None or ratio is None:
-        why = candidate.error or "nothing was measured"
-        lost: Verdict = "not-here" if why.startswith(OVER) else "failed"
+    without = str(candidate.settings.get(NO_WORKERS, ""))
+    why = candidate.error or ("nothing was measured" if ratio is None else without)
+    if ratio is None or why:
+        lost: Verdict = "not-here" if why == without or why.startswith(OVER) else "failed"
         return Gain(technique=name, verdict=lost, why=why, measured=candidate)
-    if without := str(candidate.settings.get(NO_WORKERS) or ""):
-        return Gain(technique=name, verdict="not-here", why=without, measured=candidate)
     verdict, why = _verdict(ratio, noise)
     if differs := _loss_differs(reference, candidate, tolerance, losses):
         verdict, why = "loss-differs", differs
@@ -112,9 +111,10 @@ def _verdict(ratio: Ratio, noise: float) -> tuple[Verdict, str]:
         return "same", f"{ratio.rounds} rounds are too few to tell a difference"
     between = f"between {_percent(ratio.low)} and {_percent(ratio.high)} in {ratio.rounds} rounds"
     least = f"noise {_percent(noise)}"
-    if ratio.low > math.sqrt(noise) and ratio.mid > noise:
+    root = math.sqrt(noise)
+    if ratio.low > root and ratio.mid > noise:
         return "faster", f"{between}, {least}"
-    if ratio.high < 1 / math.sqrt(noise) and ratio.mid < 1 / noise:
+    if 1 / ratio.high > root and 1 / ratio.mid > noise:
         return "slower", f"{between}, {least}"
     return "same", f"no difference that can be told: {between}, {least}"
 

@@ -52,15 +52,15 @@ class Row(NamedTuple):
 def about(result: BenchResult) -> Iterator[Row]:
     """What was measured on."""
     if result.gpu is None:
-        cores = _if(result.cores, ", {} cores")
-        yield Row("machine", f"{result.cpu}{cores}, no GPU was used", "dim")
+        machine = f"{result.cpu}{_if(result.cores, ', {} cores')}, no GPU was used"
+        yield Row("machine", machine, "dim")
     else:
         capability = _if(result.capability, ", capability {}")
-        driver = _if(result.driver, ", driver {}")
-        yield Row("machine", f"{result.gpu}{capability}{driver}", "dim")
+        machine = f"{result.gpu}{capability}{_if(result.driver, ', driver {}')}"
+        yield Row("machine", machine, "dim")
         yield Row("host", result.cpu, "dim")
-    cuda = _if(result.cuda, " (CUDA {})")
-    yield Row("torch", f"{result.torch}{cuda}, Python {result.python}", "dim")
+    torch = f"{result.torch}{_if(result.cuda, ' (CUDA {})')}, Python {result.python}"
+    yield Row("torch", torch, "dim")
     took = f"within {result.minutes:g} min"
     if result.seconds is not None:
         took = f"in {result.seconds / 60:.1f} min of {result.minutes:g} min"

@@ -17,10 +17,6 @@ WORKLOADS = ("cnn", "encoder", "decoder")
 UNITS = {"cnn": "images", "encoder": "sequences", "decoder": "sequences"}
 EIGHT = Version("8.0")
 """Compute capability: tensor cores multiply TF32 and bf16."""
-NO_FORKS = "the bench starts a loader's workers by fork, and this system has none"
-NO_COMPILER = "torch.compile needs a {} compiler, and none is on PATH"
-NO_TRITON = "torch.compile needs triton for a GPU, and it is not installed"
-OLD_TRITON = "triton needs a GPU of compute capability 7.0 or newer"
 NOTHING = "nothing"
 """The baseline under another name: what it seems to gain is noise."""
 
@@ -100,12 +96,28 @@ def why_not(technique: Technique, ground: Ground, workload: str) -> str:
         ("cpu", gpu, "it is torch's default on a GPU already"),
         ("products", gpu, "on a GPU it allows TF32 and nothing else, as tf32 does"),
         ("cc8", capability < EIGHT, "TF32 needs a GPU of compute capability 8.0 or newer"),
-        ("forks", not ground.forks, NO_FORKS),
+        (
+            "forks",
+            not ground.forks,
+            "the bench starts a loader's workers by fork, and this system has none",
+        ),
         ("cores", ground.cores < 2, "the loader would have no core of its own: there is one core"),
         ("compiles", torch < Version("2.0"), f"torch {torch} has no torch.compile"),
-        ("compiles", not ground.compiler, NO_COMPILER.format(language)),
-        ("compiles", gpu and not ground.triton, NO_TRITON),
-        ("compiles", ground.capability is not None and capability < Version("7.0"), OLD_TRITON),
+        (
+            "compiles",
+            not ground.compiler,
+            f"torch.compile needs a {language} compiler, and none is on PATH",
+        ),
+        (
+            "compiles",
+            gpu and not ground.triton,
+            "torch.compile needs triton for a GPU, and it is not installed",
+        ),
+        (
+            "compiles",
+            ground.capability is not None and capability < Version("7.0"),
+            "triton needs a GPU of compute capability 7.0 or newer",
+        ),
     )
     for need, here, why in lacking:
         if here and need in technique.needs:

@@ -317,10 +317,10 @@ def judge(figures: Figures) -> Starved:
         why = "what the GPU did is not known"
         if figures.no_gpu_figures and not figures.gpus_by:
             why += f" ({figures.no_gpu_figures})"
-        if (likely := next(_at_their_limit(figures), None)) is not None:
+        if likely := _at_its_limit(figures):
             settings = _settings(likely, figures)
     else:
-        by = next(_at_their_limit(figures, busy), UNKNOWN)
+        by = _at_its_limit(figures, busy) or UNKNOWN
         why, settings = CAUSES[by].why, _settings(by, figures)
     return Starved(
         by=by,
@@ -328,7 +328,7 @@ def judge(figures: Figures) -> Starved:
         evidence=tuple(_evidence(figures)),
         settings=settings,
         likely=likely,
-        notes=tuple(_notes(figures)),
+        notes=_notes(figures),
     )
 
 
@@ -340,28 +340,27 @@ def _busy(figures: Figures) -> Amount:
     return min(known, default=None)
 
 
-def _at_their_limit(figures: Figures, busy: Amount = None) -> Iterator[str]:
-    """What is at its limit, the surest sign first; of the processes alone where no GPU is known."""
+def _at_its_limit(figures: Figures, busy: Amount = None) -> Text:
+    """What is at its limit, by the surest sign; of the processes alone where no GPU is known."""
 
-    def of_gpus(name: str, least: float) -> bool:
+    def gpus(name: str, least: float) -> bool:
         return busy is not None and any((getattr(gpu, name) or 0) >= least for gpu in figures.gpus)
 
-    hot = of_gpus("hot", HOT)
     if busy is not None and busy >= BUSY:
-        if hot or of_gpus("capped", CAPPED):
-            yield CAP
-        yield "memory nearly full" if of_gpus("memory", FULL_MEMORY) else "not starved"
+        if gpus("hot", HOT) or gpus("capped", CAPPED):
+            return CAP
+        return "memory nearly full" if gpus("memory", FULL_MEMORY) else "not starved"
     # What waited for a core would have used it: on a crowded machine nothing reaches 100 %.
-    if (figures.waiting or 0) >= WAITS:
-        yield "disk reads"
-    if figures.workers and (figures.workers_cpu or 0) + (figures.workers_wait or 0) >= FULL_CORE:
-        yield "data loading"
-    if of_gpus("pcie", FULL_LINK):
-        yield "PCIe transfers"
-    if hot:
-        yield CAP
-    if (figures.main_thread or 0) + (figures.main_thread_wait or 0) >= FULL_THREAD:
-        yield ONE_THREAD
+    loaders = (figures.workers_cpu or 0) + (figures.workers_wait or 0)
+    thread = (figures.main_thread or 0) + (figures.main_thread_wait or 0)
+    signs = (
+        ((figures.waiting or 0) >= WAITS, "disk reads"),
+        (figures.workers and loaders >= FULL_CORE, "data loading"),
+        (gpus("pcie", FULL_LINK), "PCIe transfers"),
+        (gpus("hot", HOT), CAP),
+        (thread >= FULL_THREAD, ONE_THREAD),
+    )
+    return next((cause for sign, cause in signs if sign), None)
 
 
 def _settings(cause: str, figures: Figures) -> tuple[Setting, ...]:
@@ -420,19 +419,30 @@ def _of_a_core(ran: Amount, waited: Amount) -> str:
     return text + (waits if (waited or 0) >= 0.05 else "")
 
 
-def _notes(figures: Figures) -> Iterator[str]:
-    if figures.no_gpu_figures:
-        yield f"GPU figures are not known: {figures.no_gpu_figures}"
-    if figures.no_process_figures:
-        yield f"what the processes did is not known: {figures.no_process_figures}"
-    if figures.gpus_by == "all":
-        yield "which GPUs the script used could not be told: all of them are shown"
-    if any(gpu.busy is not None for gpu in figures.gpus):
-        yield "busy means that some kernel ran, not that it filled the GPU"
-    if max(figures.workers_wait or 0, figures.main_thread_wait or 0) >= CROWDED:
-        yield "cores were taken by more threads than there are cores, of the script or of others"
-    if (figures.shm or 0) >= FULL_SHM:
-        yield "/dev/shm is nearly full: loader workers that find no room there are killed"
+def _notes(figures: Figures) -> Strings:
+    no_gpus, no_processes = figures.no_gpu_figures, figures.no_process_figures
+    waits = max(figures.workers_wait or 0, figures.main_thread_wait or 0)
+    rows = (
+        (no_gpus, f"GPU figures are not known: {no_gpus}"),
+        (no_processes, f"what the processes did is not known: {no_processes}"),
+        (
+            figures.gpus_by == "all",
+            "which GPUs the script used could not be told: all of them are shown",
+        ),
+        (
+            any(gpu.busy is not None for gpu in figures.gpus),
+            "busy means that some kernel ran, not that it filled the GPU",
+        ),
+        (
+            waits >= CROWDED,
+            "cores were taken by more threads than there are cores, of the script or of others",
+        ),
+        (
+            (figures.shm or 0) >= FULL_SHM,
+            "/dev/shm is nearly full: loader workers that find no room there are killed",
+        ),
+    )
+    return tuple(text for told, text in rows if told)
 
 
 # --- how it is shown ------------------------------------------------------------------------------
