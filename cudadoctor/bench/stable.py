@@ -6,15 +6,14 @@ The doctor's side: it sends orders and hears lines, and never waits longer than 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import queue
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from cudadoctor.bench.results import Line, parsed
@@ -41,13 +40,13 @@ class Stable:
         self,
         python: str,
         env: Mapping[str, str],
-        cwd: str = "",
+        cwd: str = ".",
         *,
         forks: bool | None = None,
     ) -> None:
         self.python = python
         self.env = dict(env)
-        self.cwd = cwd or children.working_folder()
+        self.cwd = cwd
         self.forks = sys.platform.startswith("linux") if forks is None else forks
         self.stopped = False
         self._mail: queue.SimpleQueue[tuple[_Child, Line | None]] = queue.SimpleQueue()
@@ -65,7 +64,8 @@ class Stable:
 
     def send(self, number: int, do: str, **more: Any) -> None:
         """Tell a runner something; one that has ended hears nothing."""
-        self._child_of[number].send({"id": number, "do": do, **more})
+        if child := self._child_of.get(number):
+            child.send({"id": number, "do": do, **more})
 
     def hear(self, number: int, timeout_s: float) -> Line | None:
         """The next line of a runner; None where none came in time. Raises Interrupted."""
@@ -84,8 +84,9 @@ class Stable:
         """End a runner. One that cannot be killed is left behind with all that forked it."""
         self._begun.pop(number, None)
         self.send(number, "kill")
-        if self._child_of[number] is not self._common:
-            self._child_of[number].end()
+        child = self._child_of[number]
+        if child is not self._common:
+            child.end()
             return
         until = time.monotonic() + KILLED_S
         while (left := until - time.monotonic()) > 0:
@@ -107,15 +108,19 @@ class Stable:
 
     def _give(self, order: Line) -> None:
         """A start to the child that is to do it; kept until that child is known to be able to."""
-        if not self.forks:
-            child = _Child(self, "one")
-        elif self._common is None or self._common.over:
-            child = self._common = _Child(self, "fork")
-        else:
-            child = self._common
+        number, child = order["id"], self._common
+        try:
+            if not self.forks:
+                child = _Child(self, "one")
+            elif child is None or child.over:
+                child = self._common = _Child(self, "fork")
+        except OSError as error:
+            why = f"{self.python}: {error.strerror}"
+            self._heard[number].append({"kind": "over", "detail": why})
+            return
         if self.forks and not child.ready:
-            self._begun[order["id"]] = order
-        self._child_of[order["id"]] = child
+            self._begun[number] = order
+        self._child_of[number] = child
         child.send(order)
 
     def _sort(self, child: _Child, line: Line | None) -> None:
@@ -140,7 +145,10 @@ class Stable:
 
 
 class _Child:
-    """A process of the examined interpreter, and the threads that read what it says."""
+    """A process of the examined interpreter, and the threads that read what it says.
+
+    Raises OSError where the system allows no more of them.
+    """
 
     def __init__(self, stable: Stable, how: str) -> None:
         self.over = False
@@ -148,63 +156,50 @@ class _Child:
         self.error = ""
         self._mail = stable._mail
         self._last = b""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._readers: list[threading.Thread | None] = []
-        try:
-            process = self._process = children.start(
-                (stable.python, "-c", BOOT, str(INSIDE), how),
-                env=stable.env,
-                cwd=stable.cwd,
-                stdin=subprocess.PIPE,
-            )
-        except OSError as error:
-            self.error = f"{stable.python}: {error.strerror}"
-            self._mail.put((self, None))
-            return
-        jobs = (partial(self._read, process), partial(self._listen, process))
-        self._readers = [children.start_thread(job) for job in jobs]
+        argv = (stable.python, "-c", BOOT, str(INSIDE), how)
+        self._process = children.start(argv, env=stable.env, cwd=stable.cwd, stdin=subprocess.PIPE)
+        self._readers = [children.start_thread(job) for job in (self._read, self._listen)]
         if None in self._readers:
-            self.error = "the system allows no more threads"
-            children.kill(process)
-            self._mail.put((self, None))
+            self.end()
+            raise OSError(errno.EAGAIN, "the system allows no more threads")
 
     def send(self, order: Line) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):  # it has ended: its last line says so
-                self._process.stdin.write((json.dumps(order) + "\n").encode("ascii"))
-                self._process.stdin.flush()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # it has ended: its last line says so
+            self._process.stdin.write((json.dumps(order) + "\n").encode("ascii"))
+            self._process.stdin.flush()
 
     def end(self) -> None:
-        if self._process is None:
-            return
+        assert self._process.stdin is not None
         children.kill(self._process)
         for reader in filter(None, self._readers):
             reader.join(0.5)  # one that a stuck process holds open is left behind
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
 
     def last_words(self) -> str:
         """Why it ended, as well as that is known."""
-        code = self._process.poll() if self._process is not None else None
+        code = self._process.poll()
         if self.error or not code:
             return self.error
         said = self._last.decode("utf-8", "replace")[:300]
         how = f"status {code}" if code >= 0 else f"signal {-code}"
         return f"the interpreter ended with {how}{said and f': {said}'}"
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        with process.stdout, contextlib.suppress(OSError, ValueError):
-            for line in parsed(process.stdout):
+    def _read(self) -> None:
+        stdout = self._process.stdout
+        assert stdout is not None
+        with stdout, contextlib.suppress(OSError, ValueError):
+            for line in parsed(stdout):
                 self._mail.put((self, line))
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
+            self._process.wait(1.0)
         self._mail.put((self, None))
 
-    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+    def _listen(self) -> None:
         """Keep the last line of what torch prints: there stands why a process ended."""
-        assert process.stderr is not None
-        with process.stderr, contextlib.suppress(OSError, ValueError):
-            for text in process.stderr:
+        stderr = self._process.stderr
+        assert stderr is not None
+        with stderr, contextlib.suppress(OSError, ValueError):
+            for text in stderr:
                 self._last = text.strip() or self._last
