@@ -1,6 +1,6 @@
 """The environment that commands address: the examined one, or a new one if that is wiser."""
 
-import msgspec
+from msgspec.structs import replace
 
 from cudadoctor.installers import conda, pip, uv
 from cudadoctor.installers.tool import (
@@ -29,7 +29,7 @@ def is_closed(m: Machine) -> bool:
 def beside(m: Machine, change: PackageChange) -> Written:
     """The change in a new environment made from an interpreter that takes no packages."""
     folder = folder_for(m, "torch")
-    fresh = msgspec.structs.replace(change, remove=())
+    fresh = replace(change, remove=())
     made: Command
     if found := manager(m, "uv"):
         made = _uv_venv(found, interpreter(m), folder)
@@ -44,7 +44,7 @@ def beside(m: Machine, change: PackageChange) -> Written:
         "The system's Python takes no packages from pip (PEP 668), so this makes a virtual "
         f"environment in {folder}; run programs with its python."
     )
-    return msgspec.structs.replace(
+    return replace(
         installed,
         commands=(made, *installed.commands),
         manual=manual if debian and not found and not m.python.ensurepip else None,
@@ -73,7 +73,7 @@ def new_environment(m: Machine, version: str, change: PackageChange | None) -> W
             manual += "python.org or uv."
         then = pip.install(m, change, python) if change else Written(tool="pip")
     note = f"The new environment lies in {folder}; run programs with its python."
-    return msgspec.structs.replace(
+    return replace(
         then, commands=(made, *then.commands), manual=manual, note=joined(note, then.note)
     )
 

@@ -127,12 +127,17 @@ def pinned(requirements: Strings, source: Source) -> Strings:
     )
 
 
-def host_of(url: str) -> str:
-    """The host of an index, without credentials or port."""
+def host_in(url: str) -> str:
+    """The host of a URL, without credentials or port; "" if it has none."""
     try:
-        return urlsplit(url).hostname or "the configured index"
+        return urlsplit(url).hostname or ""
     except ValueError:
-        return "the configured index"
+        return ""
+
+
+def host_of(url: str) -> str:
+    """The host of an index, to be shown."""
+    return host_in(url) or "the configured index"
 
 
 def is_at(url: str, domain: str) -> bool:

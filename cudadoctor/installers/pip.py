@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.installers.index import Source, is_at, options, pinned, source_for
+from cudadoctor.installers.index import Source, host_in, is_at, options, pinned, source_for
 from cudadoctor.installers.question import (
     SWITCHED_OFF,
     UNREACHED,
@@ -18,7 +18,6 @@ from cudadoctor.installers.question import (
     File,
     Question,
     bare_url,
-    host_in,
     is_source,
     named_host,
     without_index,

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from cudadoctor.installers.index import host_of, is_read_by, pinned, source_for
+from cudadoctor.installers.index import host_in, host_of, is_read_by, pinned, source_for
 from cudadoctor.installers.requirement import name_of, sound, split_compiled
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Index, Machine, Number, Strings, Text
@@ -186,14 +186,6 @@ def named_host(text: str) -> str:
     if named := re.search(r"host='([^']+)'", text):
         return named[1]
     return next(filter(None, map(host_in, re.findall(r"https?://[^\s)\"'`,]+", text))), "")
-
-
-def host_in(url: str) -> str:
-    """The host of a URL, without credentials or port; "" if it has none."""
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
 
 
 def bare_url(url: str) -> str:

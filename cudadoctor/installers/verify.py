@@ -348,18 +348,19 @@ def _pip_started(
 
 def verdict_of(answer: Answer, resolver: Resolver, question: Question) -> Verdict:
     """The verdict of one resolver, with its sentence."""
-    name = resolver.name
-    if answer.kind == "resolved":
-        return resolved(answer.files, name, question.left_out)
-    if answer.kind == "refused":
-        why = f"does not resolve: {shortened(answer.text)} ({name})"
-        return Verdict(resolves=False, tool=name, why=why)
-    if answer.kind == "source":
-        return unverified(_as_source((answer.text,)), name)
-    if answer.kind == "unfit":
-        return unverified(f"{name} cannot be asked: {answer.text}", name)
+    name, text = resolver.name, answer.text
+    match answer.kind:
+        case "resolved":
+            return resolved(answer.files, name, question.left_out)
+        case "refused":
+            why = f"does not resolve: {shortened(text)} ({name})"
+            return Verdict(resolves=False, tool=name, why=why)
+        case "source":
+            return unverified(_as_source((text,)), name)
+        case "unfit":
+            return unverified(f"{name} cannot be asked: {text}", name)
     host = answer.host or next(iter(question.hosts), "")
-    text = answer.text or f"the index {host} {answer.how or 'did not answer'}"
+    text = text or f"the index {host} {answer.how or 'did not answer'}"
     return unverified(text, name, unreached=host)
 
 
@@ -368,10 +369,9 @@ def resolved(files: tuple[File, ...], tool: str, left_out: Strings = ()) -> Verd
     versions = {file.name: file.version for file in files}
     first = [name for name in _FIRST if name in versions]
     found = tuple((name, versions[name]) for name in (*first, *sorted(versions.keys() - {*first})))
-    named = found[: len(first) or 3]
-    more = len(found) - len(named)
-    text = f"resolves: {', '.join(map(' '.join, named))}{f' and {more} more' if more else ''}"
-    text += f" ({tool})"
+    shown = len(first) or 3
+    more = f" and {len(found) - shown} more" if len(found) > shown else ""
+    text = f"resolves: {', '.join(map(' '.join, found[:shown]))}{more} ({tool})"
     if left_out:
         text += f"; not verified: {', '.join(left_out)}, which {_comes(left_out)} as source"
     return Verdict(resolves=True, found=found, files=files, tool=tool, why=inert(text))
@@ -404,25 +404,21 @@ def shortened(text: str) -> str:
 
 def with_sizes(files: tuple[File, ...], limit_s: float) -> tuple[File, ...]:
     """The files with their sizes in bytes, as far as they come within the limit (8 s at most)."""
-    end = time.monotonic() + min(limit_s, _HEADS_S)
+    clock, found = Clock(min(limit_s, _HEADS_S)), dict[str, int]()
     urls = [file.url for file in files if file.size_bytes is None]
-    wanted, found = urls[::-1], dict[str, int]()
+    wanted = iter(urls)
 
     def work() -> None:
-        while wanted and (left_s := end - time.monotonic()) > 0:
-            try:
-                url = wanted.pop()
-            except IndexError:  # another thread was quicker
+        for url in wanted:  # the threads share them
+            if not (left_s := clock.left_s):
                 return
-            size = _size_of(url, min(_HEAD_S, max(0.1, left_s)))
-            if size is not None:
+            if (size := _size_of(url, min(_HEAD_S, max(0.1, left_s)))) is not None:
                 found[url] = size
 
     threads = [start_thread(work) for _ in urls[:_HEADS_AT_ONCE]]
-    for thread in threads:
-        if thread is not None:
-            # Left behind if it hangs: a daemon, whose answer nobody waits for.
-            thread.join(max(0.0, end - time.monotonic()))
+    for thread in filter(None, threads):
+        # Left behind if it hangs: a daemon, whose answer nobody waits for.
+        thread.join(clock.left_s)
     known = dict(found)
     return tuple(
         msgspec.structs.replace(file, size_bytes=known.get(file.url, file.size_bytes))

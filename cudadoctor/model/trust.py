@@ -19,6 +19,7 @@ import re
 from typing import TYPE_CHECKING, NewType
 
 import msgspec
+from msgspec.structs import replace
 
 from cudadoctor.model.machine import Distribution, Identity, Machine, Manager, Strings, Text
 from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY
@@ -57,7 +58,7 @@ def foreign(machine: Machine) -> Foreign:
     """The machine as one that was read."""
     if isinstance(machine, Foreign):
         return machine
-    return Foreign(**{name: getattr(machine, name) for name in machine.__struct_fields__})
+    return Foreign(**msgspec.structs.asdict(machine))
 
 
 def ours(word: str) -> Word:
@@ -78,6 +79,11 @@ def is_doctors_own(machine: Machine) -> bool:
     return bool(machine.python.own) and machine.torch.installed is False
 
 
+_OF_THE_USER = (
+    *("index", "base_prefix", "site_packages", "user_site", "pip_python", "path_python", "path"),
+)
+
+
 def acting(machine: Machine) -> Machine:
     """The machine as those see it who write commands: the user's own as it is, a foreign one inert.
 
@@ -86,7 +92,6 @@ def acting(machine: Machine) -> Machine:
     """
     if not isinstance(machine, Foreign):
         return machine
-    replace = msgspec.structs.replace
     python, driver, kernel = machine.python, machine.driver, machine.platform.kernel
     prefix, project = _folders(python.prefix or "", python.project)
     inert = {
@@ -100,13 +105,7 @@ def acting(machine: Machine) -> Machine:
             project=project,
             managers=python.managers
             and tuple(Manager(name=manager.name, path="") for manager in python.managers),
-            index=None,
-            base_prefix=None,
-            site_packages=None,
-            user_site=None,
-            pip_python=None,
-            path_python=None,
-            path=None,
+            **dict.fromkeys(_OF_THE_USER),
         ),
         "driver": replace(
             driver,
@@ -117,8 +116,7 @@ def acting(machine: Machine) -> Machine:
         ),
         "packages": machine.packages and tuple(filter(_is_named, machine.packages)),
     }
-    fields = {name: getattr(machine, name) for name in machine.__struct_fields__}
-    return Machine(**(fields | inert))
+    return Machine(**(msgspec.structs.asdict(machine) | inert))
 
 
 def _is_named(package: Distribution) -> bool:
@@ -173,7 +171,7 @@ class Exit:
         if not sound or not all(url is None or _is_address(url) for url in addresses):
             return None
         known = tuple(filter(self._is_requirement, wanted.remove))
-        return msgspec.structs.replace(wanted, remove=known)
+        return replace(wanted, remove=known)
 
     def _is_command(self, argv: Strings) -> bool:
         """Whether a program of the list is run, with words that cannot lead it astray."""

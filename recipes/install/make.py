@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import texts
+
 from cudadoctor import knowledge
-from cudadoctor.installers import recipes
 from cudadoctor.installers.registry import TOOLS
 
 HERE = Path(__file__).resolve().parent
@@ -14,9 +15,9 @@ HERE = Path(__file__).resolve().parent
 
 def main(folder: Path = HERE) -> int:
     """Write what differs and remove what no variant has any more; the number of changed files."""
-    texts = recipes.files(knowledge.load())
+    found = texts.files(knowledge.load())
     changed = 0
-    for path, text in texts.items():
+    for path, text in found.items():
         file = folder / path
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -24,10 +25,10 @@ def main(folder: Path = HERE) -> int:
             changed += 1
     for tool in TOOLS:
         for file in folder.glob(f"*/{tool.file}"):
-            if file.relative_to(folder).as_posix() not in texts:
+            if file.relative_to(folder).as_posix() not in found:
                 file.unlink()
                 changed += 1
-    sys.stdout.write(f"{len(texts)} files, {changed} changed\n")
+    sys.stdout.write(f"{len(found)} files, {changed} changed\n")
     return 0
 
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import texts
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from cudadoctor import knowledge
-from cudadoctor.installers import recipes
-from cudadoctor.installers.recipes import Recipe
 from cudadoctor.installers.registry import TOOLS
 from cudadoctor.knowledge import TorchBuild
 
@@ -28,8 +27,8 @@ else:
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "install"
 KB = knowledge.load()
-TEXTS = recipes.files(KB)
-RECIPES = {one.variant: one for one in recipes.recipes(KB)}
+TEXTS = texts.files(KB)
+RECIPES = {one.variant: one for one in texts.recipes(KB)}
 VARIANTS = sorted(RECIPES)
 TORCH_INDEX = "https://download.pytorch.org/whl/"
 
@@ -43,7 +42,7 @@ def toml(variant: str, name: str) -> dict[str, Any]:
     return found
 
 
-def of(variant: str) -> Recipe:
+def of(variant: str) -> texts.Recipe:
     return RECIPES[variant]
 
 
