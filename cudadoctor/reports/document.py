@@ -100,10 +100,11 @@ def document(data: bytes | str) -> Document:
     if not text.isascii():
         # \d finds the digits of every script, and a version takes ours only.
         text = _FOREIGN_DIGIT.sub(lambda digit: str(int(digit[0])), text)
-    numbered = [
-        Line(number, _shortened(line)) for number, line in enumerate(text.split("\n"), start=1)
-    ]
-    return Document(tuple(_undressed(numbered)), _day(text))
+    lines = [_shortened(line) for line in text.split("\n")]
+    if _are_numbered(lines):
+        lines = [_NUMBERED.sub("", line, count=1) for line in lines]
+    numbered = (Line(number, _bare(line)) for number, line in enumerate(lines, start=1))
+    return Document(tuple(numbered), _day(text))
 
 
 def decoded(data: bytes) -> str:
@@ -149,34 +150,33 @@ def _shortened(line: str) -> str:
     return line
 
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_DATE = r"(?P<year>20[12]\d)-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12]\d|3[01])"
 _STAMPS = (
     # 2024-12-30 17:06:52, 2024-12-30T17:06:52Z, [2024-12-30 ...
-    re.compile(r"^\W{0,8}(?P<y>20[12]\d)-(?P<m>\d\d)-(?P<d>\d\d)[T ]\d\d:\d\d", re.M),
+    re.compile(rf"^\W{{0,8}}{_DATE}[T ]\d\d:\d\d", re.M),
     # nvidia-smi and date: Mon Jul 14 16:25:58 2025; dmesg -T: [Sun May 17 15:55:50 2026] NVRM
     re.compile(
-        r"^\W{0,8}(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},? (?P<w>[a-z]{3})[a-z]{0,6} {1,2}"
-        r"(?P<d>\d{1,2}) \d\d:\d\d:\d\d (?:[A-Z]{2,5} )?(?P<y>20[12]\d)(?:\]|\s*$)",
+        r"^\W{0,8}(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},? "
+        rf"(?P<month>{'|'.join(_MONTHS)})[a-z]{{0,6}} {{1,2}}(?P<day>0?[1-9]|[12]\d|3[01]) "
+        r"\d\d:\d\d:\d\d (?:[A-Z]{2,5} )?(?P<year>20[12]\d)(?:\]|\s*$)",
         re.M | re.I,
     ),
     # systemd: Active: failed since Mon 2024-07-01 14:43:57 UTC
-    re.compile(r"since \w{3} (?P<y>20[12]\d)-(?P<m>\d\d)-(?P<d>\d\d) \d\d:\d\d"),
+    re.compile(rf"since \w{{3}} {_DATE} \d\d:\d\d"),
 )
 _STAMPED = 400_000
 
 
 def _day(text: str) -> str:
     """The latest day among the time stamps: programs of a report were built earlier."""
-    found = ""
+    days = [""]
     for pattern in _STAMPS:
         for stamp in pattern.finditer(text[:_STAMPED]):
-            word = stamp.groupdict().get("w")
-            if word and word.lower() not in _MONTHS:
-                continue
-            month = _MONTHS.index(word.lower()) + 1 if word else int(stamp["m"])
-            if 1 <= month <= 12 and 1 <= int(stamp["d"]) <= 31:
-                found = max(found, f"{stamp['y']}-{month:02d}-{int(stamp['d']):02d}")
-    return found
+            word = stamp["month"].lower()
+            month = _MONTHS.index(word) + 1 if word in _MONTHS else int(word)
+            days.append(f"{stamp['year']}-{month:02d}-{int(stamp['day']):02d}")
+    return max(days)
 
 
 # --- taking the decoration off -----------------------------------------------------------------
@@ -192,35 +192,28 @@ _TAG = re.compile(
     r"(?:\s[^<>]{0,200})?/?>",
     re.I,
 )
-_QUOTED = re.compile(r"\s{0,3}>(?!>>)[ ]?")
-_PREFIXES = (
+_PREFIX = re.compile(
+    r"^(?:\s{0,3}>(?!>>) ?|(\s*)(?:"
     # docker compose: webui-docker-auto-1  | text
-    re.compile(r"[A-Za-z0-9][\w.-]{0,80}[-_]\d{1,3}\s{0,20}\| ?"),
+    r"[A-Za-z0-9][\w.-]{0,80}[-_]\d{1,3}\s{0,20}\| ?"
     # a collector of several programs' output: train.0 [stderr] text
-    re.compile(r"\S{1,80} \[(?:stderr|stdout)\] ?"),
+    r"|\S{1,80} \[(?:stderr|stdout)\] ?"
     # torchrun, vLLM, Ray, mpirun: [rank3]: text, (Worker pid=12) text, [1,0]<stderr>: text
-    re.compile(r"\[(?:rank|default)?\d{1,4}\]:\s?"),
-    re.compile(r"\((?:\w{1,40} )?(?:\w{1,20} )?pid=\d{1,9}(?:, ip=[\d.]{7,15})?\)\s?"),
-    re.compile(r"\[\d{1,4},\d{1,4}\]<std(?:err|out)>:\s?"),
-    re.compile(
-        r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?[ \t]{1,4}"
-    ),
-    re.compile(r"[│┃╎▏][ ]?"),
+    r"|\[(?:rank|default)?\d{1,4}\]:\s?"
+    r"|\((?:\w{1,40} )?(?:\w{1,20} )?pid=\d{1,9}(?:, ip=[\d.]{7,15})?\)\s?"
+    r"|\[\d{1,4},\d{1,4}\]<std(?:err|out)>:\s?"
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?[ \t]{1,4}"
+    r"|[│┃╎▏] ?))"
 )
+"""A quotation mark with the indentation before it, or what collectors of logs put before a text."""
 _NUMBERED = re.compile(r"\s{0,8}(\d{1,6})(?:[:.|)]|\t|\s{1,4}[|│])[ \t]?")
 
 
-def _undressed(lines: list[Line]) -> list[Line]:
-    if _are_numbered(lines):
-        lines = [Line(line.number, _NUMBERED.sub("", line.text, count=1)) for line in lines]
-    return [Line(line.number, _bare(line.text)) for line in lines]
-
-
-def _are_numbered(lines: list[Line]) -> bool:
+def _are_numbered(lines: list[str]) -> bool:
     """Whether an editor's line numbers stand before the lines: most count up by one."""
-    found = [_NUMBERED.match(line.text) for line in lines if line.text.strip()]
-    numbers = [int(one[1]) for one in found if one]
-    rising = sum(1 for a, b in pairwise(numbers) if b == a + 1)
+    found = [_NUMBERED.match(line) for line in lines if line.strip()]
+    numbers = [int(number[1]) for number in found if number]
+    rising = sum(below == above + 1 for above, below in pairwise(numbers))
     return len(numbers) >= 4 and rising >= 0.8 * (len(found) - 1)
 
 
@@ -238,24 +231,11 @@ def _bare(text: str) -> str:
         text = (
             "" if _FENCE.fullmatch(text) else text.replace("`", "'") if "``" not in text else text
         )
-    text = text.translate(_PLAIN)
+    text, times = text.translate(_PLAIN), 1
     for _ in range(3):
-        shorter = _unprefixed(text)
-        if shorter == text:
-            break
-        text = shorter
+        if times:
+            text, times = _PREFIX.subn(r"\1", text)
     return text.rstrip()
 
 
 _PLAIN = {0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0xA0: " ", 0x2010: "-", 0x2011: "-"}
-
-
-def _unprefixed(text: str) -> str:
-    if found := _QUOTED.match(text):
-        return text[found.end() :]
-    indent = len(text) - len(text.lstrip())
-    start = text[indent:]
-    for prefix in _PREFIXES:
-        if found := prefix.match(start):
-            return text[:indent] + start[found.end() :]
-    return text

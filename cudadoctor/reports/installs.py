@@ -626,23 +626,22 @@ def _with_implied(doc: Document, installs: list[Install]) -> list[Install]:
     if said is None or any(install.refused or install.installed for install in installs):
         return installs
     # the refusals of conda and its like name the package themselves
-    last = [n for n, install in enumerate(installs) if install.tool not in _CONDA][::-1]
-    for place in last:
-        asked = next(filter(_PINNED.match, installs[place].requirements), None)
-        if asked is not None:
-            return _with_refusal(installs, place, asked)
+    asked = [
+        (place, text)
+        for place, install in enumerate(installs)
+        for text in reversed(install.requirements)
+        if install.tool not in _CONDA
+    ][::-1]
+    pinned = next((row for row in asked if _PINNED.match(row[1])), None)
     near = doc.low[max(0, said.start() - _FAR) : said.end() + _FAR]
-    if found := _NAMED.search(near):
-        asked = f"{found['name'].replace('pytorch', 'torch')}=={found['version']}"
+    if pinned is None and (found := _NAMED.search(near)):
+        refused = f"{found['name'].replace('pytorch', 'torch')}=={found['version']}"
         line = doc.line_of(said)
-        return [*installs, Install(tool="pip", refused=asked, failed=True, line=line)]
-    for place in last:
-        if "torch" in installs[place].requirements:
-            return _with_refusal(installs, place, "torch")
+        return [*installs, Install(tool="pip", refused=refused, failed=True, line=line)]
+    chosen = pinned or next((row for row in asked if row[1] == "torch"), None)
+    if chosen:
+        place, text = chosen
+        installs[place] = msgspec.structs.replace(
+            installs[place], refused=text, failed=True, offered=None if pinned else ()
+        )
     return installs
-
-
-def _with_refusal(installs: list[Install], place: int, asked: str) -> list[Install]:
-    offered = () if asked == "torch" else None
-    changed = msgspec.structs.replace(installs[place], refused=asked, failed=True, offered=offered)
-    return [*installs[:place], changed, *installs[place + 1 :]]

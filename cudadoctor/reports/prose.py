@@ -126,18 +126,22 @@ def _named(text: str, line: str, knowledge: Knowledge) -> str | None:
     return _model(" ".join(text.split()), knowledge)
 
 
+_NAMES = (
+    *("{0}", "geforce {0}", "tesla {0}", "quadro {0}", "geforce rtx {0}", "geforce gtx {0}"),
+    *("{0} gpu", "geforce {1} laptop gpu", "{1}", "geforce {1}", "geforce rtx {1}"),
+    *("geforce gtx {1}", "tesla {2}m", "{2} pcie", "tesla {2} pcie 16gb", "{2} sxm2 16gb"),
+)
+"""Names to try for what somebody wrote (0), that without "laptop" (1), and its last word (2)."""
+
+
 @lru_cache(maxsize=4096)
 def _model(text: str, knowledge: Knowledge) -> str | None:
     spaced = re.sub(r"(?i)\b(rtx|gtx|gt|mx)[ -]?(?=\d)", r"\1 ", text)
     spaced = re.sub(r"(?i)(?<=\d)[ -]?(ti|super)\b", r" \1", spaced)
     plain = re.sub(r"(?i)\b(?:nvidia|geforce)\s|(?<!laptop) gpu$", "", spaced)
     number = re.sub(r"(?i)\s?(?:laptop|mobile)(?: gpu)?$", "", plain)
-    tries = [plain, f"geforce {plain}", f"tesla {plain}", f"quadro {plain}", f"geforce rtx {plain}"]
-    tries += [f"geforce gtx {plain}", f"{plain} gpu", f"geforce {number} laptop gpu"]
-    tries += [number, f"geforce {number}", f"geforce rtx {number}", f"geforce gtx {number}"]
-    chip = plain.split()[-1]
-    tries += [f"tesla {chip}m", f"{chip} pcie", f"tesla {chip} pcie 16gb", f"{chip} sxm2 16gb"]
-    for name in tries:
+    for template in _NAMES:
+        name = template.format(plain, number, plain.split()[-1])
         if model := knowledge.gpu_by_name(name):
             return model.name if "/" not in model.name else name
     return None

@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from packaging.version import Version
-
 from cudadoctor.model.driver_packages import MATTERS, Manager, is_driver
 from cudadoctor.model.machine import Gpu, Library, SystemPackage, Xid
 from cudadoctor.model.versions import DriverVersion
@@ -228,33 +226,35 @@ _WORDS = ("nvidia", "cuda", "cudnn", "nccl")
 @gated(*_WORDS)
 def read_system_packages(doc: Document) -> Iterator[Said]:
     """Packages of the driver, CUDA, cuDNN and NCCL."""
-    rows = [(line.number, package) for line in doc.lines for package in _package(line.text)]
-    if not rows:
+    lines: dict[SystemPackage, int] = {}
+    for number, text in doc.lines:
+        if package := _package(text):
+            lines.setdefault(package, number)
+    if not lines:
         return
-    found = tuple(dict.fromkeys(package for _, package in rows))
-    line, source = rows[0][0], "the list of system packages"
-    installed = {"driver.installed": True} if any(is_driver(package) for package in found) else {}
-    yield from stated(line, source, {"driver.packages": found, **installed})
+    line, source = min(lines.values()), "the list of system packages"
+    installed = {"driver.installed": True} if any(map(is_driver, lines)) else {}
+    yield from stated(line, source, {"driver.packages": list(lines), **installed})
     # The release of the driver's libraries, if all packages of them are of one.
-    releases = {
-        release[1]
-        for package in found
-        if _LIBRARIES.fullmatch(package.name) and (release := _RELEASE.match(package.version))
-    }
+    libraries = (package for package in lines if _LIBRARIES.fullmatch(package.name))
+    releases = {found[1] for package in libraries if (found := _RELEASE.match(package.version))}
     if len(releases) == 1:
-        library = DriverVersion(releases.pop())
-        yield from stated(line, source, {"driver.library": library}, Rank.MESSAGE)
+        yield from stated(line, source, {"driver.library": releases.pop()}, Rank.MESSAGE)
 
 
-def _package(text: str) -> Iterator[SystemPackage]:
+def _package(text: str) -> SystemPackage | None:
     low = text.lower()
     if len(text) > 400 or not any(word in low for word in _WORDS):
-        return
-    for pattern, manager in _FORMS.items():
-        found = pattern.match(text)
-        if found and MATTERS.fullmatch(found[1]):
-            yield SystemPackage(name=found[1], version=found[2], manager=manager)
-            return
+        return None
+    matches = ((pattern.match(text), manager) for pattern, manager in _FORMS.items())
+    return next(
+        (
+            SystemPackage(name=found[1], version=found[2], manager=manager)
+            for found, manager in matches
+            if found and MATTERS.fullmatch(found[1])
+        ),
+        None,
+    )
 
 
 # --- shared libraries ----------------------------------------------------------------------------
@@ -307,12 +307,18 @@ def read_loader_lines(doc: Document) -> Iterator[Said]:
 _PATH = "a path in the text"
 _LIBRARY = re.compile(
     r"(?P<before>(?:/[\w.@+-]{1,60}){0,12}|[A-Za-z]:(?:\\[\w.@+ -]{1,60}){0,12})"
-    r"[/\\][Ll]ib(?:64)?[/\\](?:python(?P<python>3\.\d{1,2}t?)[/\\])?(?P<kind>site-packages|dist-packages)[/\\]"
+    r"[/\\][Ll]ib(?:64)?[/\\](?:python(?P<python>3\.\d{1,2})t?[/\\])?(?P<kind>site-packages|dist-packages)[/\\]"
 )
 _MOST = 40
 """Frames of a traceback that are looked at."""
-_CONDA = ("conda", "miniforge", "mambaforge", "micromamba")
-_VENV = ("/.venv", "/venv", "\\venv", "\\.venv", "virtualenv", "/env/")
+_ENVIRONMENTS = (
+    r"(?i)(?P<venv>[/\\]\.?venv|virtualenv|/env/)",
+    r"(?i)(?P<conda_base>conda|miniforge|mambaforge|micromamba)",
+    r"(?i)^(?=.*(?:conda|miniforge|mambaforge|micromamba)).*(?P<conda>envs|/opt/conda)",
+    r"^(?P<windows>[A-Za-z]:)",
+    r"(?i)(?P<mac>^/(?:users|library)/|^/.*/opt/homebrew|^/opt/homebrew)",
+)
+"""Kinds of environments and systems by the beginning of a path; the last that fits counts."""
 _MAC = re.compile(r"(?<![a-z])mac(?:os|book|\b)|\bapple\b|\bm[1-5] (?:pro|max|ultra)\b")
 
 
@@ -327,26 +333,13 @@ def read_paths(doc: Document) -> Iterator[Said]:
 
 
 def _of_path(found: re.Match[str], doc: Document) -> Facts:
-    low = found["before"].lower()
-    facts: Facts = {}
-    if found["python"]:
-        facts["python.version"] = Version(found["python"].rstrip("t"))
-    if re.match(r"[a-z]:", low):
-        facts["platform.system"] = "Windows"
-    elif low.startswith(("/users/", "/library/")) or "/opt/homebrew" in low:
-        facts["platform.system"] = "Darwin"
-    elif low.startswith("/"):
+    before = found["before"]
+    of_system = values.of_group("system_python", "") if found["kind"] == "dist-packages" else {}
+    facts = values.facts_of(found) | of_system | values.found_in(before, *_ENVIRONMENTS)
+    if before.startswith("/") and "platform.system" not in facts:
         if not _of_any_unix(found, doc):
             facts["platform.system"] = "Linux"
-        if low.startswith("/mnt/c/"):
-            facts["platform.wsl"] = 2
-    if any(word in low for word in _CONDA):
-        named = "envs" in low or "/opt/conda" in low
-        facts["python.kind"] = "conda" if named else "conda-base"
-    elif any(word in low for word in _VENV):
-        facts["python.kind"] = "venv"
-    elif found["kind"] == "dist-packages":
-        facts["python.kind"] = "system"
+        facts |= values.found_in(before, r"(?i)^(?P<wsl2>/mnt/c/)")
     return facts
 
 

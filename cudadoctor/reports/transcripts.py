@@ -58,26 +58,21 @@ def read_transcripts(doc: Document) -> Iterator[Said]:
             continue
         questions = list(_ASKED.finditer(text))
         if questions:
-            yield from _beside(text, questions, number)
+            # answers on the line of the question: torch.cuda.is_available() -> False
+            for question in questions:
+                behind = _SAME_LINE.match(text, question.end())
+                if behind and not _ASKED.match(behind["answer"]):
+                    yield from _stated(_KIND[question[1]], behind["answer"], number)
             asked = [_KIND[question[1]] for question in questions]
             # A question behind a prompt is one of a session; others may be lines of a program.
             pending = asked if _PROMPT.match(text) else pending + asked
             asked_at = index
         elif pending and text.strip():
-            answers = _answers(text, pending)
-            if index - asked_at > _FAR:
-                pending = []
-            for kind, answer in answers:
-                pending = [waiting for waiting in pending if waiting != kind]
+            answers = dict(_answers(text, pending))
+            near = index - asked_at <= _FAR
+            pending = [kind for kind in pending if near and kind not in answers]
+            for kind, answer in answers.items():
                 yield from _stated(kind, answer, number)
-
-
-def _beside(text: str, questions: list[re.Match[str]], line: int) -> Iterator[Said]:
-    """Answers on the line of the question: torch.cuda.is_available() -> False."""
-    for question in questions:
-        behind = _SAME_LINE.match(text, question.end())
-        if behind and not _ASKED.match(behind["answer"]):
-            yield from _stated(_KIND[question[1]], behind["answer"], line)
 
 
 def _answers(text: str, pending: list[str]) -> list[tuple[str, str]]:
@@ -97,14 +92,12 @@ def _answers(text: str, pending: list[str]) -> list[tuple[str, str]]:
 
 def _in_order(pending: list[str], words: list[str]) -> list[tuple[str, str]]:
     """Each question with its word; labels that were printed between are passed over."""
-    pairs: list[tuple[str, str]] = []
     rest = iter(words)
-    for kind in pending:
-        word = next((word for word in rest if _FACTS[kind](word) is not None), None)
-        if word is None:
-            return []
-        pairs.append((kind, word))
-    return pairs
+    pairs = [
+        (kind, next((word for word in rest if _FACTS[kind](word) is not None), ""))
+        for kind in pending
+    ]
+    return pairs if all(word for _, word in pairs) else []
 
 
 def _stated(kind: str, answer: str, line: int) -> Iterator[Said]:

@@ -125,9 +125,7 @@ def python_facts(text: str) -> Facts:
         if words in low:
             said = facts | said
     if "[msc v." in low:
-        said["platform.system"] = "Windows"
-        if machine := re.search(r"\((amd64|arm64)\)", low):
-            said["platform.machine"] = MACHINES[machine[1]]
+        said |= found_in(low, r"(?P<windows>msc)", r"\((?P<machine>amd64|arm64)\)")
     return said
 
 
@@ -137,8 +135,10 @@ _LINUX = re.compile(
     r"Linux[- ](?P<kernel>\d\.\d{1,3}[\w.+~#-]{0,80}?)-"
     r"(?P<machine>x86_64|aarch64|arm64|ppc64le|i686|armv7l|amd64|riscv64)(?:-with-(?P<libc>[\w.-]{1,60}))?"
 )
-_WINDOWS = re.compile(r"Windows-(?:XP|7|8|8\.1|10|11|20\d\d\w{0,8})-[\d.]{3,20}(?:-SP\d)?", re.I)
-_MAC = re.compile(r"(?:macOS|Darwin)-[\d.]{2,12}-(?P<machine>arm64|x86_64|i386)", re.I)
+_WINDOWS = re.compile(
+    r"(?P<windows>Windows)-(?:XP|7|8|8\.1|10|11|20\d\d\w{0,8})-[\d.]{3,20}(?:-SP\d)?", re.I
+)
+_MAC = re.compile(r"(?P<mac>macOS|Darwin)-[\d.]{2,12}-(?P<machine>arm64|x86_64|i386)", re.I)
 OLDEST_GLIBC = Version("2.17")
 """Older ones are misread out of Python's own file: no system of today has them."""
 
@@ -146,36 +146,25 @@ OLDEST_GLIBC = Version("2.17")
 def platform_facts(text: str) -> Facts:
     """What platform.platform() says: system, kernel, processor, C library, WSL, Jetson."""
     if linux := _LINUX.search(text):
-        return linux_facts(linux["kernel"], linux["machine"]) | _libc(linux["libc"] or "")
-    if _WINDOWS.search(text):
-        return {"platform.system": "Windows"}
-    mac = _MAC.search(text)
-    machine = MACHINES[mac["machine"]] if mac else ""
-    return {"platform.system": "Darwin", "platform.machine": machine} if mac else {}
+        # glibc2.31 of newer Pythons; ubuntu-18.04-bionic of older ones
+        libc = found_in(
+            (linux["libc"] or "").lower(),
+            r"^glibc(?P<glibc>[\s-]*\d\.\d{1,2})",
+            r"^(?P<distro>ubuntu|centos|fedora|redhat)-(?P<distro_version>\d{1,2}(?:\.\d{1,2})?)",
+            r"^(?P<musl>musl)",
+        )
+        return linux_facts(linux["kernel"]) | of_group("machine", linux["machine"]) | libc
+    return facts_of(found) if (found := _WINDOWS.search(text) or _MAC.search(text)) else {}
 
 
-def linux_facts(kernel: str, machine: str | None = None) -> Facts:
+def linux_facts(kernel: str) -> Facts:
     """What the release of a kernel tells besides itself."""
-    said: Facts = {"platform.system": "Linux", "platform.kernel": kernel}
-    if machine:
-        said["platform.machine"] = MACHINES.get(machine.lower(), machine.lower())
-    low = kernel.lower()
-    if "microsoft" in low or "wsl2" in low:
-        first = low.startswith(("3.", "4.4.")) and "wsl2" not in low
-        said["platform.wsl"] = 1 if first else 2
-    if low.endswith("-tegra"):
-        said["platform.jetson"] = True
-    return said
-
-
-def _libc(text: str) -> Facts:
-    """glibc2.31 of newer Pythons; ubuntu-18.04-bionic of older ones."""
-    if text.startswith("glibc"):
-        return glibc_facts(text.removeprefix("glibc"))
-    if old := re.match(r"(ubuntu|centos|fedora|redhat)-(\d{1,2}(?:\.\d{1,2})?)", text.lower()):
-        name = "rhel" if old[1] == "redhat" else old[1]
-        return {"platform.distro": name, "platform.distro_version": old[2]}
-    return {"platform.libc": "musl"} if text.startswith("musl") else {}
+    return {"platform.system": "Linux", "platform.kernel": kernel} | found_in(
+        kernel.lower(),
+        r"(?P<wsl2>microsoft|wsl2)",
+        r"^(?:3\.|4\.4\.)(?!.*wsl2).*(?P<wsl1>microsoft)",
+        r"-(?P<jetson>tegra)$",
+    )
 
 
 def glibc_facts(text: str) -> Facts:
@@ -189,25 +178,21 @@ def glibc_facts(text: str) -> Facts:
 def os_facts(text: str) -> Facts:
     """What the name of an operating system tells: Ubuntu 22.04.3 LTS (x86_64)."""
     low = text.lower()
-    machine = re.search(r"\((x86_64|amd64|aarch64|arm64|ppc64le|i686)\)", low)
-    said: Facts = {"platform.machine": MACHINES[machine[1]]} if machine else {}
-    if low.startswith("win") or "microsoft windows" in low:
-        return {"platform.system": "Windows"} | said
-    if low.startswith(("macos", "mac os", "darwin", "os x")):
-        return {"platform.system": "Darwin"} | said
+    machine = found_in(low, r"\((?P<machine>x86_64|amd64|aarch64|arm64|ppc64le|i686)\)")
+    other = found_in(
+        low, r"^(?P<windows>win|.*microsoft windows)", r"^(?P<mac>macos|mac os|darwin|os x)"
+    )
     linux = {"platform.system": "Linux"}
     words = next((words for words in WORDS.distributions if words in low), None)
-    if words is None:
-        return linux | said if low.startswith("linux") else {}
-    said |= linux | {"platform.distro": WORDS.distributions[words]}
-    behind = low.partition(words)[2]
-    if found := re.match(r"\D{0,30}?v?(\d{1,2}(?:\.\d{1,2})?)(?!\d)", behind):
-        said["platform.distro_version"] = found[1]
-    if re.search(r"\bwsl\s?2?\b", low):
-        said["platform.wsl"] = 2
-    if words == "alpine":
-        said["platform.libc"] = "musl"
-    return said
+    if other or words is None:
+        return other | machine if other else linux | machine if low.startswith("linux") else {}
+    version = r"^\D{0,30}?v?(?P<distro_version>\d{1,2}(?:\.\d{1,2})?)(?!\d)"
+    return (
+        {**machine, **linux, "platform.distro": WORDS.distributions[words]}
+        | found_in(low.partition(words)[2], version)
+        | found_in(low, r"\b(?P<wsl2>wsl\s?2?)\b")
+        | (of_group("musl", words) if words == "alpine" else {})
+    )
 
 
 # --- GPUs --------------------------------------------------------------------------------------
@@ -340,6 +325,12 @@ def _l4t(text: str) -> Facts:
 
 
 _SCALE = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def _distribution(text: str) -> str:
+    return WORDS.distributions.get(text.lower(), text.lower())
+
+
 _SIZE = re.compile(r"([0-9]{1,14}(?:\.[0-9]{1,6})?) ?([KMGTB]?)i?$")
 
 
@@ -375,9 +366,9 @@ GROUPS: dict[str, Callable[[str], Facts]] = {
     "library": _fact("driver.library", driver_version),
     "driver_cuda": _driver_cuda,
     "kernel": lambda text: linux_facts(text.rstrip(",;")),
-    "machine": _fact("platform.machine", lambda text: MACHINES[text.replace("-", "_")]),
+    "machine": _fact("platform.machine", lambda text: MACHINES[text.lower().replace("-", "_")]),
     "os": os_facts,
-    "distro": _fact("platform.distro", str.lower),
+    "distro": _fact("platform.distro", _distribution),
     "glibc": glibc_facts,
     "wsl_rows": _wsl_rows,
     "l4t": _l4t,
