@@ -1,5 +1,6 @@
 """A heat: some configurations in processes of their own that take turns, round by round."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -98,15 +99,15 @@ class Runner(msgspec.Struct):
             share=track.share,
         )
 
-    def warm(self, limit_s: float, over: str) -> None:
-        """Wait until it is warm. over: what is said where the limit passes."""
-        if line := self._next("ready", limit_s, over):
+    def warm(self, until: float) -> None:
+        """Wait until it is warm."""
+        if line := self._next("ready", self.track.start_s, until, "while it started"):
             self.ready = msgspec.convert(line, Ready)
 
-    def turn(self, over: str, limit_s: float) -> None:
+    def turn(self, until: float) -> None:
         """One round."""
         self.stable.send(self.number, "round", steps=self.steps)
-        if line := self._next("round", limit_s, over):
+        if line := self._next("round", self.patience_s, until, "in its rounds"):
             self.rounds.append(line["seconds"])
             self.waits.append(line["wait_s"])
 
@@ -135,10 +136,10 @@ class Runner(msgspec.Struct):
         workers = self.ready.workers
         return 1.2 * self.rounds[-1] * (self.steps + 1 + 2 * workers) + bool(workers)
 
-    def ask(self, do: str, limit_s: float = STOP_S) -> Line:
+    def ask(self, do: str, limit_s: float = STOP_S, until: float = math.inf) -> Line:
         """What it answers; {} where it does not, and its rounds stand all the same."""
         self.stable.send(self.number, do)
-        return self._next("done" if do == "stop" else do, limit_s)
+        return self._next("done" if do == "stop" else do, limit_s, until)
 
     def stop(self, limit_s: float = STOP_S) -> None:
         """Its memory, and its end."""
@@ -148,17 +149,19 @@ class Runner(msgspec.Struct):
         if self.memory:
             self.stable.hear(self.number, ENDED_S)
 
-    def _next(self, kind: str, limit_s: float, over: str = "") -> Line:
+    def _next(self, kind: str, limit_s: float, until: float, when: str = "") -> Line:
         """Its next line of that kind; else it is ended, and {}.
 
-        over: what is said where the limit passes; "" where its rounds stand without the line.
+        until: when the time is over. when: what it was at; "" where its rounds stand without it.
         """
-        line = self.stable.hear(self.number, max(0.0, limit_s))
+        left_s = until - time.monotonic()
+        line = self.stable.hear(self.number, max(0.0, min(limit_s, left_s)))
         if line is not None and line["kind"] == kind:
             return line
         self.gone = True
-        error = over
         if line is None:
+            over = f"{judging.OVER} {when}"
+            error = f"no answer within {limit_s:.0f} s" if limit_s < left_s else over
             self.stable.kill(self.number)
         elif line["kind"] == "failed":
             error = " ".join(str(line.get("error") or "it failed").split())
@@ -166,7 +169,7 @@ class Runner(msgspec.Struct):
             self.stable.hear(self.number, ENDED_S)
         else:
             error = str(line.get("detail") or "the process ended")
-        if over:
+        if when:
             self.error = error
         return {}
 
@@ -251,9 +254,7 @@ class Heats(msgspec.Struct):
     def _started(self, wanted: Config, end: float) -> Runner:
         self.say(f"{wanted.workload}: {wanted.name}: starting")
         runner = Runner(self.stable, self.track, wanted, self.settings(wanted))
-        left, limit = end - time.monotonic(), self.track.start_s
-        over = f"no answer within {limit:.0f} s" if limit < left else _over("while it started")
-        runner.warm(min(limit, left), over)
+        runner.warm(end)
         return runner
 
     def _figures(self, runner: Runner, reference: Runner) -> Measured:
@@ -282,25 +283,21 @@ class Heats(msgspec.Struct):
                 break
             place = number % len(going)
             for runner in going[place:] + going[:place]:
-                left, limit = self.until - time.monotonic(), runner.patience_s
-                over = (
-                    f"no answer within {limit:.0f} s" if limit <= left else _over("in its rounds")
-                )
-                runner.turn(over, min(left, limit))
+                runner.turn(self.until)
                 if reference.error is not None:
                     return
         # The time of a heat may end before its rounds can tell anything.
         for rival in rivals:
             few = len(rival.rounds) < judging.LEAST_ROUNDS and reference.rounds
             if rival.error is None and few:
-                rival.error = _over(f"after {len(rival.rounds)} of its rounds")
+                rival.error = f"{judging.OVER} after {len(rival.rounds)} of its rounds"
 
     def _profiled(self, rivals: list[Runner], reference: Runner) -> Bottleneck | None:
         """Where the time goes: of a twin, after its rounds."""
         sound = [rival for rival in rivals if rival.rounds and rival.error is None]
         if not sound or not reference.rounds:
             return None
-        line = sound[-1].ask("profile", min(PROFILE_S, self.until - time.monotonic()))
+        line = sound[-1].ask("profile", PROFILE_S, self.until)
         flops, bytes_s = line.get("peak_flops"), line.get("peak_bytes_s")
         peaks = judging.Peaks(flops, bytes_s, "as measured here") if flops and bytes_s else None
         measured = reference.measured()
@@ -311,7 +308,3 @@ class Heats(msgspec.Struct):
             operations=line.get("operations") or (),
             peaks=judging.believed(self.track.peaks, peaks, reference.config.workload),
         )
-
-
-def _over(when: str) -> str:
-    return f"{judging.OVER} {when}"

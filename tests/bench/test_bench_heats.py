@@ -138,8 +138,8 @@ def test_only_the_first_that_compiles_tells_what_it_took() -> None:
 def runner(workers: int, *names: str) -> Runner:
     stable = Scripted(lambda _: {"workers": workers})
     found = Runner(stable, TRACK, config("cnn", *names), {})
-    found.warm(1.0, "over")
-    found.turn("over", 1.0)
+    found.warm(time.monotonic() + 1.0)
+    found.turn(time.monotonic() + 1.0)
     assert found.error is None
     return found
 
