@@ -22,7 +22,7 @@ CUT_SHORT = "the bench was cut short: what it did not reach is missing here"
 MARGIN = 10
 BESIDE = 76
 """From so many columns on the verdict stands beside its bar, else below it."""
-MOST_NAME, MOST_BAR = 24, 24
+MOST_BAR = 24
 PLAIN, BLOCKS = tuple("=-|"), tuple("\u2588\u2592\u2502")
 """What a bar is made of: sure, between the ends of its interval, and the baseline."""
 _STYLE = {
@@ -245,7 +245,7 @@ def _workload(workload: WorkloadResult, layout: Layout) -> Iterator[Line]:
 def _bars(gains: list[tuple[str, Gain]], layout: Layout) -> Iterator[Line]:
     """A bar for each technique alone, and one for the best combination of several."""
     top = max([1.0, *(gain.high or 1.0 for _, gain in gains if counts(gain))])
-    column = min(MOST_NAME, max(len(name) for name, _ in gains)) + 2
+    column = max(len(name) for name, _ in gains) + 2
     beside = layout.width >= BESIDE
     room = min(MOST_BAR, (layout.width - 2 - column) // 3 if beside else layout.width - 4)
     start = column + room + 4 if beside else 4
@@ -254,9 +254,8 @@ def _bars(gains: list[tuple[str, Gain]], layout: Layout) -> Iterator[Line]:
         drawn = bar(gain, top, room, BLOCKS if layout.blocks else PLAIN) if counts(gain) else ""
         parts = _wrapped(verdict(gain), layout.width - start)
         if beside:
-            shown = name if len(name) <= column - 2 else name[: column - 4] + ".."
             drawn = f"{drawn:<{room}}  "
-            yield Line(((f"  {shown:<{column}}", ""), (drawn, style), (parts.pop(0), style)))
+            yield Line(((f"  {name:<{column}}", ""), (drawn, style), (parts.pop(0), style)))
         else:
             yield Line(((f"  {name}", ""),))
             parts = [drawn, *parts] if drawn else parts

@@ -216,7 +216,8 @@ def _of_processes(ticks: list[Line], gpus: list[Line], host: Line) -> Line:
 
     latest = {process["pid"]: process for _, process in _processes_of(ticks)}
     workers = {pid for pid, process in latest.items() if process["worker"]}
-    mains = _mains(latest, gpus, _growth(ticks, "ticks"))
+    spent = {pid: grown for (pid, _), (*_, grown) in _growth(ticks, "ticks").items()}
+    mains = _mains(latest, workers, spent, gpus)
     cpu = {pid: rate for (pid, _), rate in rates("ticks", hz).items()}
     main_cores = [cpu[pid] for pid in mains if pid in cpu]
     threads = {key: rate for key, rate in rates("busy", hz).items() if key[0] in mains}
@@ -252,16 +253,14 @@ def _sum(processes: list[Line], name: str) -> int:
 
 
 def _mains(
-    latest: dict[int, Line], gpus: list[Line], growth: dict[Key, tuple[float, float, int]]
+    latest: dict[int, Line], workers: set[int], spent: dict[int, int], gpus: list[Line]
 ) -> set[int]:
     """The processes that train: those on a GPU, else those with workers, else the busiest."""
-    workers = [process for process in latest.values() if process["worker"]]
-    helpers = [process for process in latest.values() if process.get("helper")]
-    own = latest.keys() - {process["pid"] for process in workers + helpers}
+    own = {pid for pid in latest.keys() - workers if not latest[pid].get("helper")}
     on_gpu = {pid for gpu in gpus for pid in gpu.get("pids") or ()}
-    spent = {pid: grown for (pid, _), (*_, grown) in growth.items() if pid in own}
-    busiest = max(spent, key=lambda pid: (spent[pid], -pid), default=None)
-    return own & on_gpu or own & {process["ppid"] for process in workers} or own & {busiest}
+    with_workers = {latest[pid]["ppid"] for pid in workers}
+    busiest = max(own & spent.keys(), key=lambda pid: (spent[pid], -pid), default=None)
+    return own & on_gpu or own & with_workers or own & {busiest}
 
 
 # --- the judgement --------------------------------------------------------------------------------
