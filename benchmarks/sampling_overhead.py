@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from standin_fixtures import StandIns
 
-from cudadoctor.bench import results, script
+from cudadoctor.bench import script
 from cudadoctor.bench.script import starved
 
 BAR = 0.01
@@ -119,7 +119,7 @@ def measured(pairs: int, seconds: float, loops: int) -> dict[str, object]:
             cpus.append(rate(told[True], 2) / rate(told[False], 2))
         os.kill(sampler.pid, signal.SIGCONT)
         lasted = time.monotonic() - before
-        figures = starved.figures(list(results.parsed(sampler.end())))
+        figures = starved.figures(sampler.end())
     finally:
         loop.end()
     on_s = lasted - pairs * seconds

@@ -47,7 +47,7 @@ def paired(reference: Measured, candidate: Measured) -> Ratio | None:
     """
     more = candidate.samples_a_step / max(1, reference.samples_a_step)
     pairs = zip(reference.rounds, candidate.rounds, strict=False)
-    logs = sorted(math.log(more * one / other) for one, other in pairs)
+    logs = sorted(math.log(more * theirs / own) for theirs, own in pairs)
     if not logs:
         return None
     place = len(logs) >= TWO_OUTSIDE
@@ -63,12 +63,12 @@ def noise_of(equals: Sequence[Measured], *, gpu: bool) -> float:
     counts twice. Where rounds scatter, half of the widest interval counts.
     """
     least = LEAST_NOISE_GPU if gpu else LEAST_NOISE_CPU
-    found = [paired(one, other) for one, other in itertools.combinations(equals, 2)]
-    ratios = [one for one in found if one is not None]
+    found = itertools.starmap(paired, itertools.combinations(equals, 2))
+    ratios = [ratio for ratio in found if ratio is not None]
     if not ratios:
         return least**2
-    shift = max(abs(math.log(one.mid)) for one in ratios)
-    width = max(math.log(max(one.high, 1 / one.low)) for one in ratios)
+    shift = max(abs(math.log(ratio.mid)) for ratio in ratios)
+    width = max(math.log(max(ratio.high, 1 / ratio.low)) for ratio in ratios)
     return max(least, math.exp(max(SHIFTS * shift, width / 2)))
 
 

@@ -116,16 +116,17 @@ class Search(msgspec.Struct):
             self._took_alone(raced(heat))
         # From the best one alone; what could not be told alone may count once that is in.
         self.best, self.found = self._best_alone()
+        if not self.best:
+            return
         # What only saves memory has shown that it speeds up nothing.
         same = [name for name in self._with("same") if techniques.KNOWN[name].helps]
-        rest = self._with("faster")[1:] + same
-        self._left_over = [name for name in rest if techniques.fits(name, self.best)]
+        waiting = self._with("faster")[1:] + same
+        self._left_over = [name for name in waiting if techniques.fits(name, self.best)]
         while heat := self._combination(spent_s()):
             self._took_combined(raced(heat))
-        left_s = self.slice_s - spent_s()
-        if self.best and left_s > 0.0:
-            best = config(self.workload, *self.best)
-            proof = Heat(reference=base, candidates=(best,), fresh=True, limit_s=left_s)
+        if (left_s := self.slice_s - spent_s()) > 0.0:
+            best = (config(self.workload, *self.best),)
+            proof = Heat(reference=base, candidates=best, fresh=True, limit_s=left_s)
             self._took_proof(raced(proof))
 
     # --- what comes next, and what it takes ----------------------------------------------------
@@ -154,8 +155,6 @@ class Search(msgspec.Struct):
 
     def _combination(self, spent_s: float) -> Heat | None:
         """Some additions to the best so far; None where there are none, or no time for them."""
-        if not self.best:
-            return None
         heat = self._turns(self._left_over, spent_s)
         if heat is None and self._added:
             # What did not help before may help beside what came in since.

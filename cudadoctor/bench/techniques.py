@@ -79,7 +79,7 @@ def table(name: str, kind: type[T]) -> tuple[T, ...]:
 
 
 TECHNIQUES = table("techniques", Technique)
-BY_NAME = {one.name: one for one in TECHNIQUES}
+BY_NAME = {technique.name: technique for technique in TECHNIQUES}
 KNOWN = {**BY_NAME, NOTHING: Technique(name=NOTHING)}
 ORDER = (*KNOWN,)
 

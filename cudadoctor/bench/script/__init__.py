@@ -18,10 +18,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 from cudadoctor.bench import page, results
+from cudadoctor.bench.results import Line
 from cudadoctor.bench.script import starved
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import width
@@ -41,8 +41,8 @@ def run(words: tuple[str, ...], asked: Options) -> int:
     """Run the command under the sampler, report, and pass on its exit code."""
     for name in ("workloads", "only", "chart", "python", "device"):
         if getattr(asked, name):
-            option = name.removesuffix("s")
-            refuse(f"--{option} is for the bench's own workloads, not for a command: drop one")
+            of = "is for the bench's own workloads, not for a command: drop one"
+            refuse(f"--{name.removesuffix('s')} {of}")
     try:
         script = start(words)
     except FileNotFoundError:
@@ -67,11 +67,10 @@ def run(words: tuple[str, ...], asked: Options) -> int:
         code: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = exit_code(script.wait(asked.minutes * 60))
-        figures = starved.figures(list(results.parsed(sampler.end())))
+        figures = starved.figures(sampler.end())
         stopped = asked.stop and code is None
-        judged = starved.judge(figures)
-        told = starved.Told(figures=figures, starved=judged, code=code, stopped=stopped)
-        _report(told, asked)
+        found = starved.judge(figures)
+        _report(starved.Told(figures=figures, starved=found, code=code, stopped=stopped), asked)
         if stopped:
             stop(script)
             return 0
@@ -120,7 +119,7 @@ class Sampler:
     """The light process beside the script; what it prints is collected until it ends."""
 
     def __init__(self, pid: int, period_s: float = PERIOD_S) -> None:
-        self.lines: list[bytes] = []
+        self.lines: list[Line] = []
         argv = [sys.executable, "-I", "-S", str(SAMPLER), str(pid), str(period_s)]
         self._child = children.start(
             [*argv, module_folder() or ""],
@@ -129,19 +128,19 @@ class Sampler:
             stderr=subprocess.DEVNULL,
         )
         self.pid = self._child.pid
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._reader = children.start_thread(self._read)
 
     def _read(self) -> None:
         assert self._child.stdout is not None
-        for line in self._child.stdout:
+        for line in results.parsed(self._child.stdout):
             self.lines.append(line)
 
-    def end(self) -> tuple[bytes, ...]:
+    def end(self) -> list[Line]:
         """Its lines; one that hangs inside the driver is left behind."""
         children.kill(self._child, "SIGTERM", patience_s=1.0)
-        self._reader.join(1.0)
-        return tuple(self.lines)
+        if self._reader is not None:
+            self._reader.join(1.0)
+        return list(self.lines)
 
 
 def exit_code(returned: int) -> int:

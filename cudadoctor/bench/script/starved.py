@@ -225,8 +225,8 @@ def _of_processes(ticks: list[Line], gpus: list[Line], host: Line) -> Line:
     busiest = max(threads, key=lambda key: threads[key] + waits.get(key, 0.0), default=(0, ""))
     at_once = [tick["procs"] for tick in ticks]
     stuck = [
-        any(one["state"] == "D" and one["pid"] in mains | workers for one in processes)
-        for processes in at_once
+        any(process["state"] == "D" and process["pid"] in mains | workers for process in some)
+        for some in at_once
     ]
     return {
         "processes": max(map(len, at_once)),
@@ -306,8 +306,9 @@ CAUSES = {cause.name: cause for cause in table("causes", Cause)}
 
 def judge(figures: Figures) -> Starved:
     """What starves the GPU of this training."""
-    by, likely, why = UNKNOWN, None, ""
-    settings: tuple[Setting, ...] = ()
+    by = UNKNOWN
+    cause: Text = None
+    likely: Text = None
     if figures.ticks < LEAST_TICKS or figures.judged_s < LEAST_S:
         why = "the script ended before there were enough samples"
         if figures.no_process_figures and figures.no_gpu_figures:
@@ -316,11 +317,15 @@ def judge(figures: Figures) -> Starved:
         why = "what the GPU did is not known"
         if figures.no_gpu_figures and not figures.gpus_by:
             why += f" ({figures.no_gpu_figures})"
-        if likely := _at_its_limit(figures):
-            settings = _settings(likely, figures)
+        cause = likely = _at_its_limit(figures)
     else:
-        by = _at_its_limit(figures, busy) or UNKNOWN
-        why, settings = CAUSES[by].why, _settings(by, figures)
+        by = cause = _at_its_limit(figures, busy) or UNKNOWN
+        why = CAUSES[by].why
+    settings = CAUSES[cause].settings if cause else ()
+    full = figures.cpus and figures.workers and figures.workers >= figures.cpus
+    # It has workers already, or there is no core left for another.
+    if (cause == ONE_THREAD and figures.workers) or (cause == "data loading" and full):
+        settings = settings[1:]
     return Starved(
         by=by,
         why=why,
@@ -360,14 +365,6 @@ def _at_its_limit(figures: Figures, busy: Amount = None) -> Text:
         (thread >= FULL_THREAD, ONE_THREAD),
     )
     return next((cause for sign, cause in signs if sign), None)
-
-
-def _settings(cause: str, figures: Figures) -> tuple[Setting, ...]:
-    settings = CAUSES[cause].settings
-    full = figures.cpus and figures.workers and figures.workers >= figures.cpus
-    # It has workers already, or there is no core left for another.
-    first = (cause == ONE_THREAD and figures.workers) or (cause == "data loading" and full)
-    return settings[1:] if first else settings
 
 
 # --- evidence ----------------------------------------------------------------------------------
