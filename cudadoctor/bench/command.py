@@ -22,7 +22,7 @@ from cudadoctor.bench.search import Search
 from cudadoctor.bench.stable import Interrupted, Stable
 from cudadoctor.bench.techniques import Ground
 from cudadoctor.cli.options import Options, nearest, refuse, refuse_contradictions
-from cudadoctor.cli.output import painted, shown_on_stderr, width, written
+from cudadoctor.cli.output import Waiting, painted, width, written
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts, end_now
 from cudadoctor.model.machine import Gpu, Machine, Number, Strings, Text
@@ -48,7 +48,7 @@ def run(asked: Options) -> int:
         return script.run(asked.words, asked)
     _refuse(asked)
     try:
-        with shown_on_stderr() as told:
+        with Waiting() as told:
             machine = examine(Look(python=asked.python, depth="fast", device=asked.device), told)
     except NoInterpreter as error:
         refuse(str(error))

@@ -20,7 +20,7 @@ from cudadoctor.cli.options import (
     refuse_device,
     refuse_strange_cause,
 )
-from cudadoctor.cli.output import SHORTER, painted, shown_on_stderr, width, written
+from cudadoctor.cli.output import SHORTER, Waiting, painted, width, written
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
@@ -201,7 +201,7 @@ def record(folder: str, options: Options) -> int:
     try:
         recording.prepare(folder)
         host = recording.RecordingHost(local.this_host())
-        with shown_on_stderr(SHORTER) as progress:
+        with Waiting(SHORTER) as progress:
             machine = examine.examine_host(host, look_of(options), progress)
         number = recording.write(folder, host, look_of(options), machine, full=options.full)
     except (recording.RecordError, examine.NoInterpreter) as error:

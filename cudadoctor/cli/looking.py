@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from cudadoctor.cli.options import Options, refuse
-from cudadoctor.cli.output import SHORTER, shown_on_stderr
+from cudadoctor.cli.output import SHORTER, Waiting
 from cudadoctor.probes import examine
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def this_machine(options: Options) -> Machine:
     """This machine as the probes see it; no interpreter to examine is wrong use."""
     try:
-        with shown_on_stderr(SHORTER) as progress:
+        with Waiting(SHORTER) as progress:
             return examine.examine(look_of(options), progress, meanwhile=_load_the_core)
     except examine.NoInterpreter as error:
         refuse(str(error))

@@ -16,7 +16,6 @@ from cudadoctor.host.children import start_thread
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from cudadoctor.probes.streamed import Progress
     from cudadoctor.render.terminal import Line
 
 WIDEST = 100
@@ -84,88 +83,131 @@ def _span(text: str, style: str) -> str:
     return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text
 
 
+def asked(question: str) -> bool:
+    """Whether the user says yes to a question on stderr."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 FIRST_S = 1.0
 SAID_S = 10.0
+LATEST_COLUMNS = 60
 SHORTER = "--timeout sets a shorter limit"
 """The hint of a command that has this option."""
 
 
-class _Waiting:
-    """The things under way, and the thread that tells of them."""
+class Waiting:
+    """Says on stderr what takes longer than a second, until the block ends.
 
-    def __init__(self, hint: str) -> None:
+    hint: how to wait for less, said after ten seconds. verbose: every line of the tools stays, in
+    place of the one that moves.
+    """
+
+    def __init__(self, hint: str = "", *, verbose: bool = False) -> None:
         self.hint = f"; {hint}" if hint else ""
-        self.live = sys.stderr.isatty()
+        self.verbose = verbose
+        self.live = sys.stderr.isatty() and not verbose
         self.under_way: dict[str, float] = {}
         self.said: set[str] = set()
-        self.status: Status | None = None
-        self.over = threading.Event()
-        self.lock = threading.Lock()
+        self._latest = ""
+        self._status: Status | None = None
+        self._over = threading.Event()
+        self._lock = threading.Lock()
 
-    def note(self, what: str, going: bool) -> None:
-        with self.lock:
+    def __enter__(self) -> Waiting:
+        self._thread = start_thread(self._watch)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+        self._clear()
+
+    def __call__(self, what: str, going: bool) -> None:
+        """Something begins, or has ended."""
+        with self._lock:
+            self._latest = ""
             if going:
                 self.under_way[what] = time.monotonic()
             else:
                 self.under_way.pop(what, None)
 
-    def tell(self) -> None:
-        while not self.over.wait(0.25):
-            slow = self._slow()
-            if self.live and slow:
-                text = ", ".join(f"{what} ({took:.0f} s)" for what, took in slow.items())
-                self._spin(text + (self.hint if max(slow.values()) > SAID_S else ""))
-            elif not self.live:
-                self._once({what for what, took in slow.items() if took > SAID_S})
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """One step of several, named at once where no line moves."""
+        if not self.live:
+            self.say(what)
+            yield
+            return
+        self(what, True)
+        try:
+            yield
+        finally:
+            self(what, False)
+            self._clear()
 
-    def _slow(self) -> dict[str, float]:
+    def line(self, text: str) -> None:
+        """The tool that is waited for said this."""
+        from cudadoctor.render import inert
+
+        if self.verbose:
+            self.say(f"  {inert(text)}")
+        else:
+            self._latest = f": {inert(text.strip())}"[:LATEST_COLUMNS]
+
+    def say(self, sentence: str) -> None:
+        """A line that stays."""
+        self._clear()
+        with suppress(OSError):  # a full disk behind stderr
+            sys.stderr.write(f"{sentence}\n")
+            sys.stderr.flush()
+
+    def slow(self) -> dict[str, float]:
         """What takes long, without a whole of which a part is named: `the driver: cuInit`."""
         now = time.monotonic()
-        with self.lock:
+        with self._lock:
             slow = {what: now - at for what, at in self.under_way.items() if now - at > FIRST_S}
         wholes = {_whole(what) for what in slow if what != _whole(what)}
         return {what: took for what, took in slow.items() if what not in wholes}
+
+    def once(self, slow: set[str]) -> None:
+        """Where no line moves: each thing once, when it has taken long."""
+        for what in sorted(slow):
+            if _whole(what) not in self.said:
+                self.say(f"waiting for {what} since {SAID_S:.0f} s{self.hint}")
+                self.said.add(_whole(what))
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.25):
+            slow = self.slow()
+            if not self.live:
+                self.once({what for what, took in slow.items() if took > SAID_S})
+            elif slow:
+                text = ", ".join(f"{what} ({took:.0f} s)" for what, took in slow.items())
+                hint = self.hint if max(slow.values()) > SAID_S else ""
+                self._spin(f"waiting for {text}{self._latest}{hint}")
+            else:
+                self._clear()
 
     def _spin(self, text: str) -> None:
         """One line that moves, on a terminal; rich is loaded once there is a wait."""
         from rich.console import Console
         from rich.text import Text
 
-        shown = Text(f"waiting for {text}")
-        if self.status is None:
-            self.status = Console(stderr=True).status(shown)
-            self.status.start()
-        else:
-            self.status.update(shown)
+        with self._lock:
+            if self._status is None:
+                self._status = Console(stderr=True).status("")
+                self._status.start()
+            self._status.update(Text(text))
 
-    def _once(self, slow: set[str]) -> None:
-        for what in sorted(slow):
-            if _whole(what) not in self.said:
-                with suppress(OSError):  # a full disk behind stderr
-                    sys.stderr.write(f"waiting for {what} since {SAID_S:.0f} s{self.hint}\n")
-                self.said.add(_whole(what))
-
-    def clear(self) -> None:
-        if self.status is not None:
-            self.status.stop()
+    def _clear(self) -> None:
+        with self._lock:
+            if self._status is not None:
+                self._status.stop()
+                self._status = None
 
 
 def _whole(what: str) -> str:
     return what.partition(":")[0]
-
-
-@contextmanager
-def shown_on_stderr(hint: str = "") -> Iterator[Progress]:
-    """Tell on stderr what takes longer than a second, until the block ends.
-
-    hint: how to wait for less, said after ten seconds.
-    """
-    waiting = _Waiting(hint)
-    teller = start_thread(waiting.tell)
-    try:
-        yield waiting.note
-    finally:
-        waiting.over.set()
-        if teller is not None:
-            teller.join(1.0)
-        waiting.clear()

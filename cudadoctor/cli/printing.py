@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cudadoctor.cli.looking import this_machine
 from cudadoctor.cli.options import Options, refuse
-from cudadoctor.cli.output import shown_on_stderr, written
+from cudadoctor.cli.output import Waiting, written
 from cudadoctor.model.trust import acting
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
             sized=False,
         )
 
-    with shown_on_stderr() as progress:
+    with Waiting() as progress:
         progress("the resolver", True)
         plan = verified(judged.plan, ask)
     return msgspec.structs.replace(judged, plan=plan)
@@ -111,7 +111,7 @@ def _resolved_file(
     from cudadoctor.installers.verify import LIMIT_S, digests, verify_file
 
     kb, here = knowledge.load(), not options.saved
-    with shown_on_stderr() as progress:
+    with Waiting() as progress:
         progress("the resolver", True)
         if options.hashes:
             return digests(machine, kb, build, limit_s=LIMIT_S, here=here)

@@ -4,17 +4,19 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from packaging.utils import canonicalize_name
 
 from cudadoctor import __version__, knowledge
 from cudadoctor.cli.options import Options
-from cudadoctor.host import children, local
+from cudadoctor.host import local
 from cudadoctor.installers.verify import Verdict, verify
 from cudadoctor.model.findings import PackageChange, Plan, Risk, Step
 from cudadoctor.model.machine import Machine
@@ -34,7 +36,7 @@ from cudadoctor.repair.journal import (
     is_below,
     pixi_project,
 )
-from cudadoctor.repair.session import Use, environment, used_by
+from cudadoctor.repair.session import environment, used_by
 from cudadoctor.repair.snapshot import walked
 
 _OF_AN_ENVIRONMENT = (
@@ -68,8 +70,7 @@ def place_of(machine: Machine, steps: tuple[Step, ...], *, project: bool = False
     python = machine.python
     if not python.executable or not python.prefix:
         return None
-    folder = next((made for step in steps if (made := folder_made(step))), None)
-    if folder:
+    if folder := next(filter(None, map(folder_made, steps)), None):
         return Place(
             prefix=folder,
             roots=(Root(path=folder, only=_OF_AN_ENVIRONMENT),),
@@ -95,8 +96,8 @@ def _roots(machine: Machine, prefix: str, *, project: bool) -> tuple[Root, ...]:
     if kind == "system":
         return _system(machine, prefix)
     if kind.startswith("conda"):
-        home = pixi_project(prefix)
         # pixi writes into the files of its project too.
+        home = pixi_project(prefix)
         beside = () if home is None else (Root(path=home, only=OF_A_PROJECT),)
         return (Root(path=prefix, but=_OF_CONDA_ELSEWHERE), *beside)
     if not project:
@@ -108,15 +109,17 @@ def _roots(machine: Machine, prefix: str, *, project: bool) -> tuple[Root, ...]:
 
 def _system(machine: Machine, prefix: str) -> tuple[Root, ...]:
     """The library folder of that one Python, and the scripts."""
-    site = (machine.python.site_packages or "").replace("\\", "/")
-    library, _, packages = site.rpartition("/")
-    scripts = Root(path=f"{prefix}/bin", only=None)
     if machine.platform.system == "Windows":
         return (Root(path=f"{prefix}/Lib"), Root(path=f"{prefix}/Scripts"))
+    site = (machine.python.site_packages or "").replace("\\", "/")
+    library, _, packages = site.rpartition("/")
+    scripts = Root(path=f"{prefix}/bin")
+    if not library:
+        return (scripts,)
     # Debian's Python is /usr, and what pip installs for it goes to /usr/local.
     base = re.sub(r"/lib(64)?/.*", "", library)
     beside = () if base in (library, prefix) else (Root(path=f"{base}/bin"),)
-    return (Root(path=library, only=(packages,)), scripts, *beside) if library else (scripts,)
+    return (Root(path=library, only=(packages,)), scripts, *beside)
 
 
 def folder_made(step: Step) -> str | None:
@@ -144,7 +147,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """steps: run or written here. variables: set for the second look, told for the user's shell.
+    """steps: run or written here. shell: variables for the second look, told for the user's shell.
 
     left: of each other group the preferred step, for the user.
     """
@@ -153,43 +156,29 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     shell: tuple[Step, ...] = ()
     left: tuple[Left, ...] = ()
 
-    @property
-    def variables(self) -> dict[str, str | None]:
-        """All that the taken steps and those for the shell set (None: unset)."""
-        found: dict[str, str | None] = {}
-        for step in (*self.steps, *self.shell):
-            found.update(step.variables)
-        return found
-
-    @property
-    def cures(self) -> tuple[str, ...]:
-        return tuple(
-            dict.fromkeys(cause for step in (*self.steps, *self.shell) for cause in step.cures)
-        )
-
 
 def chosen(plan: Plan) -> Chosen:
     """Of each group the first step that can be taken here and undone."""
-    steps: list[Step] = []
-    shell: list[Step] = []
-    left: list[Left] = []
     groups: dict[str, list[Step]] = {}
     for step in plan.steps:
         groups.setdefault(step.group, []).append(step)
-    for group in groups.values():
-        taken = next((step for step in group if can_be_taken(step)), None)
-        if taken is None:
-            left.append(Left(step=group[0], why=why_left(group[0])))
-        elif taken.commands:
-            steps.append(taken)
-        else:
-            shell.append(taken)
+    taken = {
+        group: next((step for step in steps if can_be_taken(step)), None)
+        for group, steps in groups.items()
+    }
+    left = [
+        Left(step=groups[group][0], why=why_left(groups[group][0]))
+        for group, step in taken.items()
+        if step is None
+    ]
+    steps = [step for step in taken.values() if step and step.commands]
     # If a new environment is made, steps that change the old one are left.
     if folder := next(filter(None, map(folder_made, steps)), None):
         other = [step for step in steps if folder_made(step) != folder]
         left += [Left(step=step, why="it belongs to another environment") for step in other]
         steps = [step for step in steps if step not in other]
-    return Chosen(steps=tuple(steps), shell=tuple(shell), left=tuple(left))
+    shell = tuple(step for step in taken.values() if step and not step.commands)
+    return Chosen(steps=tuple(steps), shell=shell, left=tuple(left))
 
 
 def can_be_taken(step: Step) -> bool:
@@ -210,19 +199,21 @@ def why_left(step: Step) -> str:
 
 def tasks_of(found: Chosen, machine: Machine, shell: ShellName) -> tuple[Task, ...]:
     """The steps as the journal keeps them; a conda environment keeps variables in files."""
-    tasks = []
-    for step in (*found.steps, *found.shell):
-        kept = kept_by_conda(machine, step.variables, shell) if step in found.shell else ()
-        task = Task(
+    return tuple(
+        Task(
             id=step.id,
             title=step.title,
             commands=step.commands,
             cures=step.cures,
             variables=dict(step.variables),
-            files=tuple((edit.file, edit.what + "\n") for edit in kept),
+            files=tuple(
+                (edit.file, edit.what + "\n")
+                for edit in kept_by_conda(machine, step.variables, shell)
+                if step in found.shell
+            ),
         )
-        tasks.append(task)
-    return tuple(tasks)
+        for step in (*found.steps, *found.shell)
+    )
 
 
 UNPACKED_MANY = 2.3
@@ -242,7 +233,7 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
     known: bool
 
 
-class Need(msgspec.Struct, frozen=True, kw_only=True):
+class Need(NamedTuple):
     """Bytes that a folder's file system must have free, and what for."""
 
     folder: str
@@ -252,8 +243,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 def unpacked(download: int) -> int:
     """Bytes that wheels of so many bytes take when they are installed, estimated from above."""
-    factor = UNPACKED_MANY if download >= MANY_BYTES else UNPACKED_FEW
-    return int(download * factor)
+    return int(download * (UNPACKED_MANY if download >= MANY_BYTES else UNPACKED_FEW))
 
 
 def needs(
@@ -262,31 +252,28 @@ def needs(
     """What is needed where. cache: pip's, None where it is switched off. copied_bytes: of the
     environment, where the snapshot cannot consist of links."""
     size = download.bytes if download else 0
-    found = [Need(folder=prefix, bytes=unpacked(size) + SPARE_BYTES, what="the packages")]
-    if copied_bytes:
-        found.append(Need(folder=prefix, bytes=copied_bytes, what="a copy of what is there"))
-    if size:
-        found.append(Need(folder=temporary, bytes=size, what="the downloads"))
-        if cache:
-            found.append(Need(folder=cache, bytes=size, what="the package cache"))
-    return tuple(found)
+    found = (
+        Need(prefix, unpacked(size) + SPARE_BYTES, "the packages"),
+        Need(prefix, copied_bytes, "a copy of what is there"),
+        Need(temporary, size, "the downloads"),
+        Need(cache or "", size if cache else 0, "the package cache"),
+    )
+    return tuple(need for need in found if need.bytes)
 
 
 def lacking(wanted: tuple[Need, ...]) -> str | None:
     """A sentence about the first file system that is too small, None where all fits."""
-    systems: dict[int, list[Need]] = {}
+    systems = defaultdict(list)
     for need in wanted:
-        nearest = nearest_folder(need.folder)
         with contextlib.suppress(OSError):
-            systems.setdefault(os.stat(nearest).st_dev, []).append(need)
-    for together in systems.values():
-        total = sum(need.bytes for need in together)
-        folder = together[0].folder
+            systems[os.stat(nearest_folder(need.folder)).st_dev].append(need)
+    for needed in systems.values():
+        total, folder = sum(need.bytes for need in needed), needed[0].folder
         free = total
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(nearest_folder(folder)).free
         if free < total:
-            purposes = " and ".join(dict.fromkeys(need.what for need in together))
+            purposes = " and ".join(dict.fromkeys(need.what for need in needed))
             return (
                 f"{shown(total)} are needed under {folder} for {purposes},"
                 f" and {shown(free)} are free: make room there first"
@@ -305,12 +292,12 @@ def cache_folder(env: Mapping[str, str]) -> str | None:
     """pip's cache, None where it is switched off."""
     if env.get("PIP_NO_CACHE_DIR", "").lower() in ("1", "true", "yes", "on"):
         return None
-    home = os.path.expanduser("~")
-    usual = os.path.join(env.get("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "pip")
-    return env.get("PIP_CACHE_DIR") or usual
+    home = env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return env.get("PIP_CACHE_DIR") or os.path.join(home, "pip")
 
 
 MOST_NAMED = 3
+CONFIG_S = 20.0
 _PROJECT_FILES = (
     *(".git", ".hg", "pyproject.toml", "setup.py", "package.json", "Makefile"),
     *(".profile", ".bashrc", ".bash_history"),
@@ -318,29 +305,28 @@ _PROJECT_FILES = (
 """Signs of a project, or of somebody's home."""
 
 
-def holds_a_project(prefix: str) -> bool:
+def is_project(machine: Machine) -> bool:
     """Whether somebody's own files lie in the environment's folder."""
-    return any(os.path.exists(os.path.join(prefix, name)) for name in _PROJECT_FILES)
+    home = machine.python.prefix
+    return home is not None and any(os.path.exists(f"{home}/{name}") for name in _PROJECT_FILES)
 
 
 def shared(machine: Machine, place: Place) -> str | None:
     """Why an environment that others share is not touched; pure."""
     kind, python = machine.python.kind, machine.python.executable
-    if place.made:
-        return None
-    way = "make an environment of your own and name it with --python, or add --allow-shared"
-    if kind == "conda-base":
-        return f"{python} is conda's base, which conda itself runs in: {way}"
     inside = machine.container.kind not in (None, "none")
     # In an image /usr/local is the environment, as in Docker's own Python images.
     image = inside and (machine.python.prefix or "").rstrip("/") == "/usr/local"
-    if kind == "system" and not image:
-        return f"{python} belongs to the system, and other programs run in it: {way}"
-    if kind == "pipx":
-        return f"{python} belongs to a program that pipx installed: reinstall it with pipx"
-    if kind == "embedded":
-        return f"{python} is part of a program: repair it with that program's own installer"
-    return None
+    if place.made or (kind == "system" and image):
+        return None
+    way = "make an environment of your own and name it with --python, or add --allow-shared"
+    sentences = {
+        "conda-base": f"{python} is conda's base, which conda itself runs in: {way}",
+        "system": f"{python} belongs to the system, and other programs run in it: {way}",
+        "pipx": f"{python} belongs to a program that pipx installed: reinstall it with pipx",
+        "embedded": f"{python} is part of a program: repair it with that program's own installer",
+    }
+    return sentences.get(kind or "")
 
 
 def owned_by_another(place: Place) -> str | None:
@@ -373,17 +359,14 @@ def _existing(place: Place) -> Iterator[str]:
 
 def nearest_folder(folder: str) -> str:
     """The folder, or the nearest one above it that exists."""
-    while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
-        folder = os.path.dirname(folder)
-    return folder or os.curdir
+    path = Path(folder)
+    return next((str(above) for above in (path, *path.parents) if above.is_dir()), os.curdir)
 
 
 def unwritable(place: Place, site_packages: str | None) -> str | None:
     """Why nothing can be installed there: another owner, a read-only file system."""
-    folders = [place.prefix, *(root.path for root in place.roots)]
-    if site_packages and not place.made:
-        folders.append(site_packages)
-    for folder in dict.fromkeys(folders):
+    site = site_packages if site_packages and not place.made else place.prefix
+    for folder in (place.prefix, *(root.path for root in place.roots), site):
         if not os.access(nearest_folder(folder), os.W_OK | os.X_OK):
             return (
                 f"{folder} cannot be written to by this user: run this as its owner, or make an"
@@ -415,32 +398,21 @@ def leads_out(place: Place, site_packages: str | None) -> str | None:
 def _is_recorded(place: Place, real: str) -> bool:
     for root in place.roots:
         folder = os.path.realpath(root.path)
-        inside = is_below(real, folder)
-        if inside and (real == folder or root.has(os.path.relpath(real, folder).split(os.sep)[0])):
+        if real == folder or (
+            is_below(real, folder) and root.has(os.path.relpath(real, folder).split(os.sep)[0])
+        ):
             return True
     return False
 
 
-def elsewhere_by_configuration(
-    tasks: tuple[Task, ...], env: Mapping[str, str], limit_s: float = 20.0
-) -> str | None:
+def elsewhere_by_configuration(tasks: tuple[Task, ...]) -> str | None:
     """Why pip would change something else: its configuration file says so, which no variable can
     take back."""
-    cwd = local.this_host().place
+    env = environment(os.environ, {})
     for argv in dict.fromkeys(argv[:3] for task in tasks for argv in task.commands):
-        if argv[1:] != ("-m", "pip"):
-            continue
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            ran = subprocess.run(
-                (*argv, "config", "list"),
-                env=children.environment(environment(env, {}), cwd),
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                check=False,
-                timeout=limit_s,
-            )
-            if sentence := led_elsewhere(ran.stdout.decode("utf-8", "replace"), argv[0]):
+        if argv[1:] == ("-m", "pip"):
+            ran = local.this_host().run(*argv, "config", "list", timeout_s=CONFIG_S, env=env)
+            if sentence := led_elsewhere(ran.stdout, argv[0]):
                 return sentence
     return None
 
@@ -459,25 +431,19 @@ def led_elsewhere(listed: str, python: str) -> str | None:
     return None
 
 
-def in_use(place: Place, say: Callable[[str], None]) -> str | None:
+def in_use(prefix: str, roots: tuple[Root, ...], say: Callable[[str], None]) -> str | None:
     """Who runs in the environment; what could not be looked at is said."""
-    use = used_by(place.prefix, place.roots)
-    if not use.known:
-        say("not checked: whether programs run in this environment; end them first")
-    elif use.unread:
-        number = f"{use.unread} process{'es' if use.unread > 1 else ''}"
-        say(f"not checked: {number} of other users, which may run in this environment")
-    return running(use)
+    return running(used_by(prefix, roots, say))
 
 
-def running(use: Use) -> str | None:
+def running(users: list[str]) -> str | None:
     """The sentence about the processes that run in it; pure."""
-    if not use.users:
+    if not users:
         return None
-    named = ", ".join(f"{inert(user.words)} ({user.pid})" for user in use.users[:MOST_NAMED])
-    if (more := len(use.users) - MOST_NAMED) > 0:
+    named = ", ".join(users[:MOST_NAMED])
+    if (more := len(users) - MOST_NAMED) > 0:
         named += f" and {more} more"
-    verb = "runs" if len(use.users) == 1 else "run"
+    verb = "runs" if len(users) == 1 else "run"
     return f"{named} {verb} in this environment, whose files would change under it: end it first"
 
 
@@ -521,22 +487,19 @@ def prepared(earlier: Begun) -> Begun:
 
 def _not_there(folder: str) -> tuple[str, ...]:
     """The folders on the way that do not exist yet, the outermost first."""
-    found: list[str] = []
-    while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
-        found.append(folder)
-        folder = os.path.dirname(folder)
-    return tuple(reversed(found))
+    path = Path(folder)
+    return tuple(str(above) for above in (*reversed(path.parents), path) if not above.is_dir())
 
 
 def refusal(machine: Machine, place: Place, *, allow_shared: bool) -> str | None:
     """Why this environment is not touched at all: wrong use, whatever its state."""
-    reasons = (
-        None if allow_shared else shared(machine, place),
-        owned_by_another(place),
-        leads_out(place, machine.python.site_packages),
-        unwritable(place, machine.python.site_packages),
+    site = machine.python.site_packages
+    return (
+        (None if allow_shared else shared(machine, place))
+        or owned_by_another(place)
+        or leads_out(place, site)
+        or unwritable(place, site)
     )
-    return next(filter(None, reasons), None)
 
 
 def dry_run(
@@ -551,9 +514,8 @@ def dry_run(
         for step in steps:
             if step.packages is None:
                 continue
-            found = verify(
-                step.packages, machine, knowledge.load(), here=True, wish=options.manager
-            )
+            tables = knowledge.load()
+            found = verify(step.packages, machine, tables, here=True, wish=options.manager)
             if found.resolves is False:
                 return found.why, None
             if found.resolves is None:

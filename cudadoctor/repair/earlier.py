@@ -5,12 +5,12 @@ import os
 from collections.abc import Callable, Iterator
 
 from cudadoctor.cli.options import Options, refuse
+from cudadoctor.cli.output import Waiting
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts
 from cudadoctor.probes import target
 from cudadoctor.repair import begin
 from cudadoctor.repair.begin import Place
-from cudadoctor.repair.following import Following
 from cudadoctor.repair.journal import (
     FOLDER,
     NAME,
@@ -26,7 +26,6 @@ from cudadoctor.repair.journal import (
 )
 from cudadoctor.repair.snapshot import (
     MANIFEST,
-    Aside,
     Entry,
     ManifestError,
     RestoreError,
@@ -43,11 +42,7 @@ _SCRIPTS = ("bin", "Scripts")
 
 
 def act(
-    options: Options,
-    open_journal: Callable[[str], Journal],
-    following: Following,
-    interrupts: Interrupts,
-    ask: Callable[[str, str], bool],
+    options: Options, waiting: Waiting, interrupts: Interrupts, ask: Callable[[str, str], bool]
 ) -> Outcome:
     """Undo, resume or forget the last repair of the environment that is meant."""
     prefix = with_journal(options.python)
@@ -55,7 +50,7 @@ def act(
     if prefix is None:
         where = f" in {options.python}" if options.python else " in this environment"
         return Outcome(kind="nothing", code=0, why=f"Nothing to {word}{where}: no repair is known.")
-    journal = open_journal(prefix)
+    journal = Journal(prefix)
     try:
         with journal:
             story = journal.open_story()
@@ -70,17 +65,11 @@ def act(
             place = Place(prefix=prefix, roots=begun.roots, python=begun.afterwards)
             if sentence := begin.owned_by_another(place) or begin.unwritable(place, None):
                 refuse(sentence)
-            acting = Transaction(journal, begun, following, interrupts, os.environ)
+            earlier = _Earlier(journal, begun, waiting, interrupts)
+            earlier.story = story
             if options.undo:
-                return _undo(acting, story, ask)
-            if options.forget:
-                return _forget(acting, story)
-            if was_moved(story.begun, prefix) and story.stage in ("untouched", "changing"):
-                undo = command("--undo", begun.afterwards)
-                refuse(
-                    f"the repair was begun in {story.begun.prefix}: take it back here with {undo}"
-                )
-            return _resume(acting, story)
+                return earlier.undone(ask)
+            return earlier.resumed() if options.resume else earlier.forgotten()
     except Busy:
         refuse(f"another cudadoctor is repairing {prefix}: wait for it")
     except JournalError as error:
@@ -95,7 +84,7 @@ def with_journal(python: str | None) -> str | None:
     Nothing is run: the Python of a half repaired environment may not start.
     """
     path = _meant(python)
-    for folder in (*_environments(path), *_made_for(path)):
+    for folder in (_environment(path), *_made_for(path)):
         if os.path.isfile(os.path.join(folder, FOLDER, NAME)):
             return folder
     return None
@@ -115,13 +104,11 @@ def _meant(python: str | None) -> str:
         refuse(str(error))
 
 
-def _environments(path: str) -> Iterator[str]:
-    """The folders whose environment a path may stand for."""
-    above, name = os.path.split(path)
-    if os.path.isdir(path):
-        yield above if name in _SCRIPTS else path
-        return
-    yield os.path.dirname(above) if os.path.basename(above) in _SCRIPTS else above
+def _environment(path: str) -> str:
+    """The folder whose environment a path may stand for."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    above, name = os.path.split(folder)
+    return above if name in _SCRIPTS else folder
 
 
 def _made_for(path: str) -> Iterator[str]:
@@ -130,151 +117,153 @@ def _made_for(path: str) -> Iterator[str]:
     names = os.listdir(home) if os.path.isdir(home) else []
     for name in sorted(names):
         try:
-            told = Journal.of(os.path.join(home, name)).stories()
+            told = Journal(os.path.join(home, name)).stories()
         except JournalError:
             continue
         if told and told[-1].begun.examined == path:
             yield os.path.join(home, name)
 
 
-def _undo(acting: Transaction, story: Story, ask: Callable[[str, str], bool]) -> Outcome:
-    if (pid := still_running(story)) is not None:
-        return _not_yet(acting, pid)
-    silent = _changed_silently(acting) if story.stage == "untouched" else None
-    if story.stage == "untouched" and silent is None:
-        return _never_begun(acting)
-    if silent and not ask("Undo", silent):
-        return unchanged("Nothing was changed.")
-    if _recorded(acting) is None:
-        return _gone(acting)
-    kept = story.stage == "kept"
-    if kept and (sentence := _in_use(acting)):
-        return unchanged(f"Nothing was changed: {sentence}.")
-    if kept and (sentence := _would_be_lost(acting)) and not ask("Undo", sentence):
-        return unchanged("Nothing was changed.")
-    return _restored(acting, undo=kept or story.undoing, code=0)
+class _Earlier(Transaction):
+    """A repair of an earlier call. story: what the journal tells of it."""
 
+    story: Story
 
-def _in_use(acting: Transaction) -> str | None:
-    prefix = os.path.dirname(acting.journal.folder)
-    place = Place(prefix=prefix, roots=acting.begun.roots, python=acting.begun.afterwards)
-    return begin.in_use(place, acting.following.say)
+    def undone(self, ask: Callable[[str, str], bool]) -> Outcome:
+        """Bring back what was there; ask: a question, where something would be lost."""
+        if waits := self._still_running():
+            return waits
+        kept, untouched = self.story.stage == "kept", self.story.stage == "untouched"
+        silent = self._changed_silently() if untouched else None
+        if untouched and silent is None:
+            return self._never_begun()
+        if silent and not ask("Undo", silent):
+            return unchanged("Nothing was changed.")
+        if self._recorded() is None:
+            return self._gone()
+        if kept and (sentence := self._in_use()):
+            return unchanged(f"Nothing was changed: {sentence}.")
+        if kept and (sentence := self._would_be_lost()) and not ask("Undo", sentence):
+            return unchanged("Nothing was changed.")
+        return self._restored(undo=kept or self.story.undoing)
 
+    def resumed(self) -> Outcome:
+        """Half installed state is never built upon: it is taken back, and the plan begun anew."""
+        story, undo = self.story, command("--undo", self.begun.afterwards)
+        if was_moved(story.begun, os.path.dirname(self.journal.folder)) and story.stage in (
+            "untouched",
+            "changing",
+        ):
+            refuse(f"the repair was begun in {story.begun.prefix}: take it back here with {undo}")
+        if waits := self._still_running():
+            return waits
+        if story.stage == "changed":
+            return self.judge()
+        if story.stage == "checked":
+            last = story.of(Judged)[-1]
+            return self.keep(last.after, last.why)
+        if story.stage == "untouched":
+            if sentence := self._changed_silently():
+                refuse(f"{sentence}: take it back with {undo} first")
+            back = self._never_begun()
+        elif self._recorded() is None:
+            return self._gone()
+        elif story.stage == "restoring":
+            return self._restored(undo=story.undoing, code=int(not story.undoing))
+        else:
+            back = self._restored(undo=False)
+        if back.kind != "undone":
+            return back
+        # The same plan from the start, as a repair of its own.
+        if sentence := self._in_use():
+            why = f"The interrupted repair was taken back, and not begun anew: {sentence}."
+            return unchanged(why)
+        self.waiting.say("the interrupted repair was taken back; it begins anew")
+        os.makedirs(self.journal.folder, exist_ok=True)
+        anew = begin.prepared(story.begun)
+        return Transaction(self.journal, anew, self.waiting, self.interrupts).run()
 
-def _recorded(acting: Transaction) -> tuple[Entry, ...] | None:
-    """What was there, None if its record is not whole. Raises OSError if it cannot be read now."""
-    try:
-        return acting.snapshot.entries()
-    except (FileNotFoundError, NotADirectoryError, ManifestError):
-        return None
+    def forgotten(self) -> Outcome:
+        """Remove what an undo would bring back."""
+        if self.story.unfinished:
+            refuse("the last repair is unfinished: end it with --resume or --undo first")
+        self.note(Forgotten())
+        self.snapshot.remove()
+        why = "What was there before the last repair is forgotten; it can no longer be undone."
+        return self.outcome("forgotten", 0, why)
 
+    def _still_running(self) -> Outcome | None:
+        if (pid := still_running(self.story)) is None:
+            return None
+        why = (
+            f"Process {pid} of the interrupted repair still runs: end it, then run the same again."
+        )
+        return self.outcome("unchanged", 1, why)
 
-def _gone(acting: Transaction) -> Outcome:
-    """Somebody removed what was kept: the repair is closed, so that another may begin."""
-    acting.journal.append(Forgotten(id=acting.begun.id))
-    folder = acting.snapshot.folder
-    rest = f"{folder} is gone"
-    if os.path.isdir(folder):  # what is left of it may be of use to a person
-        away = os.path.join(acting.journal.folder, f"damaged-{acting.begun.id}")
-        os.rename(folder, away)
-        rest = f"the record is damaged (its files lie under {away})"
-    why = f"{rest}, so nothing can be brought back: make the environment anew."
-    return acting.outcome("stuck", 1, why)
+    def _in_use(self) -> str | None:
+        prefix = os.path.dirname(self.journal.folder)
+        return begin.in_use(prefix, self.begun.roots, self.waiting.say)
 
+    def _recorded(self) -> tuple[Entry, ...] | None:
+        """What was there, None if its record is not whole. Raises OSError if it cannot be read."""
+        try:
+            return self.snapshot.entries()
+        except (FileNotFoundError, NotADirectoryError, ManifestError):
+            return None
 
-def _changed_silently(acting: Transaction) -> str | None:
-    """Where the journal tells of no change: whether there is one, as its end may have been lost."""
-    entries = _recorded(acting)
-    if entries is None or not (paths := list(differing(entries, acting.snapshot.present()))):
-        return None
-    number = "1 file differs" if len(paths) == 1 else f"{len(paths)} files differ"
-    return f"the journal tells of no change, and yet {number} from what was recorded"
+    def _gone(self) -> Outcome:
+        """Somebody removed what was kept: the repair is closed, so that another may begin."""
+        self.note(Forgotten())
+        folder = self.snapshot.folder
+        rest = f"{folder} is gone"
+        if os.path.isdir(folder):  # what is left of it may be of use to a person
+            away = os.path.join(self.journal.folder, f"damaged-{self.begun.id}")
+            os.rename(folder, away)
+            rest = f"the record is damaged (its files lie under {away})"
+        why = f"{rest}, so nothing can be brought back: make the environment anew."
+        return self.outcome("stuck", 1, why)
 
+    def _changed_silently(self) -> str | None:
+        """Whether there is a change where the journal tells of none: its end may have been lost."""
+        entries = self._recorded()
+        if entries is None or not (paths := list(differing(entries, self.snapshot.present()))):
+            return None
+        number = "1 file differs" if len(paths) == 1 else f"{len(paths)} files differ"
+        return f"the journal tells of no change, and yet {number} from what was recorded"
 
-def _would_be_lost(acting: Transaction) -> str | None:
-    left = acting.snapshot.left()
-    if left is None:
-        return None
-    with acting.following.doing("comparing with what the repair left"):
-        paths = list(differing(left, acting.snapshot.present()))
-    return lost(packages_of(paths), len(paths)) if paths else None
+    def _would_be_lost(self) -> str | None:
+        left = self.snapshot.left()
+        if left is None:
+            return None
+        with self.waiting.doing("comparing with what the repair left"):
+            paths = list(differing(left, self.snapshot.present()))
+        return lost(packages_of(paths), len(paths)) if paths else None
 
+    def _restored(self, *, undo: bool, code: int = 0) -> Outcome:
+        try:
+            with self.waiting.doing("bringing back what was there"):
+                aside = set_aside(self.snapshot, self._last_word_ns())
+                restored = self.bring_back("asked for", undo=undo)
+        except (RestoreError, OSError) as error:
+            said = told_of(error) if isinstance(error, OSError) else str(error)
+            why = f"Not all could be brought back: {said}. Cure that, then run the same again."
+            return self.outcome("stuck", 1, why)
+        counts = f"{restored.brought} files brought back, {restored.removed} removed"
+        why = f"All is as it was before the repair ({counts})."
+        notes = (*edited(restored), *kept_aside(aside.paths, aside.folder))
+        return self.outcome("undone", code, why, notes=notes)
 
-def _restored(acting: Transaction, *, undo: bool, code: int) -> Outcome:
-    aside = Aside()
-    try:
-        with acting.following.doing("bringing back what was there"):
-            aside = set_aside(acting.snapshot, _last_word_ns(acting))
-            restored = acting.bring_back("asked for", undo=undo)
-    except (RestoreError, OSError) as error:
-        said = told_of(error) if isinstance(error, OSError) else str(error)
-        why = f"Not all could be brought back: {said}. Cure that, then run the same again."
-        return acting.outcome("stuck", 1, why)
-    counts = f"{restored.brought} files brought back, {restored.removed} removed"
-    why = f"All is as it was before the repair ({counts})."
-    notes = (*edited(restored), *kept_aside(aside.paths, aside.folder))
-    return acting.outcome("undone", code, why, notes=notes)
-
-
-def _last_word_ns(acting: Transaction) -> int:
-    """When the repair last said or did something, as the file system dates it."""
-    if acting.snapshot.left() is not None:
+    def _last_word_ns(self) -> int:
+        """When the repair last said or did something, as the file system dates it."""
+        if self.snapshot.left() is not None:
+            return 0
+        for path in (self.log, os.path.join(self.snapshot.folder, MANIFEST)):
+            with contextlib.suppress(OSError):
+                return os.stat(path).st_mtime_ns
         return 0
-    for path in (acting.log, os.path.join(acting.snapshot.folder, MANIFEST)):
-        with contextlib.suppress(OSError):
-            return os.stat(path).st_mtime_ns
-    return 0
 
-
-def _never_begun(acting: Transaction) -> Outcome:
-    acting.snapshot.remove()
-    acting.journal.append(RolledBack(id=acting.begun.id))
-    why = "The repair had changed nothing yet; its beginnings were removed."
-    return acting.outcome("undone", 0, why)
-
-
-def _not_yet(acting: Transaction, pid: int) -> Outcome:
-    why = f"Process {pid} of the interrupted repair still runs: end it, then run the same again."
-    return acting.outcome("unchanged", 1, why)
-
-
-def _resume(acting: Transaction, story: Story) -> Outcome:
-    """Half installed state is never built upon: it is taken back, and the plan begun anew."""
-    if (pid := still_running(story)) is not None:
-        return _not_yet(acting, pid)
-    if story.stage == "changed":
-        return acting.judge()
-    if story.stage == "checked":
-        last = story.of(Judged)[-1]
-        return acting.keep(last.after, last.why)
-    if story.stage == "untouched":
-        if sentence := _changed_silently(acting):
-            undo = command("--undo", acting.begun.afterwards)
-            refuse(f"{sentence}: take it back with {undo} first")
-        back = _never_begun(acting)
-    elif _recorded(acting) is None:
-        return _gone(acting)
-    elif story.stage == "restoring":
-        return _restored(acting, undo=story.undoing, code=0 if story.undoing else 1)
-    else:
-        back = _restored(acting, undo=False, code=0)
-    if back.kind != "undone":
-        return back
-    # The same plan from the start, as a repair of its own.
-    if sentence := _in_use(acting):
-        why = f"The interrupted repair was taken back, and not begun anew: {sentence}."
-        return unchanged(why)
-    acting.following.say("the interrupted repair was taken back; it begins anew")
-    os.makedirs(acting.journal.folder, exist_ok=True)
-    anew = begin.prepared(story.begun)
-    journal, following = acting.journal, acting.following
-    return Transaction(journal, anew, following, acting.interrupts, acting.env).run()
-
-
-def _forget(acting: Transaction, story: Story) -> Outcome:
-    if story.unfinished:
-        refuse("the last repair is unfinished: end it with --resume or --undo first")
-    acting.journal.append(Forgotten(id=story.id))
-    acting.snapshot.remove()
-    why = "What was there before the last repair is forgotten; it can no longer be undone."
-    return acting.outcome("forgotten", 0, why)
+    def _never_begun(self) -> Outcome:
+        self.snapshot.remove()
+        self.note(RolledBack())
+        why = "The repair had changed nothing yet; its beginnings were removed."
+        return self.outcome("undone", 0, why)

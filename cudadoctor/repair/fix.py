@@ -6,16 +6,15 @@ keep or bring back.
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from cudadoctor import __version__, knowledge, pipeline
-from cudadoctor.cli import output
 from cudadoctor.cli.looking import this_machine
 from cudadoctor.cli.options import Options, refuse
+from cudadoctor.cli.output import Waiting, asked, width, written
 from cudadoctor.pipeline import Judged
 from cudadoctor.render import json_v1
 from cudadoctor.repair import begin, earlier, words
-from cudadoctor.repair.following import Following
 from cudadoctor.repair.journal import FOLDER, Begun, Busy, Journal, JournalError, Opinion
 from cudadoctor.repair.session import not_heeded, patient_interrupts
 from cudadoctor.repair.snapshot import remove_made
@@ -25,106 +24,71 @@ from cudadoctor.repair.words import Outcome, unchanged
 NOBODY = "there is no terminal to ask on: add --yes to apply the repair, or --print to print it"
 
 
-def fix(options: Options, open_journal: Callable[[str], Journal] = Journal.of) -> int:
+def fix(options: Options) -> int:
     """Apply, resume, undo or forget a repair. 0 cured or nothing to do, 1 not cured."""
-    _hold_streams()
     if options.saved:
         refuse("--from judges saved facts, which cannot be repaired: add --print")
     if options.manager == "docker":
         refuse("--with docker writes an image and repairs none: add --print")
-    call = _Fix(options, open_journal)
-    if options.undo or options.resume or options.forget:
-        with patient_interrupts() as interrupts:
-            return call.show(
-                earlier.act(options, open_journal, call.following, interrupts, call.agreed)
-            )
-    if options.as_json and not options.yes:
-        refuse("--json leaves no place for a question: add --yes, or --print")
-    if not (options.yes or sys.stdin.isatty()):
-        refuse(NOBODY)
-    return call.show(call.repaired())
-
-
-def _hold_streams() -> None:
-    """Stand in for streams that were closed, or the journal would be opened in their place."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
-        if getattr(sys, name) is None:
-            mode = "r" if name == "stdin" else "w"
-            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+    with Waiting(verbose=options.verbose > 0) as waiting:
+        call = _Fix(options, waiting)
+        if options.undo or options.resume or options.forget:
+            with patient_interrupts() as interrupts:
+                return call.show(earlier.act(options, waiting, interrupts, call.agreed))
+        if options.as_json and not options.yes:
+            refuse("--json leaves no place for a question: add --yes, or --print")
+        if not (options.yes or sys.stdin.isatty()):
+            refuse(NOBODY)
+        return call.show(call.repaired())
 
 
 class _Fix:
-    """One call of `fix`. open_journal: makes the journal of an environment."""
+    """One call of `fix`."""
 
-    def __init__(self, options: Options, open_journal: Callable[[str], Journal]) -> None:
+    def __init__(self, options: Options, waiting: Waiting) -> None:
         self.options = options
-        self.open_journal = open_journal
-        self.following = Following(verbose=options.verbose > 0)
+        self.waiting = waiting
         self.judged: Judged | None = None
         self.before: Opinion | None = None
 
     def repaired(self) -> Outcome:
         """Look, judge, choose, ask; then the transaction."""
-        options = self.options
+        options, say = self.options, self.waiting.say
         prefix = earlier.with_journal(options.python)
-        self._refuse_unfinished(prefix)
-        known = self._repairs_in(prefix)
+        known = _known(prefix)
         machine = pipeline.with_options(this_machine(options), options)
         wishes = pipeline.wishes_of(options, machine)
         judged = self.judged = pipeline.judge(machine, wishes, ignore=options.ignore)
         machine = judged.machine
         self.before = opinion(json_v1.report(pipeline.report(judged, full=True)))
         steps = begin.chosen(judged.plan)
-        home = machine.python.prefix
-        project = home is not None and begin.holds_a_project(home)
-        where = begin.place_of(machine, steps.steps, project=project)
-        self._print(words.plan(judged, steps, where, output.width()))
+        where = begin.place_of(machine, steps.steps, project=begin.is_project(machine))
+        self._print(words.plan(judged, steps, where, width()))
         tasks = begin.tasks_of(steps, machine, wishes.shell)
         if where is None or not any(task.commands or task.files for task in tasks):
             return self._nothing_applied(judged, steps)
         if sentence := begin.refusal(machine, where, allow_shared=options.shared):
             refuse(sentence)
-        self._refuse_unfinished(where.prefix)
+        there = _known(where.prefix)
         if where.limits:
-            self.following.say(where.limits)
-        there = where.prefix if os.path.isdir(where.prefix) else os.curdir
-        if prefix is None or not os.path.samefile(prefix, there):
-            known = self._repairs_in(where.prefix)
+            say(where.limits)
+        folder = where.prefix if os.path.isdir(where.prefix) else os.curdir
+        if prefix is None or not os.path.samefile(prefix, folder):
+            known = there
         if not self.agreed("Apply", ""):
             return unchanged("Nothing was changed.")
         first = begin.begun(where, machine, tasks, self.before, options)
-        if sentence := begin.in_use(where, self.following.say):
+        if sentence := begin.in_use(where.prefix, where.roots, say):
             return unchanged(f"Nothing was changed: {sentence}.")
-        with self.following.doing("asking a resolver"):
-            why, download = begin.dry_run(steps.steps, machine, options, self.following.say)
+        with self.waiting.doing("asking a resolver"):
+            why, download = begin.dry_run(steps.steps, machine, options, say)
         if why:
             return unchanged(f"Nothing was changed: {why}.")
         if names := not_heeded(os.environ):
-            named = ", ".join(names)
-            self.following.say(f"not heeded, to change this environment only: {named}")
-        if sentence := begin.elsewhere_by_configuration(tasks, os.environ):
+            say(f"not heeded, to change this environment only: {', '.join(names)}")
+        if sentence := begin.elsewhere_by_configuration(tasks):
             return unchanged(f"Nothing was changed: {sentence}.")
         return self._applied(first, where, download, known)
-
-    def _refuse_unfinished(self, prefix: str | None) -> None:
-        """What an interrupted repair left is neither judged nor built upon."""
-        try:
-            story = self.open_journal(prefix).open_story() if prefix else None
-        except JournalError as error:
-            refuse(f"{prefix}: {error}")
-        if story is not None and story.unfinished:
-            resume, undo = (words.command(word, prefix or "") for word in ("--resume", "--undo"))
-            refuse(
-                f"an earlier repair was interrupted: end it with {resume}, or take it back: {undo}"
-            )
-
-    def _repairs_in(self, prefix: str | None) -> tuple[str, ...]:
-        """The names of the repairs that are known."""
-        return tuple(story.id for story in self.open_journal(prefix).stories()) if prefix else ()
 
     def _applied(
         self,
@@ -136,21 +100,21 @@ class _Fix:
         """Repair, if no other repair runs and the disk suffices."""
         prefix = where.prefix
         try:
-            with patient_interrupts() as interrupts, self.open_journal(prefix) as journal:
-                if tuple(story.id for story in journal.stories()) != known:
-                    return unchanged(
-                        "Nothing was changed: another cudadoctor repaired it meanwhile."
-                    )
-                if sentence := begin.no_room(where, download, journal.folder):
+            with patient_interrupts() as interrupts, Journal(prefix) as journal:
+                if _ids(journal) != known:
+                    why = "another cudadoctor repaired it meanwhile"
+                elif sentence := begin.no_room(where, download, journal.folder):
                     remove_made(first.made)
-                    return unchanged(f"Nothing was changed: {sentence}.")
-                return Transaction(journal, first, self.following, interrupts, os.environ).run()
+                    why = sentence
+                else:
+                    return Transaction(journal, first, self.waiting, interrupts).run()
         except Busy:
-            return unchanged(f"Nothing was changed: another cudadoctor repairs {prefix}.")
+            why = f"another cudadoctor repairs {prefix}"
         except JournalError as error:
-            return unchanged(f"Nothing was changed: {prefix}/{FOLDER}: {error}.")
+            why = f"{prefix}/{FOLDER}: {error}"
         except OSError as error:
-            return unchanged(f"Nothing was changed: {prefix}: {error.strerror}.")
+            why = f"{prefix}: {error.strerror}"
+        return unchanged(f"Nothing was changed: {why}.")
 
     def agreed(self, word: str, sentence: str) -> bool:
         """Ask the user (a word, a sentence before it); --yes answers all questions."""
@@ -159,10 +123,8 @@ class _Fix:
         if not sys.stdin.isatty():
             refuse(f"{sentence}: add --yes, since there is no terminal to ask on")
         sys.stdout.flush()
-        before = "".join(f"{line}\n" for line in words.wrapped(sentence, output.width(), 0))
-        sys.stderr.write(f"\n{before}{word}? [y/N] ")
-        sys.stderr.flush()
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        before = "".join(f"{line}\n" for line in words.wrapped(sentence, width(), 0))
+        return asked(f"\n{before}{word}? [y/N] ")
 
     def _nothing_applied(self, judged: Judged, steps: begin.Chosen) -> Outcome:
         diagnosis = judged.diagnosis
@@ -170,7 +132,7 @@ class _Fix:
             if diagnosis.verdict != "undecided":
                 return Outcome(kind="nothing", code=0, why="Nothing to do.")
             return unchanged("Not enough is known for a repair: see cudadoctor check.")
-        self._print(words.what_remains(judged, steps, output.width()))
+        self._print(words.what_remains(judged, steps, width()))
         return unchanged("Nothing was changed.")
 
     def _print(self, lines: Iterable[str]) -> None:
@@ -184,7 +146,25 @@ class _Fix:
         if self.options.as_json:
             versions = (__version__, str(knowledge.load().date))
             document = words.document(outcome, self.judged, self.before, versions)
-            output.written(json_v1.dumps(document) + "\n", self.options.output)
+            written(json_v1.dumps(document) + "\n", self.options.output)
         else:
-            self._print(["", *words.outcome(outcome, output.width())])
+            self._print(["", *words.outcome(outcome, width())])
         return outcome.code
+
+
+def _ids(journal: Journal) -> tuple[str, ...]:
+    return tuple(story.id for story in journal.stories())
+
+
+def _known(prefix: str | None) -> tuple[str, ...]:
+    """The earlier repairs. What an interrupted one left is neither judged nor built upon."""
+    if prefix is None:
+        return ()
+    try:
+        story = Journal(prefix).open_story()
+    except JournalError as error:
+        refuse(f"{prefix}: {error}")
+    if story is not None and story.unfinished:
+        resume, undo = (words.command(word, prefix) for word in ("--resume", "--undo"))
+        refuse(f"an earlier repair was interrupted: end it with {resume}, or take it back: {undo}")
+    return _ids(Journal(prefix))

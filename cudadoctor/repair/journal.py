@@ -236,15 +236,14 @@ def _record(number: int, line: bytes) -> Record:
     try:
         found = json.loads(line)
         schema = found.get("schema", SCHEMA) if isinstance(found, dict) else SCHEMA
-        if not isinstance(schema, int) or schema > SCHEMA:
-            raise JournalError("the journal was written by a later cudadoctor: use that one")
-        record: Record = msgspec.convert(found, Record)
-        if not re.fullmatch(r"[0-9a-z]{1,40}", record.id):  # it becomes the name of a folder
-            raise JournalError(f"line {number} of the journal names no repair")
+        later = not isinstance(schema, int) or schema > SCHEMA
+        record: Record | None = None if later else msgspec.convert(found, Record)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        if isinstance(error, JournalError):
-            raise
         raise JournalError(f"line {number} of the journal cannot be read ({error})") from error
+    if record is None:
+        raise JournalError("the journal was written by a later cudadoctor: use that one")
+    if not re.fullmatch(r"[0-9a-z]{1,40}", record.id):  # it becomes the name of a folder
+        raise JournalError(f"line {number} of the journal names no repair")
     return record
 
 
@@ -273,19 +272,15 @@ class Busy(Exception):  # noqa: N818 - told in one sentence
 
 
 class Journal:
-    """The journal of one environment. folder: `<prefix>/.cudadoctor`.
+    """The journal of one environment, in `<prefix>/.cudadoctor`.
 
     Held as a context, it is locked against other repairs of the same environment.
     """
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.path = os.path.join(folder, NAME)
-        self._lock: int | None = None
-
-    @classmethod
-    def of(cls, prefix: str) -> Journal:
-        return cls(os.path.join(prefix, FOLDER))
+    def __init__(self, prefix: str) -> None:
+        self.folder = os.path.join(prefix, FOLDER)
+        self.path = os.path.join(self.folder, NAME)
+        self._lock = -1
 
     def stories(self) -> tuple[Story, ...]:
         """The repairs that it tells of. Raises JournalError where it cannot be acted upon."""
@@ -301,8 +296,8 @@ class Journal:
         """The repair that can be undone, if any."""
         return open_story(self.stories())
 
-    def append(self, record: Record) -> None:
-        """Write a record and wait until it is on disk, before what it announces is done."""
+    def append(self, record: Record, identity: str) -> None:
+        """Write a record of that repair and wait until it is on disk, before what it announces."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
         new = not os.path.exists(self.path)
         # A copy of the environment made of hard links must not write into this one's journal.
@@ -314,7 +309,7 @@ class Journal:
         try:
             os.ftruncate(number, _whole(number))
             os.lseek(number, 0, os.SEEK_END)
-            data = line_of(msgspec.structs.replace(record, at=now))
+            data = line_of(msgspec.structs.replace(record, at=now, id=identity))
             while data:
                 data = data[os.write(number, data) :]
             os.fsync(number)
@@ -335,9 +330,7 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        os.close(self._lock)
 
 
 def _whole(number: int) -> int:
@@ -371,10 +364,9 @@ def lock(number: int) -> None:
 
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        pass  # a file system without locks: nothing keeps two repairs apart there
+    except OSError as error:  # a file system without locks: nothing keeps two repairs apart there
+        if isinstance(error, BlockingIOError):
+            raise
 
 
 def synced_folder(path: str) -> None:
@@ -399,28 +391,22 @@ def in_its_place(begun: Begun, prefix: str) -> Begun:
     Raises JournalError where it speaks of anything else.
     """
     recorded = os.path.normpath(begun.prefix or prefix)
-    outside = [] if os.path.isabs(recorded) else [recorded]
-    if begun.made and os.path.normpath(begun.made[-1]) != recorded:
-        outside.append(begun.made[-1])
-    outside += [
-        path
-        for path in begun.made
-        if not (os.path.isabs(path) and is_below(recorded, os.path.normpath(path)))
-    ]
-    outside += [
-        root.path
-        for root in begun.roots
-        if not (is_below(root.path, recorded) or _is_pixis(root, recorded))
-    ]
+    made = [os.path.normpath(path) for path in begun.made]
     written = [path for task in begun.tasks for path, _ in task.files]
-    outside += [path for path in written if not is_below(path, recorded)]
+    outside = [
+        *([] if os.path.isabs(recorded) else [recorded]),
+        *(path for path in made[-1:] if path != recorded),
+        *(path for path in made if not is_below(recorded, path)),
+        *(root.path for root in begun.roots if not _is_in(root, recorded)),
+        *(path for path in written if not is_below(path, recorded)),
+    ]
     if outside:
         raise _strange(outside[0])
     here = _moved(begun, recorded, prefix) if was_moved(begun, prefix) else begun
     for root in here.roots:
         # No link may lead out of the environment.
-        real, inside = os.path.realpath(root.path), os.path.realpath(prefix)
-        if not (is_below(real, inside) or _is_pixis(root, os.path.normpath(prefix))):
+        inside = is_below(os.path.realpath(root.path), os.path.realpath(prefix))
+        if not (inside or _is_pixis(root, os.path.normpath(prefix))):
             raise _strange(root.path)
     return here
 
@@ -439,6 +425,10 @@ def is_below(path: str, folder: str) -> bool:
     return os.path.isabs(path) and (
         plain == folder or plain.startswith(folder.rstrip("/\\") + os.sep)
     )
+
+
+def _is_in(root: Root, prefix: str) -> bool:
+    return is_below(root.path, prefix) or _is_pixis(root, prefix)
 
 
 def _is_pixis(root: Root, prefix: str) -> bool:

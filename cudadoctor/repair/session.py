@@ -1,13 +1,16 @@
 """The processes of a repair: the package manager, the second look, and who else runs there."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -16,13 +19,15 @@ from cudadoctor.cli.options import Options
 from cudadoctor.host import children
 from cudadoctor.host.signals import Interrupts
 from cudadoctor.privacy.patterns import bare
+from cudadoctor.render import inert
 from cudadoctor.repair.journal import Begun, Root
 
 SILENCE_S = 1800.0
 """A command that says nothing for so long is ended: a build of an extension can take that long."""
 POLL_S = 0.05
 GONE_S = 10.0
-TAIL_BYTES = 4096
+GRACE_S = 3.0
+KEPT_LINES = 200
 
 _WAITING = """\
 import os, sys
@@ -50,36 +55,59 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended. code: None where it was ended for its silence. tail: its last lines."""
+class Failed(Exception):  # noqa: N818 - told in one sentence
+    """The work cannot go on. tail: the last lines of the tool."""
 
-    code: int | None
-    tail: tuple[str, ...]
+    def __init__(self, why: str, tail: tuple[str, ...] = ()) -> None:
+        super().__init__(why)
+        self.tail = tail
 
 
 class Command:
-    """A command that has been started and waits; `go` lets it run.
+    """A command that has been started and waits; `go` lets it run. Raises OSError or ValueError.
 
-    log: where its words go. It runs in that folder, which is the doctor's own: `python -m pip` in
-    the user's would run a pip.py that lies there.
+    folder: where it runs, the doctor's own: `python -m pip` in the user's would run a pip.py that
+    lies there. on_line: called with each line, in a thread. held: files that stay open, and locked,
+    as long as it lives.
     """
 
-    def __init__(self, argv: tuple[str, ...], env: Mapping[str, str], log: str) -> None:
-        self.argv = argv
-        self.log = log
-        self._from = os.path.getsize(log) if os.path.exists(log) else 0
+    def __init__(
+        self,
+        argv: tuple[str, ...],
+        env: Mapping[str, str],
+        folder: str,
+        on_line: Callable[[str], None],
+        held: tuple[int, ...] = (),
+    ) -> None:
+        self.said: deque[str] = deque(maxlen=KEPT_LINES)
+        self._on_line = on_line
+        self._heard = time.monotonic()
         waits = os.name == "posix"
-        cwd = os.path.dirname(os.path.abspath(log))
         words = (sys.executable, "-I", "-S", "-B", "-c", _WAITING, str(os.getpid()), *argv)
-        with open(log, "ab", opener=private) as file:
-            self.child = children.start(
-                words if waits else argv,
-                env=children.environment(env, cwd),
-                cwd=cwd,
-                stdin=subprocess.PIPE if waits else None,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
+        self.child = children.start(
+            words if waits else argv,
+            env=children.environment(env, folder),
+            cwd=folder,
+            stdin=subprocess.PIPE if waits else None,
+            stderr=subprocess.STDOUT,
+            pass_fds=held if waits else (),
+        )
+        reader = children.start_thread(self._read)
+        if reader is None:
+            children.kill(self.child)
+            raise OSError(errno.EAGAIN, "no thread to read its answer")
+        self._reader = reader
+
+    def _read(self) -> None:
+        assert self.child.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            for raw in self.child.stdout:
+                self._heard = time.monotonic()
+                # A carriage return starts a progress bar anew: what came last is what counts.
+                line = bare(raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2])
+                if line.strip():
+                    self.said.append(line)
+                    self._on_line(line)
 
     def go(self) -> None:
         """Let it run."""
@@ -88,40 +116,20 @@ class Command:
                 self.child.stdin.write(b"!")
                 self.child.stdin.close()
 
-    def wait(
-        self,
-        on_line: Callable[[str], None],
-        stopped: Callable[[], bool],
-        silence_s: float = SILENCE_S,
-    ) -> Ended:
-        """Wait for its end. on_line: told its last line. stopped: whether to end it now."""
-        size, heard = self._from, time.monotonic()
-
-        def enough() -> bool:
-            nonlocal size, heard
-            if (now := os.path.getsize(self.log)) > size:
-                size, heard = now, time.monotonic()
-                on_line(next(reversed(self.tail()), ""))
-            return stopped() or time.monotonic() - heard > silence_s
-
-        code = children.wait(self.child, enough, POLL_S)
+    def wait(self, stopped: Callable[[], bool], silence_s: float = SILENCE_S) -> int | None:
+        """Its exit status; None where it was ended: `stopped` said so, or it said nothing."""
+        code = children.wait(
+            self.child, lambda: stopped() or time.monotonic() - self._heard > silence_s, POLL_S
+        )
         self.end()
-        return Ended(code=code, tail=self.tail())
+        return code
 
     def end(self) -> None:
-        """End it and all that it started."""
+        """End it and all that it started; asked first, so that it removes its temporary files."""
+        if self.child.poll() is None:
+            children.kill(self.child, "SIGINT", patience_s=GRACE_S, grace_s=GRACE_S)
         end_group(self.child.pid, None)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.child.wait(GONE_S)
-
-    def tail(self, most: int = 8) -> tuple[str, ...]:
-        """The last lines that it has said."""
-        with open(self.log, "rb") as file:
-            file.seek(max(self._from, os.path.getsize(self.log) - TAIL_BYTES))
-            text = file.read().decode("utf-8", "replace")
-        # A carriage return starts a progress bar anew: what came last is what counts.
-        lines = [bare(line.rstrip().rpartition("\r")[2]) for line in text.split("\n")]
-        return tuple(line for line in lines if line.strip())[-most:]
+        self._reader.join(GRACE_S)
 
 
 ELSEWHERE = (
@@ -167,49 +175,37 @@ def changed(own: Mapping[str, str], variables: Mapping[str, str | None]) -> dict
 # --- processes that a killed doctor left behind -----------------------------------------------
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class Process(msgspec.Struct, frozen=True, array_like=True):
     """A line of /proc/PID/stat. started: clock ticks after boot."""
 
     pid: int
+    state: str
     parent: int
     group: int
     session: int
     started: int
-    state: str
 
 
 def parse_stat(text: str) -> Process | None:
     """The process of a /proc/PID/stat; its name may hold spaces and brackets."""
     head, _, rest = text.rpartition(")")
-    words = rest.split()
-    pid = head.partition(" ")[0]
-    if len(words) < 20 or not pid.isdigit():
-        return None
-    state, parent, group, session = words[0], *map(int, words[1:4])
-    return Process(
-        pid=int(pid),
-        parent=parent,
-        group=group,
-        session=session,
-        started=int(words[19]),
-        state=state,
-    )
+    words = (head.partition(" ")[0], *rest.split())
+    with contextlib.suppress(msgspec.ValidationError, IndexError):
+        return msgspec.convert((*words[:5], words[20]), Process, strict=False)
+    return None
 
 
-def processes() -> tuple[Process, ...]:
-    """All processes of this system; () where they cannot be listed."""
-    found = []
+def processes() -> Iterator[Process]:
+    """All processes of this system; none where they cannot be listed."""
     with contextlib.suppress(OSError):
-        for name in os.listdir("/proc"):
-            if name.isdigit() and (seen := process(int(name))):
-                found.append(seen)
-    return tuple(found)
+        numbers = filter(str.isdigit, os.listdir("/proc"))
+        yield from filter(None, map(process, map(int, numbers)))
 
 
 def process(pid: int) -> Process | None:
     """One process, None where it is gone or nobody can tell."""
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
-        return parse_stat(file.read().decode("utf-8", "replace"))
+    with contextlib.suppress(OSError):
+        return parse_stat(_read(pid, "stat"))
     return None
 
 
@@ -232,13 +228,13 @@ def end_group(pid: int, started: int | None) -> bool:
         leader = process(pid)
         if leader and started is not None and leader.started != started:
             return True
-        members = [seen for seen in processes() if pid in (seen.group, seen.session)]
-        alive = [member for member in members if member.state not in "ZX"]
+        members = (seen for seen in processes() if pid in (seen.group, seen.session))
+        alive = [member.pid for member in members if member.state not in "ZX"]
         if not alive:
             return True
-        for member in alive:
+        for number in alive:
             with contextlib.suppress(OSError):
-                os.kill(member.pid, signal.SIGKILL)
+                os.kill(number, signal.SIGKILL)
         time.sleep(0.02)
     return False
 
@@ -275,21 +271,6 @@ KERNEL = 2
 """The parent of the kernel's own threads, which map nothing."""
 
 
-class User(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that runs in the environment. words: what it was started as, shortened."""
-
-    pid: int
-    words: str
-
-
-class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """known: whether it could be looked at. unread: how many processes would not be read."""
-
-    known: bool = True
-    users: tuple[User, ...] = ()
-    unread: int = 0
-
-
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What one process shows of itself. mapped: the paths of /proc/PID/maps."""
 
@@ -299,25 +280,33 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
-def used_by(prefix: str, roots: tuple[Root, ...]) -> Use:
-    """The processes that run in an environment, but for the doctor and what it started."""
+def used_by(prefix: str, roots: tuple[Root, ...], say: Callable[[str], None]) -> list[str]:
+    """The processes that run in an environment, but for the doctor and what it started.
+
+    say: told what could not be looked at.
+    """
     if sys.platform != "linux" or not os.path.isdir("/proc/self"):
-        return Use(known=False)
-    users, unread = [], 0
-    everyone = processes()
+        say("not checked: whether programs run in this environment; end them first")
+        return []
+    everyone = tuple(processes())
     own = family(os.getpid(), everyone)
+    others = [
+        other.pid
+        for other in everyone
+        if not (other.pid in own or other.state in "ZX" or KERNEL in (other.pid, other.parent))
+    ]
     # Maps name files behind all links; a program is called by the path that the user has.
     replace = msgspec.structs.replace
     roots += tuple(replace(root, path=os.path.realpath(root.path)) for root in roots)
-    for other in everyone:
-        if other.pid in own or other.state in "ZX" or KERNEL in (other.pid, other.parent):
-            continue
-        seen = _seen(other.pid)
-        if seen is None:
-            unread += 1
-        elif runs_in(seen, prefix, roots):
-            users.append(User(pid=other.pid, words=" ".join(seen.argv)[:80] or "?"))
-    return Use(users=tuple(users), unread=unread)
+    looks = [(pid, _seen(pid)) for pid in others]
+    if unread := [pid for pid, seen in looks if seen is None]:
+        number = f"{len(unread)} process{'es' if len(unread) > 1 else ''}"
+        say(f"not checked: {number} of other users, which may run in this environment")
+    return [
+        f"{inert(' '.join(seen.argv)[:80] or '?')} ({pid})"
+        for pid, seen in looks
+        if seen and runs_in(seen, prefix, roots)
+    ]
 
 
 def family(pid: int, everyone: tuple[Process, ...]) -> frozenset[int]:
@@ -338,8 +327,8 @@ def runs_in(seen: Seen, prefix: str, roots: tuple[Root, ...]) -> bool:
 
 
 def _holds(root: Root, path: str) -> bool:
-    folder = root.path.rstrip("/") + "/"
-    return path.startswith(folder) and root.has(path[len(folder) :].split("/", maxsplit=1)[0])
+    below = path.removeprefix(root.path.rstrip("/") + "/")
+    return below != path and root.has(below.partition("/")[0])
 
 
 def _program(seen: Seen) -> str:
@@ -390,47 +379,32 @@ _START = (
 """Isolated, and with the path that this process has settled: it starts in the user's folder."""
 
 
-class NoAnswer(Exception):  # noqa: N818 - told in one sentence
-    """The second look gave no report."""
-
-
-def check(
-    begun: Begun, folder: str, env: Mapping[str, str], stopped: Callable[[], bool]
-) -> dict[str, Any]:
+def check(begun: Begun, log: str, stopped: Callable[[], bool]) -> dict[str, Any] | None:
     """The JSON document of a check of the repaired environment.
 
-    Raises NoAnswer where there is none, also because `stopped` said so.
+    None where there is none, also because `stopped` said so. log: gets what it says beside it.
     """
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = "\n".join((home, *sys.path))
     look = look_words(begun.options, begun.afterwards)
     argv = [sys.executable, "-I", "-B", "-c", _START, path, "check", *look]
     variables = {name: value for task in begun.tasks for name, value in task.variables.items()}
-    answer = os.path.join(folder, "check.json")
     with (
-        open(answer, "wb") as out,
-        open(os.path.join(folder, "log.txt"), "ab", opener=private) as log,
+        tempfile.TemporaryFile(dir=os.path.dirname(log)) as out,
+        open(log, "ab", opener=private) as err,
     ):
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=log,
-            env=changed(env, variables),
-            start_new_session=os.name == "posix",
+        child = children.start(
+            argv, env=changed(os.environ, variables), cwd=os.curdir, stdout=out, stderr=err
         )
         if children.wait(child, stopped, POLL_S) is None:
             end_group(child.pid, None)
             child.wait()
-            raise NoAnswer("it was interrupted")
-    with open(answer, "rb") as file:
-        data = file.read()
-    os.unlink(answer)
-    with contextlib.suppress(ValueError):
-        found = json.loads(data)
-        if isinstance(found, dict) and "verdict" in found:
-            return found
-    raise NoAnswer("the second look gave no report")
+            return None
+        out.seek(0)
+        with contextlib.suppress(ValueError):
+            found = json.load(out)
+            return found if isinstance(found, dict) and "verdict" in found else None
+    return None
 
 
 def look_words(options: Options, python: str) -> list[str]:

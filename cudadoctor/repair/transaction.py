@@ -2,12 +2,11 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
 from typing import Any
 
+from cudadoctor.cli.output import Waiting
 from cudadoctor.host.signals import Interrupts
 from cudadoctor.repair.begin import shown
-from cudadoctor.repair.following import Following
 from cudadoctor.repair.journal import (
     Begun,
     Checking,
@@ -16,6 +15,7 @@ from cudadoctor.repair.journal import (
     Judged,
     Kept,
     Opinion,
+    Record,
     RolledBack,
     RollingBack,
     SnapshotBegun,
@@ -28,10 +28,11 @@ from cudadoctor.repair.journal import (
 )
 from cudadoctor.repair.session import (
     Command,
-    NoAnswer,
+    Failed,
     check,
     environment,
     left_behind,
+    private,
     process,
 )
 from cudadoctor.repair.snapshot import (
@@ -98,49 +99,41 @@ def better(before: Opinion, after: Opinion, cured: tuple[str, ...]) -> tuple[boo
 
 SMALL_BYTES = 1_000_000
 """What is not worth a word."""
-
-
-class Failed(Exception):  # noqa: N818 - told in one sentence
-    """The repair cannot go on. tail: the last lines of the tool."""
-
-    def __init__(self, why: str, tail: tuple[str, ...] = ()) -> None:
-        super().__init__(why)
-        self.tail = tail
+SHOWN_LINES = 8
 
 
 class Transaction:
     """A repair of one environment. journal: locked by the caller."""
 
     def __init__(
-        self,
-        journal: Journal,
-        begun: Begun,
-        following: Following,
-        interrupts: Interrupts,
-        env: Mapping[str, str],
+        self, journal: Journal, begun: Begun, waiting: Waiting, interrupts: Interrupts
     ) -> None:
         self.journal = journal
         self.begun = begun
-        self.following = following
+        self.waiting = waiting
         self.interrupts = interrupts
-        self.env = env
         self.snapshot = Snapshot(journal.folder, begun.id, begun.roots)
         self.log = os.path.join(journal.folder, "log.txt")
         self.touched = True  # unless `run` knows better
 
+    def note(self, record: Record) -> None:
+        """The next record of this repair."""
+        self.journal.append(record, self.begun.id)
+
     def run(self) -> Outcome:
         """From the beginning to the end."""
         self.touched = False
+        tasks = self.begun.tasks
         try:
             # What a kill left of snapshots that nobody needs any more.
             told = self.journal.stories()
             needed = {story.id for story in told if story.stage != "over"}
             for over in {story.id for story in told} - needed:
                 Snapshot(self.journal.folder, over, ()).remove()
-            self.journal.append(self.begun)
+            self.note(self.begun)
             self._record()
-            for number, task in enumerate(self.begun.tasks):
-                what = f"step {number + 1} of {len(self.begun.tasks)}: {task.title}"
+            for number, task in enumerate(tasks):
+                what = f"step {number + 1} of {len(tasks)}: {task.title}"
                 for which, argv in enumerate(task.commands, 1):
                     self._heed()
                     many = f" ({which} of {len(task.commands)})" if len(task.commands) > 1 else ""
@@ -154,11 +147,11 @@ class Transaction:
     def judge(self) -> Outcome:
         """Look again, then keep it or bring back what was there."""
         try:
-            self.journal.append(Checking(id=self.begun.id))
+            self.note(Checking())
             after = self._looked()
             cured = tuple(cause for task in self.begun.tasks for cause in task.cures)
             good, why = better(self.begun.before, after, cured)
-            self.journal.append(Judged(id=self.begun.id, better=good, why=why, after=after))
+            self.note(Judged(better=good, why=why, after=after))
         except (Failed, OSError) as error:
             return self._given_up(error)
         return self.keep(after, why) if good else self._back(why, after=after)
@@ -167,15 +160,15 @@ class Transaction:
         """The repair stays."""
         try:
             self.snapshot.note_left()
-            self.journal.append(Kept(id=self.begun.id))
+            self.note(Kept())
         except OSError as error:
             return self._given_up(error)
         # Only the last repair can be undone: what was kept for earlier ones goes.
         for story in self.journal.stories():
             if story.stage == "kept" and story.id != self.begun.id:
                 with contextlib.suppress(OSError):
-                    self.journal.append(Forgotten(id=story.id))
-                    Snapshot(self.journal.folder, story.id, story.begun.roots).remove()
+                    self.journal.append(Forgotten(), story.id)
+                    Snapshot(self.journal.folder, story.id, ()).remove()
         broken = after.verdict == "broken"
         rest = f"; still broken: {', '.join(after.told)}" if broken else ""
         return self.outcome(
@@ -189,17 +182,15 @@ class Transaction:
 
     def bring_back(self, why: str, *, undo: bool = False) -> Restored:
         """Bring back what was there, whatever has been done. Raises RestoreError."""
-        identity = self.begun.id
         with contextlib.suppress(OSError):  # a full disk: there is room once the new has gone
-            self.journal.append(RollingBack(id=identity, why=why, undo=undo))
+            self.note(RollingBack(why=why, undo=undo))
         try:
             restored = restore(self.snapshot)
         except ManifestError as error:
             raise RestoreError(str(error)) from error
-        end = Undone(id=identity) if undo else RolledBack(id=identity)
         synced_system(self.journal.folder)
         try:
-            self.journal.append(end)
+            self.note(Undone() if undo else RolledBack())
             self.snapshot.remove()
         except OSError as error:
             raise RestoreError(f"the journal: {error.strerror}") from error
@@ -210,60 +201,69 @@ class Transaction:
 
     def _record(self) -> None:
         """The snapshot; nothing has been changed before it is on disk."""
-        self.journal.append(SnapshotBegun(id=self.begun.id))
-        with self.following.doing("recording what is there"):
+        self.note(SnapshotBegun())
+        with self.waiting.doing("recording what is there"):
             try:
                 count = self.snapshot.take()
             except OSError as error:
                 raise Failed(f"what is there cannot be recorded: {_words(error)}") from error
         self._heed()
-        self.journal.append(SnapshotDone(id=self.begun.id, entries=count))
+        self.note(SnapshotDone(entries=count))
         self.touched = True
 
     def _run(self, number: int, task: Task, argv: tuple[str, ...], what: str) -> None:
+        env = environment(os.environ, task.variables)
         try:
-            command = Command(argv, environment(self.env, task.variables), self.log)
+            command = Command(argv, env, self.journal.folder, self._line)
         except OSError as error:
             raise Failed(f"{argv[0]} cannot be started: {error.strerror}") from error
         pid = command.child.pid
         started = seen.started if (seen := process(pid)) else None
-        record = StepBegun(id=self.begun.id, number=number, argv=argv, pid=pid, started=started)
         try:
-            self.journal.append(record)
+            self.note(StepBegun(number=number, argv=argv, pid=pid, started=started))
         except OSError:
             command.end()
             raise
         command.go()
-        with self.following.doing(what):
-            ended = command.wait(self.following.line, self.interrupts)
+        with self.waiting.doing(what):
+            code = command.wait(self.interrupts)
         self._heed()
-        self.journal.append(StepEnded(id=self.begun.id, number=number, code=ended.code))
-        if ended.code is None:
-            raise Failed(f"{argv[0]} said nothing for half an hour and was ended", ended.tail)
-        if ended.code:
-            signalled = ended.code < 0
-            how = f"was ended by signal {-ended.code}" if signalled else f"ended with {ended.code}"
-            raise Failed(f"{' '.join(argv[:4])} ... {how}", ended.tail)
+        self.note(StepEnded(number=number, code=code))
+        if code == 0:
+            return
+        how = f"ended with {code}"
+        if code is None:
+            how = "said nothing for half an hour and was ended"
+        elif code < 0:
+            how = f"was ended by signal {-code}"
+        name = argv[0] if code is None else f"{' '.join(argv[:4])} ..."
+        raise Failed(f"{name} {how}", tuple(command.said)[-SHOWN_LINES:])
+
+    def _line(self, text: str) -> None:
+        """A tool said this."""
+        self.waiting.line(text)
+        with (
+            contextlib.suppress(OSError),  # a full disk
+            open(self.log, "a", encoding="utf-8", opener=private) as log,
+        ):
+            log.write(f"{text}\n")
 
     def _write(self, number: int, task: Task) -> None:
         """Files of the doctor's own: the variables of a conda environment."""
-        argv = ("write", *(path for path, _ in task.files))
-        self.journal.append(StepBegun(id=self.begun.id, number=number, argv=argv))
+        self.note(StepBegun(number=number, argv=("write", *(path for path, _ in task.files))))
         for path, text in task.files:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(f"{path}.new", "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
             os.replace(f"{path}.new", path)
-        self.journal.append(StepEnded(id=self.begun.id, number=number, code=0))
+        self.note(StepEnded(number=number, code=0))
 
     def _looked(self) -> Opinion:
-        with self.following.doing("looking again"):
-            try:
-                found = check(self.begun, self.journal.folder, self.env, self.interrupts)
-            except NoAnswer as error:
-                self._heed()
-                raise Failed(f"{error}: nobody can tell whether it helped") from error
+        with self.waiting.doing("looking again"):
+            found = check(self.begun, self.log, self.interrupts)
         self._heed()
+        if found is None:
+            raise Failed("the second look gave no report: nobody can tell whether it helped")
         return opinion(found)
 
     def _heed(self) -> None:
@@ -272,34 +272,33 @@ class Transaction:
 
     # --- the ends ----------------------------------------------------------------------------
 
-    def _given_up(self, error: Exception) -> Outcome:
-        tail = error.tail if isinstance(error, Failed) else ()
-        return self._back(_words(error), tail=tail)
+    def _given_up(self, error: Failed | OSError) -> Outcome:
+        return self._back(_words(error), tail=error.tail if isinstance(error, Failed) else ())
 
     def _back(
         self, why: str, *, after: Opinion | None = None, tail: tuple[str, ...] = ()
     ) -> Outcome:
         code = self.interrupts.code if self.interrupts() else 1
+        notes: tuple[str, ...] = ()
         if not self.touched:
             with contextlib.suppress(OSError):
                 self.snapshot.remove()
-                self.journal.append(RolledBack(id=self.begun.id))
+                self.note(RolledBack())
                 remove_made(self.begun.made)
-            text = f"Nothing was changed: {why}."
-            return self.outcome("unchanged", code, text, after=after, tail=tail)
-        try:
-            with self.following.doing("bringing back what was there"):
-                restored = self.bring_back(why)
-        except RestoreError as error:
-            text = (
-                f"Not repaired ({why}), and not all could be brought back: {error}. Nothing of the"
-                " record is lost: cure that, then run"
-                f" {command('--undo', self.begun.afterwards)}."
-            )
-            return self.outcome("stuck", code, text, after=after, tail=tail)
-        text = f"Not repaired, and all is as it was before: {why}."
-        notes = edited(restored)
-        return self.outcome("rolled-back", code, text, after=after, tail=tail, notes=notes)
+            kind, text = "unchanged", f"Nothing was changed: {why}."
+        else:
+            try:
+                with self.waiting.doing("bringing back what was there"):
+                    notes = edited(self.bring_back(why))
+                kind, text = "rolled-back", f"Not repaired, and all is as it was before: {why}."
+            except RestoreError as error:
+                undo = command("--undo", self.begun.afterwards)
+                kind = "stuck"
+                text = (
+                    f"Not repaired ({why}), and not all could be brought back: {error}. Nothing of"
+                    f" the record is lost: cure that, then run {undo}."
+                )
+        return self.outcome(kind, code, text, after=after, tail=tail, notes=notes)
 
     def _way_back(self) -> tuple[str, ...]:
         with contextlib.suppress(OSError, ManifestError):

@@ -9,41 +9,41 @@ from cudadoctor.cli.output import SHORTER
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> output._Waiting:
+def waiting(monkeypatch: pytest.MonkeyPatch) -> output.Waiting:
     """Everything takes long at once."""
     monkeypatch.setattr(output, "FIRST_S", -1.0)
     monkeypatch.setattr(output, "SAID_S", -1.0)
-    return output._Waiting(SHORTER)
+    return output.Waiting(SHORTER)
 
 
-def said(waiting: output._Waiting, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    waiting._once(set(waiting._slow()))
+def said(waiting: output.Waiting, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    waiting.once(set(waiting.slow()))
     return capsys.readouterr().err.splitlines()
 
 
 def test_a_wait_for_the_driver_names_the_call_and_the_option_once(
-    waiting: output._Waiting, capsys: pytest.CaptureFixture[str]
+    waiting: output.Waiting, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for what in ("the driver", "the driver: nvmlInit", "the driver: cuInit"):
-        waiting.note(what, True)
+        waiting(what, True)
     [line] = said(waiting, capsys)
     assert line.startswith("waiting for the driver: cuInit since")
     assert "--timeout" in line
-    waiting.note("the driver: cuInit", False)
+    waiting("the driver: cuInit", False)
     assert said(waiting, capsys) == []
 
 
 def test_another_wait_has_a_line_of_its_own(
-    waiting: output._Waiting, capsys: pytest.CaptureFixture[str]
+    waiting: output.Waiting, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waiting.note("the driver", True)
-    waiting.note("import torch", True)
+    waiting("the driver", True)
+    waiting("import torch", True)
     assert len(said(waiting, capsys)) == 2
 
 
 def test_a_command_without_the_option_does_not_name_it(
-    waiting: output._Waiting, capsys: pytest.CaptureFixture[str]
+    waiting: output.Waiting, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waiting.hint = output._Waiting("").hint
-    waiting.note("the resolver", True)
+    waiting.hint = output.Waiting("").hint
+    waiting("the resolver", True)
     assert "--timeout" not in said(waiting, capsys)[0]

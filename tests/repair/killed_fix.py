@@ -5,9 +5,11 @@ Its arguments: a count of records, the environment, and yes, undo or resume.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
+from unittest import mock
 
 from cudadoctor.cli.options import Options
 from cudadoctor.repair import fix as repairing
@@ -16,16 +18,15 @@ from cudadoctor.repair.journal import Journal, Record
 LAST, FOLDER, WORD = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 
 
-class KillingJournal(Journal):
+written = itertools.count(1)
+append = Journal.append
+
+
+def append_and_kill(journal: Journal, record: Record, identity: str) -> None:
     """Kills its own process once so many records are on disk."""
-
-    count = 0
-
-    def append(self, record: Record) -> None:
-        super().append(record)
-        type(self).count += 1
-        if self.count == LAST:
-            os.kill(os.getpid(), signal.SIGKILL)
+    append(journal, record, identity)
+    if next(written) == LAST:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
@@ -36,4 +37,5 @@ if __name__ == "__main__":
         undo=WORD == "undo",
         resume=WORD == "resume",
     )
-    sys.exit(repairing.fix(wish, KillingJournal.of))
+    with mock.patch.object(Journal, "append", append_and_kill):
+        sys.exit(repairing.fix(wish))

@@ -164,8 +164,9 @@ class Environment:
         ).stdout.strip()
 
     def records(self) -> list[str]:
-        """The kinds of the journal's records, in order."""
-        lines = self.journal.read_bytes().splitlines() if self.journal.exists() else []
+        """The kinds of the journal's records, in order; a line half written yet is none."""
+        written = self.journal.read_bytes() if self.journal.exists() else b""
+        lines = written.rpartition(b"\n")[0].splitlines()
         return [msgspec.json.decode(line)["what"] for line in lines]
 
     def tree(self) -> dict[str, tuple[object, ...]]:

@@ -65,7 +65,6 @@ def test_of_each_group_the_first_step_that_can_be_taken_is_chosen() -> None:
     assert [one.id for one in found.steps] == ["build"]
     assert [one.id for one in found.shell] == ["variable"]
     assert found.left == ()
-    assert found.variables == {"CUDA_HOME": None}
 
 
 @pytest.mark.parametrize(
@@ -255,9 +254,8 @@ def test_in_an_image_usr_local_is_the_environment() -> None:
 
 
 def test_who_runs_in_it_is_named() -> None:
-    users = tuple(session.User(pid=one, words=f"python t{one}.py") for one in range(1, 6))
-    assert begin.running(session.Use()) is None
-    told = begin.running(session.Use(users=users)) or ""
+    assert begin.running([]) is None
+    told = begin.running([f"python t{number}.py ({number})" for number in range(1, 6)]) or ""
     assert told.startswith("python t1.py (1), python t2.py (2), python t3.py (3) and 2 more run in")
 
 

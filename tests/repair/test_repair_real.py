@@ -126,7 +126,7 @@ def test_two_repairs_do_not_run_at_once(broken: Environment) -> None:
     slow.write_text(
         "import sys, time\n"
         "from cudadoctor.repair.journal import Journal\n"
-        "with Journal.of(sys.argv[1]):\n"
+        "with Journal(sys.argv[1]):\n"
         "    print('locked', flush=True)\n"
         "    time.sleep(60)\n"
     )

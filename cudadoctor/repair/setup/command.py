@@ -33,7 +33,7 @@ import msgspec
 from cudadoctor import __version__, knowledge, pipeline
 from cudadoctor.cli.looking import passed, this_machine
 from cudadoctor.cli.options import Options, refuse, refuse_contradictions
-from cudadoctor.cli.output import painted, shown_on_stderr, width, written
+from cudadoctor.cli.output import Waiting, asked, painted, width, written
 from cudadoctor.host import local
 from cudadoctor.host.local import LocalHost
 from cudadoctor.host.signals import Interrupts, end_now
@@ -45,6 +45,7 @@ from cudadoctor.pipeline import Judged
 from cudadoctor.plan.planner import build_choice
 from cudadoctor.render import inert, json_v1, terminal
 from cudadoctor.render.terminal import Line
+from cudadoctor.repair.session import Failed
 from cudadoctor.repair.setup import choosing, making, saying
 from cudadoctor.repair.setup.choosing import Chosen, Known, NoWay
 from cudadoctor.repair.setup.making import Place, Recipe, Workplace
@@ -132,7 +133,7 @@ def _known(options: Options, kb: Knowledge) -> Known:
         known = Known(machine=machine, tools=tools, torch=options.torch, tool=tool, named=named)
         if choosing.suffices(known, kb):
             return known
-        with shown_on_stderr() as progress:
+        with Waiting() as progress:
             progress("the Pythons of this machine", True)
             return msgspec.structs.replace(known, others=choosing.found(local.this_host()))
     finally:
@@ -157,7 +158,7 @@ def _planned(
     answer = None
     if verify_it:
         try:
-            with shown_on_stderr() as progress:
+            with Waiting() as progress:
                 progress("the resolver", True)
                 here = chosen.base is not None
                 answer = verify(recipe.change, chosen.machine, kb, here=here, wish=chosen.tool)
@@ -183,9 +184,7 @@ def _agreed(place: Place) -> bool:
     first = f"Type y to make {name}"
     if place.ours:
         first = f"{name} was left by a setup that did not end. Type y to make it anew"
-    sys.stderr.write(f"{first}; anything else leaves all as it is: ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return asked(f"{first}; anything else leaves all as it is: ")
 
 
 def _made(work: Setup, place: Place, chosen: Chosen, recipe: Recipe, options: Options) -> int:
@@ -198,14 +197,13 @@ def _made(work: Setup, place: Place, chosen: Chosen, recipe: Recipe, options: Op
         except OSError as error:
             refuse(f"{place.path} cannot be made: {error.strerror or error}")
         try:
-            with shown_on_stderr() as progress:
-                run = making.Runner(interrupts, progress, workplace)
-                made = making.make(workplace, recipe, run)
+            with Waiting() as waiting:
+                making.make(workplace, recipe, waiting, interrupts)
+        except Failed as error:
+            return _unmade(work, error, workplace, interrupts, options)
         except BaseException:
             workplace.remove()
             raise
-        if made.why is not None or interrupts():
-            return _unmade(work, made, workplace, interrupts, options)
         workplace.finish()
     sys.stderr.write(f"{inert(place.path)} is made; the training step is to prove it\n")
     look = msgspec.structs.replace(options, python=recipe.python, fast=False, no_smoke=False)
@@ -218,19 +216,19 @@ def _made(work: Setup, place: Place, chosen: Chosen, recipe: Recipe, options: Op
 
 
 def _unmade(
-    work: Setup, made: making.Ended, workplace: Workplace, interrupts: Interrupts, options: Options
+    work: Setup, error: Failed, workplace: Workplace, interrupts: Interrupts, options: Options
 ) -> int:
     """Remove what was made, and say why."""
-    lines = telling(made.said)
-    for line in lines if made.why and not options.as_json else ():
+    stopped, lines = interrupts(), telling(error.tail)
+    for line in () if stopped or options.as_json else lines:
         sys.stderr.write(f"  {inert(line)}\n")
     left = workplace.remove()
     end = f"what was made is removed, except {left}" if left else "what was made is removed"
-    if interrupts():
+    if stopped:
         work = work.ended("interrupted", f"Interrupted; {end}.")
         return _ended(work, options, last=f"interrupted; {end}", code=interrupts.code)
-    behind = reason(made.said)
-    why = f"{made.why}, since {behind}" if behind else f"{made.why}"
+    behind = reason(error.tail)
+    why = f"{error}, since {behind}" if behind else f"{error}"
     return _ended(work.ended("failed", f"{why}; {end}.", *lines), options, last=f"{why}; {end}")
 
 

@@ -1,33 +1,30 @@
 """Making the environment: its folder, what is run and written there, and its end."""
 
 import contextlib
+import math
 import os
 import re
 import shutil
 import stat
-import subprocess
 import sys
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
-from cudadoctor.host import children, local
+from cudadoctor.cli.output import Waiting
+from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts
 from cudadoctor.installers import conda, pip
 from cudadoctor.installers.registry import project_file
-from cudadoctor.installers.tool import Command, parent, within
+from cudadoctor.installers.tool import Command as Argv
+from cudadoctor.installers.tool import parent, within
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.plan.remedies.torch import remedy_for
-from cudadoctor.privacy.patterns import bare
-from cudadoctor.probes.streamed import Progress
-from cudadoctor.render import inert
 from cudadoctor.repair.journal import lock
-from cudadoctor.repair.session import environment
+from cudadoctor.repair.session import Command, Failed, environment
 from cudadoctor.repair.setup.choosing import Chosen, Tools
 
 # Paths are texts here: what the user typed is shown as it was typed.
@@ -129,11 +126,9 @@ def _by_rights(place: Place, name: str) -> str | None:
 
 def looked_at(folder: str) -> Place:
     """What is at that path now."""
+    path = folder
     try:
         path = os.path.abspath(os.path.expanduser(folder))
-    except OSError as error:
-        return Place(path=folder, real=folder, why=error.strerror or type(error).__name__)
-    try:
         return _seen(path, os.path.dirname(path))
     except (OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or str(error)
@@ -143,11 +138,8 @@ def looked_at(folder: str) -> Place:
 def _seen(path: str, parent: str) -> Place:
     real, kind, owner = os.path.realpath(path), "absent", None
     entries: tuple[str, ...] = ()
-    try:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    else:
         kinds = {stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
         owner, kind = found.st_uid, kinds.get(stat.S_IFMT(found.st_mode), "file")
         entries = tuple(sorted(os.listdir(path))) if kind == "folder" else ()
@@ -171,13 +163,11 @@ def _seen(path: str, parent: str) -> Place:
 
 def _environments(real: str) -> Iterator[str]:
     """The environments that a path lies in; those of conda hold others under envs."""
-    folder = real
-    while (above := os.path.dirname(folder)) != folder:
-        last, folder = os.path.basename(folder), above
-        if os.path.exists(os.path.join(folder, "pyvenv.cfg")):
-            yield folder
-        if last != "envs" and os.path.isdir(os.path.join(folder, "conda-meta")):
-            yield folder
+    path = Path(real)
+    for inner, folder in pairwise((path, *path.parents)):
+        of_conda = inner.name != "envs" and (folder / "conda-meta").is_dir()
+        if of_conda or (folder / "pyvenv.cfg").exists():
+            yield str(folder)
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +179,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     tool: str
     python: str
-    commands: tuple[Command, ...]
+    commands: tuple[Argv, ...]
     change: PackageChange
     files: dict[str, str] = {}
     alone: bool = False
@@ -252,17 +242,6 @@ TEXT = "cudadoctor setup is making this environment, or was killed while it did.
 
 class Busy(Exception):  # noqa: N818 - a state of the world, told in one sentence
     """Another setup works in this folder."""
-
-
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended. why: a sentence where it failed. said: its last lines.
-
-    stopped: a signal told the doctor to stop.
-    """
-
-    why: str | None = None
-    said: tuple[str, ...] = ()
-    stopped: bool = False
 
 
 class Workplace:
@@ -351,18 +330,50 @@ class Workplace:
             self.lock = None
 
 
-def make(workplace: Workplace, recipe: Recipe, run: Callable[[tuple[str, ...]], Ended]) -> Ended:
-    """Write the files and run the commands, each only if the one before it ended well."""
+def make(workplace: Workplace, recipe: Recipe, waiting: Waiting, interrupts: Interrupts) -> None:
+    """Write the files and run the commands, each only if the one before it ended well.
+
+    Raises Failed, also where a signal told the doctor to stop.
+    """
     try:
         for name, text in recipe.files.items():
             (workplace.path / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        return Ended(why=f"{error.filename} cannot be written: {error.strerror}")
-    for command in recipe.commands:
-        ended = run(command)
-        if ended != Ended(said=ended.said):
-            return ended
-    return Ended()
+        raise Failed(f"{error.filename} cannot be written: {error.strerror}") from error
+    for argv in recipe.commands:
+        if interrupts():
+            raise Failed("it was interrupted")
+        _run(argv, workplace, waiting, interrupts)
+
+
+def _run(
+    argv: tuple[str, ...], workplace: Workplace, waiting: Waiting, interrupts: Interrupts
+) -> None:
+    def stopped() -> bool:
+        # A folder that the tool has made by now gets its marker.
+        with contextlib.suppress(OSError, Busy):
+            workplace.mark()
+        return interrupts()
+
+    scratch = str(workplace.scratch) if workplace.scratch.is_dir() else None
+    # Never in the folder that the user stands in: a venv.py may lie there.
+    folder = scratch or local.this_host().place
+    # The lock stays held while this child lives, also where the doctor is killed.
+    held = () if workplace.lock is None else (workplace.lock,)
+    try:
+        command = Command(argv, clean(os.environ, scratch), folder, waiting.line, held)
+    except (OSError, ValueError) as error:
+        words = getattr(error, "strerror", None) or str(error)
+        raise Failed(f"{argv[0]} cannot be started: {words}") from error
+    command.go()
+    waiting(name_of(argv), True)
+    code = command.wait(stopped, math.inf)
+    waiting(name_of(argv), False)
+    if interrupts() or code is None:
+        raise Failed("it was interrupted", tuple(command.said))
+    if code:
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
+        raise Failed(f"{argv[0]} {how}", tuple(command.said))
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -372,10 +383,6 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-KEPT_LINES = 200
-SHOWN_COLUMNS = 70
-HEARING_S = 0.2
-GRACE_S = 3.0
 _MISLEADING = (
     *("PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__", "PIP_REPORT"),
     *("PIP_QUIET", "UV_PROJECT_ENVIRONMENT", "UV_WORKING_DIR", "UV_FROZEN", "UV_NO_SYNC"),
@@ -397,90 +404,3 @@ def name_of(argv: tuple[str, ...]) -> str:
     if "-m" in argv[:-1]:
         return argv[argv.index("-m") + 1]
     return os.path.basename(argv[0])
-
-
-class Runner:
-    """Runs one command after the other in the workplace."""
-
-    def __init__(self, interrupts: Interrupts, progress: Progress, workplace: Workplace) -> None:
-        self.interrupts = interrupts
-        self.progress = progress
-        self.workplace = workplace
-
-    def __call__(self, argv: tuple[str, ...]) -> Ended:
-        if self.interrupts():
-            return Ended(stopped=True)
-        try:
-            child = self._started(argv)
-        except (OSError, ValueError) as error:
-            words = getattr(error, "strerror", None) or str(error)
-            return Ended(why=f"{argv[0]} cannot be started: {words}")
-        assert child.stdout is not None
-        teller = _Teller(child.stdout, self.progress, name_of(argv))
-        code = children.wait(child, self._stopped, HEARING_S)
-        if code is None:
-            # Asked first, so that it removes its temporary files.
-            children.kill(child, "SIGINT", patience_s=GRACE_S, grace_s=GRACE_S)
-        teller.join(GRACE_S)
-        said = teller.quiet()
-        if code is None or self.interrupts():
-            return Ended(stopped=True, said=said)
-        if code == 0:
-            return Ended(said=said)
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
-        return Ended(why=f"{argv[0]} {how}", said=said)
-
-    def _started(self, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
-        handle, place = self.workplace.lock, self.workplace
-        scratch = str(place.scratch) if place.scratch.is_dir() else None
-        # Never in the folder that the user stands in: a venv.py may lie there.
-        cwd = scratch or local.this_host().place
-        # The lock stays held while this child lives, also where the doctor is killed.
-        inherited = (handle,) if handle is not None and sys.platform != "win32" else ()
-        return children.start(
-            argv,
-            env=children.environment(clean(os.environ, scratch), cwd),
-            cwd=cwd,
-            stderr=subprocess.STDOUT,
-            pass_fds=inherited,
-        )
-
-    def _stopped(self) -> bool:
-        """Whether to stop; a folder that the tool has made by now gets its marker."""
-        with contextlib.suppress(OSError, Busy):
-            self.workplace.mark()
-        return self.interrupts()
-
-
-class _Teller(threading.Thread):
-    """Reads what a command says; its newest line is what is being waited for."""
-
-    def __init__(self, pipe: IO[bytes], progress: Progress, name: str) -> None:
-        super().__init__(daemon=True)
-        self._pipe, self._progress, self._name = pipe, progress, name
-        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._told = name
-        progress(name, True)
-        self.start()
-
-    def run(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            for raw in self._pipe:
-                # A bar draws itself anew after a carriage return: the last state counts.
-                line = bare(raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2])
-                if not line.strip():
-                    continue
-                self._lines.append(line)
-                # What is over is not what is waited for.
-                if "uninstall" not in line.lower():
-                    self._tell(f"{self._name}: {inert(line.strip())}"[:SHOWN_COLUMNS])
-
-    def _tell(self, text: str) -> None:
-        self._progress(self._told, False)
-        self._told = text
-        self._progress(text, True)
-
-    def quiet(self) -> tuple[str, ...]:
-        """Nothing is waited for any more; what was said last."""
-        self._progress(self._told, False)
-        return tuple(self._lines)
