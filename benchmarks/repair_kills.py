@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "repair"))
 from repair_fixtures import Environment, broken_environment, fitting_index, sound_environment
 
 from cudadoctor.repair.journal import Root
-from cudadoctor.repair.snapshot import Snapshot, restore
+from cudadoctor.repair.snapshot import Snapshot
 
 SEED = 5
 KINDS = ("fix", "fix", "fix", "undo", "resume", "twice")
@@ -137,11 +137,11 @@ def _timed(environment: str) -> dict[str, Any]:
         folder.mkdir()
         snapshot = Snapshot(str(folder), "1", (Root(path=str(copy)),))
         take_s, entries = _took(snapshot.take)
-        untouched_s, _ = _took(lambda: restore(snapshot))
+        untouched_s, _ = _took(snapshot.restore)
         site = next(copy.glob("lib/python*/site-packages"))
         for name in ("torch", "nvidia"):
             shutil.rmtree(site / name)
-        back_s, done = _took(lambda: restore(snapshot))
+        back_s, done = _took(snapshot.restore)
         size = sum(one.size for one in snapshot.entries())
         return {
             "entries": entries,

@@ -37,7 +37,7 @@ from cudadoctor.repair.journal import (
     pixi_project,
 )
 from cudadoctor.repair.session import environment, used_by
-from cudadoctor.repair.snapshot import walked
+from cudadoctor.repair.snapshot import Snapshot
 
 _OF_AN_ENVIRONMENT = (
     *("bin", "lib", "lib64", "include", "share", "etc", "man", "pyvenv.cfg"),
@@ -556,7 +556,7 @@ def no_room(place: Place, download: Download | None, folder: str) -> str | None:
     """The sentence about a disk that is too small, None where all fits. folder: the journal's."""
     copied = 0
     if not (place.made or can_link(folder)):
-        copied = sum(found.st_size for root in place.roots for _, found in walked(root))
+        copied = sum(entry.size for entry in Snapshot(folder, "", place.roots).present())
     temporary = os.environ.get("TMPDIR") or tempfile.gettempdir()  # pip's downloads
     cache = cache_folder(os.environ)
     return lacking(needs(download, place.prefix, temporary, cache, copied))

@@ -31,7 +31,6 @@ from cudadoctor.repair.snapshot import (
     RestoreError,
     differing,
     packages_of,
-    set_aside,
     told_of,
 )
 from cudadoctor.repair.transaction import Transaction, edited, still_running
@@ -226,7 +225,7 @@ class _Earlier(Transaction):
     def _changed_silently(self) -> str | None:
         """Whether there is a change where the journal tells of none: its end may have been lost."""
         entries = self._recorded()
-        if entries is None or not (paths := list(differing(entries, self.snapshot.present()))):
+        if entries is None or not (paths := differing(entries, self.snapshot.present())):
             return None
         number = "1 file differs" if len(paths) == 1 else f"{len(paths)} files differ"
         return f"the journal tells of no change, and yet {number} from what was recorded"
@@ -236,13 +235,13 @@ class _Earlier(Transaction):
         if left is None:
             return None
         with self.waiting.doing("comparing with what the repair left"):
-            paths = list(differing(left, self.snapshot.present()))
+            paths = differing(left, self.snapshot.present())
         return lost(packages_of(paths), len(paths)) if paths else None
 
     def _restored(self, *, undo: bool, code: int = 0) -> Outcome:
         try:
             with self.waiting.doing("bringing back what was there"):
-                aside = set_aside(self.snapshot, self._last_word_ns())
+                folder, paths = self.snapshot.set_aside(self._last_word_ns())
                 restored = self.bring_back("asked for", undo=undo)
         except (RestoreError, OSError) as error:
             said = told_of(error) if isinstance(error, OSError) else str(error)
@@ -250,7 +249,7 @@ class _Earlier(Transaction):
             return self.outcome("stuck", 1, why)
         counts = f"{restored.brought} files brought back, {restored.removed} removed"
         why = f"All is as it was before the repair ({counts})."
-        notes = (*edited(restored), *kept_aside(aside.paths, aside.folder))
+        notes = (*edited(restored), *kept_aside(paths, folder))
         return self.outcome("undone", code, why, notes=notes)
 
     def _last_word_ns(self) -> int:

@@ -41,7 +41,6 @@ from cudadoctor.repair.snapshot import (
     RestoreError,
     Snapshot,
     remove_made,
-    restore,
     synced_system,
 )
 from cudadoctor.repair.words import Outcome, command
@@ -184,10 +183,7 @@ class Transaction:
         """Bring back what was there, whatever has been done. Raises RestoreError."""
         with contextlib.suppress(OSError):  # a full disk: there is room once the new has gone
             self.note(RollingBack(why=why, undo=undo))
-        try:
-            restored = restore(self.snapshot)
-        except ManifestError as error:
-            raise RestoreError(str(error)) from error
+        restored = self.snapshot.restore()
         synced_system(self.journal.folder)
         try:
             self.note(Undone() if undo else RolledBack())

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -178,7 +178,7 @@ def lost(packages: tuple[str, ...], paths: int) -> str:
     )
 
 
-def kept_aside(paths: tuple[str, ...], folder: str) -> tuple[str, ...]:
+def kept_aside(paths: Sequence[str], folder: str) -> tuple[str, ...]:
     """A note on files that an undo has moved away."""
     if not paths:
         return ()

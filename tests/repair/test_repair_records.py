@@ -132,7 +132,7 @@ def test_byte_code_is_no_change_and_packages_are_named() -> None:
         Entry(0, "lib/torch-3.dist-info", "folder"),
         *ENTRIES[4:],
     )
-    paths = list(differing(ENTRIES, more))
+    paths = differing(ENTRIES, more)
     assert len(paths) == 3
     assert packages_of(paths) == ("torch",)
     assert lost(("torch",), 3).startswith("3 files have changed since the repair (packages: torch)")

@@ -13,7 +13,7 @@ import pytest
 from repair_fixtures import tree
 
 from cudadoctor.repair.journal import Root
-from cudadoctor.repair.snapshot import MANIFEST, ManifestError, RestoreError, Snapshot, restore
+from cudadoctor.repair.snapshot import MANIFEST, ManifestError, RestoreError, Snapshot
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a tree as POSIX has it")
 
@@ -59,7 +59,7 @@ def snapshot_of(environment: Path) -> Snapshot:
 def test_an_untouched_tree_stays_untouched(environment: Path) -> None:
     before = tree(environment)
     numbers = {path: path.lstat().st_ino for path in (environment / "lib").rglob("*")}
-    done = restore(snapshot_of(environment))
+    done = snapshot_of(environment).restore()
     assert (done.brought, done.removed, done.edited) == (0, 0, ())
     assert tree(environment) == before
     assert {path: path.lstat().st_ino for path in numbers} == numbers
@@ -106,10 +106,10 @@ def test_all_comes_back_whatever_was_done(environment: Path) -> None:
     before = tree(environment)
     snapshot = snapshot_of(environment)
     ruin(environment)
-    restore(snapshot)
+    snapshot.restore()
     assert tree(environment) == before
     assert stat.S_IMODE((environment / SITE / "closed").stat().st_mode) == 0o555
-    again = restore(snapshot)
+    again = snapshot.restore()
     assert (again.brought, again.removed) == (0, 0)
 
 
@@ -124,7 +124,7 @@ def test_no_link_leads_out_of_the_tree(environment: Path, tmp_path: Path) -> Non
     shutil.rmtree(environment / SITE / "torch")
     (environment / SITE / "torch").symlink_to(outside)
     (environment / SITE / "other").symlink_to(outside)
-    restore(snapshot)
+    snapshot.restore()
     assert tree(outside) == seen
     assert tree(environment) == before
 
@@ -135,7 +135,7 @@ def test_what_is_not_recorded_is_not_touched(environment: Path) -> None:
     snapshot = snapshot_of(environment)
     (environment / "data" / "two").write_text("2")
     (environment / "data" / "one").unlink()
-    restore(snapshot)
+    snapshot.restore()
     assert sorted(path.name for path in (environment / "data").iterdir()) == ["two"]
 
 
@@ -145,7 +145,7 @@ def test_a_socket_is_neither_brought_back_nor_in_the_way(environment: Path) -> N
     short = os.path.relpath(path)
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(min(short, str(path), key=len))
-        restore(snapshot)
+        snapshot.restore()
         assert path.exists()
 
 
@@ -155,7 +155,7 @@ def test_what_was_written_into_in_place_is_told(environment: Path) -> None:
     path = environment / SITE / "torch" / "lib.so"
     with path.open("ab") as file:
         file.write(b"!")
-    done = restore(snapshot)
+    done = snapshot.restore()
     assert set(done.edited) == {str(path), str(path.with_name("same.so"))}
 
 
@@ -166,7 +166,7 @@ def test_a_manifest_that_is_not_whole_is_not_acted_upon(environment: Path) -> No
     manifest.write_bytes(b"\n".join(lines[:5]) + b"\n")
     (environment / SITE / "paths.pth").unlink()
     with pytest.raises(ManifestError, match="not whole"):
-        restore(snapshot)
+        snapshot.restore()
     assert (environment / SITE / "torch" / "lib.so").exists()
 
 
@@ -175,7 +175,7 @@ def test_a_kept_file_that_is_gone_is_said(environment: Path) -> None:
     Path(snapshot.folder, "0", "pyvenv.cfg").unlink()
     (environment / "pyvenv.cfg").write_text("changed")
     with pytest.raises(RestoreError, match="pyvenv"):
-        restore(snapshot)
+        snapshot.restore()
 
 
 def test_across_file_systems_it_is_a_copy(environment: Path) -> None:
@@ -193,7 +193,7 @@ def test_across_file_systems_it_is_a_copy(environment: Path) -> None:
         snapshot.take()
         assert {one.kind for one in snapshot.entries()} <= {"copied", "folder"}
         shutil.rmtree(other)
-        restore(snapshot)
+        snapshot.restore()
         assert tree(other) == before
         assert snapshot.held_bytes() > 0
     finally:
