@@ -31,8 +31,8 @@ def machine(name: str = "rtx4090-linux", **python: Any) -> Machine:
     return machine_like(name, {"python": plain})
 
 
-def base(version: str, *, pip: bool | None = True, origin: str = "pyenv") -> Base:
-    return Base(path=f"/opt/{version}", version=Version(version), origin=origin, pip=pip)
+def base(version: str, *, pip: bool | None = True) -> Base:
+    return Base(path=f"/opt/{version}", version=Version(version), pip=pip)
 
 
 def chosen(known: Known) -> Chosen:
@@ -229,7 +229,7 @@ def test_other_pythons_are_looked_for_only_where_they_are_needed() -> None:
     ],
 )
 def test_only_a_common_python_of_64_bits_is_taken(answer: str, version: str | None) -> None:
-    found = told(answer, "/x", "PATH")
+    found = told(answer, "/x")
     assert (str(found.version) if found else None) == version
 
 

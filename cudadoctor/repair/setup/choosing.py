@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -10,9 +11,8 @@ from packaging.version import Version
 
 from cudadoctor.host import children
 from cudadoctor.host.local import Host
-from cudadoctor.knowledge import Knowledge
+from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.machine import Machine
-from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies.torch import emptied
 from cudadoctor.solver.builds import Choice, best_build
 from cudadoctor.solver.demand import platform_of, python_of
@@ -25,13 +25,11 @@ USUAL = Version("3.12")
 class Base(msgspec.Struct, frozen=True, kw_only=True):
     """A Python that an environment can be made from.
 
-    origin: chosen (the doctor's choice or --python), pyenv, uv, PATH, py. pip: whether the
-    environments that it makes have pip, None not known.
+    pip: whether the environments that it makes have pip, None not known.
     """
 
     path: str
     version: Version
-    origin: str
     pip: bool | None = None
 
 
@@ -54,19 +52,35 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Base, ...] = ()
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be made. base None: the tool fetches that Python.
+class _Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python with the build that it would get.
 
-    machine: this machine with that Python and an empty environment. python: "3.12".
-    because: why not what one would expect, as sentences.
+    base None: a tool fetches it. machine: this machine with that Python and an empty environment.
     """
 
-    tool: Tool
-    python: str
     base: Base | None
     machine: Machine
     choice: Choice
+
+    @property
+    def build(self) -> TorchBuild | None:
+        return self.choice.build
+
+    @property
+    def brings_pip(self) -> bool:
+        return self.base is None or self.base.pip is not False
+
+
+class Chosen(_Offer, frozen=True, kw_only=True):
+    """What is to be made. because: why not what one would expect, as sentences."""
+
+    tool: Tool
     because: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> str:
+        """Its release: "3.12"."""
+        return python_of(self.machine) or ""
 
 
 class NoWay(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,173 +91,166 @@ class NoWay(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice | None = None
 
 
-class _Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """A Python with the build that it would get."""
-
-    base: Base | None
-    machine: Machine
-    choice: Choice
-
-
 def suffices(known: Known, kb: Knowledge) -> bool:
     """Whether the machine's own Python serves, so that no other has to be looked for."""
     if known.named or known.tool in ("conda", "pixi"):
         return True
-    own = _own(known, kb)
-    if own is None or own.base is None or own.choice.build is None:
+    choosing = _Choosing(known, kb)
+    own, python = choosing.own, known.machine.python
+    if own is None or own.build is None or python.version is None:
         return False
     by_uv = known.tool == "uv" or (known.tool is None and known.tools.uv is not None)
-    newest = _best(_fetchable(known, kb), own.base.version)
-    return (own.base.pip is True or by_uv) and not _is_newer(newest, own)
+    newest = _best(choosing.fetchable, python.version)
+    return (python.ensurepip is True or by_uv) and not _is_newer(newest, own)
 
 
 def choose(known: Known, kb: Knowledge) -> Chosen | NoWay:
     """What is to be made on this machine, or why nothing can be."""
-    own = _own(known, kb)
-    if known.tool in ("conda", "pixi"):
-        return _fetched(known, kb, known.tool, own)
-    found = None if known.named else _best(_offers(known, kb), _version(known))
-    brings_pip = found is not None and found.base is not None and found.base.pip is not False
-    serves = found is not None and (known.tool == "uv" or brings_pip)
-    if own is not None and own.choice.build is not None and own.base is not None:
-        if found is not None and serves and _is_newer(found, own):
-            text = f"Python {own.base.version} would get torch {own.choice.build.torch} only."
-            return _made(known.tool or "pip", found, (text,))
-        return _from_own(known, own, own.base, found if serves else None)
-    if known.named:
-        return _named_in_vain(known, kb, own)
-    if found is not None and serves:
-        return _made(known.tool or "pip", found, _instead(known, own))
-    fetcher: Tool | None = "uv" if known.tools.uv else "conda" if known.tools.conda else None
-    return _fetched(known, kb, known.tool or fetcher, own)
+    return _Choosing(known, kb).chosen()
 
 
-def _is_newer(one: _Offer | None, own: _Offer) -> bool:
+class _Choosing:
+    """All that is weighed for one machine."""
+
+    def __init__(self, known: Known, kb: Knowledge) -> None:
+        self.known = known
+        self.kb = kb
+        # What another Python is to be near to: an old one is no measure for a new environment.
+        self.near = max(known.machine.python.version or USUAL, USUAL)
+
+    def chosen(self) -> Chosen | NoWay:
+        known, own = self.known, self.own
+        if known.tool in ("conda", "pixi"):
+            return self._fetched(known.tool)
+        found = None if known.named else _best(self.others, self.near)
+        other = found if found and (known.tool == "uv" or found.brings_pip) else None
+        if own and own.build:
+            if other and _is_newer(other, own):
+                version = own.machine.python.version
+                only = f"Python {version} would get torch {own.build.torch} only."
+                return _made(known.tool or "pip", other, only)
+            return self._from_own(own, other)
+        if known.named:
+            return self._named_in_vain()
+        if other:
+            return _made(known.tool or "pip", other, self._instead())
+        fetcher: Tool | None = "uv" if known.tools.uv else "conda" if known.tools.conda else None
+        return self._fetched(known.tool or fetcher)
+
+    # --- the Pythons, each with its build ----------------------------------------------------
+
+    @cached_property
+    def own(self) -> _Offer | None:
+        """The examined Python; None where there is none that runs."""
+        python = self.known.machine.python
+        if python.executable is None or python.version is None:
+            return None
+        base = Base(path=python.executable, version=python.version, pip=python.ensurepip)
+        return self._offer(emptied(self.known.machine), base)
+
+    @cached_property
+    def others(self) -> list[_Offer]:
+        """The other Pythons of this machine."""
+        offers = []
+        for base in self.known.others:
+            machine = emptied(self.known.machine, base.version)
+            python = msgspec.structs.replace(
+                machine.python, executable=base.path, ensurepip=base.pip, kind="user"
+            )
+            offers.append(self._offer(msgspec.structs.replace(machine, python=python), base))
+        return offers
+
+    @cached_property
+    def fetchable(self) -> list[_Offer]:
+        """Every Python that torch was ever built for on this platform."""
+        machine = self.known.machine
+        platform = platform_of(emptied(machine, USUAL))
+        builds = self.kb.builds_on(platform) if platform else ()
+        versions = {python for build in builds for python in build.pythons if python[-1].isdigit()}
+        return [self._offer(emptied(machine, Version(version))) for version in sorted(versions)]
+
+    def _offer(self, machine: Machine, base: Base | None = None) -> _Offer:
+        choice = best_build(machine, self.kb, keep=self.known.torch)
+        return _Offer(base=base, machine=machine, choice=choice)
+
+    # --- what follows ------------------------------------------------------------------------
+
+    def _from_own(self, own: _Offer, other: _Offer | None) -> Chosen | NoWay:
+        """With the machine's own Python: only how its environment gets packages is open."""
+        tool, python = self.known.tool, own.machine.python
+        if tool == "uv" or own.brings_pip:
+            return _made(tool or "pip", own)
+        name = f"Python {python.version} at {python.executable}"
+        without = f"{name} makes no environment with pip (no ensurepip)"
+        if tool is None and self.known.tools.uv:
+            return _made("uv", own, f"{without}, so uv makes it.")
+        if other is not None:
+            return _made("pip", other, f"{without}, so another one is taken.")
+        package = f"python{python_of(own.machine)}-venv"
+        out = f"Install what is missing (Debian and Ubuntu: the package {package}, as root), or uv."
+        return NoWay(why=(f"{without}.",), ways_out=(out,), choice=own.choice)
+
+    def _instead(self) -> str:
+        """Why the machine's own Python is not taken."""
+        if self.own is None:
+            return "No Python that runs was chosen on this machine."
+        wanted = f"torch {self.known.torch}" if self.known.torch else "torch"
+        return f"{wanted} has no build that fits for Python {python_of(self.own.machine)} here."
+
+    def _fetched(self, tool: Tool | None) -> Chosen | NoWay:
+        """With a Python that the tool brings: this machine's version where it fits."""
+        if self.own and self.own.build:
+            return _made(tool or "pip", msgspec.structs.replace(self.own, base=None))
+        found = _best(self.fetchable, self.near)
+        if found is None:
+            return self._nothing()
+        version = python_of(found.machine)
+        if tool is None:
+            return self._nothing(f"Install Python {version}, or uv, which fetches it.")
+        return _made(tool, found, self._instead(), f"{tool} fetches Python {version}.")
+
+    def _named_in_vain(self) -> NoWay:
+        """A Python that was named is not changed for another behind the user's back."""
+        found = _best([*self.others, *self.fetchable], self.near)
+        if found is None:
+            return self._nothing()
+        version = python_of(found.machine)
+        return self._nothing(f"Name a Python {version} with --python, or leave --python out.")
+
+    def _nothing(self, *ways_out: str) -> NoWay:
+        if self.own is None:
+            return NoWay(why=("No Python that runs was found here.",), ways_out=ways_out)
+        choice = self.own.choice
+        others = (alternative.text for alternative in choice.alternatives)
+        return NoWay(why=choice.why, ways_out=(*others, *ways_out), choice=choice)
+
+
+def _is_newer(offer: _Offer | None, own: _Offer) -> bool:
     """Whether another Python would get a newer torch, and one that is known to exist."""
-    if one is None or one.choice.build is None or own.choice.build is None:
+    if offer is None or offer.build is None or own.build is None:
         return False
-    return bool(one.choice.build.published) and one.choice.build.torch > own.choice.build.torch
-
-
-def _own(known: Known, kb: Knowledge) -> _Offer | None:
-    """The examined Python; None where there is none that runs."""
-    python = known.machine.python
-    if python.executable is None or python.version is None:
-        return None
-    path, version, pip = python.executable, python.version, python.ensurepip
-    base = Base(path=path, version=version, origin="chosen", pip=pip)
-    machine = emptied(known.machine)
-    return _Offer(base=base, machine=machine, choice=best_build(machine, kb, keep=known.torch))
-
-
-def _version(known: Known) -> Version:
-    """What another Python is to be near to: an old one is no measure for a new environment."""
-    return max(known.machine.python.version or USUAL, USUAL)
-
-
-def _from_own(known: Known, own: _Offer, base: Base, other: _Offer | None) -> Chosen | NoWay:
-    """With the machine's own Python: only how its environment gets packages is open."""
-    if known.tool == "uv" or base.pip is not False:
-        return _made(known.tool or "pip", own)
-    without = f"Python {base.version} at {base.path} makes no environment with pip (no ensurepip)"
-    if known.tool is None and known.tools.uv:
-        return _made("uv", own, (f"{without}, so uv makes it.",))
-    if other is not None:
-        return _made("pip", other, (f"{without}, so another one is taken.",))
-    package = f"python{base.version.major}.{base.version.minor}-venv"
-    out = f"Install what is missing (Debian and Ubuntu: the package {package}, as root), or uv."
-    return NoWay(why=(f"{without}.",), ways_out=(out,), choice=own.choice)
-
-
-def _offers(known: Known, kb: Knowledge) -> list[_Offer]:
-    """The other Pythons of this machine, each with its build."""
-    return [_offer(known, kb, base.version, base) for base in known.others]
-
-
-def _offer(known: Known, kb: Knowledge, version: Version, base: Base | None = None) -> _Offer:
-    machine = emptied(known.machine, version)
-    if base is not None:
-        python = msgspec.structs.replace(
-            machine.python, executable=base.path, ensurepip=base.pip, kind="user"
-        )
-        machine = msgspec.structs.replace(machine, python=python)
-    return _Offer(base=base, machine=machine, choice=best_build(machine, kb, keep=known.torch))
+    return bool(offer.build.published) and offer.build.torch > own.build.torch
 
 
 def _best(offers: list[_Offer], near: Version) -> _Offer | None:
-    """The newest torch; of several Pythons for it one that brings pip, nearest to this version."""
-    fitting = [offer for offer in offers if offer.choice.build is not None]
-    return max(fitting, key=lambda offer: _rank(offer, near), default=None)
+    """The newest torch; of several Pythons for it one that brings pip, nearest to this version.
+
+    What is known to exist comes before what is only announced.
+    """
+
+    def rank(offer: _Offer) -> tuple[bool, Version, bool, int, Version]:
+        build, version = offer.build, offer.machine.python.version
+        assert build is not None
+        assert version is not None
+        distance = abs(version.minor - near.minor)
+        return build.published is True, build.torch, offer.brings_pip, -distance, version
+
+    return max((offer for offer in offers if offer.build), key=rank, default=None)
 
 
-def _rank(offer: _Offer, near: Version) -> tuple[bool, Version, bool, int, Version]:
-    """What is known to exist comes before what is only announced."""
-    build, version = offer.choice.build, offer.machine.python.version
-    assert build is not None
-    assert version is not None
-    brings = offer.base is None or offer.base.pip is not False
-    distance = abs(version.minor - near.minor)
-    return build.published is True, build.torch, brings, -distance, version
-
-
-def _instead(known: Known, own: _Offer | None) -> tuple[str, ...]:
-    """Why the machine's own Python is not taken."""
-    if own is None:
-        return ("No Python that runs was chosen on this machine.",)
-    wanted = f"torch {known.torch}" if known.torch else "torch"
-    return (f"{wanted} has no build that fits for Python {python_of(own.machine)} here.",)
-
-
-def _fetched(known: Known, kb: Knowledge, tool: Tool | None, own: _Offer | None) -> Chosen | NoWay:
-    """With a Python that the tool brings: this machine's version where it fits."""
-    if own is not None and own.choice.build is not None:
-        brought = msgspec.structs.replace(own, base=None)
-        return _made(tool or "pip", brought)
-    found = _best(_fetchable(known, kb), _version(known))
-    if found is None or tool is None:
-        return _nothing(own, found)
-    because = f"{tool} fetches Python {python_of(found.machine)}."
-    return _made(tool, found, (*_instead(known, own), because))
-
-
-def _fetchable(known: Known, kb: Knowledge) -> list[_Offer]:
-    """Every Python that torch was ever built for on this platform, with the build it would get."""
-    platform = platform_of(emptied(known.machine, USUAL))
-    builds = kb.builds_on(platform) if platform else ()
-    versions = {python for build in builds for python in build.pythons if python[-1].isdigit()}
-    return [_offer(known, kb, Version(version)) for version in sorted(versions)]
-
-
-def _nothing(own: _Offer | None, found: _Offer | None) -> NoWay:
-    none = NoWay(why=("No Python that runs was found here.",))
-    if own is not None:
-        out = tuple(alternative.text for alternative in own.choice.alternatives)
-        none = NoWay(why=own.choice.why, ways_out=out, choice=own.choice)
-    if found is None:
-        return none
-    text = f"Install Python {python_of(found.machine)}, or uv, which fetches it."
-    return msgspec.structs.replace(none, ways_out=(*none.ways_out, text))
-
-
-def _named_in_vain(known: Known, kb: Knowledge, own: _Offer | None) -> NoWay:
-    """A Python that was named is not changed for another behind the user's back."""
-    found = _best([*_offers(known, kb), *_fetchable(known, kb)], _version(known))
-    none = _nothing(own, None)
-    if found is None:
-        return none
-    text = f"Name a Python {python_of(found.machine)} with --python, or leave --python out."
-    return msgspec.structs.replace(none, ways_out=(*none.ways_out, text))
-
-
-def _made(tool: Tool, offer: _Offer, because: tuple[str, ...] = ()) -> Chosen:
-    return Chosen(
-        tool=tool,
-        python=python_of(offer.machine) or "",
-        base=offer.base,
-        machine=offer.machine,
-        choice=offer.choice,
-        because=because,
-    )
+def _made(tool: Tool, offer: _Offer, *because: str) -> Chosen:
+    base, machine, choice = offer.base, offer.machine, offer.choice
+    return Chosen(tool=tool, base=base, machine=machine, choice=choice, because=because)
 
 
 # Paths are texts here: links stay unresolved, as the user knows them.
@@ -276,63 +283,55 @@ def tools(host: Host) -> Tools:
 def found(host: Host) -> tuple[Base, ...]:
     """Every Python that answers, each program once, the first place first."""
     seen: dict[str, Base] = {}
-    for path, origin in _places(host):
+    for path in _places(host):
         real = host.stat(path).real
-        if not real or real in seen or len(seen) >= MOST_ASKED:
-            continue
-        ran = host.run(path, "-I", "-c", _QUESTION, timeout_s=ASKING_S)
-        if base := told(ran.stdout, path, origin):
-            seen[real] = base
+        if real and real not in seen and len(seen) < MOST_ASKED:
+            ran = host.run(path, "-I", "-c", _QUESTION, timeout_s=ASKING_S)
+            if base := told(ran.stdout, path):
+                seen[real] = base
     return tuple(seen.values())
 
 
-def told(answer: str, path: str, origin: str) -> Base | None:
+def told(answer: str, path: str) -> Base | None:
     """A Python from its answer; None for those that torch has no wheels for anyway."""
     read = _ANSWER.match(answer)
-    version = version_of(read[1]) if read else None
-    if read is None or version is None:
-        return None
-    return Base(path=path, version=version, origin=origin, pip=read[2] == "1")
+    return Base(path=path, version=Version(read[1]), pip=read[2] == "1") if read else None
 
 
-def _places(host: Host) -> Iterator[tuple[str, str]]:
+def _places(host: Host) -> Iterator[str]:
     """Where Pythons lie: PATH, pyenv, uv, the launcher and installer of Windows, Homebrew."""
     windows = host.system == "Windows"
-    if windows:
+    launcher = host.which("py") if windows else None
+    if launcher:
         # What the launcher of Windows knows: `py -0p` prints a tag and a path a line.
-        launcher = host.which("py")
-        said = host.run(launcher, "-0p", timeout_s=ASKING_S).stdout if launcher else ""
-        yield from ((path, "py") for path in launched(said))
-    for folder in (*children.path_folders(host.env.get("PATH", "")), "/usr/bin", "/usr/local/bin"):
+        yield from launched(host.run(launcher, "-0p", timeout_s=ASKING_S).stdout)
+    on_path = (*children.path_folders(host.env.get("PATH", "")), "/usr/bin", "/usr/local/bin")
+    places = [
+        os.path.join(folder, name + (".exe" if windows else ""))
+        for folder in on_path
         # A shim answers for whatever is set where it is called: behind it are pyenv's own folders.
-        if folder.rstrip("/\\").endswith("shims"):
-            continue
-        for name in _NAMES:
-            path = os.path.join(folder, name + (".exe" if windows else ""))
-            if host.stat(path).exists:
-                yield path, "PATH"
+        if not folder.rstrip("/\\").endswith("shims")
+        for name in _NAMES
+    ]
     program = ("python.exe",) if windows else ("bin", "python3")
-    for folder, origin in _kept(host):
-        for name in reversed(host.listing(folder).names):
-            path = os.path.join(folder, name, *program)
-            if host.stat(path).exists:
-                yield path, origin
+    for folder in _kept(host):
+        names = reversed(host.listing(folder).names)
+        places += [os.path.join(folder, name, *program) for name in names]
+    yield from (path for path in places if host.stat(path).exists)
 
 
-def _kept(host: Host) -> Iterator[tuple[str, str]]:
-    """Folders of which each holds many Pythons."""
+def _kept(host: Host) -> list[str]:
+    """Folders of which each holds many Pythons: of pyenv, of uv, of python.org's installer."""
     env = host.env
-    home = env.get("HOME") or env.get("USERPROFILE")
-    if root := env.get("PYENV_ROOT") or (home and os.path.join(home, ".pyenv")):
-        yield os.path.join(root, "versions"), "pyenv"
-    if named := env.get("UV_PYTHON_INSTALL_DIR"):
-        yield named, "uv"
-    if home:
-        yield os.path.join(home, ".local", "share", "uv", "python"), "uv"
-    if roaming := env.get("APPDATA"):
-        yield os.path.join(roaming, "uv", "python"), "uv"
-    if local := env.get("LOCALAPPDATA"):
-        yield os.path.join(local, "Programs", "Python"), "python.org"
+    home = _home(host)
+    folders = (
+        (env.get("PYENV_ROOT") or (home and os.path.join(home, ".pyenv")), "versions"),
+        (env.get("UV_PYTHON_INSTALL_DIR"), ""),
+        (home, ".local/share/uv/python"),
+        (env.get("APPDATA"), "uv/python"),
+        (env.get("LOCALAPPDATA"), "Programs/Python"),
+    )
+    return [os.path.join(root, *below.split("/")) for root, below in folders if root]
 
 
 def launched(text: str) -> list[str]:
@@ -341,11 +340,15 @@ def launched(text: str) -> list[str]:
     return list(dict.fromkeys(match[1] for match in found if match))
 
 
+def _home(host: Host) -> str | None:
+    return host.env.get("HOME") or host.env.get("USERPROFILE")
+
+
 def _program(host: Host, *names: str) -> str | None:
     """The first that is on PATH, or (with a slash) under the home."""
-    home = host.env.get("HOME") or host.env.get("USERPROFILE") or ""
+    home = _home(host)
     for name in names:
-        path = os.path.join(home, *name.split("/")) if "/" in name else host.which(name)
-        if path and (home or "/" not in name) and host.stat(path).exists:
+        path = host.which(name) if "/" not in name else home and os.path.join(home, name)
+        if path and host.stat(path).exists:
             return os.path.abspath(path)
     return None
