@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import msgspec
 
@@ -43,12 +42,10 @@ def judge(machine: Machine, wishes: Wishes | None = None, ignore: tuple[str, ...
 
 def with_options(machine: Machine, options: Options) -> Machine:
     """The machine with what only the command line says of it: --compile and --as-of."""
-    build = machine.build
+    build, replace = machine.build, msgspec.structs.replace
     if options.compiles:
-        needed = (*(build.needed_by or ()), "--compile")
-        build = msgspec.structs.replace(build, needed_by=needed)
-    date = options.as_of or machine.date
-    return msgspec.structs.replace(machine, build=build, date=date)
+        build = replace(build, needed_by=(*(build.needed_by or ()), "--compile"))
+    return replace(machine, build=build, date=options.as_of or machine.date)
 
 
 def wishes_of(options: Options, machine: Machine) -> Wishes:
@@ -62,19 +59,20 @@ def report(judged: Judged, *, full: bool = False, seconds: float | None = None) 
     tables = knowledge.load()
     machine, diagnosis = judged.machine, judged.diagnosis
     redactor = None if full else Redactor(machine)
-    if redactor is not None:
-        diagnosis = _redacted(diagnosis, redactor)
-    keys = dict.fromkeys(key for finding in diagnosis.findings for key in finding.cites)
+    sources = {}
+    for key in (key for finding in diagnosis.findings for key in finding.cites):
+        source = tables.source(key)
+        sources[key] = source.title + (f", looked up {source.date}" if source.date else "")
     return Report(
         machine=machine,
-        diagnosis=diagnosis,
+        diagnosis=_redacted(diagnosis, redactor) if redactor else diagnosis,
         plan=judged.plan,
         version=__version__,
         knowledge=tables.date,
-        sources={key: _cited(key) for key in keys},
+        sources=sources,
         seconds=seconds,
-        facts=factfile.encode(machine) if redactor is None else redactor.document(machine),
-        shade=str if redactor is None else redactor.text,
+        facts=redactor.document(machine) if redactor else factfile.encode(machine),
+        shade=redactor.text if redactor else str,
     )
 
 
@@ -90,76 +88,59 @@ def shareable(shown: Report) -> Report:
 
     The commands of a foreign machine hold nothing of it as they are.
     """
+    shade, replace = shown.shade, msgspec.structs.replace
     own = {
         shown.machine.python.executable: ours(PLACEHOLDER),
         shown.machine.identity.user: ours("<user>"),
     }
 
-    def word(one: Word, first: bool = False) -> Word:
+    def word(named: Word, first: bool = False) -> Word:
         if isinstance(shown.machine, Foreign):
-            return one
-        told = own.get(one) or ours(shown.shade(one))
+            return named
+        told = own.get(named) or ours(shade(named))
         # A program whose place is hidden is called by its name.
-        hidden = first and one not in own and told != one
+        hidden = first and named not in own and told != named
         return ours(re.split(r"[/\\]", told)[-1]) if hidden else told
 
     def words(argv: Command) -> Command:
-        return tuple(word(one, number == 0) for number, one in enumerate(argv))
+        return tuple(word(named, number == 0) for number, named in enumerate(argv))
 
-    steps = tuple(_shareable(step, words, word, shown.shade) for step in shown.plan.steps)
+    def step(step: Step) -> Step:
+        return replace(
+            step,
+            title=shade(step.title),
+            commands=tuple(map(words, step.commands)),
+            manual=step.manual and shade(step.manual),
+            note=step.note and shade(step.note),
+            resolution=step.resolution and shade(step.resolution),
+            variables={name: value and word(value) for name, value in step.variables.items()},
+            edits=tuple(Edit(file=shade(edit.file), what=shade(edit.what)) for edit in step.edits),
+        )
+
     asked = shown.diagnosis.next_command
-    return msgspec.structs.replace(
+    return replace(
         shown,
-        plan=msgspec.structs.replace(shown.plan, steps=steps),
-        diagnosis=msgspec.structs.replace(shown.diagnosis, next_command=asked and words(asked)),
+        plan=replace(shown.plan, steps=tuple(map(step, shown.plan.steps))),
+        diagnosis=replace(shown.diagnosis, next_command=asked and words(asked)),
     )
-
-
-def _shareable(
-    step: Step,
-    words: Callable[[Command], Command],
-    word: Callable[[Word], Word],
-    shade: Callable[[str], str],
-) -> Step:
-    return msgspec.structs.replace(
-        step,
-        title=shade(step.title),
-        commands=tuple(map(words, step.commands)),
-        manual=step.manual and shade(step.manual),
-        note=step.note and shade(step.note),
-        resolution=step.resolution and shade(step.resolution),
-        variables={name: value and word(value) for name, value in step.variables.items()},
-        edits=tuple(Edit(file=shade(one.file), what=shade(one.what)) for one in step.edits),
-    )
-
-
-def _cited(key: str) -> str:
-    source = knowledge.load().source(key)
-    when = f", looked up {source.date}" if source.date else ""
-    return f"{source.title}{when}"
 
 
 def _redacted(diagnosis: Diagnosis, redactor: Redactor) -> Diagnosis:
-    findings = tuple(_finding(one, redactor) for one in diagnosis.findings)
-    undecided = tuple(
-        msgspec.structs.replace(one, why=redactor.text(one.why)) for one in diagnosis.undecided
-    )
-    return msgspec.structs.replace(diagnosis, findings=findings, undecided=undecided)
+    text, replace = redactor.text, msgspec.structs.replace
 
-
-def _finding(one: Finding, redactor: Redactor) -> Finding:
-    evidence = tuple(
-        msgspec.structs.replace(
-            seen,
-            value=redactor.valued(seen.fact, seen.value),
-            source=redactor.text(seen.source) if seen.source else None,
+    def finding(found: Finding) -> Finding:
+        evidence = tuple(
+            replace(
+                seen,
+                value=redactor.valued(seen.fact, seen.value),
+                source=text(seen.source) if seen.source else None,
+            )
+            for seen in found.evidence
         )
-        for seen in one.evidence
-    )
-    return msgspec.structs.replace(
-        one,
-        title=redactor.text(one.title),
-        why=redactor.text(one.why),
-        values={name: redactor.text(value) for name, value in one.values.items()},
-        evidence=evidence,
-    )
+        values = {name: text(value) for name, value in found.values.items()}
+        title, why = text(found.title), text(found.why)
+        return replace(found, title=title, why=why, values=values, evidence=evidence)
+
+    undecided = tuple(replace(rule, why=text(rule.why)) for rule in diagnosis.undecided)
+    findings = tuple(map(finding, diagnosis.findings))
+    return replace(diagnosis, findings=findings, undecided=undecided)

@@ -1,4 +1,4 @@
-"""What each command does, between the command line and the core."""
+"""What each command does, between the command line and the core. The docstrings are its help."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def check(options: Options) -> int:
-    """Judge this machine or saved ones, and print it."""
+    """Say what is wrong with this machine, and what cures it.
+
+    Exits with 0 where it is healthy or has warnings, 1 where it is broken, 3 where that cannot be
+    told, 2 on wrong use.
+    """
     refuse_contradictions(options)
     if options.saved:
         return _check_saved(options)
@@ -73,8 +77,8 @@ def _check_saved(options: Options) -> int:
     worst = 0
     try:
         with _sink(options.output, many=many) as write:
-            for one in saved.machines(options.saved):
-                code, text = _judged(one, options, many=many)
+            for found in saved.machines(options.saved):
+                code, text = _judged(found, options, many=many)
                 write(text)
                 worst = max(worst, code, key=_ORDER.index)
     except saved.SavedError as error:
@@ -82,31 +86,24 @@ def _check_saved(options: Options) -> int:
     return worst
 
 
-def _judged(one: Saved, options: Options, *, many: bool) -> tuple[int, str]:
-    if one.machine is None:
-        return EXIT, _unread(one.name, one.error or "", options)
-    source = Source(one.machine, one.name)
-    if not many:
-        return _checked(source, options)
-    try:
-        return _checked(source, options, many=True)
-    except Exception as error:
-        why = f"{one.name}: cudadoctor itself failed ({type(error).__name__}: {error})"
-        return FAILED, _unread(one.name, why, options)
-
-
-def _unread(name: str, why: str, options: Options) -> str:
-    """Say why there is no verdict: on stderr and, with --json, as a line among the others."""
-    sys.stderr.write(f"cudadoctor: {_plain(why)}\n")
+def _judged(found: Saved, options: Options, *, many: bool) -> tuple[int, str]:
+    code, why = EXIT, found.error or ""
+    if found.machine is not None:
+        try:
+            return _checked(Source(found.machine, found.name), options, many=many)
+        except Exception as error:
+            if not many:
+                raise
+            code = FAILED
+            why = f"{found.name}: cudadoctor itself failed ({type(error).__name__}: {error})"
+    # Why there is no verdict: on stderr and, with --json, as a line among the others.
+    plain = " ".join(why.split()).encode("ascii", "backslashreplace").decode()
+    sys.stderr.write(f"cudadoctor: {plain}\n")
     if not options.as_json:
-        return ""
+        return code, ""
     from cudadoctor.render import json_v1
 
-    return json_v1.line({"schema": 1, "source": name, "error": why}) + "\n"
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).encode("ascii", "backslashreplace").decode()
+    return code, json_v1.line({"schema": 1, "source": found.name, "error": why}) + "\n"
 
 
 @contextlib.contextmanager
@@ -123,7 +120,14 @@ def _sink(output: str | None, *, many: bool) -> Iterator[Callable[[str], None]]:
 
 
 def fix(options: Options) -> int:
-    """Print the repair as a script, or apply it to the examined environment."""
+    """Repair the examined environment; --print prints the repair as a script instead.
+
+    Shows the plan, asks, applies what needs no root, checks again with the training step, and
+    brings everything back where it did not help. --print and --as change nothing.
+
+    Exits with 0 where it is cured or nothing is to be done (--print: where there is a plan), 1
+    where not, 2 on wrong use or where nobody can be asked and --yes is missing.
+    """
     refuse_contradictions(options)
     if options.printed or options.kind:
         from cudadoctor.cli import printing
@@ -135,14 +139,23 @@ def fix(options: Options) -> int:
 
 
 def setup(folder: str, options: Options) -> int:
-    """Make a new environment with the best build for this machine."""
+    """Make a new environment in DIR with the best build for this machine, proven by the smoke.
+
+    Shows what it will do, asks, makes DIR and runs the training step in it. Where installing fails
+    or is interrupted, what was made is removed. --python names the interpreter that it is made
+    from; else a fitting one of this machine is taken. --with uv or pixi makes a project in DIR,
+    --with conda a conda environment; else it is a virtual environment, filled by pip.
+
+    Exits with 0 where the training step passed and nothing is broken, 1 where not or where nothing
+    was made, 2 on wrong use or where nobody can be asked and --yes is missing.
+    """
     from cudadoctor.repair.setup import command
 
     return command.setup(folder, options)
 
 
 def smoke(options: Options) -> int:
-    """Run the training step alone and print its stages."""
+    """Run the training step alone. Exits with 1 where a stage failed."""
     from cudadoctor import __version__
 
     refuse_device(options)
@@ -154,34 +167,44 @@ def smoke(options: Options) -> int:
     else:
         from cudadoctor.render import summary
 
-        for line in summary.stage_lines(machine):
-            sys.stdout.write(line + "\n")
+        sys.stdout.writelines(f"{line}\n" for line in summary.stage_lines(machine))
     return 0 if machine.smoke and passed(machine.smoke) else 1
 
 
 def bench(options: Options) -> int:
-    """Measure the known techniques of faster training on this machine."""
+    """Measure on this machine what each known technique of faster training is worth.
+
+    Trains three small models (an image classifier, a transformer encoder, a small language model)
+    as they are, with each technique alone, and with the best combination that is found. A gain
+    is claimed only where it is more than the noise.
+
+    After --, a command of your own that trains: it is run and sampled for --minutes, nothing in it
+    is changed, and what starves the GPU is told on stderr (or in --output): stdout is the
+    command's. It runs on after the minutes unless --stop.
+
+    Exits with 0 where something was measured, 1 where nothing could be, 2 on wrong use; with a
+    command, as that does, and with 0 where --stop ended it.
+    """
     from cudadoctor.bench import command
 
     return command.run(options)
 
 
 def explain(cause: str | None) -> int:
-    """Print the page of a cause, or the list of causes."""
+    """Say what a cause is, how it is told and what cures it; without a name, list them."""
     from cudadoctor.model.catalogue import CATALOGUE
     from cudadoctor.render import pages
     from cudadoctor.rules.registry import explained_rules
 
-    if cause is None:
-        sys.stdout.write(pages.listing(CATALOGUE, explained_rules()))
-        return 0
-    refuse_strange_cause(cause, f"there is no cause {cause!r}")
-    sys.stdout.write(pages.page(cause, explained_rules()))
+    if cause is not None:
+        refuse_strange_cause(cause, f"there is no cause {cause!r}")
+    rules = explained_rules()
+    sys.stdout.write(pages.listing(CATALOGUE, rules) if cause is None else pages.page(cause, rules))
     return 0
 
 
 def facts(options: Options) -> int:
-    """Print the facts of this machine, redacted unless --full."""
+    """Print what is known of this machine as a document that --from can read."""
     from cudadoctor.model import factfile
     from cudadoctor.privacy.redact import Redactor
 
@@ -193,7 +216,11 @@ def facts(options: Options) -> int:
 
 
 def record(folder: str, options: Options) -> int:
-    """Write the raw answers of this machine into a folder, redacted unless --full."""
+    """Write the raw answers of this host into DIR, for a bug report that becomes a test.
+
+    DIR is made; one that is not empty is refused. Names, secrets and identifiers are replaced
+    unless --full.
+    """
     from cudadoctor.host import local, recording
     from cudadoctor.probes import examine
 
@@ -241,25 +268,15 @@ def _rendered(shown: Report, options: Options, source: Source, *, many: bool) ->
         if options.advice:
             text += markdown.advice_list(_advice(shown, options), say)
         return f"## {markdown.code(source.name or '')}\n\n{text}\n" if many else text
-    return _terminal(shown, options, source, many=many)
-
-
-def _terminal(shown: Report, options: Options, source: Source, *, many: bool) -> str:
-    from cudadoctor.locale.language import language
     from cudadoctor.render import inert, terminal
 
-    layout = terminal.Layout(
-        width=width(),
-        verbose=options.verbose > 0,
-        say=language(options.lang),
-    )
+    layout = terminal.Layout(width=width(), verbose=options.verbose > 0, say=say)
     with contextlib.suppress(OSError):  # a full disk behind stderr changes no verdict
-        for line in terminal.not_checked(shown, layout):
-            sys.stderr.write(line + "\n")
-    heading = f"== {inert(source.name or '')}\n" if many else ""
+        sys.stderr.writelines(f"{line}\n" for line in terminal.not_checked(shown, layout))
     lines = terminal.report(shown, layout)
     if options.advice:
         lines += terminal.advice_lines(_advice(shown, options), layout)
+    heading = f"== {inert(source.name or '')}\n" if many else ""
     return heading + painted(lines, to_file=bool(options.output))
 
 
@@ -275,3 +292,11 @@ def _advice(shown: Report, options: Options) -> tuple[Advice, ...]:
         sys.stderr.write(f"not used for the advice: {text}\n")
     cpu = None if options.saved else store.cpu_name()
     return advice.advise(shown.machine, knowledge.load(), found.kept, cpu)
+
+
+def version() -> int:
+    """Print the version and the day of the knowledge."""
+    from cudadoctor import __version__, knowledge
+
+    sys.stdout.write(f"cudadoctor {__version__}, knowledge of {knowledge.load().date}\n")
+    return 0

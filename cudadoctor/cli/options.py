@@ -89,48 +89,62 @@ def seconds(text: str | None) -> float | None:
     except ValueError:
         found = 0.0
     if not SHORTEST_S <= found <= LONGEST_S:
-        most = f"{LONGEST_S:.0f}"
-        refuse(f"--timeout {text!r} is no limit: give seconds from {SHORTEST_S:g} to {most}")
+        limits = f"{SHORTEST_S:g} to {LONGEST_S:.0f}"
+        refuse(f"--timeout {text!r} is no limit: give seconds from {limits}")
     return found
 
 
 def refuse_contradictions(options: Options) -> None:
-    if options.saved:
-        for name in ("python", "fast", "no-smoke", "device"):
-            if getattr(options, name.replace("-", "_")):
-                refuse(f"--from judges saved facts, so --{name} has nothing to act on: drop one")
-        if options.undo or options.resume or options.forget:
-            refuse("--undo, --resume and --forget act on an environment, not on saved facts")
-    if options.as_json and options.markdown:
-        refuse("--json and --markdown exclude each other: choose one")
-    if options.fast and options.device:
-        refuse("--fast runs no training step, so --device has nothing to act on: drop one")
-    _refuse_mixed_repairs(options)
-    refuse_device(options)
-    _refuse_strangers(options)
-    _refuse_date(options)
-
-
-def _refuse_mixed_repairs(options: Options) -> None:
-    """Printing changes nothing; of what acts on an earlier repair, one at a time."""
+    """Refuse what excludes each other, and values that mean nothing."""
     acting = [name for name in ("undo", "resume", "forget") if getattr(options, name)]
-    if len(acting) > 1:
-        refuse(f"--{acting[0]} and --{acting[1]} exclude each other: choose one")
-    if options.printed or options.kind:
-        for name in (*acting, *(["yes"] if options.yes else [])):
-            refuse(f"--print changes nothing, so --{name} has nothing to act on: drop one")
-    if options.kind and options.as_json:
-        refuse("--as prints a file and --json a document: choose one")
-    if options.hashes and options.kind != "requirements":
-        refuse("--hashes belongs to --as requirements")
+    looking = [name for name in ("python", "fast", "no_smoke", "device") if getattr(options, name)]
+    printed = options.printed or options.kind
+    rows: tuple[tuple[object, str], ...] = (
+        *(
+            (
+                options.saved,
+                f"--from judges saved facts, so --{name.replace('_', '-')} has nothing to act on:"
+                " drop one",
+            )
+            for name in looking
+        ),
+        (
+            options.saved and acting,
+            "--undo, --resume and --forget act on an environment, not on saved facts",
+        ),
+        (
+            options.as_json and options.markdown,
+            "--json and --markdown exclude each other: choose one",
+        ),
+        (
+            options.fast and options.device,
+            "--fast runs no training step, so --device has nothing to act on: drop one",
+        ),
+        (
+            acting[1:],
+            f"{' and '.join(f'--{name}' for name in acting[:2])} exclude each other: choose one",
+        ),
+        *(
+            (printed, f"--print changes nothing, so --{name} has nothing to act on: drop one")
+            for name in (*acting, *(["yes"] if options.yes else []))
+        ),
+        (
+            options.kind and options.as_json,
+            "--as prints a file and --json a document: choose one",
+        ),
+        (
+            options.hashes and options.kind != "requirements",
+            "--hashes belongs to --as requirements",
+        ),
+    )
+    for wrong, sentence in rows:
+        if wrong:
+            refuse(sentence)
+    refuse_device(options)
+    _refuse_unknown(options)
 
 
-def refuse_device(options: Options) -> None:
-    if options.device and not device_is_sound(options.device):
-        refuse(f"--device {options.device!r} is no device: use cpu, cuda or cuda:N")
-
-
-def _refuse_strangers(options: Options) -> None:
+def _refuse_unknown(options: Options) -> None:
     for cause in options.ignore:
         refuse_strange_cause(cause, f"--ignore {cause!r} is no cause")
     if options.torch is not None:
@@ -139,14 +153,16 @@ def _refuse_strangers(options: Options) -> None:
         if constraint_of(options.torch) is None:
             such = "give one such as 2.6, 2.6.0 or >=2.6,<2.8"
             refuse(f"--torch {options.torch!r} is no version: {such}")
-
-
-def _refuse_date(options: Options) -> None:
     if options.as_of:
-        with contextlib.suppress(ValueError):
+        try:
             datetime.date.fromisoformat(options.as_of)
-            return
-        refuse(f"--as-of {options.as_of!r} is no date: write it as YYYY-MM-DD")
+        except ValueError:
+            refuse(f"--as-of {options.as_of!r} is no date: write it as YYYY-MM-DD")
+
+
+def refuse_device(options: Options) -> None:
+    if options.device and not device_is_sound(options.device):
+        refuse(f"--device {options.device!r} is no device: use cpu, cuda or cuda:N")
 
 
 def refuse(sentence: str) -> NoReturn:
@@ -166,8 +182,7 @@ def nearest(word: str, known: tuple[str, ...]) -> str | None:
     """The known word that the user may have meant."""
     import difflib
 
-    close = difflib.get_close_matches(word, known, n=1)
-    return close[0] if close else None
+    return next(iter(difflib.get_close_matches(word, known, n=1)), None)
 
 
 def device_is_sound(device: str) -> bool:

@@ -11,9 +11,7 @@ from cudadoctor.cli.output import Waiting, written
 from cudadoctor.model.trust import acting
 
 if TYPE_CHECKING:
-    from cudadoctor.installers.tool import Hashes
     from cudadoctor.installers.verify import Verdict
-    from cudadoctor.knowledge import TorchBuild
     from cudadoctor.model.findings import FileKind, PackageChange, Wishes
     from cudadoctor.model.machine import Machine
     from cudadoctor.model.trust import Foreign
@@ -55,33 +53,26 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
 
     def ask(change: PackageChange) -> Verdict:
         left_s = max(0.0, end - time.monotonic())
-        return verify(
-            change,
-            acting(judged.machine),
-            kb,
-            limit_s=left_s,
-            here=here,
-            wish=wishes.manager,
-            sized=False,
-        )
+        machine, wish = acting(judged.machine), wishes.manager
+        return verify(change, machine, kb, limit_s=left_s, here=here, wish=wish, sized=False)
 
     with Waiting() as progress:
         progress("the resolver", True)
-        plan = verified(judged.plan, ask)
-    return msgspec.structs.replace(judged, plan=plan)
+        return msgspec.structs.replace(judged, plan=verified(judged.plan, ask))
 
 
 def _project_file(machine: Machine, options: Options, kind: FileKind) -> int:
     """Print the build for this machine as a file of a project; 1 and the reasons where none is."""
     from cudadoctor import knowledge
     from cudadoctor.installers import registry
+    from cudadoctor.installers.verify import LIMIT_S, digests, verify_file
     from cudadoctor.render import summary
     from cudadoctor.solver.builds import best_build
     from cudadoctor.solver.demand import python_of
 
-    kb = knowledge.load()
+    kb, here = knowledge.load(), not options.saved
     choice = best_build(machine, kb, keep=options.torch)
-    build = choice.build
+    build, hashes = choice.build, None
     if build is None:
         reasons = summary.rejection_reasons(choice.why_not)
         ways = [alternative.text for alternative in choice.alternatives]
@@ -90,40 +81,24 @@ def _project_file(machine: Machine, options: Options, kind: FileKind) -> int:
     if against := registry.why_not(kind, machine, kb, build):
         written(registry.refusal((against,)), options.output)
         return 1
-    hashes = None
     if options.hashes or options.verify:
-        verdict, hashes = _resolved_file(machine, options, kind, build)
-        if verdict.resolves is False or (options.hashes and not hashes):
-            return _without_file(verdict, options)
-        sys.stderr.write(f"cudadoctor: {verdict.why}\n")
-    text = registry.project_file(
-        kind, machine, kb, build, python=python_of(machine), hashes=hashes or None
-    )
+        with Waiting() as progress:
+            progress("the resolver", True)
+            if options.hashes:
+                verdict, hashes = digests(machine, kb, build, limit_s=LIMIT_S, here=here)
+            else:
+                verdict = verify_file(kind, machine, kb, build, limit_s=LIMIT_S, here=here)
+        lacking = options.hashes and not hashes
+        if lacking and not verdict.tool:
+            refuse(f"--hashes needs a resolver: {verdict.why}")
+        none = lacking or verdict.resolves is False
+        sys.stderr.write(f"cudadoctor: {verdict.why}{'; no file is printed' if none else ''}\n")
+        if none:
+            return 1
+    python = python_of(machine)
+    text = registry.project_file(kind, machine, kb, build, python=python, hashes=hashes or None)
     written(text, options.output)
     return 0
-
-
-def _resolved_file(
-    machine: Machine, options: Options, kind: FileKind, build: TorchBuild
-) -> tuple[Verdict, Hashes]:
-    """What a resolver says of the file, and the digests where they are asked for."""
-    from cudadoctor import knowledge
-    from cudadoctor.installers.verify import LIMIT_S, digests, verify_file
-
-    kb, here = knowledge.load(), not options.saved
-    with Waiting() as progress:
-        progress("the resolver", True)
-        if options.hashes:
-            return digests(machine, kb, build, limit_s=LIMIT_S, here=here)
-        return verify_file(kind, machine, kb, build, limit_s=LIMIT_S, here=here), {}
-
-
-def _without_file(verdict: Verdict, options: Options) -> int:
-    """Why a file that was to be resolved is not printed; wrong use where nothing can be asked."""
-    if options.hashes and not verdict.tool:
-        refuse(f"--hashes needs a resolver: {verdict.why}")
-    sys.stderr.write(f"cudadoctor: {verdict.why}; no file is printed\n")
-    return 1
 
 
 def _rendered(judged: Judged, options: Options, wishes: Wishes) -> str:

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,7 +45,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 def are_many(names: tuple[str, ...]) -> bool:
     """Whether the names stand for more than one machine: several of them, or a folder."""
-    return len(names) > 1 or any(_is_folder(name) for name in names)
+    return len(names) > 1 or any(map(_is_folder, names))
 
 
 def machines(names: tuple[str, ...]) -> Iterator[Saved]:
@@ -53,15 +54,13 @@ def machines(names: tuple[str, ...]) -> Iterator[Saved]:
     Raises SavedError where a name leads nowhere. Of several files, one that cannot be read says so
     and does not stop the others.
     """
-    many = are_many(names)
-    for name in names:
-        for path in _files(name):
-            try:
-                yield Saved(path, foreign(_machine(path)))
-            except SavedError as error:
-                if not many:
-                    raise
-                yield Saved(path, error=str(error))
+    for path in (path for name in names for path in _files(name)):
+        try:
+            yield Saved(path, foreign(_machine(path)))
+        except SavedError as error:
+            if not are_many(names):
+                raise
+            yield Saved(path, error=str(error))
 
 
 def _is_folder(name: str) -> bool:
@@ -69,7 +68,7 @@ def _is_folder(name: str) -> bool:
 
 
 def _is_recording(name: str) -> bool:
-    return (Path(name) / RECORDING).is_file()
+    return name != "-" and (Path(name) / RECORDING).is_file()
 
 
 def _files(name: str) -> Iterator[str]:
@@ -78,12 +77,11 @@ def _files(name: str) -> Iterator[str]:
         return
     found = False
     for folder, folders, files in os.walk(name):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for recording in [name for name in folders if _is_recording(f"{folder}/{name}")]:
-            folders.remove(recording)
-            files.append(recording)
-        for path in (Path(folder) / file for file in sorted(files)):
-            if not path.name.startswith(".") and (path.is_file() or _is_recording(str(path))):
+        recordings = [name for name in folders if _is_recording(f"{folder}/{name}")]
+        folders[:] = sorted(name for name in folders if name[0] != "." and name not in recordings)
+        for file in sorted([*files, *recordings]):
+            path = Path(folder, file)
+            if file[0] != "." and (file in recordings or path.is_file()):
                 found = True
                 yield str(path)
     if not found:
@@ -91,7 +89,7 @@ def _files(name: str) -> Iterator[str]:
 
 
 def _machine(name: str) -> Machine:
-    if name != "-" and _is_recording(name):
+    if _is_recording(name):
         from cudadoctor.host import recording
 
         try:  # a question that was not recorded becomes a gap
@@ -108,9 +106,8 @@ def _machine(name: str) -> Machine:
     except factfile.FactsError as error:
         if machine := _embedded(data):
             return machine
-        raise SavedError(
-            f"--from {name}: {error}; save one with `cudadoctor facts --output FILE`"
-        ) from error
+        save = "save one with `cudadoctor facts --output FILE`"
+        raise SavedError(f"--from {name}: {error}; {save}") from error
 
 
 def _embedded(data: bytes) -> Machine | None:
@@ -169,11 +166,8 @@ def _reported(name: str, data: bytes, *, whole: bool) -> Machine:
 def _bytes(name: str) -> tuple[bytes, bool]:
     """What stands in the file, and whether that is all of it."""
     try:
-        if name == "-":
-            data, whole = _ends(sys.stdin.buffer)
-        else:
-            with Path(name).open("rb") as file:
-                data, whole = _ends(file)
+        with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+            data, whole = _ends(file)
     except OSError as error:
         raise SavedError(f"--from {name} cannot be read: {error.strerror}") from error
     if not data.strip():
@@ -185,7 +179,7 @@ def _ends(file: BinaryIO) -> tuple[bytes, bool]:
     data = file.read(MOST_BYTES + 1)
     if len(data) <= MOST_BYTES:
         return data, True
-    head, tail = data[:_END_BYTES], data[-_END_BYTES:]
+    tail = data
     while part := file.read(_END_BYTES):
         tail = (tail + part)[-_END_BYTES:]
-    return head + b"\n" + tail, False
+    return data[:_END_BYTES] + b"\n" + tail[-_END_BYTES:], False

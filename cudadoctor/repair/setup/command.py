@@ -64,27 +64,100 @@ Outcome = Literal[
 ]
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be made. verified: by a resolver; None not asked or not known. finding: how so."""
+
+    chosen: Chosen
+    recipe: Recipe
+    room: Room
+    verified: bool | None = None
+    finding: str | None = None
+
+
+class Setup(msgspec.Struct, kw_only=True):
     """One setup, from the choice to its outcome.
 
-    folder: where the environment is to be, absolute. verified: None not asked or not known.
-    finding: how so.
+    folder: where the environment is to be, absolute.
     """
 
     folder: str
+    options: Options = Options()
     outcome: Outcome = "declined"
     why: tuple[str, ...] = ()
     ways_out: tuple[str, ...] = ()
-    chosen: Chosen | None = None
-    recipe: Recipe | None = None
-    room: Room | None = None
-    verified: bool | None = None
-    finding: str | None = None
+    plan: Plan | None = None
     judged: Judged | None = None
 
-    def ended(self, outcome: Outcome, *why: str) -> "Setup":
-        """The same setup at its end."""
-        return msgspec.structs.replace(self, outcome=outcome, why=why)
+    def ended(
+        self, outcome: Outcome, *why: str, last: str | None = None, code: int | None = None
+    ) -> int:
+        """The document or the last sentence, and the exit code."""
+        self.outcome, self.why = outcome, why
+        if self.options.as_json:
+            written(json_v1.dumps(document(self)) + "\n", None)
+        elif sentence := last or " ".join(why):
+            sys.stderr.write(f"cudadoctor: {inert(sentence)}\n")
+        return code if code is not None else int(outcome != "proven")
+
+    def say(self, lines: Iterable[Line], *, aloud: bool = False) -> None:
+        """Lines on stdout; where a document goes there, on stderr if they must be read (aloud)."""
+        if not self.options.as_json:
+            written(painted(list(lines)), None)
+        elif aloud:
+            sys.stderr.write(painted(list(lines), to_file=True))
+
+    def made(self, place: Place, plan: Plan) -> int:
+        """Make it with the signals in our hands; then prove it with them given back."""
+        recipe = plan.recipe
+        with Interrupts(on_next=end_now) as interrupts:
+            try:
+                workplace = Workplace(place, alone=recipe.alone)
+            except making.Busy:
+                refuse(f"another setup is at work in {place.path}: wait for its end")
+            except OSError as error:
+                refuse(f"{place.path} cannot be made: {error.strerror or error}")
+            try:
+                with Waiting() as waiting:
+                    making.make(workplace, recipe, waiting, interrupts)
+            except Failed as error:
+                return self._unmade(error, workplace, interrupts)
+            except BaseException:
+                workplace.remove()
+                raise
+            workplace.finish()
+        sys.stderr.write(f"{inert(place.path)} is made; the training step is to prove it\n")
+        look = msgspec.structs.replace(
+            self.options, python=recipe.python, fast=False, no_smoke=False
+        )
+        self.judged = pipeline.judge(this_machine(look))
+        shown = pipeline.report(self.judged, full=True)
+        lines = terminal.report(shown, terminal.Layout(width=width()))
+        self.say([Line(()), *lines, Line(())])
+        self.say(saying.use(recipe, place.path, plan.chosen.machine, width()))
+        return self._proven(self.judged)
+
+    def _unmade(self, error: Failed, workplace: Workplace, interrupts: Interrupts) -> int:
+        """Remove what was made, and say why."""
+        stopped, lines = interrupts(), telling(error.tail)
+        for line in () if stopped or self.options.as_json else lines:
+            sys.stderr.write(f"  {inert(line)}\n")
+        left = workplace.remove()
+        end = f"what was made is removed, except {left}" if left else "what was made is removed"
+        if stopped:
+            last, code = f"interrupted; {end}", interrupts.code
+            return self.ended("interrupted", f"Interrupted; {end}.", last=last, code=code)
+        behind = reason(error.tail)
+        why = f"{error}, since {behind}; {end}" if behind else f"{error}; {end}"
+        return self.ended("failed", f"{why}.", *lines, last=why)
+
+    def _proven(self, judged: Judged) -> int:
+        """Proven if the step passed and the verdict is no worse than warnings; else only kept."""
+        smoke, made = judged.machine.smoke, f"{self.folder} is made and kept"
+        if smoke is None or smoke.ended or not passed(smoke):
+            return self.ended("unproven", f"{made}, and the training step did not pass in it.")
+        if judged.diagnosis.verdict in ("healthy", "warnings"):
+            return self.ended("proven")
+        return self.ended("unproven", f"{made}; what the report names is still to be cured.")
 
 
 def setup(folder: str, options: Options) -> int:
@@ -100,31 +173,30 @@ def setup(folder: str, options: Options) -> int:
     kb = knowledge.load()
     known = _known(options, kb)
     chosen = choosing.choose(known, kb)
+    work = Setup(folder=place.path, options=options)
     if isinstance(chosen, NoWay):
-        _say(saying.no_way(chosen, known.machine, width()), options)
-        why = (*chosen.why, "Nothing was made.")
-        none = Setup(folder=place.path, outcome="no-build", why=why, ways_out=chosen.ways_out)
-        return _ended(none, options, last="nothing was made")
+        work.say(saying.no_way(chosen, known.machine, width()))
+        work.ways_out = chosen.ways_out
+        return work.ended("no-build", *chosen.why, "Nothing was made.", last="nothing was made")
     recipe = making.recipe(chosen, place.path, known.tools, kb)
-    work = _planned(chosen, recipe, place, kb, verify_it=options.verify)
-    assert work.room is not None
-    shown = saying.plan(chosen, recipe, work.room, work.finding, width())
-    _say(shown, options, aloud=not options.yes)
-    if work.verified is False:
-        return _ended(work.ended("unresolved", work.finding or "", "Nothing was made."), options)
-    if work.room.too_small:
-        sentence = f"{saying.too_small(work.room, place.path)}."
-        return _ended(work.ended("no-room", sentence), options)
+    plan = work.plan = _planned(chosen, recipe, place, kb, verify_it=options.verify)
+    shown = saying.plan(chosen, recipe, plan.room, plan.finding, width())
+    work.say(shown, aloud=not options.yes)
+    if plan.verified is False:
+        return work.ended("unresolved", plan.finding or "", "Nothing was made.")
+    if plan.room.too_small:
+        return work.ended("no-room", f"{saying.too_small(plan.room, place.path)}.")
     if not options.yes and not _agreed(place):
-        return _ended(work.ended("declined", "Nothing was made."), options)
-    return _made(work, place, chosen, recipe, options)
+        return work.ended("declined", "Nothing was made.")
+    return work.made(place, plan)
 
 
 def _known(options: Options, kb: Knowledge) -> Known:
     """The machine, its tools, and more of its Pythons if its own does not do."""
     machine = _machine(options, kb)
+    host = local.this_host()
     try:
-        tools = choosing.tools(local.this_host())
+        tools = choosing.tools(host)
         tool = options.manager if options.manager != "docker" else None
         if tool is not None and tool != "pip" and getattr(tools, tool) is None:
             names = "conda, mamba or micromamba" if tool == "conda" else tool
@@ -135,7 +207,7 @@ def _known(options: Options, kb: Knowledge) -> Known:
             return known
         with Waiting() as progress:
             progress("the Pythons of this machine", True)
-            return msgspec.structs.replace(known, others=choosing.found(local.this_host()))
+            return msgspec.structs.replace(known, others=choosing.found(host))
     finally:
         local.close_host()
 
@@ -151,10 +223,8 @@ def _machine(options: Options, kb: Knowledge) -> Machine:
 
 def _planned(
     chosen: Chosen, recipe: Recipe, place: Place, kb: Knowledge, *, verify_it: bool
-) -> Setup:
+) -> Plan:
     """The whole plan; with --verify a resolver is asked for the files behind it."""
-    build = chosen.choice.build
-    assert build is not None
     answer = None
     if verify_it:
         try:
@@ -164,13 +234,13 @@ def _planned(
                 answer = verify(recipe.change, chosen.machine, kb, here=here, wish=chosen.tool)
         finally:
             local.close_host()
-    sizes = tuple(file.size_bytes for file in answer.files) if answer else ()
+    sizes = [file.size_bytes for file in answer.files] if answer else ()
     space = LocalHost().space(place.path if place.kind == "folder" else place.parent)
-    return Setup(
-        folder=place.path,
+    assert chosen.build is not None
+    return Plan(
         chosen=chosen,
         recipe=recipe,
-        room=saying.room(build, kb, sizes, space.free_bytes if space else None),
+        room=saying.room(chosen.build, kb, sizes, space.free_bytes if space else None),
         verified=answer.resolves if answer else None,
         finding=answer.why if answer else None,
     )
@@ -187,111 +257,49 @@ def _agreed(place: Place) -> bool:
     return asked(f"{first}; anything else leaves all as it is: ")
 
 
-def _made(work: Setup, place: Place, chosen: Chosen, recipe: Recipe, options: Options) -> int:
-    """Make it with the signals in our hands; then prove it with them given back."""
-    with Interrupts(on_next=end_now) as interrupts:
-        try:
-            workplace = Workplace(place, alone=recipe.alone)
-        except making.Busy:
-            refuse(f"another setup is at work in {place.path}: wait for its end")
-        except OSError as error:
-            refuse(f"{place.path} cannot be made: {error.strerror or error}")
-        try:
-            with Waiting() as waiting:
-                making.make(workplace, recipe, waiting, interrupts)
-        except Failed as error:
-            return _unmade(work, error, workplace, interrupts, options)
-        except BaseException:
-            workplace.remove()
-            raise
-        workplace.finish()
-    sys.stderr.write(f"{inert(place.path)} is made; the training step is to prove it\n")
-    look = msgspec.structs.replace(options, python=recipe.python, fast=False, no_smoke=False)
-    judged = pipeline.judge(this_machine(look))
-    shown = pipeline.report(judged, full=True)
-    lines = terminal.report(shown, terminal.Layout(width=width()))
-    _say([Line(()), *lines, Line(())], options)
-    _say(saying.use(recipe, place.path, chosen.machine, width()), options)
-    return _ended(_proven(work, judged), options)
-
-
-def _unmade(
-    work: Setup, error: Failed, workplace: Workplace, interrupts: Interrupts, options: Options
-) -> int:
-    """Remove what was made, and say why."""
-    stopped, lines = interrupts(), telling(error.tail)
-    for line in () if stopped or options.as_json else lines:
-        sys.stderr.write(f"  {inert(line)}\n")
-    left = workplace.remove()
-    end = f"what was made is removed, except {left}" if left else "what was made is removed"
-    if stopped:
-        work = work.ended("interrupted", f"Interrupted; {end}.")
-        return _ended(work, options, last=f"interrupted; {end}", code=interrupts.code)
-    behind = reason(error.tail)
-    why = f"{error}, since {behind}" if behind else f"{error}"
-    return _ended(work.ended("failed", f"{why}; {end}.", *lines), options, last=f"{why}; {end}")
-
-
-def _proven(work: Setup, judged: Judged) -> Setup:
-    """Proven if the step passed and the verdict is no worse than warnings; else only kept."""
-    smoke = judged.machine.smoke
-    work = msgspec.structs.replace(work, judged=judged)
-    if smoke is None or smoke.ended or not passed(smoke):
-        why = f"{work.folder} is made and kept, and the training step did not pass in it."
-        return work.ended("unproven", why)
-    if judged.diagnosis.verdict in ("healthy", "warnings"):
-        return work.ended("proven")
-    why = f"{work.folder} is made and kept; what the report names is still to be cured."
-    return work.ended("unproven", why)
-
-
-def _ended(
-    work: Setup, options: Options, *, last: str | None = None, code: int | None = None
-) -> int:
-    """The document or the last sentence, and the exit code."""
-    if options.as_json:
-        written(json_v1.dumps(document(work)) + "\n", None)
-    elif sentence := last or " ".join(work.why):
-        sys.stderr.write(f"cudadoctor: {inert(sentence)}\n")
-    return code if code is not None else 0 if work.outcome == "proven" else 1
-
-
-def _say(lines: Iterable[Line], options: Options, *, aloud: bool = False) -> None:
-    """Lines on stdout; where a document goes there, on stderr if they must be read (aloud)."""
-    if not options.as_json:
-        written(painted(list(lines)), None)
-    elif aloud:
-        sys.stderr.write(painted(list(lines), to_file=True))
-
-
 def document(work: Setup) -> dict[str, Any]:
     """The JSON document as plain data."""
-    recipe, chosen, judged = work.recipe, work.chosen, work.judged
-    there = recipe is not None and work.outcome in ("proven", "unproven")
-    build = chosen and build_choice(chosen.machine, chosen.choice)
-    return {
+    plan, judged = work.plan, work.judged
+    found: dict[str, Any] = {
         "schema": 1,
         "cudadoctor": __version__,
         "knowledge": knowledge.load().date,
         "outcome": work.outcome,
         "why": list(work.why),
         "ways_out": list(work.ways_out),
-        "environment": work.folder if there else None,
-        "python": recipe.python if there and recipe else None,
-        "activate": saying.activation(recipe, work.folder, chosen.machine)
-        if there and recipe and chosen
-        else {},
-        "base": chosen.base.path if chosen and chosen.base else None,
-        "tool": recipe.tool if recipe else None,
-        "build": msgspec.to_builtins(build) if build else None,
-        "commands": [list(command) for command in recipe.commands] if recipe else [],
-        "files": recipe.files if recipe else {},
-        "size": msgspec.to_builtins(work.room) if work.room else None,
-        "verified": work.verified,
-        "verdict": judged.diagnosis.verdict if judged else None,
-        "primary": judged.diagnosis.primary if judged else None,
-        "smoke": json_v1.smoke(judged.machine) if judged else None,
+        "environment": None,
+        "python": None,
+        "activate": {},
+        **dict.fromkeys(("base", "tool", "build")),
+        "commands": [],
+        "files": {},
+        **dict.fromkeys(("size", "verified", "verdict", "primary", "smoke")),
     }
+    if plan:
+        chosen, recipe = plan.chosen, plan.recipe
+        found |= {
+            "base": chosen.base and chosen.base.path,
+            "tool": recipe.tool,
+            "build": msgspec.to_builtins(build_choice(chosen.machine, chosen.choice)),
+            "commands": [list(command) for command in recipe.commands],
+            "files": recipe.files,
+            "size": msgspec.to_builtins(plan.room),
+            "verified": plan.verified,
+        }
+        if work.outcome in ("proven", "unproven"):
+            activation = saying.activation(recipe, work.folder, chosen.machine)
+            found |= {
+                "environment": work.folder,
+                "python": recipe.python,
+                "activate": activation,
+            }
+    if judged:
+        found |= {
+            "verdict": judged.diagnosis.verdict,
+            "primary": judged.diagnosis.primary,
+            "smoke": json_v1.smoke(judged.machine),
+        }
+    return found
 
 
 MOST_LINES = 8
