@@ -226,13 +226,6 @@ SPARE_BYTES = 50_000_000
 """For byte code, the journal and the log."""
 
 
-class Download(msgspec.Struct, frozen=True, kw_only=True):
-    """What will be downloaded. known: the sum is exact; otherwise it is at least that much."""
-
-    bytes: int
-    known: bool
-
-
 class Need(NamedTuple):
     """Bytes that a folder's file system must have free, and what for."""
 
@@ -247,18 +240,17 @@ def unpacked(download: int) -> int:
 
 
 def needs(
-    download: Download | None, prefix: str, temporary: str, cache: str | None, copied_bytes: int
+    size: int, prefix: str, temporary: str, cache: str | None, copied_bytes: int
 ) -> tuple[Need, ...]:
-    """What is needed where. cache: pip's, None where it is switched off. copied_bytes: of the
-    environment, where the snapshot cannot consist of links."""
-    size = download.bytes if download else 0
+    """What is needed where. size: bytes of the downloads. cache: pip's, None where it is switched
+    off. copied_bytes: of the environment, where the snapshot cannot consist of links."""
     found = (
         Need(prefix, unpacked(size) + SPARE_BYTES, "the packages"),
         Need(prefix, copied_bytes, "a copy of what is there"),
         Need(temporary, size, "the downloads"),
-        Need(cache or "", size if cache else 0, "the package cache"),
+        Need(cache or "", size, "the package cache"),
     )
-    return tuple(need for need in found if need.bytes)
+    return tuple(need for need in found if need.folder and need.bytes)
 
 
 def lacking(wanted: tuple[Need, ...]) -> str | None:
@@ -504,43 +496,37 @@ def refusal(machine: Machine, place: Place, *, allow_shared: bool) -> str | None
 
 def dry_run(
     steps: tuple[Step, ...], machine: Machine, options: Options, say: Callable[[str], None]
-) -> tuple[str | None, Download | None]:
+) -> tuple[str | None, int]:
     """Ask a resolver before anything is touched.
 
-    Returns why it cannot be had (None: it can, or nobody could tell), and what will be downloaded.
+    Returns why it cannot be had (None: it can, or nobody could tell), and the bytes that will be
+    downloaded, as far as they are known.
     """
-    downloads: list[Download] = []
+    size, tables = 0, knowledge.load()
     try:
-        for step in steps:
-            if step.packages is None:
-                continue
-            tables = knowledge.load()
-            found = verify(step.packages, machine, tables, here=True, wish=options.manager)
+        for change in (step.packages for step in steps if step.packages):
+            found = verify(change, machine, tables, here=True, wish=options.manager)
             if found.resolves is False:
-                return found.why, None
+                return found.why, 0
             if found.resolves is None:
                 say(f"{found.why}; going on, since all can be brought back")
-            downloads.append(download_of(found, step.packages, installed(machine)))
+            size += download_of(found, change, installed(machine))
     finally:
         local.close_host()
-    if not downloads:
-        return None, None
-    known = all(download.known for download in downloads)
-    return None, Download(bytes=sum(download.bytes for download in downloads), known=known)
+    return None, size
 
 
-def download_of(found: Verdict, change: PackageChange, present: frozenset[str]) -> Download:
-    """What of the resolver's files is not there yet; pure. present: "name==version" each."""
+def download_of(found: Verdict, change: PackageChange, present: frozenset[str]) -> int:
+    """Bytes of the resolver's files that are not there yet; pure. present: "name==version" each."""
     gone = {canonicalize_name(name) for name in change.remove}
-    files = [
-        file
+    sizes = [
+        file.size_bytes
         for file in found.files
         if f"{canonicalize_name(file.name)}=={file.version}" not in present
         or canonicalize_name(file.name) in gone
     ]
-    size = sum(file.size_bytes or 0 for file in files)
-    known = bool(found.files) and all(file.size_bytes is not None for file in files)
-    return Download(bytes=size if known else max(size, change.download_bytes or 0), known=known)
+    least = 0 if found.files and None not in sizes else change.download_bytes or 0
+    return max(least, sum(size or 0 for size in sizes))
 
 
 def installed(machine: Machine) -> frozenset[str]:
@@ -552,11 +538,14 @@ def installed(machine: Machine) -> frozenset[str]:
     return frozenset(f"{canonicalize_name(name)}=={version}" for name, version in pairs)
 
 
-def no_room(place: Place, download: Download | None, folder: str) -> str | None:
-    """The sentence about a disk that is too small, None where all fits. folder: the journal's."""
+def no_room(place: Place, size: int, folder: str) -> str | None:
+    """The sentence about a disk that is too small, None where all fits.
+
+    size: bytes of the downloads. folder: the journal's.
+    """
     copied = 0
     if not (place.made or can_link(folder)):
         copied = sum(entry.size for entry in Snapshot(folder, "", place.roots).present())
     temporary = os.environ.get("TMPDIR") or tempfile.gettempdir()  # pip's downloads
     cache = cache_folder(os.environ)
-    return lacking(needs(download, place.prefix, temporary, cache, copied))
+    return lacking(needs(size, place.prefix, temporary, cache, copied))

@@ -81,21 +81,17 @@ class _Fix:
         if sentence := begin.in_use(where.prefix, where.roots, say):
             return unchanged(f"Nothing was changed: {sentence}.")
         with self.waiting.doing("asking a resolver"):
-            why, download = begin.dry_run(steps.steps, machine, options, say)
+            why, size = begin.dry_run(steps.steps, machine, options, say)
         if why:
             return unchanged(f"Nothing was changed: {why}.")
         if names := not_heeded(os.environ):
             say(f"not heeded, to change this environment only: {', '.join(names)}")
         if sentence := begin.elsewhere_by_configuration(tasks):
             return unchanged(f"Nothing was changed: {sentence}.")
-        return self._applied(first, where, download, known)
+        return self._applied(first, where, size, known)
 
     def _applied(
-        self,
-        first: Begun,
-        where: begin.Place,
-        download: begin.Download | None,
-        known: tuple[str, ...],
+        self, first: Begun, where: begin.Place, size: int, known: tuple[str, ...]
     ) -> Outcome:
         """Repair, if no other repair runs and the disk suffices."""
         prefix = where.prefix
@@ -103,7 +99,7 @@ class _Fix:
             with patient_interrupts() as interrupts, Journal(prefix) as journal:
                 if _ids(journal) != known:
                     why = "another cudadoctor repaired it meanwhile"
-                elif sentence := begin.no_room(where, download, journal.folder):
+                elif sentence := begin.no_room(where, size, journal.folder):
                     remove_made(first.made)
                     why = sentence
                 else:

@@ -305,16 +305,13 @@ class Journal:
             if os.lstat(self.path).st_nlink > 1:
                 shutil.copy2(self.path, f"{self.path}.new")
                 os.replace(f"{self.path}.new", self.path)
-        number = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
-        try:
-            os.ftruncate(number, _whole(number))
-            os.lseek(number, 0, os.SEEK_END)
-            data = line_of(msgspec.structs.replace(record, at=now, id=identity))
-            while data:
-                data = data[os.write(number, data) :]
-            os.fsync(number)
-        finally:
-            os.close(number)
+        with open(self.path, "a+b", opener=_public) as file:
+            # What a kill cut off after the last whole line goes.
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(line_of(msgspec.structs.replace(record, at=now, id=identity)))
+            file.flush()
+            os.fsync(file.fileno())
         if new:
             synced_folder(self.folder)
 
@@ -333,18 +330,9 @@ class Journal:
         os.close(self._lock)
 
 
-def _whole(number: int) -> int:
-    """Where the last whole line ends: what a kill cut off is overwritten."""
-    size = os.fstat(number).st_size
-    end = size
-    while end > 0:
-        start = max(0, end - 65536)
-        os.lseek(number, start, os.SEEK_SET)
-        found = os.read(number, end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
+def _public(path: str, flags: int) -> int:
+    """Opens a file that others may read and never write, whatever the user's mask."""
+    return os.open(path, flags, 0o644)
 
 
 def lock(number: int) -> None:

@@ -138,7 +138,7 @@ ASIDE = "set-aside-"
 SOON_NS = 60_000_000_000
 """So long after the last word of a repair that was cut off, its own files may still be dated."""
 _RECORD = ".dist-info/RECORD"
-_SUFFIX = ".cudadoctor-new"
+_NEW = ".cudadoctor-new"
 _WRITABLE = 0o700
 
 
@@ -307,9 +307,7 @@ class Snapshot:
 
     def _put(self, entry: Entry, live: str) -> None:
         """Put it there under another name, then in one move under its own."""
-        new = live + _SUFFIX
-        if len(os.fsencode(os.path.basename(new))) > 255:
-            new = os.path.join(os.path.dirname(live), _SUFFIX)
+        new = os.path.join(os.path.dirname(live), _NEW)
         Path(new).unlink(missing_ok=True)
         if entry.kind == "symlink":
             os.symlink(entry.target or "", new)

@@ -19,7 +19,7 @@ from cudadoctor.repair.begin import shown as as_size
 from cudadoctor.repair.journal import Opinion
 
 LONGEST = 300
-MOST_LINES = 4
+MOST_LINES = 8
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,11 +133,15 @@ def outcome(one: Outcome, width: int) -> Iterator[str]:
         yield from wrapped(note, width, 0)
 
 
-def telling(tail: tuple[str, ...]) -> tuple[str, ...]:
-    """Of a tool's last lines those that say what went wrong, else the last few."""
-    marked = re.compile(r"\s*(error|fatal|\S*Error)\b", re.IGNORECASE)
-    errors = [line for line in tail if marked.match(line)]
-    return tuple(errors[-MOST_LINES:] or tail[-MOST_LINES:])
+_NOISE = re.compile(r"(?i)\s*(?:warning|info|\[notice\]|hint)\b")
+_ERROR = re.compile(r"(?i)\s*(?:error|fatal|\S*error\b|\u00d7|x )")
+
+
+def telling(said: tuple[str, ...]) -> tuple[str, ...]:
+    """Of a tool's last lines those worth showing: from the first error on, else the last few."""
+    lines = [line for line in said if not _NOISE.match(line)][-MOST_LINES:]
+    first = next((number for number, line in enumerate(lines) if _ERROR.match(line)), 0)
+    return tuple(lines[first:])
 
 
 def document(

@@ -50,6 +50,7 @@ from cudadoctor.repair.setup import choosing, making, saying
 from cudadoctor.repair.setup.choosing import Chosen, Known, NoWay
 from cudadoctor.repair.setup.making import Place, Recipe, Workplace
 from cudadoctor.repair.setup.saying import Room
+from cudadoctor.repair.words import telling
 from cudadoctor.solver.demand import capabilities_of
 
 Outcome = Literal[
@@ -302,18 +303,7 @@ def document(work: Setup) -> dict[str, Any]:
     return found
 
 
-MOST_LINES = 8
-_NOISE = re.compile(r"(?i)\s*(?:warning|info|\[notice\]|hint)\b")
 _FULL = re.compile(r"(?i)no space left on device|disk quota exceeded|file too large|errno 28\b")
-
-
-def telling(said: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines worth showing: the errors, or the last ones where none is marked as an error."""
-    lines = [line for line in said if not _NOISE.match(line)]
-    for number, line in enumerate(lines):
-        if re.match(r"(?i)\s*(?:error|\u00d7|x )", line) and number >= len(lines) - MOST_LINES:
-            return tuple(lines[number:])
-    return tuple(lines[-MOST_LINES:])
 
 
 def reason(said: tuple[str, ...]) -> str | None:

@@ -8,7 +8,8 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from pathlib import Path
 
 import msgspec
@@ -73,55 +74,52 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 def refusal(place: Place) -> str | None:
     """Why no environment may be made there, as one sentence; None where one may."""
-    name = place.path
     if place.why:
-        return f"{name} cannot be looked at ({place.why}): name another folder"
-    return _by_name(place) or _by_kind(place, name) or _by_rights(place, name)
+        return f"{place.path} cannot be looked at ({place.why}): name another folder"
+    return next(chain(_by_name(place), _by_kind(place), _by_rights(place)), None)
 
 
-def _by_name(place: Place) -> str | None:
+def _by_name(place: Place) -> Iterator[str]:
     """Names that no environment can live under."""
     name = place.path
     if not name.isprintable():
-        return f"{name!r} holds characters that no terminal shows: name another folder"
+        yield f"{name!r} holds characters that no terminal shows: name another folder"
     separator = ";" if re.match(r"[A-Za-z]:", name) else ":"
     if separator in name:
-        return f"{name} holds a {separator!r}, which separates folders in PATH: name another folder"
+        yield f"{name} holds a {separator!r}, which separates folders in PATH: name another folder"
     parts = re.split(r"[/\\]", place.real)
-    if packages := next((folder for folder in _OF_PACKAGES if folder in parts), None):
-        return f"{name} lies in the {packages} of an environment: name a folder outside of it"
+    for packages in (folder for folder in _OF_PACKAGES if folder in parts):
+        yield f"{name} lies in the {packages} of an environment: name a folder outside of it"
     if _SYSTEM.match(place.real) or _WINDOWS_SYSTEM.match(place.real):
-        return f"{name} belongs to the system: name a folder of your own"
+        yield f"{name} belongs to the system: name a folder of your own"
     if place.inside and place.inside != place.real:
-        return f"{name} lies in the environment {place.inside}: name a folder outside of it"
-    return None
+        yield f"{name} lies in the environment {place.inside}: name a folder outside of it"
 
 
-def _by_kind(place: Place, name: str) -> str | None:
+def _by_kind(place: Place) -> Iterator[str]:
+    name = place.path
     if place.kind == "link":
-        return f"{name} is a link to {place.real}: name the folder itself"
+        yield f"{name} is a link to {place.real}: name the folder itself"
     if place.kind == "file":
-        return f"{name} is a file: name a folder that is not there yet"
+        yield f"{name} is a file: name a folder that is not there yet"
     if not place.parent_there:
-        return f"{place.parent} is no folder: make it first, then {name} can be made in it"
-    if place.kind == "folder" and place.entries and not place.ours:
+        yield f"{place.parent} is no folder: make it first, then {name} can be made in it"
+    if place.entries and not place.ours:
         found = ", ".join(place.entries[:3]) + (", ..." if len(place.entries) > 3 else "")
-        return f"{name} is not empty ({found}): name a folder that is not there yet"
-    return None
+        yield f"{name} is not empty ({found}): name a folder that is not there yet"
 
 
-def _by_rights(place: Place, name: str) -> str | None:
+def _by_rights(place: Place) -> Iterator[str]:
     """Root could write everywhere, and would leave files that their owner cannot remove."""
-    there = place.kind == "folder"
+    name, there = place.path, place.kind == "folder"
     owner = place.owner if there else place.parent_owner
     if place.user == 0 and owner not in (None, 0):
         whose = name if there else place.parent
-        return f"{whose} belongs to user {owner} and this runs as root: run it as that user"
+        yield f"{whose} belongs to user {owner} and this runs as root: run it as that user"
     if there and not place.writable:
-        return f"{name} cannot be written to: name another folder"
+        yield f"{name} cannot be written to: name another folder"
     if not there and not place.parent_writable:
-        return f"{place.parent} cannot be written to, so {name} cannot be made"
-    return None
+        yield f"{place.parent} cannot be written to, so {name} cannot be made"
 
 
 def looked_at(folder: str) -> Place:
@@ -189,49 +187,42 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 def recipe(chosen: Chosen, folder: str, tools: Tools, kb: Knowledge) -> Recipe:
     """The recipe for what was chosen, in that folder (absolute)."""
     tool, base, version, machine = chosen.tool, chosen.base, chosen.python, chosen.machine
-    build = chosen.choice.build
-    if build is None:
+    build = chosen.build
+    change = remedy_for(build, machine, kb).packages if build else None
+    if build is None or change is None:
         raise ValueError("nothing was chosen, so nothing can be made")
-    change = remedy_for(build, machine, kb).packages
-    assert change is not None
+    program = getattr(tools, tool, None) or tool
+    of_tool = partial(Recipe, tool=tool, change=change)
     match tool:
         case "pip":
             assert base is not None, "pip fetches no Python"
             python = within(machine, folder)
             installed = pip.install(machine, change, python)
             commands = ((base.path, "-m", "venv", folder), *installed.commands)
-            note = installed.note
-            return Recipe(tool=tool, python=python, commands=commands, change=change, note=note)
+            return of_tool(python=python, commands=commands, note=installed.note)
         case "uv":  # a project, and the environment .venv that `uv sync` makes
+            text = project_file("pyproject", machine, kb, build, python=version)
             wanted = base.path if base else version
-            return Recipe(
-                tool=tool,
+            return of_tool(
                 python=within(machine, parent(machine, folder, ".venv")),
-                commands=((tools.uv or "uv", "sync", "--project", folder, "--python", wanted),),
-                change=change,
-                files={
-                    "pyproject.toml": project_file("pyproject", machine, kb, build, python=version)
-                },
+                commands=((program, "sync", "--project", folder, "--python", wanted),),
+                files={"pyproject.toml": text},
             )
         case "conda":  # a channel's build of the same release and CUDA
             channels, specs = conda.packages_of(machine, kb, change)
-            start = (tools.conda or "conda", "create", "-y", "-p", folder, *channels)
-            return Recipe(
-                tool=tool,
+            start = (program, "create", "-y", "-p", folder, *channels)
+            return of_tool(
                 python=within(machine, folder, conda=True),
                 commands=((*start, f"python={version}", *specs),),
-                change=change,
                 alone=True,
                 note=conda.note_on(machine, kb, change, specs),
             )
         case "pixi":  # a project, and the environment that `pixi install` makes
             manifest = parent(machine, folder, "pixi.toml")
             home = parent(machine, folder, ".pixi", "envs", "default")
-            return Recipe(
-                tool=tool,
+            return of_tool(
                 python=within(machine, home, conda=True),
-                commands=((tools.pixi or "pixi", "install", "--manifest-path", manifest),),
-                change=change,
+                commands=((program, "install", "--manifest-path", manifest),),
                 files={"pixi.toml": project_file("pixi", machine, kb, build, python=version)},
             )
 

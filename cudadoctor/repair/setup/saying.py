@@ -13,6 +13,7 @@ from cudadoctor.model.trust import typed
 from cudadoctor.render import inert, shells, summary
 from cudadoctor.render.shells import shell_of
 from cudadoctor.render.terminal import Line
+from cudadoctor.repair.begin import shown as bytes_shown
 from cudadoctor.repair.begin import unpacked
 from cudadoctor.repair.setup.choosing import Chosen, NoWay
 from cudadoctor.repair.setup.making import Recipe
@@ -157,23 +158,19 @@ def size(room: Room) -> str:
     """What is downloaded and what it takes, as far as that is known."""
     if room.download_bytes is None or room.installed_bytes is None:
         return f"not known{_free(room)}"
-    download, installed = _gb(room.download_bytes), _gb(room.installed_bytes)
+    download, installed = bytes_shown(room.download_bytes), bytes_shown(room.installed_bytes)
     about = "" if room.counted else "about "
     return f"{about}{download} to download, about {installed} on disk{_free(room)}"
 
 
 def _free(room: Room) -> str:
-    return f"; {_gb(room.free_bytes)} are free there" if room.free_bytes is not None else ""
+    return f"; {bytes_shown(room.free_bytes)} are free there" if room.free_bytes is not None else ""
 
 
 def too_small(room: Room, folder: str) -> str:
     """The sentence for a disk that will not do."""
-    needed, free = _gb(room.installed_bytes or 0), _gb(room.free_bytes or 0)
+    needed, free = bytes_shown(room.installed_bytes or 0), bytes_shown(room.free_bytes or 0)
     return f"{folder} needs about {needed} and {free} are free there: nothing was made"
-
-
-def _gb(number: int) -> str:
-    return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.0f} MB"
 
 
 def activation(recipe: Recipe, folder: str, machine: Machine) -> dict[str, str]:
