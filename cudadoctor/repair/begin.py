@@ -166,11 +166,8 @@ def chosen(plan: Plan) -> Chosen:
         group: next((step for step in steps if can_be_taken(step)), None)
         for group, steps in groups.items()
     }
-    left = [
-        Left(step=groups[group][0], why=why_left(groups[group][0]))
-        for group, step in taken.items()
-        if step is None
-    ]
+    first = [steps[0] for group, steps in groups.items() if taken[group] is None]
+    left = [Left(step=step, why=why_left(step)) for step in first]
     steps = [step for step in taken.values() if step and step.commands]
     # If a new environment is made, steps that change the old one are left.
     if folder := next(filter(None, map(folder_made, steps)), None):

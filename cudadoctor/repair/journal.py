@@ -258,9 +258,8 @@ def stories(records: tuple[Record, ...]) -> tuple[Story, ...]:
 
 def open_story(told: tuple[Story, ...]) -> Story | None:
     """The repair that can be undone: the unfinished one, else the last one that was kept."""
-    unfinished = [story for story in told if story.unfinished]
-    kept = [story for story in told if story.stage == "kept"]
-    return next(iter((*reversed(unfinished), *reversed(kept))), None)
+    still_open = [story for story in told if story.stage != "over"]
+    return max(reversed(still_open), key=lambda story: story.unfinished, default=None)
 
 
 FOLDER = ".cudadoctor"

@@ -83,13 +83,14 @@ def better(before: Opinion, after: Opinion, cured: tuple[str, ...]) -> tuple[boo
     there = (*after.grave, *after.undecided)
     still = [cause for cause in cured if cause in there and cause in before.grave]
     gone = [cause for cause in before.grave if cause not in there]
+    helped = set(gone) & set(cured)
     # From undecided to more may be a fact that was not told before: no merit of the repair.
-    by_chance = before.verdict == "undecided" and still and not set(gone) & set(cured)
+    by_chance = before.verdict == "undecided" and still and not helped
     if not by_chance and _RANK[after.verdict] > max(_RANK[before.verdict], _RANK["undecided"]):
         return True, f"the verdict was {before.verdict} and is {after.verdict}"
     if not still and gone:
         return True, f"{', '.join(gone)} is cured"
-    if set(gone) & set(cured):
+    if helped:
         return True, f"{', '.join(gone)} is cured, {', '.join(still)} is not"
     if still:
         return False, f"{', '.join(still)} is still there"
@@ -140,7 +141,7 @@ class Transaction:
                 if task.files:
                     self._write(number, task)
         except (Failed, OSError) as error:
-            return self._given_up(error)
+            return self._back(error)
         return self.judge()
 
     def judge(self) -> Outcome:
@@ -152,7 +153,7 @@ class Transaction:
             good, why = better(self.begun.before, after, cured)
             self.note(Judged(better=good, why=why, after=after))
         except (Failed, OSError) as error:
-            return self._given_up(error)
+            return self._back(error)
         return self.keep(after, why) if good else self._back(why, after=after)
 
     def keep(self, after: Opinion, why: str) -> Outcome:
@@ -161,7 +162,7 @@ class Transaction:
             self.snapshot.note_left()
             self.note(Kept())
         except OSError as error:
-            return self._given_up(error)
+            return self._back(error)
         # Only the last repair can be undone: what was kept for earlier ones goes.
         for story in self.journal.stories():
             if story.stage == "kept" and story.id != self.begun.id:
@@ -268,31 +269,28 @@ class Transaction:
 
     # --- the ends ----------------------------------------------------------------------------
 
-    def _given_up(self, error: Failed | OSError) -> Outcome:
-        return self._back(_words(error), tail=error.tail if isinstance(error, Failed) else ())
-
-    def _back(
-        self, why: str, *, after: Opinion | None = None, tail: tuple[str, ...] = ()
-    ) -> Outcome:
+    def _back(self, why: str | Failed | OSError, *, after: Opinion | None = None) -> Outcome:
         code = self.interrupts.code if self.interrupts() else 1
+        tail = why.tail if isinstance(why, Failed) else ()
+        reason = _words(why)
         notes: tuple[str, ...] = ()
         if not self.touched:
             with contextlib.suppress(OSError):
                 self.snapshot.remove()
                 self.note(RolledBack())
                 remove_made(self.begun.made)
-            kind, text = "unchanged", f"Nothing was changed: {why}."
+            kind, text = "unchanged", f"Nothing was changed: {reason}."
         else:
             try:
                 with self.waiting.doing("bringing back what was there"):
-                    notes = edited(self.bring_back(why))
-                kind, text = "rolled-back", f"Not repaired, and all is as it was before: {why}."
+                    notes = edited(self.bring_back(reason))
+                kind, text = "rolled-back", f"Not repaired, and all is as it was before: {reason}."
             except RestoreError as error:
                 undo = command("--undo", self.begun.afterwards)
                 kind = "stuck"
                 text = (
-                    f"Not repaired ({why}), and not all could be brought back: {error}. Nothing of"
-                    f" the record is lost: cure that, then run {undo}."
+                    f"Not repaired ({reason}), and not all could be brought back: {error}. Nothing"
+                    f" of the record is lost: cure that, then run {undo}."
                 )
         return self.outcome(kind, code, text, after=after, tail=tail, notes=notes)
 
@@ -325,7 +323,7 @@ def still_running(story: Story) -> int | None:
     return begun[-1].pid if left_behind(begun[-1].pid, begun[-1].started) else None
 
 
-def _words(error: Exception) -> str:
+def _words(error: str | Failed | OSError) -> str:
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror or error}{where}"

@@ -22,20 +22,24 @@ LONGEST = 300
 MOST_LINES = 8
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+_NAMES = {"kind": "outcome", "code": "exit", "tail": "tool_said"}
+"""Of the document, where they are others."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     """How a call of `fix` ended. code: its exit code. why: the sentence that is shown.
 
-    tail: the last lines of the tool that failed. held_bytes: disk that the way back takes.
+    tail: the last lines of the tool that failed.
     """
 
     kind: str
     code: int
     why: str
     after: Opinion | None = None
+    applied: tuple[str, ...] = ()
     tail: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     journal: str | None = None
-    applied: tuple[str, ...] = ()
 
 
 def unchanged(why: str) -> Outcome:
@@ -47,14 +51,14 @@ def plan(judged: Judged, chosen: Chosen, place: Place | None, width: int) -> Ite
     """The plan as it is shown before it is asked about."""
     machine, diagnosis = judged.machine, judged.diagnosis
     cause = f": {diagnosis.primary}" if diagnosis.primary else ""
-    rows = {
-        "examined": machine.python.executable or "?",
-        "verdict": f"{diagnosis.verdict}{cause}",
-    }
+    rows = [
+        f"examined  {machine.python.executable or '?'}",
+        f"verdict   {diagnosis.verdict}{cause}",
+    ]
     if place is not None and place.made:
-        rows["new"] = f"{place.prefix}, which an undo removes"
-    for label, text in rows.items():
-        yield from wrapped(f"{label:<10}{inert(text)}", width, 0, 10)
+        rows.append(f"new       {place.prefix}, which an undo removes")
+    for row in rows:
+        yield from wrapped(row, width, 0, 10)
     for number, step in enumerate((*chosen.steps, *chosen.shell), 1):
         yield ""
         yield from _step(number, step, machine, width)
@@ -122,15 +126,14 @@ def what_remains(judged: Judged, chosen: Chosen, width: int) -> Iterator[str]:
     yield from wrapped(sentence, width, 0)
 
 
-def outcome(one: Outcome, width: int) -> Iterator[str]:
+def outcome(ended: Outcome, width: int) -> Iterator[str]:
     """The last words."""
-    if one.tail:
+    if ended.tail:
         yield "the tool said last:"
-        for line in telling(one.tail):
+        for line in telling(ended.tail):
             yield from wrapped(f"  {inert(line)[:LONGEST]}", width, 0, 4)
-    yield from wrapped(one.why, width, 0)
-    for note in one.notes:
-        yield from wrapped(note, width, 0)
+    for text in (ended.why, *ended.notes):
+        yield from wrapped(text, width, 0)
 
 
 _NOISE = re.compile(r"(?i)\s*(?:warning|info|\[notice\]|hint)\b")
@@ -145,24 +148,17 @@ def telling(said: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def document(
-    one: Outcome, judged: Judged | None, before: Opinion | None, versions: tuple[str, str]
+    outcome: Outcome, judged: Judged | None, before: Opinion | None, versions: tuple[str, str]
 ) -> dict[str, Any]:
     """The JSON document of `fix --json`. versions: the doctor's, and the knowledge's date."""
     return {
         "schema": 1,
         "cudadoctor": versions[0],
         "knowledge": versions[1],
-        "outcome": one.kind,
-        "exit": one.code,
-        "why": one.why,
         "examined": judged.machine.python.executable if judged else None,
-        "before": before and msgspec.to_builtins(before),
-        "after": one.after and msgspec.to_builtins(one.after),
-        "applied": list(one.applied),
+        "before": msgspec.to_builtins(before),
         "plan": json_v1.plan(judged.plan) if judged else None,
-        "tool_said": list(one.tail),
-        "notes": list(one.notes),
-        "journal": one.journal,
+        **msgspec.to_builtins(outcome),
     }
 
 

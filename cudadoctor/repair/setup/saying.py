@@ -11,7 +11,7 @@ from cudadoctor.locale.language import Language
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
 from cudadoctor.render import inert, shells, summary
-from cudadoctor.render.shells import shell_of
+from cudadoctor.render.shells import ShellName, shell_of
 from cudadoctor.render.terminal import Line
 from cudadoctor.repair.begin import shown as bytes_shown
 from cudadoctor.repair.begin import unpacked
@@ -98,7 +98,7 @@ def plan(
     yield from rows("write", list(recipe.files), width)
     for number, command in enumerate(recipe.commands):
         # Never wrapped: a command must survive being copied.
-        yield _pasted("run" if number == 0 else "", shown(command, chosen.machine))
+        yield _line("run" if number == 0 else "", shown(command, chosen.machine))
     yield from rows("size", [size(room)], width)
     if recipe.note:
         yield from rows("note", [recipe.note], width)
@@ -113,7 +113,7 @@ def rows(label: str, texts: list[str], width: int) -> Iterator[Line]:
     )
     for text in texts:
         for part in wrapper.wrap(inert(text)) or [""]:
-            yield Line(((f"{label:<{MARGIN}}", "dim"), (part, "")))
+            yield _line(label, part, "")
             label = ""
 
 
@@ -128,8 +128,8 @@ def no_way(found: NoWay, machine: Machine, width: int) -> Iterator[Line]:
 
 def _machine(machine: Machine, width: int) -> Iterator[Line]:
     told = dict(summary.machine_rows(machine, _ENGLISH))
-    yield from rows("driver", [told["driver"]], width)
-    yield from rows("gpu", [told["gpu"]], width)
+    for name in ("driver", "gpu"):
+        yield from rows(name, [told[name]], width)
 
 
 def _build(chosen: Chosen, recipe: Recipe, width: int) -> Iterator[Line]:
@@ -138,15 +138,15 @@ def _build(chosen: Chosen, recipe: Recipe, width: int) -> Iterator[Line]:
     assert build is not None
     pinned = f"torchvision=={build.torchvision}" in recipe.change.install
     beside = f" with torchvision {build.torchvision}" if pinned else ""
-    yield Line((("build     ", "dim"), (f"torch {build.torch} {build.variant}{beside}", "bold")))
+    yield _line("build", f"torch {build.torch} {build.variant}{beside}", "bold")
     yield from rows("  why", list(choice.why), width)
     if build.cuda is None and chosen.machine.platform.system != "Darwin":
         yield from rows("", ["A CPU build: it proves torch, not a GPU."], width)
     yield from rows("  not", summary.rejection_reasons(choice.why_not), width)
 
 
-def _pasted(label: str, command: str) -> Line:
-    return Line(((f"{label:<{MARGIN}}", "dim"), (command, "green")))
+def _line(label: str, text: str, style: str = "green") -> Line:
+    return Line(((f"{label:<{MARGIN}}", "dim"), (text, style)))
 
 
 def shown(command: Command, machine: Machine) -> str:
@@ -156,15 +156,12 @@ def shown(command: Command, machine: Machine) -> str:
 
 def size(room: Room) -> str:
     """What is downloaded and what it takes, as far as that is known."""
+    free = "" if room.free_bytes is None else f"; {bytes_shown(room.free_bytes)} are free there"
     if room.download_bytes is None or room.installed_bytes is None:
-        return f"not known{_free(room)}"
+        return f"not known{free}"
     download, installed = bytes_shown(room.download_bytes), bytes_shown(room.installed_bytes)
     about = "" if room.counted else "about "
-    return f"{about}{download} to download, about {installed} on disk{_free(room)}"
-
-
-def _free(room: Room) -> str:
-    return f"; {bytes_shown(room.free_bytes)} are free there" if room.free_bytes is not None else ""
+    return f"{about}{download} to download, about {installed} on disk{free}"
 
 
 def too_small(room: Room, folder: str) -> str:
@@ -175,20 +172,24 @@ def too_small(room: Room, folder: str) -> str:
 
 def activation(recipe: Recipe, folder: str, machine: Machine) -> dict[str, str]:
     """For each shell (or tool) the line that makes the environment its own."""
+
+    def line(shell: ShellName, *argv: str) -> str:
+        return shell_of(shell).shown(typed(*argv))
+
     windows = machine.platform.system == "Windows"
     if recipe.tool == "conda":
-        return {"conda": shell_of("bash").shown(typed("conda", "activate", folder))}
+        return {"conda": line("bash", "conda", "activate", folder)}
     if recipe.tool == "pixi":
         manifest = parent(machine, folder, "pixi.toml")
-        return {"pixi": shell_of("bash").shown(typed("pixi", "shell", "--manifest-path", manifest))}
+        return {"pixi": line("bash", "pixi", "shell", "--manifest-path", manifest)}
     if _RISKY & set(folder.replace("\\", "/") if windows else folder):
         return {}
     inside = recipe.python.rpartition("\\" if windows else "/")[0]
     if windows:
-        return {"powershell": shell_of("powershell").shown(typed(f"{inside}\\Activate.ps1"))}
+        return {"powershell": line("powershell", f"{inside}\\Activate.ps1")}
     return {
-        "bash": shell_of("bash").shown(typed("source", f"{inside}/activate")),
-        "fish": shell_of("fish").shown(typed("source", f"{inside}/activate.fish")),
+        "bash": line("bash", "source", f"{inside}/activate"),
+        "fish": line("fish", "source", f"{inside}/activate.fish"),
     }
 
 
@@ -196,10 +197,10 @@ def use(recipe: Recipe, folder: str, machine: Machine, width: int) -> Iterator[L
     """How to use the environment from now on."""
     found = activation(recipe, folder, machine)
     for name, text in found.items():
-        yield _pasted(name, inert(text))
+        yield _line(name, inert(text))
     if recipe.tool == "uv":
-        yield _pasted("uv", shown(("uv", "run", "--project", folder, "python"), machine))
+        yield _line("uv", shown(("uv", "run", "--project", folder, "python"), machine))
     if not found:
         why = "activation scripts of older Pythons run parts of this name as code"
         yield from rows("use", [f"Call its python by path: {why}."], width)
-    yield _pasted("python", shown((recipe.python,), machine))
+    yield _line("python", shown((recipe.python,), machine))
