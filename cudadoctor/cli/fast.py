@@ -33,13 +33,11 @@ def settle() -> None:
     What it names elsewhere stays at the end: some module systems bring our requirements so.
     """
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    here = {_absolute(one) for one in ("", *named) if not os.path.isabs(one)}
-    foreign = {_absolute(one) for one in named} | here
+    here = {_absolute(folder) for folder in ("", *named) if not os.path.isabs(folder)}
     ours = _ours()
-    sys.path[:] = sorted(
-        (one for one in sys.path if _absolute(one) in ours or _absolute(one) not in here),
-        key=lambda one: _absolute(one) in foreign - ours,
-    )
+    foreign = {_absolute(folder) for folder in named} | here
+    kept = [folder for folder in sys.path if _absolute(folder) not in here - ours]
+    sys.path[:] = sorted(kept, key=lambda folder: _absolute(folder) in foreign - ours)
 
 
 def _ours() -> set[str]:
@@ -47,8 +45,8 @@ def _ours() -> set[str]:
     library = os.path.dirname(os.__file__)
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     installed: list[str] = getattr(site, "getsitepackages", list)()
-    own = {home, library, os.path.join(library, "lib-dynload"), *installed}
-    return own | {one for one in (getattr(site, "USER_SITE", None),) if one}
+    user = getattr(site, "USER_SITE", None) or home
+    return {home, library, os.path.join(library, "lib-dynload"), *installed, user}
 
 
 def _absolute(folder: str) -> str:
@@ -60,17 +58,15 @@ def _absolute(folder: str) -> str:
 
 def options_of(argv: list[str]) -> dict[str, object] | None:
     """The options of a `check` as click would give them; None where click is to read them."""
-    if not argv or argv[0] != "check":
+    if argv[:1] != ["check"]:
         return None
     options: dict[str, object] = {}
     words = iter(argv[1:])
     for word in words:
         if word in _FLAGS:
             options[_FLAGS[word]] = True
-        elif word == "--python":
-            options["python"] = next(words, None)
-            if options["python"] is None:
-                return None
+        elif word == "--python" and (path := next(words, None)) is not None:
+            options["python"] = path
         else:
             return None
     return options
@@ -83,9 +79,8 @@ def begin_look(argv: list[str]) -> None:
     so it runs while the rest of the doctor is still being imported. `LocalHost.inside` takes over
     the child that was begun here. What is guessed wrong costs a child that nobody listens to.
     """
-    if argv[:1] not in [[command] for command in ("check", "fix", "facts", "smoke")]:
-        return
-    if any(word.startswith(("--from", "--help", "-h")) for word in argv):
+    looks = {"check", "fix", "facts", "smoke"} & set(argv[:1])
+    if not looks or any(word.startswith(("--from", "--help", "-h")) for word in argv):
         return
     import contextlib
 

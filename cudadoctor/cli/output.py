@@ -137,11 +137,10 @@ class Waiting:
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
         """One step of several, named at once where no line moves."""
-        if not self.live:
+        if self.live:
+            self(what, True)
+        else:
             self.say(what)
-            yield
-            return
-        self(what, True)
         try:
             yield
         finally:

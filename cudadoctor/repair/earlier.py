@@ -36,6 +36,7 @@ from cudadoctor.repair.snapshot import (
 from cudadoctor.repair.transaction import Transaction, edited, still_running
 from cudadoctor.repair.words import Outcome, command, kept_aside, lost, unchanged
 
+NONE = "no repair is known"
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _SCRIPTS = ("bin", "Scripts")
 
@@ -48,16 +49,15 @@ def act(
     word = "undo" if options.undo else "resume" if options.resume else "forget"
     if prefix is None:
         where = f" in {options.python}" if options.python else " in this environment"
-        return Outcome(kind="nothing", code=0, why=f"Nothing to {word}{where}: no repair is known.")
+        return Outcome(kind="nothing", code=0, why=f"Nothing to {word}{where}: {NONE}.")
     journal = Journal(prefix)
     try:
         with journal:
             story = journal.open_story()
             if story is None or (options.resume and not story.unfinished):
-                told = journal.stories()
                 ends = {"kept": "was kept", "over": "has been taken back"}
-                end = ends.get(told[-1].stage, "is over") if told else ""
-                known = f"the last repair {end}" if told else "no repair is known"
+                stages = [story.stage for story in journal.stories()]
+                known = f"the last repair {ends.get(stages[-1], 'is over')}" if stages else NONE
                 why = f"Nothing to {word}: {known}."
                 return Outcome(kind="nothing", code=0, why=why, journal=journal.path)
             begun = in_its_place(story.begun, prefix)
@@ -115,12 +115,10 @@ def _made_for(path: str) -> Iterator[str]:
     home = os.path.join(os.path.expanduser("~"), ".venvs")
     names = os.listdir(home) if os.path.isdir(home) else []
     for name in sorted(names):
-        try:
-            told = Journal(os.path.join(home, name)).stories()
-        except JournalError:
-            continue
-        if told and told[-1].begun.examined == path:
-            yield os.path.join(home, name)
+        folder = os.path.join(home, name)
+        with contextlib.suppress(JournalError, IndexError):
+            if Journal(folder).stories()[-1].begun.examined == path:
+                yield folder
 
 
 class _Earlier(Transaction):

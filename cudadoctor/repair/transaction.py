@@ -126,10 +126,9 @@ class Transaction:
         tasks = self.begun.tasks
         try:
             # What a kill left of snapshots that nobody needs any more.
-            told = self.journal.stories()
-            needed = {story.id for story in told if story.stage != "over"}
-            for over in {story.id for story in told} - needed:
-                Snapshot(self.journal.folder, over, ()).remove()
+            stages = {story.id: story.stage for story in self.journal.stories()}
+            for identity in (identity for identity, stage in stages.items() if stage == "over"):
+                Snapshot(self.journal.folder, identity, ()).remove()
             self.note(self.begun)
             self._record()
             for number, task in enumerate(tasks):

@@ -130,7 +130,7 @@ def outcome(ended: Outcome, width: int) -> Iterator[str]:
     """The last words."""
     if ended.tail:
         yield "the tool said last:"
-        for line in telling(ended.tail):
+        for line in error_lines(ended.tail):
             yield from wrapped(f"  {inert(line)[:LONGEST]}", width, 0, 4)
     for text in (ended.why, *ended.notes):
         yield from wrapped(text, width, 0)
@@ -140,7 +140,7 @@ _NOISE = re.compile(r"(?i)\s*(?:warning|info|\[notice\]|hint)\b")
 _ERROR = re.compile(r"(?i)\s*(?:error|fatal|\S*error\b|\u00d7|x )")
 
 
-def telling(said: tuple[str, ...]) -> tuple[str, ...]:
+def error_lines(said: tuple[str, ...]) -> tuple[str, ...]:
     """Of a tool's last lines those worth showing: from the first error on, else the last few."""
     lines = [line for line in said if not _NOISE.match(line)][-MOST_LINES:]
     first = next((number for number, line in enumerate(lines) if _ERROR.match(line)), 0)

@@ -23,8 +23,8 @@ from cudadoctor.repair.begin import chosen, folder_made, place_of, python_made, 
 from cudadoctor.repair.journal import Opinion, Root
 from cudadoctor.repair.session import look_words
 from cudadoctor.repair.transaction import better, opinion
+from cudadoctor.repair.words import error_lines, what_remains
 from cudadoctor.repair.words import plan as plan_words
-from cudadoctor.repair.words import telling, what_remains
 from cudadoctor.rules.diagnose import diagnose
 
 KB = knowledge.load()
@@ -448,8 +448,8 @@ def test_the_second_look_is_like_the_first() -> None:
 
 def test_of_a_tools_last_lines_the_errors_are_told() -> None:
     tail = ("Collecting torch", "WARNING: x", "ERROR: no matching", "ERROR: none found", "done")
-    assert telling(tail) == tail[2:]
-    assert telling(("a", "b")) == ("a", "b")
+    assert error_lines(tail) == tail[2:]
+    assert error_lines(("a", "b")) == ("a", "b")
 
 
 def test_what_pip_installs_beside_debians_python_is_recorded_too() -> None:

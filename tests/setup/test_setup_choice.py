@@ -18,8 +18,8 @@ from cudadoctor.repair.setup.choosing import (
     Tools,
     choose,
     launched,
+    parse_answer,
     suffices,
-    told,
 )
 
 KB = knowledge.load()
@@ -229,7 +229,7 @@ def test_other_pythons_are_looked_for_only_where_they_are_needed() -> None:
     ],
 )
 def test_only_a_common_python_of_64_bits_is_taken(answer: str, version: str | None) -> None:
-    found = told(answer, "/x")
+    found = parse_answer(answer, "/x")
     assert (str(found.version) if found else None) == version
 
 

@@ -14,7 +14,7 @@ from cudadoctor.repair.setup.choosing import Chosen, Known, Tool, Tools, choose
 from cudadoctor.repair.setup.command import Setup, document
 from cudadoctor.repair.setup.making import Recipe, clean, name_of, recipe
 from cudadoctor.repair.setup.saying import Room, room
-from cudadoctor.repair.words import MOST_LINES, telling
+from cudadoctor.repair.words import MOST_LINES, error_lines
 
 KB = knowledge.load()
 TOOLS = Tools(uv="/usr/bin/uv", conda="/opt/conda/bin/mamba", pixi="/usr/bin/pixi")
@@ -195,13 +195,13 @@ def test_errors_are_shown_and_warnings_are_not() -> None:
         " Failed to establish a new connection: [Errno -2] Name or service not known)'",
         "ERROR: No matching distribution found for torch==2.14.1",
     )
-    assert telling(said) == said[2:]
+    assert error_lines(said) == said[2:]
     assert command.reason(said) == "a package index could not be reached"
 
 
 def test_without_a_line_that_is_an_error_the_last_ones_are_shown() -> None:
     said = tuple(f"line {number}" for number in range(20))
-    assert telling(said) == said[-MOST_LINES:]
+    assert error_lines(said) == said[-MOST_LINES:]
     assert command.reason(said) is None
 
 

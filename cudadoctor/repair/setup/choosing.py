@@ -287,12 +287,12 @@ def found(host: Host) -> tuple[Base, ...]:
         real = host.stat(path).real
         if real and real not in seen and len(seen) < MOST_ASKED:
             ran = host.run(path, "-I", "-c", _QUESTION, timeout_s=ASKING_S)
-            if base := told(ran.stdout, path):
+            if base := parse_answer(ran.stdout, path):
                 seen[real] = base
     return tuple(seen.values())
 
 
-def told(answer: str, path: str) -> Base | None:
+def parse_answer(answer: str, path: str) -> Base | None:
     """A Python from its answer; None for those that torch has no wheels for anyway."""
     read = _ANSWER.match(answer)
     return Base(path=path, version=Version(read[1]), pip=read[2] == "1") if read else None

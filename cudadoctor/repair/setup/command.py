@@ -50,7 +50,7 @@ from cudadoctor.repair.setup import choosing, making, saying
 from cudadoctor.repair.setup.choosing import Chosen, Known, NoWay
 from cudadoctor.repair.setup.making import Place, Recipe, Workplace
 from cudadoctor.repair.setup.saying import Room
-from cudadoctor.repair.words import telling
+from cudadoctor.repair.words import error_lines
 from cudadoctor.solver.demand import capabilities_of
 
 Outcome = Literal[
@@ -139,7 +139,7 @@ class Setup(msgspec.Struct, kw_only=True):
 
     def _unmade(self, error: Failed, workplace: Workplace, interrupts: Interrupts) -> int:
         """Remove what was made, and say why."""
-        stopped, lines = interrupts(), telling(error.tail)
+        stopped, lines = interrupts(), error_lines(error.tail)
         for line in () if stopped or self.options.as_json else lines:
             sys.stderr.write(f"  {inert(line)}\n")
         left = workplace.remove()
