@@ -102,31 +102,24 @@ def _guarded() -> int:
         return 0
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
-            return _unwritten(error)
+            # A full disk behind stdout is not our failure: one sentence, and the code of wrong use.
+            from cudadoctor.cli.options import WrongUse
+
+            _forget_stdout()
+            return WrongUse(f"cannot write to stdout: {error.strerror}").told()
         if os.environ.get("CUDADOCTOR_DEBUG"):
             raise
         from cudadoctor.render import inert
 
-        _tell(
-            f"cudadoctor itself failed ({type(error).__name__}: {inert(str(error))});"
-            " set CUDADOCTOR_DEBUG=1 to see where, and report it"
-        )
+        failure = f"{type(error).__name__}: {inert(str(error))}"
+        with contextlib.suppress(OSError):  # a full disk behind stderr
+            sys.stderr.write(
+                f"cudadoctor itself failed ({failure}); set CUDADOCTOR_DEBUG=1 to see where, and"
+                " report it\n"
+            )
         return FAILED
     finally:
         local.close_host()
-
-
-def _unwritten(error: OSError) -> int:
-    """A full disk behind stdout is not our failure: one sentence, and the code of wrong use."""
-    from cudadoctor.cli.options import WrongUse
-
-    _forget_stdout()
-    return WrongUse(f"cannot write to stdout: {error.strerror}").told()
-
-
-def _tell(sentence: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk behind stderr
-        print(sentence, file=sys.stderr)  # noqa: T201
 
 
 def _run(argv: list[str]) -> int:
@@ -152,9 +145,8 @@ def _speak_safely() -> None:
     """No locale may stop a report: what the stream cannot encode is written as an escape."""
     _buffer_stdout()
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _buffer_stdout() -> None:
@@ -165,8 +157,7 @@ def _buffer_stdout() -> None:
         return
     encoding, to_terminal = stream.encoding, stream.isatty()
     stream.detach()
-    whole = io.BufferedWriter(raw)
-    sys.stdout = io.TextIOWrapper(whole, encoding, line_buffering=to_terminal)
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, line_buffering=to_terminal)
 
 
 def _forget_stdout() -> None:

@@ -52,9 +52,9 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
     kb, end = knowledge.load(), time.monotonic() + LIMIT_S
 
     def ask(change: PackageChange) -> Verdict:
-        left_s = max(0.0, end - time.monotonic())
-        machine, wish = acting(judged.machine), wishes.manager
-        return verify(change, machine, kb, limit_s=left_s, here=here, wish=wish, sized=False)
+        machine, limit_s = acting(judged.machine), max(0.0, end - time.monotonic())
+        wish = wishes.manager
+        return verify(change, machine, kb, limit_s=limit_s, here=here, wish=wish, sized=False)
 
     with Waiting() as progress:
         progress("the resolver", True)

@@ -412,10 +412,9 @@ def led_elsewhere(listed: str, python: str) -> str | None:
         name, _, value = line.partition("=")
         if re.fullmatch(r"(global|install|uninstall)\.(target|prefix|root|python)", name.strip()):
             argv = typed(python, "-m", "pip", "config", "unset", name.strip())
-            unset = shell_of("bash").shown(argv)
             return (
                 f"pip's configuration says {inert(name.strip())}={inert(value)}, which leads out of"
-                f" this environment: remove it with {unset}"
+                f" this environment: remove it with {shell_of('bash').shown(argv)}"
             )
     return None
 
@@ -544,5 +543,4 @@ def no_room(place: Place, size: int, folder: str) -> str | None:
     if not (place.made or can_link(folder)):
         copied = sum(entry.size for entry in Snapshot(folder, "", place.roots).present())
     temporary = os.environ.get("TMPDIR") or tempfile.gettempdir()  # pip's downloads
-    cache = cache_folder(os.environ)
-    return lacking(needs(size, place.prefix, temporary, cache, copied))
+    return lacking(needs(size, place.prefix, temporary, cache_folder(os.environ), copied))

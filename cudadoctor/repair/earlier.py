@@ -177,8 +177,8 @@ class _Earlier(Transaction):
             return unchanged(why)
         self.waiting.say("the interrupted repair was taken back; it begins anew")
         os.makedirs(self.journal.folder, exist_ok=True)
-        anew = begin.prepared(story.begun)
-        return Transaction(self.journal, anew, self.waiting, self.interrupts).run()
+        begun = begin.prepared(story.begun)
+        return Transaction(self.journal, begun, self.waiting, self.interrupts).run()
 
     def forgotten(self) -> Outcome:
         """Remove what an undo would bring back."""

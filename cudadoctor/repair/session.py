@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -346,7 +347,7 @@ def _program(seen: Seen) -> str:
 def _seen(pid: int) -> Seen | None:
     """What a process shows; None where it is another user's. One that has ended shows nothing."""
     try:
-        maps = _read(pid, "maps")
+        mapped = parse_maps(_read(pid, "maps"))
         env = _read(pid, "environ").split("\0")
         argv = tuple(word for word in _read(pid, "cmdline").split("\0") if word)
         folder = ""
@@ -357,7 +358,7 @@ def _seen(pid: int) -> Seen | None:
     except OSError:
         return Seen()
     path = next((line[5:] for line in env if line.startswith("PATH=")), "")
-    return Seen(argv=argv, mapped=parse_maps(maps), folder=folder, path=path)
+    return Seen(argv=argv, mapped=mapped, folder=folder, path=path)
 
 
 def parse_maps(text: str) -> tuple[str, ...]:
@@ -384,8 +385,7 @@ def check(begun: Begun, log: str, stopped: Callable[[], bool]) -> dict[str, Any]
 
     None where there is none, also because `stopped` said so. log: gets what it says beside it.
     """
-    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    path = "\n".join((home, *sys.path))
+    path = "\n".join((str(Path(__file__).absolute().parents[2]), *sys.path))
     look = look_words(begun.options, begun.afterwards)
     argv = [sys.executable, "-I", "-B", "-c", _START, path, "check", *look]
     variables = {name: value for task in begun.tasks for name, value in task.variables.items()}

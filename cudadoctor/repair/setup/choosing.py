@@ -242,8 +242,8 @@ def _best(offers: list[_Offer], near: Version) -> _Offer | None:
         build, version = offer.build, offer.machine.python.version
         assert build is not None
         assert version is not None
-        distance = abs(version.minor - near.minor)
-        return build.published is True, build.torch, offer.brings_pip, -distance, version
+        nearness = -abs(version.minor - near.minor)
+        return build.published is True, build.torch, offer.brings_pip, nearness, version
 
     return max((offer for offer in offers if offer.build), key=rank, default=None)
 

@@ -87,8 +87,7 @@ def _by_name(place: Place) -> Iterator[str]:
     separator = ";" if re.match(r"[A-Za-z]:", name) else ":"
     if separator in name:
         yield f"{name} holds a {separator!r}, which separates folders in PATH: name another folder"
-    parts = re.split(r"[/\\]", place.real)
-    for packages in (folder for folder in _OF_PACKAGES if folder in parts):
+    for packages in {*_OF_PACKAGES} & {*re.split(r"[/\\]", place.real)}:
         yield f"{name} lies in the {packages} of an environment: name a folder outside of it"
     if _SYSTEM.match(place.real) or _WINDOWS_SYSTEM.match(place.real):
         yield f"{name} belongs to the system: name a folder of your own"
@@ -114,8 +113,8 @@ def _by_rights(place: Place) -> Iterator[str]:
     name, there = place.path, place.kind == "folder"
     owner = place.owner if there else place.parent_owner
     if place.user == 0 and owner not in (None, 0):
-        whose = name if there else place.parent
-        yield f"{whose} belongs to user {owner} and this runs as root: run it as that user"
+        folder = name if there else place.parent
+        yield f"{folder} belongs to user {owner} and this runs as root: run it as that user"
     if there and not place.writable:
         yield f"{name} cannot be written to: name another folder"
     if not there and not place.parent_writable:
@@ -243,7 +242,11 @@ class Workplace:
         self.kept = place.kind == "folder" and not place.ours
         self.lock: int | None = None
         if place.ours:
-            self._take_over()
+            # What a setup left that was killed goes.
+            self.lock = os.open(self.path / MARKER, os.O_RDWR)
+            self._hold_or_leave()
+            if left := self.remove():
+                raise OSError(f"{left} cannot be removed")
         if alone:
             self.kept = False
             with contextlib.suppress(FileNotFoundError):
@@ -265,13 +268,6 @@ class Workplace:
         self.lock = os.open(self.path / MARKER, os.O_RDWR | os.O_CREAT, 0o600)
         self._hold_or_leave()
         os.write(self.lock, TEXT.encode())
-
-    def _take_over(self) -> None:
-        """Remove what a setup left that was killed."""
-        self.lock = os.open(self.path / MARKER, os.O_RDWR)
-        self._hold_or_leave()
-        if left := self.remove():
-            raise OSError(f"{left} cannot be removed")
 
     def _hold_or_leave(self) -> None:
         """Hold the marker; raises Busy where another setup, or what it had started, does."""
