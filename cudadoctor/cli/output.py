@@ -92,7 +92,6 @@ def asked(question: str) -> bool:
 
 FIRST_S = 1.0
 SAID_S = 10.0
-LATEST_COLUMNS = 60
 SHORTER = "--timeout sets a shorter limit"
 """The hint of a command that has this option."""
 
@@ -100,14 +99,13 @@ SHORTER = "--timeout sets a shorter limit"
 class Waiting:
     """Says on stderr what takes longer than a second, until the block ends.
 
-    hint: how to wait for less, said after ten seconds. verbose: every line of the tools stays, in
-    place of the one that moves.
+    hint: how to wait for less, said after ten seconds. lead: before what is under way.
     """
 
-    def __init__(self, hint: str = "", *, verbose: bool = False) -> None:
+    def __init__(self, hint: str = "", *, lead: str = "waiting for ") -> None:
         self.hint = f"; {hint}" if hint else ""
-        self.verbose = verbose
-        self.live = sys.stderr.isatty() and not verbose
+        self.lead = lead
+        self.live = sys.stderr.isatty()
         self.under_way: dict[str, float] = {}
         self.said: set[str] = set()
         self._latest = ""
@@ -151,10 +149,7 @@ class Waiting:
         """The tool that is waited for said this."""
         from cudadoctor.render import inert
 
-        if self.verbose:
-            self.say(f"  {inert(text)}")
-        else:
-            self._latest = f": {inert(text.strip())}"[:LATEST_COLUMNS]
+        self._latest = f": {inert(text.strip())}"
 
     def say(self, sentence: str) -> None:
         """A line that stays."""
@@ -175,7 +170,7 @@ class Waiting:
         """Where no line moves: each thing once, when it has taken long."""
         for what in sorted(slow):
             if _whole(what) not in self.said:
-                self.say(f"waiting for {what} since {SAID_S:.0f} s{self.hint}")
+                self.say(f"{self.lead}{what} since {SAID_S:.0f} s{self.hint}")
                 self.said.add(_whole(what))
 
     def _watch(self) -> None:
@@ -186,7 +181,7 @@ class Waiting:
             elif slow:
                 text = ", ".join(f"{what} ({took:.0f} s)" for what, took in slow.items())
                 hint = self.hint if max(slow.values()) > SAID_S else ""
-                self._spin(f"waiting for {text}{self._latest}{hint}")
+                self._spin(f"{self.lead}{text}{hint}{self._latest}")
             else:
                 self._clear()
 
@@ -199,7 +194,7 @@ class Waiting:
             if self._status is None:
                 self._status = Console(stderr=True).status("")
                 self._status.start()
-            self._status.update(Text(text))
+            self._status.update(Text(text[: self._status.console.width - 3]))
 
     def _clear(self) -> None:
         with self._lock:

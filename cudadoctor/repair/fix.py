@@ -30,7 +30,7 @@ def fix(options: Options) -> int:
         refuse("--from judges saved facts, which cannot be repaired: add --print")
     if options.manager == "docker":
         refuse("--with docker writes an image and repairs none: add --print")
-    with Waiting(verbose=options.verbose > 0) as waiting:
+    with Waiting(lead="") as waiting:
         call = _Fix(options, waiting)
         if options.undo or options.resume or options.forget:
             with patient_interrupts() as interrupts:
