@@ -14,7 +14,7 @@ from cudadoctor.model.findings import (
     Remedies,
     Severity,
 )
-from cudadoctor.model.machine import Machine, Strings, Text
+from cudadoctor.model.machine import Machine, Strings
 from cudadoctor.model.rule import Answer, Found, NotKnown, need, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, install_python, install_torch, leave_out
@@ -80,17 +80,20 @@ def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
     """
     if m.torch.installed is False or need(m.torch.build, "torch.build") != "cpu":
         return None
-    if not need(gpu_present(m), "gpus") or _hidden_by_container(m) or _cuda_copy(m):
+    # Where only the bus tells of a GPU, it is the host's, and not given to a container.
+    dxg = m.container.dxg and m.container.wsl_libs
+    given = not m.container.kind or live_gpus(m) or m.platform.jetson or dxg or m.gpus
+    # A CUDA build further down the path is torch-duplicate's.
+    copied = any("+cu" in (copy.version or "") for copy in (m.torch.copies or ())[1:])
+    if not need(gpu_present(m), "gpus") or not given or copied:
         return None
     served = _served_by_some_build(m, kb)
-    why = (
-        None if served else "No CUDA build of torch has code for this GPU: the CPU is what is left."
-    )
+    left = "No CUDA build of torch has code for this GPU: the CPU is what is left."
     return Found(
         evidence=("torch.build", "torch.text", "gpus" if m.gpus else "pci"),
         values={"torch": _this_torch(m), "gpu": _first_name(m, kb)},
-        severity=_cpu_severity(m, served=served),
-        why=why,
+        severity=_cpu_severity(m) if served else INFO,
+        why=None if served else left,
         remedies=install_torch(m, kb) if served else (),
     )
 
@@ -99,27 +102,11 @@ _OTHER_ERRORS = WORDS["other-errors"]
 """Symptoms that have nothing to do with the build being one for the CPU."""
 
 
-def _cpu_severity(m: Machine, *, served: bool) -> Severity | None:
-    """Less grave where nobody missed the GPU: no build serves it, or a report is of another error.
-
-    None where it is as grave as ever.
-    """
-    if not served:
-        return INFO
+def _cpu_severity(m: Machine) -> Severity | None:
+    """Less grave where nobody missed the GPU: a report is of another error."""
     seen = {symptom.key for symptom in m.symptoms or ()}
     missed = seen & {"cuda-complaint", "torch-not-compiled-with-cuda", "torch-c-without-cuda"}
     return WARNING if seen.intersection(_OTHER_ERRORS) and not missed else None
-
-
-def _hidden_by_container(m: Machine) -> bool:
-    """Whether only the bus tells of a GPU, which in a container is the host's and not given."""
-    dxg = m.container.dxg and m.container.wsl_libs
-    return bool(m.container.kind) and not (live_gpus(m) or m.platform.jetson or dxg or m.gpus)
-
-
-def _cuda_copy(m: Machine) -> bool:
-    """Whether a CUDA build lies further down the path: then torch-duplicate tells of it."""
-    return any("+cu" in (copy.version or "") for copy in (m.torch.copies or ())[1:])
 
 
 def _served_by_some_build(m: Machine, kb: Knowledge) -> bool:
@@ -142,11 +129,10 @@ def _served_by_some_build(m: Machine, kb: Knowledge) -> bool:
 
 def _first_name(m: Machine, kb: Knowledge) -> str:
     try:
-        found = devices(m, kb)
+        found = [gpu.name for gpu in devices(m, kb)]
     except NotKnown:
-        found = ()
-    named = [gpu.name for gpu in m.gpus or () if gpu.name]
-    name = named[0] if named else found[0].name if found else ""
+        found = []
+    name = next(iter([*(gpu.name for gpu in m.gpus or () if gpu.name), *found]), "")
     return f"an {name}" if name.startswith("NVIDIA") else name or "an NVIDIA GPU"
 
 
@@ -166,36 +152,29 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
     """
     if m.torch.installed is False:
         return None
-    build = need(m.torch.build, "torch.build")
+    build, nvidia = need(m.torch.build, "torch.build"), gpu_present(m)
     works = m.torch.imported is not None and m.torch.imported.cuda_available
-    nvidia = gpu_present(m)
     if build == "cpu" or works or (build == "cuda" and nvidia):
         return None
-    amd = (
-        [device for device in need(m.pci, "pci") if device.vendor == "amd"]
-        if nvidia is not True
-        else []
-    )
-    if (build == "cuda") != bool(amd) or (build != "cuda" and not need(nvidia, "gpus")):
+    amd = nvidia is not True and any(device.vendor == "amd" for device in need(m.pci, "pci"))
+    if (build == "cuda") != amd or (build != "cuda" and not need(nvidia, "gpus")):
         return None
     backend = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "Intel XPU"}[build]
-    vendor = "AMD" if amd else "NVIDIA"
-    return Found(
-        evidence=("torch.build", "torch.text", "pci" if amd else "gpus"),
-        values={"torch": _this_torch(m), "backend": backend, "vendor": vendor},
-        sure=not amd,
-        remedies=_rocm() if amd else install_torch(m, kb),
-    )
-
-
-def _rocm() -> Remedies:
-    return by_hand(
+    rocm = by_hand(
         "install-rocm-torch",
         "Install the ROCm build of torch",
-        (
-            "On Linux, take the ROCm build of this torch release: its index is "
-            "https://download.pytorch.org/whl/ followed by rocm and the ROCm version."
-        ),
+        "On Linux, take the ROCm build of this torch release: its index is "
+        "https://download.pytorch.org/whl/ followed by rocm and the ROCm version.",
+    )
+    return Found(
+        evidence=("torch.build", "torch.text", "pci" if amd else "gpus"),
+        values={
+            "torch": _this_torch(m),
+            "backend": backend,
+            "vendor": "AMD" if amd else "NVIDIA",
+        },
+        sure=not amd,
+        remedies=rocm if amd else install_torch(m, kb),
     )
 
 
@@ -234,30 +213,34 @@ def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Answer:
 
 
 def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Answer:
-    if m.torch.installed is False or need(m.torch.build, "torch.build") != "cuda":
+    if not applies(m):
         return None
     present = devices(m, kb)
-    if not present and not m.pci and m.gpus is None:
+    if not present and not m.pci:
         need(m.gpus, "gpus")
     if not present:
         return None
     have = compiled(m, kb)
-    newest = max((v for v in map(code_version, have.archs) if v), default=Version("0"))
-    of_kind = [one for one in present if (one.capability > newest) == newer]
-    ways = {one: way_to_run(have.archs, one.capability, m, kb) for one in present}
-    slow = [one for one in of_kind if ways[one] == "ptx"]
-    unserved = [one for one in of_kind if ways[one] is None]
+    newest = max(filter(None, map(code_version, have.archs)), default=Version("0"))
+    of_kind = [gpu for gpu in present if (gpu.capability > newest) == newer]
+    ways = {gpu: way_to_run(have.archs, gpu.capability, m, kb) for gpu in present}
+    slow = [gpu for gpu in of_kind if ways[gpu] == "ptx"]
+    unserved = [gpu for gpu in of_kind if ways[gpu] is None]
     if not (slow or unserved):
         return None
     worst = (unserved or slow)[0]
-    if unserved and kb.known_bad_arch(worst.capability) and not said(m, *NO_IMAGE):
-        raise NotKnown(
-            f"{worst.path}.capability",
-            f"compute capability {worst.capability} is newer than the tables",
-        )
-    others = [one for one in present if ways[one] == "native"]
+    unpublished, proven = kb.known_bad_arch(worst.capability), said(m, *NO_IMAGE)
+    if unserved and unpublished and not proven:
+        why = f"compute capability {worst.capability} is newer than the tables"
+        raise NotKnown(f"{worst.path}.capability", why)
+    others = "native" in ways.values()
     # Newer than every published build: PTX is how such a GPU is meant to be served.
-    ahead = not unserved and kb.known_bad_arch(worst.capability)
+    ahead = not unserved and unpublished
+    # Only a GPU that torch uses matters; the newest comes first in torch's own order.
+    seen = m.torch.imported.capabilities if m.torch.imported else None
+    unused = others and seen and worst.capability not in seen
+    severity = WARNING if not unserved or (others and not newer) else ERROR
+    row = row_of(m, kb)
     return Found(
         evidence=(worst.path, have.evidence),
         values={
@@ -266,14 +249,14 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Answer:
             "capability": worst.capability,
             "archs": have.archs,
         },
-        cites=have.sources or _sources(m, kb),
-        confidence=CERTAIN if said(m, *NO_IMAGE) else have.confidence,
-        severity=INFO if ahead else _severity(m, worst, bool(unserved), bool(others), newer=newer),
+        cites=have.sources or (row.sources if row else ()),
+        confidence=CERTAIN if proven else have.confidence,
+        severity=INFO if ahead or unused else severity,
         title=None if unserved else "{torch} runs on the {gpu} only through PTX",
         why=None if unserved else _PTX,
         remedies=()
         if ahead
-        else _served_otherwise(m, kb, unserved, others) or _other_way(m, kb, worst),
+        else _served_otherwise(m, kb, unserved if others else []) or _other_way(m, kb, worst),
     )
 
 
@@ -293,18 +276,15 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
     """
     if not applies(m) or foreign(m, "libcudnn") or _cudnn_pin_broken(m, kb):
         return None
-    found = next((u for u in in_use(m) if u.library.soname.startswith("libcudnn.so")), None)
+    found = next((use for use in in_use(m) if use.library.soname.startswith("libcudnn.so")), None)
     cudnn = version_of(found.library.version) if found else None
-    if (
-        found is None
-        or cudnn is None
-        or not (lost := refused(cudnn, m, kb))
-        or way_to_run(compiled(m, kb).archs, lost[0].capability, m, kb) is None
-    ):
+    lost = refused(cudnn, m, kb)
+    if not (found and lost and way_to_run(compiled(m, kb).archs, lost[0].capability, m, kb)):
         return None
+    gpu = lost[0]
     return Found(
-        evidence=(found.path, lost[0].path),
-        values={"cudnn": cudnn, "gpu": lost[0].name, "capability": lost[0].capability},
+        evidence=(found.path, gpu.path),
+        values={"cudnn": cudnn, "gpu": gpu.name, "capability": gpu.capability},
         sure=False,
         remedies=install_torch(m, kb),
     )
@@ -328,57 +308,30 @@ def _this_torch(m: Machine) -> str:
     return f"torch {release}" if release else "This torch"
 
 
-def _severity(m: Machine, worst: Device, unserved: bool, others: bool, *, newer: bool) -> Severity:
-    """Only a GPU that torch uses matters; the newest comes first in torch's own order."""
-    seen = m.torch.imported.capabilities if m.torch.imported else None
-    if others and seen and worst.capability not in seen:
-        return INFO
-    return WARNING if not unserved or (others and not newer) else ERROR
-
-
-def _sources(m: Machine, kb: Knowledge) -> Strings:
-    row = row_of(m, kb)
-    return row.sources if row else ()
-
-
-def _served_otherwise(
-    m: Machine, kb: Knowledge, unserved: list[Device], others: list[Device]
-) -> Remedies:
+def _served_otherwise(m: Machine, kb: Knowledge, left: list[Device]) -> Remedies:
     """A build for all GPUs; where the installed one is best, without those that nobody serves."""
-    lost = {one.capability for one in unserved}
     build = best_build(m, kb).build
-    if build is not None and others and lost and is_installed(build, m):
-        return leave_out(m, kb, lost) or install_torch(m, kb)
+    if build is not None and left and is_installed(build, m):
+        return leave_out(m, kb, {gpu.capability for gpu in left}) or install_torch(m, kb)
     return install_torch(m, kb)
 
 
 def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:
     """Where nothing can be installed as a command: the newest build with code for the GPU."""
-    rows = kb.builds_on(platform_of(m) or "linux_x86_64")
-    found = next(
-        (
-            row
-            for row in rows
-            if row.published
-            and row.cuda
-            and any(
-                kb.serves(arch, device.capability, row.torch, row.cuda) == "native"
-                for arch in row.archs or ()
+    name = device.name
+    for row in kb.builds_on(platform_of(m) or "linux_x86_64"):
+        ways = (kb.serves(arch, device.capability, row.torch, row.cuda) for arch in row.archs or ())
+        if row.published and row.cuda and "native" in ways:
+            text = (
+                f"The newest one is torch {row.torch} as {row.variant}, from {row.index}; it must "
+                "also be made for this Python and run with this driver."
             )
-        ),
-        None,
+            return by_hand("fitting-torch", f"Install a torch with code for the {name}", text)
+    return by_hand(
+        "other-gpu",
+        "Use another GPU",
+        f"No published build of torch has code for the {name}. Train on the CPU or on another GPU.",
     )
-    if found is None:
-        text = (
-            f"No published build of torch has code for the {device.name}. "
-            "Train on the CPU or on another GPU."
-        )
-        return by_hand("other-gpu", "Use another GPU", text)
-    text = (
-        f"The newest one is torch {found.torch} as {found.variant}, from {found.index}; it must "
-        "also be made for this Python and run with this driver."
-    )
-    return by_hand("fitting-torch", f"Install a torch with code for the {device.name}", text)
 
 
 @rule(
@@ -402,15 +355,15 @@ def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
     platform = platform_of(m)
     if platform is None or (not ancient and need(m.python.bits, "python.bits") == 32):
         return None
-    python = need(python_of(m), "python.version")
-    pythons = _pythons(kb, platform)
-    none_is_made = ancient or (m.python.implementation or "CPython") != "CPython"
-    if not pythons or not (none_is_made or _only_python_hinders(m, kb, pythons, python)):
+    python, pythons = need(python_of(m), "python.version"), _pythons(kb, platform)
+    implementation = m.python.implementation or "CPython"
+    other = implementation != "CPython"
+    if not pythons or not (ancient or other or _only_python_hinders(m, kb, pythons, python)):
         return None
     return Found(
         evidence=("python.version", "python.implementation", "platform.machine"),
         values={
-            "python": _named(python, m.python.implementation),
+            "python": f"{python} ({implementation})" if other else python,
             "pythons": pythons,
         },
         remedies=install_python(m, kb, pythons),
@@ -424,19 +377,12 @@ def _is_ancient(m: Machine, kb: Knowledge) -> bool:
     """
     if m.torch.installed is not None or m.python.version is None:
         return False
-    if m.look == "report" and not _install_refused(m):
-        return False  # A path with an old Python is of the days when torch was made for it.
-    oldest = min(Version(one.rstrip("t")) for row in kb.builds for one in row.pythons or ())
-    return m.python.version < oldest
-
-
-def _install_refused(m: Machine) -> bool:
     refused = said(m, "no matching distribution", "could not find a version", "no module named")
-    return bool(refused) or any(install.failed for install in m.installs or ())
-
-
-def _named(python: str, implementation: Text) -> str:
-    return python if implementation in (None, "CPython") else f"{python} ({implementation})"
+    failed = refused or any(install.failed for install in m.installs or ())
+    if m.look == "report" and not failed:
+        return False  # A path with an old Python is of the days when torch was made for it.
+    oldest = min(Version(name.rstrip("t")) for row in kb.builds for name in row.pythons or ())
+    return m.python.version < oldest
 
 
 def _pythons(kb: Knowledge, platform: str) -> Strings:

@@ -9,16 +9,14 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
+from cudadoctor.knowledge.tables import table
 from cudadoctor.model.findings import (
-    CERTAIN,
     ERROR,
     INFO,
-    LIKELY,
     WARNING,
-    Confidence,
     Remedies,
 )
-from cudadoctor.model.machine import Distribution, Machine, Strings, Text
+from cudadoctor.model.machine import Distribution, Machine, Text
 from cudadoctor.model.requirements import EXTENSIONS, admits
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import version_of
@@ -44,13 +42,13 @@ _BROKEN = WORDS["broken-companion"]
 
 
 class Misfit(NamedTuple):
-    """A package that does not fit torch, how that shows, and how sure it is."""
+    """A package that does not fit torch, how that shows, and whether it is certain."""
 
     name: str
     version: str
     why: str
     evidence: str
-    confidence: Confidence
+    sure: bool
 
 
 @rule(
@@ -72,12 +70,12 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
     if m.torch.installed is False or not need(m.packages, "packages"):
         return None
     torch = need(m.torch.version, "torch.version")
-    present = [one for one in (m.package(name) for name in COMPANIONS) if one]
-    found = [misfit for one in present if (misfit := _misfit(m, kb, one, torch))]
+    present = filter(None, map(m.package, COMPANIONS))
+    found = [misfit for package in present if (misfit := _misfit(m, kb, package, torch))]
     if not found:
         return None
-    first = found[0]
-    names = tuple(one.name for one in found)
+    first, names = found[0], [misfit.name for misfit in found]
+    title = f"Remove {', '.join(names)}, of which no release fits this torch"
     return Found(
         evidence=("torch.text", first.evidence),
         values={
@@ -86,41 +84,29 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
             "torch": m.torch.text or torch,
             "why": first.why,
         },
-        confidence=first.confidence,
-        remedies=install_companion(m, kb, *names) or _without(m, kb, names),
+        sure=first.sure,
+        # Where no release fits: another torch with its companions, or without.
+        remedies=install_companion(m, kb, *names)
+        or remove_packages("remove-companion", title, *names)
+        or install_torch(m, kb),
     )
 
 
-def _without(m: Machine, kb: Knowledge, names: Strings) -> Remedies:
-    """Where no release fits the installed torch: another torch with its companions, or without."""
-    return remove_packages(
-        "remove-companion",
-        f"Remove {', '.join(names)}, of which no release fits this torch",
-        *names,
-    ) or install_torch(m, kb)
-
-
-def _misfit(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Misfit | None:
-    imported = m.torch.imported
+def _misfit(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> Misfit | None:
+    imported, name, version = m.torch.imported, package.name, package.version
     errors = (imported.companion_errors or {}) if imported and imported.ok is not False else {}
-    error = errors.get(one.name, "")
+    error = errors.get(name, "")
     if any(words in error for words in _BROKEN):
-        return _as_misfit(
-            one,
-            f"its import fails with {error[:160]}",
-            f"torch.imported.companion_errors.{one.name}",
-            CERTAIN,
-        )
-    asked = _asked_torches(one)
-    if refusal := _refusal(asked, torch) or _other_build(m, one):
-        return _as_misfit(one, refusal, "packages", CERTAIN)
-    if errors.get(one.name) == "":
-        return None  # It imports, which tells more than a table.
-    if not asked and torch.is_devrelease:
-        told = _of_a_release(one)
-    else:
-        told = None if asked or torch.is_prerelease else _by_tables(one, torch, kb)
-    return _as_misfit(one, told, "packages", LIKELY) if told else None
+        fact = f"torch.imported.companion_errors.{name}"
+        return Misfit(name, version, f"its import fails with {error[:160]}", fact, sure=True)
+    asked = _asked_torches(package)
+    if refusal := _refusal(asked, torch) or _other_build(m, package):
+        return Misfit(name, version, refusal, "packages", sure=True)
+    told = None
+    # That it imports tells more than a table.
+    if errors.get(name) != "" and not asked:
+        told = _by_tables(package, torch, kb)
+    return Misfit(name, version, told, "packages", sure=False) if told else None
 
 
 def _asked_torches(one: Distribution) -> list[str]:
@@ -132,31 +118,22 @@ def _refusal(asked: list[str], torch: Version) -> Text:
     return next((f"it requires torch{text}" for text in asked if not admits(text, torch)), None)
 
 
-def _of_a_release(one: Distribution) -> Text:
-    """Why it does not fit a nightly build; None where it may be one itself."""
-    release = version_of(one.version.partition("+")[0])
-    if one.name != "torchvision" or release is None or release.is_prerelease:
-        return None
-    return "torch is a nightly build, and it is of a release"
-
-
-def _by_tables(one: Distribution, torch: Version, kb: Knowledge) -> Text:
+def _by_tables(package: Distribution, torch: Version, kb: Knowledge) -> Text:
     """What the tables have against it, where its own metadata says nothing; None for nothing."""
-    release = version_of(one.version.partition("+")[0])
-    known = kb.companion_torch(one.name, one.version.partition("+")[0])
+    name, public = package.name, package.version.partition("+")[0]
+    release = version_of(public)
     if release is None or release.is_prerelease:
+        return None  # it may be a nightly build itself
+    if torch.is_devrelease and name == "torchvision":
+        return "torch is a nightly build, and it is of a release"
+    if torch.is_prerelease:
         return None
-    if known:
+    if known := kb.companion_torch(name, public):
         return None if admits(known, torch) else f"it belongs to torch{known}"
-    fitting = kb.companion(one.name, Version(torch.public))
-    minors = {version.release[:2] for version in map(Version, fitting)}
-    if not fitting or release.release[:2] in minors:
+    fitting = kb.companion(name, Version(torch.public))
+    if not fitting or release.release[:2] in {Version(found).release[:2] for found in fitting}:
         return None
-    return f"{one.name} {fitting[0]} belongs to torch {torch.public}"
-
-
-def _as_misfit(one: Distribution, why: str, evidence: str, sure: Confidence) -> Misfit:
-    return Misfit(one.name, one.version, why, evidence, sure)
+    return f"{name} {fitting[0]} belongs to torch {torch.public}"
 
 
 def _other_build(m: Machine, one: Distribution) -> Text:
@@ -164,20 +141,18 @@ def _other_build(m: Machine, one: Distribution) -> Text:
 
     torchvision accepts every minor of one CUDA major; torchaudio wants the very same version.
     """
-    cpu = one.version.partition("+")[2].startswith("cpu")
+    cpu, ours, its = one.version.partition("+")[2].startswith("cpu"), m.torch.cuda, one.cuda
     if m.torch.build == "cuda" and cpu:
-        return f"it is a CPU build, and torch is one for CUDA {m.torch.cuda}"
-    if one.cuda is None or cpu:
+        return f"it is a CPU build, and torch is one for CUDA {ours}"
+    if its is None or cpu:
         return None
     if m.torch.build == "cpu":
-        return f"it is built for CUDA {one.cuda}, and torch for the CPU"
-    if m.torch.cuda is None:
+        return f"it is built for CUDA {its}, and torch for the CPU"
+    strict = one.name == "torchaudio" and len(its.release) > 1
+    parts = 2 if strict else 1
+    if ours is None or its.release[:parts] == ours.release[:parts]:
         return None
-    strict = one.name == "torchaudio" and len(one.cuda.release) > 1
-    ours, its = m.torch.cuda.release, one.cuda.release
-    if its[:2] == ours[:2] or (its[0] == ours[0] and not strict):
-        return None
-    return f"it is built for CUDA {one.cuda}, and torch for CUDA {m.torch.cuda}"
+    return f"it is built for CUDA {its}, and torch for CUDA {ours}"
 
 
 @rule(
@@ -199,24 +174,21 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
         return None
     torch = need(m.torch.version, "torch.version")
     for package in m.packages or ():
-        why = _built_for_other(m, kb, package, torch) if package.name in EXTENSIONS else None
-        if why is None:
-            continue
-        return Found(
-            evidence=("packages", "torch.text"),
-            values={"package": package.name, "version": package.version, "why": why},
-            sure=False,
-            severity=ERROR if said(m, "undefined symbol: _ZN") else None,
-            remedies=install_companion(m, kb, package.name)
-            or by_hand(
-                "rebuild-extension",
-                f"Install {package.name} again",
-                (
-                    f"Install {package.name} again for torch {torch.public}: a wheel that is made "
-                    "for it, or a build with --no-build-isolation --no-cache-dir."
+        name = package.name
+        if name in EXTENSIONS and (why := _built_for_other(m, kb, package, torch)):
+            return Found(
+                evidence=("packages", "torch.text"),
+                values={"package": name, "version": package.version, "why": why},
+                sure=False,
+                severity=ERROR if said(m, "undefined symbol: _ZN") else None,
+                remedies=install_companion(m, kb, name)
+                or by_hand(
+                    "rebuild-extension",
+                    f"Install {name} again",
+                    f"Install {name} again for torch {torch.public}: a wheel that is made "
+                    "for it, or a build with --no-build-isolation --no-cache-dir.",
                 ),
-            ),
-        )
+            )
     return None
 
 
@@ -226,13 +198,11 @@ def _built_for_other(m: Machine, kb: Knowledge, one: Distribution, torch: Versio
         return f"it was built against torch {one.torch}"
     if one.cuda and m.torch.cuda and one.cuda.major != m.torch.cuda.major:
         return f"it was built for CUDA {one.cuda}, and torch for {m.torch.cuda}"
-    asked = _asked_torches(one)
-    if refusal := _refusal(asked, torch):
-        return refusal
-    known = None if asked else kb.companion_torch(one.name, one.version.partition("+")[0])
-    if known and not torch.is_prerelease and not admits(known, torch):
-        return f"it belongs to torch{known}"
-    return None
+    if asked := _asked_torches(one):
+        return _refusal(asked, torch)
+    known = kb.companion_torch(one.name, one.version.partition("+")[0])
+    fits = torch.is_prerelease or not known or admits(known, torch)
+    return None if fits else f"it belongs to torch{known}"
 
 
 @rule("numpy-abi", title="torch {torch} cannot use numpy {numpy}", essential=False)
@@ -282,24 +252,21 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
         return None
     if not pin.met:
         have = f"triton {pin.installed}" if pin.installed else "no triton"
+        title = "Install the Triton that torch pins"
         return Found(
             evidence=("packages", "torch.requires"),
             values={"what": f"torch requires triton{pin.wanted}, and there is {have}"},
-            remedies=install_packages(
-                "install-triton", "Install the Triton that torch pins", pin.requirement
-            ),
+            remedies=install_packages("install-triton", title, pin.requirement),
         )
     compiler = need(m.build.compiler.present, "build.compiler.present")
     if compiler and need(m.build.headers, "build.headers"):
         return None
-    what = "Python.h is not installed" if compiler else "there is no C compiler"
+    used = m.build.needed_by or any(map(m.package, KERNELS_AT_RUN_TIME))
     return Found(
         evidence=("build.headers" if compiler else "build.compiler.present",),
-        values={"what": what},
-        severity=WARNING
-        if (bool(m.build.needed_by) or any(m.package(name) for name in KERNELS_AT_RUN_TIME))
-        else INFO,
-        remedies=_development(m, headers=bool(compiler)),
+        values={"what": "Python.h is not installed" if compiler else "there is no C compiler"},
+        severity=WARNING if used else INFO,
+        remedies=_development(m, headers=compiler),
     )
 
 
@@ -309,8 +276,8 @@ def _compiles(m: Machine, kb: Knowledge) -> bool:
         return False
     if need(m.torch.version, "torch.version").release < COMPILES_SINCE.release:
         return False
-    present = devices(m, kb)
-    return not present or any(one.capability >= TRITON_FLOOR for one in present)
+    capabilities = [gpu.capability for gpu in devices(m, kb)]
+    return max(capabilities, default=TRITON_FLOOR) >= TRITON_FLOOR
 
 
 def _development(m: Machine, *, headers: bool) -> Remedies:
@@ -318,32 +285,25 @@ def _development(m: Machine, *, headers: bool) -> Remedies:
     python = m.python.version
     number = f"{python.major}.{python.minor}" if python else "3"
     family = " ".join((m.platform.distro or "", *(m.platform.distro_like or ())))
-    known = next((packages for words, packages in _PACKAGES if re.search(words, family)), None)
-    if known is None:
-        name = "with the headers of this Python" if headers else "with a C and C++ compiler"
-    else:
-        name = known[0].format(number, number.replace(".", "")) if headers else known[1]
-    title = "Install the headers of this Python" if headers else "Install a C compiler"
+    # Of each family of distributions: Python's headers, and a C compiler with C++.
+    rows = table("build_packages", tuple[tuple[str, str, str], ...])
+    with_headers, compiler = next(
+        (packages for words, *packages in rows if re.search(words, family)),
+        ("with the headers of this Python", "with a C and C++ compiler"),
+    )
+    name = with_headers.format(number, number.replace(".", "")) if headers else compiler
     text = (
         f"Install the package {name} with the system's package manager (it needs root), or ask "
         "the administrator for it; in an image, add it where the image is built."
     )
-    if headers and known is not None and known[0] == _WITH_PYTHON:
+    if headers and name == _WITH_PYTHON:
         text = (
             "The headers of this distribution's own Python are in its package python. For another "
             "Python, make the environment with uv or conda, which bring them."
         )
-    return by_hand("python-headers" if headers else "c-compiler", title, text)
+    if headers:
+        return by_hand("python-headers", "Install the headers of this Python", text)
+    return by_hand("c-compiler", "Install a C compiler", text)
 
 
 _WITH_PYTHON = "python"
-_PACKAGES: tuple[tuple[str, tuple[str, str]], ...] = (
-    (r"debian|ubuntu", ("python{0}-dev", "build-essential")),
-    (r"suse|sles", ("python{1}-devel", "gcc-c++")),
-    (r"fedora|rhel|centos|rocky|almalinux|\bol\b|\bamzn\b", ("python{0}-devel", "gcc-c++")),
-    (r"\barch|manjaro|cachyos|endeavouros", (_WITH_PYTHON, "base-devel")),
-    (r"alpine", ("python3-dev", "build-base")),
-    (r"void", ("python3-devel", "base-devel")),
-    (r"gentoo", (_WITH_PYTHON, "sys-devel/gcc")),
-)
-"""The packages of each family of distributions: Python's headers, and a C compiler with C++."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from errno import EPERM
+
 from cudadoctor.model.findings import (
     ERROR,
     INFO,
@@ -17,6 +19,7 @@ from cudadoctor.plan.remedies.place import keeper_of
 from cudadoctor.rules.evidence.signs import (
     MISMATCH,
     NO_PERMISSION,
+    SUCCESS,
     UNKNOWN,
     code_path,
     cpu_on_purpose,
@@ -32,7 +35,6 @@ from cudadoctor.rules.evidence.signs import (
 )
 from cudadoctor.rules.process import visible_count
 
-_EPERM = 1
 _MIB = 1 << 20
 _SHM_DEFAULT = 64 * _MIB
 """What Docker and Kubernetes give /dev/shm unless told otherwise."""
@@ -78,12 +80,11 @@ def container_no_gpu(m: Machine) -> Answer:
             remedies=grant_gpu(m),
         )
     wait_for_table(m)
-    host_works = m.driver.loaded or (m.platform.jetson and m.driver.libcuda.loads is False)
-    if not host_works:
+    no_libcuda = m.driver.libcuda.loads is False
+    if not (m.driver.loaded or (m.platform.jetson and no_libcuda)):
         return None
-    nodes = _gpu_nodes(need(m.driver.nodes, "driver.nodes"))
-    bare_libraries = m.driver.libcuda.loads is False and m.driver.nvml.loads is False
-    if nodes and not bare_libraries:
+    nodes = [node for node in need(m.driver.nodes, "driver.nodes") if _is_of_gpu(node)]
+    if nodes and not (no_libcuda and m.driver.nvml.loads is False):
         return None
     return Found(
         evidence=("container.kind", "driver.loaded", "driver.nodes", "driver.libcuda.why"),
@@ -92,9 +93,9 @@ def container_no_gpu(m: Machine) -> Answer:
     )
 
 
-def _gpu_nodes(nodes: tuple[Node, ...]) -> list[Node]:
-    """The nodes of GPUs themselves: /dev/nvidia0 and those of a Tegra."""
-    return [node for node in nodes if is_gpu_node(node.path) or node.path.startswith("/dev/nvgpu")]
+def _is_of_gpu(node: Node) -> bool:
+    """Whether it is the node of a GPU itself: /dev/nvidia0 and those of a Tegra."""
+    return is_gpu_node(node.path) or node.path.startswith("/dev/nvgpu")
 
 
 @rule(
@@ -110,12 +111,15 @@ def container_driver_caps(m: Machine) -> Answer:
     Cured by compute,utility in that variable when the container is started. Changing it inside a
     running container does nothing.
     """
-    if not m.container.kind or m.driver.libcuda.loads is not False or cuda_works(m):
-        return None
-    if m.driver.loaded is False and not started(m):
+    if (
+        not m.container.kind
+        or m.driver.libcuda.loads is not False
+        or cuda_works(m)
+        or (m.driver.loaded is False and not started(m))
+    ):
         return None
     asked = need(m.env, "env").get("NVIDIA_DRIVER_CAPABILITIES", "")
-    names = {one.strip() for one in asked.split(",") if one.strip()}
+    names = {name.strip() for name in asked.split(",")} - {""}
     if not names or names & {"all", "compute"}:
         return None
     return Found(
@@ -146,15 +150,13 @@ def container_without_libcuda(m: Machine) -> Answer:
         or cuda_works(m)
         or cpu_on_purpose(m)
         or m.driver.libcuda.hung
+        or need(m.driver.libcuda.loads, "driver.libcuda.loads")
     ):
         return None
-    if need(m.driver.libcuda.loads, "driver.libcuda.loads"):
-        return None
     hearsay = only_smi_speaks(m) and not torch_fails(m)
+    title = "nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing"
     return Found(
-        title="nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing"
-        if hearsay
-        else None,
+        title=title if hearsay else None,
         evidence=("gpus", "driver.libcuda.why"),
         values={"driver": m.driver.version or ""},
         confidence=POSSIBLE if hearsay else LIKELY,
@@ -185,33 +187,25 @@ def container_gpu_lost(m: Machine) -> Answer:
     """
     if not m.container.kind or cuda_works(m):
         return None
-    refused = [
-        node
+    refused = any(
+        node.errno == EPERM and (node.path == "/dev/nvidiactl" or _is_of_gpu(node))
         for node in m.driver.nodes or ()
-        if (node.errno == _EPERM and (node.path == "/dev/nvidiactl" or bool(_gpu_nodes((node,)))))
-    ]
+    )
     code = driver_code(m)
-    if code != UNKNOWN and not (refused and m.driver.nvml.loads is not False):
-        return None
-    if code == 0 and started(m):
+    barred = refused and m.driver.nvml.loads is not False and not (code == SUCCESS and started(m))
+    if code != UNKNOWN and not barred:
         return None
     return Found(
-        evidence=(code_path(m), "driver.nodes") if refused else (code_path(m), "container.kind"),
+        evidence=(code_path(m), "driver.nodes" if refused else "container.kind"),
         sure=refused,
-        remedies=_start_anew(m),
-    )
-
-
-def _start_anew(m: Machine) -> Remedies:
-    return by_hand(
-        "restart-container",
-        "Start the container anew",
-        (
+        remedies=by_hand(
+            "restart-container",
+            "Start the container anew",
             "Restart the container. So that it does not return, use CDI on the host "
             "(`--device nvidia.com/gpu=all`), or run there, as root, "
-            "`nvidia-ctk system create-dev-char-symlinks --create-all`."
+            "`nvidia-ctk system create-dev-char-symlinks --create-all`.",
+            keeper_of(m),
         ),
-        keeper_of(m),
     )
 
 
@@ -234,16 +228,14 @@ def shm_too_small(m: Machine) -> Answer:
     """
     if m.platform.system not in (None, "Linux"):
         return None
-    message = heard(m, *_SHM_WORDS)
-    if message is None or m.limits.shm_bytes is not None:
-        size = need(m.limits.shm_bytes, "limits.shm_bytes")
-        if size > (_SHM_DEFAULT if message is None else 1024 * _MIB):
-            return None
+    message, size = heard(m, *_SHM_WORDS), m.limits.shm_bytes
+    enough = _SHM_DEFAULT if message is None else 1024 * _MIB
+    if (message is None or size is not None) and need(size, "limits.shm_bytes") > enough:
+        return None
     severity = INFO if (visible_count(m) or 0) < 2 else WARNING
-    shown = (m.limits.shm_bytes or 0) // _MIB if m.limits.shm_bytes is not None else "too few"
     return Found(
-        evidence=("limits.shm_bytes", message) if message else ("limits.shm_bytes",),
-        values={"mebibytes": shown},
+        evidence=("limits.shm_bytes", message),
+        values={"mebibytes": "too few" if size is None else size // _MIB},
         severity=ERROR if message else severity,
         remedies=_more_shm(m),
     )

@@ -26,6 +26,7 @@ from cudadoctor.rules.evidence.signs import (
     heard,
     live_gpus,
     uvm_missing,
+    variable,
 )
 
 _EACCES = 13
@@ -48,16 +49,17 @@ def device_permission(m: Machine) -> Answer:
 
     Neither running as root nor opening the nodes to everybody is a cure.
     """
+    code, nodes = driver_code(m), m.driver.nodes
+    denied = code == NO_PERMISSION
     if m.platform.system in ("Windows", "Darwin") or cuda_works(m):
         return None
-    code = driver_code(m)
-    if code != NO_PERMISSION and m.driver.nodes is None and live_gpus(m):
+    if not denied and nodes is None and live_gpus(m):
         return None
-    refused = [] if code == NO_PERMISSION and m.driver.nodes is None else _refused(m)
-    if (not refused and code != NO_PERMISSION) or m.driver.libcuda.code == SUCCESS:
+    refused = [] if denied and nodes is None else _refused(m)
+    if not (refused or denied) or m.driver.libcuda.code == SUCCESS:
         return None
     return Found(
-        evidence=("driver.nodes", code_path(m)) if refused else (code_path(m),),
+        evidence=("driver.nodes" if refused else None, code_path(m)),
         values={"nodes": [node.path for node in refused]},
         sure=refused,
         remedies=device_groups(m),
@@ -96,26 +98,23 @@ def cuda_compat_conflict(m: Machine) -> Answer:
     libcuda = m.driver.libcuda
     if libcuda.code == SUCCESS or cuda_works(m) or driver_code(m) == MISMATCH:
         return None
-    message = heard(m, *_COMPAT_WORDS)
-    if message is None and libcuda.loads is False:
+    message, path = heard(m, *_COMPAT_WORDS), libcuda.path or ""
+    compat = "/compat" in path
+    refusals = (_DRIVER_MISMATCH, _NO_COMPAT)
+    if message is None and (
+        libcuda.loads is False
+        or (libcuda.code is None and not answered(m))
+        or (need(libcuda.code, "driver.libcuda.code") not in refusals and not compat)
+        or _stale(m)
+    ):
         return None
-    if message is None and libcuda.code is None and not answered(m):
-        return None
-    path = libcuda.path or ""
-    code = libcuda.code if message else need(libcuda.code, "driver.libcuda.code")
-    if message is None and code not in (_DRIVER_MISMATCH, _NO_COMPAT) and "/compat" not in path:
-        return None
-    if message is None and _stale(m):
-        return None
-    sure = code == _NO_COMPAT or "/compat" in path
+    named = path if "compat" in path else "/usr/local/cuda/compat/libcuda.so.1"
     return Found(
         evidence=(message,)
-        if message and code is None
+        if message and libcuda.code is None
         else ("driver.libcuda.code", "driver.libcuda.path"),
-        sure=sure,
-        remedies=off_the_path(
-            m, path if "compat" in path else "/usr/local/cuda/compat/libcuda.so.1"
-        ),
+        sure=libcuda.code == _NO_COMPAT or compat,
+        remedies=off_the_path(m, named),
     )
 
 
@@ -132,21 +131,23 @@ def libcuda_stub(m: Machine) -> Answer:
     Cured by taking the directory out of LD_LIBRARY_PATH (linking needs LIBRARY_PATH only). Deleting
     libraries by hand breaks the next update of the driver.
     """
-    libcuda = m.driver.libcuda
-    if libcuda.loads is False or libcuda.code == SUCCESS or cuda_works(m):
+    libcuda, message = m.driver.libcuda, heard(m, *_STUB_WORDS)
+    if (
+        libcuda.loads is False
+        or libcuda.code == SUCCESS
+        or cuda_works(m)
+        or not (message or libcuda.code is not None or answered(m))
+    ):
         return None
-    message = heard(m, *_STUB_WORDS)
-    if not message and libcuda.code is None and not answered(m):
-        return None
-    path = libcuda.path or ""
-    code = _STUB if message else need(libcuda.code, "driver.libcuda.code")
-    if code != _STUB and "/stubs/" not in path and not _stale(m):
+    path, stale = libcuda.path or "", _stale(m)
+    stub = bool(message) or need(libcuda.code, "driver.libcuda.code") == _STUB
+    if not (stub or stale or "/stubs/" in path):
         return None
     return Found(
         evidence=(message,) if message else ("driver.libcuda.path", "driver.libcuda.code"),
         values={"path": path},
         title=None if path else "The libcuda in use is the toolkit's stub, not the driver's",
-        sure=not (code != _STUB and _stale(m)),
+        sure=stub or not stale,
         remedies=off_the_path(m, path),
     )
 
@@ -154,28 +155,29 @@ def libcuda_stub(m: Machine) -> Answer:
 def _stale(m: Machine) -> bool:
     """Whether the mapped libcuda is of another release than the module, though NVML works."""
     libcuda, kernel = m.driver.libcuda, m.driver.kernel
-    if libcuda.file_version is None or kernel is None or "/compat" in (libcuda.path or ""):
-        return False
-    if libcuda.code == _NO_COMPAT:
-        return False  # a copy that takes itself for a forward-compatibility package
-    return libcuda.file_version != kernel and driver_code(m) == SUCCESS and not m.platform.wsl
+    return (
+        None not in (libcuda.file_version, kernel)
+        and libcuda.file_version != kernel
+        # A copy that is, or takes itself for, a forward-compatibility package.
+        and "/compat" not in (libcuda.path or "")
+        and libcuda.code != _NO_COMPAT
+        and driver_code(m) == SUCCESS
+        and not m.platform.wsl
+    )
 
 
 def off_the_path(m: Machine, path: str) -> Remedies:
     """Keep one library out of this program: by LD_LIBRARY_PATH where that leads to it."""
     if named := off_search_path(m, path.rpartition("/")[0]):
         return named
-    if path and path in (m.env or {}).get("LD_PRELOAD", ""):
+    if path and path in variable(m, "LD_PRELOAD"):
         return unset_variables(m, "LD_PRELOAD")
     return by_hand(
         "libcuda-away",
         "Take the other libcuda out of the loader's way",
-        (
-            f"Find out what owns {path or 'that libcuda.so.1'} (`dpkg -S`, `rpm -qf`, `conda "
-            "list`), "
-            "or which line of /etc/ld.so.conf.d names its directory, and take that away; then run "
-            "`ldconfig` as root."
-        ),
+        f"Find out what owns {path or 'that libcuda.so.1'} (`dpkg -S`, `rpm -qf`, `conda list`), "
+        "or which line of /etc/ld.so.conf.d names its directory, and take that away; then run "
+        "`ldconfig` as root.",
     )
 
 
@@ -195,18 +197,19 @@ def uvm_not_loaded(m: Machine) -> Answer:
     NVreg_PreserveVideoMemoryAllocations=1 and enable nvidia-suspend and nvidia-resume.
     """
     libcuda = m.driver.libcuda
-    if m.platform.wsl or m.platform.jetson or m.platform.system in ("Windows", "Darwin"):
+    if (
+        m.platform.wsl
+        or m.platform.jetson
+        or m.platform.system in ("Windows", "Darwin")
+        or cuda_works(m)
+        or libcuda.loads is False
+        or libcuda.code == SUCCESS
+        or not live_gpus(m)
+    ):
         return None
-    if cuda_works(m) or libcuda.loads is False or libcuda.code == SUCCESS:
-        return None
-    message = heard(m, *UNKNOWN_WORDS)
-    if not live_gpus(m):
-        return None
+    message, missing = heard(m, *UNKNOWN_WORDS), uvm_missing(m)
     code = UNKNOWN if message else need(libcuda.code, "driver.libcuda.code")
-    if code != UNKNOWN or libcuda.clean_code == SUCCESS:
-        return None
-    missing = uvm_missing(m)
-    if missing is False:
+    if code != UNKNOWN or libcuda.clean_code == SUCCESS or missing is False:
         return None
     return Found(
         evidence=(message or "driver.libcuda.code", "driver.modules", "driver.nodes"),

@@ -14,7 +14,7 @@ from cudadoctor.model.findings import (
     WARNING,
     Remedies,
 )
-from cudadoctor.model.machine import Machine, Strings
+from cudadoctor.model.machine import Machine
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.plan.remedies import by_hand, grant_gpu, set_variables
 from cudadoctor.plan.remedies.place import keeper_of
@@ -25,6 +25,7 @@ from cudadoctor.rules.evidence.signs import (
     has_fabric,
     heard,
     live_gpus,
+    variable,
 )
 
 _BUSY = ("devices are busy or unavailable", "device(s) is/are busy or unavailable")
@@ -46,27 +47,21 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     Cured by installing the fabric manager of the driver's version and starting it. Restarting it
     while jobs run breaks them.
     """
-    message = heard(m, *NOT_READY_WORDS)
-    if cuda_works(m) or (m.driver.libcuda.code != NOT_READY and message is None):
+    message, joined = heard(m, *NOT_READY_WORDS), has_fabric(m, kb)
+    if cuda_works(m) or (m.driver.libcuda.code != NOT_READY and not message) or joined is False:
         return None
-    fabric, joined = m.driver.fabric, has_fabric(m, kb)
-    if joined is False:
-        return None
-    differs = None not in (fabric.version, m.driver.version) and fabric.version != m.driver.version
-    sure = bool(fabric.nvswitches) and (fabric.manager != "active" or differs)
-    keeper = keeper_of(m)
+    fabric, driver, keeper = m.driver.fabric, m.driver.version, keeper_of(m)
+    differs = None not in (fabric.version, driver) and fabric.version != driver
+    sure = fabric.nvswitches and (fabric.manager != "active" or differs)
     return Found(
         evidence=(message or "driver.libcuda.code", "driver.fabric"),
         confidence=CERTAIN if sure else LIKELY if joined else POSSIBLE,
         remedies=by_hand(
             "fabric-manager",
             "Start the fabric manager of this driver",
-            (
-                "Install nvidia-fabricmanager of exactly version "
-                f"{m.driver.version or 'of the driver'}, "
-                "then run, as root, `systemctl enable --now nvidia-fabricmanager` and start the "
-                "CUDA programs again."
-            ),
+            f"Install nvidia-fabricmanager of exactly version {driver or 'of the driver'}, "
+            "then run, as root, `systemctl enable --now nvidia-fabricmanager` and start the "
+            "CUDA programs again.",
             keeper if keeper != "here" else "admin",
         ),
     )
@@ -113,22 +108,19 @@ def gpu_excluded(m: Machine) -> Answer:
     """
     if not m.driver.excluded:
         return None
-    left = bool(live_gpus(m)) or cuda_works(m)
+    left = live_gpus(m) or cuda_works(m)
+    remedies = by_hand(
+        "include-gpus",
+        "Include the GPUs",
+        "Take NVreg_ExcludedGpus out of the files in /etc/modprobe.d and off the kernel's "
+        "command line, make the initial ramdisk anew and reboot, if they are wanted.",
+        "admin",
+    )
     return Found(
         evidence=("driver.excluded",),
         values={"count": m.driver.excluded},
         severity=INFO if left else ERROR,
-        remedies=()
-        if left
-        else by_hand(
-            "include-gpus",
-            "Include the GPUs",
-            (
-                "Take NVreg_ExcludedGpus out of the files in /etc/modprobe.d and off the kernel's "
-                "command line, make the initial ramdisk anew and reboot, if they are wanted."
-            ),
-            "admin",
-        ),
+        remedies=() if left else remedies,
     )
 
 
@@ -141,15 +133,13 @@ def compute_mode(m: Machine) -> Answer:
     gave is the one to use. On a GPU in default mode the same error means a process that is ending,
     a dead MPS daemon or a GPU that needs a reset.
     """
-    message = heard(m, *_BUSY)
-    gpus = live_gpus(m)
+    message, gpus = heard(m, *_BUSY), live_gpus(m)
     modes = {gpu.compute_mode for gpu in gpus if gpu.compute_mode}
     shut = [
-        gpu
+        gpu.compute_mode == "prohibited" or (gpu.compute_mode == "exclusive" and gpu.processes)
         for gpu in gpus
-        if gpu.compute_mode == "prohibited" or (gpu.compute_mode == "exclusive" and gpu.processes)
     ]
-    if message is None and (not gpus or len(shut) < len(gpus)):
+    if message is None and not (gpus and all(shut)):
         return None
     return Found(
         evidence=(message, "gpus") if message else ("gpus.0.compute_mode", "gpus.0.processes"),
@@ -158,10 +148,8 @@ def compute_mode(m: Machine) -> Answer:
         remedies=by_hand(
             "compute-mode",
             "Set the compute mode to default",
-            (
-                "As root: `nvidia-smi -i INDEX -c DEFAULT`. On a cluster, use the GPU of the "
-                "job, and MPS where several ranks share it."
-            ),
+            "As root: `nvidia-smi -i INDEX -c DEFAULT`. On a cluster, use the GPU of the "
+            "job, and MPS where several ranks share it.",
             "admin",
         ),
     )
@@ -178,55 +166,40 @@ def mig_misconfigured(m: Machine) -> Answer:
     Cured by naming an instance that exists, by making instances (nvidia-smi mig -cgi ... -C), or by
     leaving MIG mode while the GPU is idle; the last two need root.
     """
-    if cuda_works(m) or not any(gpu.mig for gpu in live_gpus(m)):
+    live = live_gpus(m)
+    if cuda_works(m) or not any(gpu.mig for gpu in live):
         return None
-    empty = [gpu for gpu in live_gpus(m) if gpu.mig and gpu.mig_devices == ()]
-    asked = (m.env or {}).get("CUDA_VISIBLE_DEVICES", "").strip()
-    stale = asked.startswith(("MIG-", "<mig-")) and not _named(asked, m)
+    empty = [gpu.index for gpu in live if gpu.mig and gpu.mig_devices == ()]
+    asked = variable(m, "CUDA_VISIBLE_DEVICES").partition(",")[0].strip()
+    known = [uuid for gpu in m.gpus or () for uuid in gpu.mig_devices or ()]
+    named = asked.startswith(("MIG-", "<mig-"))
+    stale = named and not any(uuid.startswith(asked) for uuid in known)
     if not empty and not stale:
         return None
+    living = [uuid for gpu in live for uuid in gpu.mig_devices or ()] if stale else []
+    wrong_name = living or not empty
     made = by_hand(
         "mig-instances",
         "Make MIG instances or leave MIG mode",
-        (
-            "As root: `nvidia-smi mig -cgi PROFILE -C` (`nvidia-smi mig -lgip` lists the "
-            "profiles), "
-            "or `nvidia-smi -i INDEX -mig 0` while the GPU is idle. `nvidia-smi -L` lists the "
-            "UUIDs."
-        ),
+        "As root: `nvidia-smi mig -cgi PROFILE -C` (`nvidia-smi mig -lgip` lists the profiles), "
+        "or `nvidia-smi -i INDEX -mig 0` while the GPU is idle. `nvidia-smi -L` lists the UUIDs.",
         "admin",
     )
-    living = tuple(uuid for gpu in live_gpus(m) for uuid in gpu.mig_devices or ()) if stale else ()
+    title = "CUDA_VISIBLE_DEVICES names a MIG instance that does not exist"
     return Found(
-        title="CUDA_VISIBLE_DEVICES names a MIG instance that does not exist"
-        if living or not empty
-        else None,
-        evidence=("env.CUDA_VISIBLE_DEVICES", "gpus")
-        if living or not empty
-        else ("gpus.0.mig_devices",),
-        values={"indexes": [gpu.index for gpu in empty]},
-        severity=ERROR if stale or len(empty) == len(live_gpus(m)) else WARNING,
+        title=title if wrong_name else None,
+        evidence=("env.CUDA_VISIBLE_DEVICES", "gpus") if wrong_name else ("gpus.0.mig_devices",),
+        values={"indexes": empty},
+        severity=ERROR if stale or len(empty) == len(live) else WARNING,
         remedies=_name_a_living(m, living) if living else made,
     )
 
 
-def _name_a_living(m: Machine, living: Strings) -> Remedies:
+def _name_a_living(m: Machine, living: list[str]) -> Remedies:
     """The variable with an instance that is there; a job's own list is the scheduler's to make."""
     if m.container.scheduler or m.container.kind == "kubernetes":
         return grant_gpu(m)
-    (named,) = set_variables(
-        "mig-uuid", "Name a MIG instance that exists", {"CUDA_VISIBLE_DEVICES": living[0]}
-    )
-    if len(living) == 1:
-        return (named,)
-    return (
-        msgspec.structs.replace(
-            named, note=f"A process uses one instance. The others here: {', '.join(living[1:])}."
-        ),
-    )
-
-
-def _named(asked: str, m: Machine) -> bool:
-    known = [uuid for gpu in m.gpus or () for uuid in gpu.mig_devices or ()]
-    first = asked.partition(",")[0].strip()
-    return any(uuid.startswith(first) for uuid in known)
+    values = {"CUDA_VISIBLE_DEVICES": living[0]}
+    (named,) = set_variables("mig-uuid", "Name a MIG instance that exists", values)
+    others = f"A process uses one instance. The others here: {', '.join(living[1:])}."
+    return (msgspec.structs.replace(named, note=others) if living[1:] else named,)

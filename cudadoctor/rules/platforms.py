@@ -50,25 +50,26 @@ def wsl_setup(m: Machine) -> Answer:
 
 
 def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
+    libcuda, container = m.driver.libcuda, m.container
     wanted = not cpu_on_purpose(m) and m.torch.installed is not False
-    inside = [p.name for p in m.driver.packages or () if p.name.startswith(_DRIVER_PACKAGES)]
-    path = m.driver.libcuda.path or ""
+    path, failed = libcuda.path or "", libcuda.code not in (0, None)
     if m.platform.wsl == 1:
         return ("this is WSL 1", "platform.wsl", True) if wanted else None
-    if inside:
-        return f"the Linux driver package {inside[0]} is installed inside", "driver.packages", True
-    strange = not any(one in path for one in (_WINDOWS_LIBRARIES, "/stubs/", "/compat"))
-    if path and strange and m.driver.libcuda.code not in (0, None):
+    for package in m.driver.packages or ():
+        if package.name.startswith(_DRIVER_PACKAGES):
+            what = f"the Linux driver package {package.name} is installed inside"
+            return what, "driver.packages", True
+    known = any(folder in path for folder in (_WINDOWS_LIBRARIES, "/stubs/", "/compat"))
+    if path and failed and not known:
         return f"{path} hides the libcuda of Windows", "driver.libcuda.path", True
-    if m.container.dxg is False and wanted:
+    if wanted and container.dxg is False:
         return "/dev/dxg is missing", "container.dxg", True
-    if m.container.wsl_libs is False and wanted and not started(m):
+    if wanted and container.wsl_libs is False and not started(m):
         return "Windows mounts no NVIDIA libraries into it", "container.wsl_libs", True
-    if m.container.wsl_libs and m.driver.libcuda.loads is False and wanted:
+    if wanted and container.wsl_libs and libcuda.loads is False:
         return "the loader does not find the libcuda of Windows", "driver.libcuda.why", True
-    dead = m.driver.libcuda.code not in (0, 34, None) and m.driver.libcuda.clean_code != 0
-    if dead and "/compat" not in path:
-        return f"cuInit answers {m.driver.libcuda.code}", "driver.libcuda.code", False
+    if failed and libcuda.code != 34 and libcuda.clean_code != 0 and "/compat" not in path:
+        return f"cuInit answers {libcuda.code}", "driver.libcuda.code", False
     return None
 
 
@@ -86,18 +87,17 @@ def jetson_build(m: Machine, kb: Knowledge) -> Answer:
     """
     if not m.platform.jetson or m.torch.installed is False:
         return None
-    build = need(m.torch.build, "torch.build")
-    if torch_works(m) and m.torch.archs is None:
+    build, torch = need(m.torch.build, "torch.build"), m.torch
+    if torch_works(m) and torch.archs is None:
         return None
     if build == "cuda":
         capability = need(_of_the_board(m, kb), "gpus.0.capability")
-        archs = need(m.torch.archs, "torch.archs")
-        torch, cuda = m.torch.version, m.torch.cuda
-        if any(kb.serves(code, capability, torch, cuda) for code in archs):
+        archs = need(torch.archs, "torch.archs")
+        if any(kb.serves(code, capability, torch.version, torch.cuda) for code in archs):
             return None
     return Found(
         evidence=("platform.jetson", "platform.l4t", "torch.build", "torch.archs"),
-        values={"torch": m.torch.text or m.torch.version or "of this environment"},
+        values={"torch": torch.text or torch.version or "of this environment"},
         remedies=jetson_torch(m, kb),
     )
 
@@ -123,12 +123,11 @@ def platform_unsupported(m: Machine, kb: Knowledge) -> Answer:
     Told from torch-python-unsupported, where another Python would do, and from torch-index-wrong,
     where another index has the build. Way out: a container or a system that has builds.
     """
-    torch = m.torch
-    if torch.installed is None and torch.imported is None and m.look == "report":
+    torch, imported = m.torch, m.torch.imported
+    if torch.installed is None and imported is None and m.look == "report":
         return None
-    works = torch.imported is not None and torch.imported.ok
-    unread = torch.imported is None or torch.imported.ok is None
-    if works or (torch.installed and unread) or torch_works(m):
+    ok = imported.ok if imported else None
+    if ok or (torch.installed and ok is None) or torch_works(m):
         return None
     what, evidence = _unsupported(m)
     if not what:

@@ -9,7 +9,6 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
     CERTAIN,
     INFO,
-    LIKELY,
     POSSIBLE,
     WARNING,
     Remedies,
@@ -83,20 +82,17 @@ def thermal_throttle(m: Machine) -> Answer:
     pads. On a laptop also its power profile.
     """
     hot = _which(m, lambda gpu: _slowed(gpu, _SOFT_HEAT | _HARD_HEAT))
-    sure = any(_slowed(gpu, _HARD_HEAT) for _, gpu in hot)
     return _about(
         hot,
         "throttle",
         "temperature_c",
         "slowdown_c",
-        confidence=CERTAIN if sure else LIKELY,
+        sure=any(_slowed(gpu, _HARD_HEAT) for _, gpu in hot),
         remedies=by_hand(
             "cool-gpu",
             "Cool the GPU",
-            (
-                "Clean its fans and filters, let air in and out of the case, and watch the "
-                "temperature with `nvidia-smi dmon -s pc` while a training runs."
-            ),
+            "Clean its fans and filters, let air in and out of the case, and watch the "
+            "temperature with `nvidia-smi dmon -s pc` while a training runs.",
             keeper_of(m),
         ),
     )
@@ -202,12 +198,17 @@ def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
     narrow = _which(m, lambda gpu: _is_narrow(gpu) and has_link(gpu, m, kb))
     if all(_by_design(gpu, m, kb) for _, gpu in narrow):
         return _about(narrow, *fields.values(), shows=fields, severity=INFO)
-    text = (
-        "Seat the card again and without a riser, in the slot that has all lanes; the board's "
-        "manual says which slots share theirs. In the firmware (BIOS), the bifurcation of that "
-        "slot must not be split (x16, not x4x4x4x4)."
+    return _about(
+        narrow,
+        *fields.values(),
+        shows=fields,
+        remedies=_reseat(
+            m,
+            "Seat the card again and without a riser, in the slot that has all lanes; the board's "
+            "manual says which slots share theirs. In the firmware (BIOS), the bifurcation of that "
+            "slot must not be split (x16, not x4x4x4x4).",
+        ),
     )
-    return _about(narrow, *fields.values(), shows=fields, remedies=_reseat(m, text))
 
 
 def _reseat(m: Machine, text: str) -> Remedies:
@@ -247,34 +248,30 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
     down to save power. Where the slot itself allows less than the GPU could do, that is information
     and no fault.
     """
-    fields = {"now": "pcie_generation", "most": "pcie_generation_max"}
-    linked = _which(m, lambda gpu: has_link(gpu, m, kb))
-    text = (
-        "Look at the generation that the firmware sets for that slot, then at the riser and the "
-        "seat of the card."
-    )
-    slow = _about(
-        [
-            (number, gpu)
-            for number, gpu in linked
-            if 0 < (gpu.pcie_generation or 0) < (gpu.pcie_generation_max or 0) and _is_busy(gpu)
-        ],
-        *fields.values(),
-        "utilization",
-        shows=fields,
-        confidence=LIKELY,
-        remedies=_reseat(m, text),
-    )
+    slow, capped = [], []
+    for number, gpu in _which(m, lambda gpu: has_link(gpu, m, kb)):
+        now, most = gpu.pcie_generation or 0, gpu.pcie_generation_max or 0
+        if 0 < now < most and _is_busy(gpu):
+            slow.append((number, gpu))
+        if 0 < most < (gpu.pcie_generation_gpu_max or 0) < _NO_GENERATION:
+            capped.append((number, gpu))
+    if slow:
+        fields = {"now": "pcie_generation", "most": "pcie_generation_max"}
+        return _about(
+            slow,
+            *fields.values(),
+            "utilization",
+            shows=fields,
+            sure=False,
+            remedies=_reseat(
+                m,
+                "Look at the generation that the firmware sets for that slot, then at the riser "
+                "and the seat of the card.",
+            ),
+        )
     fields = {"now": "pcie_generation_max", "most": "pcie_generation_gpu_max"}
-    return slow or _about(
-        [
-            (number, gpu)
-            for number, gpu in linked
-            if 0
-            < (gpu.pcie_generation_max or 0)
-            < (gpu.pcie_generation_gpu_max or 0)
-            < _NO_GENERATION
-        ],
+    return _about(
+        capped,
         *fields.values(),
         shows=fields,
         title="The slot of GPU {which} allows PCIe generation {now}, and the GPU could use {most}",
@@ -283,9 +280,8 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
 
 
 def _is_busy(gpu: Gpu) -> bool:
-    busy, state = gpu.utilization, gpu.performance_state
-    fast = state is not None and state <= _FAST_STATE
-    return fast and busy is not None and _BUSY_PERCENT <= busy <= 100
+    busy, state = gpu.utilization or 0, gpu.performance_state
+    return state is not None and state <= _FAST_STATE and _BUSY_PERCENT <= busy <= 100
 
 
 @rule("tf32-off", title="NVIDIA_TF32_OVERRIDE=0 switches TF32 off", severity=INFO)
@@ -297,10 +293,8 @@ def tf32_off(m: Machine) -> Answer:
     both. It is a choice where every digit counts. Mixed precision (bfloat16, float16) is not
     touched by it.
     """
-    if need(m.env, "env").get("NVIDIA_TF32_OVERRIDE", "").strip() != "0":
-        return None
     able = _which(m, lambda gpu: _capability(gpu) >= _FIRST_WITH_TF32)
-    if not able:
+    if need(m.env, "env").get("NVIDIA_TF32_OVERRIDE", "").strip() != "0" or not able:
         return None
     return Found(
         evidence=("env.NVIDIA_TF32_OVERRIDE", *_paths(able[:1], "capability")),
@@ -341,10 +335,9 @@ def _is_served(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
 
 def _lacks_tensor_cores(gpu: Gpu, kb: Knowledge) -> bool:
     capability = _capability(gpu)
-    if capability == (7, 5):
-        model = kb.gpu_by_name(gpu.name or "")
-        return model is not None and model.tensor_cores is False
-    return (0, 0) < capability < _FIRST_WITH_TENSOR_CORES and capability not in _FAST_HALVES
+    model = kb.gpu_by_name(gpu.name or "") if capability == (7, 5) else None
+    old = (0, 0) < capability < _FIRST_WITH_TENSOR_CORES and capability not in _FAST_HALVES
+    return old or (model is not None and model.tensor_cores is False)
 
 
 @rule(
@@ -366,6 +359,13 @@ def nvlink_down(m: Machine) -> Answer:
     if not broken:
         return None
     switched = bool(m.driver.fabric.nvswitches)
+    remedies = by_hand(
+        "nvlink",
+        "Bring the NVLink links up",
+        "Run `nvidia-smi nvlink --status`, reboot the machine while nobody uses it, and "
+        "give what stays down to whoever services the hardware.",
+        "admin",
+    )
     return Found(
         evidence=(*_paths(broken, "nvlink_down"), "driver.fabric.nvswitches"),
         values={
@@ -374,17 +374,7 @@ def nvlink_down(m: Machine) -> Answer:
         },
         severity=WARNING if switched else INFO,
         confidence=CERTAIN if switched else POSSIBLE,
-        remedies=by_hand(
-            "nvlink",
-            "Bring the NVLink links up",
-            (
-                "Run `nvidia-smi nvlink --status`, reboot the machine while nobody uses it, and "
-                "give what stays down to whoever services the hardware."
-            ),
-            "admin",
-        )
-        if switched
-        else (),
+        remedies=remedies if switched else (),
     )
 
 
@@ -396,8 +386,8 @@ def mixed_gpus(m: Machine) -> Answer:
     set: cuda:0 may then be another card than GPU 0 of nvidia-smi.
     """
     named = _which(m, lambda gpu: bool(gpu.name))
-    models = list(dict.fromkeys(gpu.name or "" for _, gpu in named))
-    if len(models) == 1 or not models:
+    models = list(dict.fromkeys(gpu.name for _, gpu in named))
+    if len(models) < 2:
         return None
     return Found(evidence=_paths(named, "name"), values={"models": models})
 

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import CERTAIN, LIKELY, POSSIBLE, Confidence
-from cudadoctor.model.machine import Gpu, Machine, Release, Strings, Text
+from cudadoctor.model.machine import Gpu, Machine, Release, Strings
 from cudadoctor.model.rule import need
 from cudadoctor.rules.evidence.signs import live_gpus, nvidia_pci
 from cudadoctor.solver.demand import platform_of, served
@@ -46,33 +46,27 @@ def devices(m: Machine, kb: Knowledge) -> tuple[Device, ...]:
             for number, gpu in enumerate(m.gpus or ())
             if gpu.code in (None, 0)
         )
-    seen = m.torch.imported.capabilities if m.torch.imported else None
-    if seen:
+    if seen := m.torch.imported and m.torch.imported.capabilities:
         return tuple(
             Device("torch.imported.capabilities", f"GPU {n}", c) for n, c in enumerate(seen)
         )
     found = []
-    for number, one in enumerate(m.pci or ()):
-        models = kb.gpus_by_pci(one.device_id) if one in nvidia_pci(m) else ()
-        if models and not m.container.kind and len({model.capability for model in models}) == 1:
+    for number, device in enumerate(() if m.container.kind else m.pci or ()):
+        models = kb.gpus_by_pci(device.device_id) if device in nvidia_pci(m) else ()
+        if len({model.capability for model in models}) == 1:
             found.append(Device(f"pci.{number}", models[0].name, models[0].capability))
     return tuple(found)
 
 
 def _device(path: str, gpu: Gpu, kb: Knowledge) -> Device:
-    known = gpu.capability or _by_id(gpu.device_id, kb) or _by_name(gpu.name or "", kb)
+    by_id = (
+        {model.capability for model in kb.gpus_by_pci(gpu.device_id)} if gpu.device_id else set()
+    )
+    model = kb.gpu_by_name(gpu.name or "")
+    told = by_id.pop() if len(by_id) == 1 else model.capability if model else None
+    known = gpu.capability or told
     why = None if known else f"neither the driver nor the tables tell it for {gpu.name}"
     return Device(path, gpu.name or f"GPU {gpu.index}", need(known, f"{path}.capability", why))
-
-
-def _by_id(device_id: Text, kb: Knowledge) -> Release:
-    found = {model.capability for model in kb.gpus_by_pci(device_id)} if device_id else set()
-    return found.pop() if len(found) == 1 else None
-
-
-def _by_name(name: str, kb: Knowledge) -> Release:
-    model = kb.gpu_by_name(name)
-    return model.capability if model else None
 
 
 def compiled(m: Machine, kb: Knowledge) -> Compiled:
@@ -87,24 +81,20 @@ def compiled(m: Machine, kb: Knowledge) -> Compiled:
 
 def row_of(m: Machine, kb: Knowledge) -> TorchBuild | None:
     """The published build that is installed; for a nightly the release that it led to."""
-    platform, version, cuda = _platform(m), m.torch.version, m.torch.cuda
+    platform, version, cuda = platform_of(m), m.torch.version, m.torch.cuda
+    if m.look == "report" and m.platform.machine is None:
+        # A report that does not name the processor is of a PC.
+        platform = "windows_amd64" if m.platform.system == "Windows" else "linux_x86_64"
     if platform is None or version is None or cuda is None:
         return None
     return kb.build_of(Version(version.base_version), f"cu{cuda.major}{cuda.minor}", platform)
-
-
-def _platform(m: Machine) -> Text:
-    """A report that does not name the processor is of a PC."""
-    if m.look == "report" and m.platform.machine is None:
-        return "windows_amd64" if m.platform.system == "Windows" else "linux_x86_64"
-    return platform_of(m)
 
 
 def refused(cudnn: Release, m: Machine, kb: Knowledge) -> tuple[Device, ...]:
     """The GPUs that this cuDNN refuses to run on, as far as the tables know."""
     if cudnn is None:
         return ()
-    return tuple(one for one in devices(m, kb) if kb.cudnn_refuses(cudnn, one.capability))
+    return tuple(gpu for gpu in devices(m, kb) if kb.cudnn_refuses(cudnn, gpu.capability))
 
 
 def code_version(code: str) -> Release:
@@ -121,7 +111,5 @@ def way_to_run(
     PTX is compiled by the driver, which must be as new as the toolkit that made it.
     """
     how = served(archs, capability, m.torch.version, m.torch.cuda, kb)
-    if how is None or how[0] == "native":
-        return how[0] if how else None
     newer = m.driver.cuda is None or m.torch.cuda is None or m.driver.cuda >= m.torch.cuda
-    return "ptx" if newer else None
+    return how[0] if how and (how[0] == "native" or newer) else None

@@ -8,11 +8,8 @@ from typing import NamedTuple
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
-    CERTAIN,
     ERROR,
-    LIKELY,
     WARNING,
-    Confidence,
     Remedies,
     Severity,
 )
@@ -21,7 +18,7 @@ from cudadoctor.model.requirements import Asked, admits, cut, marker_holds, mark
 from cudadoctor.model.rule import need
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, off_search_path, reinstall_torch, unset_variables
-from cudadoctor.rules.evidence.signs import cuda_works
+from cudadoctor.rules.evidence.signs import cuda_works, variable
 from cudadoctor.solver.demand import platform_of
 
 META = "cuda-toolkit"
@@ -53,22 +50,36 @@ def torch_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     environment = marker_variables(m)
     need(m.packages, "packages")
     found: dict[str, Pin] = {}
-    for asked in _asked(_required(m, kb), ("",)):
-        _note(found, m, asked, environment, ("",))
-        meta = m.package(META)
-        if asked.name == META and meta:
-            extras = asked.extras or ("",)
-            for below in _asked(meta.requires, extras):
-                _note(found, m, below, environment, extras)
+    for asked, extras in _required(m, kb):
+        if asked.name in found:
+            continue
+        present = m.package(asked.name)
+        version = version_of(present.version) if present else None
+        met = present is not None and (version is None or admits(asked.specifier, version))
+        # What is met needs no look at its marker, a grammar's cost.
+        if (
+            met
+            or not asked.marker
+            or any(marker_holds(asked.marker, environment | {"extra": extra}) for extra in extras)
+        ):
+            found[asked.name] = Pin(asked.name, asked.specifier, version, met)
     return tuple(found.values())
 
 
-def _required(m: Machine, kb: Knowledge) -> Strings:
-    """Its metadata; where that was not read, what the default index's wheel of it is known for."""
-    version, platform = m.torch.version, platform_of(m)
-    if m.torch.requires is not None or version is None or version.local or platform is None:
-        return need(m.torch.requires, "torch.requires")
-    return need(kb.default_pins(version, platform), "torch.requires")
+def _required(m: Machine, kb: Knowledge) -> Iterator[tuple[Asked, Strings]]:
+    """Its requirements, and those of the meta-package, with the extras that are asked of each.
+
+    By its metadata; where that was not read, what the default index's wheel of it is known for.
+    """
+    lines, version, platform = m.torch.requires, m.torch.version, platform_of(m)
+    if lines is None and version is not None and not version.local and platform is not None:
+        lines = kb.default_pins(version, platform)
+    meta = m.package(META)
+    for asked in _asked(need(lines, "torch.requires"), ("",)):
+        yield asked, ("",)
+        if asked.name == META and meta:
+            extras = asked.extras or ("",)
+            yield from ((below, extras) for below in _asked(meta.requires, extras))
 
 
 def library_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
@@ -90,37 +101,9 @@ def _asked(lines: Strings, extras: Strings) -> Iterator[Asked]:
     """The requirements in these lines, without those of other extras."""
     for line in lines:
         only_for = _ONLY_FOR.search(line)
-        if only_for and only_for[1] not in extras:
-            continue
         asked = cut(line)
-        if asked is not None:
+        if asked is not None and not (only_for and only_for[1] not in extras):
             yield asked
-
-
-def _note(
-    found: dict[str, Pin],
-    m: Machine,
-    asked: Asked,
-    environment: dict[str, str],
-    extras: Strings,
-) -> None:
-    """Note a pin that holds here. What is met needs no look at its marker, a grammar's cost."""
-    pin = _pin(m, asked)
-    if asked.name in found:
-        return
-    if pin.met or not asked.marker or _holds(asked.marker, environment, extras):
-        found[asked.name] = pin
-
-
-def _holds(marker: str, environment: dict[str, str], extras: Strings) -> bool:
-    return any(marker_holds(marker, environment | {"extra": extra}) for extra in extras)
-
-
-def _pin(m: Machine, asked: Asked) -> Pin:
-    present = m.package(asked.name)
-    version = version_of(present.version) if present else None
-    met = present is not None and (version is None or admits(asked.specifier, version))
-    return Pin(asked.name, asked.specifier, version, met)
 
 
 _NUMBERED_BY_YEAR = 2000
@@ -148,13 +131,14 @@ def in_use(m: Machine) -> tuple[Use, ...]:
     if not mapped:
         need(predicted, "libraries.predicted")
     seen = {library.soname for library in mapped}
-    proven = [Use(f"libraries.mapped.{n}", one, True) for n, one in enumerate(mapped)]
-    rest = [
-        Use(f"libraries.predicted.{n}", one, False)
-        for n, one in enumerate(predicted or ())
-        if one.soname not in seen
-    ]
-    return (*proven, *rest)
+    return (
+        *(Use(f"libraries.mapped.{n}", file, True) for n, file in enumerate(mapped)),
+        *(
+            Use(f"libraries.predicted.{n}", file, False)
+            for n, file in enumerate(predicted or ())
+            if file.soname not in seen
+        ),
+    )
 
 
 def applies(m: Machine) -> bool:
@@ -174,16 +158,16 @@ def foreign(m: Machine, pattern: str) -> tuple[Foreign, ...]:
     A torch of the system, of conda or of a vendor's image brings none: there nothing is shadowed.
     """
     uses = [use for use in in_use(m) if re.match(pattern, use.library.soname)]
-    known = [one.library for one in uses] + list(m.libraries.copies or ())
-    own = [one for one in known if re.match(pattern, one.soname) and is_own(m, one)]
+    known = (*(use.library for use in uses), *(m.libraries.copies or ()))
+    own = [file for file in known if re.match(pattern, file.soname) and is_own(m, file)]
     if not own:
         return ()
-    version = {_product(one.soname): one.version for one in own if one.version}
-    version |= {one.soname: one.version for one in own if one.version}
+    version = {_product(file.soname): file.version for file in own if file.version}
+    version |= {file.soname: file.version for file in own if file.version}
     return tuple(
-        Foreign(one, version.get(one.library.soname, version.get(_product(one.library.soname))))
-        for one in uses
-        if not is_own(m, one.library)
+        Foreign(use, version.get(use.library.soname, version.get(_product(use.library.soname))))
+        for use in uses
+        if not is_own(m, use.library)
     )
 
 
@@ -216,10 +200,10 @@ def need_import(m: Machine) -> bool:
 
 def proven_sound(m: Machine) -> bool:
     """Whether a training step went through on the GPU with the libraries as they are."""
-    on_gpu = m.smoke is not None and m.smoke.device.startswith("cuda")
-    stages = m.smoke.stages if m.smoke and on_gpu else ()
-    ran = [stage for stage in stages if stage.status != "skipped"]
-    return bool(ran) and all(one.status == "passed" for one in ran) and cuda_works(m)
+    if m.smoke is None or not m.smoke.device.startswith("cuda"):
+        return False
+    ran = {stage.status for stage in m.smoke.stages} - {"skipped"}
+    return ran == {"passed"} and cuda_works(m)
 
 
 def gravity(m: Machine, found: Foreign, parts: int = 4) -> Severity | None:
@@ -236,27 +220,20 @@ def gravity(m: Machine, found: Foreign, parts: int = 4) -> Severity | None:
     return ERROR if order == -1 and not proven_sound(m) else WARNING
 
 
-def sureness(found: Foreign) -> Confidence:
-    return CERTAIN if found.use.proven else LIKELY
-
-
 def way_out(m: Machine, kb: Knowledge, library: Library) -> Remedies:
     """By the rule of the loader that brought the file in."""
-    env = m.env or {}
-    if library.how == "LD_PRELOAD" or library.path in env.get("LD_PRELOAD", "").split(":"):
+    if library.how == "LD_PRELOAD" or library.path in variable(m, "LD_PRELOAD").split(":"):
         return unset_variables(m, "LD_PRELOAD")
     if named := off_search_path(m, library.path.rpartition("/")[0]):
         return named
-    predicted = {found.how for found in m.libraries.predicted or () if found.path == library.path}
+    predicted = {file.how for file in m.libraries.predicted or () if file.path == library.path}
     if "LD_LIBRARY_PATH" in (library.how, *predicted):
         return unset_variables(m, "LD_LIBRARY_PATH")
     if library.owner == "conda":
         return by_hand(
             "remove-conda-library",
             f"Take {library.soname} of conda out",
-            (
-                f"The conda package that owns {library.path} and torch's wheels do not belong into "
-                "one environment: remove the package with conda, or make a new environment."
-            ),
+            f"The conda package that owns {library.path} and torch's wheels do not belong into "
+            "one environment: remove the package with conda, or make a new environment.",
         )
     return reinstall_torch(m, kb)

@@ -7,6 +7,8 @@ could not answer, another may have said the same, and an answer of a higher laye
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from errno import ENOENT
 from typing import Literal
 
 from packaging.version import Version
@@ -23,7 +25,6 @@ WORDS = table("words", dict[str, Strings])
 SUCCESS, NO_PERMISSION, NOT_FOUND, NOT_LOADED = 0, 4, 6, 9
 NO_LIBRARY, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN = 12, 15, 16, 17, 18, 999
 """NVML's codes, which are also nvidia-smi's exit status (255 stands for 999)."""
-_NO_SUCH_FILE = 2
 UNKNOWN_WORDS = ("CUDA unknown error", "Error 999: unknown error")
 NOT_READY, NOT_READY_WORDS = 802, ("system not yet initialized",)
 """CUDA's code and words for a system whose daemons are not ready."""
@@ -43,7 +44,7 @@ _MODULE_ANSWERED = frozenset({NO_PERMISSION, LOST, RESET_REQUIRED, BLOCKED, MISM
 def driver_code(m: Machine) -> Number:
     """The code with which NVML started, or nvidia-smi's in its place; None where neither spoke."""
     nvml, smi = m.driver.nvml, m.driver.smi
-    if nvml.code is not None and nvml.code != NO_LIBRARY:
+    if nvml.code not in (None, NO_LIBRARY):
         return nvml.code
     if smi.found is not False:
         said = (smi.message or "").lower().replace("’", "'")
@@ -72,10 +73,10 @@ def code_path(m: Machine) -> str:
 
 def torch_works(m: Machine) -> bool:
     """Whether the examined torch reached a GPU. The driver may work where torch does not."""
-    torch = m.torch.imported
+    torch, smoke = m.torch.imported, m.smoke
     if torch is not None and torch.cuda_available and (torch.device_count or 0) > 0:
         return True
-    return m.smoke is not None and m.smoke.device.startswith("cuda") and training_passed(m.smoke)
+    return smoke is not None and smoke.device.startswith("cuda") and training_passed(smoke)
 
 
 def torch_fails(m: Machine) -> bool:
@@ -156,18 +157,13 @@ def module_spoke(m: Machine) -> bool:
     return answered(m) or driver_code(m) in _MODULE_ANSWERED
 
 
-def unheard(m: Machine) -> bool:
-    """Whether the driver was asked and has not answered: then nothing says that it is not there."""
-    nvml, smi = m.driver.nvml, m.driver.smi
-    if answered(m) or driver_code(m) not in (None, NO_LIBRARY):
-        return False
-    silent_smi = smi.found is True and smi.code is None and not smi.message
-    return bool(nvml.loads and nvml.code is None) or bool(nvml.hung) or silent_smi
-
-
 def wait_for_answer(m: Machine) -> None:
     """End the rule as undecided where the driver was asked and has not answered."""
-    if unheard(m):
+    nvml, smi = m.driver.nvml, m.driver.smi
+    if answered(m) or driver_code(m) not in (None, NO_LIBRARY):
+        return
+    silent_smi = smi.found is True and smi.code is None and not smi.message
+    if (nvml.loads and nvml.code is None) or nvml.hung or silent_smi:
         need(None, "driver.smi.code" if no_nvml(m) else "driver.nvml.code")
 
 
@@ -189,9 +185,10 @@ def started(m: Machine) -> bool:
 
 def uvm_missing(m: Machine) -> Flag:
     """Whether nvidia_uvm is not loaded, or its device node does not open; None not known."""
-    loaded = None if m.driver.modules is None else "nvidia_uvm" in m.driver.modules
-    nodes = {node.path: node.errno for node in m.driver.nodes or ()}
-    errno = None if m.driver.nodes is None else nodes.get("/dev/nvidia-uvm", _NO_SUCH_FILE)
+    modules, nodes = m.driver.modules, m.driver.nodes
+    loaded = None if modules is None else "nvidia_uvm" in modules
+    opened = {node.path: node.errno for node in nodes or ()}.get("/dev/nvidia-uvm", ENOENT)
+    errno = None if nodes is None else opened
     if loaded is False or errno:
         return True
     return False if loaded or errno == 0 else None
@@ -204,10 +201,10 @@ def has_fabric(m: Machine, kb: Knowledge) -> Flag:
     whose switches are not there, and in a virtual machine, whose host keeps them; where the bus was
     not read, the names of the GPUs count.
     """
-    switches = m.driver.fabric.nvswitches
-    if switches or any(gpu.fabric_state for gpu in m.gpus or ()):
+    switches, gpus = m.driver.fabric.nvswitches, m.gpus or ()
+    if switches or any(gpu.fabric_state for gpu in gpus):
         return True
-    kinds = {_nvswitch(gpu.name, kb) for gpu in m.gpus or ()}
+    kinds = {_nvswitch(gpu.name or "", kb) for gpu in gpus}
     if "hidden" in kinds:
         return True
     if (switches == 0 and not m.platform.virtual) or kinds == {"none"}:
@@ -215,8 +212,8 @@ def has_fabric(m: Machine, kb: Knowledge) -> Flag:
     return True if "bus" in kinds else None
 
 
-def _nvswitch(name: Text, kb: Knowledge) -> Text:
-    model, board = kb.gpu_by_name(name or ""), kb.board(name or "")
+def _nvswitch(name: str, kb: Knowledge) -> Text:
+    model, board = kb.gpu_by_name(name), kb.board(name)
     if model is not None and not model.data_center:
         return "none"
     return board.nvswitch if board else None
@@ -234,11 +231,11 @@ def silent_gpus(m: Machine) -> tuple[PciGpu, ...]:
     """
     if m.container.kind or (cuda_works(m) and m.gpus is None):
         return ()
-    named = {key for gpu in m.gpus or () if gpu.bus_id and (key := bus_key(gpu.bus_id))}
+    named = {bus_key(gpu.bus_id or "") for gpu in m.gpus or ()} - {None}
     free = [device for device in nvidia_pci(m) if device.bound in (None, "", "nvidia")]
     if len(live_gpus(m)) >= len(free):
         return ()
-    return tuple(one for one in free if bus_key(one.address) not in named)
+    return tuple(device for device in free if bus_key(device.address) not in named)
 
 
 def bus_key(address: str) -> tuple[int, ...] | None:
@@ -326,10 +323,9 @@ def said(m: Machine, *words: str, pasted: bool = True) -> Text:
     know what stands around them; here they count where they confirm what other facts show.
     """
     for path, text in _texts(m):
-        if path.startswith("symptoms.") and not pasted:
-            continue
-        low = text.lower()
-        if any(word.lower() in low for word in words):
+        low = (text or "").lower()
+        counts = pasted or not path.startswith("symptoms.")
+        if counts and any(word.lower() in low for word in words):
             return path
     return None
 
@@ -339,17 +335,14 @@ def heard(m: Machine, *words: str) -> Text:
     return None if m.look == "report" else said(m, *words)
 
 
-def _texts(m: Machine) -> list[tuple[str, str]]:
-    texts: list[tuple[str, str]] = []
+def _texts(m: Machine) -> Iterator[tuple[str, Text]]:
     if torch := m.torch.imported:
-        texts += [("torch.imported.cuda_error", torch.cuda_error or "")]
-        texts += [("torch.imported.error", torch.error or "")]
+        yield "torch.imported.cuda_error", torch.cuda_error
+        yield "torch.imported.error", torch.error
     if m.smoke:
-        texts += [("smoke.ended", m.smoke.ended or "")]
-        texts += [
-            (f"smoke.stages.{n}.detail", stage.detail or "")
-            for n, stage in enumerate(m.smoke.stages)
-            if stage.status in ("failed", "timed-out")
-        ]
-    texts += [(f"symptoms.{n}.text", one.text) for n, one in enumerate(m.symptoms or ())]
-    return texts
+        yield "smoke.ended", m.smoke.ended
+        for n, stage in enumerate(m.smoke.stages):
+            if stage.status in ("failed", "timed-out"):
+                yield f"smoke.stages.{n}.detail", stage.detail
+    for n, symptom in enumerate(m.symptoms or ()):
+        yield f"symptoms.{n}.text", symptom.text
