@@ -272,9 +272,11 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
 
 def _compiles(m: Machine, kb: Knowledge) -> bool:
     """Whether Triton could work here at all: a CUDA build from 2.0 on, and a GPU from 7.0 on."""
-    if need(m.torch.build, "torch.build") != "cuda" or gpu_present(m) is False:
-        return False
-    if need(m.torch.version, "torch.version").release < COMPILES_SINCE.release:
+    if (
+        need(m.torch.build, "torch.build") != "cuda"
+        or gpu_present(m) is False
+        or need(m.torch.version, "torch.version").release < COMPILES_SINCE.release
+    ):
         return False
     capabilities = [gpu.capability for gpu in devices(m, kb)]
     return max(capabilities, default=TRITON_FLOOR) >= TRITON_FLOOR

@@ -379,9 +379,13 @@ def torch_serves_the_gpus(m: Machine, kb: Knowledge) -> None:
 def torch_sees_the_gpus(m: Machine) -> None:
     """With a look that imports torch, its count agrees with CUDA's."""
     imported, pasted = m.torch.imported, m.look == "report"
-    if m.torch.build != "cuda" or imported is None or imported.ok is False or imported.hung:
-        return
-    if pasted and not (gpu_present(m) or answered(m)):
+    if (
+        m.torch.build != "cuda"
+        or imported is None
+        or imported.ok is False
+        or imported.hung
+        or (pasted and not (gpu_present(m) or answered(m)))
+    ):
         return
     available = need(imported.cuda_available, "torch.imported.cuda_available")
     shown = "cuda_error" if imported.cuda_error else "cuda_available"

@@ -51,9 +51,11 @@ def device_permission(m: Machine) -> Answer:
     """
     code, nodes = driver_code(m), m.driver.nodes
     denied = code == NO_PERMISSION
-    if m.platform.system in ("Windows", "Darwin") or cuda_works(m):
-        return None
-    if not denied and nodes is None and live_gpus(m):
+    if (
+        m.platform.system in ("Windows", "Darwin")
+        or cuda_works(m)
+        or (not denied and nodes is None and live_gpus(m))
+    ):
         return None
     refused = [] if denied and nodes is None else _refused(m)
     if not (refused or denied) or m.driver.libcuda.code == SUCCESS:
