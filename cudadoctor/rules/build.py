@@ -111,19 +111,20 @@ def _cpu_severity(m: Machine) -> Severity | None:
 
 def _served_by_some_build(m: Machine, kb: Knowledge) -> bool:
     """Whether any CUDA build serves one of the GPUs; taken for granted where they are not known."""
+    platform = platform_of(m)
     try:
         capabilities = {device.capability for device in devices(m, kb)}
     except NotKnown:
         return True
-    platform = platform_of(m)
-    if platform is None or not capabilities:
-        return True
-    return any(
-        kb.serves(code, capability, row.torch, row.cuda)
-        for row in kb.builds_on(platform)
-        if row.cuda
-        for code in row.archs or ()
-        for capability in capabilities
+    return (
+        platform is None
+        or not capabilities
+        or any(
+            kb.serves(code, capability, row.torch, row.cuda)
+            for row in kb.builds_on(platform)
+            for code in (row.cuda and row.archs) or ()
+            for capability in capabilities
+        )
     )
 
 

@@ -245,7 +245,15 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
 
     Cured by the Triton that torch pins, and by the distribution's compiler and Python headers.
     """
-    if m.torch.installed is False or m.platform.system != "Linux" or not _compiles(m, kb):
+    # Whether Triton could work here at all.
+    if (
+        m.torch.installed is False
+        or m.platform.system != "Linux"
+        or need(m.torch.build, "torch.build") != "cuda"
+        or gpu_present(m) is False
+        or need(m.torch.version, "torch.version").release < COMPILES_SINCE.release
+        or max((gpu.capability for gpu in devices(m, kb)), default=TRITON_FLOOR) < TRITON_FLOOR
+    ):
         return None
     pin = next((pin for pin in torch_pins(m, kb) if pin.name in ("triton", "pytorch-triton")), None)
     if pin is None:
@@ -268,18 +276,6 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
         severity=WARNING if used else INFO,
         remedies=_development(m, headers=compiler),
     )
-
-
-def _compiles(m: Machine, kb: Knowledge) -> bool:
-    """Whether Triton could work here at all: a CUDA build from 2.0 on, and a GPU from 7.0 on."""
-    if (
-        need(m.torch.build, "torch.build") != "cuda"
-        or gpu_present(m) is False
-        or need(m.torch.version, "torch.version").release < COMPILES_SINCE.release
-    ):
-        return False
-    capabilities = [gpu.capability for gpu in devices(m, kb)]
-    return max(capabilities, default=TRITON_FLOOR) >= TRITON_FLOOR
 
 
 def _development(m: Machine, *, headers: bool) -> Remedies:

@@ -163,16 +163,17 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
 
 
 def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
-    files, kernel, log = m.driver.module_files, m.platform.kernel, log_text(m)
-    if files is not None and kernel and all(one.kernel != kernel for one in files):
+    driver, kernel, log = m.driver, m.platform.kernel, log_text(m)
+    files = driver.module_files
+    if files is not None and kernel and all(module.kernel != kernel for module in files):
         return "not-built", ("driver.module_files", "platform.kernel")
     if any(words in log for words in _REFUSED_KEY):
         return "secure-boot", ("driver.log",)
     if any((device.bound or "").startswith(("nouveau", "nova")) for device in nvidia_pci(m)):
         return "nouveau", ("pci",)
-    if m.driver.blacklisted_by:
+    if driver.blacklisted_by:
         return "blacklisted", ("driver.blacklisted_by",)
-    if m.platform.secure_boot and m.driver.log is None:
+    if m.platform.secure_boot and driver.log is None:
         return "secure-boot", ("platform.secure_boot",)
     return "modprobe", ()
 
@@ -469,10 +470,8 @@ def _cure(fault: DriverFault, m: Machine, kb: Knowledge) -> Remedies:
     return by_hand(
         "hmm-off",
         "Switch HMM off in the module nvidia_uvm",
-        (
-            "As root, write `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/uvm.conf, "
-            "then reboot. A newer kernel may do as well. Only programs that let the GPU read "
-            "ordinary memory of the host need HMM, and torch does not."
-        ),
+        "As root, write `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/uvm.conf, "
+        "then reboot. A newer kernel may do as well. Only programs that let the GPU read "
+        "ordinary memory of the host need HMM, and torch does not.",
         "admin",
     )

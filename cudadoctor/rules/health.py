@@ -287,16 +287,16 @@ def recovery_wanted(m: Machine) -> Answer:
     """
     for xid in m.driver.xids or ():
         asked = _RECOVERY.search(xid.text or "") if xid.code == _RECOVERY_CHANGED else None
-        action = asked[1].strip() if asked else "none"
+        action = asked[1].strip() if asked else ""
         if action.lower() not in ("", "none"):
-            index = next((g.index for g in live_gpus(m) if _is(g, xid)), None)
-            reset = reset_gpu(m, index) if index is not None and "reset" in action.lower() else ()
+            hurt = [gpu.index for gpu in live_gpus(m) if _is(gpu, xid)]
+            reset = reset_gpu(m, hurt[0]) if hurt and "reset" in action.lower() else ()
             return Found(
                 evidence=("driver.xids",),
                 values={"bus": xid.bus_id, "action": action},
                 sure=False,
                 yields_to=_with_the_lost(xid, m),
-                remedies=(*reset, *reboot(m)),
+                remedies=reset + reboot(m),
             )
     return None
 
@@ -323,12 +323,12 @@ def fault_of_a_switch(m: Machine) -> Answer:
 
     A reboot trains the links anew; where it returns, the hardware.
     """
-    fatal = [found for line in m.driver.log or () if (found := _SWITCH.search(line))]
+    fatal = [found[1] for found in map(_SWITCH.search, m.driver.log or ()) if found]
     if not fatal:
         return None
     return Found(
         evidence=("driver.log",),
-        values={"code": fatal[-1][1]},
+        values={"code": fatal[-1]},
         sure=False,
         remedies=reboot(m),
     )
@@ -347,17 +347,17 @@ def gpu_not_started(m: Machine) -> Answer:
 
     Cables first; for interrupts a newer firmware (BIOS) of the board, then another slot.
     """
-    bad = [gpu for gpu in m.gpus or () if gpu.code in (NO_POWER, NO_INTERRUPTS)]
-    if not bad:
+    codes = [gpu.code for gpu in m.gpus or () if gpu.code in (NO_POWER, NO_INTERRUPTS)]
+    if not codes:
         return None
-    power = bad[0].code == NO_POWER
+    power = codes[0] == NO_POWER
     text = "Connect every power socket of the GPU to the supply, each with a cable of its own."
     if not power:
         text = "Update the firmware (BIOS) of the board, and put the GPU into another slot."
-    alike = [(n, gpu) for n, gpu in enumerate(m.gpus or ()) if gpu.code == bad[0].code]
+    alike = [(n, gpu.index) for n, gpu in enumerate(m.gpus or ()) if gpu.code == codes[0]]
     return Found(
         evidence=tuple(f"gpus.{n}.code" for n, _ in alike),
-        values={"which": [gpu.index for _, gpu in alike]},
+        values={"which": [index for _, index in alike]},
         title=None if power else "The interrupts of GPU {which} do not reach the driver",
         remedies=by_hand("gpu-on-its-board", "Check the GPU's place", text, keeper_of(m)),
     )

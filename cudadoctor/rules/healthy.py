@@ -494,7 +494,8 @@ def unknown(m: Machine, kb: Knowledge) -> Answer:
 
 def _hint(m: Machine, kb: Knowledge) -> tuple[Text, Text, Remedies]:
     """Title, why and what to try, where the code that CUDA answers leaves only a few reasons."""
-    codes = (m.driver.libcuda.code, m.driver.libcuda.clean_code)
+    libcuda = m.driver.libcuda
+    codes = (libcuda.code, libcuda.clean_code)
     if has_fabric(m, kb) is False and (NOT_READY in codes or heard(m, *NOT_READY_WORDS)):
         return None, _NOT_READY, by_hand("wait-for-driver", "Wait a minute and check again", _WAIT)
     if uvm_missing(m) is False and (UNKNOWN in codes or heard(m, *UNKNOWN_WORDS)):

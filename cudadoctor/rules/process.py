@@ -37,13 +37,9 @@ Stop = Literal[
 
 
 class Visible(msgspec.Struct, frozen=True, kw_only=True):
-    """What remains visible, in the order of the variable.
-
-    stopped_at: the entry that ended the list, "" where all were read; stop: what is wrong with it.
-    """
+    """What remains visible, in the order of the variable. stop: why the list ended early."""
 
     indexes: tuple[int, ...]
-    stopped_at: str = ""
     stop: Stop = ""
 
 
@@ -58,9 +54,9 @@ def read_visible(value: str, uuids: Strings) -> Visible:
     for entry in value.split(","):
         index, stop = _device(entry, uuids)
         if index is None:
-            return Visible(indexes=tuple(indexes), stopped_at=entry.strip(), stop=stop)
+            return Visible(indexes=tuple(indexes), stop=stop)
         if index in indexes:
-            return Visible(indexes=(), stopped_at=entry.strip(), stop="twice")
+            return Visible(indexes=(), stop="twice")
         indexes.append(index)
     return Visible(indexes=tuple(indexes))
 
@@ -136,9 +132,9 @@ def visible(m: Machine) -> Visible | None:
 
 def visible_count(m: Machine) -> Number:
     """How many GPUs a program of this environment sees."""
-    if m.driver.libcuda.code == SUCCESS and m.driver.libcuda.count is not None:
-        return m.driver.libcuda.count
-    left = visible(m)
+    libcuda, left = m.driver.libcuda, visible(m)
+    if libcuda.code == SUCCESS and libcuda.count is not None:
+        return libcuda.count
     if left is not None:
         return len(left.indexes)
     return None if m.gpus is None else len(live_gpus(m))
@@ -160,11 +156,13 @@ def visible_devices_hides_gpu(m: Machine) -> Answer:
     """
     if m.env is None and torch_works(m):
         return None
-    value = need(m.env, "env").get(_NAME)
-    present, hides_all = gpu_present(m), value is not None and value.strip() in ("", "-1")
-    if value is None or m.gpus == () or present is False or _only_written(m):
+    value, present = need(m.env, "env").get(_NAME), gpu_present(m)
+    # A pasted report may only write it, and a list that its author gives of the GPUs be shorter.
+    missed = named_gpus(m) and (torch_fails(m) or said(m, *_NONE_SEEN))
+    written = m.look == "report" and not missed
+    if value is None or m.gpus == () or present is False or written:
         return None
-    if not (hides_all and present):
+    if not (value.strip() in ("", "-1") and present):
         need(m.gpus, "gpus")
     left = visible(m) or Visible(indexes=(), stop="empty")
     shown, total = len(left.indexes), len(m.gpus or ()) or 1
@@ -180,15 +178,6 @@ def visible_devices_hides_gpu(m: Machine) -> Answer:
         severity=INFO if cpu_on_purpose(m) else severity if shown else ERROR,
         remedies=unset_variables(m, _NAME),
     )
-
-
-def _only_written(m: Machine) -> bool:
-    """Whether a pasted report sets the variable, and nothing in it shows that GPUs are missing.
-
-    A list that only its author gives of the GPUs may be shorter than the machine's.
-    """
-    missed = named_gpus(m) and (torch_fails(m) or said(m, *_NONE_SEEN))
-    return m.look == "report" and not missed
 
 
 @rule("scheduler-no-gpu", title="This {scheduler} job was given no GPU")

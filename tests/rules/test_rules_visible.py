@@ -45,7 +45,7 @@ def test_the_list_ends_at_its_first_invalid_entry(value: str, indexes: tuple[int
 
 
 def test_what_ended_the_list_is_named() -> None:
-    assert read_visible("0,7,1", TWO) == Visible(indexes=(0,), stopped_at="7", stop="out of range")
+    assert read_visible("0,7,1", TWO) == Visible(indexes=(0,), stop="out of range")
     assert read_visible("GPU-aa", TWO).stop == "ambiguous"
     assert read_visible("0,0", TWO).stop == "twice"
 

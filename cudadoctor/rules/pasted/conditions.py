@@ -358,25 +358,29 @@ def refuted(conditions: Strings, m: Machine, kb: Knowledge) -> bool:
 
 def _is_known(condition: str, m: Machine) -> bool:
     """Whether the contrary of this can be known, and is where it does not hold."""
-    system, present = m.platform.system, gpu_present(m)
-    match condition.split():
-        case ["not", *_] | ["no-builds-here"] | ["bare-torch-of-windows"]:
-            return True  # what is denied holds; what is special is named where there is one
-        case ["torch", _, _]:
-            return m.torch.version is not None
-        case ["windows"] | ["macos"]:
-            return system is not None
-        case ["wsl"]:
-            return system not in (None, "Linux") or m.platform.kernel is not None
-        case ["aarch64"]:
-            return m.platform.machine is not None
-        case ["jetson"]:
-            other = m.platform.machine not in (None, "aarch64") or m.platform.wsl
-            return system not in (None, "Linux") or bool(other)
-        case ["amd-gpu"] | ["seen:amd-card-named"]:
-            return present is True
-        case ["no-gpu"]:
-            return present is not None
-        case ["torch-cpu"] | ["torch-cuda"] | ["torch-rocm"]:
-            return m.torch.build is not None
-    return False
+    if condition.startswith("not ") or condition in ("no-builds-here", "bare-torch-of-windows"):
+        return True  # what is denied holds; what is special is named where there is one
+    if condition in ("amd-gpu", "seen:amd-card-named"):
+        return gpu_present(m) is True
+    if condition == "no-gpu":
+        return gpu_present(m) is not None
+    other = m.platform.system not in (None, "Linux")
+    if condition == "wsl":
+        return other or m.platform.kernel is not None
+    if condition == "jetson":
+        foreign = m.platform.machine not in (None, "aarch64") or m.platform.wsl
+        return other or bool(foreign)
+    fact = _SHOWN_BY.get("torch" if condition.startswith("torch ") else condition)
+    return fact is not None and lookup(m, fact) is not None
+
+
+_SHOWN_BY = {
+    "torch": "torch.version",
+    "windows": "platform.system",
+    "macos": "platform.system",
+    "aarch64": "platform.machine",
+    "torch-cpu": "torch.build",
+    "torch-cuda": "torch.build",
+    "torch-rocm": "torch.build",
+}
+"""Circumstances whose contrary is known where this fact is."""
