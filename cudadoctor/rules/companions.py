@@ -284,7 +284,7 @@ def _development(m: Machine, *, headers: bool) -> Remedies:
     number = f"{python.major}.{python.minor}" if python else "3"
     family = " ".join((m.platform.distro or "", *(m.platform.distro_like or ())))
     # Of each family of distributions: Python's headers, and a C compiler with C++.
-    rows = table("build_packages", tuple[tuple[str, str, str], ...])
+    rows = table("rules/build_packages", tuple[tuple[str, str, str], ...])
     with_headers, compiler = next(
         (packages for words, *packages in rows if re.search(words, family)),
         ("with the headers of this Python", "with a C and C++ compiler"),

@@ -323,7 +323,7 @@ class DecidingCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def _commands() -> tuple[DecidingCommand, ...]:
-    return table("commands", tuple[DecidingCommand, ...])
+    return table("rules/commands", tuple[DecidingCommand, ...])
 
 
 def command_for(machine: Machine, undecided: tuple[Undecided, ...]) -> Strings | None:

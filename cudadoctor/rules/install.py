@@ -63,7 +63,7 @@ def _wheel_of(path: str, pins: tuple[Pin, ...]) -> Pin | None:
     name = re.split(r"[/\\]", path)[-1].lower().removeprefix("lib")
     if path.startswith(("torch/", "torch\\")):
         return None
-    for start, product in table("wheel_products", dict[str, str]).items():
+    for start, product in table("rules/wheel_products", dict[str, str]).items():
         if name.startswith(start):
             named = re.compile(rf"nvidia-{product}(-cu\d+)?")
             return next((pin for pin in pins if named.fullmatch(pin.name)), None)

@@ -30,7 +30,7 @@ from cudadoctor.rules import (
     toolkit,
 )
 
-PRECEDENCE = table("precedence", dict[str, Strings])
+PRECEDENCE = table("rules/precedence", dict[str, Strings])
 """Rule -> the causes that explain its finding away where they are found too."""
 
 

@@ -20,7 +20,7 @@ from cudadoctor.model.machine import Flag, Gpu, Machine, Number, PciGpu, Smoke, 
 from cudadoctor.model.rule import need
 from cudadoctor.reports.smi import MEANINGS
 
-WORDS = table("words", dict[str, Strings])
+WORDS = table("rules/words", dict[str, Strings])
 """Lists of words, keys and causes that rules compare with."""
 SUCCESS, NO_PERMISSION, NOT_FOUND, NOT_LOADED = 0, 4, 6, 9
 NO_LIBRARY, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN = 12, 15, 16, 17, 18, 999
