@@ -18,7 +18,7 @@ from itertools import islice, zip_longest
 import msgspec
 
 from cudadoctor.knowledge.wording import wording
-from cudadoctor.model.machine import Gpu, PciGpu
+from cudadoctor.model.machine import PciGpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.packages import distribution
@@ -38,21 +38,6 @@ def _torch_line(text: str) -> Facts:
     )
 
 
-def _torch_cuda(text: str) -> Facts:
-    """torch.version.cuda is None in a build for the CPU: old and new forms say it differently."""
-    if cuda := values.release(text):
-        return {"torch.build": "cuda", "torch.cuda": cuda, "torch.installed": True}
-    none = text.lower().startswith(("none", "could not collect"))
-    return {"torch.build": "cpu"} if none else {}
-
-
-def _nvcc(text: str) -> Facts:
-    """An nvcc's banner or its release alone; a compiler's own words are no toolkit."""
-    found = re.search(r"(?:release |cuda_(?=[\d.]{3,5}\.))(\d{1,2}\.\d{1,2})", text, re.I)
-    cuda = values.release(found[1] if found else text)
-    return values.of_group("nvcc", str(cuda)) | {"build.used": "nvcc"} if cuda else {}
-
-
 def _driver(value: str) -> Facts:
     lines = (first_line(value) or value).splitlines()[:20]
     version = next((known for line in lines if (known := values.driver_version(line))), None)
@@ -60,27 +45,23 @@ def _driver(value: str) -> Facts:
 
 
 _GPU = re.compile(
-    r"GPU[ #]?(\d{1,3}(?:,\d{1,3}){0,15})\s?:\s{0,8}(\S.{1,79}?)(?=\s{0,8}GPU[ #]?\d|\n|$)"
+    r"GPU[ #]?(?P<index>\d{1,3}(?:,\d{1,3}){0,15})\s?:\s{0,8}"
+    r"(?P<gpu>\S.{1,79}?)(?=\s{0,8}GPU[ #]?\d|\n|$)"
 )
 _MIG = re.compile(r"MIG \d{1,2}[gc]\.[\w.]{1,20}\s{1,20}Device")
 
 
 def _gpus(value: str) -> Facts:
-    found = [
-        Gpu(index=int(number), name=name)
-        for row in _GPU.finditer(value)
-        if (name := values.gpu_name(row[2]))
-        for number in row[1].split(",")
-    ]
+    rows = _GPU.finditer(value)
+    found = [gpu for row in rows for gpu in values.gpus_of(row.groupdict())]
     if not found:
         text = first_line(value)
-        name = values.gpu_name(text)
-        return _amd(1) if _is_amd(text) else {"gpus": (Gpu(index=0, name=name),)} if name else {}
+        return _amd(1) if _is_amd(text) else {"gpus": values.gpus_of({"gpu": text}) or None}
     if all(_is_amd(gpu.name or "") for gpu in found):
         return _amd(len(found))
     if _MIG.search(value):
-        found[-1] = Gpu(index=found[-1].index, name=found[-1].name, mig=True)
-    return {"gpus": tuple(found)}
+        found[-1] = msgspec.structs.replace(found[-1], mig=True)
+    return {"gpus": found}
 
 
 def _is_amd(text: str) -> bool:
@@ -102,12 +83,10 @@ def _one_gpu(text: str) -> Facts:
     text = re.sub(r"^cuda(?::\d{1,2})? ", "", text)
     if _is_amd(text):
         return _amd(1)
-    name = values.gpu_name(text)
-    if name is None or not values.is_nvidia(name):
-        return {}
-    found = _CAPABILITY.search(text)
-    capability = values.dotted(found[1]) if found else None
-    return {"gpus": (Gpu(index=0, name=name, capability=capability),)}
+    capability = _CAPABILITY.search(text)
+    known = {"cc": capability[1]} if capability else {}
+    gpus = values.gpus_of({"gpu": text, **known})
+    return {"gpus": gpus} if gpus and values.is_nvidia(gpus[0].name or "") else {}
 
 
 def _cudnn(value: str) -> Facts:
@@ -119,11 +98,6 @@ def _cudnn(value: str) -> Facts:
 def _allocator(value: str) -> Facts:
     found = dict(re.findall(r"['\"](PYTORCH_\w{3,30})['\"]: ?['\"]([^'\"\n]{1,200})['\"]", value))
     return {"env": found} if found else {}
-
-
-def _machine(text: str) -> Facts:
-    known = values.MACHINES.get(text.lower().partition(" ")[0])
-    return {"platform.machine": known} if known else {}
 
 
 def _cuda_home(text: str) -> Facts:
@@ -150,18 +124,28 @@ def _system(text: str) -> Facts:
 
 LINES: dict[str, Callable[[str], Facts | None]] = {
     "torch": _torch_line,
-    "torch.cuda": _torch_cuda,
+    # None in a build for the CPU: old and new forms say it differently
+    "torch.cuda": values.matching(
+        r"V?(?P<cuda_build>\d{1,2}\.\d{1,2})(?!\d)|(?i:(?P<cpu_build>none|could not collect))"
+    ),
     "torch.hip": values.matching(r"(?P<hip>(?P<installed>\d{1,2}\.\d)\S*)"),
     "torch.xpu": values.matching(r"(?P<xpu>\d)"),
     # True, or why it is not: detectron2 says No: torch.cuda.is_available() == False.
     "available": values.matching(
         r"(?i)[ .,;'\"()\[\]]{0,4}(?P<available>true|yes|available|cuda|false|no|not)(?![a-z])"
     ),
-    "nvcc": _nvcc,
+    # an nvcc's banner or its release alone; a compiler's own words are no toolkit
+    "nvcc": values.matching(
+        r"(?i).*?(?:release |cuda_(?=[\d.]{3,5}\.))(?P<nvcc_first>\d{1,2}\.\d{1,2})"
+        r"|(?-i:V?)(?P<nvcc_alone>\d{1,2}\.\d{1,2})(?!\d)"
+    ),
     "hypervisor": lambda text: (
         {} if values.is_nothing(text) else {"platform.virtual": text.lower()[:20]}
     ),
-    "machine": _machine,
+    "machine": values.matching(
+        r"(?i)(?P<machine>x86_64|amd64|x64|aarch64|arm64|i[36]86|x86|armv7l|ppc64le|riscv64|s390x)"
+        r"(?: |$)"
+    ),
     "cpus": values.matching(r"(?P<cpus>[0-9]{1,4})$"),
     "gcc": values.matching(r"(?:gcc |.{0,120}\)\s{0,4})?(?P<gcc>\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)"),
     "vllm": values.matching(r"v?(?P<vllm>\d{1,2}\.\d{1,3}\S{0,60})"),

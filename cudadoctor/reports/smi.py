@@ -8,16 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Flag, Gpu, Number, Release, Text
-from cudadoctor.model.versions import DriverVersion, driver_of, version_of, whole
+from cudadoctor.model.versions import DriverVersion, driver_of, whole
 
-MIB = 1 << 20
+T = TypeVar("T")
 LONGEST_LINE = 1000
 """A line of nvidia-smi has 100 characters; an endless one would be searched for ever."""
 
@@ -145,6 +144,8 @@ _types = cache(get_type_hints)
 @cache
 def labels() -> _Labels:
     """The tables, read when the first output is."""
+    from cudadoctor.knowledge.wording import wording  # a fast check reads none
+
     return wording("smi", _Labels)
 
 
@@ -196,19 +197,23 @@ def _known(texts: dict[str, str], columns: dict[str, str]) -> dict[str, Any]:
     return fields
 
 
-def _whole(text: str) -> int | None:
-    found = re.match(r"\s*(\d{1,18})(?:[\s%x]|MiB|$)", text)
-    return int(found[1]) if found else None
+def _reading(pattern: re.Pattern[str], convert: Callable[[str], T]) -> Callable[[str], T | None]:
+    """A reader of texts in which a pattern stands: what its group is."""
+    return lambda text: convert(found[1]) if (found := pattern.search(text)) else None
 
 
-def _watts(text: str) -> float | None:
-    found = re.match(r"\s*(\d{1,5}(?:[.,]\d+)?)", text)
-    return float(found[1].replace(",", ".")) if found else None
+_whole = _reading(re.compile(r"^\s*(\d{1,18})(?:[\s%x]|MiB|$)"), int)
+_watts = _reading(
+    re.compile(r"^\s*(\d{1,5}(?:[.,]\d+)?)"), lambda text: float(text.replace(",", "."))
+)
+_bus = _reading(
+    re.compile(r"(?i)\b((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\b"), str.lower
+)
 
 
 def _mebibytes(text: str) -> int | None:
     number = _whole(text)
-    return None if number is None or number > 1 << 24 else number * MIB
+    return None if number is None or number > 1 << 24 else number << 20
 
 
 _SWITCH = {"enabled": True, "on": True, "yes": True, "disabled": False, "off": False, "no": False}
@@ -220,31 +225,11 @@ def _words(text: str) -> str | None:
     return text if text.isprintable() and not unknown else None
 
 
-def _capability(text: str) -> Version | None:
-    found = re.fullmatch(r"\s*(\d{1,2}\.\d)\s*", text)
-    return version_of(found[1]) if found else None
-
-
-def _bus(text: str) -> str | None:
-    found = re.search(r"(?i)\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]\b", text)
-    return found[0].lower() if found else None
-
-
-def _device_id(text: str) -> str | None:
-    found = re.fullmatch(r"(?i)\s*0x([0-9a-f]{4})10de\s*", text)
-    return found[1].lower() if found else None
-
-
 def _compute_mode(text: str) -> str | None:
     low = text.strip().lower().replace(".", "").replace("_", " ")
     if low.startswith(("exclusive", "e ")):
         return "exclusive"
     return low if low in ("default", "prohibited") else None
-
-
-def _state(text: str) -> int | None:
-    found = re.fullmatch(r"\s*P(\d{1,2})\s*", text)
-    return int(found[1]) if found else None
 
 
 _FABRIC = {"completed": 3, "in progress": 2, "not started": 1}
@@ -253,17 +238,17 @@ _OF_TYPE: dict[Any, Callable[[str], object]] = {
     Number: _whole,
     float | None: _watts,
     Flag: lambda text: _SWITCH.get(text.strip().lower()),
-    Release: _capability,
+    Release: _reading(re.compile(r"^\s*(\d{1,2}\.\d)\s*$"), Version),
 }
 """Type of a field of a GPU -> what a text means; None if it says nothing."""
 _OF_FIELD: dict[str, Callable[[str], object]] = {
     "bus_id": _bus,
-    "device_id": _device_id,
+    "device_id": _reading(re.compile(r"(?i)^\s*0x([0-9a-f]{4})10de\s*$"), str.lower),
     "memory_bytes": _mebibytes,
     "memory_used_bytes": _mebibytes,
     "memory_reserved_bytes": _mebibytes,
     "compute_mode": _compute_mode,
-    "performance_state": _state,
+    "performance_state": _reading(re.compile(r"^\s*P(\d{1,2})\s*$"), int),
     "fabric_state": lambda text: _FABRIC.get(text.lower()),
 }
 """The same for fields that need more than their type."""

@@ -190,7 +190,7 @@ def _device(found: re.Match[str]) -> dict[str, Any]:
         "vendor": _VENDORS.get(ids["vendor"].lower(), "other") if ids else named,
         "device_id": ids["device"].lower() if ids else "?",
         "class_id": found["id"],
-        **({"lost": True} if "(rev ff)" in low else {}),
+        "lost": True if "(rev ff)" in low else None,
     }
 
 

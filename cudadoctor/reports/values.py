@@ -29,7 +29,6 @@ _TORCH = re.compile(
     re.I,
 )
 _CUDA_TAG = re.compile(r"cu(\d{2,3})(?!\d)")
-_RELEASE = re.compile(r"V?(\d{1,2}\.\d{1,2})(?!\d)")
 _DRIVER = re.compile(r"(?<![\w.])(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)(?![\w.]*\d)")
 _WINDOWS_DRIVER = re.compile(r"(?<![\w.])(?:2\d|3\d)\.\d{1,2}\.1(\d)\.(\d)(\d{3})(?!\d)")
 
@@ -92,12 +91,6 @@ def build_facts(tag: str) -> Facts:
     if re.search(r"(?:^|\.)nv\d\d", low):
         return {"torch.build": "cuda"}
     return {"torch.build": low[:3]} if low.startswith(("cpu", "xpu")) else {}
-
-
-def release(text: str) -> Version | None:
-    """Major and minor of a CUDA release at the beginning: 11.1.105 is 11.1."""
-    found = _RELEASE.match(text.strip())
-    return Version(found[1]) if found else None
 
 
 def driver_version(text: str) -> DriverVersion | None:
