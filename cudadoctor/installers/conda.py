@@ -20,7 +20,7 @@ from cudadoctor.installers.stack import Stack, heading, serving
 from cudadoctor.installers.tool import Command, Hashes, Tool, Written, folder_for, joined, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import PackageChange
-from cudadoctor.model.machine import Machine, Release, Strings, Text
+from cudadoctor.model.machine import Machine, Release, Strings, Text, Versions
 from cudadoctor.solver.demand import capabilities_of, platform_of, served
 
 PROGRAMS = ("mamba", "micromamba", "conda")
@@ -256,7 +256,7 @@ def _cudnn_takes(capability: Version, kb: Knowledge) -> bool:
     return newest is not None and not kb.cudnn_refuses(Version(newest), capability)
 
 
-def _made_for(build: TorchBuild, kb: Knowledge) -> tuple[Version, ...]:
+def _made_for(build: TorchBuild, kb: Knowledge) -> Versions:
     """The CUDA versions of the build's major that conda-forge made that release with."""
     made = kb.conda_cuda("conda-forge", build.torch, build.platform) or ()
     return tuple(cuda for cuda in made if build.cuda and cuda.major == build.cuda.major)

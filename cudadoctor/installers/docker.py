@@ -6,9 +6,11 @@ against torch needs nvcc (devel). What counts of the image is the driver that it
 
 import shlex
 from collections.abc import Container, Iterator
+from operator import itemgetter
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers.index import TORCH_INDEX, is_foreign, options, pinned, source_for
@@ -61,22 +63,18 @@ def image_for(
     """
     if cuda is None:
         return PLAIN
-    found: list[tuple[Version, int, Image]] = []
-    for minor in range(cuda.minor + 1):
-        asks = Version(f"{cuda.major}.{minor}")
-        for rank, (distro, own) in enumerate(_PYTHON_OF.items()):
-            tag = kb.newest_docker_tag(asks, flavour, distro)
-            if tag and (pythons is None or own in pythons):
-                image = Image(name=f"nvidia/cuda:{tag}", python=own, cuda=asks)
-                found.append((asks, rank, image))
-    wished = [row for row in found if python is not None and row[2].python == python]
-    found = wished or found
-    if runs is not None and runs.major >= cuda.major:
-        found = [row for row in found if row[0] <= runs]
-        found.sort(key=lambda row: (row[0], -row[1]), reverse=True)
-    else:
-        found.sort(key=lambda row: (row[1], row[0]))
-    return found[0][2] if found else None
+    found = [
+        (rank, asks, Image(name=f"nvidia/cuda:{tag}", python=own, cuda=asks))
+        for asks in (Version(f"{cuda.major}.{minor}") for minor in range(cuda.minor + 1))
+        for rank, (distro, own) in enumerate(_PYTHON_OF.items())
+        if (pythons is None or own in pythons)
+        and (tag := kb.newest_docker_tag(asks, flavour, distro))
+    ]
+    found = [row for row in found if row[2].python == python] or found
+    if runs is None or runs.major < cuda.major:
+        return min(found, key=itemgetter(0, 1), default=(0, cuda, None))[2]
+    started = (row for row in found if row[1] <= runs)
+    return max(started, key=lambda row: (row[1], -row[0]), default=(0, cuda, None))[2]
 
 
 def image_of(m: Machine, kb: Knowledge, change: PackageChange) -> Image | None:
@@ -133,7 +131,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         # The Linux in the image may have another build as its default.
         build = _build(m, kb, change)
         index_url = None if build and build.default else f"{TORCH_INDEX}/{change.variant}"
-        change = msgspec.structs.replace(change, index=index_url)
+        change = replace(change, index=index_url)
     source = source_for(m, change, "docker")
     image = image_of(m, kb, change)
     asks = f"{_ASKS.format(cuda=image.cuda)}." if image and image.cuda else None
@@ -177,7 +175,7 @@ def _build(m: Machine, kb: Knowledge, change: PackageChange) -> TorchBuild | Non
 def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
     """Dockerfile: torch's wheels in an environment of their own; for Linux alone."""
     linux = tuple(build for build in stack.builds if build.platform.startswith("linux"))
-    stack = msgspec.structs.replace(stack, builds=linux or stack.builds)
+    stack = replace(stack, builds=linux or stack.builds)
     runs, python = stack.driver_cuda, stack.python
     image = image_for(kb, stack.lead.cuda, runs=runs, python=python) or PLAIN
     lines = ["# syntax=docker/dockerfile:1", *heading(stack, kb, *_notes(stack, image))]

@@ -4,6 +4,7 @@ import re
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from cudadoctor.installers.tool import joined
 from cudadoctor.model.findings import PackageChange
@@ -48,13 +49,13 @@ def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
         # torch's index is sure to tag torch alone, but for the platforms where it tags all.
         platform = platform_of(m) or ""
         sure = 3 if platform in _ALL_TAGGED_ON else 0 if platform.startswith("macos") else 1
-        found = msgspec.structs.replace(found, of=TAGGED[:sure])
+        found = replace(found, of=TAGGED[:sure])
     if not configured.no_index:
         return found
     origin = configured.origin or "the configuration"
     note = f"Package indexes are switched off ({origin}): the wheels must lie in a find-links "
     note += "folder, or no-index must go."
-    return msgspec.structs.replace(found, note=joined(note, found.note))
+    return replace(found, note=joined(note, found.note))
 
 
 def _found(change: PackageChange, configured: Index, tool: str) -> Source:
@@ -206,7 +207,7 @@ def _without_password(found: Source, configured: Index, tool: str) -> Source:
     else:
         plain = f"The password for {host_of(index)} is not written out: put it into ~/.netrc,"
         note = joined(plain, "which pip and uv read.", note)
-    return msgspec.structs.replace(found, index=index, extra=extra, note=note)
+    return replace(found, index=index, extra=extra, note=note)
 
 
 def is_read_by(tool: str, configured: Index) -> bool:

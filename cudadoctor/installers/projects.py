@@ -80,13 +80,14 @@ def in_vain(m: Machine) -> Text:
 
 
 def _command(m: Machine, tool: str, folder: Text, wanted: Strings) -> Command:
-    program = manager(m, tool) or tool
-    names = tuple(map(name_of, wanted))
+    program, names = manager(m, tool) or tool, map(name_of, wanted)
+    options = {"uv": "--project", "pdm": "-p", "poetry": "-C"}
+    where = (options[tool], folder) if folder else ()
     if tool == "uv":
-        return (program, "sync", *(("--project", folder) if folder else ()))
+        return (program, "sync", *where)
     if tool == "pdm":
-        return (program, "update", *(("-p", folder) if folder else ()), *names)
-    return (program, *(("-C", folder) if folder else ()), "update", *names)
+        return (program, "update", *where, *names)
+    return (program, *where, "update", *names)
 
 
 def _uv(change: PackageChange, wanted: Strings, marker: Text) -> Iterator[str]:

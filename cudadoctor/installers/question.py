@@ -5,6 +5,7 @@ from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from cudadoctor.installers.index import host_in, host_of, is_read_by, pinned, source_for
 from cudadoctor.installers.requirement import name_of, sound, split_compiled
@@ -130,7 +131,7 @@ def follow_up(question: Question, files: tuple[File, ...]) -> Question | None:
     names = map(name_of, question.first)
     kept = tuple(f"{name}=={versions[name]}" for name in names if versions.get(name))
     indexes = (question.index, *question.extra) if question.first else ()
-    return msgspec.structs.replace(
+    return replace(
         question,
         first=(*kept, *question.then),
         then=(),

@@ -3,7 +3,7 @@
 A further tool is a module with a `TOOL` of its own, and a row here.
 """
 
-import msgspec
+from msgspec.structs import replace
 
 from cudadoctor.installers import conda, docker, environment, pip, pixi, projects, uv
 from cudadoctor.installers.stack import comments, stack_for
@@ -36,7 +36,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, wish: Dialect | None
         return found
     # In the environment itself: a project that owns it will not keep the change.
     made = tool.write(m, kb, change)
-    return msgspec.structs.replace(made, note=joined(made.note, projects.in_vain(m)))
+    return replace(made, note=joined(made.note, projects.in_vain(m)))
 
 
 def project_file(

@@ -7,19 +7,10 @@ from collections.abc import Iterable
 from cudadoctor.model.machine import Strings, Text
 
 COMPILED_HERE = frozenset(
-    {
-        "apex",
-        "causal-conv1d",
-        "deepspeed",
-        "detectron2",
-        "flash-attn",
-        "mamba-ssm",
-        "pytorch3d",
-        "torch-cluster",
-        "torch-scatter",
-        "torch-sparse",
-        "torch-spline-conv",
-    }
+    """
+    apex causal-conv1d deepspeed detectron2 flash-attn mamba-ssm pytorch3d torch-cluster
+    torch-scatter torch-sparse torch-spline-conv
+    """.split()  # noqa: SIM905
 )
 """Packages that come as source and must be built against the torch that is installed."""
 
@@ -60,22 +51,14 @@ def constraint_of(requirement: str) -> str:
 
 def pin_of(requirements: Iterable[str], name: str = "torch") -> str:
     """The release that one of the requirements pins a package to; "" if none does."""
-    pins = (
-        requirement.partition("==")[2]
-        for requirement in requirements
-        if name_of(requirement) == name
-    )
+    pins = (word.partition("==")[2] for word in requirements if name_of(word) == name)
     return next(pins, "")
 
 
 def split_compiled(requirements: Strings) -> tuple[Strings, Strings]:
     """Requirements that come as wheels, and those that are compiled against torch."""
-    compiled = tuple(
-        requirement for requirement in requirements if name_of(requirement) in COMPILED_HERE
-    )
-    return tuple(
-        requirement for requirement in requirements if requirement not in compiled
-    ), compiled
+    compiled = tuple(word for word in requirements if name_of(word) in COMPILED_HERE)
+    return tuple(word for word in requirements if word not in compiled), compiled
 
 
 def quoted(word: str) -> str:

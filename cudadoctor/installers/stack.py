@@ -12,7 +12,7 @@ from packaging.version import Version
 from cudadoctor.installers.index import TORCH_INDEX
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
-from cudadoctor.model.machine import DriverRelease, Machine, Release, Strings, Text
+from cudadoctor.model.machine import DriverRelease, Machine, Release, Strings, Text, Versions
 from cudadoctor.solver.demand import capabilities_of, served
 
 WIDTH = 96
@@ -49,7 +49,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     companions: tuple[tuple[str, str], ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
     then: Strings = ()
-    capabilities: tuple[Version, ...] | None = None
+    capabilities: Versions | None = None
     driver: DriverRelease = None
     driver_cuda: Release = None
 
@@ -76,29 +76,20 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tagged(self) -> list[str]:
         """The platforms where torch bears its local version (+cu126): macOS has none."""
-        return [
-            platform
-            for platform in self.platforms
-            if self.index and not platform.startswith("macos")
-        ]
+        platforms = self.platforms if self.index else ()
+        return [platform for platform in platforms if not platform.startswith("macos")]
 
     @property
     def pythons(self) -> Strings:
         """The Pythons that all the builds are made for, oldest first, without free-threaded."""
-        return tuple(
-            python
-            for python in plain_pythons(self.lead)
-            if all(python in build.pythons for build in self.builds)
-        )
+        common = set.intersection(*(set(build.pythons) for build in self.builds))
+        return tuple(filter(common.__contains__, plain_pythons(self.lead)))
 
     @property
     def one_python(self) -> str:
         """The Python for a file that has to name one."""
-        made = self.pythons
-        usual = next(
-            (python for python in _USUAL if python in made), made[-1] if made else _USUAL[0]
-        )
-        return self.python or usual
+        made = self.pythons or _USUAL[:1]
+        return self.python or next((usual for usual in _USUAL if usual in made), made[-1])
 
     @property
     def pins(self) -> Strings:
@@ -138,7 +129,7 @@ def numpy_for(build: TorchBuild) -> Strings:
     return ("numpy<2",) if build.torch < NUMPY_2_SINCE else ()
 
 
-def serving(build: TorchBuild, kb: Knowledge) -> tuple[Version, ...] | None:
+def serving(build: TorchBuild, kb: Knowledge) -> Versions | None:
     """The compute capabilities that a build has code for, lowest first; None not known.
 
     Contested code does not count, nor does PTX: whether it runs is a matter of the driver.

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from cudadoctor.host import local
 from cudadoctor.host.children import start_thread
@@ -134,7 +135,7 @@ def verify(
     found = by_wheels(at, question_of(at.machine, change, tool.name))
     if not sized or not found.files:
         return found
-    return msgspec.structs.replace(found, files=with_sizes(found.files, at.clock.left_s))
+    return replace(found, files=with_sizes(found.files, at.clock.left_s))
 
 
 def verify_file(
@@ -187,9 +188,9 @@ def verified(plan: Plan, ask: Callable[[PackageChange], Verdict]) -> Plan:
         known[change] = verdict
         if verdict.unreached:
             silent[change.index] = verdict
-        return msgspec.structs.replace(step, verified=verdict.resolves, resolution=verdict.why)
+        return replace(step, verified=verdict.resolves, resolution=verdict.why)
 
-    return msgspec.structs.replace(plan, steps=tuple(map(judged, plan.steps)))
+    return replace(plan, steps=tuple(map(judged, plan.steps)))
 
 
 def holds(plan: Plan) -> bool:
@@ -276,7 +277,7 @@ def _ask(at: Setting, resolver: Resolver, target: Target, question: Question) ->
         answer = pip.read(ran.code, said, ran.stderr, noted, target.abi)
     if resolver.kind == "uv" and answer.kind == "unfit" and target.executable:
         # The interpreter cannot be run, or is of a kind that uv does not take: by its tags.
-        target = msgspec.structs.replace(target, executable=None)
+        target = replace(target, executable=None)
         return _ask(at, resolver, target, question)
     return answer
 
@@ -420,10 +421,7 @@ def with_sizes(files: tuple[File, ...], limit_s: float) -> tuple[File, ...]:
         # Left behind if it hangs: a daemon, whose answer nobody waits for.
         thread.join(clock.left_s)
     known = dict(found)
-    return tuple(
-        msgspec.structs.replace(file, size_bytes=known.get(file.url, file.size_bytes))
-        for file in files
-    )
+    return tuple(replace(file, size_bytes=known.get(file.url, file.size_bytes)) for file in files)
 
 
 def _size_of(url: str, timeout_s: float) -> Number:

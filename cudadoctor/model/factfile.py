@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, get_args, get_origin
 
 import msgspec
+from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from cudadoctor.model.machine import SCHEMA, Gap, Machine
@@ -140,7 +141,7 @@ def from_document(data: Any) -> Machine:
         Gap(fact=path, why=f"this version does not know the key{newer}", asked=False)
         for path in unknown
     )
-    return msgspec.structs.replace(machine, gaps=machine.gaps + gaps)
+    return replace(machine, gaps=machine.gaps + gaps)
 
 
 def _shortened(data: Any) -> Any:

@@ -36,6 +36,7 @@ Release = Version | None
 DriverRelease = DriverVersion | None
 Seen = tuple[T, ...] | None
 Strings = tuple[str, ...]
+Versions = tuple[Version, ...]
 Texts = Seen[str]
 
 
@@ -553,7 +554,7 @@ class Imported(Section, frozen=True, kw_only=True):
     cuda_available: Flag = None
     cuda_error: Text = None
     device_count: Number = None
-    capabilities: Seen[Version] = None
+    capabilities: Versions | None = None
     cudnn: Text = None
     nccl: Text = None
     numpy_error: Text = None

@@ -8,14 +8,12 @@ the usual form goes to `packaging`, and a test holds the two against each other.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from packaging.version import Version
 
+from cudadoctor.model.machine import Machine, Strings
 from cudadoctor.model.versions import version_of
-
-if TYPE_CHECKING:
-    from cudadoctor.model.machine import Machine, Strings
 
 TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "torchtext")
 COMPANIONS = TORCH_FAMILY[1:]

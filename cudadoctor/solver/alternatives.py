@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.knowledge import TorchBuild
-from cudadoctor.model.machine import Number, Release, Strings
+from cudadoctor.model.machine import Number, Release, Strings, Versions
 from cudadoctor.solver.constraint import constraint_of
 from cudadoctor.solver.demand import NO_GPUS, named, of_capability, seen_gpus
 from cudadoctor.solver.fit import Block, Case, block, compat_lifts, conda_forge_cuda, newest
@@ -40,7 +40,7 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     build: TorchBuild | None
     branch: Number = None
     pythons: Strings = ()
-    hidden: tuple[Version, ...] = ()
+    hidden: Versions = ()
     cuda: Release = None
 
 

@@ -19,6 +19,7 @@ from cudadoctor.model.machine import (
     Release,
     Strings,
     Text,
+    Versions,
 )
 from cudadoctor.model.versions import DriverVersion, whole
 
@@ -85,8 +86,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     python: Text
     glibc: Release
     gpus: Literal["some", "none", "unknown"]
-    capabilities: tuple[Version, ...] = ()
-    aside: tuple[Version, ...] = ()
+    capabilities: Versions = ()
+    aside: Versions = ()
     drive: Drive = Drive()
     tegra: Text = None
 
@@ -141,7 +142,7 @@ def usable_gpus(machine: Machine, knowledge: Knowledge) -> tuple[UsableGpu, ...]
     )
 
 
-def capabilities_of(machine: Machine, knowledge: Knowledge) -> tuple[Version, ...] | None:
+def capabilities_of(machine: Machine, knowledge: Knowledge) -> Versions | None:
     """The compute capabilities of all usable NVIDIA GPUs, () where there is none.
 
     None where any of them, or whether there is a GPU, is not known.

@@ -9,7 +9,7 @@ from typing import Literal
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.machine import Machine, Release, Text
+from cudadoctor.model.machine import Machine, Release, Text, Versions
 from cudadoctor.solver.demand import Demand, served
 
 Block = Literal[
@@ -77,7 +77,7 @@ def ways_of(build: TorchBuild, demand: Demand, codes: tuple[str, ...] | None = N
     return [how and how[0] for how in found]
 
 
-def cudnn_refuses(build: TorchBuild, demand: Demand) -> tuple[Version, ...]:
+def cudnn_refuses(build: TorchBuild, demand: Demand) -> Versions:
     """The GPUs that the build's own cuDNN has no code for: convolutions fail on them."""
     release, knowledge = own_cudnn(build, demand.knowledge), demand.knowledge
     return tuple(
@@ -101,7 +101,7 @@ def own_cudnn(build: TorchBuild, knowledge: Knowledge) -> Text:
     return beside.cudnn if beside else None
 
 
-def on_ptx(build: TorchBuild, demand: Demand) -> tuple[Version, ...]:
+def on_ptx(build: TorchBuild, demand: Demand) -> Versions:
     """The GPUs that this build serves by PTX alone, which the driver compiles at first use."""
     ways = zip(demand.capabilities, ways_of(build, demand), strict=True)
     return tuple(capability for capability, how in ways if how == "ptx")

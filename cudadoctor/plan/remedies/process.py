@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from errno import EACCES
+from functools import partial
 
 from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Machine, Strings, Text
@@ -22,6 +23,9 @@ def by_hand(
 ) -> Remedies:
     """Anything else, as a sentence."""
     return (Remedy(id=id, title=title, where=where, risk=risk, manual=text, note=note),)
+
+
+_step = partial(Remedy, risk=Risk.PROCESS)
 
 
 def unset_variables(m: Machine, *names: str) -> Remedies:
@@ -51,8 +55,7 @@ def set_variables(
     variables: dict[str, str],
 ) -> Remedies:
     """Set variables for the program."""
-    values: dict[str, Text] = dict(variables)
-    return (Remedy(id=id, title=title, risk=Risk.PROCESS, variables=values),)
+    return (_step(id=id, title=title, variables=variables),)
 
 
 def install_packages(
@@ -89,9 +92,9 @@ def device_groups(m: Machine) -> Remedies:
         text = f"Ask for access to /dev/nvidia* for this user: {how}."
         return by_hand("device-groups", "Get access to the GPU's device nodes", text, where)
     # The groups that own the nodes which could not be opened; else the customary ones.
-    refused = [node.group for node in m.driver.nodes or () if node.errno == EACCES]
-    owning = dict.fromkeys(group for group in refused if group and group != "root")
-    groups = list(owning) or ["video", "render"]
+    refused = (node.group for node in m.driver.nodes or () if node.errno == EACCES)
+    owning = {group: None for group in refused if group and group != "root"}
+    groups = [*owning] or ["video", "render"]
     user = None if m.redacted else m.identity.user
     return (
         Remedy(
@@ -265,17 +268,9 @@ def _in_pod_words(option: str) -> str:
 
 
 def _pod(id: str, title: str, what: str, note: Text = None) -> Remedies:  # noqa: A002
-    return (
-        Remedy(
-            id=id,
-            title=title,
-            where="container",
-            risk=Risk.PROCESS,
-            edits=(Edit(file="the pod's manifest", what=what),),
-            tool="kubectl",
-            note=note,
-        ),
-    )
+    edits = (Edit(file="the pod's manifest", what=what),)
+    step = partial(_step, where="container", tool="kubectl")
+    return (step(id=id, title=title, edits=edits, note=note),)
 
 
 def _kubernetes(m: Machine) -> bool:
