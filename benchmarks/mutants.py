@@ -42,7 +42,7 @@ from cudadoctor.model.rule import Rule
 HERE = Path(__file__).parent
 TARGETS = (
     *("cudadoctor/rules/**/*.py", "cudadoctor/repair/better.py"),
-    *("cudadoctor/probes/target.py", "cudadoctor/installers/target.py"),
+    *("cudadoctor/probes/target.py", "cudadoctor/installers/question.py"),
 )
 TESTS = (
     *("test_scenarios.py", "test_judged.py", "test_diagnose.py", "test_rules_*.py"),

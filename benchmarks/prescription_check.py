@@ -25,8 +25,7 @@ from second_reading import INDEX, Plain, Reading, Row, numbers
 
 if TYPE_CHECKING:
     from cudadoctor.model.findings import PackageChange, Rejection
-    from cudadoctor.solver.alternatives import Alternative
-    from cudadoctor.solver.builds import Choice
+    from cudadoctor.solver.builds import Alternative, Choice
 
 LAST_AUDIO = "2.11.0"
 """The last torchaudio declares no torch: whoever has it may keep it beside later releases."""

@@ -148,7 +148,7 @@ def _refuse_unknown(options: Options) -> None:
     for cause in options.ignore:
         refuse_strange_cause(cause, f"--ignore {cause!r} is no cause")
     if options.torch is not None:
-        from cudadoctor.solver.constraint import constraint_of
+        from cudadoctor.solver.demand import constraint_of
 
         if constraint_of(options.torch) is None:
             such = "give one such as 2.6, 2.6.0 or >=2.6,<2.8"

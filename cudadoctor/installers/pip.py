@@ -17,6 +17,7 @@ from cudadoctor.installers.question import (
     Answer,
     File,
     Question,
+    Target,
     bare_url,
     is_source,
     named_host,
@@ -24,7 +25,6 @@ from cudadoctor.installers.question import (
 )
 from cudadoctor.installers.requirement import marker_of, sound, split_compiled
 from cudadoctor.installers.stack import Stack, heading
-from cudadoctor.installers.target import Target
 from cudadoctor.installers.tool import Command, Hashes, Tool, Written, interpreter
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import PackageChange

@@ -16,13 +16,13 @@ from cudadoctor.installers.question import (
     Answer,
     File,
     Question,
+    Target,
     bare_url,
     is_source,
     named_host,
     without_index,
 )
 from cudadoctor.installers.requirement import sound
-from cudadoctor.installers.target import Target
 from cudadoctor.installers.tool import Command, Tool, Written, interpreter, manager
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import PackageChange

@@ -28,12 +28,13 @@ from cudadoctor.installers.question import (
     Answer,
     File,
     Question,
+    Target,
     environment,
     follow_up,
     question_of,
+    target_of,
 )
 from cudadoctor.installers.stack import stack_for
-from cudadoctor.installers.target import Target, target_of
 from cudadoctor.installers.tool import Hashes, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Dialect, FileKind, PackageChange, Plan, Step

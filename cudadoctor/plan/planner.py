@@ -32,8 +32,7 @@ from cudadoctor.plan.remedies.torch import (
 )
 from cudadoctor.render import activation
 from cudadoctor.solver.builds import Choice, best_build
-from cudadoctor.solver.constraint import is_met
-from cudadoctor.solver.demand import platform_blocker, platform_of, python_of
+from cudadoctor.solver.demand import is_met, platform_blocker, platform_of, python_of
 from cudadoctor.solver.reasons import companion_of
 
 Prescribed = list[tuple[str, Remedies]]

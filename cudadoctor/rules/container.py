@@ -15,7 +15,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Machine, Node
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, container_option, grant_gpu
-from cudadoctor.plan.remedies.place import keeper_of
+from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.evidence.signs import (
     MISMATCH,
     NO_PERMISSION,

@@ -16,7 +16,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import GpuPair, Machine, Number, Stage, Strings, Text
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, unset_variables
-from cudadoctor.plan.remedies.place import keeper_of
+from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.evidence.signs import SUCCESS, live_gpus, torch_works, variable
 
 _LEAST = {

@@ -21,7 +21,7 @@ from cudadoctor.plan.remedies import (
     proprietary_modules,
     upgrade_driver,
 )
-from cudadoctor.plan.remedies.place import keeper_of, notebook_of
+from cudadoctor.plan.remedies.process import keeper_of, notebook_of
 from cudadoctor.rules.evidence.signs import (
     bare,
     cpu_on_purpose,

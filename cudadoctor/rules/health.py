@@ -14,7 +14,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Gpu, Machine, Strings, Text, Xid, is_start
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, reboot, reset_gpu
-from cudadoctor.plan.remedies.place import keeper_of
+from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.evidence.signs import (
     LOST,
     RESET_REQUIRED,

@@ -17,7 +17,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.plan.remedies import by_hand, grant_gpu, set_variables
-from cudadoctor.plan.remedies.place import keeper_of
+from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.evidence.signs import (
     NOT_READY,
     NOT_READY_WORDS,

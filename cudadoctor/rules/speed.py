@@ -16,7 +16,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Gpu, Machine, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, unset_variables
-from cudadoctor.plan.remedies.place import keeper_of
+from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.evidence.signs import bare, cuda_works, live_gpus
 
 _SOFT_HEAT, _HARD_HEAT, _POWER_BRAKE = 0x20, 0x40, 0x80

@@ -18,18 +18,245 @@ of the platform, else the newest CUDA that the driver brings itself, else the ol
 
 from __future__ import annotations
 
+from itertools import combinations
+from typing import Any, Literal
+
 import msgspec
 from msgspec.structs import asdict, replace
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Rejection
-from cudadoctor.model.machine import Machine, Strings, Text
-from cudadoctor.solver.alternatives import Alternative, alternatives, fitting, nearest_release
-from cudadoctor.solver.constraint import allowed
-from cudadoctor.solver.demand import NO_GPUS, demand_of, platform_blocker, platform_of
-from cudadoctor.solver.fit import Case, is_installed, newest
+from cudadoctor.model.machine import Machine, Number, Release, Strings, Text, Versions
+from cudadoctor.solver.demand import (
+    NO_GPUS,
+    allowed,
+    constraint_of,
+    demand_of,
+    named,
+    of_capability,
+    platform_blocker,
+    platform_of,
+    seen_gpus,
+)
+from cudadoctor.solver.fit import (
+    Block,
+    Case,
+    block,
+    compat_lifts,
+    conda_forge_cuda,
+    is_installed,
+    newest,
+)
 from cudadoctor.solver.reasons import every_rejection, rejections, why_none, why_this
+
+# --- where none fits: the nearest change that would let one fit ---------------------------------
+
+Kind = Literal[
+    "driver", "python", "glibc", "one-gpu", "compat", "conda", "release", "platform", "jetson",
+    "cpu",
+]  # fmt: skip
+
+_OLDEST_FOR_CUDNN = Version("7.5")
+"""cuDNN 9.11 and later refuse older GPUs; conda chooses a cuDNN of its own."""
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that would let a build fit.
+
+    kind: "one-gpu" is to leave some GPUs out (hidden: their capabilities), "compat" NVIDIA's
+    forward-compatibility package beside the present driver, "conda" conda-forge's build (cuda: its
+    CUDA), "release" another release than the one asked for, "platform" another system or
+    interpreter, "jetson" NVIDIA's own build, "cpu" to do without the GPU. branch: the driver branch
+    to go to. pythons: versions with which it would fit. build: what would fit then, None for a
+    build that is not in the tables.
+    """
+
+    kind: Kind
+    text: str
+    build: TorchBuild | None
+    branch: Number = None
+    pythons: Strings = ()
+    hidden: Versions = ()
+    cuda: Release = None
+
+
+def alternatives(case: Case) -> tuple[Alternative, ...]:
+    """The single changes that help, the least first; else two of them together, or what is left."""
+    if case.tegra is not None:
+        return _jetson(case)
+    python = _python(case)
+    found = (
+        python,
+        _conda(case) if python is None else None,
+        _driver(case),
+        _compat(case),
+        _glibc(case),
+        *_some_gpus(case),
+    )
+    if not any(found):
+        found = (_driver(case, "python"),)
+    other = nearest_release(case) if case.keep is not None else ()
+    return (*filter(None, found), *other) or _cpu(case)
+
+
+def fitting(kind: Kind, change: str, build: TorchBuild, **more: Any) -> Alternative:
+    """The alternative that a change lets that build fit."""
+    text = f"{change}, torch {build.torch} {build.variant} fits."
+    return Alternative(kind=kind, text=text, build=build, **more)
+
+
+def nearest_release(case: Case) -> tuple[Alternative, ...]:
+    """Where the release that was asked for cannot be: the closest to it with a build that fits."""
+    order = list(dict.fromkeys(build.torch for build in case.builds))
+    constraint = constraint_of(case.keep or "")
+    if case.asked:
+        wanted = case.asked[0].torch
+    elif constraint is None:
+        return ()
+    else:
+        release = ".".join(map(str, constraint.release))
+        wanted = Version(release) if release else order[0]
+    newer = sum(torch > wanted for torch in order)
+    here = newer if wanted in order else newer - 0.5
+
+    def distance(torch: Version) -> tuple[bool, float, float]:
+        """The same minor first, then the fewest releases between."""
+        there = order.index(torch)
+        return torch.release[:2] != wanted.release[:2], abs(there - here), there
+
+    near = sorted(order, key=distance)
+    for torch, desperate in ((torch, last) for last in (False, True) for torch in near):
+        of_it = tuple(build for build in case.builds if build.torch == torch)
+        if build := newest(of_it, case, desperate=desperate):
+            same = torch.release[:2] == wanted.release[:2]
+            return (
+                fitting("release", "Of that minor release" if same else "Nearest to it", build),
+            )
+    return ()
+
+
+def _jetson(case: Case) -> tuple[Alternative, ...]:
+    """NVIDIA's own builds for a JetPack before 7."""
+    l4t = case.machine.platform.l4t
+    found = case.knowledge.jetson_build(l4t.major) if l4t else None
+    text = "NVIDIA's own wheel or container for this JetPack has code for this board."
+    if found is not None:
+        text = (
+            f"NVIDIA's own builds for JetPack {found.jetpack} (Python {found.python}) lie at "
+            f"{found.index}."
+        )
+    return (Alternative(kind="jetson", text=text, build=None),)
+
+
+def _cpu(case: Case) -> tuple[Alternative, ...]:
+    """What is left where nothing else helps: to do without the GPU."""
+    builds = tuple(build for build in case.asked if build.cuda is None)
+    build = newest(builds, replace(case, **NO_GPUS))
+    if build is None or case.gpus != "some":
+        return ()
+    text = f"Without the GPU, the CPU build of torch {build.torch} fits."
+    return (Alternative(kind="cpu", text=text, build=build),)
+
+
+def _first(case: Case, *ignoring: Block) -> TorchBuild | None:
+    """The newest build that would fit without these reasons against it."""
+    fits = (build for build in case.asked if not block(build, case, ignoring=ignoring))
+    return next(fits, None)
+
+
+def _compat(case: Case) -> Alternative | None:
+    """NVIDIA's forward-compatibility package beside the present driver."""
+    machine, kb = case.machine, case.knowledge
+    lifts = (build for build in case.asked if build.cuda and compat_lifts(machine, kb, build.cuda))
+    build = _first(replace(case, asked=tuple(lifts)), "driver")
+    if build is None or build.cuda is None:
+        return None
+    package = f"cuda-compat-{build.cuda.major}-{build.cuda.minor}"
+    change = f"With NVIDIA's package {package} beside driver {machine.driver.version}"
+    return fitting("compat", change, build)
+
+
+def _python(case: Case) -> Alternative | None:
+    build = _first(case, "python")
+    if build is None or case.python is None:
+        return None
+    return fitting("python", f"With {_pythons(build)}", build, pythons=build.pythons)
+
+
+def _pythons(build: TorchBuild) -> str:
+    plain = [python for python in build.pythons if not python.endswith("t")]
+    return f"Python {plain[0]} to {plain[-1]}"
+
+
+def _driver(case: Case, *also: Block) -> Alternative | None:
+    """A newer driver that still supports the GPUs, and the newest build that it would run."""
+    kb = case.knowledge
+    known = (kb.architecture(capability) for capability in case.capabilities)
+    last = min((era.last_branch for era in known if era and era.last_branch), default=None)
+    for build in case.asked if case.gpus == "some" else ():
+        cuda = build.cuda
+        if cuda is None or block(build, case, ignoring=("driver", *also)) is not None:
+            continue
+        floor = kb.driver_floor(cuda, "Linux")
+        if floor is None or (last is not None and floor.driver.branch > last):
+            continue
+        # A current branch, or the last that supports the GPUs.
+        branch = kb.branch_for(Version(f"{cuda.major}.0")) or floor.driver.branch
+        change = f"With driver {branch} or newer"
+        if last is not None and last <= branch:
+            branch = last
+            change = f"With driver {branch}, the last for this GPU{',' if also else ''}"
+        if also:
+            change += f" and {_pythons(build)}"
+        pythons = build.pythons if also else ()
+        return fitting("driver", change, build, branch=branch, pythons=pythons)
+    return None
+
+
+def _glibc(case: Case) -> Alternative | None:
+    build = _first(case, "glibc") if case.glibc else None
+    if build is None:
+        return None
+    text = f"On a system (or in a container) with glibc {build.glibc}, torch {build.torch} fits."
+    return Alternative(kind="glibc", text=text, build=build)
+
+
+def _conda(case: Case) -> Alternative | None:
+    """conda-forge's own build, where the tables prove that it has code for all these GPUs."""
+    torch = case.knowledge.newest_on_conda("conda-forge")
+    constraint = constraint_of(case.keep or "")
+    if case.gpus != "some" or (constraint and not constraint.allows(torch, None)):
+        return None
+    cuda = conda_forge_cuda(torch, case)
+    if cuda is None:
+        return None
+    text = f"conda-forge's torch {torch} with CUDA {cuda} has code for all GPUs here."
+    if old := ", ".join(str(gpu) for gpu in case.capabilities if gpu < _OLDEST_FOR_CUDNN):
+        text += f" Whether its cuDNN still serves capability {old} is not in the tables."
+    return Alternative(kind="conda", text=text, build=None, cuda=cuda)
+
+
+def _some_gpus(case: Case) -> list[Alternative]:
+    """A mixed machine without some of its GPUs: the fewest left out, the newest build first."""
+    gpus, every = seen_gpus(case.machine, case.knowledge), case.capabilities
+    for many in range(1, len(every)):
+        found = []
+        for hidden in combinations(every, many):
+            rest = tuple(capability for capability in every if capability not in hidden)
+            if build := newest(case.asked, replace(case, capabilities=rest)):
+                without = named(of_capability(gpus, hidden))
+                without = without or f"capability {', '.join(map(str, hidden))}"
+                change = fitting("one-gpu", f"Without {without}", build, hidden=hidden)
+                alone = rest[0] if len(rest) == 1 else Version("0")
+                found.append(((build.torch, alone), change))
+        if found:
+            ranked = sorted(found, key=lambda entry: entry[0], reverse=True)
+            return [change for _, change in ranked]
+    return []
+
+
+# --- the choice ---------------------------------------------------------------------------------
 
 _NOBODY = (
     "Nobody publishes one: torch would have to be built from source, and the nearest way is a "

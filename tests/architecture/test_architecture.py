@@ -24,7 +24,7 @@ CORE = (
     *("model", "knowledge", "reports", "rules", "solver", "plan", "privacy", "locale", "render"),
     *("pipeline", "cli.options", "installers.conda", "installers.docker", "installers.pip"),
     *("installers.pixi", "installers.uv", "installers.projects", "installers.registry"),
-    *("installers.question", "installers.stack", "installers.target"),
+    *("installers.question", "installers.stack"),
     *("bench.techniques", "bench.judging", "bench.search", "bench.results", "bench.page"),
     *("bench.advice", "bench.script.starved"),
 )

@@ -9,8 +9,7 @@ import pytest
 
 from cudadoctor.host import local
 from cudadoctor.installers import verify
-from cudadoctor.installers.question import question_of
-from cudadoctor.installers.target import target_of
+from cudadoctor.installers.question import question_of, target_of
 from cudadoctor.installers.verify import Clock, Resolver, Setting, Verdict
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import PackageChange

@@ -16,8 +16,14 @@ from resolver_fixtures import asked, machine, wanted
 
 from cudadoctor import knowledge
 from cudadoctor.installers.docker import inside
-from cudadoctor.installers.question import File, environment, is_plain, question_of
-from cudadoctor.installers.target import Target, target_of
+from cudadoctor.installers.question import (
+    File,
+    Target,
+    environment,
+    is_plain,
+    question_of,
+    target_of,
+)
 from cudadoctor.installers.verify import Verdict, holds, verified, verify, with_sizes
 from cudadoctor.model.findings import Dialect, PackageChange, Plan, Step
 from cudadoctor.model.machine import Index, Machine

@@ -23,7 +23,7 @@ from cudadoctor.installers import registry
 from cudadoctor.model.findings import Remedy, Risk
 from cudadoctor.model.machine import Machine
 from cudadoctor.plan import remedies
-from cudadoctor.plan.remedies.place import side_of
+from cudadoctor.plan.remedies.process import side_of
 
 ALL = list(every_machine())
 

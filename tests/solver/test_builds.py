@@ -23,8 +23,7 @@ from cudadoctor.model.machine import (
     Torch,
 )
 from cudadoctor.model.versions import DriverVersion
-from cudadoctor.solver.alternatives import Alternative
-from cudadoctor.solver.builds import Choice, best_build
+from cudadoctor.solver.builds import Alternative, Choice, best_build
 from cudadoctor.solver.demand import capabilities_of, serves_all
 
 if sys.version_info >= (3, 11):

@@ -10,7 +10,7 @@ from packaging.version import Version
 from test_builds import KB, machine_of
 
 from cudadoctor.solver.builds import Choice, best_build
-from cudadoctor.solver.constraint import allowed
+from cudadoctor.solver.demand import allowed
 
 DRIVERS = (
     *("418.87.00", "450.80.02", "470.256.02", "525.60.12", "525.60.13", "535.183.01"),

@@ -13,7 +13,7 @@ from cudadoctor.model.machine import Machine, Torch
 from cudadoctor.plan.planner import plan
 from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.solver.builds import best_build
-from cudadoctor.solver.constraint import allowed, constraint_of, is_met
+from cudadoctor.solver.demand import allowed, constraint_of, is_met
 
 NONE: dict[str, Any] = {
     "installed": False,

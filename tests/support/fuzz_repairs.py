@@ -20,7 +20,7 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
     from cudadoctor.installers import pip, question, verify
     from cudadoctor.repair import journal, session, snapshot
     from cudadoctor.repair.setup import choosing
-    from cudadoctor.solver import constraint
+    from cudadoctor.solver import demand
 
     texts: tuple[tuple[str, Callable[[str], object]], ...] = (
         ("bench.store.decoded", lambda text: store.decoded(text.encode("utf-8", "replace"))),
@@ -36,7 +36,7 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
         ("installers.question.named_host", question.named_host),
         ("installers.verify.shortened", verify.shortened),
         ("repair.setup.choosing.launched", choosing.launched),
-        ("solver.constraint.constraint_of", constraint.constraint_of),
+        ("solver.demand.constraint_of", demand.constraint_of),
     )
     for name, parse in texts:
         yield name, Parser((name,), of_text(_shown(parse)))

@@ -13,7 +13,7 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import texts
 from cudadoctor.model.findings import Edit, Remedies, Remedy
 from cudadoctor.model.machine import Flag, Machine, Number, Release, Strings, Text
-from cudadoctor.plan.remedies.place import (
+from cudadoctor.plan.remedies.process import (
     family_of,
     has_virtual_gpu,
     is_cloud,

@@ -25,8 +25,7 @@ from cudadoctor.plan.remedies.companions import (
     size_of,
 )
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
-from cudadoctor.solver.alternatives import Alternative
-from cudadoctor.solver.builds import Choice, best_build
+from cudadoctor.solver.builds import Alternative, Choice, best_build
 from cudadoctor.solver.demand import (
     SERVER_BUILDS_FROM_L4T,
     named,
