@@ -176,13 +176,11 @@ class Companions(TorchBuilds):
 
     def companion_python(self, package: str, release: str) -> str | None:
         """Requires-Python of a companion release; None not known."""
-        row = self._release_of(package, release)
-        return row.python if row else None
+        return row.python if (row := self._release_of(package, release)) else None
 
     def companion_platforms(self, package: str, release: str) -> tuple[str, ...] | None:
         """Where a companion release has wheels ("any" everywhere); () source only, None unknown."""
-        row = self._release_of(package, release)
-        return row.platforms if row else None
+        return row.platforms if (row := self._release_of(package, release)) else None
 
     def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> str | None:
         """The newest flash-attn that has a Linux wheel for all three; None if none is known."""
@@ -194,8 +192,8 @@ class Companions(TorchBuilds):
             and _within(python, row.python)
         ]
         # A post-release has fewer wheels, and some of them carry the name of the release itself.
-        plain = [release for release in found if not release.is_postrelease]
-        return str(max(plain or found)) if found else None
+        newest = max(found, key=lambda release: (not release.is_postrelease, release), default=None)
+        return str(newest) if newest else None
 
 
 def _within(python: str, span: str) -> bool:

@@ -138,13 +138,12 @@ class Drivers:
 
     def native_cuda(self, driver: DriverVersion) -> Version | None:
         """The CUDA version that a driver of this branch reports, None for an unknown branch."""
-        rows = self._drivers.branches
-        row = next((row for row in rows if row.branch <= driver.branch), None)
-        if row is None:
-            return None
-        # A number just behind the newest branch can be a branch that the tables do not know yet.
-        spread = SPREAD - 1 if row is rows[0] else SPREAD
-        return row.cuda if driver.branch - row.branch <= spread else None
+        for place, row in enumerate(self._drivers.branches):
+            if row.branch <= driver.branch:
+                # A number just behind the newest branch can be one that the tables do not know yet.
+                spread = SPREAD if place else SPREAD - 1
+                return row.cuda if driver.branch - row.branch <= spread else None
+        return None
 
     def branch_for(self, cuda: Version) -> int | None:
         """The oldest current driver branch whose own CUDA level is at least this version."""

@@ -42,8 +42,6 @@ class GpuPeaks(Row, frozen=True):
     name: str
     fp32_tflops: float | None
     tf32_tflops: float | None
-    bf16_tflops: float | None
-    fp16_tflops: float | None
     bandwidth_gb_s: float
 
 

@@ -151,9 +151,8 @@ class Software:
         short = version(".".join(map(str, cudnn.release[:3])))
         for row in self._libraries.cudnn:
             if cudnn >= row.first and (row.last is None or short <= row.last):
-                if capability < row.lowest:
-                    return True
-                return False if row.highest is not None and capability <= row.highest else None
+                known = capability < row.lowest or (row.highest and capability <= row.highest)
+                return capability < row.lowest if known else None
         return None
 
     def cudnn_below(self, capability: Version) -> Version | None:
@@ -163,13 +162,13 @@ class Software:
 
     def gcc_max(self, cuda: Version) -> int | None:
         """The newest gcc major that nvcc of this CUDA accepts; None not known."""
-        rows = self._compilers.hosts
-        return next((row.gcc_max for row in rows if row.toolkit == minor(cuda)), None)
+        hosts = (row.gcc_max for row in self._compilers.hosts if row.toolkit == minor(cuda))
+        return next(hosts, None)
 
     def nvcc_capabilities(self, cuda: Version) -> tuple[Version, ...] | None:
         """Every compute capability that nvcc of this CUDA compiles for; None not known."""
-        rows = self._compilers.nvcc
-        return next((row.capabilities for row in rows if row.toolkit == minor(cuda)), None)
+        rows = (row.capabilities for row in self._compilers.nvcc if row.toolkit == minor(cuda))
+        return next(rows, None)
 
     # Packages and boards
 
@@ -220,17 +219,12 @@ class Software:
         self, channel: Channel, torch: Version, platform: str
     ) -> tuple[Version, ...] | None:
         """The CUDA versions of a torch on a conda channel; None if it lacks that release."""
-        release = torch.base_version
-        rows = self._conda.rows(channel)
-        row = next((row for row in rows if str(row.torch) == release), None)
-        if row is None:
-            return None
-        if channel == "pytorch":
-            return tuple(map(version, row.cuda))
-        prefix = f"{CONDA_PLATFORMS.get(platform, '')}:"
-        return tuple(
-            version(text.removeprefix(prefix)) for text in row.cuda if text.startswith(prefix)
-        )
+        prefix = "" if channel == "pytorch" else f"{CONDA_PLATFORMS.get(platform, '')}:"
+        for row in self._conda.rows(channel):
+            if str(row.torch) == torch.base_version:
+                found = (cuda for cuda in row.cuda if cuda.startswith(prefix))
+                return tuple(version(cuda.removeprefix(prefix)) for cuda in found)
+        return None
 
     def conda_archs(self, cuda: Version, platform: str) -> tuple[str, ...] | None:
         """What conda-forge compiles its current builds of that CUDA for; None not known.

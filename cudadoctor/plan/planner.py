@@ -30,7 +30,7 @@ from cudadoctor.plan.remedies.torch import (
     installed_variant,
     wished_torch,
 )
-from cudadoctor.render import activation
+from cudadoctor.render import shells
 from cudadoctor.solver.builds import Choice, best_build
 from cudadoctor.solver.demand import is_met, platform_blocker, platform_of, python_of
 from cudadoctor.solver.reasons import companion_of
@@ -125,7 +125,7 @@ def _step(
             way_out.own_index if change.install or change.then else None,
         )
     if remedy.variables and remedy.where == "here":
-        notes.append(activation.note(machine, remedy.variables, wishes.shell))
+        notes.append(shells.activation_note(machine, remedy.variables, wishes.shell))
     commands, variables = way_out.commands(wanted), way_out.variables(fields.pop("variables"))
     if commands is None or variables is None or (remedy.packages and change is None):
         commands, variables, edits, change = (), {}, (), None

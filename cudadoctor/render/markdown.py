@@ -183,16 +183,15 @@ def report(shown: Report, say: Language | None = None) -> str:
     for finding in page.findings:
         if finding is not page.first and not finding.because_of:
             page.finding(finding)
-    if folded := [finding for finding in shown.diagnosis.findings if finding.because_of]:
-        page.block(*(f"- {escaped(_follows(finding, say))}" for finding in folded))
+    for finding in shown.diagnosis.findings:
+        for cause in finding.because_of[:1]:
+            text = say("follows from {cause}: {symptoms}", cause=cause, symptoms=finding.cause)
+            page.lines.append(f"- {escaped(text)}")
+    if page.lines[-1]:
+        page.block()
     page.machine()
     made = f"<sub>cudadoctor {shown.version}, {say('knowledge of')} {shown.knowledge}</sub>"
     return "\n".join((*page.lines, made, ""))
-
-
-def _follows(finding: Finding, say: Language) -> str:
-    cause, symptoms = finding.because_of[0], finding.cause
-    return say("follows from {cause}: {symptoms}", cause=cause, symptoms=symptoms)
 
 
 def _table_row(row: summary.EvidenceRow) -> str:

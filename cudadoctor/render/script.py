@@ -12,8 +12,15 @@ from cudadoctor.model.findings import Diagnosis, Edit, Plan, Severity, Step
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import acting, typed
 from cudadoctor.render import inert
-from cudadoctor.render.activation import kept_by_conda
-from cudadoctor.render.shells import HERE, Shell, ShellName, command_line, comment, shell_of
+from cudadoctor.render.shells import (
+    HERE,
+    Shell,
+    ShellName,
+    command_line,
+    comment,
+    kept_by_conda,
+    shell_of,
+)
 from cudadoctor.render.summary import cost_of, makes_anew, manual_of
 
 WIDTH = 96

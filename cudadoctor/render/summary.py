@@ -14,7 +14,6 @@ from cudadoctor.model.findings import (
     Finding,
     Plan,
     Rejection,
-    Severity,
     Step,
 )
 from cudadoctor.model.machine import Gpu, Machine
@@ -27,31 +26,24 @@ _HARMLESS = ("not-environment", "torch-bug")
 
 
 def machine_rows(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
-    """Label and text of each line about the machine."""
-    if machine.look == "report":
-        yield from _reported(machine, say)
-        return
-    yield say("examined"), _examined(machine, say)
-    yield say("driver"), _driver(machine, say)
-    yield say("gpu"), _gpus(machine, say)
-    yield say("torch"), _torch(machine, say)
-    yield say("smoke"), _smoke(machine, say)
-
-
-def _reported(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
-    """What a pasted report tells: only what stands in it."""
-    yield say("report"), _read(machine, say)
-    known = (
-        (say("system"), machine.platform.system or machine.container.kind, _system),
-        (say("driver"), machine.driver.version, _driver),
-        (say("gpu"), machine.gpus or machine.pci, _gpus),
-        (say("torch"), machine.torch.version or machine.torch.installed is False, _torch),
-    )
-    for label, told, text in known:
-        if told:
+    """Label and text of each line about the machine; of a pasted report only what stands in it."""
+    pasted, torch = machine.look == "report", machine.torch
+    for label, shown, text in (
+        (say("report"), pasted, _read),
+        (say("examined"), not pasted, _examined),
+        (say("system"), pasted and (machine.platform.system or machine.container.kind), _system),
+        (say("driver"), not pasted or machine.driver.version, _driver),
+        (say("gpu"), not pasted or machine.gpus or machine.pci, _gpus),
+        (say("torch"), not pasted or torch.version or torch.installed is False, _torch),
+        (say("python"), pasted and machine.python.version, _python),
+        (say("smoke"), not pasted, _smoke),
+    ):
+        if shown:
             yield label, text(machine, say)
-    if machine.python.version:
-        yield say("python"), str(machine.python.version)
+
+
+def _python(machine: Machine, say: Language) -> str:  # noqa: ARG001 - a row of the machine
+    return str(machine.python.version)
 
 
 def _read(machine: Machine, say: Language) -> str:
@@ -90,7 +82,7 @@ def sureness(finding: Finding, say: Language) -> str:
     """How sure a finding is, "" where it is certain."""
     if finding.confidence is Confidence.CERTAIN:
         return ""
-    return say("possible") if finding.confidence is Confidence.POSSIBLE else say("likely")
+    return say("possible" if finding.confidence is Confidence.POSSIBLE else "likely")
 
 
 _ELSEWHERE = {
@@ -133,17 +125,26 @@ def manual_of(step: Step) -> str | None:
 
 def conclusion(shown: Report, say: Language) -> str:
     """The sentence behind the verdict."""
-    diagnosis = shown.diagnosis
+    diagnosis, primary = shown.diagnosis, shown.diagnosis.primary or ""
     took = say(" ({seconds:.1f} s)", seconds=shown.seconds) if shown.seconds is not None else ""
     if diagnosis.verdict == "healthy":
         return _healthy(shown.machine, say) + took
     if cause := outside(shown):
-        if cause == "not-environment":
-            return say("the report shows an error of the program and none of the environment")
-        return say("the report shows a fault of torch itself and none of the environment")
-    if diagnosis.verdict == "undecided":
-        return _undecided(shown, say, took)
-    return _first(shown, say) + took
+        return say(
+            "the report shows an error of the program and none of the environment"
+            if cause == "not-environment"
+            else "the report shows a fault of torch itself and none of the environment"
+        )
+    if diagnosis.verdict != "undecided":
+        if primary == "unknown":
+            return say("something failed that no known cause explains") + took
+        several = len(diagnosis.roots) > 1
+        return say("cure {cause} first" if several else "cure {cause}", cause=primary) + took
+    if is_doctors_own(shown.machine):
+        return say("this is cudadoctor's own environment; which Python do you train with?") + took
+    causes = ", ".join(candidate.cause for candidate in diagnosis.candidates[:4])
+    still = say("; still possible: {causes}", causes=causes) if causes else ""
+    return say("the facts do not suffice") + took + still
 
 
 def outside(shown: Report) -> str | None:
@@ -153,17 +154,6 @@ def outside(shown: Report) -> str | None:
     findings = shown.diagnosis.findings
     likely = {finding.cause for finding in findings if finding.confidence <= Confidence.LIKELY}
     return next((cause for cause in _HARMLESS if cause in likely), None)
-
-
-def _first(shown: Report, say: Language) -> str:
-    """What to do first where something is wrong."""
-    primary = shown.diagnosis.primary or ""
-    roots = [finding for finding in shown.diagnosis.findings if not finding.because_of]
-    if primary == "unknown":
-        return say("something failed that no known cause explains")
-    if sum(root.severity < Severity.INFO for root in roots) > 1:
-        return say("cure {cause} first", cause=primary)
-    return say("cure {cause}", cause=primary)
 
 
 def _healthy(machine: Machine, say: Language) -> str:
@@ -177,44 +167,29 @@ def _healthy(machine: Machine, say: Language) -> str:
     return say("nothing is wrong in what was looked at; no training step was run")
 
 
-def _undecided(shown: Report, say: Language, took: str) -> str:
-    if is_doctors_own(shown.machine):
-        return say("this is cudadoctor's own environment; which Python do you train with?") + took
-    causes = [candidate.cause for candidate in shown.diagnosis.candidates][:4]
-    text = say("the facts do not suffice") + took
-    if causes:
-        text += say("; still possible: {causes}", causes=", ".join(causes))
-    return text
-
-
 def _examined(machine: Machine, say: Language) -> str:
     python = machine.python
     if python.executable is None:
         return say("no interpreter is known")
     words = [f"Python {python.version}" if python.version else "", python.kind or ""]
-    if python.chosen_by:
-        words.append(say("chosen by {chosen}", chosen=python.chosen_by))
-    words.extend(python.passed_over or ())
+    words += [say("chosen by {chosen}", chosen=python.chosen_by)] if python.chosen_by else []
+    words += python.passed_over or ()
     if python.repair == "unfinished":
         words.append(say("a repair was cut off: cudadoctor fix --undo takes it back"))
-    inside = ", ".join(word for word in words if word)
+    inside = ", ".join(filter(None, words))
     return f"{python.executable} ({inside})" if inside else python.executable
 
 
 def _driver(machine: Machine, say: Language) -> str:
     driver = machine.driver
-    if driver.version is None:
-        if driver.installed is False:
-            return say("none is installed here")
-        idle = driver.installed and driver.loaded is False and not machine.platform.wsl
-        text = say("installed, not loaded") if idle else say("not known")
+    if driver.version:
+        text = str(driver.version) + (f" ({say(driver.flavour)})" if driver.flavour else "")
+    elif driver.installed is False:
+        return say("none is installed here")
     else:
-        text = str(driver.version)
-    if driver.version and driver.flavour:
-        text += f" ({say(driver.flavour)})"
-    if driver.cuda:
-        text += say(", runs CUDA up to {cuda}", cuda=driver.cuda)
-    return text
+        idle = driver.installed and driver.loaded is False and not machine.platform.wsl
+        text = say("installed, not loaded" if idle else "not known")
+    return text + (say(", runs CUDA up to {cuda}", cuda=driver.cuda) if driver.cuda else "")
 
 
 def _gpus(machine: Machine, say: Language) -> str:
@@ -232,12 +207,9 @@ def _gpus(machine: Machine, say: Language) -> str:
 
 
 def _gpu(gpu: Gpu) -> str:
-    words = [gpu.name or "?"]
-    if gpu.memory_bytes:
-        words.append(f"{gpu.memory_bytes / 2**30:.0f} GiB")
-    if gpu.capability:
-        words.append(f"sm_{str(gpu.capability).replace('.', '')}")
-    return ", ".join(words)
+    memory = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
+    code = f"sm_{gpu.capability}".replace(".", "") if gpu.capability else ""
+    return ", ".join(filter(None, (gpu.name or "?", memory, code)))
 
 
 def _torch(machine: Machine, say: Language) -> str:
@@ -251,9 +223,7 @@ def _torch(machine: Machine, say: Language) -> str:
         text += say(", built with CUDA {cuda}", cuda=torch.cuda or "?")
     elif torch.build:
         text += say(", a {build} build", build={"cpu": "CPU"}.get(torch.build, torch.build))
-    if torch.archs:
-        text += say(" for {archs}", archs=" ".join(torch.archs))
-    return text
+    return text + (say(" for {archs}", archs=" ".join(torch.archs)) if torch.archs else "")
 
 
 def _smoke(machine: Machine, say: Language) -> str:
@@ -296,7 +266,6 @@ _TELLING: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """Fact -> what is shown of each of its items: bare, and by its name. The JSON holds all."""
 _USUAL: tuple[object, ...] = (None, False, 0, "", "default", [])
 _SYMPTOM = re.compile(r"symptoms\.\d+\.text")
-_UNKNOWN = "not known"
 
 
 class EvidenceRow(msgspec.Struct, frozen=True):
@@ -314,7 +283,7 @@ def evidence_rows(finding: Finding, *, whole: bool = False) -> list[EvidenceRow]
     """
     about = f"{finding.title} {finding.why}"
     found = list(dict.fromkeys(_row(fact, about, whole=whole) for fact in finding.evidence))
-    known = [row for row in found if row.value != _UNKNOWN]
+    known = [row for row in found if row.value != "not known"]
     return found if whole else known or found
 
 
@@ -361,11 +330,9 @@ def _item(item: dict[str, Any], kind: str) -> str:
     bare, named = _TELLING.get(kind, ((), tuple(item)))
     parts = [" ".join(str(item[key]) for key in bare if item.get(key) not in _USUAL)]
     for key in named:
-        value, word = item.get(key), key.replace("_", " ")
-        if value is True:
-            parts.append(word)
-        elif value not in _USUAL:
-            parts.append(f"{word} {value}")
+        if (value := item.get(key)) not in _USUAL:
+            word = key.replace("_", " ")
+            parts.append(word if value is True else f"{word} {value}")
     return ", ".join(filter(None, parts))
 
 

@@ -22,9 +22,8 @@ from cudadoctor.model.findings import PackageChange, Plan, Risk, Step
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
 from cudadoctor.render import inert
-from cudadoctor.render.activation import kept_by_conda
 from cudadoctor.render.script import is_runnable
-from cudadoctor.render.shells import ShellName, shell_of
+from cudadoctor.render.shells import ShellName, kept_by_conda, shell_of
 from cudadoctor.render.summary import cost_of
 from cudadoctor.repair.journal import (
     OF_A_PROJECT,

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from update_fixtures import CODE, Pages, autumn, html, metadata
 
 from cudadoctor.knowledge.update import torch_rows
-from cudadoctor.knowledge.update.companions import OldProject, Paired, pair_for
 from cudadoctor.knowledge.update.fetching import NotRead
 from cudadoctor.knowledge.update.index import (
     archs_in,
@@ -38,6 +37,7 @@ from cudadoctor.knowledge.update.public import (
     release_matrix,
 )
 from cudadoctor.knowledge.update.rows import ORDER, SOURCES, Update, Values
+from cudadoctor.knowledge.update.torch_rows import OldProject, Paired, pair_for
 
 TABLES = autumn()
 PAGE = "https://download.pytorch.org/whl/cu130/torch/"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cudadoctor.model.machine import Interpreter, Machine, Platform
-from cudadoctor.render import activation
+from cudadoctor.render import shells
 from cudadoctor.render.shells import ShellName, shell_of
 
 HOSTILE = (
@@ -65,7 +65,7 @@ def run(shell: str, text: str, folder: Path, **env: str) -> list[str]:
 
 @pytest.mark.parametrize(("shell", "name"), SHELLS)
 def test_a_variable_gets_exactly_its_value(tmp_path: Path, shell: str, name: ShellName) -> None:
-    files = (activation.files("/x", {"NAME": value}, name)[0] for value in HOSTILE)
+    files = (shells.activation_files("/x", {"NAME": value}, name)[0] for value in HOSTILE)
     text = "".join(entered + SHOW[name] for _, entered in files)
     assert run(shell, text, tmp_path) == list(HOSTILE)
 
@@ -77,7 +77,9 @@ def test_activation_sets_and_deactivation_restores(
 ) -> None:
     text = "set -eu\n" if name == "bash" else ""
     for value in HOSTILE:
-        (_, entered), (_, left) = activation.files("/opt/conda/envs/x", {"NAME": value}, name)
+        (_, entered), (_, left) = shells.activation_files(
+            "/opt/conda/envs/x", {"NAME": value}, name
+        )
         text += entered + SHOW[name] + left + SHOW[name]
     env = {} if before is None else {"NAME": before}
     restored = "unset" if before is None else before
@@ -90,7 +92,7 @@ def test_activation_sets_and_deactivation_restores(
 def test_a_variable_that_is_to_go_comes_back_afterwards(
     tmp_path: Path, shell: str, name: ShellName, before: str | None
 ) -> None:
-    (_, entered), (_, left) = activation.files("/opt/conda/envs/x", {"NAME": None}, name)
+    (_, entered), (_, left) = shells.activation_files("/opt/conda/envs/x", {"NAME": None}, name)
     text = entered + SHOW[name] + left + SHOW[name]
     env = {} if before is None else {"NAME": before}
     assert run(shell, text, tmp_path, **env) == ["unset", before or "unset"]
@@ -98,7 +100,7 @@ def test_a_variable_that_is_to_go_comes_back_afterwards(
 
 @pytest.mark.parametrize(("shell", "name"), SHELLS)
 def test_nothing_of_ours_is_left_behind(tmp_path: Path, shell: str, name: ShellName) -> None:
-    (_, entered), (_, left) = activation.files("/x", {"NAME": "a\nb"}, name)
+    (_, entered), (_, left) = shells.activation_files("/x", {"NAME": "a\nb"}, name)
     text = entered + left + "env > said\nprintf '\\0' >> said\n"
     said = "\0".join(run(shell, text, tmp_path, NAME="was"))
     assert "NAME=was" in said
@@ -109,7 +111,7 @@ def test_nothing_of_ours_is_left_behind(tmp_path: Path, shell: str, name: ShellN
 def test_a_list_of_folders_stays_one(tmp_path: Path, shell: str, name: ShellName) -> None:
     """fish holds variables that end in PATH as lists."""
     ours = {"LD_LIBRARY_PATH": "/a b:/c"}
-    (_, entered), (_, left) = activation.files("/x", ours, name)
+    (_, entered), (_, left) = shells.activation_files("/x", ours, name)
     show = SHOW[name].replace("NAME", "LD_LIBRARY_PATH")
     show = show.replace("printf '%s' $LD", 'printf "%s" "$LD')
     show = show.replace('"$LD_LIBRARY_PATH; else', '"$LD_LIBRARY_PATH"; else')
@@ -120,7 +122,7 @@ def test_a_list_of_folders_stays_one(tmp_path: Path, shell: str, name: ShellName
 @pytest.mark.parametrize("shell", ["bash", "fish", "powershell"])
 def test_a_prefix_or_a_name_from_outside_acts_in_no_file(shell: ShellName) -> None:
     evil = "/x\ntouch injected\r\u202e"
-    for path, text in activation.files(evil, {"A; touch injected": "v"}, shell):
+    for path, text in shells.activation_files(evil, {"A; touch injected": "v"}, shell):
         assert path.startswith("etc/conda/") and path.endswith(shell_of(shell).suffix)
         assert all(line.startswith("#") for line in text.splitlines())
         assert text.isascii()
@@ -131,7 +133,7 @@ def conda(kind: str = "conda", prefix: str | None = "/opt/conda/envs/x") -> Mach
 
 
 def test_a_conda_environment_keeps_what_is_to_last() -> None:
-    found = activation.kept_by_conda(conda(), {"LD_LIBRARY_PATH": None}, "bash")
+    found = shells.kept_by_conda(conda(), {"LD_LIBRARY_PATH": None}, "bash")
     assert [one.file for one in found] == [
         "/opt/conda/envs/x/etc/conda/activate.d/cudadoctor-ld-library-path.sh",
         "/opt/conda/envs/x/etc/conda/deactivate.d/cudadoctor-ld-library-path.sh",
@@ -143,9 +145,9 @@ def test_a_conda_environment_keeps_what_is_to_last() -> None:
     "name", ["NCCL_P2P_DISABLE", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "RANK"]
 )
 def test_what_belongs_to_one_job_or_slows_others_is_never_set_for_good(name: str) -> None:
-    assert activation.kept_by_conda(conda(), {name: "1"}, "bash") == ()
+    assert shells.kept_by_conda(conda(), {name: "1"}, "bash") == ()
 
 
 @pytest.mark.parametrize("m", [conda("venv"), conda(prefix=None), conda(prefix="~/envs/x")])
 def test_elsewhere_conda_keeps_nothing(m: Machine) -> None:
-    assert activation.kept_by_conda(m, {"CUDA_HOME": "/usr/local/cuda"}, "bash") == ()
+    assert shells.kept_by_conda(m, {"CUDA_HOME": "/usr/local/cuda"}, "bash") == ()

@@ -6,7 +6,7 @@ NOT_PARSERS = {
     "probes.streamed.on_line": "looks for the call that a line of our own child announces",
     "repair.words.wrapped": "lays out our own text",
     "bench.command.say": "prints our own text",
-    "knowledge.update.companions.pinned_version": "reads what packaging printed",
+    "knowledge.update.torch_rows.pinned_version": "reads what packaging printed",
     "locale.language.spoken": "shows our own text",
     "knowledge.update.index.handle_data": "is called by the reader that is tested",
     "repair.transaction.opinion": "reads our own document",

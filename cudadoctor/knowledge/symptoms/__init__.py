@@ -9,19 +9,14 @@ decides; a symptom without a meaning is a circumstance that others ask for (`see
 from __future__ import annotations
 
 import re
-import sys
-from functools import cache, cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from cudadoctor.knowledge.tables import KnowledgeError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same module under its old name
-    import tomli as tomllib
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -83,12 +78,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     cause: dict[str, CauseText] = {}
 
 
+@dataclass(frozen=True)
 class Symptoms:
     """All symptoms, and the texts of causes."""
 
-    def __init__(self, rows: tuple[SymptomRow, ...], causes: dict[str, CauseText]) -> None:
-        self.rows = rows
-        self.causes = causes
+    rows: tuple[SymptomRow, ...]
+    causes: dict[str, CauseText]
 
     @cached_property
     def by_key(self) -> dict[str, SymptomRow]:
@@ -99,28 +94,25 @@ class Symptoms:
         """Cause -> keys of the symptoms that can mean it."""
         found: dict[str, set[str]] = {}
         for row in self.rows:
-            for one in row.means:
-                found.setdefault(one.cause, set()).add(row.key)
+            for meaning in row.means:
+                found.setdefault(meaning.cause, set()).add(row.key)
         return {cause: frozenset(keys) for cause, keys in found.items()}
 
 
-@lru_cache(maxsize=1)
+@cache
 def symptoms() -> Symptoms:
     """The whole table. Raises KnowledgeError where a file is damaged."""
-    rows: list[SymptomRow] = []
-    causes: dict[str, CauseText] = {}
-    for path in sorted(FOLDER.glob("*.toml")):
-        one = _read(path)
-        rows += one.symptom
-        causes |= one.cause
-    return Symptoms(tuple(rows), causes)
+    files = [_read(path) for path in sorted(FOLDER.glob("*.toml"))]
+    return Symptoms(
+        tuple(row for file in files for row in file.symptom),
+        {cause: text for file in files for cause, text in file.cause.items()},
+    )
 
 
 def _read(path: Path) -> _File:
     try:
-        with path.open("rb") as file:
-            return msgspec.convert(tomllib.load(file), _File)
-    except (OSError, ValueError, msgspec.ValidationError) as error:
+        return msgspec.toml.decode(path.read_bytes(), type=_File)
+    except (OSError, ValueError) as error:
         raise KnowledgeError(
             f"The table of symptoms {path.name} cannot be read: {error}"
         ) from error

@@ -11,5 +11,5 @@ prescribed. What contradicts the tables without proof is remarked and not writte
 fetching    the network: http and https, 30 s and 64 MiB a page, parts of files
 index       a package index: its listings, the names of files, what lies inside a wheel
 rows        the tables while they are updated: each row that is said enters them, with its source
-torch_rows, companions, public    the places, each a function of the update
+torch_rows, public    the places, each a function of the update
 """

@@ -14,7 +14,6 @@ from pathlib import Path
 from packaging.version import Version
 
 from cudadoctor.knowledge.update import public, torch_rows
-from cudadoctor.knowledge.update.companions import packages
 from cudadoctor.knowledge.update.fetching import LIMIT_S, Fetcher, NotRead, Web
 from cudadoctor.knowledge.update.rows import PYPI, TITLES, TORCH_INDEX, GivenUp, Update, written
 
@@ -61,7 +60,7 @@ def main(
         only=tuple(name.strip() for name in asked.only.split(",") if name.strip()),
         deep=asked.deep,
     )
-    known = ("torch", *packages(tables), *TITLES)
+    known = ("torch", *torch_rows.packages(tables), *TITLES)
     for name in update.only:
         if name not in known:
             parser.error(f"--only knows {', '.join(known)}; {name!a} is none of them")

@@ -189,11 +189,10 @@ def files_of(project: str, body: bytes, base: str) -> list[IndexFile]:
             )
             for link in links_of(body, base)
         ]
-    name = canonicalize_name(project)
     kept = [
         msgspec.structs.replace(file, url=_address(base, file.url))
         for file in files
-        if file.name.project == name
+        if file.name.project == canonicalize_name(project)
     ]
     if not kept:
         raise NotRead(f"The page {base!a} lists no file of {project}.")

@@ -1,42 +1,50 @@
-"""Releases of torch on the package index, and builds on torch's own index."""
+"""Releases of torch and of packages that must match it on the package index; torch's own index."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date
 from functools import partial
 from urllib.parse import quote
 
+import msgspec
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from cudadoctor.knowledge.offers import FIRST_WITH_DEFAULT_TAG
-from cudadoctor.knowledge.update.companions import (
-    PAIRED,
-    Paired,
-    enter_companion,
-    packages,
-    pair_for,
-    pinned_version,
-)
 from cudadoctor.knowledge.update.fetching import NotRead
 from cudadoctor.knowledge.update.index import (
     FileName,
     IndexFile,
-    Inside,
     Release,
     by_python,
+    decoded,
     files_of,
     last_name,
     links_of,
     releases_of,
+    requirements,
+    requirements_of,
+    specifier_on,
     torch_inside,
 )
 from cudadoctor.knowledge.update.rows import Tables, Update, Values, by_variant
+
+PAIRED = ("torchvision", "torchaudio")
+"""Packages that are released together with torch."""
+
+TOGETHER_DAYS = 5
+"""A package without an exact pin belongs to the torch that was uploaded as close as this."""
+
+OWN_BINARIES = ("xformers", "flash-attn", "bitsandbytes")
+"""Packages whose binaries have a table of their own: no index says what they were built for."""
 
 WATCHED = 3
 """Variants are read for this many of the newest releases, and wherever a row is not known."""
 
 Enter = Callable[[str, Mapping[str, str], Values], None]
 
+_PYTHON = re.compile(r"[0-9a-z.,<>=!~* ]{1,80}")
 _LIBRARY = re.compile(r"cuda-|nvidia-|triton\b")
 
 
@@ -56,7 +64,113 @@ def minor_of(release: str) -> str:
     return ".".join(release.split(".")[:2])
 
 
-# --- the package index ------------------------------------------------------------------------
+# --- packages that must match torch, on the package index --------------------------------------
+
+
+class Paired(msgspec.Struct, frozen=True):
+    """One of PAIRED with its requirement on torch ("" none); day: of its upload, None not known."""
+
+    version: str
+    torch: str
+    day: str | None
+
+
+class _Info(msgspec.Struct):
+    version: str
+    requires_dist: list[str] | None = None
+
+
+class OldProject(msgspec.Struct):
+    """The newest release by `/pypi/NAME/json`: it speaks for one that has no wheel."""
+
+    info: _Info
+
+
+def packages(tables: Tables) -> tuple[str, ...]:
+    """The companions that the tables have, in their order."""
+    return tuple(dict.fromkeys(row["package"] for row in tables["companions"]["releases"]))
+
+
+def enter_companion(update: Update, package: str) -> list[Paired]:
+    """Enter what the index says of a package; returns its releases whose requirement is known.
+
+    Those that are older than the tables begin with are left out on purpose. Raises NotRead.
+    """
+    url = f"{update.index}/{package}/"
+    releases = releases_of(package, update.get(url), url)
+    rows = [row for row in update.tables["companions"]["releases"] if row["package"] == package]
+    known = {row["version"]: row for row in rows}
+    enter = partial(update.enter, "pypi", url, "companions.releases")
+    for version, release in reversed(releases.items()):
+        key = {"package": package, "version": version}
+        platforms = {*release.platforms} - {"macos_x86_64"}
+        if row := known.get(version):
+            if release.yanked:
+                update.remarks.append(f"{package} {version} was yanked from the index.")
+            if row["platforms"] is not None:
+                enter(key, {"platforms": platforms})
+        elif not release.yanked and Version(version) > min(map(Version, known)):
+            with update.reading(f"{package} {version}"):
+                requires = _requires(update, package, release)
+                pythons = (file.python or "" for file in release.files)
+                known[version] = {
+                    "torch": None if requires is None else specifier_on("torch", requires),
+                    "python": next(filter(_PYTHON.fullmatch, pythons), None),
+                    "platforms": platforms,
+                }
+                enter(key, known[version])
+                if package in OWN_BINARIES:
+                    update.remarks.append(
+                        f"Which torch and CUDA the binaries of {package} {version} are for"
+                        " is to be looked up by hand."
+                    )
+    return [
+        Paired(version, row["torch"], releases[version].day)
+        for version, row in known.items()
+        if version in releases and row["torch"] is not None
+    ]
+
+
+def _requires(update: Update, package: str, release: Release) -> list[str] | None:
+    """What a release requires: its wheel says it, else the index, of the newest release only."""
+    wheels = [file for file in release.files if file.filename.endswith(".whl")]
+    if wheels:
+        usual = (file for file in wheels if re.search("linux|-any", file.filename))
+        return requirements_of(update.fetch, next(usual, wheels[0]))
+    url = f"{update.index.removesuffix('/simple')}/pypi/{package}/json"
+    newest = decoded(update.get(url), OldProject, url).info
+    if newest.version != release.version or newest.requires_dist is None:
+        return None
+    return requirements(newest.requires_dist)
+
+
+def pair_for(torch: str, day: str | None, known: Iterable[Paired]) -> str | None:
+    """The package that belongs to a torch: pinned to it, else uploaded beside it; None without one.
+
+    day: of torch's upload.
+    """
+    newest = sorted(known, key=lambda paired: Version(paired.version), reverse=True)
+    pins = {paired.version: pinned_version(paired.torch) for paired in newest}
+    exact = (version for version, pin in pins.items() if pin == torch)
+    beside = (
+        paired.version
+        for paired in newest
+        if day
+        and paired.day
+        and abs((date.fromisoformat(day) - date.fromisoformat(paired.day)).days) <= TOGETHER_DAYS
+        and pins[paired.version] is None
+        and SpecifierSet(paired.torch).contains(torch)
+    )
+    return next(exact, None) or next(beside, None)
+
+
+def pinned_version(specifier: str) -> str | None:
+    """The one release that a specifier admits."""
+    exact = re.fullmatch(r"==([\d.]+)", specifier)
+    return exact[1] if exact else None
+
+
+# --- torch on the package index ---------------------------------------------------------------
 
 
 def package_index(update: Update) -> None:
@@ -134,10 +248,9 @@ def middle(release: Release, platform: str) -> IndexFile:
     def odd(file: IndexFile) -> tuple[bool, ...]:
         return bool(file.yanked), file.name.tagged, file.name.pythons[0].endswith("t")
 
-    wheels = release.on(platform)
-    least = min(map(odd, wheels))
-    usual = [file for file in wheels if odd(file) == least]
-    return sorted(usual, key=lambda file: by_python(file.name.pythons[0]))[len(usual) // 2]
+    wheels = sorted(release.on(platform), key=lambda file: by_python(file.name.pythons[0]))
+    usual = [file for file in wheels if odd(file) == min(map(odd, wheels))]
+    return usual[len(usual) // 2]
 
 
 def _pythons(release: Release) -> dict[str, list[str]]:
@@ -158,13 +271,6 @@ def _known_release(update: Update, enter: Enter, row: Values, release: Release) 
     if release.yanked:
         update.remarks.append(f"torch {torch} was yanked from the index.")
     known, listed = row["pythons"], _pythons(release)
-    if gone := [
-        f"Python {python} on {platform}"
-        for platform, pythons in known.items()
-        for python in pythons
-        if python not in listed.get(platform, ())
-    ]:
-        update.remarks.append(f"torch {torch} lost its wheels for {', '.join(gone)}.")
     # A wheel that was there once can still be in a cache: both lists together.
     both = {
         platform: _sorted((*known.get(platform, ()), *listed.get(platform, ())))
@@ -190,9 +296,8 @@ def _new_release(
     torch = release.version
     if release.day is None:
         raise NotRead("The index does not say when it was uploaded.")
-    for package in PAIRED:
-        if package not in paired:
-            raise NotRead(f"Which {package} belongs to it is not known.")
+    if missing := [package for package in PAIRED if package not in paired]:
+        raise NotRead(f"Which {missing[0]} belongs to it is not known.")
     insides = {
         platform: torch_inside(update.fetch, middle(release, platform), deep=update.deep)
         for platform in release.platforms
@@ -215,7 +320,12 @@ def _new_release(
                 if platform.startswith("windows"):
                     build(cuda, platform, {})
             continue
-        pins = pins_in(inside)
+        # Project -> the one version that is required of it.
+        pins = {
+            requirement.name: exact
+            for requirement in map(Requirement, reversed(inside.requires))
+            if (exact := pinned_version(str(requirement.specifier)))
+        }
         default |= {"toolkit": pins.get("cuda-toolkit"), "archs": inside.archs}
         if platform.startswith("linux"):
             default["cudnn"] = _first(pins, "nvidia-cudnn-cu")
@@ -223,32 +333,19 @@ def _new_release(
         libraries = [line for line in inside.requires if _LIBRARY.match(line)]
         enter("pins.pins", {"torch": torch, "platform": platform}, {"requires": libraries})
         build(None, platform, {"archs": [], **glibc})
-        if platform == "linux_x86_64":
-            _libraries(enter, torch, inside, pins)
+        if platform != "linux_x86_64":
+            continue
+        if nccl := _first(pins, "nvidia-nccl-cu"):
+            nccl_row = {"default_variant": variant_of(inside.cuda), "default": nccl, "variants": {}}
+            enter("libraries.nccl", {"torch": torch}, {**nccl_row, "uncertain": False})
+        for requirement in map(Requirement, inside.requires):
+            if requirement.name == "triton" and requirement.specifier:
+                enter("companions.triton", {}, {torch: str(requirement.specifier)})
     if any(inside.cuda and not inside.archs for inside in insides.values()):
         update.remarks.append(
             f"The GPUs that torch {torch} has code for are not known yet, so it is not prescribed:"
             " --deep reads them out of the wheels."
         )
-
-
-def _libraries(enter: Enter, torch: str, inside: Inside, pins: Mapping[str, str]) -> None:
-    """NCCL and Triton, as the CUDA wheel of Linux on x86_64 pins them."""
-    if nccl := _first(pins, "nvidia-nccl-cu"):
-        values = {"default_variant": variant_of(inside.cuda), "default": nccl, "variants": {}}
-        enter("libraries.nccl", {"torch": torch}, {**values, "uncertain": False})
-    for requirement in map(Requirement, inside.requires):
-        if requirement.name == "triton" and requirement.specifier:
-            enter("companions.triton", {}, {torch: str(requirement.specifier)})
-
-
-def pins_in(inside: Inside) -> dict[str, str]:
-    """Project -> the one version that is required of it."""
-    found: dict[str, str] = {}
-    for requirement in map(Requirement, inside.requires):
-        if exact := pinned_version(str(requirement.specifier)):
-            found.setdefault(requirement.name, exact)
-    return found
 
 
 def _first(pins: Mapping[str, str], start: str) -> str | None:
