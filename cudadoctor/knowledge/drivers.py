@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.knowledge.tables import Row, kept, table
+from cudadoctor.knowledge.tables import Row, kept, minor, table
 from cudadoctor.model.versions import DriverVersion
 
 MINOR_COMPATIBILITY_FROM = 11
@@ -74,9 +74,8 @@ class _Oldest(Row, frozen=True):
     def covers(self, cuda: Version) -> bool:
         """Whether it is of that release, or of that major.minor if no update is named."""
         assert self.toolkit is not None
-        parts = self.toolkit.release
-        exact = parts == cuda.release
-        return exact or (len(cuda.release) < 3 and parts[:2] == (cuda.major, cuda.minor))
+        short = len(cuda.release) < 3 and minor(self.toolkit) == minor(cuda)
+        return short or self.toolkit.release == cuda.release
 
 
 class _Branch(Row, frozen=True):

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 
 from cudadoctor.installers.tool import BESIDE, interpreter, parent, within
-from cudadoctor.model.findings import Diagnosis, Edit, Plan, Severity, Step
+from cudadoctor.model.findings import Diagnosis, Edit, Plan, Step
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import acting, typed
 from cudadoctor.render import inert
@@ -64,9 +64,8 @@ def script(
 def _without_steps(diagnosis: Diagnosis, machine: Machine) -> str:
     """Why there is no step; nothing to do is said only where nothing is wrong."""
     if diagnosis.verdict == "undecided":
-        asked = ""
-        if command := diagnosis.next_command:
-            asked = f" The next command to run is: {command_line(command, machine)}"
+        command = diagnosis.next_command
+        asked = f" The next command to run is: {command_line(command, machine)}" if command else ""
         return f"The facts do not suffice for a repair.{asked}"
     if diagnosis.primary is not None:
         return f"No step is known that cures {diagnosis.primary}."
@@ -78,18 +77,16 @@ def is_runnable(step: Step) -> bool:
 
     An edit goes before the commands of its step: where there are both, a hand is needed.
     """
-    harmless = step.where == "here" and not step.needs_root and not step.reboot
-    harmless = harmless and not (step.edits and step.commands)
-    return harmless and step.verified is not False and bool(step.commands or step.variables)
+    barred = step.where != "here" or step.needs_root or step.reboot or step.verified is False
+    by_hand = step.edits and step.commands
+    return not (barred or by_hand) and bool(step.commands or step.variables)
 
 
 def _header(machine: Machine, diagnosis: Diagnosis, version: str, knowledge: str) -> Iterator[str]:
     yield comment(f"cudadoctor {version}, knowledge of {knowledge}")
     if machine.python.executable:
         yield comment(f"examined: {machine.python.executable}")
-    for finding in diagnosis.findings:
-        if finding.because_of or finding.severity is Severity.INFO:
-            continue
+    for finding in diagnosis.roots:
         yield "#"
         yield from _text(f"{finding.severity.label}: {finding.title} ({finding.cause})", hang=4)
         yield from _text(finding.why, 2)

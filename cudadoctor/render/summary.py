@@ -246,24 +246,24 @@ def _smoke(machine: Machine, say: Language) -> str:
 LONGEST_VALUE = 120
 MOST_ITEMS = 4
 
-_FAULTS = ("remap_failed", "remap_pending", "retired_pending", "ecc_uncorrected")
-_TELLING: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "build.compiler": (("name", "version"), ("path",)),
-    "build.toolkits": (("path",), ("cuda", "origin")),
-    "driver.fabric": ((), ("manager", "version", "nvswitches")),
-    "driver.module_files": (("version", "flavour"), ("kernel",)),
-    "driver.nodes": (("path",), ("errno", "group")),
-    "driver.packages": (("name", "version"), ()),
-    "driver.xids": (("bus_id",), ("code", "text")),
-    "gpus": (("name",), ("capability", "code", "compute_mode", "mig", *_FAULTS)),
-    "libraries.mapped": (("path",), ("version", "how")),
-    "libraries.predicted": (("path",), ("version", "how")),
-    "packages": (("name", "version"), ()),
-    "pci": (("address", "vendor", "device_id"), ("bound", "lost", "bars_missing")),
-    "smoke.stages": (("name", "status"), ("detail",)),
-    "torch.copies": (("version", "path"), ()),
+_TELLING = {
+    "build.compiler": "name version | path",
+    "build.toolkits": "path | cuda origin",
+    "driver.fabric": "| manager version nvswitches",
+    "driver.module_files": "version flavour | kernel",
+    "driver.nodes": "path | errno group",
+    "driver.packages": "name version |",
+    "driver.xids": "bus_id | code text",
+    "gpus": "name | capability code compute_mode mig"
+    " remap_failed remap_pending retired_pending ecc_uncorrected",
+    "libraries.mapped": "path | version how",
+    "libraries.predicted": "path | version how",
+    "packages": "name version |",
+    "pci": "address vendor device_id | bound lost bars_missing",
+    "smoke.stages": "name status | detail",
+    "torch.copies": "version path |",
 }
-"""Fact -> what is shown of each of its items: bare, and by its name. The JSON holds all."""
+"""Fact -> what is shown of each of its items: bare | by its name. The JSON holds all."""
 _USUAL: tuple[object, ...] = (None, False, 0, "", "default", [])
 _SYMPTOM = re.compile(r"symptoms\.\d+\.text")
 
@@ -327,7 +327,8 @@ def _is_named(item: dict[str, Any], about: str) -> bool:
 def _item(item: dict[str, Any], kind: str) -> str:
     if item.get("present") is False:
         return "none"
-    bare, named = _TELLING.get(kind, ((), tuple(item)))
+    telling = _TELLING.get(kind)
+    bare, named = map(str.split, telling.split("|")) if telling else ([], list(item))
     parts = [" ".join(str(item[key]) for key in bare if item.get(key) not in _USUAL)]
     for key in named:
         if (value := item.get(key)) not in _USUAL:
