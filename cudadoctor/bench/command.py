@@ -173,8 +173,9 @@ def place_of(look: Line, asked: Text, gpus: tuple[Gpu, ...] | None) -> Place:
         raise NotMeasured(chosen.error)
     notes = tuple(f"GPU {index} is left alone: {reason}" for index, reason in chosen.skipped)
     for setting in look["environment"]:
-        if chosen.devices or FALSIFIED.get(setting) == NOT_COMPILED:
-            notes += (f"{setting} is set: {FALSIFIED[setting]}",)
+        why = FALSIFIED.get(setting, "")
+        if why and (chosen.devices or why == NOT_COMPILED):
+            notes += (f"{setting} is set: {why}",)
     if not chosen.devices:
         if look["error"]:
             notes += (f"torch sees no GPU: {look['error']}",)
@@ -203,10 +204,7 @@ def ground_of(look: Line, place: Place) -> Ground:
         capability=version_of(place.capability),
         torch=version_of(look["torch"].partition("+")[0]) or Version("2.4"),
         compiler=bool(look["c_compiler" if gpu else "compiler"]),
-        triton=look["triton"],
-        cores=look["cores"],
-        forks=look["forks"],
-        cpu_bf16=look["cpu_bf16"],
+        **{name: look[name] for name in ("triton", "cores", "forks", "cpu_bf16")},
     )
 
 

@@ -170,12 +170,14 @@ class _Child:
             self._process.stdin.flush()
 
     def end(self) -> None:
-        assert self._process.stdin is not None
+        stdin = self._process.stdin
+        if stdin is None or stdin.closed:
+            return  # its number may be another's by now
         children.kill(self._process)
         for reader in filter(None, self._readers):
             reader.join(0.5)  # one that a stuck process holds open is left behind
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            stdin.close()
 
     def last_words(self) -> str:
         """Why it ended, as well as that is known."""
