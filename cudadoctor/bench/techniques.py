@@ -119,12 +119,11 @@ def why_not(technique: Technique, ground: Ground, workload: str) -> str:
             "triton needs a GPU of compute capability 7.0 or newer",
         ),
     )
-    for need, here, why in lacking:
-        if here and need in technique.needs:
-            return why
+    why = next((why for need, here, why in lacking if here and need in technique.needs), "")
     # This torch may lack it.
     since = technique.since.get(workload if gpu else "cpu") or technique.since.get("any")
-    return f"it needs torch {since} or newer" if since and torch < Version(since) else ""
+    older = f"it needs torch {since} or newer" if since and torch < Version(since) else ""
+    return why or older
 
 
 def settings_of(names: Strings) -> dict[str, Value]:
