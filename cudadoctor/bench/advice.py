@@ -20,8 +20,7 @@ from cudadoctor.model.machine import Gpu, Machine, Strings, Text
 Standing = Literal["expected", "measured", "not advised"]
 STANDINGS: tuple[Standing, ...] = ("measured", "expected", "not advised")
 """In the order in which they are shown."""
-SMALL_BYTES = 4_000_000_000
-SMALL_SHM_BYTES = 1 << 30
+SMALL_BYTES, SMALL_SHM_BYTES = 4_000_000_000, 1 << 30
 _LAPTOP = ("laptop", "mobile", "max-q", "notebook")
 
 EXPECTED = "expected, not measured here (cudadoctor bench measures it)"

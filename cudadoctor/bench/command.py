@@ -32,8 +32,7 @@ from cudadoctor.smoke import short_bus_id, skipped
 from cudadoctor.smoke.inside.spec import choose
 
 TIERS_GPU, TIERS_CPU, TIERS_TINY = ("large", "small"), ("cpu", "tiny"), ("tiny",)
-LOOK_S = 200.0
-SIZE_S = 120.0
+LOOK_S, SIZE_S = 200.0, 120.0
 CLOSING_S = 1.0
 """Kept back of the budget: processes need a moment to end."""
 

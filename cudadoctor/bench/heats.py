@@ -15,17 +15,14 @@ from cudadoctor.bench.stable import Stable
 from cudadoctor.bench.techniques import KNOWN, Value
 from cudadoctor.model.machine import Text
 
-ROUNDS = 10
-LONGEST_START_S = 300.0
+ROUNDS, MOST_STEPS = 10, 200
+LONGEST_START_S, PROFILE_S, STOP_S = 300.0, 60.0, 20.0
 ROUND_PATIENCE = 20.0
-STOP_S = 20.0
 ENDED_S = 3.0
 """For a process that said its last word to end: until then it holds its memory, and the next one
 looks at what is free."""
 RECOMPILE_S = 90.0
 """Compiling again inside of a round is no hang."""
-PROFILE_S = 60.0
-MOST_STEPS = 200
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,9 +23,8 @@ ITS_ROUNDS = 0.4
 """Part of a process's time that its rounds take, where it has started in an earlier heat."""
 PROOF = 1.3
 """The time kept for the proof, over what the baseline and the best took before."""
-TWINS = 2
-AT_ONCE = 3
-"""Candidates that take turns with one reference."""
+TWINS, AT_ONCE = 2, 3
+"""Processes of the baseline beside itself, and candidates that take turns with one reference."""
 ROOM, LARGER = 0.8, 1.5
 """Part of a GPU's memory for all of them; how much larger than the baseline they are taken for."""
 NO_TIME = judging.OVER

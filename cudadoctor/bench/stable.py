@@ -21,8 +21,7 @@ from cudadoctor.host import children
 from cudadoctor.smoke import INSIDE
 from cudadoctor.smoke.inside.wire import BOOT
 
-KILLED_S = 5.0
-HEARING_S = 0.2
+KILLED_S, HEARING_S = 5.0, 0.2
 
 
 class Interrupted(Exception):  # noqa: N818 - by Ctrl-C, not by a fault

@@ -18,8 +18,7 @@ import msgspec
 from cudadoctor.bench.results import BenchResult, Gain
 from cudadoctor.model.machine import Strings, Text
 
-MOST_FILES = 200
-MOST_BYTES = 1 << 20
+MOST_FILES, MOST_BYTES = 200, 1 << 20
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
