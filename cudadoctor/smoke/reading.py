@@ -5,7 +5,7 @@ import operator
 import re
 import signal
 from collections.abc import Iterable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -25,7 +25,7 @@ STAGES = (
     "checkpoint",
 )
 Status = Literal["failed", "timed-out", "skipped", "passed"]
-WORST: tuple[Status, ...] = ("failed", "timed-out", "skipped", "passed")
+WORST = get_args(Status)
 
 
 # --- lines ----------------------------------------------------------------------------------------

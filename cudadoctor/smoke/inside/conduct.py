@@ -43,8 +43,8 @@ def work(words: Sequence[str]) -> None:
 class Spawned(process.Child):
     """A new interpreter, where there is no fork or a fork would not be safe."""
 
-    def __init__(self, task: Task, spec: Spec, mail: "queue.Queue[Tuple[Any, bytes]]") -> None:
-        process.Child.__init__(self)
+    def __init__(self, task: Task, spec: Spec, mail: Any) -> None:
+        super().__init__()
         words = ["task", json.dumps(task)] + list(spec.words)
         self.popen = subprocess.Popen(
             [sys.executable, "-c", wire.BOOT, os.path.dirname(__file__)] + words,
@@ -54,7 +54,7 @@ class Spawned(process.Child):
         self.kill = self.popen.kill
         threading.Thread(target=self._read, args=(mail,), daemon=True).start()
 
-    def _read(self, mail: "queue.Queue[Tuple[Any, bytes]]") -> None:
+    def _read(self, mail: Any) -> None:
         handle: Any = self.popen.stdout
         data = b"-"
         while data:
@@ -181,7 +181,7 @@ class Board:
         """Read and watch until it is done, or for so long."""
         until = monotonic() + seconds
         while not done() and self.live and monotonic() < until:
-            for child, data in self._arrivals(min(0.25, max(0.0, until - monotonic()))):
+            for child, data in self._arrivals(min(0.25, seconds)):
                 if child in self.live:
                     self._take(self.live[child], data)
             for worker in list(self.live.values()):
@@ -193,7 +193,7 @@ class Board:
             ready = select.select(list(by_pipe), [], [], wait)[0]
             return [(by_pipe[pipe], os.read(pipe, 1 << 16)) for pipe in ready]
         try:
-            return [self.mail.get(timeout=wait or 0.01)]
+            return [self.mail.get(timeout=wait)]
         except queue.Empty:
             return []
 
@@ -252,9 +252,17 @@ class Board:
 
     def _lost(self, worker: Worker, status: str, why: str, number: Optional[int] = None) -> None:
         """Say the end of a stage in the place of a worker that cannot. number: of a signal."""
-        line: Fields = dict(kind="end", stage=worker.stage or worker.left[0], status=status)
-        line.update(seconds=round(monotonic() - worker.began, 4), detail=why, lost=True)
-        self._pass_on(worker, dict(line, rank=worker.task.rank, signal=number))
+        line = {
+            "kind": "end",
+            "stage": worker.stage or worker.left[0],
+            "status": status,
+            "seconds": round(monotonic() - worker.began, 4),
+            "detail": why,
+            "lost": True,
+            "rank": worker.task.rank,
+            "signal": number,
+        }
+        self._pass_on(worker, line)
 
     def _go_on(self, worker: Worker) -> None:
         """The stages behind a crash run in a new process, unless the device is out of reach."""

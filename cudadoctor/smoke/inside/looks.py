@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from typing import Any, Dict, List
+from typing import Any, List
 
 import torch
 
@@ -42,13 +42,32 @@ def cuda() -> None:
     devices: List[Fields] = []
     try:
         for index in range(count if available else 0):
-            about = torch.cuda.get_device_properties(index)
-            capability = "%d.%d" % (about.major, about.minor)
-            devices.append(dict(index=index, capability=capability, bus_id=_bus_id(index)))
+            devices.append(device(index))
     except Exception as problem:
         error = error or str(problem)[:2000]
     say("cuda", built=built, available=available, count=count, error=error, devices=devices)
     _libraries()
+
+
+def device(index: int) -> Fields:
+    """What the driver says of a GPU; others may be using it, and nothing is begun on it."""
+    about = torch.cuda.get_device_properties(index)
+    bus_id = ""
+    try:
+        name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+        buffer = ctypes.create_string_buffer(32)
+        # By torch's order, asked of the driver that numbered them.
+        if ctypes.CDLL(name).cuDeviceGetPCIBusId(buffer, 32, index) == 0:
+            bus_id = buffer.value.decode("ascii", "replace").lower()
+    except Exception:
+        pass  # not known
+    return {
+        "index": index,
+        "name": about.name,
+        "capability": "%d.%d" % (about.major, about.minor),
+        "bus_id": bus_id,
+        "total_bytes": int(about.total_memory),
+    }
 
 
 def numpy_bridge() -> None:
@@ -92,36 +111,20 @@ def maps() -> None:
     """Say which shared libraries this process has mapped, in the order of their addresses."""
     try:
         with open("/proc/self/maps", "rb") as handle:
-            lines = handle.read().splitlines()
+            parts = [line.split(None, 5) for line in handle.read().splitlines()]
     except OSError:
         return
-    paths: Dict[str, None] = {}
-    for line in lines:
-        parts = line.split(None, 5)
-        if len(parts) == 6 and b".so" in parts[5].rsplit(b"/", 1)[-1]:
-            paths[os.fsdecode(parts[5])] = None
+    files = dict.fromkeys([os.fsdecode(part[5]) for part in parts if len(part) == 6])
     say(
         "maps",
         torch=os.path.dirname(os.path.realpath(torch.__file__ or "")),
         prefix=sys.prefix,
         conda=os.path.isdir(os.path.join(sys.prefix, "conda-meta")),
-        paths=list(paths),
+        paths=[path for path in files if ".so" in os.path.basename(path)],
     )
 
 
 LOOKS: Fields = {"cuda": cuda, "numpy": numpy_bridge, "companion": companion}
-
-
-def _bus_id(index: int) -> str:
-    """The PCI address of a device in torch's order, asked of the driver that numbered it."""
-    try:
-        name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-        buffer = ctypes.create_string_buffer(32)
-        if ctypes.CDLL(name).cuDeviceGetPCIBusId(buffer, 32, index) == 0:
-            return buffer.value.decode("ascii", "replace").lower()
-    except Exception:
-        pass  # not known
-    return ""
 
 
 def _libraries() -> None:

@@ -122,10 +122,9 @@ class Measurement:
         self.feed.rest()
         say("round", seconds=seconds / steps, wait_s=waited / steps, steps=steps)
 
-    def _memory(self) -> Dict[str, Optional[int]]:
+    def _memory(self) -> Fields:
         if self.order.gpu:
-            peak = int(cuda.max_memory_allocated())
-            return {"peak_bytes": peak, "driver_bytes": drivers_bytes()}
+            return {"peak_bytes": cuda.max_memory_allocated(), "driver_bytes": drivers_bytes()}
         grown = 0
         if sys.platform != "win32":
             import resource
@@ -280,19 +279,13 @@ def _forget() -> None:
 
 # --- where a step goes: what its operations compute and move, and what this device can --------
 
-Totals = Dict[Tuple[int, int], int]
-
 
 def profile(order: Order, trained: Any, feed: Any) -> Fields:
     """Operations of a step as [flops, bytes, times], measured peaks, and the GPU's own time."""
     batch = feed.next()
-    flops, bytes_s = _peaks(order)
-    return {
-        "device_s": _device_s(order, trained, batch),
-        "operations": _operations(trained, batch),
-        "peak_flops": flops,
-        "peak_bytes_s": bytes_s,
-    }
+    peaks = _peaks(order)
+    device_s = _device_s(order, trained, batch)
+    return dict(peaks, device_s=device_s, operations=_operations(trained, batch))
 
 
 FREE = ("view", "detach", "alias", "empty", "lift_fresh")
@@ -302,8 +295,8 @@ class Counter(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
     """Counts of every operation that computes: its arithmetic, and the bytes that it must touch."""
 
     def __init__(self) -> None:
-        super(Counter, self).__init__()
-        self.totals: Totals = {}
+        super().__init__()
+        self.totals: Dict[Tuple[int, int], int] = {}
         try:
             from torch.utils.flop_counter import flop_registry
         except ImportError:  # before torch 2.1
@@ -364,7 +357,7 @@ def _device_s(order: Order, trained: Any, batch: Any) -> Optional[float]:
         return None
 
 
-def _peaks(order: Order) -> Tuple[Optional[float], Optional[float]]:
+def _peaks(order: Order) -> Fields:
     """Operations and bytes a second of a large product and a large copy, here and now."""
     size, length = (8192, 1 << 27) if order.gpu else (768, 1 << 23)
     try:
@@ -374,8 +367,8 @@ def _peaks(order: Order) -> Tuple[Optional[float], Optional[float]]:
         product_s = _best_s(order, lambda: square @ square, 5)
         copy_s = _best_s(order, lambda: other.copy_(row), 5)
     except (RuntimeError, MemoryError):
-        return None, None
-    return 2.0 * size**3 / product_s, 2.0 * 4 * length / copy_s
+        return {}
+    return {"peak_flops": 2.0 * size**3 / product_s, "peak_bytes_s": 2.0 * 4 * length / copy_s}
 
 
 def _best_s(order: Order, job: Callable[[], Any], times: int) -> float:
@@ -418,7 +411,7 @@ def look() -> Fields:
         found["available"] = cuda.is_available()
         if found["available"]:
             found["count"] = cuda.device_count()
-            found["devices"] = [_device(one) for one in range(found["count"])]
+            found["devices"] = [looks.device(index) for index in range(found["count"])]
     except BaseException as problem:
         found["available"], found["error"] = False, str(problem)[:300]
     return found
@@ -450,22 +443,6 @@ def drivers_bytes() -> Optional[int]:
         return sum([int(one.usedGpuMemory or 0) for one in there if one.pid == os.getpid()]) or None
     except BaseException:
         return None
-
-
-def _device(index: int) -> Fields:
-    """What the driver says of it; nothing is begun on it, since others may be using it."""
-    about = cuda.get_device_properties(index)
-    where = ""
-    if hasattr(about, "pci_bus_id"):
-        bus = (about.pci_domain_id, about.pci_bus_id, about.pci_device_id)
-        where = "%04x:%02x:%02x.0" % bus
-    return {
-        "index": index,
-        "name": about.name,
-        "capability": "%d.%d" % (about.major, about.minor),
-        "bus_id": where,
-        "total_bytes": int(about.total_memory),
-    }
 
 
 def _compiler(*names: str) -> str:

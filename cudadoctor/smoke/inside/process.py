@@ -40,7 +40,7 @@ class Fork(Child):
     """A copy of this process, with torch already imported; `to` and `back` are pipes for lines."""
 
     def __init__(self, job: Callable[[], Any], others: Iterable["Fork"] = ()) -> None:
-        Child.__init__(self)
+        super().__init__()
         theirs_in, self.to = os.pipe()
         self.back, theirs_out = os.pipe()
         with warnings.catch_warnings():

@@ -124,7 +124,7 @@ def allocate(place: Place) -> Said:
     figures: Fields = {"name": str(torch.cuda.get_device_name(place.device))}
     if hasattr(torch.cuda, "mem_get_info"):
         free, total = torch.cuda.mem_get_info(place.device)
-        figures["free_bytes"], figures["total_bytes"] = int(free), int(total)
+        figures.update(free_bytes=free, total_bytes=total)
     return "", figures
 
 
@@ -270,7 +270,8 @@ def _losses(place: Place, device: Any, kind: Any = None, scaler: Any = None) -> 
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        with _autocast(device.type, kind):
+        # Without a kind as good as no context: old releases refuse one even where it is off.
+        with torch.autocast(device.type, dtype=kind) if kind else torch.enable_grad():
             logits = net(images)
             loss = cross_entropy(logits, labels)
         if device == place.device:
@@ -288,16 +289,6 @@ def _losses(place: Place, device: Any, kind: Any = None, scaler: Any = None) -> 
             scaler.update()
         losses.append(float(loss.detach()))
     return losses
-
-
-def _autocast(device: str, kind: Any) -> Any:
-    """torch.amp where it has autocast, else torch.autocast of torch 1.10."""
-    if kind is None:
-        # As good as no context: old releases refuse a dtype even for autocast that is off.
-        return torch.enable_grad()
-    amp = getattr(torch, "amp", None)
-    autocast: Any = getattr(amp, "autocast", None) or torch.autocast
-    return autocast(device, dtype=kind)
 
 
 def _judged(

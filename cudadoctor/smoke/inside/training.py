@@ -5,7 +5,7 @@ import functools
 import inspect
 import os
 from time import perf_counter, sleep
-from typing import Any, Callable, Generator, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch import cuda
@@ -15,6 +15,7 @@ from . import process, workloads
 from .spec import Fields
 from .workloads import Order
 
+Batches = Iterator[Any]
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that record CUDA graphs."""
 RATE_SGD, RATE_ADAMW = 0.004, 3e-4
@@ -170,16 +171,13 @@ class Feed:
 
     def __init__(self, order: Order) -> None:
         self.workers, self.why_no_workers = workers_of(order)
-        self.wait_s = 0.0
+        self.wait_s = self.made_s = 0.0
         self.stock = AHEAD * self.workers
-        self.made_s = 0.0
         loader = _loader(order)
         if self.workers:
             # How long one batch takes to be made, in this process.
-            alone = iter(loader(0))
-            began = perf_counter()
-            next(alone)
-            self.made_s = perf_counter() - began
+            next(self._waited(iter(loader(0))))
+            self.made_s, self.wait_s = self.wait_s, 0.0
         host = self._waited(iter(loader(self.workers)))
         if order.settings.prefetch and order.gpu:
             self._batches = _ahead(host, order)
@@ -194,7 +192,7 @@ class Feed:
         if self.workers:
             sleep(min(1.0, 0.02 + 1.3 * self.made_s * self.stock / self.workers))
 
-    def _waited(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _waited(self, batches: Batches) -> Batches:
         while True:
             began = perf_counter()
             batch = next(batches)
@@ -273,7 +271,7 @@ def _loader(order: Order) -> Callable[[int], Any]:
     return loader
 
 
-def _ahead(host: Iterator[Any], order: Order) -> Iterator[Any]:
+def _ahead(host: Batches, order: Order) -> Batches:
     """Each batch is copied while the one before it is in use."""
     side = cuda.Stream()
 
@@ -365,7 +363,7 @@ def workers_that_fit(
     return 0, "%s has no room for workers that prepare batches of %s" % (full[0], size)
 
 
-def allowed_bytes(groups: Iterable[Tuple[str, str, str]] = GROUPS) -> Optional[int]:
+def allowed_bytes(groups: Iterable[Sequence[str]] = GROUPS) -> Optional[int]:
     """What the limit of the control group leaves; files that are only cached count as free."""
     for most, used, cached in groups:
         try:

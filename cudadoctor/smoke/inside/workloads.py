@@ -15,8 +15,21 @@ import zlib
 from typing import Any, Dict, Iterator, List, Tuple
 
 import torch
-from torch import nn
-from torch.nn import functional
+from torch.nn import (
+    GELU,
+    BatchNorm2d,
+    Conv2d,
+    Embedding,
+    LayerNorm,
+    Linear,
+    MaxPool2d,
+    Module,
+    ModuleList,
+    ReLU,
+    Sequential,
+    functional,
+    init,
+)
 from torch.utils.checkpoint import checkpoint
 
 MEAN, SPREAD = 118.0, 64.0
@@ -226,47 +239,45 @@ def _row(shape: Shape) -> List[int]:
 # --- models -----------------------------------------------------------------------------------
 
 
-class Residual(nn.Module):  # type: ignore[misc,unused-ignore]
+class Residual(Module):  # type: ignore[misc,unused-ignore]
     """Two convolutions and a way past them."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(after),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(after, after, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(after),
+        self.body = Sequential(
+            Conv2d(before, after, 3, stride, 1, bias=False),
+            BatchNorm2d(after),
+            ReLU(inplace=True),
+            Conv2d(after, after, 3, 1, 1, bias=False),
+            BatchNorm2d(after),
         )
-        self.past = nn.Sequential()
+        self.past = Sequential()
         if stride != 1 or before != after:
-            self.past = nn.Sequential(
-                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
-            )
+            self.past = Sequential(Conv2d(before, after, 1, stride, bias=False), BatchNorm2d(after))
 
     def forward(self, x: Any) -> Any:
         return functional.relu(self.body(x) + self.past(x))
 
 
-class ResNet(nn.Module):  # type: ignore[misc,unused-ignore]
+class ResNet(Module):  # type: ignore[misc,unused-ignore]
     """An image classifier: stages of residual blocks, each half as wide and twice as deep."""
 
     def __init__(self, shape: Shape, settings: Settings) -> None:
         super().__init__()
         before, large = shape["width"], shape["image"] > 64
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, before, *((7, 2, 3) if large else (3, 1, 1))),
-            nn.BatchNorm2d(before),
-            nn.ReLU(inplace=True),
-            *([nn.MaxPool2d(3, 2, 1)] if large else []),
+        self.stem = Sequential(
+            Conv2d(3, before, *((7, 2, 3) if large else (3, 1, 1))),
+            BatchNorm2d(before),
+            ReLU(inplace=True),
+            *([MaxPool2d(3, 2, 1)] if large else []),
         )
-        self.layers = nn.ModuleList()
+        self.layers = ModuleList()
         for stage, number in enumerate(shape["blocks"]):
             after = shape["width"] * 2**stage
             for place in range(number):
                 self.layers.append(Residual(before, after, 2 if place == 0 and stage else 1))
                 before = after
-        self.head = nn.Linear(before, shape["classes"])
+        self.head = Linear(before, shape["classes"])
         self.checkpointing = settings.checkpointing
 
     def forward(self, images: Any) -> Any:
@@ -276,7 +287,7 @@ class ResNet(nn.Module):  # type: ignore[misc,unused-ignore]
         return self.head(x.mean((2, 3)))
 
 
-class Layer(nn.Module):  # type: ignore[misc,unused-ignore]
+class Layer(Module):  # type: ignore[misc,unused-ignore]
     """A transformer layer, normalised before its parts."""
 
     def __init__(self, shape: Shape, attention: str, causal: bool) -> None:
@@ -285,13 +296,11 @@ class Layer(nn.Module):  # type: ignore[misc,unused-ignore]
         self.heads = shape["heads"]
         self.attention = attention
         self.causal = causal
-        self.before = nn.LayerNorm(width)
-        self.into = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.between = nn.LayerNorm(width)
-        self.body = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
+        self.before = LayerNorm(width)
+        self.into = Linear(width, 3 * width)
+        self.out = Linear(width, width)
+        self.between = LayerNorm(width)
+        self.body = Sequential(Linear(width, 4 * width), GELU(), Linear(4 * width, width))
 
     def forward(self, x: Any, mask: Any) -> Any:
         x = x + self.out(self._attended(self.before(x), mask))
@@ -310,19 +319,19 @@ class Layer(nn.Module):  # type: ignore[misc,unused-ignore]
         return seen.transpose(1, 2).reshape(batch, length, width)
 
 
-class Transformer(nn.Module):  # type: ignore[misc,unused-ignore]
+class Transformer(Module):  # type: ignore[misc,unused-ignore]
     """An encoder with a head for classes, or a decoder that names the next token."""
 
     def __init__(self, shape: Shape, settings: Settings, causal: bool) -> None:
         super().__init__()
         width, length, vocabulary = shape["width"], shape["length"], shape["vocabulary"]
-        self.words = nn.Embedding(vocabulary, width)
-        self.places = nn.Embedding(length, width)
-        self.layers = nn.ModuleList(
+        self.words = Embedding(vocabulary, width)
+        self.places = Embedding(length, width)
+        self.layers = ModuleList(
             [Layer(shape, settings.attention, causal) for _ in range(shape["layers"])]
         )
-        self.last = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary if causal else 2, bias=not causal)
+        self.last = LayerNorm(width)
+        self.head = Linear(width, vocabulary if causal else 2, bias=not causal)
         self.causal = causal
         self.checkpointing = settings.checkpointing
         self.apply(_small)
@@ -362,5 +371,5 @@ def _through(part: Any, values: Any, checkpointing: bool) -> Any:
 
 
 def _small(module: Any) -> None:
-    if isinstance(module, (nn.Linear, nn.Embedding)):
-        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, (Linear, Embedding)):
+        init.normal_(module.weight, std=0.02)
