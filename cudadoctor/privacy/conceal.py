@@ -36,11 +36,13 @@ class Concealer(Redactor):
 
     def __init__(self, machine: Machine, more: str = "") -> None:
         super().__init__(machine, more)
-        # Raw answers hold more than the facts that were made of them: all is searched for.
         names = self._names
         self._users = {one: self._user(one) for one in names.own_users + names.users}
         self._hosts = {one: self._host(one) for one in names.own_hosts + names.hosts}
-        self._signs = (*patterns.SIGNS, *self._where())
+        # Raw answers hold more than the facts that were made of them: all is searched for, but for
+        # the home, which stays an absolute path.
+        where = (sign for sign in self._where() if sign.other != "~")
+        self._signs = (*patterns.SIGNS, *where)
         self._bytes = [
             (re.compile(rb"(?<=[/\\])" + re.escape(_encoded(name)) + rb"(?![\w-])"), other.encode())
             for name, other in self._users.items()

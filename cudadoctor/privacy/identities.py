@@ -33,11 +33,12 @@ KEPT = frozenset(
 
 _SHORTEST_HOST = 3
 _PUBLIC = (
-    r"(?i)(?:.*\.)?(?:pypi|pytorch|python|pythonhosted|github|githubusercontent|gitlab|anaconda"
+    r"(?i:(?:.*\.)?(?:pypi|pytorch|python|pythonhosted|github|githubusercontent|gitlab|anaconda"
     r"|nvidia|huggingface|hf|googleapis|amazonaws|docker|nvcr|quay|ghcr|astral)"
-    r"\.(?:org|com|io|co|sh|net)"
+    r"\.(?:org|com|io|co|sh|net))"
 )
 """Hosts of everybody."""
+_NOBODY = rf"{_PUBLIC}|[\d.]+|sha\d+|.*\.so[.\d]*"
 _USER = r"[A-Za-z_][\w.-]*\$?"
 _HOST = r"[A-Za-z0-9][\w.-]*"
 _ENDING = r"(?:py|so|txt|json|log|sh|exe|dll|cfg|toml|ya?ml|conf|whl|gz|zip|ini|pth?|md|lock|\d)\b"
@@ -97,19 +98,17 @@ def names_of(machine: Machine, text: str) -> Names:
     homes = (home,) if len(home) > 1 and home.lower() != "/root" else ()
     last = re.split(r"[/\\]", home)[-1]
     known = KEPT | _vocabulary(machine)
+    told = tuple(_told(text))
     own_users = _telling((who.user, last, (who.user or "").rpartition("\\")[2]), KEPT)
     own_hosts = _hosts(who.host or "", known)
-    users: dict[str, None] = {}
-    hosts: dict[str, None] = {}
-    for user, host in _told(text):
-        users |= dict.fromkeys(_telling((user,), known))
-        hosts |= dict.fromkeys(_hosts(host, known))
+    users = _telling((user for user, _ in told), known)
+    hosts = dict.fromkeys(host for _, name in told for host in _hosts(name, known))
     return Names(
         homes,
         own_users,
         own_hosts,
-        tuple(one for one in users if one not in own_users),
-        tuple(one for one in hosts if one not in own_hosts),
+        tuple(user for user in users if user not in own_users),
+        tuple(host for host in hosts if host not in own_hosts),
     )
 
 
@@ -148,8 +147,12 @@ def _either(names: Iterable[str]) -> str:
 
 def _telling(names: Iterable[str | None], kept: frozenset[str]) -> tuple[str, ...]:
     """Those that identify somebody, each once."""
-    told = (one.strip(".-") for one in names if one)
-    return tuple(dict.fromkeys(one for one in told if _tells(one, kept)))
+    told = dict.fromkeys(name.strip(".-") for name in names if name)
+    return tuple(
+        name
+        for name in told
+        if len(name) > 1 and name.lower() not in kept and not compiled(_NOBODY).fullmatch(name)
+    )
 
 
 def _hosts(name: str, kept: frozenset[str]) -> tuple[str, ...]:
@@ -158,12 +161,6 @@ def _hosts(name: str, kept: frozenset[str]) -> tuple[str, ...]:
         return ()
     both = _telling((name, name.partition(".")[0]), kept)
     return tuple(one for one in both if len(one) >= _SHORTEST_HOST)
-
-
-def _tells(name: str, kept: frozenset[str]) -> bool:
-    if len(name) < 2 or name.lower() in kept or compiled(_PUBLIC).fullmatch(name):
-        return False
-    return not re.fullmatch(r"[\d.]+|sha\d+|.*\.so[.\d]*", name)
 
 
 def _told(text: str) -> Iterator[tuple[str, str]]:

@@ -39,10 +39,10 @@ class Redactor:
             self._uuid(uuid)
         whole = "\n".join(_texts(self._plain))
         small = whole.lower()
-        # All that is shown is made of these texts: what they do not hold is not searched for.
         self._names = identities.names_of(machine, f"{whole}\n{more}" if more else whole)
-        there = (sign for sign in self._all() if sign.can_be_in(whole, small))
-        self._signs = tuple(sign.within(small) for sign in there)
+        # All that is shown is made of these texts: what they do not hold is not searched for.
+        signs = (*(sign.within(small) for sign in patterns.SIGNS), *self._where())
+        self._signs = tuple(sign for sign in signs if sign.can_be_in(whole, small))
 
     def text(self, text: str) -> str:
         """The text without what identifies."""
@@ -149,15 +149,10 @@ class Redactor:
 
     # --- where names stand --------------------------------------------------------------------
 
-    def _all(self) -> Iterator[Sign]:
-        yield from patterns.SIGNS
+    def _where(self) -> Iterator[Sign]:
         for home in self._names.homes:
             last = re.split(r"[/\\]", home)[-1].lower()
             yield Sign(words=(last,), pattern=identities.home_pattern(home), other="~")
-        yield from self._where()
-
-    def _where(self) -> Iterator[Sign]:
-        """Where names stand, apart from the user's own home."""
         names = self._names
         for named, pattern, other in (
             (names.own_users + names.users, identities.user_pattern, lambda it: self._user(it[0])),
