@@ -11,6 +11,7 @@ import select
 import subprocess
 import sys
 import threading
+from math import inf
 from time import monotonic
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
@@ -75,7 +76,7 @@ class Worker:
 
     stage = ""
     last = ("", "")
-    doomed = (float("inf"), "")
+    doomed = (inf, "")
 
     def __init__(self, task: Task, child: Any) -> None:
         self.task = task

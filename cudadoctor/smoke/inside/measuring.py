@@ -6,6 +6,7 @@ import os
 import shutil
 import statistics
 import sys
+from math import inf
 from time import perf_counter
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -88,7 +89,7 @@ class Measurement:
         order = self.order
         losses: List[float] = []
         times: List[float] = []
-        until, steady = float("inf"), False
+        until, steady = inf, False
         while len(losses) < order.loss_steps or not (steady or perf_counter() > until):
             seconds, loss = _timed(order, lambda: self._steps(1))
             times.append(seconds)
@@ -217,11 +218,9 @@ def largest(order: Order) -> int:
         keep_to_a_share(order, PART)
     while found < most:
         order.factor = 2 * found
-        seconds = (
-            float("inf") if _needs_too_much(order) else _in_memory(lambda: _second_step_s(order))
-        )
+        seconds = inf if _needs_too_much(order) else _in_memory(lambda: _second_step_s(order))
         _forget()
-        if seconds == float("inf"):
+        if seconds == inf:
             break
         found *= 2
         if seconds > LONGEST_STEP_S / 2:
@@ -261,7 +260,7 @@ def _in_memory(job: Callable[[], float]) -> float:
     except (RuntimeError, MemoryError) as problem:
         if is_oom(problem):
             # Nothing is freed here: the exception still holds the frames of the step.
-            return float("inf")
+            return inf
         raise
 
 

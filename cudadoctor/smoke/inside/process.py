@@ -8,8 +8,8 @@ import os
 import re
 import signal
 import sys
-import time
 import warnings
+from time import monotonic, sleep
 from typing import Any, Callable, Iterable, List, Optional
 
 from . import wire
@@ -69,14 +69,14 @@ class Fork(Child):
 
     def code(self, wait_s: float = 0.0) -> Optional[int]:
         """Its exit status, negative for a signal; None where it does not end in that time."""
-        until = time.monotonic() + wait_s
+        until = monotonic() + wait_s
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            if time.monotonic() >= until:
+            if monotonic() >= until:
                 return None
-            time.sleep(0.01)
+            sleep(0.01)
 
 
 def settle_in() -> None:
@@ -145,4 +145,4 @@ def planted(fault: str) -> None:
     if fault == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
     if fault in ("hang", "slow"):
-        time.sleep(1e6 if fault == "hang" else 0.02)
+        sleep(1e6 if fault == "hang" else 0.02)

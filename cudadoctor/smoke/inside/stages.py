@@ -3,6 +3,7 @@
 import os
 import zlib
 from datetime import timedelta
+from math import inf
 from typing import Any, Iterable, List, Tuple
 
 import torch
@@ -187,7 +188,7 @@ def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> Said:
 def _apart(pairs: Iterable[Tuple[Any, Any]]) -> float:
     """The largest difference of any two numbers; infinite where one of them is none."""
     worst = [float((one.double() - other.double()).abs().max()) for one, other in pairs]
-    return max([off if off == off else float("inf") for off in worst])
+    return max([off if off == off else inf for off in worst])
 
 
 # --- a few steps of training, in fp32 and with mixed precision --------------------------------
@@ -302,7 +303,7 @@ def _judged(
     if place.fault == "rising":
         losses = losses[::-1]
     said = "the losses %s " % _list(losses)
-    if not all([abs(loss) < float("inf") for loss in losses]):
+    if not all([abs(loss) < inf for loss in losses]):
         raise Wrong(said + "are not finite")
     if not losses[-1] < losses[0]:
         raise Wrong(said + "do not fall")

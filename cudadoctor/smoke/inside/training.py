@@ -356,11 +356,12 @@ def workers_that_fit(
         SHARED: asked if shared is None else (shared // batch_bytes - IN_USE) // AHEAD,
         "memory": int(SHARE * memory) // of_one if memory else asked,
     }
-    full = [where for where, fit in room.items() if fit < 1]
-    if not asked or not full:
-        return min([asked] + list(room.values())) if asked else 0, ""
-    size = "%.1f MB" % (batch_bytes / 1e6)
-    return 0, "%s has no room for workers that prepare batches of %s" % (full[0], size)
+    fit = max(0, min(asked, *room.values()))
+    if fit or not asked:
+        return fit, ""
+    full = next(where for where, number in room.items() if number < 1)
+    text = "%s has no room for workers that prepare batches of %.1f MB"
+    return 0, text % (full, batch_bytes / 1e6)
 
 
 def allowed_bytes(groups: Iterable[Sequence[str]] = GROUPS) -> Optional[int]:
