@@ -32,8 +32,7 @@ def run(given: Fields) -> None:
         say("look", **look())
         return
     order = Order(given)
-    if order.gpu:
-        keep_to_a_share(order)
+    keep_to_a_share(order)
     if what == "size":
         say("size", shape=sized(order, list(given["tiers"])))
         return
@@ -205,8 +204,7 @@ def _step_s(order: Order, shape: Fields) -> float:
     """Seconds of a plain step on a batch that is there already: the best of a few."""
     order.shape = dict(shape, samples=max(16, int(shape["batch"])))
     workloads.made(order.workload, order.shape)
-    if order.gpu:
-        cuda.reset_peak_memory_stats()
+    _forget_the_peak(order)
     trained, batch = Training(order), Feed(order).next()
     return _best_s(order, lambda: trained.step(batch), 8)
 
@@ -214,8 +212,7 @@ def _step_s(order: Order, shape: Fields) -> float:
 def largest(order: Order) -> int:
     """How many times the usual batch fits, doubling; an out-of-memory ends the search safely."""
     found, most = 1, MOST_TIMES_GPU if order.gpu else MOST_TIMES_CPU
-    if order.gpu:
-        keep_to_a_share(order, PART)
+    keep_to_a_share(order, PART)
     while found < most:
         order.factor = 2 * found
         seconds = inf if _needs_too_much(order) else _in_memory(lambda: _second_step_s(order))
@@ -226,8 +223,7 @@ def largest(order: Order) -> int:
         if seconds > LONGEST_STEP_S / 2:
             break
     order.factor = found
-    if order.gpu:
-        keep_to_a_share(order)
+    keep_to_a_share(order)
     return found
 
 
@@ -417,7 +413,12 @@ def look() -> Fields:
 
 
 def keep_to_a_share(order: Order, part: float = 1.0) -> None:
-    """Never more than a share of what is free now, or a part of it: others may be guests too."""
+    """Of a GPU never more than a share of what is free now, or a part of it: others are guests too.
+
+    part: of that share.
+    """
+    if not order.gpu:
+        return
     index = int(order.device.partition(":")[2] or 0)
     cuda.set_device(index)
     free, total = cuda.mem_get_info(index)

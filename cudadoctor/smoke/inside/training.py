@@ -27,7 +27,8 @@ GRAPH_WARM_UP = 3
 class Training:
     """One training by the order; `step` takes a batch on the device and gives its loss, detached.
 
-    Losses are tensors: reading one waits for the device, and that is left to the caller.
+    Losses are tensors: reading one waits for the device, and that is left to the caller. replays:
+    whether a recording is replayed, which uses memory and allocates none.
     """
 
     def __init__(self, order: Order) -> None:
@@ -53,6 +54,7 @@ class Training:
             # The usual first scale of 65536 overflows here and leaves out steps until it is halved
             # often enough: each loss after that would be that of an earlier step.
             self.scaler = torch.amp.GradScaler(order.device.split(":")[0], init_scale=2.0**10)
+        self.replays = settings.graphs or settings.compile in WITH_GRAPHS
         self.graph = _recorded(self) if settings.graphs else None
         if self.graph is not None:
             next(self.graph)
@@ -65,11 +67,6 @@ class Training:
         if self.settings.compile in WITH_GRAPHS and self.order.gpu:
             _mark_step()
         return self.eager(batch)
-
-    @property
-    def replays(self) -> bool:
-        """Whether a recording is replayed, which uses memory and allocates none."""
-        return self.graph is not None or self.settings.compile in WITH_GRAPHS
 
     def eager(self, batch: Any) -> Any:
         """One step, operation by operation."""

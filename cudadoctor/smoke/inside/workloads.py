@@ -251,9 +251,9 @@ class Residual(Module):  # type: ignore[misc,unused-ignore]
             Conv2d(after, after, 3, 1, 1, bias=False),
             BatchNorm2d(after),
         )
-        self.past = Sequential()
-        if stride != 1 or before != after:
-            self.past = Sequential(Conv2d(before, after, 1, stride, bias=False), BatchNorm2d(after))
+        same = stride == 1 and before == after
+        past = [] if same else [Conv2d(before, after, 1, stride, bias=False), BatchNorm2d(after)]
+        self.past = Sequential(*past)
 
     def forward(self, x: Any) -> Any:
         return functional.relu(self.body(x) + self.past(x))
