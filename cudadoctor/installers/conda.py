@@ -82,7 +82,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     return step(commands=tuple(commands), note=note)
 
 
-class _Order:
+class Order:
     """A change in the terms of conda's channels. release: of torch, "" any."""
 
     def __init__(self, m: Machine, kb: Knowledge, change: PackageChange) -> None:
@@ -115,8 +115,8 @@ class _Order:
             return Version(self.release)
         if self.cuda is None or self.made(str(self.newest)):
             return None
-        releases = self.kb.torch_releases()
-        return next((release for release in releases if self.made(str(release))), None)
+        known = (release for release in self.kb.torch_releases() if self.made(str(release)))
+        return next(known, None)
 
     def of_pytorch_channel(self) -> Command | None:
         """The pytorch channel's packages for a release that conda-forge lacks, None elsewhere."""
@@ -161,7 +161,7 @@ def packages_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[Comma
 
     From conda-forge; from the pytorch channel, which ended, only what it alone has.
     """
-    order = _Order(m, kb, change)
+    order = Order(m, kb, change)
     found = order.of_pytorch_channel()
     if found is None:
         return ("-c", "conda-forge"), order.specs()
@@ -171,7 +171,7 @@ def packages_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[Comma
 
 def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> Text:
     """What may surprise: another release, no driver in sight, an older cuDNN, an ended channel."""
-    order, other = _Order(m, kb, change), None
+    order, other = Order(m, kb, change), None
     release, pinned = order.release, order.pinned
     if any(spec.startswith(("pytorch-cuda", "cudatoolkit")) for spec in specs):
         return _ENDED.format(newest=kb.newest_on_conda("pytorch"), torch=release)
@@ -188,11 +188,6 @@ def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) ->
     old = any(spec.startswith("cudnn<") for spec in specs)
     blind = None if m.driver.cuda else _NO_GPU_SEEN.format(cuda=change.cuda)
     return joined(other, _OLD_CUDNN if old else None, blind)
-
-
-def specs_of(m: Machine, kb: Knowledge, change: PackageChange) -> Strings:
-    """The change's requirements as conda-forge's packages."""
-    return _Order(m, kb, change).specs()
 
 
 def conda_name(name: str) -> str:

@@ -36,7 +36,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     pixi = manager(m, "pixi") or "pixi"
     project = project_of(m)
     where: Command = ("--manifest-path", project) if project else ()
-    specs = conda.specs_of(m, kb, change)
+    specs = conda.Order(m, kb, change).specs()
     gone = tuple(map(conda.conda_name, sound(change.remove)))
     if not specs:
         commands = ((pixi, "remove", *where, *gone),) if gone else ()

@@ -297,9 +297,9 @@ def _environment(at: Setting, resolver: Resolver, question: Question) -> dict[st
 
 
 def _too_late(question: Question, clock: Clock) -> Answer:
-    limit = f"{clock.limit_s:.0f}" if clock.limit_s >= 1 else f"{clock.limit_s:.2g}"
-    how = f"did not answer within {limit} s"
-    return Answer(kind="unreached", host=" or ".join(question.hosts), how=how)
+    limit = f"{clock.limit_s:{'.0f' if clock.limit_s >= 1 else '.2g'}}"
+    host = " or ".join(question.hosts)
+    return Answer(kind="unreached", host=host, how=f"did not answer within {limit} s")
 
 
 # --- which resolvers are there -----------------------------------------------------------------

@@ -71,7 +71,8 @@ def admits(specifier: str, release: Version) -> bool:
     """
     clauses = [_CLAUSE.fullmatch(one.strip()) for one in specifier.split(",")] if specifier else []
     # Pre-releases and post-releases have rules of their own; a local tag (+cu126) does not count.
-    if all(clauses) and _is_plain(release):
+    odd = release.is_prerelease or release.is_postrelease or release.epoch
+    if all(clauses) and not odd:
         release = Version(release.public) if release.local else release
         return all(_holds(one[1], one[2], bool(one[3]), release) for one in clauses if one)
     from packaging.specifiers import SpecifierSet
@@ -120,10 +121,6 @@ def marker_holds(marker: str, variables: dict[str, str]) -> bool:
         return Marker(marker).evaluate(variables)
     except (InvalidMarker, UndefinedEnvironmentName):
         return True
-
-
-def _is_plain(release: Version) -> bool:
-    return not (release.is_prerelease or release.is_postrelease or release.epoch)
 
 
 def _holds(operator: str, text: str, any_below: bool, release: Version) -> bool:

@@ -6,7 +6,7 @@ And what a user does, who names a release.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, Literal
@@ -223,7 +223,7 @@ def drive_of(machine: Machine, capabilities: Iterable[Version], knowledge: Knowl
     numbers: Literal["Linux", "Windows"] = "Linux"
     if machine.platform.system == "Windows" or machine.platform.wsl:
         numbers = "Windows"
-    found = driver.version or driver.library
+    found, drive = driver.version or driver.library, partial(Drive, numbers=numbers)
     # The oldest and the newest branch that support all these GPUs; None no bound.
     eras = [era for gpu in capabilities if (era := knowledge.architecture(gpu))]
     low = max((era.first_branch for era in eras if era.first_branch), default=None)
@@ -239,8 +239,8 @@ def drive_of(machine: Machine, capabilities: Iterable[Version], knowledge: Knowl
             branch = low if low and low > usual else min(high or usual, usual)
             why = "The driver's version is not known"
             if branch == usual:
-                text, native = f"{why}: this counts on {version} or newer.", native_cuda(version)
-                return Drive(version=version, cuda=native, numbers=numbers, supposed=text)
+                text = f"{why}: this counts on {version} or newer."
+                return drive(version=version, cuda=native_cuda(version), supposed=text)
     elif found is not None and not machine.gpus:
         # The branch that these GPUs need in place of the driver found, and why.
         own, last = native_cuda(found), native_cuda(DriverVersion(str(high))) if high else None
@@ -250,7 +250,7 @@ def drive_of(machine: Machine, capabilities: Iterable[Version], knowledge: Knowl
         elif low and found.branch < low:
             why = f"Driver {found} does not support this GPU yet: it needs branch {low}"
     if not why:
-        return _found(found, machine, knowledge, numbers)
+        return _found(found, machine, knowledge, partial(drive, version=found))
     # A driver of that branch, new enough for the branch's own CUDA level.
     version = DriverVersion(str(branch))
     native = native_cuda(version)
@@ -258,7 +258,7 @@ def drive_of(machine: Machine, capabilities: Iterable[Version], knowledge: Knowl
     if floor is not None and floor.driver.branch == branch:
         version = max(version, floor.driver)
     text = f"{why}; this counts on a driver of branch {branch}."
-    return Drive(version=version, cuda=native, numbers=numbers, supposed=text)
+    return drive(version=version, cuda=native, supposed=text)
 
 
 def _supposed_cuda(machine: Machine) -> Version:
@@ -269,13 +269,10 @@ def _supposed_cuda(machine: Machine) -> Version:
 
 
 def _found(
-    found: DriverRelease,
-    machine: Machine,
-    knowledge: Knowledge,
-    numbers: Literal["Linux", "Windows"],
+    found: DriverRelease, machine: Machine, knowledge: Knowledge, step: Callable[..., Drive]
 ) -> Drive:
     """The driver that is there, by its number, by its CUDA level, or by both."""
-    driver, step = machine.driver, partial(Drive, version=found, numbers=numbers)
+    driver = machine.driver
     native = None if found is None else knowledge.native_cuda(found)
     # Under WSL the reported number is that of the Windows driver; a library's is of another list.
     foreign = machine.platform.wsl and driver.cuda and driver.reported is None

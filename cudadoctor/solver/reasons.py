@@ -17,6 +17,7 @@ from cudadoctor.solver.fit import NO_GPU, Block, Case, block, cudnn_refuses, on_
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
 
+_NOTHING_LOST = "The wish gives up nothing that the tables know of."
 _ALWAYS = ("torchvision", "torchaudio")
 _WHERE_INSTALLED = ("torchtext", "xformers", "flash-attn", "triton-windows", "vllm")
 
@@ -78,8 +79,8 @@ def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
     # Of the release that came next, a variant that was published says most.
     closest = [other for other in newer if other.torch == newer[-1].torch]
     nearest = next((other for other in closest if other.published), closest[0])
-    against = reason(nearest, case) or ""
-    return f"It is the newest that fits; {nearest.torch} {nearest.variant} does not: {against}"
+    other = f"{nearest.torch} {nearest.variant}"
+    return f"It is the newest that fits; {other} does not: {reason(nearest, case) or ''}"
 
 
 def _hardware(build: TorchBuild, cuda: Version, case: Case) -> Iterator[str]:
@@ -256,8 +257,7 @@ def _costs(build: TorchBuild, free: TorchBuild | None, case: Case) -> Iterator[s
         yield "The wish costs nothing: without it the same build would be chosen."
         return
     yield f"Without the wish it would be torch {free.torch} {free.variant}."
-    lost = list(_lost(build, free, case))
-    yield from lost or ["The wish gives up nothing that the tables know of."]
+    yield from [*_lost(build, free, case)] or [_NOTHING_LOST]
 
 
 def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
