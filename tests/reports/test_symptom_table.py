@@ -11,7 +11,7 @@ from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.machine import Machine
 from cudadoctor.reports.document import document
 from cudadoctor.reports.symptoms import symptoms_of
-from cudadoctor.rules.pasted.conditions import CIRCUMSTANCES, holds
+from cudadoctor.rules.pasted.conditions import CIRCUMSTANCES, FACTS, holds
 from cudadoctor.rules.pasted.reported import VERDICT
 
 TABLE = symptoms()
@@ -95,7 +95,7 @@ def test_a_cause_of_the_table_can_be_meant() -> None:
 
 
 def test_every_circumstance_is_asked_for() -> None:
-    assert set(CIRCUMSTANCES) <= {condition.removeprefix("not ") for condition in CONDITIONS}
+    assert {*FACTS, *CIRCUMSTANCES} <= {condition.removeprefix("not ") for condition in CONDITIONS}
 
 
 def test_every_row_without_a_meaning_is_asked_for() -> None:

@@ -8,7 +8,7 @@ import pytest
 from scenario_reader import machine_like
 
 from cudadoctor import knowledge
-from cudadoctor.rules.pasted.conditions import CIRCUMSTANCES, holds
+from cudadoctor.rules.pasted.conditions import CIRCUMSTANCES, FACTS, holds
 
 LINUX, WINDOWS, WSL, SERVER = "rtx4090-linux", "rtx4090-windows", "rtx3060-wsl", "h100x8-linux"
 PASCAL, MAC, JETSON, DOCKER, CPU = (
@@ -367,4 +367,4 @@ def test_a_condition_holds_where_it_is_known_to(
 
 def test_every_circumstance_has_a_row_that_holds_and_one_that_does_not() -> None:
     rows = {(condition, expected) for condition, _, _, expected in ROWS}
-    assert {(name, said) for name in CIRCUMSTANCES for said in (True, False)} <= rows
+    assert {(name, said) for name in (*FACTS, *CIRCUMSTANCES) for said in (True, False)} <= rows

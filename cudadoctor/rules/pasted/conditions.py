@@ -1,6 +1,6 @@
 """Conditions of the table of symptoms: a word, a comparison of versions, or another symptom.
 
-    windows                  a circumstance by name, from CIRCUMSTANCES
+    windows                  a circumstance by name, from FACTS or CIRCUMSTANCES
     torch < 2.3              a fact that is known and compares so (==, !=, <, <=, >, >=)
     has:torchvision          a package that the report lists
     seen:after-suspend       another symptom of the report
@@ -17,6 +17,7 @@ from typing import Any
 from packaging.version import Version
 
 from cudadoctor.knowledge import GpuModel, Knowledge
+from cudadoctor.knowledge.tables import table
 from cudadoctor.model.machine import Flag, Machine, Release, Strings, lookup, origin_of
 from cudadoctor.model.rule import NotKnown, apply
 from cudadoctor.model.versions import version_of
@@ -66,10 +67,14 @@ def holds(condition: str, m: Machine, kb: Knowledge) -> bool:
         return any(symptom.key == name for symptom in m.symptoms or ())
     if kind == "has":
         return m.package(name) is not None
+    if condition in FACTS:
+        path, *values = FACTS[condition]
+        value = lookup(m, str(path))
+        return value in values if values else bool(value)
     words = condition.split()
-    return (
-        _compares(m, *words) if len(words) == 3 else apply(CIRCUMSTANCES[condition], m, kb) is True
-    )
+    if len(words) == 3:
+        return _compares(m, *words)
+    return apply(CIRCUMSTANCES[condition], m, kb) is True
 
 
 def _compares(m: Machine, fact: str, sign: str, bound: str) -> bool:
@@ -79,11 +84,6 @@ def _compares(m: Machine, fact: str, sign: str, bound: str) -> bool:
         package = m.package(fact)
         value = version_of(package.version) if package else None
     return value is not None and _COMPARED[sign](value, type(value)(bound))
-
-
-def _is(path: str, *values: object) -> Circumstance:
-    """Whether that fact has one of these values; without values, whether it says yes at all."""
-    return lambda m: lookup(m, path) in values if values else bool(lookup(m, path))
 
 
 def _models(m: Machine, kb: Knowledge) -> list[GpuModel]:
@@ -293,21 +293,15 @@ def _compiler_too_old(m: Machine) -> bool:
     return gcc is not None and gcc < _OLDEST_GCC
 
 
+FACTS = table("rules/circumstances", dict[str, tuple[str | bool, ...]])
+"""Circumstances that one fact shows: its path and its values, without values that it says yes."""
 CIRCUMSTANCES: dict[str, Circumstance] = {
-    "windows": _is("platform.system", "Windows"),
     "conda-cuda-beyond-driver": _conda_cuda_beyond_driver,
     "default-cuda-beyond-driver": _default_cuda_beyond_driver,
-    "linux": _is("platform.system", "Linux"),
-    "macos": _is("platform.system", "Darwin"),
-    "wsl": _is("platform.wsl"),
     "toolkit-differs": _toolkit_differs,
     "compiler-too-new": _compiler_too_new,
     "compiler-too-old": _compiler_too_old,
     "no-builds-here": _walled_platform,
-    "aarch64": _is("platform.machine", "aarch64"),
-    "jetson": _is("platform.jetson"),
-    "container": _is("container.kind"),
-    "slurm": _is("container.scheduler", "slurm"),
     "kubernetes": lambda m: "kubernetes" in (m.container.kind, m.container.scheduler),
     "gpu": gpu_present,
     "no-gpu": lambda m: gpu_present(m) is False,
@@ -327,18 +321,11 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "since-ampere": _arch("Ampere", "Ada Lovelace", "Hopper", "Blackwell"),
     "before-turing": _arch("Kepler", "Maxwell", "Pascal", "Volta"),
     "mig": lambda m: any(gpu.mig for gpu in m.gpus or ()),
-    "torch-cpu": _is("torch.build", "cpu"),
-    "torch-cuda": _is("torch.build", "cuda"),
-    "torch-rocm": _is("torch.build", "rocm"),
-    "torch-installed": _is("torch.installed"),
-    "cuda-available": _is("torch.imported.cuda_available"),
-    "cuda-not-available": _is("torch.imported.cuda_available", False),
     "driver-answers": _driver_answers,
     "driver-runs-torch": _driver_runs_torch,
     "build-serves-gpu": _build_is("fitting"),
     "gpu-newer-than-build": _build_is("newer"),
     "gpu-older-than-build": _build_is("older"),
-    "conda": _is("python.kind", "conda", "conda-base"),
     "more-processes-than-gpus": _too_many_processes,
     "wheel-for-other-torch": _wheel_for_other_torch,
     "library-of-another-cuda": _library_of_another_cuda,
@@ -348,7 +335,7 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "cuda-home-set": _env("CUDA_HOME"),
     "ld-library-path-set": _env("LD_LIBRARY_PATH"),
 }
-"""Circumstances by name. Add one here rather than a special case in a rule."""
+"""The other circumstances by name. Add one here rather than a special case in a rule."""
 
 
 def refuted(conditions: Strings, m: Machine, kb: Knowledge) -> bool:
