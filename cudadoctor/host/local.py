@@ -10,16 +10,21 @@ import contextlib
 import errno
 import itertools
 import os
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import msgspec
 
 from cudadoctor.host import children
 from cudadoctor.host.children import OnLine, Ran
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INSIDE = os.path.join(_PACKAGE, "probes", "inside")
@@ -53,42 +58,27 @@ class Stat:
     """What a path is. exists None: not known (why says so).
 
     real: the path behind all links, looked up when it is first asked for: most callers do not.
+    is_link: of the path itself; one whose end is gone does not exist, and is one.
     """
 
-    __slots__ = ("_path", "_real", "exists", "gid", "is_dir", "mode", "size", "uid", "why")
+    is_dir: bool = False
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    size: int = 0
+    why: str | None = None
 
-    def __init__(
-        self,
-        *,
-        exists: bool | None,
-        is_dir: bool = False,
-        mode: int = 0,
-        uid: int = 0,
-        gid: int = 0,
-        size: int = 0,
-        real: str = "",
-        path: str = "",
-        why: str | None = None,
-    ) -> None:
+    def __init__(self, *, exists: bool | None, path: str = "", **known: Any) -> None:
         self.exists = exists
-        self.is_dir = is_dir
-        self.mode = mode
-        self.uid = uid
-        self.gid = gid
-        self.size = size
-        self.why = why
-        self._real = real
         self._path = path
+        vars(self).update(known)
 
-    @property
+    @cached_property
     def real(self) -> str:
-        if not self._real and self._path and self.exists:
-            self._real = os.path.realpath(self._path)
-        return self._real
+        return os.path.realpath(self._path) if self._path and self.exists else ""
 
-    @property
+    @cached_property
     def is_link(self) -> bool:
-        """Whether the path itself is a link: one whose end is gone does not exist, and is one."""
         return bool(self._path) and os.path.islink(self._path)
 
 
@@ -97,6 +87,18 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
 
     total_bytes: int
     free_bytes: int
+
+
+class _Limit(TypedDict):
+    timeout_s: float
+
+
+class How(_Limit, total=False):
+    """How to run a program, see `Host.run`."""
+
+    env: Mapping[str, str] | None
+    cwd: str | None
+    on_line: OnLine | None
 
 
 class Host(Protocol):
@@ -130,31 +132,14 @@ class Host(Protocol):
         """The size of the file system under a path; None where it cannot be learnt."""
         ...
 
-    def run(
-        self,
-        *argv: str,
-        timeout_s: float,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        stdin: str | None = None,
-        on_line: OnLine | None = None,
-    ) -> Ran:
+    def run(self, *argv: str, stdin: str | None = None, **how: Unpack[How]) -> Ran:
         """Run a program without a shell, in a folder of our own unless cwd names another.
 
         env replaces the whole environment. on_line: called with every line of its output.
         """
         ...
 
-    def inside(
-        self,
-        script: str,
-        *args: str,
-        timeout_s: float,
-        python: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        on_line: OnLine | None = None,
-    ) -> Ran:
+    def inside(self, script: str, *args: str, python: str | None = None, **how: Unpack[How]) -> Ran:
         """Run a script of probes/inside in an interpreter (the doctor's own by default).
 
         on_line: where the host really waits, it says how long it waits for each next line.
@@ -205,13 +190,14 @@ class LocalHost:
             # Not blocking: a named pipe in the place of a file must not hold the doctor up.
             handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         except (OSError, ValueError) as error:
-            return _unread(error)
+            missing = isinstance(error, FileNotFoundError)
+            return Answer(missing=missing, why=None if missing else _words(error))
         try:
             if offset:
                 os.lseek(handle, offset, os.SEEK_SET)
             return Answer(data=_first(handle, limit))
         except (OSError, OverflowError) as error:
-            return _unread(error)
+            return Answer(why=_words(error))
         finally:
             os.close(handle)
 
@@ -232,7 +218,7 @@ class LocalHost:
             return Stat(exists=None, why=_words(error))
         return Stat(
             exists=True,
-            is_dir=(found.st_mode & 0o170000) == 0o040000,
+            is_dir=stat.S_ISDIR(found.st_mode),
             mode=found.st_mode & 0o7777,
             uid=found.st_uid,
             gid=found.st_gid,
@@ -315,18 +301,8 @@ class LocalHost:
             children.kill(process)
         return process
 
-    def inside(
-        self,
-        script: str,
-        *args: str,
-        timeout_s: float,
-        python: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        on_line: OnLine | None = None,
-    ) -> Ran:
-        words = (*self._words_of(script, python), *args)
-        return self.run(*words, timeout_s=timeout_s, env=env, cwd=cwd, on_line=on_line)
+    def inside(self, script: str, *args: str, python: str | None = None, **how: Unpack[How]) -> Ran:
+        return self.run(*self._words_of(script, python), *args, **how)
 
     @staticmethod
     def _words_of(script: str, python: str | None) -> tuple[str, ...]:
@@ -362,21 +338,11 @@ _CACHES = (
 
 
 def _first(handle: int, limit: int) -> bytes:
-    parts: list[bytes] = []
-    left = limit
-    try:
-        while left > 0 and (part := os.read(handle, min(left, 1 << 16))):
-            parts.append(part)
-            left -= len(part)
-    except BlockingIOError:
-        pass  # the end of what /dev/kmsg holds now
-    return b"".join(parts)
-
-
-def _unread(error: Exception) -> Answer:
-    if isinstance(error, FileNotFoundError):
-        return Answer(missing=True)
-    return Answer(why=_words(error))
+    data = bytearray()
+    with contextlib.suppress(BlockingIOError):  # the end of what /dev/kmsg holds now
+        while part := os.read(handle, min(limit - len(data), 1 << 16)):
+            data += part
+    return bytes(data)
 
 
 def _words(error: Exception) -> str:

@@ -7,22 +7,26 @@ writes one, `replay` examines it as if it were the host.
 
 import base64
 import contextlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Optional, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Optional, TypedDict, TypeVar
 
 import msgspec
 
 from cudadoctor import __version__
-from cudadoctor.host.children import OnLine, Ran
-from cudadoctor.host.local import Answer, Host, Listing, Space, Stat
+from cudadoctor.host.children import Ran, working_folder
+from cudadoctor.host.local import Answer, Host, How, Listing, Space, Stat
 from cudadoctor.model.machine import Machine
 from cudadoctor.privacy.conceal import Concealer
 from cudadoctor.probes.examine import Look, NoInterpreter, examine_host
 from cudadoctor.smoke.inside.wire import BOOT
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 ABOUT = "recording.json"
 TEXTS = "texts"
@@ -31,7 +35,7 @@ LONGEST = 2000
 MOST_BYTES = 64 << 20
 """Of one file of a recording."""
 KINDS = ("read", "listing", "stat", "glob", "which", "space", "run", "inside")
-STAT = ("exists", "is_dir", "mode", "uid", "gid", "size", "why")
+STAT = ("exists", "is_dir", "mode", "uid", "gid", "size", "why", "real")
 SILENT = "the recording has no answer to this"
 
 Question = dict[str, Any]
@@ -65,7 +69,11 @@ def key_of(question: Question) -> str:
 
 
 def _around(
-    own: Mapping[str, str], env: Mapping[str, str] | None, cwd: str | None, stdin: str | None = None
+    own: Mapping[str, str],
+    stdin: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    **_: object,
 ) -> Question:
     """What differs from the doctor's own environment, folder and stdin."""
     around: Question = {"cwd": cwd}
@@ -91,95 +99,50 @@ class _PlainHost:
     _own_env: Mapping[str, str]
 
     def _answer(
-        self, kind: str, question: Question, ask: Callable[[Host], _Said], silent: _Said
+        self, kind: str, question: Question, silent: _Said, *args: Any, **how: Any
     ) -> _Said:
-        """The answer to a question. ask: puts it to a host. silent: says that it is not known."""
+        """The answer to a question. silent: says that it is not known. The rest asks a host."""
         raise NotImplementedError
 
+    def _told(self, kind: str, silent: _Said, **question: Any) -> _Said:
+        return self._answer(kind, question, silent, *question.values())
+
     def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
-        question = {"path": path, "limit": limit, "offset": offset}
-        return self._answer(
-            "read", question, lambda host: host.read(path, limit, offset), Answer(why=SILENT)
-        )
+        return self._told("read", Answer(why=SILENT), path=path, limit=limit, offset=offset)
 
     def listing(self, path: str) -> Listing:
-        silent = Listing(why=SILENT)
-        return self._answer("listing", {"path": path}, lambda host: host.listing(path), silent)
+        return self._told("listing", Listing(why=SILENT), path=path)
 
     def stat(self, path: str) -> Stat:
-        silent = Stat(exists=None, why=SILENT)
-        return self._answer("stat", {"path": path}, lambda host: host.stat(path), silent)
+        return self._told("stat", Stat(exists=None, why=SILENT), path=path)
 
     def glob(self, pattern: str) -> tuple[str, ...]:
-        return self._answer("glob", {"pattern": pattern}, lambda host: host.glob(pattern), ())
+        return self._told("glob", (), pattern=pattern)
 
     def which(self, name: str) -> str | None:
-        return self._answer("which", {"name": name}, lambda host: host.which(name), None)
+        return self._told("which", None, name=name)
 
     def space(self, path: str) -> Space | None:
-        return self._answer("space", {"path": path}, lambda host: host.space(path), None)
+        return self._told("space", None, path=path)
 
-    def run(
-        self,
-        *argv: str,
-        timeout_s: float,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        stdin: str | None = None,
-        on_line: OnLine | None = None,
-    ) -> Ran:
-        def ask(host: Host) -> Ran:
-            return host.run(
-                *argv, timeout_s=timeout_s, env=env, cwd=cwd, stdin=stdin, on_line=on_line
-            )
-
+    def run(self, *argv: str, stdin: str | None = None, **how: "Unpack[How]") -> Ran:
         question: Question = {"argv": [_spoken(word) for word in argv]}
-        question |= _around(self._own_env, env, cwd, stdin)
-        return self._answer("run", question, ask, Ran(why=SILENT))
+        question |= _around(self._own_env, stdin, **how)
+        return self._answer("run", question, Ran(why=SILENT), *argv, stdin=stdin, **how)
 
     def inside(
-        self,
-        script: str,
-        *args: str,
-        timeout_s: float,
-        python: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        on_line: OnLine | None = None,
+        self, script: str, *args: str, python: str | None = None, **how: "Unpack[How]"
     ) -> Ran:
-        def ask(host: Host) -> Ran:
-            return host.inside(
-                script,
-                *args,
-                timeout_s=timeout_s,
-                python=python,
-                env=env,
-                cwd=cwd,
-                on_line=on_line,
-            )
-
         # Where the doctor's pynvml lies is no matter of the host.
         words = [] if script == "nvml.py" else [_spoken(word) for word in args]
         question: Question = {"script": script, "args": words}
-        question |= ({"python": python} if python else {}) | _around(self._own_env, env, cwd)
-        return self._answer("inside", question, ask, Ran(why=SILENT))
+        question |= ({"python": python} if python else {}) | _around(self._own_env, **how)
+        return self._answer(
+            "inside", question, Ran(why=SILENT), script, *args, python=python, **how
+        )
 
 
 # --- answers --------------------------------------------------------------------------------
-
-
-class RecordedStat(Stat):
-    """A Stat that does not look at the disk for the end of a link."""
-
-    __slots__ = ("_link",)
-
-    def __init__(self, *, link: bool = False, **values: Any) -> None:
-        super().__init__(**values)
-        self._link = link
-
-    @property
-    def is_link(self) -> bool:
-        return self._link
 
 
 def is_text(data: bytes) -> bool:
@@ -223,7 +186,7 @@ def whole(path: Path) -> bytes:
 def encoded(answer: Any, store: Store) -> Any:
     """An answer as plain data, without what has its default."""
     if isinstance(answer, Stat):
-        values = {name: getattr(answer, name) for name in (*STAT, "real")}
+        values = {name: getattr(answer, name) for name in STAT}
         known = {name: value for name, value in values.items() if value}
         return {"exists": answer.exists} | known | ({"link": True} if answer.is_link else {})
     if isinstance(answer, Ran):
@@ -239,11 +202,8 @@ def encoded(answer: Any, store: Store) -> Any:
     if isinstance(answer, (Answer, Listing)):
         if answer.missing or answer.why:
             return {"missing": True} if answer.missing else {"why": answer.why}
-        return (
-            written(answer.data, store)
-            if isinstance(answer, Answer)
-            else msgspec.to_builtins({"names": answer.names})
-        )
+        if isinstance(answer, Answer):
+            return written(answer.data, store)
     return msgspec.to_builtins(answer)
 
 
@@ -286,7 +246,7 @@ def decoded(kind: str, plain: Any, folder: Path) -> Any:
         if plain.get("timed_out"):  # recordings made before silence was measured
             plain.setdefault("silent_s", plain.get("seconds", 0.0))
     answer = msgspec.convert(plain, _TYPES[kind])
-    return RecordedStat(**answer) if kind == "stat" else answer
+    return Stat(is_link=answer.pop("link", False), **answer) if kind == "stat" else answer
 
 
 # --- recording ------------------------------------------------------------------------------
@@ -300,29 +260,20 @@ class Entry(msgspec.Struct, frozen=True):
     answer: Any
 
 
-class AskedFor(Mapping[str, str]):
+class AskedFor(dict[str, str]):
     """An environment that notes which variables were asked for: no other is recorded."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = env
-        self.names: set[str] = set()
+        super().__init__(env)
+        self.names: set[object] = set()
 
     def get(self, name: str, default: Any = None) -> Any:
         self.names.add(name)
-        return self._env.get(name, default)
+        return super().get(name, default)
 
     def __contains__(self, name: object) -> bool:
-        self.names.add(str(name))
-        return name in self._env
-
-    def __getitem__(self, name: str) -> str:
-        return self._env[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._env)
-
-    def __len__(self) -> int:
-        return len(self._env)
+        self.names.add(name)
+        return super().__contains__(name)
 
 
 class RecordingHost(_PlainHost):
@@ -336,18 +287,19 @@ class RecordingHost(_PlainHost):
         self.scratch = getattr(door, "scratch", None)
         self.uid = getattr(door, "uid", None)
         self.noted: dict[tuple[str, str], Entry] = {}
-        self.asked_for = AskedFor(door.env)
-        self.env, self._own_env = self.asked_for, door.env
+        self.env = self.asked_for = AskedFor(door.env)
+        self._own_env = door.env
         self.system = door.system
 
     def _answer(
         self,
         kind: str,
         question: Question,
-        ask: Callable[[Host], _Said],
         silent: _Said,  # noqa: ARG002 - the host always answers
+        *args: Any,
+        **how: Any,
     ) -> _Said:
-        answer = ask(self.door)
+        answer: _Said = getattr(self.door, kind)(*args, **how)
         self.noted.setdefault((kind, key_of(question)), Entry(kind, question, answer))
         return answer
 
@@ -377,24 +329,28 @@ def write(
     rans = [entry.answer for entry in entries if isinstance(entry.answer, Ran)]
     said = "\n".join(text for ran in rans for text in (ran.stdout, ran.stderr) if text)
     words = None if full else Concealer(machine, said)
-    if words is not None:
-        entries = [concealed(entry, words) for entry in entries]
     # The variables that the examination turned on.
     asked = {name for name in host.env if name.startswith("ENROOT_")} | host.asked_for.names
-    kept = frozenset((asked | (machine.env or {}).keys()) & set(host.env))
+    kept = sorted((asked | (machine.env or {}).keys()) & set(host.env))
     try:
         (Path(folder) / TEXTS).mkdir()
-        env = {name: host.env[name] for name in sorted(kept)}
-        about = json.dumps(_about_of(host, look, machine, words, env), indent=1)
-        (Path(folder) / ABOUT).write_text(about + "\n", encoding="utf-8")
-        _write_entries(Path(folder), entries, kept)
+        about = _about_of(host, look, machine, words) | {
+            "env": {
+                name: words.valued(f"env.{name}", host.env[name]) if words else host.env[name]
+                for name in kept
+            }
+        }
+        (Path(folder) / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        _write_entries(Path(folder), [concealed(entry, words) for entry in entries], kept)
     except OSError as error:
         raise RecordError(f"{folder} cannot be written to: {error.strerror}") from error
     return len(entries)
 
 
-def concealed(entry: Entry, words: Concealer) -> Entry:
+def concealed(entry: Entry, words: Concealer | None) -> Entry:
     """The entry without what identifies, in its question as in its answer."""
+    if words is None:
+        return entry
     source = str(entry.question.get("path") or (entry.question.get("argv") or [""])[0])
     answer = _concealed(entry.answer, source, words)
     return Entry(entry.kind, words.plain(entry.question), answer)
@@ -416,46 +372,37 @@ def _concealed(answer: Any, source: str, words: Concealer) -> Any:
         return change(answer, names=tuple(sorted(names)))
     if isinstance(answer, Stat):
         values = {name: getattr(answer, name) for name in STAT}
-        return RecordedStat(link=answer.is_link, real=words.text(answer.real), **values)
+        return Stat(is_link=answer.is_link, **values | {"real": words.text(answer.real)})
     return words.plain(answer) if isinstance(answer, (str, tuple)) else answer
 
 
 def _about_of(
-    host: RecordingHost, look: Look, machine: Machine, words: Concealer | None, env: dict[str, str]
+    host: RecordingHost, look: Look, machine: Machine, words: Concealer | None
 ) -> dict[str, Any]:
-    """What recording.json says. env: the variables that are kept."""
-    try:
-        here = os.getcwd()  # noqa: PTH109 - a text, compared with texts
-    except OSError:
-        here = os.sep
+    """What recording.json says, but for the variables."""
     about = {
         "recording": FORMAT,
         "cudadoctor": __version__,
         "redacted": words is not None,
         "date": machine.date,
         "system": host.system,
-        "folder": getattr(host.door, "folder", "") or here,
+        "folder": getattr(host.door, "folder", "") or working_folder() or os.sep,
         "uid": host.uid,
         "own_environment": machine.python.own,
         "own": machine.python.executable if machine.python.chosen_by == "own" else None,
         "look": msgspec.to_builtins(look),
     }
-    if words is not None:
-        about = words.plain(about)
-        env = {name: words.valued(f"env.{name}", value) for name, value in env.items()}
-    return about | {"env": env}
+    return about if words is None else words.plain(about)
 
 
-def _write_entries(folder: Path, entries: list[Entry], kept: frozenset[str]) -> None:
+def _write_entries(folder: Path, entries: list[Entry], kept: list[str]) -> None:
     """Write the entries; of variables that are unset only those that the recording has."""
-    written = 0
+    numbers = itertools.count(1)
 
     def store(data: bytes, ending: str) -> str:
-        nonlocal written
-        written += 1
-        name = f"{written:04d}{ending}"
-        (folder / TEXTS / name).write_bytes(data)
-        return f"{TEXTS}/{name}"
+        name = f"{TEXTS}/{next(numbers):04d}{ending}"
+        (folder / name).write_bytes(data)
+        return name
 
     for kind in KINDS:
         with (folder / f"{kind}.jsonl").open("w", encoding="utf-8") as file:
@@ -511,8 +458,9 @@ class ReplayHost(_PlainHost):
         self,
         kind: str,
         question: Question,
-        ask: Callable[[Host], _Said],  # noqa: ARG002 - there is nobody to ask
         silent: _Said,
+        *_: Any,
+        **how: Any,  # noqa: ARG002 - there is nobody to ask
     ) -> _Said:
         key = key_of(question)
         if key in self._said[kind]:

@@ -1,14 +1,16 @@
 """What the dynamic loader reads of a shared library: a few hundred bytes, however large the file.
 
 Files come from sick machines: cut off, empty, of another processor, or no libraries at all. None
-of that raises; every read is bounded, and what cannot be understood is `Broken` with the reason.
+of that raises; every read is bounded, and of what cannot be understood `Elf.why` says the reason.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import takewhile
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -29,28 +31,26 @@ _FLAGS_1, _NODEFLIB = 0x6FFFFFFB, 0x800
 
 
 class Elf(msgspec.Struct, frozen=True, kw_only=True):
-    """The dynamic section in the loader's terms. machine: e_machine (62 is x86-64)."""
+    """The dynamic section in the loader's terms. machine: e_machine (62 is x86-64).
 
-    bits: int
-    little: bool
-    machine: int
+    why: of a file that no loader would take, what is wrong with it; the rest is not known then.
+    """
+
+    bits: int = 0
+    little: bool = False
+    machine: int = 0
     soname: str | None = None
     needed: tuple[str, ...] = ()
     rpath: str | None = None
     runpath: str | None = None
     interpreter: str | None = None
     no_default: bool = False
+    why: str | None = None
 
     @property
     def kind(self) -> tuple[int, bool, int]:
         """What must be equal for two files to live in one process."""
         return self.bits, self.little, self.machine
-
-
-class Broken(msgspec.Struct, frozen=True):
-    """No library that a loader would take, and why."""
-
-    why: str
 
 
 class Section(NamedTuple):
@@ -60,17 +60,6 @@ class Section(NamedTuple):
     size: int
 
 
-class _Layout(NamedTuple):
-    """The shapes of the structures: they depend on word size and byte order."""
-
-    header: struct.Struct
-    program: struct.Struct
-    section: struct.Struct
-    dynamic: struct.Struct
-    little: bool
-    bits: int
-
-
 class _Segment(NamedTuple):
     kind: int
     offset: int
@@ -78,13 +67,13 @@ class _Segment(NamedTuple):
     size: int
 
 
-def read_elf(host: Host, path: str) -> Elf | Broken | None:
+def read_elf(host: Host, path: str) -> Elf | None:
     """The dynamic section of a file; None where it is not there or not readable."""
     first = host.read(path, 1024)
     if first.missing or (first.why or "").startswith("EACCES"):
         return None
     if first.why:
-        return Broken(f"cannot read file data: {first.why}")
+        return Elf(why=f"cannot read file data: {first.why}")
 
     def at(offset: int, size: int) -> bytes:
         if offset + size <= len(first.data):
@@ -99,110 +88,98 @@ def find_section(host: Host, path: str, name: str) -> Section | None:
     return section(lambda offset, size: host.read(path, size, offset).data, name)
 
 
-def parse(at: ReadAt) -> Elf | Broken:
+def parse(at: ReadAt) -> Elf:
     """The dynamic section behind a reader."""
     try:
-        return _parse(at)
+        return _parse(_File(at))
     except ValueError as error:
-        return Broken(str(error))  # the words of the dynamic loader
+        return Elf(why=str(error))  # the words of the dynamic loader
     except (struct.error, OverflowError):
-        return Broken("file too short")
+        return Elf(why="file too short")
 
 
 def section(at: ReadAt, name: str) -> Section | None:
     """Where the section of that name lies behind a reader; None where there is none."""
     try:
-        return _section(at, name.encode())
+        return _section(_File(at), name.encode() + b"\0")
     except (ValueError, struct.error, OverflowError):
         return None
 
 
 @lru_cache(maxsize=4)
-def _layout(bits: int, little: bool) -> _Layout:
-    order = "<" if little else ">"
+def _shapes(bits: int, little: bool) -> tuple[struct.Struct, ...]:
+    """Of the header, a segment, a section and a dynamic tag."""
+    shapes = ("16xHHIIIIIHHHHHH", "IIIIIIII", "IIIIIIIIII", "iI")
     if bits == 64:
         shapes = ("16xHHIQQQIHHHHHH", "IIQQQQQQ", "IIQQQQIIQQ", "qQ")
-    else:
-        shapes = ("16xHHIIIIIHHHHHH", "IIIIIIII", "IIIIIIIIII", "iI")
-    header, program, sections, dynamic = (struct.Struct(order + shape) for shape in shapes)
-    return _Layout(header, program, sections, dynamic, little, bits)
+    return tuple(struct.Struct(("<" if little else ">") + shape) for shape in shapes)
 
 
-def _start(at: ReadAt) -> tuple[_Layout, tuple[int, ...]]:
-    ident = at(0, 64)
-    if len(ident) < 16:
-        raise ValueError("file too short")
-    if ident[:4] != b"\x7fELF" or ident[4] not in (1, 2) or ident[5] not in (1, 2):
-        raise ValueError("invalid ELF header")
-    layout = _layout(64 if ident[4] == 2 else 32, ident[5] == 1)
-    return layout, layout.header.unpack_from(ident)
+class _File:
+    """A file whose word size and byte order are known."""
+
+    def __init__(self, at: ReadAt) -> None:
+        ident = at(0, 64)
+        if len(ident) < 16:
+            raise ValueError("file too short")
+        if ident[:4] != b"\x7fELF" or ident[4] not in (1, 2) or ident[5] not in (1, 2):
+            raise ValueError("invalid ELF header")
+        self.at = at
+        self.bits, self.little = 32 * ident[4], ident[5] == 1
+        header, self.segment, self.section, self.tag = _shapes(self.bits, self.little)
+        self.header: tuple[int, ...] = header.unpack_from(ident)
+
+    def rows(self, shape: struct.Struct, offset: int, size: int) -> Iterator[tuple[int, ...]]:
+        """The structures that lie there one after the other."""
+        data = self.at(offset, size)
+        return shape.iter_unpack(data[: len(data) // shape.size * shape.size])
 
 
-def _parse(at: ReadAt) -> Elf | Broken:
-    layout, header = _start(at)
-    segments = _segments(at, layout, header)
-    dynamic = next((one for one in segments if one.kind == _DYNAMIC), None)
-    if dynamic is None:
-        return Broken("object file has no dynamic section")
-    needed, last = _tags(at(dynamic.offset, min(dynamic.size, MOST_DYNAMIC)), layout)
-    strings = _offset(segments, last.get(_STRTAB, 0))
-    text = _texts(at, strings)
-    interp = next((one for one in segments if one.kind == _INTERP), None)
+def _parse(file: _File) -> Elf:
+    offset, size, count = file.header[4], file.header[8], file.header[9]
+    if size != file.segment.size or count > MOST_HEADERS:
+        raise ValueError("ELF file's phentsize not the expected size")
+    late = int(file.bits == 64)  # there the flags stand before the offset, not at the end
+    rows = file.rows(file.segment, offset, size * count)
+    segments = [_Segment(row[0], row[1 + late], row[2 + late], row[4 + late]) for row in rows]
+    first = {segment.kind: segment for segment in reversed(segments)}
+    if (dynamic := first.get(_DYNAMIC)) is None:
+        raise ValueError("object file has no dynamic section")
+    found = file.rows(file.tag, dynamic.offset, min(dynamic.size, MOST_DYNAMIC))
+    tags = [(row[0], row[1]) for row in takewhile(itemgetter(0), found)]
+    last = dict(tags)  # of every tag but DT_NEEDED the loader keeps the last
+    text = _texts(file.at, _place_of(segments, last.get(_STRTAB, 0)))
+    interp = first.get(_INTERP)
     return Elf(
-        bits=layout.bits,
-        little=layout.little,
-        machine=header[1],
-        soname=text(last[_SONAME]) if _SONAME in last else None,
-        needed=tuple(map(text, needed)),
-        rpath=text(last[_RPATH]) if _RPATH in last else None,
-        runpath=text(last[_RUNPATH]) if _RUNPATH in last else None,
-        interpreter=_name(at(interp.offset, min(interp.size, 4096))) if interp else None,
+        bits=file.bits,
+        little=file.little,
+        machine=file.header[1],
+        soname=text(last.get(_SONAME)),
+        needed=tuple(text(value) or "" for tag, value in tags if tag == _NEEDED),
+        rpath=text(last.get(_RPATH)),
+        runpath=text(last.get(_RUNPATH)),
+        interpreter=_name(file.at(interp.offset, min(interp.size, 4096))) if interp else None,
         no_default=bool(last.get(_FLAGS_1, 0) & _NODEFLIB),
     )
 
 
-def _segments(at: ReadAt, layout: _Layout, header: tuple[int, ...]) -> list[_Segment]:
-    offset, size, count = header[4], header[8], header[9]
-    if size != layout.program.size or count > MOST_HEADERS:
-        raise ValueError("ELF file's phentsize not the expected size")
-    data = at(offset, size * count)
-    whole = data[: len(data) // size * size]
-    late = int(layout.bits == 64)  # there the flags stand before the offset, not at the end
-    rows = layout.program.iter_unpack(whole)
-    return [_Segment(p[0], p[1 + late], p[2 + late], p[4 + late]) for p in rows]
-
-
-def _tags(data: bytes, layout: _Layout) -> tuple[list[int], dict[int, int]]:
-    """All DT_NEEDED in order, and of every other tag the last, which is what the loader keeps."""
-    needed: list[int] = []
-    last: dict[int, int] = {}
-    size = layout.dynamic.size
-    for tag, value in layout.dynamic.iter_unpack(data[: len(data) // size * size]):
-        if tag == 0:
-            break
-        if tag == _NEEDED:
-            needed.append(value)
-        else:
-            last[tag] = value
-    return needed, last
-
-
-def _offset(segments: list[_Segment], address: int) -> int:
-    for one in segments:
-        if one.kind == _LOAD and one.address <= address < one.address + one.size:
-            return address - one.address + one.offset
+def _place_of(segments: list[_Segment], address: int) -> int:
+    for segment in segments:
+        if segment.kind == _LOAD and 0 <= address - segment.address < segment.size:
+            return address - segment.address + segment.offset
     raise ValueError("its string table lies in no segment")
 
 
-def _texts(at: ReadAt, table: int) -> Callable[[int], str]:
+def _texts(at: ReadAt, table: int) -> Callable[[int | None], str | None]:
     """Looks strings up in a table of any size: names lie close together, so windows are kept."""
     windows: list[tuple[int, bytes]] = []
 
-    def text(index: int) -> str:
+    def text(index: int | None) -> str | None:
+        if index is None:
+            return None
         for begin, data in windows:
-            end = data.find(b"\0", index - begin) if begin <= index < begin + len(data) else -1
-            if end >= 0:
-                return data[index - begin : end].decode("utf-8", "surrogateescape")
+            if begin <= index < begin + len(data) and b"\0" in data[index - begin :]:
+                return _name(data[index - begin :])
         data = at(table + index, 2048)
         if b"\0" not in data:
             data = at(table + index, MOST_TEXT)
@@ -216,17 +193,13 @@ def _name(data: bytes) -> str:
     return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
-def _section(at: ReadAt, name: bytes) -> Section | None:
-    layout, header = _start(at)
-    offset, size, count, names_at = header[5], header[10], header[11], header[12]
-    if size != layout.section.size or not offset:
+def _section(file: _File, name: bytes) -> Section | None:
+    offset, size, count, names_at = file.header[5], *file.header[10:13]
+    if size != file.section.size or not offset:
         return None
-    data = at(offset, min(size * count, MOST_SECTIONS))
-    rows = list(layout.section.iter_unpack(data[: len(data) // size * size]))
+    rows = list(file.rows(file.section, offset, min(size * count, MOST_SECTIONS)))
     if names_at >= len(rows):
         return None
-    names = at(rows[names_at][4], min(rows[names_at][5], MOST_SECTIONS))
-    for row in rows:
-        if names[row[0] : row[0] + len(name) + 1] == name + b"\0":
-            return Section(row[4], row[5])
-    return None
+    names = file.at(rows[names_at][4], min(rows[names_at][5], MOST_SECTIONS))
+    found = (row for row in rows if names.startswith(name, row[0]))
+    return next((Section(row[4], row[5]) for row in found), None)

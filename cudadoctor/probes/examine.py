@@ -277,14 +277,15 @@ def _with_versions(host: Host, looked: Looked, before: Machine) -> Looked:
     mapped: tuple[Library, ...] = looked.facts.get("libraries.mapped") or ()
     if not mapped or host.system != "Linux":
         return looked
-    from cudadoctor.probes.libraries import mapped_libraries
+    from cudadoctor.probes.libraries import Owners, mapped_libraries
 
-    named = {"torch.path": before.torch.path, "python.path": before.python.path}
-    folders = _package_folders(named | {"python.site_packages": before.python.site_packages})
-    paths = (one.path for one in mapped)
-    read = mapped_libraries(host, paths, before.torch.path, folders, before.python.prefix, host.env)
-    known = {one.path: one for one in read}
-    facts = {"libraries.mapped": tuple(known.get(one.path, one) for one in mapped)}
+    torch, python = before.torch.path, before.python
+    facts: dict[str, Any] = {"torch.path": torch, "python.path": python.path}
+    folders = _package_folders(facts | {"python.site_packages": python.site_packages})
+    owners = Owners(host, torch, folders, python.prefix, host.env)
+    read = mapped_libraries(owners, (library.path for library in mapped))
+    known = {library.path: library for library in read}
+    facts = {"libraries.mapped": tuple(known.get(library.path, library) for library in mapped)}
     return msgspec.structs.replace(looked, facts=looked.facts | facts)
 
 

@@ -9,8 +9,8 @@ from posixpath import normpath
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Library, SearchFolder
 from cudadoctor.probes import Looked, Notes
-from cudadoctor.probes.elf import Broken, Elf, read_elf
-from cudadoctor.probes.loader import MOST_FOLDERS, Mapped, Process, Search
+from cudadoctor.probes.elf import Elf, read_elf
+from cudadoctor.probes.loader import ABSENT, CACHED, MOST_FOLDERS, Mapped, Process, Search
 from cudadoctor.probes.torch_order import Import, parse_order, replay
 
 TRACKED = re.compile(
@@ -40,13 +40,12 @@ def read_libraries(  # noqa: PLR0917
     owners = Owners(host, torch_dir, site_packages, prefix, env)
     notes.fact("libraries.own", owners.own, "folders of the examined environment")
     search = Search(host, _executable(host, python, prefix, torch_dir), env)
-    reals = ((folder, host.stat(folder).real) for folder in search.named)
-    folders = (
+    folders = tuple(
         SearchFolder(entry=printable(folder), real=printable(real))
-        for folder, real in reals
-        if real
+        for folder in search.named
+        if (real := host.stat(folder).real)
     )
-    notes.fact("libraries.search", tuple(folders), "LD_LIBRARY_PATH")
+    notes.fact("libraries.search", folders, "LD_LIBRARY_PATH")
     if search.too_many:
         notes.gap("env.LD_LIBRARY_PATH", f"only its first {MOST_FOLDERS} folders were looked at")
     if "musl" in search.interpreter:
@@ -54,73 +53,42 @@ def read_libraries(  # noqa: PLR0917
     elif torch_dir is None:
         notes.gap("libraries.predicted", "there is no torch to load libraries")
     else:
-        _predict(notes, search, torch_dir, site_packages, owners)
+        _predict(notes, search, torch_dir, owners)
     notes.fact("libraries.copies", find_copies(search, owners), "folders and the loader's cache")
     return notes.looked()
 
 
-def _predict(
-    notes: Notes, search: Search, torch_dir: str, site_packages: tuple[str, ...], owners: Owners
-) -> None:
-    names = search.names(torch_dir) or frozenset()
-    extension = next((n for n in sorted(names) if re.fullmatch(r"_C\.[\w.-]*so", n)), None)
+def _predict(notes: Notes, search: Search, torch_dir: str, owners: Owners) -> None:
+    names = sorted(search.names(torch_dir) or ())
+    extension = next((name for name in names if re.fullmatch(r"_C\.[\w.-]*so", name)), None)
     if extension is None:
         notes.gap("libraries.predicted", f"{torch_dir} has no extension module _C")
         return
-    job = _job(search, torch_dir, extension, site_packages)
-    process = Process(search)
-    missing = replay(process, job)
-    found = tuple(library_of(one, owners) for one in process.loaded if TRACKED.fullmatch(one.title))
-    source = "ELF tags, the environment and ld.so.cache by the loader's rules"
-    notes.fact("libraries.predicted", found, source)
-    notes.fact("libraries.missing", tuple(printable(name) for name in missing), source)
-
-
-def _job(search: Search, torch_dir: str, extension: str, paths: tuple[str, ...]) -> Import:
-    host = search.host
-    version = host.read(f"{torch_dir}/version.py", 1 << 16).text
+    version = search.host.read(f"{torch_dir}/version.py", 1 << 16).text
     named = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", version, re.M)
     cuda = named[1] if named else None
-    return Import(
+    job = Import(
         torch=torch_dir,
         extension=extension,
-        paths=paths,
+        paths=owners.sites,
         major=(cuda or "").partition(".")[0],
-        order=parse_order(host.read(f"{torch_dir}/__init__.py").text, cuda),
+        order=parse_order(search.host.read(f"{torch_dir}/__init__.py").text, cuda),
         global_deps=not search.env.get("TORCH_USE_RTLD_GLOBAL"),
     )
+    process = Process(search)
+    missing = replay(process, job)
+    source = "ELF tags, the environment and ld.so.cache by the loader's rules"
+    found = (mapped for mapped in process.loaded if TRACKED.fullmatch(mapped.title))
+    notes.fact("libraries.predicted", tuple(map(owners.library, found)), source)
+    notes.fact("libraries.missing", tuple(map(printable, missing)), source)
 
 
-def mapped_libraries(  # noqa: PLR0917
-    host: Host,
-    maps: Iterable[str],
-    torch_dir: str | None,
-    site_packages: tuple[str, ...],
-    prefix: str | None,
-    env: Mapping[str, str],
-) -> tuple[Library, ...]:
+def mapped_libraries(owners: Owners, maps: Iterable[str]) -> tuple[Library, ...]:
     """The tracked libraries among files that are mapped in a real process, as facts."""
-    owners = Owners(host, torch_dir, site_packages, prefix, env)
-    found: dict[str, Library] = {}
-    for path in maps:
-        if not TRACKED.fullmatch(path.rpartition("/")[2]) or path in found:
-            continue
-        elf = read_elf(host, path)
-        soname = (elf.soname if isinstance(elf, Elf) else None) or path.rpartition("/")[2]
-        one = Mapped(soname, path, path, elf or Broken("gone"), how="mapped")
-        found[path] = library_of(one, owners)
-    return tuple(found.values())
-
-
-def library_of(one: Mapped, owners: Owners) -> Library:
-    """A mapped file as a fact. The first of a soname answers to it."""
-    return Library(
-        soname=printable(one.title),
-        path=printable(one.real),
-        how=one.how,
-        via=printable(one.via) if one.via else None,
-        owner=owners.owner(one.real, one.path),
-        version=owners.version(one.title, one.path, one.real),
+    paths = dict.fromkeys(path for path in maps if TRACKED.fullmatch(path.rpartition("/")[2]))
+    return tuple(
+        owners.library(Mapped(path, path, read_elf(owners.host, path) or ABSENT, how="mapped"))
+        for path in paths
     )
 
 
@@ -134,16 +102,15 @@ def _executable(
 ) -> Mapped:
     """The program that loads torch: its own DT_RPATH counts for all libraries."""
     beside = (f"{prefix}/bin/python3", f"{prefix}/bin/python") if prefix else ()
-    for path in (*((python,) if python else ()), *beside):
+    for path in filter(None, (python, *beside)):
         real = host.stat(path).real or path
-        if isinstance(elf := read_elf(host, real), Elf):
-            return Mapped("", path, real, elf)
+        if (elf := read_elf(host, real)) and not elf.why:
+            return Mapped(path, real, elf)
     # For an interpreter that cannot be read: a program of the processor that torch is for.
-    found = read_elf(host, f"{torch_dir}/lib/libc10.so")
-    known: Elf | Broken = Broken("no interpreter to read")
-    if isinstance(found, Elf):
-        known = Elf(bits=found.bits, little=found.little, machine=found.machine)
-    return Mapped("", "/usr/bin/python3", "/usr/bin/python3", known)
+    elf = read_elf(host, f"{torch_dir}/lib/libc10.so") or ABSENT
+    if not elf.why:
+        elf = Elf(bits=elf.bits, little=elf.little, machine=elf.machine)
+    return Mapped("/usr/bin/python3", "/usr/bin/python3", elf)
 
 
 # --- whose a library is, which version, and how many copies of it lie around --------------------
@@ -181,80 +148,78 @@ class Owners:
     ) -> None:
         self.host = host
         self.sites = site_packages
-        self.env = env
-        self.torch = torch_dir
         self._dists: dict[str, dict[str, list[str]]] = {}
-        self.conda = _conda(host, prefix, env)
+        prefixes = (folder for folder in (prefix, env.get("CONDA_PREFIX")) if folder)
+        conda = (folder for folder in prefixes if host.stat(f"{folder}/conda-meta").is_dir)
+        self.conda = next((folder.rstrip("/") for folder in conda), None)
         self.toolkits = tuple(_toolkit_folders(host, env))
-        self.own = tuple(self._own(prefix))
-        self._torch_roots = self._roots((torch_dir,) if torch_dir else ())
-        self._site_roots = self._roots(site_packages)
-        self._toolkit_roots = self._roots(self.toolkits)
+        self.own = tuple(self._own(torch_dir, prefix))
+        self._roots = {
+            "torch": self._both((torch_dir,) if torch_dir else ()),
+            "wheel": self._both(site_packages),
+            "conda": (f"{self.conda}/",) if self.conda else (),
+            "toolkit": self._both(self.toolkits),
+            "system": _SYSTEM,
+        }
 
-    def _roots(self, folders: tuple[str, ...]) -> tuple[str, ...]:
+    def _both(self, folders: tuple[str, ...]) -> tuple[str, ...]:
         """Each folder as it was named and without symbolic links."""
-        both = (n for f in folders for n in (f, self.host.stat(f).real or f))
+        both = (name for path in folders for name in (path, self.host.stat(path).real or path))
         return tuple(dict.fromkeys(name.rstrip("/") + "/" for name in both))
 
-    def _own(self, prefix: str | None) -> Iterator[str]:
-        seen: dict[str, None] = {}
-        if self.torch:
-            seen[f"{self.torch}/lib"] = None
+    def _own(self, torch_dir: str | None, prefix: str | None) -> Iterable[str]:
+        host = self.host
+        folders = [f"{torch_dir}/lib"] if torch_dir else []
         for site in self.sites:
-            for name in self.host.listing(f"{site}/nvidia").names:
-                seen[f"{site}/nvidia/{name}/lib"] = None
-            seen[f"{site}/cusparselt/lib"] = None
-        if prefix and prefix == self.conda and self._torch_is_conda(prefix):
-            seen[f"{prefix}/lib"] = None
+            names = host.listing(f"{site}/nvidia").names
+            folders += [f"{site}/nvidia/{name}/lib" for name in names]
+            folders.append(f"{site}/cusparselt/lib")
+        if prefix and prefix == self.conda:
+            names = host.listing(f"{prefix}/conda-meta").names
+            if any(re.match(r"(pytorch|libtorch)-\d.*\.json", name) for name in names):
+                folders.append(f"{prefix}/lib")
         real: dict[str, None] = {}
-        for folder in seen:
-            found = self.host.stat(folder)
+        for folder in dict.fromkeys(folders):
+            found = host.stat(folder)
             if found.is_dir:
-                real[found.real] = None
-                real[self._linked(folder) or found.real] = None
-        yield from real
+                real |= dict.fromkeys((found.real, self._linked(folder) or found.real))
+        return real
 
     def _linked(self, folder: str) -> str | None:
         """The real folder of the libraries there: uv can install links into its cache."""
         names = self.host.listing(folder).names
-        name = next((n for n in names if ".so" in n and n.startswith("lib")), None)
+        name = next((name for name in names if ".so" in name and name.startswith("lib")), None)
         real = self.host.stat(f"{folder}/{name}").real if name else ""
         return real.rpartition("/")[0] or None
 
-    def _torch_is_conda(self, prefix: str) -> bool:
-        names = self.host.listing(f"{prefix}/conda-meta").names
-        return any(re.match(r"(pytorch|libtorch)-\d.*\.json", name) for name in names)
+    def library(self, mapped: Mapped) -> Library:
+        """A mapped file as a fact. The first of a soname answers to it."""
+        return Library(
+            soname=printable(mapped.title),
+            path=printable(mapped.real),
+            how=mapped.how,
+            via=printable(mapped.via) if mapped.via else None,
+            owner=self.owner(mapped.real, mapped.path),
+            version=self.version(mapped.title, mapped.path, mapped.real),
+        )
 
     def owner(self, real: str, path: str) -> str:
         """torch, wheel, conda, toolkit, system or other.
 
         A file that is a link out of site-packages (uv can install so) belongs where the link is.
         """
-        found = self._owner(real)
-        return self._owner(normpath(path)) if found == "other" else found
-
-    def _owner(self, path: str) -> str:
-        conda = (f"{self.conda}/",) if self.conda else ()
-        for name, roots in (
-            ("torch", self._torch_roots),
-            ("wheel", self._site_roots),
-            ("conda", conda),
-            ("toolkit", self._toolkit_roots),
-            ("system", _SYSTEM),
-        ):
-            if path.startswith(roots):
-                return name
+        for place in (real, normpath(path)):
+            for name, roots in self._roots.items():
+                if place.startswith(roots):
+                    return name
         return "other"
 
     def version(self, soname: str, path: str, real: str) -> str | None:
         """From the wheel that brought it, else from the name of the real file."""
-        for one in (path, real):
-            found = self._wheel_version(soname, one)
-            if found:
-                return found
-        own = soname.partition(".so.")[2]
+        if found := self._wheel_version(soname, path) or self._wheel_version(soname, real):
+            return found
         full = real.rpartition("/")[2].partition(".so.")[2]
-        known = full != own if full.count(".") == 1 else full.count(".") > 1
+        known = full != soname.partition(".so.")[2] if full.count(".") == 1 else "." in full
         return full if known and re.fullmatch(r"[\d.]+", full) else None
 
     def _wheel_version(self, soname: str, path: str) -> str | None:
@@ -265,7 +230,7 @@ class Owners:
         stem = "cudnn" if stem.startswith("cudnn") else stem
         dists = self._wheels(site).get(_WHEELS.get(stem, stem), [])
         if len(dists) > 1:
-            dists = [one for one in dists if self._wrote(site, one, f"nvidia/{inner}")]
+            dists = [dist for dist in dists if self._wrote(site, dist, f"nvidia/{inner}")]
         return dists[0].rpartition("-")[2] if len(dists) == 1 else None
 
     def _wheels(self, site: str) -> dict[str, list[str]]:
@@ -273,9 +238,9 @@ class Owners:
         if site not in self._dists:
             known = self._dists[site] = {}
             for name in self.host.listing(site).names:
-                found = re.fullmatch(r"nvidia_(\w+?)(_cu\d+)?-([\w.+]+)\.dist-info", name)
+                found = re.fullmatch(r"(nvidia_(\w+?)(_cu\d+)?-[\w.+]+)\.dist-info", name)
                 if found:
-                    known.setdefault(found[1], []).append(name.removesuffix(".dist-info"))
+                    known.setdefault(found[2], []).append(found[1])
         return self._dists[site]
 
     def _wrote(self, site: str, dist: str, path: str) -> bool:
@@ -291,43 +256,30 @@ def find_copies(search: Search, owners: Owners) -> tuple[Library, ...]:
     for path, how in _candidates(search, owners):
         real = search.real(path)
         if real not in seen:
-            one = Mapped("", path, real, search.elf(path) or Broken("gone"), how=how)
-            seen[real] = library_of(one, owners)
+            mapped = Mapped(path, real, search.elf(path) or ABSENT, how=how)
+            seen[real] = owners.library(mapped)
     return tuple(seen.values())
 
 
 def _candidates(search: Search, owners: Owners) -> Iterator[tuple[str, str]]:
-    for folder, how in _folders(search, owners):
+    insides = ("lib64", "lib", "extras/CUPTI/lib64")
+    folders = [(folder, "own") for folder in owners.own]
+    folders += [(f"{owners.conda}/lib", "conda")] if owners.conda else []
+    folders += [(folder, "LD_LIBRARY_PATH") for folder in search.path]
+    folders += [(f"{root}/{inside}", "toolkit") for root in owners.toolkits for inside in insides]
+    for folder, how in folders:
         for name in sorted(search.names(folder) or ()):
             if COPIED.fullmatch(name) and search.host.stat(f"{folder}/{name}").exists:
                 yield f"{folder}/{name}", how
     for name, paths in search.cache.items():
         if COPIED.fullmatch(name):
-            yield from ((path, "ld.so.cache") for path in paths if search.elf(path) is not None)
-
-
-def _folders(search: Search, owners: Owners) -> Iterator[tuple[str, str]]:
-    yield from ((folder, "own") for folder in owners.own)
-    if owners.conda:
-        yield f"{owners.conda}/lib", "conda"
-    yield from ((folder, "LD_LIBRARY_PATH") for folder in search.path)
-    for toolkit in owners.toolkits:
-        yield from (
-            (f"{toolkit}/{sub}", "toolkit") for sub in ("lib64", "lib", "extras/CUPTI/lib64")
-        )
-
-
-def _conda(host: Host, prefix: str | None, env: Mapping[str, str]) -> str | None:
-    for folder in (prefix, env.get("CONDA_PREFIX")):
-        if folder and host.stat(f"{folder}/conda-meta").is_dir:
-            return folder.rstrip("/")
-    return None
+            yield from ((path, CACHED) for path in paths if search.elf(path) is not None)
 
 
 def _toolkit_folders(host: Host, env: Mapping[str, str]) -> Iterator[str]:
     for name in ("CUDA_HOME", "CUDA_PATH"):
-        folder = env.get(name, "")
-        if folder.strip("/") and folder.rstrip("/") not in ("/usr", "/usr/local"):
-            yield folder.rstrip("/")
+        folder = env.get(name, "").rstrip("/")
+        if folder not in ("", "/usr", "/usr/local"):
+            yield folder
     for pattern in _TOOLKITS:
         yield from host.glob(pattern)

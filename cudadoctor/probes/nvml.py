@@ -13,12 +13,12 @@ from packaging.version import Version
 
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Gpu, GpuPair, GpuProcess, Nvml
-from cudadoctor.model.versions import DriverVersion, cuda_from_int, driver_of
+from cudadoctor.model.versions import DriverVersion, driver_of
 from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes.libcuda import MOST_GPUS, possible_count, possible_cuda
 from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
 
 SOURCE = "NVML"
-MOST_GPUS = 256
 LEAST_S = 0.3
 """A child that has less time need not be started."""
 
@@ -78,8 +78,7 @@ def nvml_facts(first: Streamed, *again: Streamed) -> Looked:
         notes.gap(f"gpus.{index}", why)
     if first.unsure:
         notes.gap("driver.nvml.hung", first.stopped("NVML"))
-    why = _why_not_more(whole[-1])
-    if why:
+    if why := _why_not_more(whole[-1]):
         each = (f"gpus.{gpu.index}" for gpu in gpus or () if gpu.index not in stopped)
         for path in (*_TOLD_BY_NVML, "gpus", *each):
             notes.gap(path, why)
@@ -87,38 +86,28 @@ def nvml_facts(first: Streamed, *again: Streamed) -> Looked:
 
 
 def _nvml(said: Streamed) -> Nvml:
-    loaded, unloaded = said.last("loaded"), said.last("not-loaded")
     decided = said.last("no-count") or said.last("init")
     system = {str(line.get("name")): line.get("value") for line in said.of("system")}
-    code = decided.get("code")
-    message = decided.get("message")
+    code, call, message = (decided.get(name) for name in ("code", "call", "message"))
     return Nvml(
-        loads=True if loaded else False if unloaded else None,
-        why=str(unloaded.get("why")) if unloaded else None,
+        loads=said.loads,
+        why=said.unloaded,
         path=said.text("loaded", "path"),
         code=code if type(code) is int and code >= 0 else None,
-        call=said.call if said.signal else _text(decided.get("call")),
+        call=said.call if said.signal else str(call) if call else None,
         message=str(message) if message else None,
         version=library_version(str(system.get("version") or "")),
         hung=said.call if said.hung else None,
         hung_gpu=said.gpu if said.hung else None,
         signal=said.signal,
-        count=_count(system.get("count")),
+        count=possible_count(system.get("count")),
     )
-
-
-def _text(value: object) -> str | None:
-    return str(value) if value else None
 
 
 def library_version(text: str) -> DriverVersion | None:
     """13.580.95.05 is CUDA's major version and then the driver's."""
     found = re.fullmatch(r"(?:\d{1,2}\.)?(\d{3}\.\d+(?:\.\d+){0,2})", text.strip())
     return driver_of(found[1]) if found else None
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= MOST_GPUS else None
 
 
 def _note_driver(notes: Notes, system: dict[str, dict[str, Any]]) -> None:
@@ -134,7 +123,7 @@ def _note_driver(notes: Notes, system: dict[str, dict[str, Any]]) -> None:
         elif not path.startswith("driver.nvml."):
             notes.fact(path, known, SOURCE)
     count = system.get("count", {}).get("value")
-    if count is not None and _count(count) is None:
+    if count is not None and possible_count(count) is None:
         notes.gap("gpus", f"NVML counts {count} GPUs, which cannot be")
 
 
@@ -149,10 +138,6 @@ def _switch(value: object) -> bool | None:
     return value == 1 if type(value) is int and 0 <= value <= 1 else None
 
 
-def _cuda(value: object) -> Version | None:
-    return cuda_from_int(value) if isinstance(value, int) and 1000 <= value < 100_000 else None
-
-
 _TOLD_BY_NVML = (
     *("driver.nvml.code", "driver.nvml.version", "driver.nvml.count", "driver.reported"),
     *("driver.cuda", "driver.excluded", "driver.confidential"),
@@ -160,10 +145,10 @@ _TOLD_BY_NVML = (
 _ALWAYS_TOLD = ("version", "driver", "cuda")
 _OF_THE_DRIVER: dict[str, tuple[str, Callable[[object], object]]] = {
     "version": ("driver.nvml.version", lambda value: library_version(str(value or ""))),
-    "count": ("driver.nvml.count", _count),
+    "count": ("driver.nvml.count", possible_count),
     "driver": ("driver.reported", _reported),
-    "cuda": ("driver.cuda", _cuda),
-    "excluded": ("driver.excluded", _count),
+    "cuda": ("driver.cuda", possible_cuda),
+    "excluded": ("driver.excluded", possible_count),
     "confidential": ("driver.confidential", _switch),
     "confidential_ready": ("driver.confidential_ready", _switch),
 }
@@ -172,41 +157,37 @@ _OF_THE_DRIVER: dict[str, tuple[str, Callable[[object], object]]] = {
 
 def _gpus(notes: Notes, whole: tuple[Streamed, ...], count: object) -> tuple[Gpu, ...] | None:
     """All GPUs that NVML counts, also those that nobody came to ask about."""
-    counted = _count(count)
+    counted = possible_count(count)
     if counted is None:
         return None
-    answers: dict[int, list[dict[str, Any]]] = {index: [] for index in range(counted)}
+    answers: dict[object, list[dict[str, Any]]] = {index: [] for index in range(counted)}
     for line in (line for said in whole for line in said.of("gpu")):
-        index = line.get("index")
-        if type(index) is int and index in answers:
-            answers[index].append(line)
+        if type(index := line.get("index")) is int:
+            answers.get(index, []).append(line)
     gpus = []
-    for index, lines in answers.items():
+    for index, lines in enumerate(answers.values()):
         gpu, gaps = gpu_from(index, lines)
         gpus.append(gpu)
         for field, why in gaps:
-            notes.gap(f"gpus.{index}.{field}" if field else f"gpus.{index}", why)
+            notes.gap(f"gpus.{index}.{field}".rstrip("."), why)
     return tuple(gpus)
 
 
 def _why_not_more(said: Streamed) -> str:
     """What kept NVML from telling everything; "" where nothing did."""
-    unloaded, broken = said.last("not-loaded"), said.last("no-module")
-    if unloaded:
-        return f"NVML cannot be loaded: {unloaded.get('why')}"
-    if broken:
+    if unloaded := said.unloaded:
+        return f"NVML cannot be loaded: {unloaded}"
+    if broken := said.last("no-module"):
         return f"pynvml cannot be imported: {broken.get('why')}"
-    return _refused(said) if said.done else said.stopped("NVML")
-
-
-def _refused(said: Streamed) -> str:
+    if not said.done:
+        return said.stopped("NVML")
     line = said.last("no-count") or said.last("init")
     if not line.get("code"):
         return ""
     return f"{line.get('call')} failed with {line['code']} ({line.get('message')})"
 
 
-# --- one GPU out of NVML's answers: impossible values are refused, refusals get their rea----
+# --- one GPU out of NVML's answers: impossible values are refused, refusals get their reason ----
 
 UNSUPPORTED = (3, 13, 25)
 """Not supported, function not found, struct version not known: an older driver or another GPU."""
@@ -237,7 +218,7 @@ _MOST_MEMORY = 1 << 44
 _COMPUTE_MODES = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 _VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host", 4: "host"}
 
-Fields = dict[str, Any]
+Convert = Callable[[Any], tuple[Any, ...]]
 
 
 class _ImpossibleError(ValueError):
@@ -248,31 +229,40 @@ def gpu_from(
     index: int, lines: Iterable[dict[str, object]]
 ) -> tuple[Gpu, tuple[tuple[str, str], ...]]:
     """The GPU, and (field, why) for each field that should be known and is not; "" for all."""
-    fields: Fields = {}
+    fields: dict[str, Any] = {"code": None}
     unsupported: list[str] = []
     gaps: list[tuple[str, str]] = []
-    told = list(lines)
-    for line in told:
-        asked, code = str(line.get("field")), _code(line.get("code", 0))
-        if asked == "handle":
-            fields["code"] = code if code else None
+    told = [(str(line.get("field")), _code(line.get("code", 0)), line) for line in lines]
+    for field, code, line in told:
+        names, convert = FIELDS.get(field, ((), tuple))
+        if field == "handle":
+            fields["code"] = code or None
             if code:
                 words = f" ({line['words']})" if line.get("words") else ""
                 gaps.append(("", f"nvmlDeviceGetHandleByIndex: {refusal(code)}{words}"))
-        elif asked not in FIELDS:
-            continue
-        elif code in EVERY_GPU_HAS.get(asked, UNSUPPORTED):
-            unsupported += FIELDS[asked][0]
+        elif code in EVERY_GPU_HAS.get(field, UNSUPPORTED):
+            unsupported += names
         elif code:
-            gaps += [(name, refusal(code)) for name in FIELDS[asked][0]]
-        else:
-            _take(fields, gaps, asked, line.get("value"))
-            unsupported += fields.pop("unsupported", [])
-    fields["code"] = fields.get("code") or _answered_with(GONE, told)
-    fields["failed"] = _answered_with(
-        FAILING, [line for line in told if line.get("field") in VITAL]
+            gaps += [(name, refusal(code)) for name in names]
+        elif names:
+            value = line.get("value")
+            try:
+                found = dict(zip(names, convert(value), strict=True))
+            except (TypeError, ValueError, KeyError, AttributeError, IndexError):
+                why = f"NVML answered {str(value)[:60]!r}, which cannot be"
+                gaps += [(name, why) for name in names]
+                continue
+            unsupported += [name for name, known in found.items() if known is None]
+            fields |= {name: known for name, known in found.items() if known is not None}
+    gone = (code for _, code, _ in told if code in GONE)
+    failed = (code for field, code, _ in told if code in FAILING and field in VITAL)
+    fields["code"] = fields["code"] or next(gone, None)
+    gpu = Gpu(
+        index=index,
+        unsupported=tuple(dict.fromkeys(unsupported)),
+        failed=next(failed, None),
+        **fields,
     )
-    gpu = Gpu(index=index, unsupported=tuple(dict.fromkeys(unsupported)), **fields)
     return gpu, tuple((name, why) for name, why in gaps if name not in fields)
 
 
@@ -285,160 +275,123 @@ def refusal(code: object) -> str:
     return "NVML's answer could not be read" if code == -1 else f"NVML refused it with code {code}"
 
 
-def _answered_with(codes: tuple[int, ...], told: list[dict[str, object]]) -> int | None:
-    """The first of these codes that a question about the GPU was answered with."""
-    return next((code for line in told if (code := _code(line.get("code", 0))) in codes), None)
-
-
-def _take(fields: Fields, gaps: list[tuple[str, str]], asked: str, value: object) -> None:
-    names, convert = FIELDS[asked]
-    try:
-        fields.update(convert(value))
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError):
-        gaps += [(name, f"NVML answered {str(value)[:60]!r}, which cannot be") for name in names]
-
-
 def _whole(value: Any, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise _ImpossibleError
     return value
 
 
-def _number(name: str, least: int, most: int) -> tuple[list[str], Callable[[Any], Fields]]:
-    return [name], lambda value: {name: _whole(value, least, most)}
+def _number(least: int, most: int) -> Convert:
+    return lambda value: (_whole(value, least, most),)
 
 
-def _watts(name: str) -> tuple[list[str], Callable[[Any], Fields]]:
-    return [name], lambda value: {name: _whole(value, 0, 20_000_000) / 1000}
+def _watts(value: Any) -> tuple[Any, ...]:
+    return (_whole(value, 0, 20_000_000) / 1000,)
 
 
-def _flag(name: str) -> tuple[list[str], Callable[[Any], Fields]]:
-    return [name], lambda value: {name: _whole(value, 0, 1) == 1}
+def _is_on(value: Any) -> bool:
+    return _whole(value, 0, 1) == 1
 
 
-def _now_and_pending(now: str, later: str) -> tuple[list[str], Callable[[Any], Fields]]:
-    return [now, later], lambda value: {
-        now: _whole(value[0], 0, 1) == 1,
-        later: _whole(value[1], 0, 1) == 1,
-    }
-
-
-def _words(name: str) -> tuple[list[str], Callable[[Any], Fields]]:
-    def convert(value: Any) -> Fields:
-        text = str(value).strip()
-        if not text or not text.isprintable() or len(text) > 120:
-            raise _ImpossibleError
-        return {name: text}
-
-    return [name], convert
-
-
-def _pci(value: Any) -> Fields:
-    bus = str(value["bus"]).strip()
-    if not bus.isprintable() or bus.count(":") < 1:
+def _words(value: Any) -> tuple[Any, ...]:
+    text = str(value).strip()
+    if not text or not text.isprintable() or len(text) > 120:
         raise _ImpossibleError
-    both = _whole(value["id"], 1, 0xFFFFFFFF)
-    return {"bus_id": bus.lower(), "device_id": f"{both >> 16:04x}"}
+    return (text,)
 
 
-def _capability(value: Any) -> Fields:
-    major, minor = _whole(value[0], 1, 40), _whole(value[1], 0, 9)
-    return {"capability": Version(f"{major}.{minor}")}
+def _pci(value: Any) -> tuple[Any, ...]:
+    bus = str(value["bus"]).strip()
+    if not bus.isprintable() or ":" not in bus:
+        raise _ImpossibleError
+    return bus.lower(), f"{_whole(value['id'], 1, 0xFFFFFFFF) >> 16:04x}"
 
 
-def _memory(value: Any) -> Fields:
+def _capability(value: Any) -> tuple[Any, ...]:
+    return (Version(f"{_whole(value[0], 1, 40)}.{_whole(value[1], 0, 9)}"),)
+
+
+def _memory(value: Any) -> tuple[Any, ...]:
+    """An older driver counts the reserved memory as used."""
     total = _whole(value["total"], 1 << 20, _MOST_MEMORY)
-    fields: Fields = {
-        "memory_bytes": total,
-        "memory_used_bytes": _whole(value["used"], 0, total),
-    }
     reserved = value.get("reserved")
-    if reserved is None:  # an older driver, which counts it as used
-        return fields | {"unsupported": ["memory_reserved_bytes"]}
-    return fields | {"memory_reserved_bytes": _whole(reserved, 0, total)}
+    known = None if reserved is None else _whole(reserved, 0, total)
+    return total, _whole(value["used"], 0, total), known
 
 
-def _remap(value: Any) -> Fields:
+def _remap(value: Any) -> tuple[Any, ...]:
     """Correctable, uncorrectable, pending, failure."""
-    return {
-        "remapped_rows": _whole(value[0], 0, 1 << 24) + _whole(value[1], 0, 1 << 24),
-        "remap_pending": _whole(value[2], 0, 1) == 1,
-        "remap_failed": _whole(value[3], 0, 1) == 1,
-    }
+    rows = _whole(value[0], 0, 1 << 24) + _whole(value[1], 0, 1 << 24)
+    return rows, _is_on(value[2]), _is_on(value[3])
 
 
-def _fabric(value: Any) -> Fields:
-    state = _whole(value, 0, 3)
-    return {"fabric_state": state} if state else {"unsupported": ["fabric_state"]}
-
-
-def _nvlinks(value: Any) -> Fields:
+def _nvlinks(value: Any) -> tuple[Any, ...]:
     """Links that are down beside others that work; without any (no bridge) none is missing."""
     states = [_whole(state, 0, 255) for state in value]
-    return {"nvlink_down": states.count(0) if any(states) else 0}
+    return (states.count(0) if any(states) else 0,)
 
 
-def _processes(value: Any) -> Fields:
-    return {"processes": tuple(_process(one) for one in value)}
-
-
-def _process(one: Any) -> GpuProcess:
-    name = str(one["name"] or "").replace("\\", "/").rstrip("/").rpartition("/")[2]
-    used = one.get("memory")
+def _process(process: Any) -> GpuProcess:
+    name = str(process["name"] or "").replace("\\", "/").rstrip("/").rpartition("/")[2]
+    used = process.get("memory")
     return GpuProcess(
-        pid=_whole(one["pid"], 1, 1 << 31),
+        pid=_whole(process["pid"], 1, 1 << 31),
         name=name if name.isprintable() and name else None,
         memory_bytes=None if used is None else _whole(used, 0, _MOST_MEMORY),
     )
 
 
-def _mig_devices(value: Any) -> Fields:
-    return {"mig_devices": tuple(str(uuid) for uuid in value)}
+def _flag(value: Any) -> tuple[Any, ...]:
+    return (_is_on(value),)
 
 
-def _named(name: str, names: dict[int, str]) -> tuple[list[str], Callable[[Any], Fields]]:
-    return [name], lambda value: {name: names[_whole(value, 0, 9)]}
+def _now_and_pending(value: Any) -> tuple[Any, ...]:
+    return _is_on(value[0]), _is_on(value[1])
 
 
-FIELDS: dict[str, tuple[list[str], Callable[[Any], Fields]]] = {
-    "name": _words("name"),
-    "uuid": _words("uuid"),
-    "pci": (["bus_id", "device_id"], _pci),
-    "capability": (["capability"], _capability),
-    "memory": (["memory_bytes", "memory_used_bytes", "memory_reserved_bytes"], _memory),
-    "mig": _now_and_pending("mig", "mig_pending"),
-    "mig_devices": (["mig_devices"], _mig_devices),
-    "compute_mode": _named("compute_mode", _COMPUTE_MODES),
-    "persistence": _flag("persistence"),
-    "ecc": _now_and_pending("ecc", "ecc_pending"),
-    "ecc_uncorrected": _number("ecc_uncorrected", 0, 1 << 48),
-    "ecc_aggregate": _number("ecc_aggregate", 0, 1 << 48),
-    "remap": (["remapped_rows", "remap_pending", "remap_failed"], _remap),
-    "retired_pending": _flag("retired_pending"),
-    "throttle": _number("throttle", 0, 1 << 32),
-    "performance_state": _number("performance_state", 0, 15),
-    "utilization": _number("utilization", 0, 100),
-    "temperature_c": _number("temperature_c", 1, 150),
-    "slowdown_c": _number("slowdown_c", 1, 200),
-    "power_w": _watts("power_w"),
-    "power_limit_w": _watts("power_limit_w"),
-    "power_default_w": _watts("power_default_w"),
-    "sm_clock_mhz": _number("sm_clock_mhz", 0, 10_000),
-    "sm_clock_max_mhz": _number("sm_clock_max_mhz", 1, 10_000),
-    "sm_clock_set_mhz": _number("sm_clock_set_mhz", 0, 10_000),
-    "sm_clock_default_mhz": _number("sm_clock_default_mhz", 0, 10_000),
-    "pcie_width": _number("pcie_width", 1, 32),
-    "pcie_width_max": _number("pcie_width_max", 1, 32),
-    "pcie_generation": _number("pcie_generation", 1, 10),
-    "pcie_generation_max": _number("pcie_generation_max", 1, 10),
-    "pcie_generation_gpu_max": _number("pcie_generation_gpu_max", 1, 10),
-    "virtualization": _named("virtualization", _VIRTUALIZATION),
-    "display": _flag("display"),
-    "fabric_state": (["fabric_state"], _fabric),
-    "nvlinks": (["nvlink_down"], _nvlinks),
-    "processes": (["processes"], _processes),
+FIELDS: dict[str, tuple[tuple[str, ...], Convert]] = {
+    "pci": (("bus_id", "device_id"), _pci),
+    "capability": (("capability",), _capability),
+    "memory": (("memory_bytes", "memory_used_bytes", "memory_reserved_bytes"), _memory),
+    "mig": (("mig", "mig_pending"), _now_and_pending),
+    "mig_devices": (("mig_devices",), lambda value: (tuple(map(str, value)),)),
+    "compute_mode": (("compute_mode",), lambda value: (_COMPUTE_MODES[_whole(value, 0, 9)],)),
+    "ecc": (("ecc", "ecc_pending"), _now_and_pending),
+    "remap": (("remapped_rows", "remap_pending", "remap_failed"), _remap),
+    "virtualization": (("virtualization",), lambda value: (_VIRTUALIZATION[_whole(value, 0, 9)],)),
+    "fabric_state": (("fabric_state",), lambda value: (_whole(value, 0, 3) or None,)),
+    "nvlinks": (("nvlink_down",), _nvlinks),
+    "processes": (("processes",), lambda value: (tuple(map(_process, value)),)),
 }
-"""What the child asks -> the fields it fills, and how."""
+"""What the child asks -> the fields it fills, and their values; None is "not supported"."""
+
+_NUMBERS = """
+ecc_uncorrected         0 281474976710656
+ecc_aggregate           0 281474976710656
+throttle                0 4294967296
+performance_state       0 15
+utilization             0 100
+temperature_c           1 150
+slowdown_c              1 200
+sm_clock_mhz            0 10000
+sm_clock_max_mhz        1 10000
+sm_clock_set_mhz        0 10000
+sm_clock_default_mhz    0 10000
+pcie_width              1 32
+pcie_width_max          1 32
+pcie_generation         1 10
+pcie_generation_max     1 10
+pcie_generation_gpu_max 1 10
+"""
+"""Fields that are a whole number: the least and the most that it can be."""
+for _name, _least, _most in map(str.split, _NUMBERS.strip().splitlines()):
+    FIELDS[_name] = (_name,), _number(int(_least), int(_most))
+for _convert, _names in (
+    (_words, "name uuid"),
+    (_flag, "persistence retired_pending display"),
+    (_watts, "power_w power_limit_w power_default_w"),
+):
+    FIELDS |= {_name: ((_name,), _convert) for _name in _names.split()}
 
 
 # --- what lies between every two GPUs, out of NVML's answers ------------------------------------
@@ -479,19 +432,16 @@ def pair_from(line: dict[str, Any]) -> GpuPair | None:
     first, second = line.get("first"), line.get("second")
     if type(first) is not int or type(second) is not int or not 0 <= first < second < MOST_GPUS:
         return None
-    level, nvlink = line.get("level"), line.get("nvlink")
+    read, write, nvlink, level = (line.get(name) for name in ("read", "write", "nvlink", "level"))
+    # Reading decides; where it works and writing does not, writing.
+    states = [state for state in (read, write) if isinstance(state, int)]
+    possible = states and all(0 <= state < len(P2P) for state in states)
+    decides = (max(states) if states[0] == 0 else states[0]) if possible else None
+    p2p: Any = None if decides is None else P2P[decides]
     return GpuPair(
         first=first,
         second=second,
-        p2p=_p2p(line.get("read"), line.get("write")),
+        p2p=p2p,
         nvlink=nvlink == 0 if isinstance(nvlink, int) and 0 <= nvlink < len(P2P) else None,
         level=LEVELS.get(level) if isinstance(level, int) else None,
     )
-
-
-def _p2p(read: object, write: object) -> Any:
-    """Reading decides; where it works and writing does not, writing."""
-    states = [one for one in (read, write) if isinstance(one, int)]
-    if not states or any(not 0 <= one < len(P2P) for one in states):
-        return None
-    return P2P[max(states) if states[0] == 0 else states[0]]

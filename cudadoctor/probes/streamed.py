@@ -85,6 +85,17 @@ class Streamed(msgspec.Struct, frozen=True, kw_only=True):
         return str(value) if value else None
 
     @property
+    def unloaded(self) -> str | None:
+        """Why the loader found no such library, in its words; None where it was not heard."""
+        line = self.last("not-loaded")
+        return str(line.get("why")) if line else None
+
+    @property
+    def loads(self) -> bool | None:
+        """Whether the library was loaded."""
+        return True if self.last("loaded") else False if self.unloaded is not None else None
+
+    @property
     def unsure(self) -> bool:
         """Whether it was cut off so that nobody knows if the driver hangs."""
         return not (self.done or self.hung or self.signal)

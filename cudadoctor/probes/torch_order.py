@@ -63,13 +63,12 @@ def _after(text: str, table: tuple[Wheel, ...], cuda: str | None) -> tuple[Wheel
     only = _CUDAS.search(text)
     if only and f'"{cuda}"' not in only[1]:
         return ()
-    named = _wheels(text)
-    if named:
+    if named := _wheels(text):
         return named
     call = _CALL.search(text)
-    if call is None:
-        return ()
-    return tuple(w._replace(required=False) for w in table) if "False" in call[1] else table
+    if call and "False" in call[1]:
+        return tuple(wheel._replace(required=False) for wheel in table)
+    return table if call else ()
 
 
 def _wheels(text: str) -> tuple[Wheel, ...]:
@@ -98,33 +97,24 @@ class Import(NamedTuple):
 
 def replay(process: Process, job: Import) -> tuple[str, ...]:
     """Let the process do what `import torch` does; what it misses comes back."""
-    python = _python(process)
-    missing: dict[str, None] = {}
-    if job.global_deps:
-        missing.update(dict.fromkeys(_global_deps(process, python, job)))
-    opened = process.open(f"{job.torch}/{job.extension}", python, keep=True)
-    missing.update(dict.fromkeys(opened.missing))
-    missing.update(dict.fromkeys(_later(process)))
-    return tuple(missing)
-
-
-def _python(process: Process) -> Mapped:
-    """The library that calls dlopen for ctypes and for imports: libpython, else the executable."""
-    libraries = (m for m in process.loaded if m.title.startswith("libpython"))
-    return next(libraries, process.loaded[0])
+    # Who calls dlopen for ctypes and for imports: libpython, else the executable.
+    libpython = (mapped for mapped in process.loaded if mapped.title.startswith("libpython"))
+    python = next(libpython, process.loaded[0])
+    missing = _global_deps(process, python, job) if job.global_deps else []
+    missing += process.open(f"{job.torch}/{job.extension}", python, keep=True).missing
+    return tuple(dict.fromkeys(missing + _later(process)))
 
 
 def _global_deps(process: Process, python: Mapped, job: Import) -> list[str]:
-    path = f"{job.torch}/lib/libtorch_global_deps.so"
+    path, order = f"{job.torch}/lib/libtorch_global_deps.so", job.order
     opened = process.open(path, python)
     if opened.ok:
-        mapped = any(job.order.marker in one.real for one in process.loaded if job.order.marker)
-        if mapped:
-            _preload(process, python, job, job.order.after)
+        if order.marker and any(order.marker in mapped.real for mapped in process.loaded):
+            _preload(process, python, job, order.after)
         return []
-    blamed = (*opened.missing, *opened.broken)
-    if any(w.pattern.partition(".")[0] in name for w in job.order.rescue for name in blamed):
-        _preload(process, python, job, job.order.rescue)
+    blamed = "\n".join((*opened.missing, *opened.broken))
+    if any(wheel.pattern.partition(".")[0] in blamed for wheel in order.rescue):
+        _preload(process, python, job, order.rescue)
     return process.open(path, python, keep=True).missing
 
 
@@ -153,27 +143,28 @@ def _later(process: Process) -> list[str]:
     What is not found here is no fault of the import; of it, parts of cuDNN come back.
     """
     missing: list[str] = []
-    cpu = process.loaded_as("libtorch_cpu.so")
-    if cpu is not None:
+    if (cpu := process.loaded_as("libtorch_cpu.so")) is not None:
         for name in ("libtorch_cuda_linalg.so", "libcaffe2_nvrtc.so"):
             process.open(name, cpu, keep=True)
-    for one in tuple(process.loaded):
-        if re.fullmatch(r"libcudnn\.so\.\d+", one.title):
-            for name in _parts(process, one):
-                missing += process.open(name, one, keep=True).missing
-        elif one.title.startswith("libcudart.so"):
-            process.open("libcuda.so.1", one, keep=True)
+    for mapped in tuple(process.loaded):
+        if re.fullmatch(r"libcudnn\.so\.\d+", mapped.title):
+            for name in _parts(process, mapped):
+                missing += process.open(name, mapped, keep=True).missing
+        elif mapped.title.startswith("libcudart.so"):
+            process.open("libcuda.so.1", mapped, keep=True)
     return [name for name in missing if name.startswith("libcudnn_")]
 
 
 def _parts(process: Process, cudnn: Mapped) -> list[str]:
     """Names of cuDNN's parts: those beside it and in the RECORD of its wheel, of the same major."""
-    major = cudnn.title.rpartition(".")[2]
+    part = re.compile(rf"libcudnn_\w+\.so\.{cudnn.title.rpartition('.')[2]}")
     folder = cudnn.path.rpartition("/")[0]
     names = (process.search.names(folder) or frozenset()) | _recorded(process, folder)
-    parts = sorted(n for n in names if re.fullmatch(rf"libcudnn_\w+\.so\.{major}", n))
     # The first call of any kind needs the graph (from 9 on) or the operators, all others need them.
-    return sorted(parts, key=lambda name: ("_graph" not in name, "_ops" not in name))
+    return sorted(
+        filter(part.fullmatch, names),
+        key=lambda name: ("_graph" not in name, "_ops" not in name, name),
+    )
 
 
 def _recorded(process: Process, folder: str) -> frozenset[str]:

@@ -51,7 +51,7 @@ def predicted_answers(program: Path, env: dict[str, str]) -> dict[str, str | Non
     path = str(program)
     elf = read_elf(HOST, path)
     assert isinstance(elf, Elf)
-    process = Process(Search(HOST, Mapped("", path, os.path.realpath(path), elf), env))
+    process = Process(Search(HOST, Mapped(path, os.path.realpath(path), elf), env))
     answers: dict[str, str | None] = {one.title: one.real for one in process.loaded[1:]}
     return answers | dict.fromkeys(process.start.missing)
 
@@ -196,6 +196,6 @@ def test_two_hundred_thousand_folders_are_cut_and_said_so(wants: Path) -> None:
     elf = read_elf(HOST, path)
     assert isinstance(elf, Elf)
     env = {"LD_LIBRARY_PATH": ":".join(f"/nowhere/{n}" for n in range(200_000))}
-    search = Search(HOST, Mapped("", path, path, elf), env)
+    search = Search(HOST, Mapped(path, path, elf), env)
     assert search.too_many
     assert Process(search).loaded_as("libwanted.so.1") is not None

@@ -15,7 +15,7 @@ import pytest
 from cudadoctor.host.local import LocalHost
 from cudadoctor.model.machine import Library
 from cudadoctor.probes import Looked
-from cudadoctor.probes.libraries import mapped_libraries, read_libraries
+from cudadoctor.probes.libraries import Owners, mapped_libraries, read_libraries
 from cudadoctor.probes.torch_order import Wheel, parse_order
 
 needs_gcc = pytest.mark.skipif(
@@ -261,7 +261,8 @@ def test_mapped_files_become_facts(tmp_path: Path) -> None:
     own = tmp_path / "site/nvidia/cublas/lib/libcublas.so.12"
     maps = (str(foreign), str(own), str(own), "/usr/bin/python3", "/gone/libnccl.so.2")
     site = (str(planted.site),)
-    found = mapped_libraries(LocalHost(), maps, str(planted.torch), site, None, {})
+    owners = Owners(LocalHost(), str(planted.torch), site, None, {})
+    found = mapped_libraries(owners, maps)
     assert [(one.soname, one.owner, one.how) for one in found] == [
         ("libcudnn.so.9", "other", "mapped"),
         ("libcublas.so.12", "wheel", "mapped"),

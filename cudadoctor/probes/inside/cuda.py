@@ -19,8 +19,7 @@ os.dup2(2, 1)
 
 
 def say(kind: str, **rest: Any) -> None:
-    line: dict[str, Any] = {"kind": kind, **rest}
-    os.write(_OUT, (json.dumps(line) + "\n").encode("ascii"))
+    os.write(_OUT, (json.dumps({"kind": kind, **rest}) + "\n").encode("ascii"))
 
 
 def load() -> Any:
@@ -39,47 +38,42 @@ def mapped(stem: str) -> str | None:
     """The file that the loader really took."""
     try:
         with open("/proc/self/maps", errors="replace") as maps:
-            for line in maps:
-                path = line.rstrip("\n").partition("/")[2]
-                if path.rpartition("/")[2].startswith(stem):
-                    return "/" + path
+            paths = ["/" + line.rstrip("\n").partition("/")[2] for line in maps]
     except OSError:
-        pass
-    return None
+        return None
+    return next((path for path in paths if path.rpartition("/")[2].startswith(stem)), None)
 
 
-def ask(library: Any, name: str, *args: Any) -> int | None:
+def ask(library: Any, call: str, *args: Any) -> int | None:
     """The code of a call, None where the library has no such function."""
-    function = getattr(library, name, None)
+    function = getattr(library, call, None)
     if function is None:
         return None
-    say("calling", call=name)
-    code: int = function(*args)
-    return code
+    say("calling", call=call)
+    return int(function(*args))
+
+
+def tell(library: Any, call: str, name: str) -> None:
+    """What a call says through its pointer, or the code that it failed with."""
+    number = ctypes.c_int(0)
+    code = ask(library, call, ctypes.byref(number))
+    if code == 0:
+        say("value", name=name, value=number.value)
+    elif code is not None:
+        say("value", name=name + "-code", value=code)
 
 
 def main() -> None:
     library = load()
     if library is None:
         return
-    number = ctypes.c_int(0)
     # Needs no cuInit, and is wanted most where cuInit fails.
-    code = ask(library, "cuDriverGetVersion", ctypes.byref(number))
-    if code == 0:
-        say("value", name="version", value=number.value)
-    elif code is not None:
-        say("value", name="version-code", value=code)
+    tell(library, "cuDriverGetVersion", "version")
     code = ask(library, "cuInit", 0)
     if code is not None:
         say("value", name="code", value=code)
-    if code != 0:
-        return
-    number = ctypes.c_int(0)
-    code = ask(library, "cuDeviceGetCount", ctypes.byref(number))
     if code == 0:
-        say("value", name="count", value=number.value)
-    elif code is not None:
-        say("value", name="count-code", value=code)
+        tell(library, "cuDeviceGetCount", "count")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def say(kind: str, **rest: Any) -> None:
-    line: dict[str, Any] = {"kind": kind, **rest}
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+    print(json.dumps({"kind": kind, **rest}), flush=True)
 
 
 def opened(path: str) -> int | None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     Answer = tuple[Any, int]
-    Question = Callable[[Any, Any], Answer]
 
 MOST_GPUS = 256
 MOST_PROCESSES = 64
@@ -37,17 +36,17 @@ os.dup2(2, 1)
 
 
 def say(kind: str, **rest: Any) -> None:
-    line: dict[str, Any] = {"kind": kind, **rest}
-    os.write(_OUT, (json.dumps(line) + "\n").encode("ascii"))
+    os.write(_OUT, (json.dumps({"kind": kind, **rest}) + "\n").encode("ascii"))
 
 
 class Ask:
     """Calls NVML by name and gives (value, code); a failure is a code, never an exception."""
 
-    def __init__(self, library: Any, module: Any) -> None:
+    module: Any = None
+    gpu: int | None = None
+
+    def __init__(self, library: Any) -> None:
         self.library = library
-        self.module = module
-        self.gpu: int | None = None
 
     def announce(self, name: str) -> None:
         """Names the call, and the GPU if it is about one."""
@@ -62,19 +61,17 @@ class Ask:
         try:
             return function(*args), 0
         except Exception as error:
-            return None, self.code(error)
+            if type(error).__name__ == "NVMLLibraryMismatchError":
+                return None, MISSING
+            code = getattr(error, "value", None)
+            return None, code if isinstance(code, int) else OWN_ERROR
 
-    def code(self, error: Exception) -> int:
-        if type(error).__name__ == "NVMLLibraryMismatchError":
-            return MISSING
-        value = getattr(error, "value", None)
-        return value if isinstance(value, int) else OWN_ERROR
-
-    def first(self, *ways: tuple[Any, ...]) -> Answer:
-        """The first way that this driver and this pynvml know: newest first."""
+    def first(self, ways: str, *args: Any) -> Answer:
+        """By the first way that this driver and this pynvml know, newest first: A 1 | B."""
         answer: Answer = (None, MISSING)
-        for way in ways:
-            answer = self(*way)
+        for way in ways.split("|"):
+            name, *numbers = way.split()
+            answer = self(name, *args, *[int(number, 0) for number in numbers])
             if answer[1] not in NEXT_WAY:
                 break
         return answer
@@ -85,8 +82,7 @@ class Ask:
         if function is None:
             return MISSING
         self.announce(name)
-        code: int = function(*args)
-        return code
+        return int(function(*args))
 
     def words(self, code: int) -> str:
         try:
@@ -123,24 +119,16 @@ def mapped(stem: str) -> str | None:
     """The file that the loader really took."""
     try:
         with open("/proc/self/maps", errors="replace") as maps:
-            for line in maps:
-                path = line.rstrip("\n").partition("/")[2]
-                if path.rpartition("/")[2].startswith(stem):
-                    return "/" + path
+            paths = ["/" + line.rstrip("\n").partition("/")[2] for line in maps]
     except OSError:
-        pass
-    return None
+        return None
+    return next((path for path in paths if path.rpartition("/")[2].startswith(stem)), None)
 
 
-def library_version(library: Any) -> None:
+def library_version(ask: Ask) -> None:
     """Needs no nvmlInit, so it is known also where that fails."""
-    function = getattr(library, "nvmlSystemGetNVMLVersion", None)
-    if function is None:
-        report((None, MISSING), "version", text)
-        return
-    say("calling", call="nvmlSystemGetNVMLVersion")
     buffer = ctypes.create_string_buffer(128)
-    code = function(buffer, 96)
+    code = ask.raw("nvmlSystemGetNVMLVersion", buffer, 96)
     report((buffer.value, code), "version", text)
 
 
@@ -161,10 +149,9 @@ def start(ask: Ask) -> bool:
 def system(ask: Ask) -> int | None:
     """Driver and CUDA version; the number of GPUs is given back, None where that failed."""
     report(ask("nvmlSystemGetDriverVersion"), "driver", text)
-    cuda = ask.first(("nvmlSystemGetCudaDriverVersion_v2",), ("nvmlSystemGetCudaDriverVersion",))
+    cuda = ask.first("nvmlSystemGetCudaDriverVersion_v2 | nvmlSystemGetCudaDriverVersion")
     report(cuda, "cuda", int)
-    count, code = ask("nvmlDeviceGetCount")
-    call = "nvmlDeviceGetCount_v2"
+    call, (count, code) = "nvmlDeviceGetCount_v2", ask("nvmlDeviceGetCount")
     if code == MISSING:
         number, call = ctypes.c_uint(), "nvmlDeviceGetCount"
         code = ask.raw(call, ctypes.byref(number))
@@ -178,36 +165,17 @@ def system(ask: Ask) -> int | None:
 
 def report(answer: Answer, name: str, convert: Callable[[Any], Any]) -> None:
     value, code = answer
-    if code == 0:
-        say("system", name=name, value=convert(value))
-    else:
-        say("system", name=name, code=code)
+    say("system", name=name, **({"code": code} if code else {"value": convert(value)}))
 
 
 def handle(ask: Ask, index: int) -> Any:
     ask.gpu = index
     value, code = ask("nvmlDeviceGetHandleByIndex", index)
     if code == MISSING:
-        pointer = ask.module.c_nvmlDevice_t()
-        code = ask.raw("nvmlDeviceGetHandleByIndex", index, ctypes.byref(pointer))
-        value = pointer
+        value = ask.module.c_nvmlDevice_t()
+        code = ask.raw("nvmlDeviceGetHandleByIndex", index, ctypes.byref(value))
     say("gpu", index=index, field="handle", code=code, words=ask.words(code) if code else "")
     return value if code == 0 else None
-
-
-def one(*ways: tuple[Any, ...], take: Callable[[Any], Any] = lambda value: value) -> Question:
-    """A question with one answer; take turns it into plain data."""
-
-    def asked(ask: Ask, device: Any) -> Answer:
-        value, code = ask.first(*[(way[0], device) + way[1:] for way in ways])
-        if code != 0:
-            return None, code
-        try:
-            return take(value), 0
-        except Exception:
-            return None, OWN_ERROR
-
-    return asked
 
 
 def memory(value: Any) -> dict[str, Any]:
@@ -215,24 +183,20 @@ def memory(value: Any) -> dict[str, Any]:
     return {"total": value.total, "used": value.used, "reserved": reserved}
 
 
-def pci(value: Any) -> dict[str, Any]:
-    return {"bus": text(value.busId), "id": value.pciDeviceId}
-
-
 def processes(ask: Ask, device: Any) -> Answer:
     """A list with absurd entries is one of a struct of another size: the older call is right."""
-    answer: Answer = (None, MISSING)
+    code = MISSING
     for form in ("_v3", "_v2"):
         name = "nvmlDeviceGetComputeRunningProcesses" + form
         if too_many(ask, name, device):
-            answer = (None, OWN_ERROR)
+            code = OWN_ERROR
             continue
-        value, code = answer = ask(name, device)
-        if code == 0 and not any(absurd(entry) for entry in value):
+        value, code = ask(name, device)
+        if code == 0 and not any(map(absurd, value)):
             return [process(ask, entry) for entry in value[:MOST_PROCESSES]], 0
-        if code not in NEXT_WAY and code != 0:
-            return None, code
-    return None, answer[1] or OWN_ERROR
+        if code and code not in NEXT_WAY:
+            break
+    return None, code or OWN_ERROR
 
 
 def too_many(ask: Ask, name: str, device: Any) -> bool:
@@ -249,8 +213,11 @@ def absurd(entry: Any) -> bool:
 
 def process(ask: Ask, entry: Any) -> dict[str, Any]:
     name, code = ask("nvmlSystemGetProcessName", entry.pid)
-    known = text(name) if code == 0 else None
-    return {"pid": entry.pid, "name": known, "memory": entry.usedGpuMemory}
+    return {
+        "pid": entry.pid,
+        "name": None if code else text(name),
+        "memory": entry.usedGpuMemory,
+    }
 
 
 def mig_devices(ask: Ask, device: Any) -> Answer:
@@ -277,20 +244,19 @@ def mig_devices(ask: Ask, device: Any) -> Answer:
 
 
 def fabric(ask: Ask, device: Any) -> Answer:
-    for name in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
-        answer = fabric_by(ask, device, "nvmlDeviceGetGpuFabricInfoV", name)
-        if answer[1] not in NEXT_WAY:
-            return answer
-    return fabric_by(ask, device, "nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t")
-
-
-def fabric_by(ask: Ask, device: Any, call: str, struct: str) -> Answer:
-    made = getattr(ask.module, struct, None)
-    if made is None:
-        return None, MISSING
-    info = made()
-    code = ask(call, device, ctypes.byref(info))[1]
-    return (info.state, 0) if code == 0 else (None, code)
+    info: Any = None
+    code = MISSING
+    for call, struct in (
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
+        ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+    ):
+        made = getattr(ask.module, struct, None)
+        info = made() if made else None
+        code = ask(call, device, ctypes.byref(info))[1] if info else MISSING
+        if code not in NEXT_WAY:
+            break
+    return (None if code else info.state, code)
 
 
 def nvlinks(ask: Ask, device: Any) -> Answer:
@@ -310,11 +276,8 @@ def settings(ask: Ask) -> None:
     """GPUs that the module leaves out; confidential computing, and whether it takes work yet."""
     report(ask("nvmlGetExcludedDeviceCount"), "excluded", int)
     state, code = ask("nvmlSystemGetConfComputeState")
-    if code != 0:
-        say("system", name="confidential", code=code)
-        return
-    say("system", name="confidential", value=state.ccFeature)
-    if state.ccFeature:
+    report((state, code), "confidential", lambda state: state.ccFeature)
+    if code == 0 and state.ccFeature:
         report(ask("nvmlSystemGetConfComputeGpusReadyState"), "confidential_ready", int)
 
 
@@ -330,87 +293,104 @@ def pairs(ask: Ask, devices: list[tuple[int, Any]]) -> None:
                 told["write"] = ask("nvmlDeviceGetP2PStatus", device, other, 1)
                 told["nvlink"] = ask("nvmlDeviceGetP2PStatus", device, other, 2)
             told["level"] = ask("nvmlDeviceGetTopologyCommonAncestor", device, other)
-            known = {name: value for name, (value, code) in told.items() if code == 0}
-            refused = {name: code for name, (_, code) in told.items() if code != 0}
+            known = {name: value for name, (value, code) in told.items() if not code}
+            refused = {name: code for name, (_, code) in told.items() if code}
             say("pair", first=first, second=second, refused=refused, **known)
     say("all-pairs")
 
 
-IDENTITY: tuple[tuple[str, Question], ...] = (
-    ("name", one(("nvmlDeviceGetName",), take=text)),
-    ("uuid", one(("nvmlDeviceGetUUID",), take=text)),
-    ("pci", one(("nvmlDeviceGetPciInfo_v3",), ("nvmlDeviceGetPciInfo",), take=pci)),
-    ("capability", one(("nvmlDeviceGetCudaComputeCapability",), take=list)),
-    (
-        "memory",
-        one(("nvmlDeviceGetMemoryInfo", 0x02000028), ("nvmlDeviceGetMemoryInfo",), take=memory),
-    ),
-    ("mig", one(("nvmlDeviceGetMigMode",), take=list)),
-)
+# A field, what its value is made of, and the calls that answer, newest first, with their arguments.
+IDENTITY = """
+name                    text      nvmlDeviceGetName
+uuid                    text      nvmlDeviceGetUUID
+pci                     pci       nvmlDeviceGetPciInfo_v3 | nvmlDeviceGetPciInfo
+capability              list      nvmlDeviceGetCudaComputeCapability
+memory                  memory    nvmlDeviceGetMemoryInfo 0x02000028 | nvmlDeviceGetMemoryInfo
+mig                     list      nvmlDeviceGetMigMode
+"""
+STATE = """
+compute_mode            plain     nvmlDeviceGetComputeMode
+persistence             plain     nvmlDeviceGetPersistenceMode
+ecc                     list      nvmlDeviceGetEccMode
+ecc_uncorrected         plain     nvmlDeviceGetTotalEccErrors 1 0
+ecc_aggregate           plain     nvmlDeviceGetTotalEccErrors 1 1
+remap                   list      nvmlDeviceGetRemappedRows
+retired_pending         plain     nvmlDeviceGetRetiredPagesPendingStatus
+throttle                plain     nvmlDeviceGetCurrentClocksEventReasons \
+                                  | nvmlDeviceGetCurrentClocksThrottleReasons
+performance_state       plain     nvmlDeviceGetPerformanceState
+utilization             gpu       nvmlDeviceGetUtilizationRates
+temperature_c           plain     nvmlDeviceGetTemperatureV 0 | nvmlDeviceGetTemperature 0
+slowdown_c              plain     nvmlDeviceGetTemperatureThreshold 1
+power_w                 plain     nvmlDeviceGetPowerUsage
+power_limit_w           plain     nvmlDeviceGetEnforcedPowerLimit
+power_default_w         plain     nvmlDeviceGetPowerManagementDefaultLimit
+sm_clock_mhz            plain     nvmlDeviceGetClockInfo 1
+sm_clock_max_mhz        plain     nvmlDeviceGetMaxClockInfo 1
+sm_clock_set_mhz        plain     nvmlDeviceGetApplicationsClock 1
+sm_clock_default_mhz    plain     nvmlDeviceGetDefaultApplicationsClock 1
+pcie_width              plain     nvmlDeviceGetCurrPcieLinkWidth
+pcie_width_max          plain     nvmlDeviceGetMaxPcieLinkWidth
+pcie_generation         plain     nvmlDeviceGetCurrPcieLinkGeneration
+pcie_generation_max     plain     nvmlDeviceGetMaxPcieLinkGeneration
+pcie_generation_gpu_max plain     nvmlDeviceGetGpuMaxPcieLinkGeneration
+virtualization          plain     nvmlDeviceGetVirtualizationMode
+display                 plain     nvmlDeviceGetDisplayActive
+fabric_state            fabric
+nvlinks                 nvlinks
+processes               processes
+"""
+MIG = """
+mig_devices             mig_devices
+"""
+VALUES: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda value: value,
+    "text": text,
+    "list": list,
+    "pci": lambda value: {"bus": text(value.busId), "id": value.pciDeviceId},
+    "memory": memory,
+    "gpu": lambda rates: rates.gpu,
+}
+QUESTIONS = {
+    "fabric": fabric,
+    "nvlinks": nvlinks,
+    "processes": processes,
+    "mig_devices": mig_devices,
+}
 
-STATE: tuple[tuple[str, Question], ...] = (
-    ("compute_mode", one(("nvmlDeviceGetComputeMode",))),
-    ("persistence", one(("nvmlDeviceGetPersistenceMode",))),
-    ("ecc", one(("nvmlDeviceGetEccMode",), take=list)),
-    ("ecc_uncorrected", one(("nvmlDeviceGetTotalEccErrors", 1, 0))),
-    ("ecc_aggregate", one(("nvmlDeviceGetTotalEccErrors", 1, 1))),
-    ("remap", one(("nvmlDeviceGetRemappedRows",), take=list)),
-    ("retired_pending", one(("nvmlDeviceGetRetiredPagesPendingStatus",))),
-    (
-        "throttle",
-        one(
-            ("nvmlDeviceGetCurrentClocksEventReasons",),
-            ("nvmlDeviceGetCurrentClocksThrottleReasons",),
-        ),
-    ),
-    ("performance_state", one(("nvmlDeviceGetPerformanceState",))),
-    ("utilization", one(("nvmlDeviceGetUtilizationRates",), take=lambda rates: rates.gpu)),
-    (
-        "temperature_c",
-        one(("nvmlDeviceGetTemperatureV", 0), ("nvmlDeviceGetTemperature", 0)),
-    ),
-    ("slowdown_c", one(("nvmlDeviceGetTemperatureThreshold", 1))),
-    ("power_w", one(("nvmlDeviceGetPowerUsage",))),
-    ("power_limit_w", one(("nvmlDeviceGetEnforcedPowerLimit",))),
-    ("power_default_w", one(("nvmlDeviceGetPowerManagementDefaultLimit",))),
-    ("sm_clock_mhz", one(("nvmlDeviceGetClockInfo", 1))),
-    ("sm_clock_max_mhz", one(("nvmlDeviceGetMaxClockInfo", 1))),
-    ("sm_clock_set_mhz", one(("nvmlDeviceGetApplicationsClock", 1))),
-    ("sm_clock_default_mhz", one(("nvmlDeviceGetDefaultApplicationsClock", 1))),
-    ("pcie_width", one(("nvmlDeviceGetCurrPcieLinkWidth",))),
-    ("pcie_width_max", one(("nvmlDeviceGetMaxPcieLinkWidth",))),
-    ("pcie_generation", one(("nvmlDeviceGetCurrPcieLinkGeneration",))),
-    ("pcie_generation_max", one(("nvmlDeviceGetMaxPcieLinkGeneration",))),
-    ("pcie_generation_gpu_max", one(("nvmlDeviceGetGpuMaxPcieLinkGeneration",))),
-    ("virtualization", one(("nvmlDeviceGetVirtualizationMode",))),
-    ("display", one(("nvmlDeviceGetDisplayActive",))),
-    ("fabric_state", fabric),
-    ("nvlinks", nvlinks),
-    ("processes", processes),
-)
+
+def answered(ask: Ask, device: Any, shape: str, ways: str) -> Answer:
+    """What is known of a GPU by one row of the tables above."""
+    if shape in QUESTIONS:
+        return QUESTIONS[shape](ask, device)
+    value, code = ask.first(ways, device)
+    try:
+        return (None, code) if code else (VALUES[shape](value), 0)
+    except Exception:
+        return None, OWN_ERROR
 
 
-def tell(
-    ask: Ask, index: int, device: Any, questions: tuple[tuple[str, Question], ...]
-) -> dict[str, Any]:
+def tell(ask: Ask, index: int, device: Any, table: str) -> dict[str, Any]:
     """Answer all questions about one GPU; what it answered is given back."""
     known = {}
     ask.gpu = index
-    for field, asked in questions:
-        value, code = asked(ask, device)
-        if code == 0:
+    for row in table.strip().splitlines():
+        field, shape, *ways = row.split(None, 2)
+        value, code = answered(ask, device, shape, *ways or [""])
+        if code:
+            say("gpu", index=index, field=field, code=code)
+        else:
             say("gpu", index=index, field=field, value=value)
             known[field] = value
-        else:
-            say("gpu", index=index, field=field, code=code)
     return known
 
 
-def main(folder: str, without: str) -> None:
+def main(folder: str = "", without: str = "") -> None:
     library = load()
     if library is None:
         return
-    library_version(library)
+    ask = Ask(library)
+    library_version(ask)
     if folder:
         sys.path.append(folder)
     try:
@@ -418,24 +398,21 @@ def main(folder: str, without: str) -> None:
     except Exception as error:
         say("no-module", why=f"{type(error).__name__}: {error}")
         return
-    ask = Ask(library, pynvml)
+    ask.module = pynvml
     if not start(ask):
         return
     count = system(ask)
     # All identities first: a GPU that hangs later must not hide what the others are.
     told = []
-    left_out = without.split(",")
     for index in range(min(count or 0, MOST_GPUS)):
-        if str(index) in left_out:
+        if str(index) in without.split(","):
             continue
         device = handle(ask, index)
         if device is not None:
             told.append((index, device, tell(ask, index, device, IDENTITY)))
     for index, device, known in told:
-        questions = STATE
-        if (known.get("mig") or [0])[0] == 1:
-            questions = (*STATE, ("mig_devices", mig_devices))
-        tell(ask, index, device, questions)
+        has_mig = (known.get("mig") or [0])[0] == 1
+        tell(ask, index, device, STATE + MIG.lstrip() if has_mig else STATE)
     ask.gpu = None
     if count is not None:
         settings(ask)
@@ -444,7 +421,7 @@ def main(folder: str, without: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*[*sys.argv[1:], "", ""][:2])
+    main(*sys.argv[1:3])
     say("done")
     # Neither nvmlShutdown nor a destructor of the library: both can hang after a dead GPU.
     os._exit(0)
