@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
@@ -154,6 +154,16 @@ def absolute(host: Host, path: str) -> str:
         return os.path.abspath(joined)
     except OSError:
         return joined  # the working folder is gone
+
+
+def existing(host: Host, paths: Iterable[str]) -> str | None:
+    """The first of the paths that is there."""
+    return next((path for path in paths if host.stat(path).exists), None)
+
+
+def home_of(host: Host) -> str | None:
+    """The folder of the user, as the environment names it."""
+    return host.env.get("HOME") or host.env.get("USERPROFILE")
 
 
 class LocalHost:

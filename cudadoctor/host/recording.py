@@ -265,14 +265,14 @@ class AskedFor(dict[str, str]):
 
     def __init__(self, env: Mapping[str, str]) -> None:
         super().__init__(env)
-        self.names: set[object] = set()
+        self.names: set[str] = set()
 
     def get(self, name: str, default: Any = None) -> Any:
         self.names.add(name)
         return super().get(name, default)
 
     def __contains__(self, name: object) -> bool:
-        self.names.add(name)
+        self.names.add(str(name))
         return super().__contains__(name)
 
 

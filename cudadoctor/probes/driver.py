@@ -9,10 +9,11 @@ from typing import Any
 
 from cudadoctor.host.children import start_thread
 from cudadoctor.host.local import Host
+from cudadoctor.model.driver_packages import is_driver
 from cudadoctor.model.machine import Gap, Libcuda, Nvml, Smi, is_start
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.probes import Looked
-from cudadoctor.probes.kernel import is_driver, read_kernel
+from cudadoctor.probes.kernel import read_kernel
 from cudadoctor.probes.libcuda import file_version
 from cudadoctor.probes.loader import parse_cache
 from cudadoctor.probes.platform import wsl_of

@@ -6,25 +6,25 @@ import re
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Literal, TypeVar, Union
+from typing import Literal, TypeVar, Union
 
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.host.local import Host
+from cudadoctor.host.local import Host, existing
 from cudadoctor.model.machine import Distribution, TorchCopy
 from cudadoctor.model.versions import version_of, whole
-from cudadoctor.probes import Notes
+from cudadoctor.probes import Looked
 from cudadoctor.probes.elf import Section, find_section
 
 # --- the lines of inside/look.py ------------------------------------------------------------------
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+class Line(msgspec.Struct, frozen=True, tag_field="kind", tag=lambda name: name[:-4].lower()):
     """The base of all lines; `kind` says which one it is."""
 
 
-class PythonLine(Line, frozen=True, kw_only=True, tag="python"):
+class PythonLine(Line, frozen=True):
     """The interpreter itself. pyvenv: text of its pyvenv.cfg, None where there is none."""
 
     executable: str
@@ -47,7 +47,7 @@ class PythonLine(Line, frozen=True, kw_only=True, tag="python"):
     env_free_bytes: int | None
 
 
-class PathLine(Line, frozen=True, kw_only=True, tag="path"):
+class PathLine(Line, frozen=True):
     """The path of the user's programs: (folder, cwd | PYTHONPATH | user | own).
 
     nowhere: the working folder was deleted.
@@ -57,7 +57,7 @@ class PathLine(Line, frozen=True, kw_only=True, tag="path"):
     nowhere: bool = False
 
 
-class DistLine(Line, frozen=True, kw_only=True, tag="dist"):
+class DistLine(Line, frozen=True):
     """A distribution. folder: its dist-info. texts: small files that tell what it was built for."""
 
     name: str
@@ -76,7 +76,7 @@ class DistFolder(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
-class CopyLine(Line, frozen=True, kw_only=True, tag="copy"):
+class CopyLine(Line, frozen=True):
     """A folder of the path that holds something named torch, or torch's dist-info.
 
     shape: package, module (torch.py), remains (a package without __init__.py), "" (nothing).
@@ -92,33 +92,33 @@ class CopyLine(Line, frozen=True, kw_only=True, tag="copy"):
     lib: bool
 
 
-class LeftoversLine(Line, frozen=True, kw_only=True, tag="leftovers"):
+class LeftoversLine(Line, frozen=True):
     """What a killed pip left in a folder of the path."""
 
     entry: str
     names: tuple[str, ...]
 
 
-class CondaLine(Line, frozen=True, kw_only=True, tag="conda"):
+class CondaLine(Line, frozen=True):
     """File names of conda's records: name-version-build.json."""
 
     folder: str
     records: tuple[str, ...]
 
 
-class PipLine(Line, frozen=True, kw_only=True, tag="pip"):
+class PipLine(Line, frozen=True):
     """pip can be imported from this folder."""
 
     entry: str
 
 
-class ShadowsLine(Line, frozen=True, kw_only=True, tag="shadows"):
+class ShadowsLine(Line, frozen=True):
     """Files of the working folder with the names of modules that torch imports."""
 
     files: tuple[str, ...]
 
 
-class EndLine(Line, frozen=True, kw_only=True, tag="end"):
+class EndLine(Line, frozen=True):
     """Nothing was cut off."""
 
 
@@ -156,22 +156,21 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 def parse(stdout: str) -> Told:
     """The lines among whatever else the interpreter printed."""
     decoder = msgspec.json.Decoder(_ANY)
-    lines: dict[type, list[Any]] = {}
+    lines: list[Line] = []
     for text in stdout.splitlines():
         if text.startswith('{"kind": '):
             with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-                line = decoder.decode(text)
-                lines.setdefault(type(line), []).append(line)
+                lines.append(decoder.decode(text))
 
-    def of(kind: type[_Kind]) -> list[_Kind]:
-        return lines.get(kind, [])
+    def of(kind: type[_Kind]) -> tuple[_Kind, ...]:
+        return tuple(line for line in lines if isinstance(line, kind))
 
     return Told(
         python=next(iter(of(PythonLine)), None),
         path=next((line.entries for line in of(PathLine)), ()),
         nowhere=any(line.nowhere for line in of(PathLine)),
-        dists=tuple(of(DistLine)),
-        copies=tuple(of(CopyLine)),
+        dists=of(DistLine),
+        copies=of(CopyLine),
         leftovers=tuple(name for line in of(LeftoversLine) for name in line.names),
         conda=next(iter(of(CondaLine)), None),
         pip=bool(of(PipLine)),
@@ -194,105 +193,103 @@ _RECORD_NAME = re.compile(r"(.+)-([^-]+)-([^-]+)\.json")
 Build = Literal["cuda", "cpu", "rocm", "xpu"]
 
 
-def note_torch(notes: Notes, host: Host, told: Told, prefix: str) -> None:
+def note_torch(notes: Looked, host: Host, told: Told, prefix: str) -> None:
     """Note the torch that the path holds: its build, its copies, the state of its files."""
-    copies = copies_of(told, prefix)
-    notes.fact("torch.copies", copies, "the path of the interpreter")
-    left = tuple(one for one in told.leftovers if _OF_TORCH.match(one))
+    source = "the path of the interpreter"
+    # The first copy that is torch and no file of the user's by that name.
+    real = next((copy for copy in told.copies if kind_of_copy(copy) != "local"), None)
+    copies, path = copies_of(told, prefix), real.path if real else None
+    notes.section("torch", source, copies=copies, installed=real is not None, path=path)
+    left = tuple(filter(_OF_TORCH.match, told.leftovers))
     notes.fact("torch.leftovers", left, "names in site-packages")
-    real = first_real(told.copies)
-    notes.fact("torch.installed", real is not None, "the path of the interpreter")
-    if real is None:
-        return
-    notes.fact("torch.path", real.path, "the path of the interpreter")
-    _note_metadata(notes, told, real, copies)
-    _note_files(notes, host, told, real)
-    build = _note_version(notes, real)
-    _note_archs(notes, host, real, build, prefix)
-
-
-def first_real(copies: tuple[CopyLine, ...]) -> CopyLine | None:
-    """The first copy that is torch and no file of the user's by that name."""
-    return next((one for one in copies if kind_of_copy(one) != "local"), None)
+    if real is not None:
+        dist = _metadata(told, real)
+        _note_metadata(notes, dist, real, copies)
+        _note_files(notes, host, told, dist, real)
+        _note_archs(notes, host, real, _note_version(notes, real), prefix)
 
 
 def kind_of_copy(copy: CopyLine) -> Literal["distribution", "folder", "local"]:
     """Whether a copy was installed, lies there without metadata, or is the user's own file."""
     if copy.dists:
         return "distribution"
-    if copy.shape == "remains" or (copy.shape == "package" and copy.text is not None and copy.lib):
-        return "folder"
-    return "local"
+    whole = copy.shape == "package" and copy.text is not None and copy.lib
+    return "folder" if whole or copy.shape == "remains" else "local"
 
 
 def copies_of(told: Told, prefix: str) -> tuple[TorchCopy, ...]:
     """All copies in the order of the path; two sets of metadata in one folder are two."""
-    records = map(_RECORD_NAME.fullmatch, told.conda.records if told.conda else ())
-    record = next((found[2] for found in records if found and found[1] == "pytorch"), None)
+    records = conda_records(told)
+    record = next((version for name, version, _ in records if name == "pytorch"), None)
     copies: list[TorchCopy] = []
     for copy in told.copies:
         kind = kind_of_copy(copy)
-        text = assigned(copy.text or "").get("__version__")
-        mine = [TorchCopy(path=copy.path, kind=kind, version=text, where=copy.entry)]
+        text = _version_in(copy.text)
+        first = TorchCopy(path=copy.path, kind=kind, version=text, where=copy.entry)
+        mine = [first]
         if len(copy.dists) > 1 or (copy.dists and not text):
-            mine = [
-                TorchCopy(path=copy.path, kind=kind, version=one.version or None, where=copy.entry)
-                for one in copy.dists
-            ]
+            versions = (dist.version or None for dist in copy.dists)
+            mine = [msgspec.structs.replace(first, version=version) for version in versions]
         if record and kind != "local" and copy.entry.startswith(prefix):
-            conda = TorchCopy(path=copy.path, kind="conda", version=record, where=copy.entry)
             dist = _metadata(told, copy)
             by_conda = dist is None or dist.installer in ("conda", "")
+            conda = msgspec.structs.replace(first, kind="conda", version=record)
             mine = [conda] if by_conda else [*mine, conda]
             record = None
         copies += mine
     return tuple(copies)
 
 
+def conda_records(told: Told) -> list[tuple[str, str, str]]:
+    """Name, version and file name of each record of conda that matters."""
+    named = map(_RECORD_NAME.fullmatch, told.conda.records if told.conda else ())
+    return [(found[1], found[2], found[0]) for found in named if found]
+
+
 def _metadata(told: Told, copy: CopyLine) -> DistLine | None:
     """torch's distribution beside a copy; of several the one whose version the copy has."""
-    beside = [one for one in told.dists if one.name == "torch" and one.entry == copy.entry]
-    text = (assigned(copy.text or "").get("__version__") or "").partition("+")[0]
-    fitting = [one for one in beside if one.version.partition("+")[0] == text]
-    return next(iter(fitting or beside), None)
+    beside = [dist for dist in told.dists if dist.name == "torch" and dist.entry == copy.entry]
+    text = (_version_in(copy.text) or "").partition("+")[0]
+    fitting = (dist for dist in beside if dist.version.partition("+")[0] == text)
+    return next(fitting, beside[0] if beside else None)
 
 
-def _note_metadata(notes: Notes, told: Told, real: CopyLine, copies: tuple[TorchCopy, ...]) -> None:
-    dist = _metadata(told, real)
+def _note_metadata(
+    notes: Looked, dist: DistLine | None, real: CopyLine, copies: tuple[TorchCopy, ...]
+) -> None:
+    conda = any(copy.kind == "conda" and copy.path == real.path for copy in copies)
+    by, source = "", "conda-meta"
     if dist is not None:
-        source = f"{dist.entry}/{dist.folder}"
+        by, source = dist.installer, f"{dist.entry}/{dist.folder}"
         notes.fact("torch.requires", dist.requires, f"{source}/METADATA")
     else:
         notes.gap("torch.requires", f"{real.path} has no metadata beside it", asked=False)
-    conda = any(one.kind == "conda" and one.path == real.path for one in copies)
-    by = dist.installer if dist else ""
-    by = "conda" if conda and not by else by
-    if by:
-        notes.fact("torch.installer", by, f"{dist.entry}/{dist.folder}" if dist else "conda-meta")
+    if by or conda:
+        notes.fact("torch.installer", by or "conda", source)
     else:
         notes.gap("torch.installer", "no INSTALLER file names it", asked=False)
 
 
-def _note_files(notes: Notes, host: Host, told: Told, real: CopyLine) -> None:
+def _note_files(
+    notes: Looked, host: Host, told: Told, dist: DistLine | None, real: CopyLine
+) -> None:
     """What RECORD says of the files; without one, whether the package is there at all."""
-    dist = _metadata(told, real)
     damage = compare(host, dist.entry, dist.folder) if dist else None
-    if dist is not None and damage is not None:
-        source = f"{dist.entry}/{dist.folder}/RECORD"
-        wheels = ((one.entry, one.folder) for one in told.dists if one.name.startswith("nvidia-"))
-        below = compare_wheels(host, wheels)
-        if below != Damage():
-            source = "RECORD of torch and its wheels"
-        notes.fact("torch.missing_files", damage.missing + below.missing, source)
-        notes.fact("torch.empty_files", damage.empty + below.empty, source)
-        notes.fact("torch.short_files", damage.short + below.short, source)
+    if dist is None or damage is None:
+        gone = real.shape == "remains" or (real.shape != "package" and real.text is None)
+        missing = ("torch/__init__.py",) if gone else ()
+        notes.section("torch", real.path, missing_files=missing, empty_files=())
         return
-    gone = real.shape == "remains" or (real.shape != "package" and real.text is None)
-    notes.fact("torch.missing_files", ("torch/__init__.py",) if gone else (), real.path)
-    notes.fact("torch.empty_files", (), real.path)
+    wheels = ((dist.entry, dist.folder) for dist in told.dists if dist.name.startswith("nvidia-"))
+    below = compare_wheels(host, wheels)
+    source = f"{dist.entry}/{dist.folder}/RECORD"
+    if below != Damage():
+        source = "RECORD of torch and its wheels"
+    for name in damage.__struct_fields__:
+        notes.fact(f"torch.{name}_files", getattr(damage, name) + getattr(below, name), source)
 
 
-def _note_version(notes: Notes, real: CopyLine) -> Build | None:
+def _note_version(notes: Looked, real: CopyLine) -> Build | None:
     source = f"{real.path}/version.py"
     found = assigned(real.text or "")
     text = found.get("__version__") or next((d.version for d in real.dists if d.version), None)
@@ -300,20 +297,21 @@ def _note_version(notes: Notes, real: CopyLine) -> Build | None:
         notes.gap("torch.version", f"{source} names no version")
         notes.gap("torch.build", f"{source} names no version")
         return None
-    notes.fact("torch.text", text, source)
-    version = version_of(text)
-    notes.fact("torch.version", version, source)
+    version, build = version_of(text), build_of(found)
+    notes.section("torch", source, text=text, version=version, build=build)
     if version is None:
         notes.gap("torch.version", f"{text} in {source} is no version")
-    build = build_of(found)
     if build is None:
         notes.gap("torch.build", f"{source} does not say for which device it was built")
         return None
-    notes.fact("torch.build", build, source)
-    notes.fact("torch.hip", found.get("hip") or "", source)
-    if build == "cuda":
-        notes.fact("torch.cuda", version_of(found.get("cuda")), source)
+    cuda = version_of(found.get("cuda")) if build == "cuda" else None
+    notes.section("torch", source, hip=found.get("hip") or "", cuda=cuda)
     return build
+
+
+def _version_in(text: str | None) -> str | None:
+    """The version that a version.py assigns."""
+    return assigned(text or "").get("__version__")
 
 
 def assigned(text: str) -> dict[str, str | None]:
@@ -333,34 +331,29 @@ def build_of(found: dict[str, str | None]) -> Build | None:
     return "cpu" if "cuda" in found else None
 
 
-def _note_archs(notes: Notes, host: Host, real: CopyLine, build: Build | None, prefix: str) -> None:
+def _note_archs(
+    notes: Looked, host: Host, real: CopyLine, build: Build | None, prefix: str
+) -> None:
     if build in ("cpu", "xpu"):
         notes.fact("torch.archs", (), f"{real.path}/version.py")
-        return
-    library = binding(host, real.path, prefix)
-    if library is None:
+    elif (library := binding(host, real.path, prefix)) is None:
         notes.gap("torch.archs", f"there is no libtorch_python in {real.path}/lib")
-        return
-    archs = archs_of(host, library)
-    if archs is None:
+    elif (archs := archs_of(host, library)) is None:
         notes.gap("torch.archs", f"no list of architectures stands in {library}")
-        return
-    notes.fact("torch.archs", archs, library)
+    else:
+        notes.fact("torch.archs", archs, library)
 
 
 def packages(told: Told) -> tuple[Distribution, ...]:
     """The distributions that matter, in order of the path; then what only conda knows."""
-    found = [_distribution(one) for one in told.dists]
-    names = {one.name for one in found}
-    if told.conda:
-        for record in told.conda.records:
-            parts = _RECORD_NAME.fullmatch(record)
-            if parts and parts[1] not in names:
-                place = f"{told.conda.folder}/{record}"
-                found.append(
-                    Distribution(name=parts[1], version=parts[2], location=place, installer="conda")
-                )
-    return tuple(found)
+    found = [_distribution(dist) for dist in told.dists]
+    names = {dist.name for dist in told.dists}
+    folder = told.conda.folder if told.conda else ""
+    return tuple(found) + tuple(
+        Distribution(name=name, version=version, location=f"{folder}/{file}", installer="conda")
+        for name, version, file in conda_records(told)
+        if name not in names
+    )
 
 
 def _distribution(line: DistLine) -> Distribution:
@@ -385,13 +378,9 @@ def built_for(line: DistLine) -> tuple[Version | None, Version | None]:
         return _from_xformers(text)
     if text := line.texts.get("git_version_info_installed.py"):
         return _from_deepspeed(text)
-    told = assigned(line.texts.get("version.py") or "").get("__version__") or line.version
-    tag = told.partition("+")[2]
+    tag = (_version_in(line.texts.get("version.py")) or line.version).partition("+")[2]
     cuda, torch = _CUDA_TAG.search(tag), _TORCH_TAG.search(tag)
-    return (
-        cuda_from_tag(cuda[1]) if cuda else None,
-        torch_from_tag(torch[1]) if torch else None,
-    )
+    return cuda_from_tag(cuda[1]) if cuda else None, torch_from_tag(torch[1]) if torch else None
 
 
 def cuda_from_tag(digits: str) -> Version:
@@ -410,12 +399,11 @@ def torch_from_tag(text: str) -> Version | None:
 
 
 def _from_xformers(text: str) -> tuple[Version | None, Version | None]:
-    cuda = re.search(r'"cuda":\s*(\d{4,5})', text)
+    """1208 is CUDA 12.8."""
+    cuda = re.search(r'"cuda":\s*(\d{2,3})(\d\d)', text)
     torch = re.search(r'"torch":\s*"([^"]+)"', text)
-    # 1208 is CUDA 12.8.
-    number = int(cuda[1]) if cuda else 0
     return (
-        Version(f"{number // 100}.{number % 100}") if number else None,
+        Version(f"{cuda[1]}.{cuda[2]}") if cuda else None,
         version_of(torch[1]) if torch else None,
     )
 
@@ -425,11 +413,11 @@ def _from_deepspeed(text: str) -> tuple[Version | None, Version | None]:
     table = text.partition("torch_info")[2]
     cuda = re.search(r"""['"]cuda_version['"]:\s*['"]([\d.]+)['"]""", table)
     torch = re.search(r"""['"]version['"]:\s*['"]([\d.]+)['"]""", table)
-    known = [one[1] if one and one[1] != "0.0" else None for one in (cuda, torch)]
+    known = [found[1] if found and found[1] != "0.0" else None for found in (cuda, torch)]
     return version_of(known[0]), version_of(known[1])
 
 
-# --- compares the files of torch that every import needs, and of its wheels, with their R---
+# --- the files of torch that every import needs, and of its wheels, compared with their RECORD ---
 
 MOST_RECORD = 16 << 20
 NEEDED = (
@@ -465,7 +453,7 @@ def compare(host: Host, entry: str, dist_info: str) -> Damage | None:
     # A search through RECORD costs more than a look at the file.
     sick = tuple(name for name in NEEDED if not host.stat(f"{entry}/torch/{name}").size)
     sizes = expected_sizes(data, host.system, sick)
-    return _compared(host, ((entry, path, size) for path, size in sizes))
+    return _compared(host, {(entry, path): size for path, size in sizes})
 
 
 def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
@@ -481,19 +469,19 @@ def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
         for path, size in _sizes(_lines_with(data, b"/lib/lib"), "nvidia/"):
             if ".so" in path:
                 claimed[entry, path] = min(size, claimed.get((entry, path), size))
-    damage = _compared(host, ((entry, path, size) for (entry, path), size in claimed.items()))
+    damage = _compared(host, claimed)
     missing = tuple(path for path in damage.missing if "libcudnn" not in path)
     return msgspec.structs.replace(damage, missing=missing)
 
 
-def _compared(host: Host, files: Iterable[tuple[str, str, int]]) -> Damage:
-    """The files that are not as long as they should be: folder, path and expected size."""
+def _compared(host: Host, expected: dict[tuple[str, str], int]) -> Damage:
+    """The files that are not as long as they should be. expected: by folder and path, the size."""
     missing, empty, short = [], [], []
-    for entry, path, expected in files:
+    for (entry, path), size in expected.items():
         found = host.stat(f"{entry}/{path}")
         if found.exists is False:
             missing.append(path)
-        elif found.exists and found.size < expected:
+        elif found.exists and found.size < size:
             if not found.size:
                 empty.append(path)
             elif not path.endswith(".py"):
@@ -515,25 +503,28 @@ def expected_sizes(
 def _sizes(lines: Iterable[str], below: str) -> Iterator[tuple[str, int]]:
     for line in dict.fromkeys(lines):
         path, _, rest = line.partition(",")
-        size = rest.rpartition(",")[2]
         if path.startswith(below) and ".." not in path:
-            yield path, whole(size) or 0
+            yield path, whole(rest.rpartition(",")[2]) or 0
+
+
+def _places_of(data: bytes, part: bytes) -> Iterator[int]:
+    """Where a text lies, found in C: no pattern looks at each byte."""
+    at = data.find(part)
+    while at >= 0:
+        yield at
+        at = data.find(part, at + 1)
 
 
 def _lines_with(data: bytes, part: bytes) -> list[str]:
-    """The lines that hold a text, found without cutting the other lines out."""
-    found = []
-    at = data.find(part)
-    while at >= 0:
+    """The lines that hold a text, each once, found without cutting the other lines out."""
+    lines: dict[bytes, None] = {}
+    for at in _places_of(data, part):
         end = data.find(b"\n", at)
-        end = len(data) if end < 0 else end
-        line = data[data.rfind(b"\n", 0, at) + 1 : end]
-        found.append(line.decode("utf-8", "replace").strip())
-        at = data.find(part, end)
-    return found
+        lines[data[data.rfind(b"\n", 0, at) + 1 : len(data) if end < 0 else end]] = None
+    return [line.decode("utf-8", "replace").strip() for line in lines]
 
 
-# --- the GPU architectures that a torch was compiled for, read from its library without i---
+# --- the GPU architectures that a torch was compiled for, read from its library ----------------
 
 MOST_CONSTANTS = 32 << 20
 MOST_FILE = 256 << 20
@@ -552,7 +543,7 @@ def binding(host: Host, torch_dir: str, prefix: str | None = None) -> str | None
         places += [f"{prefix}/lib/libtorch_python.so", f"{prefix}/Library/bin/torch_python.dll"]
     if torch_dir.startswith("/usr/lib/python3/"):
         places += host.glob("/usr/lib/*/libtorch_python.so*")
-    return next((one for one in places if host.stat(one).exists), None)
+    return existing(host, places)
 
 
 def archs_of(host: Host, path: str) -> tuple[str, ...] | None:
@@ -580,21 +571,16 @@ def archs_of(host: Host, path: str) -> tuple[str, ...] | None:
 
 def flags_in(data: bytes) -> tuple[str, ...] | None:
     """The longest list of architectures that stands in these bytes as a text of its own."""
-    # Every name is searched in C first: the pattern alone would look at each byte.
     for mark in (b"sm_", b"compute_", b"gfx"):
-        lists = []
-        at = data.find(mark)
-        while at >= 0:
-            if found := _FLAGS.match(data, max(0, at - 1), at + _LONGEST):
-                lists.append(found[1])
-            at = data.find(mark, at + 1)
-        if lists:
+        places = (max(0, at - 1) for at in _places_of(data, mark))
+        found = (_FLAGS.match(data, place, place + 1 + _LONGEST) for place in places)
+        if lists := [flags[1] for flags in found if flags]:
             return _arch_names(max(lists, key=len))
     return None
 
 
 def _arch_names(flags: bytes) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.decode("ascii") for one in re.split(rb"[ ;,]", flags)))
+    return tuple(dict.fromkeys(re.split("[ ;,]", flags.decode("ascii"))))
 
 
 def pe_section(data: bytes, name: bytes) -> Section | None:

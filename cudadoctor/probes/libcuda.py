@@ -10,7 +10,7 @@ from packaging.version import Version
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Libcuda
 from cudadoctor.model.versions import DriverVersion, cuda_from_int, driver_of
-from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes import Looked
 from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
 
 UNCLEAN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
@@ -25,7 +25,7 @@ def read_libcuda(host: Host, patience: Patience, progress: Progress = unheard) -
 
     Both children together stay within the limit of all.
     """
-    notes = Notes()
+    notes = Looked()
     until = time.monotonic() + 0.95 * patience.total_s
     limit_s = patience.nvml_s
     said = asked(host, "cuda.py", patience=patience, timeout_s=limit_s, progress=progress)
@@ -48,7 +48,7 @@ def read_libcuda(host: Host, patience: Patience, progress: Progress = unheard) -
         notes.gap("driver.libcuda.hung", said.stopped("libcuda"))
     if clean is not None and not clean.done:
         notes.gap("driver.libcuda.clean_code", clean.stopped("libcuda"))
-    return notes.looked()
+    return notes
 
 
 def libcuda_from(said: Streamed, clean: Streamed | None) -> Libcuda:

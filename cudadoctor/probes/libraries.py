@@ -8,7 +8,7 @@ from posixpath import normpath
 
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Library, SearchFolder
-from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes import Looked
 from cudadoctor.probes.elf import Elf, read_elf
 from cudadoctor.probes.loader import ABSENT, CACHED, MOST_FOLDERS, Mapped, Process, Search
 from cudadoctor.probes.torch_order import Import, parse_order, replay
@@ -33,10 +33,10 @@ def read_libraries(  # noqa: PLR0917
     torch_dir: the folder of the torch package. prefix: sys.prefix of the examined interpreter;
     python: its executable. env: the environment that its programs run with.
     """
-    notes = Notes()
+    notes = Looked()
     if host.system != "Linux":
         notes.gap("libraries", "the loader's rules are known for Linux only", asked=False)
-        return notes.looked()
+        return notes
     owners = Owners(host, torch_dir, site_packages, prefix, env)
     notes.fact("libraries.own", owners.own, "folders of the examined environment")
     search = Search(host, _executable(host, python, prefix, torch_dir), env)
@@ -55,10 +55,10 @@ def read_libraries(  # noqa: PLR0917
     else:
         _predict(notes, search, torch_dir, owners)
     notes.fact("libraries.copies", find_copies(search, owners), "folders and the loader's cache")
-    return notes.looked()
+    return notes
 
 
-def _predict(notes: Notes, search: Search, torch_dir: str, owners: Owners) -> None:
+def _predict(notes: Looked, search: Search, torch_dir: str, owners: Owners) -> None:
     names = sorted(search.names(torch_dir) or ())
     extension = next((name for name in names if re.fullmatch(r"_C\.[\w.-]*so", name)), None)
     if extension is None:

@@ -7,7 +7,7 @@ import re
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Limits
 from cudadoctor.model.versions import whole
-from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes import Looked
 
 UNLIMITED = -1
 _V1_UNLIMITED = 1 << 60
@@ -19,7 +19,7 @@ _MOST_INTERFACES = 512
 
 def read_limits(host: Host, environment: str | None = None) -> Looked:
     """All limits. environment: the folder of the examined environment, for its free space."""
-    notes = Notes()
+    notes = Looked()
     tmp = host.env.get("TMPDIR") or host.env.get("TEMP") or host.env.get("TMP") or "/tmp"
     room, home = host.space(tmp), host.space(environment) if environment else None
     linux = host.system == "Linux"
@@ -42,10 +42,10 @@ def read_limits(host: Host, environment: str | None = None) -> Looked:
         interfaces=_interfaces(host, notes) if linux else None,
     )
     notes.fact("limits", found, "this process")
-    return notes.looked()
+    return notes
 
 
-def _interfaces(host: Host, notes: Notes) -> tuple[str, ...] | None:
+def _interfaces(host: Host, notes: Looked) -> tuple[str, ...] | None:
     """The names of the network interfaces, where a variable names one to be compared with."""
     if not any(host.env.get(name) for name in _NAMES_INTERFACE):
         return None

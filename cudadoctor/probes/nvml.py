@@ -14,7 +14,7 @@ from packaging.version import Version
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Gpu, GpuPair, GpuProcess, Nvml
 from cudadoctor.model.versions import DriverVersion, driver_of
-from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes import Looked
 from cudadoctor.probes.libcuda import MOST_GPUS, possible_count, possible_cuda
 from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
 
@@ -63,7 +63,7 @@ def nvml_facts(first: Streamed, *again: Streamed) -> Looked:
 
     again: what later ones printed, each without the GPU that ended the one before.
     """
-    notes = Notes()
+    notes = Looked()
     notes.fact("driver.nvml", _nvml(first), "libnvidia-ml")
     whole = (first, *again)
     system: dict[str, dict[str, Any]] = {}
@@ -82,7 +82,7 @@ def nvml_facts(first: Streamed, *again: Streamed) -> Looked:
         each = (f"gpus.{gpu.index}" for gpu in gpus or () if gpu.index not in stopped)
         for path in (*_TOLD_BY_NVML, "gpus", *each):
             notes.gap(path, why)
-    return notes.looked()
+    return notes
 
 
 def _nvml(said: Streamed) -> Nvml:
@@ -110,7 +110,7 @@ def library_version(text: str) -> DriverVersion | None:
     return driver_of(found[1]) if found else None
 
 
-def _note_driver(notes: Notes, system: dict[str, dict[str, Any]]) -> None:
+def _note_driver(notes: Looked, system: dict[str, dict[str, Any]]) -> None:
     """What it says of the driver as a whole, and why it does not where it should."""
     for name, (path, convert) in _OF_THE_DRIVER.items():
         line = system.get(name, {})
@@ -155,7 +155,7 @@ _OF_THE_DRIVER: dict[str, tuple[str, Callable[[object], object]]] = {
 """What the child asks of the driver as a whole -> the fact, and the value if it can be."""
 
 
-def _gpus(notes: Notes, whole: tuple[Streamed, ...], count: object) -> tuple[Gpu, ...] | None:
+def _gpus(notes: Looked, whole: tuple[Streamed, ...], count: object) -> tuple[Gpu, ...] | None:
     """All GPUs that NVML counts, also those that nobody came to ask about."""
     counted = possible_count(count)
     if counted is None:
@@ -408,7 +408,7 @@ LEVELS: dict[int, Any] = {
 }
 
 
-def note_pairs(notes: Notes, said: Streamed, gpus: tuple[Gpu, ...] | None) -> None:
+def note_pairs(notes: Looked, said: Streamed, gpus: tuple[Gpu, ...] | None) -> None:
     """The pairs, where all were asked; one GPU or none has none."""
     live = [gpu for gpu in gpus or () if gpu.code is None]
     skipped = said.last("no-pairs")

@@ -9,7 +9,7 @@ import msgspec
 
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import PciGpu
-from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes import Looked
 
 BUS = "/sys/bus/pci/devices"
 BUS_KINDS = "/sys/bus"
@@ -31,19 +31,19 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_pci(host: Host) -> Looked:
     """All display and compute devices, and how many NVSwitches there are."""
-    notes = Notes()
+    notes = Looked()
     if host.system != "Linux":
         notes.gap("pci", "the PCI bus is read on Linux only")
-        return notes.looked()
+        return notes
     listing = host.listing(BUS)
     buses = host.listing(BUS_KINDS).names if listing.missing else ()
     if buses and "pci" not in buses:  # the kernel shows its buses: no PCI device can be there
         notes.fact("pci", (), BUS_KINDS)
         notes.fact("driver.fabric.nvswitches", 0, BUS_KINDS)
-        return notes.looked()
+        return notes
     if listing.missing or listing.why:
         notes.gap("pci", listing.why or f"{BUS} is not there")
-        return notes.looked()
+        return notes
     seen = {name: _device(host, name) for name in listing.names}
     devices = [device for device in seen.values() if device is not None]
     unread = [name for name, device in seen.items() if device is None]
@@ -51,12 +51,12 @@ def read_pci(host: Host) -> Looked:
         # What it is is not known: the bus does not prove that there is no GPU.
         name = unread[0][:40].encode("ascii", "replace").decode()
         notes.gap("pci", f"{BUS}/{name} tells neither its vendor nor its class")
-        return notes.looked()
+        return notes
     gpus = tuple(_gpu(host, device) for device in devices if _is_gpu(device))
     notes.fact("pci", with_surroundings(host, gpus), BUS)
     switches = [d for d in devices if d.vendor == "10de" and d.class_id[:4] == NVSWITCH]
     notes.fact("driver.fabric.nvswitches", len(switches), BUS)
-    return notes.looked()
+    return notes
 
 
 def _device(host: Host, address: str) -> Device | None:

@@ -13,7 +13,7 @@ from packaging.version import Version
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Container, Identity, Platform
 from cudadoctor.model.versions import version_of
-from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes import Looked
 from cudadoctor.probes.elf import find_section
 
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -38,7 +38,7 @@ _LIBC_PLACES = (
 
 def read_platform(host: Host) -> Looked:
     """System, distribution, libc, WSL, Jetson, virtual machine, container, scheduler, identity."""
-    notes = Notes()
+    notes = Looked()
     notes.fact("identity", _identity(host), "environment")
     if host.system == "Linux":
         kind = container_kind(host)
@@ -50,10 +50,10 @@ def read_platform(host: Host) -> Looked:
         notes.fact("platform", _elsewhere(host), host.system)
         box = Container(kind="", scheduler=scheduler(host.env), dxg=False, wsl_libs=False)
     notes.fact("container", box, "/proc and the environment")
-    return notes.looked()
+    return notes
 
 
-def _linux(host: Host, kind: str, notes: Notes) -> Platform:
+def _linux(host: Host, kind: str, notes: Looked) -> Platform:
     release = parse_os_release(
         host.read("/etc/os-release").text or host.read("/usr/lib/os-release").text
     )
@@ -150,7 +150,7 @@ def _root(host: Host) -> bool | None:
     return found[1] == "0" if found else None
 
 
-def _secure_boot(host: Host, kind: str, notes: Notes) -> bool | None:
+def _secure_boot(host: Host, kind: str, notes: Looked) -> bool | None:
     """The fifth byte says it; a machine without EFI has none; a container often cannot see."""
     answer = host.read(SECURE_BOOT, 16)
     if answer.known and len(answer.data) >= 5:

@@ -8,7 +8,7 @@ import msgspec
 from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Gpu, Smi
-from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes import Looked
 from cudadoctor.probes.streamed import SLOW, Patience
 from cudadoctor.reports.smi import (
     FULL_QUERY,
@@ -38,7 +38,7 @@ class _Heard(msgspec.Struct, kw_only=True):
 
 def read_smi(host: Host, path: str, patience: Patience) -> Looked:
     """Ask nvidia-smi for what NVML did not tell; its limit is for all its calls together."""
-    notes = Notes()
+    notes = Looked()
     heard = _asked(host, path, time.monotonic() + patience.smi_s)
     hung = heard.silent_s >= patience.start_s
     smi = Smi(
@@ -58,7 +58,7 @@ def read_smi(host: Host, path: str, patience: Patience) -> Looked:
         unsure = () if hung else ("driver.smi.hung",)
         for fact in ("driver.smi.code", *unsure, "driver.reported", "driver.cuda", "gpus"):
             notes.gap(fact, why)
-    return notes.looked()
+    return notes
 
 
 def _asked(host: Host, path: str, deadline: float) -> _Heard:

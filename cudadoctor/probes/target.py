@@ -2,7 +2,6 @@
 
 # Paths are texts here: links stay unresolved, as the user wrote them.
 # ruff: noqa: PTH100, PTH118, PTH119, PTH120
-# ruff: noqa: PTH118, PTH119, PTH120
 
 from __future__ import annotations
 
@@ -10,20 +9,20 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from itertools import chain
 
 import msgspec
 
 from cudadoctor.host import children
-from cudadoctor.host.local import Host, absolute
+from cudadoctor.host.local import Host, absolute, existing, home_of
 
 _PYTHON_NAME = re.compile(r"(?i)(python|pypy|graalpy)[\w.-]*$")
 _VERSION = re.compile(r"\d+\.\d+t?$")
+_NONE_IN_FOLDER = "that folder holds no Python (no bin/python)"
 _INSIDE = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe", "python", "python3")
 
 
 BESIDE = "./.venv"
-
-
 _STICKY = 0o1000
 """In such a folder only the owner of an entry can put another in its place."""
 
@@ -54,84 +53,86 @@ def choose(host: Host, python: str | None = None, own: str = sys.executable) -> 
     if python is not None:
         return Chosen(executable=named(host, python), by="--python")
     passed_over: list[str] = []
-    for by, folder in _active(host):
+    found: str | None = None
+    for by in ("VIRTUAL_ENV", "CONDA_PREFIX", BESIDE):
+        if not (folder := ".venv" if by == BESIDE else host.env.get(by)):
+            continue
+        folder = absolute(host, folder)
         found = in_folder(host, folder)
         # A variable that names no whole path names a folder of the current one, whichever that is.
         whole = children.path_folders(host.env.get(by, ""), windows=host.system == "Windows")
         why = distrusted(host, folder, found) if found and not whole else None
         if found and why is None:
-            return Chosen(executable=found, by=by, passed_over=tuple(passed_over))
+            break
+        found = None
         if why:
             passed_over.append(f"{by} was not used, because {why}; to use it: --python {folder}")
         elif by != BESIDE:
             passed_over.append(f"{by} is {folder}, where there is no Python")
-    passed_over += _beside_on_path(host)
-    on_path = next(on_path_all(host), None)
-    if on_path:
-        return Chosen(executable=on_path, by="PATH", passed_over=tuple(passed_over))
-    return Chosen(executable=getattr(host, "own", own), by="own", passed_over=tuple(passed_over))
+    else:
+        passed_over += _beside_on_path(host)
+        by, found = "PATH", next(on_path_all(host), None)
+    if found is None:
+        by, found = "own", getattr(host, "own", own)
+    return Chosen(executable=found, by=by, passed_over=tuple(passed_over))
 
 
 def named(host: Host, python: str) -> str:
     """The interpreter that the text of --python names: a program, a folder, a name on PATH."""
     if not python.strip():
         raise UsageError("--python is empty; give a Python, or the folder of an environment.")
-    path = absolute(host, _expanded(host, python))
+    home = home_of(host) if python == "~" or python.startswith(("~/", "~\\")) else None
+    path = absolute(host, home + python[1:] if home else python)
     is_name = os.sep not in python and "/" not in python and python not in (".", "..", "~")
     stat = host.stat(path)
-    if stat.is_dir:
-        if found := in_folder(host, path):
-            return found
-        if not is_name:
-            raise UsageError(f"--python {python}: {_no_python_in(host, path)}")
-    elif stat.exists and not is_name:
-        return _program(host, python, path)
-    # 3.11 means python3.11.
-    names = (python, f"python{python}") if _VERSION.match(python) else (python,)
-    if is_name and (found := next(filter(None, map(host.which, names)), None)):
-        return _program(host, python, behind_shim(host, os.path.abspath(found)))
-    if stat.exists and not stat.is_dir:
-        return _program(host, python, path)
-    if stat.why:
+    is_file = stat.exists and not stat.is_dir
+    if stat.is_dir and (inside := in_folder(host, path)):
+        return inside
+    found = path if is_file else None
+    if is_name:
+        # 3.11 means python3.11.
+        names = (python, f"python{python}") if _VERSION.match(python) else (python,)
+        on_path = next(filter(None, map(host.which, names)), None)
+        found = behind_shim(host, os.path.abspath(on_path)) if on_path else found
+    if found:
+        why = _unfit(host, found)
+    elif stat.is_dir and not is_name:
+        why = _no_python_in(host, path)
+    elif stat.why:
         why = f"{path} cannot be looked at ({stat.why})."
     elif stat.is_dir:
         why = f"{_NONE_IN_FOLDER}, and there is no program of that name on PATH."
     elif is_name:
         why = "there is no such program on PATH and no such file or folder here."
-    elif stat.is_link:
-        why = f"{path} is a link to a file that is gone."
     else:
-        why = "there is no such file or folder."
+        gone = f"{path} is a link to a file that is gone."
+        why = gone if stat.is_link else "there is no such file or folder."
+    if found and why is None:
+        return found
     raise UsageError(f"--python {python}: {why}")
 
 
 def in_folder(host: Host, folder: str) -> str | None:
     """The Python of a venv or conda prefix, also where its bin folder is named."""
-    for name in _INSIDE:
-        path = os.path.join(folder, *name.split("/"))
-        stat = host.stat(path)
-        if stat.exists and not stat.is_dir and _runs(host, stat.mode):
-            return os.path.abspath(path)
-    return None
+    paths = (os.path.join(folder, *name.split("/")) for name in _INSIDE)
+    return next((os.path.abspath(path) for path in paths if _is_program(host, path)), None)
 
 
 def on_path_all(host: Host, names: tuple[str, ...] = ("python3", "python")) -> Iterator[str]:
     """Every program of these names on PATH, pyenv's shims resolved, the first name first."""
+    folders = children.path_folders(host.env.get("PATH", ""))
     for name in names:
-        for folder in children.path_folders(host.env.get("PATH", "")):
+        for folder in folders:
             path = os.path.join(folder, name + (".exe" if host.system == "Windows" else ""))
-            stat = host.stat(path)
             # Windows offers its shop under these names: files without content.
-            shop = stat.size == 0 and "WindowsApps" in path
-            if stat.exists and not stat.is_dir and not shop and _runs(host, stat.mode):
+            shop = "WindowsApps" in path and host.stat(path).size == 0
+            if not shop and _is_program(host, path):
                 yield behind_shim(host, os.path.abspath(path))
 
 
-def _active(host: Host) -> Iterator[tuple[str, str]]:
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if folder := host.env.get(variable):
-            yield variable, absolute(host, folder)
-    yield BESIDE, absolute(host, ".venv")
+def _is_program(host: Host, path: str) -> bool:
+    stat = host.stat(path)
+    return bool(stat.exists) and not stat.is_dir and _runs(host, stat.mode)
 
 
 def _beside_on_path(host: Host) -> list[str]:
@@ -140,7 +141,8 @@ def _beside_on_path(host: Host) -> list[str]:
     if not path or len(children.path_folders(path)) == len(path.split(os.pathsep)):
         return []
     found = absolute(host, "python3")
-    if not host.stat(found).exists or host.stat(found).is_dir:
+    stat = host.stat(found)
+    if not stat.exists or stat.is_dir:
         return []
     return [f"PATH leads to {found} in the current folder, which is not run; name it with --python"]
 
@@ -150,28 +152,27 @@ def distrusted(host: Host, folder: str, python: str) -> str | None:
 
     Whoever can write into the current folder, or into the environment, would run programs here.
     """
-    settings = os.path.join(folder, "pyvenv.cfg")
+    settings, around = os.path.join(folder, "pyvenv.cfg"), os.path.dirname(folder)
     if host.stat(settings).exists is False:
         return "it is not a virtual environment (it has no pyvenv.cfg)"
     if host.system == "Windows":
         return None
-    around = host.stat(os.path.dirname(folder))
-    if around.mode & 0o002 and not around.mode & _STICKY:
-        return f"everybody can write to {os.path.dirname(folder)}"
+    mode = host.stat(around).mode
+    if mode & 0o002 and not mode & _STICKY:
+        return f"everybody can write to {around}"
     if host.stat(folder).is_link:
         return "it is a link"
     trusted = _trusted_users(host)
-    beside = os.path.join(os.path.dirname(folder), "")
     # What `.pth` files name is run at the start of the interpreter, isolated or not.
     packages = host.glob(os.path.join(folder, "lib", "python*", "site-packages"))
-    inside = [one for path in packages for one in (os.path.dirname(path), path)]
+    inside = [inner for path in packages for inner in (os.path.dirname(path), path)]
     for path in (folder, settings, os.path.dirname(python), python, *inside):
         stat = host.stat(path)
-        # A link to the Python that it was made from; what lies beside the user is no such Python.
-        link = path == python and stat.is_link and not stat.real.startswith(beside)
         if stat.mode & 0o002:
             return f"everybody can write to {path}"
-        if trusted is None or link:
+        # A link to the Python that it was made from; what lies beside the user is no such Python.
+        beside = stat.real.startswith(os.path.join(around, ""))
+        if trusted is None or (path == python and stat.is_link and not beside):
             continue
         if stat.uid not in trusted:
             return f"{path} belongs to another user ({stat.uid})"
@@ -197,58 +198,48 @@ def _is_private(host: Host, group: int, owner: int) -> bool:
     """Whether nobody but the owner, or root, is in a group, as far as this system's files say."""
     if group == 0:
         return True
-    users = [line.split(":") for line in host.read("/etc/passwd").text.splitlines()]
-    names = {one[0] for one in users if len(one) > 3 and one[2] == str(owner)}
-    members = {one[0] for one in users if len(one) > 3 and one[3] == str(group)}
-    for line in host.read("/etc/group").text.splitlines():
-        fields = line.split(":")
-        if len(fields) > 3 and fields[2] == str(group):
-            members |= {one for one in fields[3].split(",") if one}
+    rows = [line.split(":") for line in host.read("/etc/passwd").text.splitlines()]
+    names = {row[0] for row in rows if len(row) > 3 and row[2] == str(owner)}
+    members = {row[0] for row in rows if len(row) > 3 and row[3] == str(group)}
+    rows = [line.split(":") for line in host.read("/etc/group").text.splitlines()]
+    for row in rows:
+        if len(row) > 3 and row[2] == str(group):
+            members |= set(filter(None, row[3].split(",")))
     # The users of a directory service stand in no file: theirs has the number of the user.
     return members <= names and (bool(members) or group == owner)
 
 
-def _expanded(host: Host, python: str) -> str:
-    home = host.env.get("HOME") or host.env.get("USERPROFILE")
-    if home and (python == "~" or python.startswith(("~/", "~\\"))):
-        return home + python[1:]
-    return python
-
-
-def _program(host: Host, python: str, path: str) -> str:
-    """The path, where it can be run and is a Python."""
-    why = None
+def _unfit(host: Host, path: str) -> str | None:
+    """Why a program is no Python that can be run; None where it may be one."""
     if not _runs(host, host.stat(path).mode):
-        why = "a file that cannot be executed; give a Python, or the folder of an environment."
-    elif not _PYTHON_NAME.match(os.path.basename(path)) and not _says_python(host, path):
-        why = "no Python; give a Python, or the folder of an environment."
-    if why:
-        raise UsageError(f"--python {python}: {path} is {why}")
-    return path
+        fault = "a file that cannot be executed"
+    elif _PYTHON_NAME.match(os.path.basename(path)) or said_version(host, path):
+        return None
+    else:
+        fault = "no Python"
+    return f"{path} is {fault}; give a Python, or the folder of an environment."
 
 
-def _says_python(host: Host, path: str) -> bool:
-    """Ask for its version: harmless to any program, unlike handing it a script of ours."""
-    ran = host.run(path, "--version", timeout_s=5)
-    return bool(re.match(r"Python \d", ran.stdout.strip() or ran.stderr.strip()))
+def said_version(host: Host, program: str) -> str | None:
+    """The version that a Python says, asked as is harmless to any program; None of any other."""
+    ran = host.run(program, "--version", timeout_s=5)
+    found = re.match(r"Python (\d[\w.]*)", ran.stdout.strip() or ran.stderr.strip())
+    return found[1] if found else None
 
 
 def _runs(host: Host, mode: int) -> bool:
     return host.system == "Windows" or bool(mode & 0o111)
 
 
-_NONE_IN_FOLDER = "that folder holds no Python (no bin/python)"
-
-
-def _no_python_in(host: Host, path: str) -> str:
-    seen = {name: host.stat(os.path.join(path, *name.split("/"))) for name in _INSIDE}
-    for name, stat in seen.items():
+def _no_python_in(host: Host, folder: str) -> str:
+    paths = (os.path.join(folder, *name.split("/")) for name in _INSIDE)
+    seen = {path: host.stat(path) for path in paths}
+    for path, stat in seen.items():
         if stat.exists is None:
-            return f"{os.path.join(path, name)} cannot be looked at ({stat.why})."
-    broken = next((name for name, stat in seen.items() if stat.is_link and not stat.exists), None)
-    if broken:
-        link = os.path.join(path, broken)
-        return f"{link} is a link to a Python that is gone; make that environment anew."
+            return f"{path} cannot be looked at ({stat.why})."
+    for path, stat in seen.items():
+        if stat.is_link and not stat.exists:
+            return f"{path} is a link to a Python that is gone; make that environment anew."
     return f"{_NONE_IN_FOLDER}; give a Python, or the folder of an environment."
 
 
@@ -260,76 +251,53 @@ _EXEC_LINE = re.compile(r"""^'''exec' (?:"([^"]+)"|(\S+)) """, re.MULTILINE)
 def behind_shim(host: Host, path: str) -> str:
     """The program that a shim of pyenv would start; the path itself where it is no shim."""
     folder, name = os.path.split(path)
-    root = pyenv_root(host, folder)
-    if root is None:
+    root, last = os.path.split(folder.rstrip("/\\"))
+    if last != "shims" or not host.stat(os.path.join(root, "versions")).is_dir:
         return path
     for version in _wanted_versions(host, root):
         if version == "system":
             return _beyond(host, name, folder) or path
-        for found in _pyenv_versions(host, root, version):
-            program = os.path.join(found, "bin", name)
-            if host.stat(program).exists:
-                return program
+        found = (os.path.join(own, "bin", name) for own in _pyenv_versions(host, root, version))
+        if program := existing(host, found):
+            return program
     return path
-
-
-def pyenv_root(host: Host, folder: str) -> str | None:
-    """The root of pyenv, where the folder is its folder of shims."""
-    root, last = os.path.split(folder.rstrip("/\\"))
-    if last != "shims" or not host.stat(os.path.join(root, "versions")).is_dir:
-        return None
-    return root
 
 
 def interpreter_of(host: Host, script: str) -> str | None:
     """The interpreter that a script such as pip names in its first lines; None not known."""
     script = behind_shim(host, script)
     if script.lower().endswith(".exe"):
-        return _beside(host, script)
+        # The python.exe that a launcher in Scripts belongs to.
+        folder = os.path.dirname(script)
+        places = (folder, os.path.dirname(folder))
+        return existing(host, (os.path.join(place, "python.exe") for place in places))
     text = host.read(script, 2048).text
-    if not text.startswith("#!"):
+    words = text.removeprefix("#!").partition("\n")[0].split()
+    if not words or not text.startswith("#!"):
         return None
-    words = text[2:].partition("\n")[0].split()
-    if not words:
-        return None
-    if os.path.basename(words[0]) == "env":
-        names = [one for one in words[1:] if not one.startswith("-") and "=" not in one]
-        found = host.which(names[0]) if names else None
+    program = os.path.basename(words[0])
+    if program == "env":
+        names = (word for word in words[1:] if not word.startswith("-") and "=" not in word)
+        found = host.which(next(names, ""))
         return behind_shim(host, found) if found else None
-    if os.path.basename(words[0]) in ("sh", "bash", "dash"):
+    if program in ("sh", "bash", "dash"):
         # The form for long paths and paths with spaces: a shell script that is Python too.
-        found_line = _EXEC_LINE.search(text)
-        return (found_line[1] or found_line[2]) if found_line else None
+        line = _EXEC_LINE.search(text)
+        return (line[1] or line[2]) if line else None
     return words[0]
 
 
-def _beside(host: Host, program: str) -> str | None:
-    """The python.exe that a launcher in Scripts belongs to."""
-    folder = os.path.dirname(program)
-    for place in (folder, os.path.dirname(folder)):
-        path = os.path.join(place, "python.exe")
-        if host.stat(path).exists:
-            return path
-    return None
-
-
-def _wanted_versions(host: Host, root: str) -> Iterator[str]:
+def _wanted_versions(host: Host, root: str) -> list[str]:
     """The versions that pyenv is set to, in its own order of precedence."""
     if told := host.env.get("PYENV_VERSION"):
-        yield from told.split(":")
-        return
-    for folder in upwards(host.env.get("PYENV_DIR") or absolute(host, ".")):
-        found = host.read(os.path.join(folder, ".python-version"), 4096)
-        if found.known:
-            yield from _lines(found.text)
-            return
-    found = host.read(os.path.join(root, "version"), 4096)
-    yield from _lines(found.text) if found.known else ("system",)
-
-
-def _lines(text: str) -> list[str]:
-    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-    return [word for line in lines for word in line.split()] or ["system"]
+        return told.split(":")
+    folders = upwards(host.env.get("PYENV_DIR") or absolute(host, "."))
+    files = (os.path.join(folder, ".python-version") for folder in folders)
+    for path in (*files, os.path.join(root, "version")):
+        if (found := host.read(path, 4096)).known:
+            lines = (line.partition("#")[0].split() for line in found.text.splitlines())
+            return list(chain.from_iterable(lines)) or ["system"]
+    return ["system"]
 
 
 def upwards(folder: str) -> Iterator[str]:
@@ -353,21 +321,18 @@ def _pyenv_versions(host: Host, root: str, version: str) -> Iterator[str]:
     if host.stat(exact).is_dir:
         yield exact
         return
-    fitting = [one for one in host.listing(versions).names if one.startswith(version + ".")]
+    fitting = [name for name in host.listing(versions).names if name.startswith(version + ".")]
     for name in sorted(fitting, key=_number, reverse=True):
         yield os.path.join(versions, name)
 
 
 def _number(name: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", name))
+    return tuple(map(int, re.findall(r"\d+", name)))
 
 
 def _beyond(host: Host, name: str, shims: str) -> str | None:
     """The program of that name on PATH outside the shims, and outside any plugin's."""
-    for folder in children.path_folders(host.env.get("PATH", "")):
-        path = os.path.join(folder, name)
-        if folder.rstrip("/") != shims.rstrip("/"):
-            stat = host.stat(path)
-            if stat.exists and not stat.is_dir and stat.mode & 0o111:
-                return path
-    return None
+    folders = children.path_folders(host.env.get("PATH", ""))
+    others = (folder for folder in folders if folder.rstrip("/") != shims.rstrip("/"))
+    paths = (os.path.join(folder, name) for folder in others)
+    return next((path for path in paths if _is_program(host, path)), None)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 from packaging.version import Version
 
 from cudadoctor.host import children
-from cudadoctor.host.local import Host
+from cudadoctor.host.local import Host, existing
 from cudadoctor.model.machine import Distribution, Toolkit
-from cudadoctor.model.versions import version_of
-from cudadoctor.probes import Looked, Notes
+from cudadoctor.model.versions import cuda_from_int, version_of
+from cudadoctor.probes import Looked
 
 NVCC_S = 5.0
 
@@ -63,40 +65,50 @@ def read_toolkits(  # noqa: PLR0917
     env: the environment that the examined interpreter's programs run with. fast: read versions
     from files and run nvcc only where no file tells.
     """
-    notes = Notes()
+    notes = Looked()
     found = _Toolkits(host, fast)
     for place in _places(host, env, conda_prefix, site_packages):
         found.add(place)
-    toolkits = found.all()
+    toolkits = tuple(found.known.values())
     notes.fact("build.toolkits", toolkits, "CUDA_HOME, PATH and the usual folders")
-    for index, one in enumerate(toolkits):
-        if one.cuda is None:
-            why = found.why.get(one.path, "no file of it tells its CUDA version")
+    for index, toolkit in enumerate(toolkits):
+        if toolkit.cuda is None:
+            why = found.why.get(toolkit.path, "no file of it tells its CUDA version")
             notes.gap(f"build.toolkits.{index}.cuda", why)
-    _note_used(notes, host, env, found)
+    _note_used(notes, host, env)
     note_compiler(notes, host, env, fast)
-    needed_by = _needed_by(host, site_packages, packages, compiles)
+    names = [package.name for package in packages or ()]
+    for site in site_packages:
+        infos = (n for n in host.listing(site).names if n.endswith((".dist-info", ".egg-info")))
+        names += (info.partition("-")[0] for info in infos)
+    here = {re.sub(r"[-_.]+", "-", name).lower() for name in names}
+    needed_by = tuple(name for name in compiles if name in here)
     notes.fact("build.needed_by", needed_by, "installed packages")
-    return notes.looked()
+    return notes
 
 
-def _note_used(notes: Notes, host: Host, env: Mapping[str, str], found: _Toolkits) -> None:
+def _note_used(notes: Looked, host: Host, env: Mapping[str, str]) -> None:
     """torch's own search: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda."""
     name = "CUDA_HOME" if env.get("CUDA_HOME") else "CUDA_PATH"
     home = env.get(name, "")
     exists = bool(home) and host.stat(home).is_dir
-    notes.fact("build.cuda_home", home, name if home else "environment")
-    notes.fact("build.cuda_home_exists", exists, name if home else "environment")
-    programs = tuple(_programs(env, host))
+    source = name if home else "environment"
+    notes.section("build", source, cuda_home=home, cuda_home_exists=exists)
+    programs = () if home else tuple(_programs(env, host))
     if home:
-        used, source = (found.path_of(home) if exists else home), name
+        used = _real(host, home) if exists else home
     elif programs:
-        used, source = found.path_of(_home_of(host, programs[0])), f"{programs[0]} on PATH"
+        used, source = _real(host, _home_of(host, programs[0])), f"{programs[0]} on PATH"
     elif host.stat("/usr/local/cuda").exists:
-        used, source = found.path_of("/usr/local/cuda"), "/usr/local/cuda"
+        used, source = _real(host, "/usr/local/cuda"), "/usr/local/cuda"
     else:
         used, source = "", "CUDA_HOME, CUDA_PATH, PATH and /usr/local/cuda"
     notes.fact("build.used", used, source)
+
+
+def _real(host: Host, path: str) -> str:
+    """The path under which a toolkit stands among the facts, or a program: behind all links."""
+    return host.stat(path).real or path
 
 
 class _Toolkits:
@@ -106,32 +118,30 @@ class _Toolkits:
         self.host = host
         self.fast = fast
         self.why: dict[str, str] = {}
-        self._found: dict[str, Toolkit] = {}
-
-    def all(self) -> tuple[Toolkit, ...]:
-        return tuple(self._found.values())
-
-    def path_of(self, folder: str) -> str:
-        """The path under which the toolkit in a folder stands among the facts."""
-        return self.host.stat(folder).real or folder
+        self.known: dict[str, Toolkit] = {}
 
     def add(self, place: _Place) -> None:
-        path = self.path_of(place.folder)
-        if path in self._found or not self.host.stat(path).is_dir:
+        host, path = self.host, _real(self.host, place.folder)
+        if path in self.known or not host.stat(path).is_dir:
             return
-        nvcc = place.nvcc or self._nvcc(path)
+        program = f"{path}/bin/nvcc.exe" if host.system == "Windows" else f"{path}/bin/nvcc"
+        there = host.stat(program)
+        nvcc = place.nvcc or (program if there.exists and not there.is_dir else None)
         cuda = self._version(path, nvcc)
         if nvcc or cuda:
-            self._found[path] = Toolkit(path=path, origin=place.origin, cuda=cuda, nvcc=nvcc)
-
-    def _nvcc(self, path: str) -> str | None:
-        name = f"{path}/bin/nvcc.exe" if self.host.system == "Windows" else f"{path}/bin/nvcc"
-        found = self.host.stat(name)
-        return name if found.exists and not found.is_dir else None
+            self.known[path] = Toolkit(path=path, origin=place.origin, cuda=cuda, nvcc=nvcc)
 
     def _version(self, path: str, nvcc: str | None) -> Version | None:
-        """What nvcc says where it is asked, else what the files of the toolkit say."""
-        written = None if self._asks(nvcc) else _written_version(self.host, path)
+        """What nvcc says where it is asked, else what the files of the toolkit say.
+
+        A script in the place of nvcc may run any other: only its answer counts. Where it does
+        nothing but hand over to one nvcc, a fast look need not run it.
+        """
+        asks = nvcc is not None
+        if nvcc and self.fast:
+            head = self.host.read(nvcc, 1 << 12).data
+            asks = head.startswith(b"#!") and _HANDS_OVER.fullmatch(head) is None
+        written = None if asks else _written_version(self.host, path)
         if written is not None or nvcc is None:
             return written
         ran = self.host.run(nvcc, "--version", timeout_s=NVCC_S)
@@ -139,16 +149,6 @@ class _Toolkits:
         if said is None:
             self.why[path] = ran.why or f"{nvcc} --version: no release in its answer"
         return said or _written_version(self.host, path)
-
-    def _asks(self, nvcc: str | None) -> bool:
-        """A script in the place of nvcc may run any other: only its answer counts.
-
-        Where it does nothing but hand over to one nvcc, a fast look need not run it.
-        """
-        if nvcc is None or not self.fast:
-            return nvcc is not None
-        head = self.host.read(nvcc, 1 << 12).data
-        return head.startswith(b"#!") and _HANDS_OVER.fullmatch(head) is None
 
 
 def parse_nvcc(text: str) -> Version | None:
@@ -165,28 +165,25 @@ def _written_version(host: Host, path: str) -> Version | None:
         named = old[1] if old else None
     if (version := version_of(named)) is not None:
         return version
-    for header in _HEADERS:
-        found = _DEFINED.search(host.read(f"{path}/{header}", 1 << 16).text)
-        if found:
-            number = int(found[1])
-            return Version(f"{number // 1000}.{number % 1000 // 10}")
-    return None
+    texts = (host.read(f"{path}/{header}", 1 << 16).text for header in _HEADERS)
+    found = next(filter(None, map(_DEFINED.search, texts)), None)
+    return cuda_from_int(int(found[1])) if found else None
+
+
+class _Row(msgspec.Struct):
+    version: str = ""
 
 
 def _json_version(text: str) -> str | None:
     """The release of nvcc in version.json, else of the whole: patches of nvcc can be newer."""
-    try:
-        import json
-
-        rows = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        return None
+    rows: dict[str, Any] = {}
+    with contextlib.suppress(ValueError, RecursionError):
+        rows = msgspec.json.decode(text, type=dict[str, Any])
     for key in ("cuda_nvcc", "cuda"):
-        row = rows.get(key) if isinstance(rows, dict) else None
-        version = row.get("version") if isinstance(row, dict) else None
-        found = re.match(r"\d+\.\d+", version) if isinstance(version, str) else None
-        if found:
-            return found[0]
+        with contextlib.suppress(ValueError):
+            found = re.match(r"\d+\.\d+", msgspec.convert(rows.get(key), _Row).version)
+            if found:
+                return found[0]
     return None
 
 
@@ -198,21 +195,17 @@ def _places(
             yield _Place(env[name], name)
     for program in _programs(env, host):
         yield _Place(_home_of(host, program), "PATH", program)
-    if conda:
-        yield _Place(conda, "conda", _existing(host, f"{conda}/bin/nvcc"))
-        yield _Place(f"{conda}/Library", "conda", _existing(host, f"{conda}/Library/bin/nvcc.exe"))
+    for root, program in ((conda, "bin/nvcc"), (f"{conda}/Library", "bin/nvcc.exe")):
+        if conda and root:
+            yield _Place(root, "conda", existing(host, (f"{root}/{program}",)))
     for pattern in _PATTERNS:
         yield from (_Place(folder, "/usr/local") for folder in host.glob(pattern))
     for site in sites:
-        names = host.listing(f"{site}/nvidia").names
-        wheels = (f"{site}/nvidia/{n}" for n in names if n == "cuda_nvcc" or n.startswith("cu1"))
-        yield from (
-            _Place(w, "wheel", n) for w in wheels if (n := _existing(host, f"{w}/bin/nvcc"))
-        )
-
-
-def _existing(host: Host, path: str) -> str | None:
-    return path if host.stat(path).exists else None
+        for name in host.listing(f"{site}/nvidia").names:
+            ours = name == "cuda_nvcc" or name.startswith("cu1")
+            wheel = f"{site}/nvidia/{name}"
+            if ours and (nvcc := existing(host, (f"{wheel}/bin/nvcc",))):
+                yield _Place(wheel, "wheel", nvcc)
 
 
 def _programs(env: Mapping[str, str], host: Host) -> Iterator[str]:
@@ -229,32 +222,17 @@ def _programs(env: Mapping[str, str], host: Host) -> Iterator[str]:
 def _home_of(host: Host, program: str) -> str:
     """The toolkit behind an nvcc: through links and wrapper scripts, then two levels up."""
     for _ in range(4):
-        real = host.stat(program).real or program
-        head = host.read(real, 1 << 12).data
-        if not head.startswith(b"#!"):
-            break
-        named = re.findall(r"(/[\w./+-]+/nvcc)\b", head.decode("utf-8", "replace"))
-        other = next((n for n in named if n != real and host.stat(n).exists), None)
+        real = _real(host, program)
+        head = host.read(real, 1 << 12)
+        script = head.text if head.data.startswith(b"#!") else ""
+        named = (path for path in re.findall(r"(/[\w./+-]+/nvcc)\b", script) if path != real)
+        other = existing(host, named)
         if other is None:
             break
         program = other
     if not real.endswith(("/nvcc", "\\nvcc.exe", "/nvcc.exe")):
         real = program  # a link to a compiler cache says nothing about the toolkit
     return re.split(r"[/\\][^/\\]*[/\\][^/\\]*$", real)[0] or "/"
-
-
-def _needed_by(
-    host: Host,
-    sites: tuple[str, ...],
-    packages: tuple[Distribution, ...] | None,
-    compiles: tuple[str, ...],
-) -> tuple[str, ...]:
-    names = {re.sub(r"[-_.]+", "-", one.name).lower() for one in packages or ()}
-    for site in sites:
-        for name in host.listing(site).names:
-            if name.endswith((".dist-info", ".egg-info")):
-                names.add(re.sub(r"[-_.]+", "-", name.partition("-")[0]).lower())
-    return tuple(one for one in compiles if one in names)
 
 
 # --- the C++ compiler that torch and nvcc would call for a build --------------------------------
@@ -264,34 +242,28 @@ _LONGEST = 1000
 _CACHES = ("ccache", "sccache", "distcc", "icecc")
 
 
-def note_compiler(notes: Notes, host: Host, env: Mapping[str, str], fast: bool) -> None:
+def note_compiler(notes: Looked, host: Host, env: Mapping[str, str], fast: bool) -> None:
     """Note the compiler: CXX, else c++ and g++ (cl on Windows) on PATH."""
-    wanted = _wanted_compiler(env)
-    names = (wanted,) if wanted else ("cl",) if host.system == "Windows" else ("c++", "g++")
-    path = next((found for name in names if (found := host.which(name))), None)
-    source = "CXX" if wanted else "PATH"
-    notes.fact("build.compiler.present", path is not None, source)
-    if path is None:
-        notes.fact("build.compiler.name", wanted, source)
-        return
-    notes.fact("build.compiler.path", path, source)
-    real = host.stat(path).real or path
-    name, version = _compiler_read(host, real) if fast else _compiler_asked(host, path)
-    notes.fact("build.compiler.name", name or family(real) or family(path))
-    notes.fact("build.compiler.version", version)
-    if version is None:
-        why = "its version is asked without --fast" if fast else f"{path} did not tell its version"
-        notes.gap("build.compiler.version", why, asked=not fast)
-
-
-def _wanted_compiler(env: Mapping[str, str]) -> str | None:
-    """The program in CXX, which may stand behind a compiler cache and before options."""
     try:
         words = shlex.split(env.get("CXX", ""))
     except ValueError:
         words = env.get("CXX", "").split()
-    words = [word for word in words if word.rpartition("/")[2] not in _CACHES]
-    return words[0] if words else None
+    # The program in CXX may stand behind a compiler cache and before options.
+    wanted = next((word for word in words if word.rpartition("/")[2] not in _CACHES), None)
+    names = (wanted,) if wanted else ("cl",) if host.system == "Windows" else ("c++", "g++")
+    path = next(filter(None, map(host.which, names)), None)
+    source = "CXX" if wanted else "PATH"
+    if path is None:
+        notes.section("build.compiler", source, present=False, name=wanted)
+        return
+    notes.section("build.compiler", source, present=True, path=path)
+    real = _real(host, path)
+    name, version = _compiler_read(host, real) if fast else _compiler_asked(host, path)
+    name = name or family(real) or family(path)
+    notes.section("build.compiler", None, name=name, version=version)
+    if version is None:
+        why = "its version is asked without --fast" if fast else f"{path} did not tell its version"
+        notes.gap("build.compiler.version", why, asked=not fast)
 
 
 def family(path: str) -> str | None:
@@ -304,29 +276,31 @@ def family(path: str) -> str | None:
 def parse_version(text: str) -> tuple[str | None, Version | None]:
     """Family and version of what `c++ --version` (or cl without arguments) prints."""
     first = text.partition("\n")[0][:_LONGEST]
-    clang = re.search(r"clang version (\d+(?:\.\d+)*)", first)
-    if clang:
-        return "clang++", version_of(clang[1])
-    msvc = re.search(r"Microsoft .* Version (\d+(?:\.\d+)+)", first)
-    if msvc:
-        return "cl", version_of(msvc[1])
+    for name, pattern in _SAID_BY:
+        if found := re.search(pattern, first):
+            return name, version_of(found[1])
+    return None, None
+
+
+_SAID_BY = (
+    ("clang++", r"clang version (\d+(?:\.\d+)*)"),
+    ("cl", r"Microsoft .* Version (\d+(?:\.\d+)+)"),
     # The distribution's own numbers stand in brackets before the version: it comes last.
-    gcc = re.search(r"\) (\d+\.\d+(?:\.\d+)?)", first) or re.search(r"\b(\d+\.\d+\.\d+)", first)
-    return ("g++" if gcc else None), (version_of(gcc[1]) if gcc else None)
+    ("g++", r"\) (\d+\.\d+(?:\.\d+)?)"),
+    ("g++", r"\b(\d+\.\d+\.\d+)"),
+)
 
 
 def _compiler_asked(host: Host, path: str) -> tuple[str | None, Version | None]:
-    if host.system == "Windows":
-        ran = host.run(path, timeout_s=COMPILER_S)
-        return parse_version(ran.stderr or ran.stdout)
-    return parse_version(host.run(path, "--version", timeout_s=COMPILER_S).stdout)
+    options = () if host.system == "Windows" else ("--version",)
+    ran = host.run(path, *options, timeout_s=COMPILER_S)
+    return parse_version(ran.stdout if options else ran.stderr or ran.stdout)
 
 
 def _compiler_read(host: Host, real: str) -> tuple[str | None, Version | None]:
     """The major version, from the name of the program or from gcc's own folder."""
     kind = family(real)
-    suffix = re.search(r"\+\+-(\d+(?:\.\d+)?)$", real)
-    if suffix:
+    if suffix := re.search(r"\+\+-(\d+(?:\.\d+)?)$", real):
         return kind, version_of(suffix[1])
     if kind not in ("g++", "gcc") and not real.endswith("/c++"):
         return kind, None

@@ -12,7 +12,7 @@ import msgspec
 from cudadoctor.host.children import Ran
 from cudadoctor.model.machine import Imported, Library, Smoke, Stage
 from cudadoctor.model.versions import version_of
-from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes import Looked
 
 STAGES = (
     "allocate",
@@ -126,7 +126,7 @@ def parse(stdout: str) -> list[Line]:
 
 def read(ran: Ran, mode: str, python: str) -> Looked:
     """Everything that the child told before it ended, however it ended."""
-    notes, told = Notes(), Reading(ran)
+    notes, told = Looked(), Reading(ran)
     source = f"import torch in {python}"
     imported = told.imported(notes)
     notes.fact("torch.imported", imported, source)
@@ -139,7 +139,7 @@ def read(ran: Ran, mode: str, python: str) -> Looked:
         notes.gap("smoke", "torch could not be imported")
     elif mode == "full":
         notes.fact("smoke", told.smoke(), f"training step in {python}")
-    return notes.looked()
+    return notes
 
 
 class Reading:
@@ -163,7 +163,7 @@ class Reading:
     def first(self, kind: type[L]) -> L | None:
         return next(iter(self.all(kind)), None)
 
-    def imported(self, notes: Notes) -> Imported | None:
+    def imported(self, notes: Looked) -> Imported | None:
         """The import and the first look at CUDA; None where the interpreter did not run."""
         torch = self.first(Torch)
         if torch is None:
@@ -178,7 +178,7 @@ class Reading:
             facts |= {"hung": lost.status == "timed-out", "signal": lost.signal}
         return msgspec.structs.replace(found, **facts)
 
-    def _not_imported(self, notes: Notes) -> Imported | None:
+    def _not_imported(self, notes: Looked) -> Imported | None:
         """The import itself never came back: it hung, was killed, or no interpreter ran."""
         ran = self.ran
         words = [line for line in ran.stderr.splitlines() if line.strip()] or ["no words"]
@@ -194,7 +194,7 @@ class Reading:
         said = f"killed by {signal_name(number)}" if number else (ran.why or last)
         return Imported(ok=False, error=f"import torch: {said}", hung=False, signal=number)
 
-    def _cuda(self, notes: Notes) -> dict[str, Any]:
+    def _cuda(self, notes: Looked) -> dict[str, Any]:
         """What CUDA and the libraries beside it answered."""
         facts: dict[str, Any] = {}
         if cuda := self.first(Cuda):

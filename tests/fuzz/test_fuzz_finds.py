@@ -24,7 +24,7 @@ from cudadoctor.model.machine import Identity, Index, Machine
 from cudadoctor.model.versions import DriverVersion, driver_of, version_of, whole
 from cudadoctor.privacy.conceal import Concealer
 from cudadoctor.privacy.redact import Redactor
-from cudadoctor.probes import Notes, installed, kernel, limits, nvml, toolkit
+from cudadoctor.probes import Looked, installed, kernel, limits, nvml, toolkit
 from cudadoctor.probes.indexes import ini_section, read_index
 from cudadoctor.probes.installed import assigned, torch_from_tag
 from cudadoctor.probes.installed import parse as told_of
@@ -68,13 +68,13 @@ def test_other_digits_are_no_version_of_nvcc_or_of_a_compiler() -> None:
 
 
 def test_a_fabric_manager_of_no_driver_release_has_no_version() -> None:
-    notes = Notes()
+    notes = Looked()
     host = RecordedHost(
         stats={"/usr/bin/nv-fabricmanager": Stat(exists=True)},
         otherwise=Ran(code=0, stdout="Fabric Manager version is : 570.123456"),
     )
     note_fabric(notes, host, (), fast=False)
-    assert "driver.fabric.version" not in notes.looked().facts
+    assert "driver.fabric.version" not in notes.facts
 
 
 def test_a_size_in_record_that_is_no_number_is_not_known() -> None:

@@ -10,14 +10,14 @@ from recorded_host import RecordedHost, cut_short, lines
 
 from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Answer, LocalHost, Stat
+from cudadoctor.model.driver_packages import is_driver
 from cudadoctor.model.machine import Fabric, ModuleFile, Node, SystemPackage, Xid
 from cudadoctor.model.versions import DriverVersion
-from cudadoctor.probes import Looked, Notes
+from cudadoctor.probes import Looked
 from cudadoctor.probes.kernel import (
     DPKG,
     PROC_VERSION,
     dkms_lines,
-    is_driver,
     modinfo,
     module_files,
     note_fabric,
@@ -282,9 +282,9 @@ def test_a_driver_is_told_from_what_lies_on_top_of_it(name: str, driver: bool) -
 
 
 def packages(host: RecordedHost, fast: bool) -> Looked:
-    notes = Notes()
+    notes = Looked()
     note_packages(notes, host, fast=fast)
-    return notes.looked()
+    return notes
 
 
 def test_packages_of_pacman_are_folder_names() -> None:
@@ -463,9 +463,9 @@ def test_the_state_of_the_unit_is_read(text: str, state: str | None) -> None:
 
 
 def fabric(host: RecordedHost, *found: SystemPackage) -> Fabric:
-    notes = Notes()
+    notes = Looked()
     note_fabric(notes, host, found, fast=False)
-    facts = notes.looked().facts
+    facts = notes.facts
     return Fabric(**{name.rpartition(".")[2]: value for name, value in facts.items()})
 
 

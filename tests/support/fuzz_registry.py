@@ -33,7 +33,7 @@ from cudadoctor.model.machine import Gpu, Identity, Machine
 from cudadoctor.model.trust import foreign
 from cudadoctor.privacy.conceal import Concealer
 from cudadoctor.probes import (
-    Notes,
+    Looked,
     elf,
     examine,
     indexes,
@@ -70,9 +70,9 @@ def _of_host(probe: Callable[[BabblingHost], object]) -> Callable[[bytes], objec
 
 def _noted(note: Callable[..., object], *more: Any, **named: Any) -> Callable[[bytes], object]:
     def noted(data: bytes) -> object:
-        notes = Notes()
+        notes = Looked()
         note(notes, BabblingHost(data), *more, **named)
-        return notes.looked()
+        return notes
 
     return noted
 
