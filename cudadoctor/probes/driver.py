@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from cudadoctor.host.children import start_thread
-from cudadoctor.host.local import Host
+from cudadoctor.host.local import Host, existing
 from cudadoctor.model.driver_packages import is_driver
-from cudadoctor.model.machine import Gap, Libcuda, Nvml, Smi, is_start
-from cudadoctor.model.versions import DriverVersion
+from cudadoctor.model.machine import Gap, Gpu, Libcuda, Nvml, Smi, is_start
 from cudadoctor.probes import Looked
 from cudadoctor.probes.kernel import read_kernel
-from cudadoctor.probes.libcuda import file_version
-from cudadoctor.probes.loader import parse_cache
+from cudadoctor.probes.libcuda import file_version, read_libcuda
+from cudadoctor.probes.loader import CACHE, parse_cache
 from cudadoctor.probes.platform import wsl_of
 from cudadoctor.probes.streamed import Patience, Progress, unheard
 
@@ -29,8 +29,7 @@ FAST = Patience(nvml_s=4.0, smi_s=3.4, total_s=5.2)
 FULL = Patience()
 
 
-CACHE = "/etc/ld.so.cache"
-NAMES = ("libnvidia-ml.so.1", "libcuda.so.1")
+NVML, LIBCUDA = NAMES = ("libnvidia-ml.so.1", "libcuda.so.1")
 SEARCHED = (
     "/lib/x86_64-linux-gnu",
     "/lib/aarch64-linux-gnu",
@@ -60,30 +59,16 @@ class DriverFiles:
         self.host = host
         cache = host.read(CACHE, 16 << 20)
         self.cached = cache.known
-        found: dict[str, list[str]] = {name: [] for name in NAMES}
-        for entry in parse_cache(cache.data):
-            if entry.name in found:
-                found[entry.name].append(entry.path)
-        for name, paths in found.items():
+        self.paths: dict[str, list[str]] = {}
+        for name in NAMES:
+            paths = [entry.path for entry in parse_cache(cache.data) if entry.name == name]
             places = (f"{folder}/{name}" for folder in (*SEARCHED, *ELSEWHERE))
             paths += [path for path in places if path not in paths and host.stat(path).exists]
-        self.paths = found
+            self.paths[name] = paths
 
     @property
-    def any(self) -> bool:
-        """Whether a library of a driver is here; copies for linking and for newer CUDA are none."""
-        return any(is_real(path) for paths in self.paths.values() for path in paths)
-
-    @property
-    def version(self) -> tuple[DriverVersion | None, str]:
-        """The release in the name of the first real file, and that file."""
-        for name in NAMES:
-            for path in self.paths[name]:
-                real = self.host.stat(path).real
-                version = file_version(real) if is_real(real) else None
-                if version is not None:
-                    return version, real
-        return None, ""
+    def every(self) -> Iterator[str]:
+        return chain.from_iterable(self.paths.values())
 
     def may_load(self, name: str) -> bool:
         """Whether the loader could find it. False is certain, and saves starting a process."""
@@ -122,10 +107,7 @@ PLACES = (
 
 def find_smi(host: Host) -> str | None:
     """The program on PATH, else where WSL, Windows and clouds put it."""
-    found = host.which("nvidia-smi")
-    if found is not None or host.system == "Darwin":
-        return found
-    places: tuple[str, ...] = PLACES
+    places: tuple[str, ...] = () if host.system == "Darwin" else PLACES
     if host.system == "Windows":
         windows = host.env.get("WINDIR", "C:/Windows")
         programs = host.env.get("ProgramFiles", "C:/Program Files")
@@ -133,7 +115,7 @@ def find_smi(host: Host) -> str | None:
             f"{windows}/System32/nvidia-smi.exe",
             f"{programs}/NVIDIA Corporation/NVSMI/nvidia-smi.exe",
         )
-    return next((path for path in places if host.stat(path).exists), None)
+    return host.which("nvidia-smi") or existing(host, places)
 
 
 class _Task:
@@ -172,14 +154,37 @@ def read_driver(
     started = time.monotonic()
     until = started + patience.total_s
     files = DriverFiles(host)
+
+    def ask_nvml() -> Looked:
+        if files.may_load(NVML):
+            from cudadoctor.probes.nvml import read_nvml
+
+            return read_nvml(host, patience, progress)
+        why = f"{NVML}: {NOT_THERE}"
+        seen = Looked(facts={"driver.nvml": Nvml(loads=False, why=why)})
+        seen.gap("gpus", f"NVML cannot be loaded: {why}")
+        return seen
+
+    def ask_cuda() -> Looked:
+        if files.may_load(LIBCUDA):
+            return read_libcuda(host, patience, progress)
+        absent = Libcuda(loads=False, why=f"{LIBCUDA}: {NOT_THERE}")
+        return Looked(facts={"driver.libcuda": absent})
+
+    def ask_smi() -> Looked:
+        path = find_smi(host)
+        if path is None:
+            return Looked(facts={"driver.smi": Smi(found=False)}, origins={"driver.smi": "PATH"})
+        # Its parsers are loaded where there is something to parse: not on a machine without a GPU.
+        from cudadoctor.probes.smi import read_smi
+
+        return read_smi(host, path, patience)
+
     limit_s = min(patience.nvml_s, patience.start_s)
     kernel = _Task(lambda: read_kernel(host, fast=fast, limit_s=limit_s))
-    cuda = _Task(lambda: _cuda(host, files, patience, progress))
-    nvml = _Task(lambda: _nvml(host, files, patience, progress))
+    cuda, nvml = _Task(ask_cuda), _Task(ask_nvml)
     first = nvml.wait(started + patience.beside_s)
-    smi = None
-    if first is None or needs_smi(first):
-        smi = _Task(lambda: _smi(host, patience))
+    smi = _Task(ask_smi) if first is None or needs_smi(first) else None
     answered = nvml.wait(until) or _late("driver.nvml", "gpus")
     parts = [
         kernel.wait(until) or _late("driver.kernel"),
@@ -205,105 +210,67 @@ def needs_smi(nvml: Looked) -> bool:
     return not (whole and named and "driver.reported" in nvml.facts)
 
 
-def _nvml(host: Host, files: DriverFiles, patience: Patience, progress: Progress) -> Looked:
-    if files.may_load("libnvidia-ml.so.1"):
-        from cudadoctor.probes.nvml import read_nvml
-
-        return read_nvml(host, patience, progress)
-    why = f"libnvidia-ml.so.1: {NOT_THERE}"
-    gap = Gap(fact="gpus", why=f"NVML cannot be loaded: {why}")
-    return Looked(facts={"driver.nvml": Nvml(loads=False, why=why)}, gaps=(gap,))
-
-
-def _cuda(host: Host, files: DriverFiles, patience: Patience, progress: Progress) -> Looked:
-    if files.may_load("libcuda.so.1"):
-        from cudadoctor.probes.libcuda import read_libcuda
-
-        return read_libcuda(host, patience, progress)
-    absent = Libcuda(loads=False, why=f"libcuda.so.1: {NOT_THERE}")
-    return Looked(facts={"driver.libcuda": absent})
-
-
-def _smi(host: Host, patience: Patience) -> Looked:
-    path = find_smi(host)
-    if path is None:
-        return Looked(facts={"driver.smi": Smi(found=False)}, origins={"driver.smi": "PATH"})
-    # Its parsers are loaded where there is something to parse: not on a machine without a GPU.
-    from cudadoctor.probes.smi import read_smi
-
-    return read_smi(host, path, patience)
-
-
 def _late(*paths: str) -> Looked:
     return Looked(gaps=tuple(Gap(fact=path, why="no answer in time") for path in paths))
 
 
 def _merged(parts: list[Looked]) -> Looked:
     """All together; what comes later is the better source, but never loses a GPU or a field."""
-    facts: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    gaps: list[Gap] = []
+    whole = Looked()
     for part in parts:
-        before = facts.get("gpus")
-        facts.update(part.facts)
-        origins.update(part.origins)
-        gaps = [*part.gaps, *gaps]
-        if before and "gpus" in part.facts:
-            facts["gpus"] = _both(part.facts["gpus"], before)
-    return Looked(facts=facts, origins=origins, gaps=tuple(gaps))
+        before, after = whole.facts.get("gpus"), part.facts.get("gpus")
+        whole.facts |= part.facts
+        whole.origins |= part.origins
+        whole.gaps = part.gaps + whole.gaps
+        if before and after is not None:
+            whole.facts["gpus"] = _both(after, before)
+    return whole
 
 
-def _both(better: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+def _both(better: tuple[Gpu, ...], other: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     from cudadoctor.probes.smi import joined_gpus
 
-    more = joined_gpus(better, other) or ()
-    known = {gpu.index for gpu in more}
-    rest = (gpu for gpu in other if gpu.index not in known)
-    return tuple(sorted((*more, *rest), key=lambda gpu: gpu.index))
+    more = {gpu.index: gpu for gpu in (*other, *(joined_gpus(better, other) or ()))}
+    return tuple(more[index] for index in sorted(more))
 
 
 def _derived(host: Host, seen: Looked, files: DriverFiles) -> Looked:
     """Add what only all of it together says: library, newest CUDA, loaded, installed."""
-    facts, origins = dict(seen.facts), dict(seen.origins)
+    facts = seen.facts
     nvml: Nvml = facts.get("driver.nvml", Nvml())
     cuda: Libcuda = facts.get("driver.libcuda", Libcuda())
     smi: Smi = facts.get("driver.smi", Smi())
-    version, file = files.version
     if nvml.version is not None and is_real(nvml.path or ""):
-        version, file = nvml.version, nvml.path or "NVML"
-    if version is not None:
-        facts["driver.library"], origins["driver.library"] = version, file
+        seen.fact("driver.library", nvml.version, nvml.path or "NVML")
+    else:
+        # The release in the name of the first real file.
+        reals = filter(is_real, (host.stat(path).real for path in files.every))
+        file = next(filter(file_version, reals), "")
+        seen.fact("driver.library", file_version(file), file)
     # A copy without a driver behind it names a version too, which says nothing here.
     speaks = cuda.code in (0, 100) or (cuda.code is not None and "driver.kernel" in facts)
-    real = cuda.version is not None and is_real(cuda.path or "")
-    if "driver.cuda" not in facts and real and speaks:
-        facts["driver.cuda"], origins["driver.cuda"] = cuda.version, "libcuda"
-    answers = _answers(facts, nvml, cuda, smi)
+    if "driver.cuda" not in facts and is_real(cuda.path or "") and speaks:
+        seen.fact("driver.cuda", cuda.version, "libcuda")
+    # Whether something that talks to the kernel module got an answer: 15, 16 and 18 are its words
+    # too (a GPU lost, a reset due, a mismatch).
+    answers = nvml.started or nvml.code in (15, 16, 18) or (cuda.code == 0 and bool(cuda.count))
+    answers = answers or (smi.code == 0 and "driver.reported" in facts)
     loaded = _loaded(host, facts, nvml, smi, answers)
-    if loaded is not None:
-        facts["driver.loaded"] = loaded
+    seen.fact("driver.loaded", loaded)
     installed = bool(
         loaded
         or answers
         or facts.get("driver.module_files")
-        or files.any
+        or any(map(is_real, files.every))
         or any(path and is_real(path) for path in (nvml.path, cuda.path))
-        or any(is_driver(package) for package in facts.get("driver.packages") or ())
+        or any(map(is_driver, facts.get("driver.packages") or ()))
     )
     # Where nvidia-smi was waited for in vain, nothing shows that there is no driver.
     if installed or not smi.found or smi.code is not None:
-        facts["driver.installed"] = installed
+        seen.fact("driver.installed", installed)
         if not installed and loaded is False and "gpus" not in facts:
-            facts["gpus"], origins["gpus"] = (), "no driver is installed"
-    return Looked(facts=facts, origins=origins, gaps=seen.gaps)
-
-
-def _answers(facts: dict[str, Any], nvml: Nvml, cuda: Libcuda, smi: Smi) -> bool:
-    """Whether something that talks to the kernel module got an answer."""
-    # 15, 16 and 18 are words of the kernel module too: a GPU lost, a reset due, a mismatch.
-    spoke = nvml.started or nvml.code in (15, 16, 18)
-    counted = cuda.code == 0 and (cuda.count or 0) > 0
-    return spoke or counted or (smi.code == 0 and "driver.reported" in facts)
+            seen.fact("gpus", (), "no driver is installed")
+    return seen
 
 
 def _loaded(host: Host, facts: dict[str, Any], nvml: Nvml, smi: Smi, answers: bool) -> bool | None:
@@ -317,5 +284,5 @@ def _loaded(host: Host, facts: dict[str, Any], nvml: Nvml, smi: Smi, answers: bo
     refused = nvml.code in _REFUSALS or "version mismatch" in (smi.message or "").lower()
     if answers or refused or facts.get("driver.kernel") is not None:
         return True
-    modules = facts.get("driver.modules")
-    return None if modules is None else "nvidia" in modules or "nvgpu" in modules
+    modules: tuple[str, ...] | None = facts.get("driver.modules")
+    return None if modules is None else not {"nvidia", "nvgpu"}.isdisjoint(modules)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,16 +15,13 @@ import msgspec
 from cudadoctor.host import children, local
 from cudadoctor.host.children import start_thread
 from cudadoctor.host.local import Host, absolute
-from cudadoctor.model.machine import Gap, Library, Machine
+from cudadoctor.model.machine import Gap, Library, Machine, Section
 from cudadoctor.model.variables import allowed
 from cudadoctor.probes import Looked
-from cudadoctor.probes.streamed import Progress
+from cudadoctor.probes.streamed import Progress, Shown
 
 if TYPE_CHECKING:
     from cudadoctor.probes.target import Chosen
-from collections.abc import Iterable
-
-from cudadoctor.model.machine import Section
 
 HEAD_START_S = 0.01
 HEARING_S = 0.2
@@ -83,15 +80,11 @@ def examine_host(
         seen["smoke"] = _smoke(host, look, progress, assembled(seen.values()))
     day = today or date.today().isoformat()
     machine = assembled(seen.values(), look=look.depth, date=day)
-    return msgspec.structs.replace(machine, gaps=machine.gaps + _not_asked(look, machine))
-
-
-def _not_asked(look: Look, machine: Machine) -> tuple[Gap, ...]:
-    """What an option left out: a gap that no verdict turns on."""
+    # What an option left out: a gap that no verdict turns on.
     facts = ["smoke"] if look.depth != "full" and machine.smoke is None else []
-    if look.depth == "fast":
-        facts += ["torch.imported", "libraries.mapped"]
-    return tuple(Gap(fact=fact, why=f"--{look.depth}", asked=False) for fact in facts)
+    facts += ["torch.imported", "libraries.mapped"] if look.depth == "fast" else []
+    left_out = tuple(Gap(fact=fact, why=f"--{look.depth}", asked=False) for fact in facts)
+    return msgspec.structs.replace(machine, gaps=machine.gaps + left_out)
 
 
 def _side_by_side(
@@ -103,12 +96,20 @@ def _side_by_side(
     """
     seen: dict[str, Looked] = {}
 
+    def note(name: str, probe: Callable[..., Looked], *args: Any, **options: Any) -> None:
+        """Keep what a probe saw; one that fails of itself is a gap, and the others go on."""
+        try:
+            seen[name] = probe(*args, **options)
+        except Exception as error:
+            why = f"the doctor's own probe failed: {type(error).__name__}: {error}"
+            seen[name] = Looked(gaps=tuple(Gap(fact=fact, why=why) for fact in _FILLED_BY[name]))
+
     def driver() -> None:
         from cudadoctor.probes.driver import read_driver
 
         with _shown("the driver", progress):
             fast = look.depth == "fast"
-            _note(seen, "driver", read_driver, host, fast, look.timeout_s, progress=progress)
+            note("driver", read_driver, host, fast, look.timeout_s, progress=progress)
 
     waited = _beside(driver)
     meanwhile()
@@ -117,19 +118,19 @@ def _side_by_side(
         from cudadoctor.probes.pci import read_pci
         from cudadoctor.probes.platform import read_platform
 
-        _note(seen, "platform", read_platform, host)
-        _note(seen, "pci", read_pci, host)
-        _note(seen, "limits", read_limits, host)
-        _note(seen, "environment", read_environment, host)
+        note("platform", read_platform, host)
+        note("pci", read_pci, host)
+        note("limits", read_limits, host)
+        note("environment", read_environment, host)
     with _shown("the examined Python", progress):
         from cudadoctor.probes.interpreter import read_target
 
-        _note(seen, "target", read_target, host, chosen, _limit(look, fast_s=5.0, full_s=10.0))
+        note("target", read_target, host, chosen, _limit(look, fast_s=5.0, full_s=10.0))
         facts = seen["target"].facts
         folders = _package_folders(facts)
         # Asking nvcc is waiting for it: beside it the libraries are followed.
-        asked = _beside(lambda: _note(seen, "toolkits", _toolkits, host, look, facts, folders))
-        _note(seen, "libraries", _libraries, host, facts, folders)
+        asked = _beside(lambda: note("toolkits", _toolkits, host, look, facts, folders))
+        note("libraries", _libraries, host, facts, folders)
         _wait_for(asked)
     _wait_for(waited)
     return seen
@@ -161,17 +162,6 @@ def _shown(what: str, progress: Progress) -> Iterator[None]:
         yield
     finally:
         progress(what, False)
-
-
-def _note(
-    seen: dict[str, Looked], name: str, probe: Callable[..., Looked], *args: Any, **options: Any
-) -> None:
-    """Keep what a probe saw; a probe that fails of itself is a gap, and the others go on."""
-    try:
-        seen[name] = probe(*args, **options)
-    except Exception as error:
-        why = f"the doctor's own probe failed: {type(error).__name__}: {error}"
-        seen[name] = Looked(gaps=tuple(Gap(fact=fact, why=why) for fact in _FILLED_BY[name]))
 
 
 _FILLED_BY = {
@@ -226,16 +216,10 @@ def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looke
     if python is None or before.python.version is None or before.torch.installed is False:
         why = "torch is not installed" if before.torch.installed is False else "no Python to run"
         return Looked(gaps=(Gap(fact="smoke", why=why, asked=False),))
-    stages: list[str] = []
-
-    def end_stage() -> None:
-        for stage in stages:
-            progress(stage, False)
+    shown = Shown(progress)
 
     def begin_stage(stage: str) -> None:
-        end_stage()
-        stages[:] = ["import torch" if stage == "import" else f"the training step: {stage}"]
-        progress(stages[0], True)
+        shown.now("import torch" if stage == "import" else f"the training step: {stage}")
 
     driver = before.driver
     # Where the driver has already kept us waiting for its full time, torch gets a last chance.
@@ -252,7 +236,7 @@ def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looke
             on_line=begin_stage,
         )
     finally:
-        end_stage()
+        shown.now(None)
     return _with_versions(host, _of_here(host, looked, before) or looked, before)
 
 
@@ -262,7 +246,7 @@ def _of_here(host: Host, looked: Looked, before: Machine) -> Looked | None:
     error = (imported.error if imported else None) or ""
     entry, users = os.path.split(before.torch.path or "")[0], absolute(host, ".")
     path = host.env.get("PYTHONPATH", "")
-    named = {absolute(host, one) for one in path.split(os.pathsep)} if path else set()
+    named = {absolute(host, folder) for folder in path.split(os.pathsep) if path}
     if "No module named 'torch'" not in error or entry not in {users, *named}:
         return None
     if entry in children.folders_outside(children.path_folders(path), users):

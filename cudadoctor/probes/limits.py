@@ -17,17 +17,19 @@ _NAMES_INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _MOST_INTERFACES = 512
 
 
-def read_limits(host: Host, environment: str | None = None) -> Looked:
-    """All limits. environment: the folder of the examined environment, for its free space."""
+def read_limits(host: Host) -> Looked:
+    """All limits of this process and of its file systems."""
     notes = Looked()
     tmp = host.env.get("TMPDIR") or host.env.get("TEMP") or host.env.get("TMP") or "/tmp"
-    room, home = host.space(tmp), host.space(environment) if environment else None
-    linux = host.system == "Linux"
-    shm = host.space("/dev/shm") if linux else None
-    limits = parse_limits(host.read("/proc/self/limits").text) if linux else {}
-    meminfo = host.read("/proc/meminfo").text if linux else ""
-    memory = re.search(r"^MemTotal:\s+(\d{1,15}) kB", meminfo, re.M)
-    if linux and shm is None:
+    room = host.space(tmp)
+    free = room.free_bytes if room else None
+    if host.system != "Linux":
+        cpus = whole(host.env.get("NUMBER_OF_PROCESSORS", ""))
+        notes.fact("limits", Limits(cpus=cpus, tmp_free_bytes=free), "this process")
+        return notes
+    shm, limits = host.space("/dev/shm"), parse_limits(host.read("/proc/self/limits").text)
+    memory = re.search(r"^MemTotal:\s+(\d{1,15}) kB", host.read("/proc/meminfo").text, re.M)
+    if shm is None:
         notes.gap("limits.shm_bytes", "/dev/shm is not there")
     found = Limits(
         shm_bytes=shm.total_bytes if shm else None,
@@ -35,11 +37,10 @@ def read_limits(host: Host, environment: str | None = None) -> Looked:
         memlock_bytes=limits.get("Max locked memory"),
         nofile=limits.get("Max open files"),
         memory_bytes=int(memory[1]) * 1024 if memory else None,
-        cgroup_memory_bytes=_cgroup_memory(host) if linux else None,
-        cpus=_cpus(host) if linux else whole(host.env.get("NUMBER_OF_PROCESSORS", "")),
-        tmp_free_bytes=room.free_bytes if room else None,
-        env_free_bytes=home.free_bytes if home else None,
-        interfaces=_interfaces(host, notes) if linux else None,
+        cgroup_memory_bytes=_cgroup_memory(host),
+        cpus=_cpus(host),
+        tmp_free_bytes=free,
+        interfaces=_interfaces(host, notes),
     )
     notes.fact("limits", found, "this process")
     return notes
@@ -47,34 +48,27 @@ def read_limits(host: Host, environment: str | None = None) -> Looked:
 
 def _interfaces(host: Host, notes: Looked) -> tuple[str, ...] | None:
     """The names of the network interfaces, where a variable names one to be compared with."""
-    if not any(host.env.get(name) for name in _NAMES_INTERFACE):
+    if not any(map(host.env.get, _NAMES_INTERFACE)):
         return None
-    found = host.listing("/sys/class/net")
-    if not found.names:
+    names = host.listing("/sys/class/net").names
+    if not names:
         notes.gap("limits.interfaces", "/sys/class/net is not readable")
-        return None
-    return tuple(sorted(found.names))[:_MOST_INTERFACES]
+    return tuple(sorted(names))[:_MOST_INTERFACES] or None
 
 
 def parse_limits(text: str) -> dict[str, int]:
     """The soft limits of /proc/self/limits; -1 is unlimited."""
-    found = {}
-    for line in text.splitlines():
-        row = re.match(r"(Max .*?)\s{2,}(unlimited|\d+)\s", line[:_LONGEST_LINE])
-        number = UNLIMITED if row and row[2] == "unlimited" else whole(row[2]) if row else None
-        if row and number is not None:
-            found[row[1]] = number
-    return found
+    lines = (line[:_LONGEST_LINE] for line in text.splitlines())
+    rows = (re.match(r"(Max .*?)\s{2,}(unlimited|\d+)\s", line) for line in lines)
+    known = {row[1]: UNLIMITED if row[2] == "unlimited" else whole(row[2]) for row in rows if row}
+    return {name: limit for name, limit in known.items() if limit is not None}
 
 
 def _cpus(host: Host) -> int | None:
     """Processors that this process may use: its affinity, then the quota of its control group."""
     found = re.search(r"^Cpus_allowed_list:\s*(\S+)", host.read("/proc/self/status").text, re.M)
-    allowed = parse_cpu_list(found[1]) if found else None
-    quota = _quota(host)
-    if allowed is None or quota is None:
-        return allowed or quota
-    return min(allowed, quota)
+    limits = (parse_cpu_list(found[1]) if found else None, _quota(host))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def parse_cpu_list(text: str) -> int | None:
@@ -82,9 +76,10 @@ def parse_cpu_list(text: str) -> int | None:
     total = 0
     for part in text.split(","):
         row = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
-        if row is None or int(row[2] or row[1]) < int(row[1]):
+        first, last = (int(row[1]), int(row[2] or row[1])) if row else (1, 0)
+        if last < first:
             return None
-        total += int(row[2] or row[1]) - int(row[1]) + 1
+        total += last - first + 1
     return total if total <= _MOST_CPUS else None
 
 
@@ -102,33 +97,27 @@ def _cgroup_memory(host: Host) -> int | None:
     """The tightest limit from the own control group up to the root; -1 where none is set."""
     texts = _up(host, "memory.max")
     # In a container the own path is the host's, so the root of the mount is asked too.
-    for folder in dict.fromkeys((_own_group(host, "memory").rstrip("/"), "")):
+    for folder in dict.fromkeys((_own_group(host, "memory"), "")):
         answer = host.read(f"/sys/fs/cgroup/memory{folder}/memory.limit_in_bytes", 64)
         texts += [answer.text] if answer.known else []
-    numbers = [whole(text) for text in texts]
-    limits = [number for number in numbers if number is not None and number < _V1_UNLIMITED]
-    if limits:
-        return min(limits)
-    return UNLIMITED if texts or host.listing("/sys/fs/cgroup").names else None
+    limits = [limit for text in texts if (limit := whole(text)) is not None]
+    known = texts or host.listing("/sys/fs/cgroup").names
+    tightest = min((limit for limit in limits if limit < _V1_UNLIMITED), default=UNLIMITED)
+    return tightest if known else None
 
 
 def _own_group(host: Host, controller: str) -> str:
+    """The path of the own control group, "" at the root."""
     for line in host.read("/proc/self/cgroup").text.splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
+        _, names, path = (*line.split(":", 2), "", "")[:3]
         if controller in names.split(","):
-            return path.strip()
-    return "/"
+            return path.strip().rstrip("/")
+    return ""
 
 
 def _up(host: Host, name: str) -> list[str]:
     """A file of cgroup v2 in the own group and in all above it."""
-    path = _own_group(host, "").rstrip("/")
-    found = []
-    while True:
-        answer = host.read(f"/sys/fs/cgroup{path}/{name}", 4096)
-        if answer.known:
-            found.append(answer.text)
-        if not path:
-            return found
-        path = path.rpartition("/")[0]
+    path = _own_group(host, "")
+    above = [path.rsplit("/", count)[0] for count in range(path.count("/") + 1)]
+    answers = [host.read(f"/sys/fs/cgroup{folder}/{name}", 4096) for folder in above]
+    return [answer.text for answer in answers if answer.known]

@@ -6,11 +6,11 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from packaging.version import Version
 
-from cudadoctor.host.local import Host
+from cudadoctor.host.local import Host, home_of
 from cudadoctor.model.machine import Container, Identity, Platform
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked
@@ -40,15 +40,16 @@ def read_platform(host: Host) -> Looked:
     """System, distribution, libc, WSL, Jetson, virtual machine, container, scheduler, identity."""
     notes = Looked()
     notes.fact("identity", _identity(host), "environment")
-    if host.system == "Linux":
-        kind = container_kind(host)
-        notes.fact("platform", _linux(host, kind, notes), "/etc/os-release")
-        dxg = host.stat("/dev/dxg").exists
-        libraries = host.stat(WSL_LIBCUDA).exists
-        box = Container(kind=kind, scheduler=scheduler(host.env), dxg=dxg, wsl_libs=libraries)
-    else:
-        notes.fact("platform", _elsewhere(host), host.system)
-        box = Container(kind="", scheduler=scheduler(host.env), dxg=False, wsl_libs=False)
+    linux = host.system == "Linux"
+    kind = container_kind(host) if linux else ""
+    found = _linux(host, kind, notes) if linux else _elsewhere(host)
+    notes.fact("platform", found, "/etc/os-release" if linux else host.system)
+    box = Container(
+        kind=kind,
+        scheduler=scheduler(host.env),
+        dxg=host.stat("/dev/dxg").exists if linux else False,
+        wsl_libs=host.stat(WSL_LIBCUDA).exists if linux else False,
+    )
     notes.fact("container", box, "/proc and the environment")
     return notes
 
@@ -60,7 +61,7 @@ def _linux(host: Host, kind: str, notes: Looked) -> Platform:
     kernel = host.read("/proc/sys/kernel/osrelease").text.strip() or None
     libc, glibc = _libc(host)
     jetson, l4t, board = _jetson(host, kernel or "")
-    secure = _secure_boot(host, kind, notes)
+    uid = re.search(r"^Uid:\s+\d+\s+(\d+)", host.read("/proc/self/status").text, re.M)
     return Platform(
         system="Linux",
         machine=_linux_machine(host),
@@ -75,19 +76,19 @@ def _linux(host: Host, kind: str, notes: Looked) -> Platform:
         l4t=l4t,
         virtual=hypervisor(host, kernel or ""),
         product=board or _product(host),
-        root=_root(host),
-        secure_boot=secure,
+        root=uid[1] == "0" if uid else None,
+        secure_boot=_secure_boot(host, kind, notes),
     )
 
 
 def parse_os_release(text: str) -> dict[str, str]:
     """os-release as a dict, quotes removed."""
-    found = {}
-    for line in text.splitlines():
-        name, equals, value = line.strip().partition("=")
-        if equals and name.isidentifier():
-            found[name] = value.strip().strip("\"'")
-    return found
+    rows = (line.strip().partition("=") for line in text.splitlines())
+    return {
+        name: value.strip().strip("\"'")
+        for name, equals, value in rows
+        if equals and name.isidentifier()
+    }
 
 
 def _linux_machine(host: Host) -> str | None:
@@ -145,11 +146,6 @@ def _product(host: Host) -> str | None:
     return answer.text.strip() if answer.known else None
 
 
-def _root(host: Host) -> bool | None:
-    found = re.search(r"^Uid:\s+\d+\s+(\d+)", host.read("/proc/self/status").text, re.M)
-    return found[1] == "0" if found else None
-
-
 def _secure_boot(host: Host, kind: str, notes: Looked) -> bool | None:
     """The fifth byte says it; a machine without EFI has none; a container often cannot see."""
     answer = host.read(SECURE_BOOT, 16)
@@ -166,58 +162,37 @@ def _secure_boot(host: Host, kind: str, notes: Looked) -> bool | None:
 
 def _elsewhere(host: Host) -> Platform:
     """Windows and macOS, as far as Python knows them without starting anything."""
-    windows = host.system == "Windows"
+    plain: dict[str, Any] = {"distro": "", "distro_like": (), "wsl": 0, "jetson": False}
+    if host.system == "Windows":
+        env, version = host.env, getattr(sys, "getwindowsversion", lambda: None)()
+        said = env.get("PROCESSOR_ARCHITEW6432") or env.get("PROCESSOR_ARCHITECTURE") or ""
+        machine = _MACHINES.get(said.lower(), said.lower()) or None
+        kernel = f"{version.major}.{version.minor}.{version.build}" if version else None
+        return Platform(system="Windows", machine=machine, kernel=kernel, **plain)
+    machine, kernel = os.uname().machine.lower(), os.uname().release.lower()
     return Platform(
-        system="Windows" if windows else "Darwin",
-        machine=_windows_machine(host.env) if windows else _uname("machine"),
-        kernel=_windows_release() if windows else _uname("release"),
-        distro="",
-        distro_version=None,
-        distro_like=(),
-        wsl=0,
-        jetson=False,
-        root=None if windows else getattr(os, "geteuid", lambda: 1)() == 0,
+        system="Darwin", machine=machine, kernel=kernel, root=os.geteuid() == 0, **plain
     )
-
-
-def _windows_machine(env: Mapping[str, str]) -> str | None:
-    said = env.get("PROCESSOR_ARCHITEW6432") or env.get("PROCESSOR_ARCHITECTURE") or ""
-    return _MACHINES.get(said.lower(), said.lower()) or None
-
-
-def _windows_release() -> str | None:
-    version = getattr(sys, "getwindowsversion", lambda: None)()
-    return f"{version.major}.{version.minor}.{version.build}" if version else None
-
-
-def _uname(part: str) -> str | None:
-    uname = getattr(os, "uname", None)
-    return getattr(uname(), part).lower() if uname else None
 
 
 def _identity(host: Host) -> Identity:
-    env = host.env
-    name = (
-        host.read("/proc/sys/kernel/hostname", 256).text.strip() if host.system == "Linux" else ""
-    )
+    env, linux = host.env, host.system == "Linux"
+    name = host.read("/proc/sys/kernel/hostname", 256).text.strip() if linux else ""
     user = env.get("USER") or env.get("LOGNAME") or env.get("USERNAME") or _user(host)
     return Identity(
         user=user[:256] if user else None,
-        home=env.get("HOME") or env.get("USERPROFILE") or None,
+        home=home_of(host) or None,
         host=name or env.get("COMPUTERNAME") or env.get("HOSTNAME") or None,
     )
 
 
 def _user(host: Host) -> str | None:
     """Containers often lack USER; the password file knows the number."""
-    if host.system != "Linux":
+    status = host.read("/proc/self/status").text if host.system == "Linux" else ""
+    if not (uid := re.search(r"^Uid:\s+(\d+)", status, re.M)):
         return None
-    uid = re.search(r"^Uid:\s+(\d+)", host.read("/proc/self/status").text, re.M)
-    for line in host.read("/etc/passwd").text.splitlines() if uid else ():
-        fields = line.split(":")
-        if uid and len(fields) > 2 and fields[2] == uid[1]:
-            return fields[0]
-    return None
+    rows = (line.split(":") for line in host.read("/etc/passwd").text.splitlines())
+    return next((row[0] for row in rows if row[2:3] == [uid[1]]), None)
 
 
 # --- what a process is boxed in: container, job of a scheduler, virtual machine -----------------
@@ -266,72 +241,60 @@ def container_kind(host: Host) -> str:
         return "apptainer"
     if env.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
-    for path, kind in (
-        ("/run/.containerenv", "podman"),
-        ("/.dockerenv", "docker"),
-        ("/.singularity.d", "apptainer"),
-        ("/var/run/secrets/kubernetes.io", "kubernetes"),
-        ("/dev/lxd", "lxc"),
-        ("/dev/.lxc", "lxc"),
-    ):
+    for path, kind in _MARKS.items():
         if host.stat(path).exists:
             return kind
-    return _by_mounts(host) or _by_name(host)
+    mounts = (line.split() for line in host.read("/proc/self/mountinfo").text.splitlines())
+    roots = (" ".join(words) for words in mounts if words[4:5] == ["/"])
+    words = [root for root in roots if " - overlay " in root or " - fuse" in root]
+    text = "\n".join([*words, host.read("/proc/1/cgroup").text])
+    named = (kind for word, kind in _IN_ROOT_MOUNT if word in text)
+    return next(named, "") or _by_name(host)
 
 
-def _by_mounts(host: Host) -> str:
-    mounts = host.read("/proc/self/mountinfo").text.splitlines()
-    roots = [line for line in mounts if len(line.split()) > 4 and line.split()[4] == "/"]
-    overlay = [line for line in roots if " - overlay " in line or " - fuse" in line]
-    groups = host.read("/proc/1/cgroup").text
-    text = "\n".join([*overlay, groups])
-    return next((kind for word, kind in _IN_ROOT_MOUNT if word in text), "")
+_MARKS = {
+    "/run/.containerenv": "podman",
+    "/.dockerenv": "docker",
+    "/.singularity.d": "apptainer",
+    "/var/run/secrets/kubernetes.io": "kubernetes",
+    "/dev/lxd": "lxc",
+    "/dev/.lxc": "lxc",
+}
 
 
 def _by_name(host: Host) -> str:
     """`container` is set by systemd-nspawn, LXC and Podman, for the first process at least."""
-    first = host.read("/proc/1/environ").text
-    found = re.search(r"(?:^|\x00)container=([^\x00]*)", first)
-    name = host.env.get("container") or (found[1] if found else "")
-    if not name:
-        return "enroot" if any(key.startswith("ENROOT_") for key in host.env) else ""
-    return _NAMED.get(name, "other")
+    found = re.search(r"(?:^|\x00)container=([^\x00]*)", host.read("/proc/1/environ").text)
+    if name := host.env.get("container") or (found[1] if found else ""):
+        return _NAMED.get(name, "other")
+    return "enroot" if any(key.startswith("ENROOT_") for key in host.env) else ""
 
 
 def scheduler(env: Mapping[str, str]) -> str:
     """Whose job this process is, "" where it is nobody's."""
-    for names, kind in (
-        (("SLURM_JOB_ID", "SLURM_JOBID"), "slurm"),
-        (("KUBERNETES_SERVICE_HOST",), "kubernetes"),
-        (("LSB_JOBID",), "lsf"),
-        (("PBS_JOBID",), "pbs"),
-    ):
-        if any(env.get(name) for name in names):
-            return kind
-    return ""
+    return next((kind for name, kind in _JOBS.items() if env.get(name)), "")
+
+
+_JOBS = {
+    "SLURM_JOB_ID": "slurm",
+    "SLURM_JOBID": "slurm",
+    "KUBERNETES_SERVICE_HOST": "kubernetes",
+    "LSB_JOBID": "lsf",
+    "PBS_JOBID": "pbs",
+}
 
 
 def hypervisor(host: Host, kernel: str) -> str:
     """The hypervisor, "" on bare metal, "other" where it does not say its name."""
     if "microsoft" in kernel.lower():
         return "microsoft"
-    flagged = re.search(r"^flags\s*:.*\bhypervisor\b", _cpuinfo(host), re.M) is not None
-    maker = " ".join(
-        host.read(f"/sys/class/dmi/id/{name}", 256).text.strip().lower()
-        for name in ("sys_vendor", "product_name")
-    )
+    cpuinfo = host.read("/proc/cpuinfo", 8192).text
+    ids = (host.read(f"/sys/class/dmi/id/{name}", 256) for name in ("sys_vendor", "product_name"))
+    maker = " ".join(said.text.strip().lower() for said in ids)
     if ".metal" in maker:
         return ""
     named = next((kind for word, kind in _MAKERS if word in maker), "")
     # Microsoft and Google sell machines of metal too: the processor must agree, where it can.
-    if flagged:
+    if re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.M):
         return named or host.read("/sys/hypervisor/type", 64).text.strip() or "other"
-    return named if named in ("kvm", "xen") and not _has_flags(host) and maker else ""
-
-
-def _has_flags(host: Host) -> bool:
-    return "\nflags" in _cpuinfo(host)
-
-
-def _cpuinfo(host: Host) -> str:
-    return host.read("/proc/cpuinfo", 8192).text
+    return named if named in ("kvm", "xen") and "\nflags" not in cpuinfo else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,22 @@ from cudadoctor.model.machine import is_start
 SLOW = "without persistence mode many GPUs can need 30 s"
 Progress = Callable[[str, bool], None]
 """Called as progress(what, going): something was started or has ended."""
+
+
+class Shown:
+    """Shows the one thing that is waited for now."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._what: str | None = None
+
+    def now(self, what: str | None) -> None:
+        """The one before has ended, and this was started; None for nothing."""
+        if self._what:
+            self._progress(self._what, False)
+        self._what = what
+        if what:
+            self._progress(what, True)
 
 
 def unheard(_: str, __: bool) -> None:
@@ -38,14 +55,13 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
     def capped(self, timeout_s: float | None) -> Patience:
         """With the user's own limit for each probe."""
-        if timeout_s is None:
-            return self
+        limit_s = math.inf if timeout_s is None else timeout_s
         return msgspec.structs.replace(
             self,
-            nvml_s=min(self.nvml_s, timeout_s),
-            smi_s=min(self.smi_s, timeout_s),
-            beside_s=min(self.beside_s, timeout_s / 2),
-            total_s=min(self.total_s, timeout_s + 1),
+            nvml_s=min(self.nvml_s, limit_s),
+            smi_s=min(self.smi_s, limit_s),
+            beside_s=min(self.beside_s, limit_s / 2),
+            total_s=min(self.total_s, limit_s + 1),
         )
 
     def of(self, call: str) -> float:
@@ -76,8 +92,7 @@ class Streamed(msgspec.Struct, frozen=True, kw_only=True):
 
     def last(self, kind: str) -> dict[str, Any]:
         """The last line of a kind, empty where there is none."""
-        found = self.of(kind)
-        return found[-1] if found else {}
+        return ({}, *self.of(kind))[-1]
 
     def text(self, kind: str, field: str) -> str | None:
         """A field of the last line of a kind, None where there is none."""
@@ -123,25 +138,18 @@ def asked(
     progress: Progress = unheard,
 ) -> Streamed:
     """Run a script that announces each call to the driver. timeout_s: for all of it."""
-    under_way: list[str] = []
-
-    def end() -> None:
-        for what in under_way:
-            progress(what, False)
+    shown = Shown(progress)
 
     def on_line(text: str) -> float:
         """Shows what is waited for, and gives each call its time."""
-        end()
         call = _call(_line(text) or {})
-        under_way[:] = [f"the driver: {call}"] if call else []
-        for what in under_way:
-            progress(what, True)
+        shown.now(f"the driver: {call}" if call else None)
         return patience.of(call) if call else patience.start_s
 
     try:
         ran = host.inside(script, *args, timeout_s=timeout_s, env=env, on_line=on_line)
     finally:
-        end()
+        shown.now(None)
     return streamed(ran, patience)
 
 
@@ -174,18 +182,18 @@ def _line(raw: str) -> dict[str, Any] | None:
     if not raw.startswith("{"):
         return None
     try:
-        line = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        line = msgspec.json.decode(raw, type=dict[str, Any])
+    except (ValueError, RecursionError):
         return None
-    return line if isinstance(line, dict) and isinstance(line.get("kind"), str) else None
+    return line if isinstance(line.get("kind"), str) else None
 
 
-def _bad_end(ran: Ran) -> str | None:
+def _bad_end(ran: Ran) -> str:
     if ran.why is not None:
         return ran.why
     if ran.missing:
         return "the interpreter of cudadoctor cannot be started"
     if ran.signal is not None:
         return f"the process was killed by signal {ran.signal}"
-    words = [line for line in ran.stderr.splitlines() if line.strip()]
-    return words[-1].strip()[:200] if words else f"exit status {ran.code} without a result"
+    words = list(filter(None, map(str.strip, ran.stderr.splitlines())))
+    return words[-1][:200] if words else f"exit status {ran.code} without a result"
