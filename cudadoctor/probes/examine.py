@@ -286,55 +286,36 @@ def assembled(seen: Iterable[Looked], **own: Any) -> Machine:
 
     Raises TypeError for a path that no machine has: that is our own mistake.
     """
-    tree: dict[str, Any] = dict(own)
+    machine = msgspec.structs.replace(Machine(), **own)
+    given: set[str] = set()
     origins: dict[str, str] = {}
     gaps: list[Gap] = []
     for looked in seen:
         for path, value in looked.facts.items():
-            _put(tree, path.split("."), value)
+            machine = _with(machine, path, value)
+        given |= looked.facts.keys()
         origins |= looked.origins
         gaps += looked.gaps
-    known = tuple(gap for gap in gaps if not _is_known(tree, gap.fact))
-    machine: Machine = _built(Machine(), tree)
-    return msgspec.structs.replace(machine, origins=origins, gaps=known)
+    # What one probe could not learn another may know.
+    unknown = tuple(gap for gap in gaps if not _is_known(machine, gap.fact, given))
+    return msgspec.structs.replace(machine, origins=origins, gaps=unknown)
 
 
-class _Node(dict[str, Any]):
-    """Facts of a section that is being put together; a plain dict is a value."""
+def _with(section: Any, path: str, value: Any) -> Any:
+    """The section with a value at its path; a section merges with what other probes said of it."""
+    name, _, rest = path.partition(".")
+    there = getattr(section, name, None)
+    if rest:
+        value = _with(there, rest, value)
+    elif isinstance(value, Section) and isinstance(there, Section):
+        fields = msgspec.structs.asdict(value)
+        known = {field: new for field, new in fields.items() if new is not None}
+        value = msgspec.structs.replace(there, **known)
+    return msgspec.structs.replace(section, **{name: value})
 
 
-def _put(tree: dict[str, Any], path: list[str], value: object) -> None:
-    """Put a value at its path; a section merges with what other probes said of it."""
-    *sections, last = path
-    for name in sections:
-        tree[name] = tree = _opened(tree.get(name))
-    there = tree.get(last)
-    if isinstance(value, Section) and isinstance(there, (_Node, Section)):
-        value = _Node(_opened(there) | _opened(value))
-    tree[last] = value
-
-
-def _opened(value: object) -> _Node:
-    """A section as a node, with the fields that it knows."""
-    if isinstance(value, _Node):
-        return value
-    fields = msgspec.structs.asdict(value) if isinstance(value, Section) else {}
-    return _Node({name: field for name, field in fields.items() if field is not None})
-
-
-def _is_known(tree: dict[str, Any], path: str) -> bool:
-    """Whether another probe knows the fact that this one could not learn."""
-    value: Any = tree
+def _is_known(value: Any, path: str, given: set[str]) -> bool:
+    """Whether a fact is known; of a section that is always there, whether it was given whole."""
     for part in path.split("."):
-        if not isinstance(value, (dict, Section)):
-            return False
         value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
-    return value is not None and not isinstance(value, _Node)
-
-
-def _built(section: Any, node: dict[str, Any]) -> Any:
-    changes = {
-        name: _built(getattr(section, name), value) if isinstance(value, _Node) else value
-        for name, value in node.items()
-    }
-    return msgspec.structs.replace(section, **changes)
+    return path in given if isinstance(value, Section) else value is not None

@@ -7,16 +7,29 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cudadoctor.host.local import Host
+from cudadoctor.host.local import Host, home_of
 from cudadoctor.model.machine import Index
 from cudadoctor.probes.target import upwards
 
 _SETTING = re.compile(r"([A-Za-z][\w \t-]*)[=:]\s*(.*)")
 _KEYS = ("index-url", "extra-index-url", "find-links", "no-index")
 _TRUE = {"1", "true", "yes", "on", "y", "t"}
+_UV_VARIABLES = {
+    "UV_INDEX_URL": "index-url",
+    "UV_DEFAULT_INDEX": "index-url",
+    "UV_EXTRA_INDEX_URL": "extra-index-url",
+    "UV_INDEX": "extra-index-url",
+    "UV_FIND_LINKS": "find-links",
+    "UV_NO_INDEX": "no-index",
+}
+"""Of several for one setting the last wins: the newer name."""
+_PIP_VARIABLES = {"PIP_" + key.upper().replace("-", "_"): key for key in _KEYS}
+
+_Settings = dict[str, tuple[str, str]]
+"""By key, the value and the file or variable that it is from."""
 
 
 def read_index(host: Host, prefix: str, uv_first: bool) -> Index:
@@ -28,17 +41,12 @@ def read_index(host: Host, prefix: str, uv_first: bool) -> Index:
 
 def read_pip(host: Host, prefix: str) -> Index:
     """pip's settings. A later file wins, [install] wins over [global], the environment over all."""
-    found: dict[str, tuple[str, str]] = {}
+    found: _Settings = {}
+    texts = {path: host.read(path, 1 << 16).text for path in _pip_files(host, prefix)}
     for section in ("global", "install"):
-        for path in _pip_files(host, prefix):
-            answer = host.read(path, 1 << 16)
-            for key, value in ini_section(answer.text, section).items():
-                found[key] = (value, path)
-    for key in _KEYS:
-        name = "PIP_" + key.upper().replace("-", "_")
-        if given := host.env.get(name):
-            found[key] = (given, name)
-    return _index(found)
+        for path, text in texts.items():
+            found |= {key: (value, path) for key, value in ini_section(text, section).items()}
+    return _index(host, found, _PIP_VARIABLES)
 
 
 def ini_section(text: str, section: str) -> dict[str, str]:
@@ -65,38 +73,27 @@ def read_uv(host: Host, prefix: str) -> Index:
     The project is the one that the environment lies in: a uv.toml of the folder that somebody
     happens to stand in names no index for another environment.
     """
-    found: dict[str, tuple[str, str]] = {}
+    found: _Settings = {}
     for path in reversed(tuple(_uv_files(host, prefix))):
-        _take_uv(found, _uv_table(host, path), path)
-    for key, names in _UV_VARIABLES:
-        for name in names:
-            if value := host.env.get(name):
-                found[key] = (value, name)
-    return _index(found)
+        _take_uv(found, _uv_table(host, path) or {}, path)
+    return _index(host, found, _UV_VARIABLES)
 
 
-# Of several variables the last wins: the newer name.
-_UV_VARIABLES = (
-    ("index-url", ("UV_INDEX_URL", "UV_DEFAULT_INDEX")),
-    ("extra-index-url", ("UV_EXTRA_INDEX_URL", "UV_INDEX")),
-    ("find-links", ("UV_FIND_LINKS",)),
-    ("no-index", ("UV_NO_INDEX",)),
-)
-
-
-def _index(found: dict[str, tuple[str, str]]) -> Index:
-    url = found.get("index-url")
-    extra = found.get("extra-index-url", ("", ""))
-    links = found.get("find-links", ("", ""))
-    no_index = found.get("no-index", ("", ""))
-    off = no_index[0].lower() in _TRUE
-    origin = next((one[1] for one in (url, extra, links) if one and one[0]), None)
+def _index(host: Host, found: _Settings, variables: Mapping[str, str]) -> Index:
+    for variable, key in variables.items():
+        if value := host.env.get(variable):
+            found[key] = (value, variable)
+    (url, _), (extra, _), (links, _), (no_index, off_by) = settings = [
+        found.get(key, ("", "")) for key in _KEYS
+    ]
+    off = no_index.lower() in _TRUE
+    origin = next((origin for value, origin in settings[:3] if value), "")
     return Index(
-        url=url[0] if url and url[0] else None,
-        extra=tuple(_bare(one) for one in extra[0].split()),
-        find_links=tuple(links[0].split()),
+        url=url or None,
+        extra=tuple(map(_bare, extra.split())),
+        find_links=tuple(links.split()),
         no_index=off,
-        origin=(no_index[1] if off else origin) or None,
+        origin=(off_by if off else origin) or None,
     )
 
 
@@ -107,31 +104,31 @@ def _bare(entry: str) -> str:
 
 
 def _home(host: Host) -> str:
-    return host.env.get("HOME") or host.env.get("USERPROFILE") or os.path.expanduser("~")
+    return home_of(host) or os.path.expanduser("~")
 
 
 def _pip_files(host: Host, prefix: str) -> Iterator[str]:
     given = host.env.get("PIP_CONFIG_FILE")
     if given == os.devnull:
         return
-    home, env = _home(host), host.env
+    home, env, mac = _home(host), host.env, host.system == "Darwin"
     if host.system == "Windows":
-        yield os.path.join(env.get("PROGRAMDATA", r"C:\ProgramData"), "pip", "pip.ini")
-        user = (f"{home}/pip/pip.ini", os.path.join(env.get("APPDATA", home), "pip", "pip.ini"))
+        name = "pip.ini"
+        yield os.path.join(env.get("PROGRAMDATA", r"C:\ProgramData"), "pip", name)
+        user = (f"{home}/pip/{name}", os.path.join(env.get("APPDATA", home), "pip", name))
     else:
-        if host.system == "Darwin":
-            yield "/Library/Application Support/pip/pip.conf"
-        for folder in reversed((env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")):
-            yield f"{folder}/pip/pip.conf"
-        yield "/etc/pip.conf"
-        modern = env.get("XDG_CONFIG_HOME") or f"{home}/.config"
-        mac = f"{home}/Library/Application Support"
-        if host.system == "Darwin" and host.stat(f"{mac}/pip").is_dir:
-            modern = mac
-        user = (f"{home}/.pip/pip.conf", f"{modern}/pip/pip.conf")
+        name, library = "pip.conf", "Library/Application Support/pip"
+        shared = reversed((env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":"))
+        yield from (f"/{library}/{name}",) if mac else ()
+        yield from (f"{folder}/pip/{name}" for folder in shared)
+        yield f"/etc/{name}"
+        modern = f"{env.get('XDG_CONFIG_HOME') or f'{home}/.config'}/pip"
+        if mac and host.stat(f"{home}/{library}").is_dir:
+            modern = f"{home}/{library}"
+        user = (f"{home}/.pip/{name}", f"{modern}/{name}")
     if not (given and host.stat(given).exists):
         yield from user
-    yield os.path.join(prefix, "pip.ini" if host.system == "Windows" else "pip.conf")
+    yield os.path.join(prefix, name)
     if given:
         yield given
 
@@ -181,18 +178,12 @@ def _uv_table(host: Host, path: str) -> dict[str, Any] | None:
         return None
 
 
-def _take_uv(found: dict[str, tuple[str, str]], table: dict[str, Any] | None, path: str) -> None:
-    if not table:
-        return
-    pip = table.get("pip")
+def _take_uv(found: _Settings, table: dict[str, Any], path: str) -> None:
+    pip, rows = table.get("pip"), table.get("index")
     for source in (table, pip if isinstance(pip, dict) else {}):
-        for key in _KEYS:
-            value = source.get(key)
-            if isinstance(value, list):
-                found[key] = (" ".join(map(str, value)), path)
-            elif value is not None:
-                found[key] = (str(value), path)
-    rows = table.get("index")
+        for key in filter(source.__contains__, _KEYS):
+            value = source[key]
+            found[key] = (" ".join(map(str, value if isinstance(value, list) else [value])), path)
     for row in rows if isinstance(rows, list) else ():
         # An explicit index serves only the packages that are pinned to it.
         if not isinstance(row, dict) or "url" not in row or row.get("explicit"):

@@ -374,13 +374,28 @@ def built_for(line: DistLine) -> tuple[Version | None, Version | None]:
 
     A version of one part means that whole major (flash-attn's cu12).
     """
-    if text := line.texts.get("cpp_lib.json"):
-        return _from_xformers(text)
-    if text := line.texts.get("git_version_info_installed.py"):
-        return _from_deepspeed(text)
+    for file, patterns in _BUILT_FOR.items():
+        if text := line.texts.get(file):
+            found = (re.search(pattern, text) for pattern in patterns)
+            # 0.0 where there was no torch when it was installed.
+            said = [".".join(part.groups()) if part else "" for part in found]
+            versions = [None if text == "0.0" else version_of(text) for text in said]
+            return versions[0], versions[1]
     tag = (_version_in(line.texts.get("version.py")) or line.version).partition("+")[2]
     cuda, torch = _CUDA_TAG.search(tag), _TORCH_TAG.search(tag)
     return cuda_from_tag(cuda[1]) if cuda else None, torch_from_tag(torch[1]) if torch else None
+
+
+_BUILT_FOR = {
+    # Of xformers: 1208 is CUDA 12.8.
+    "cpp_lib.json": (r'"cuda":\s*(\d{2,3})(\d\d)', r'"torch":\s*"([^"]+)"'),
+    # What DeepSpeed noted when it was installed.
+    "git_version_info_installed.py": (
+        r"""(?s)torch_info.*?['"]cuda_version['"]:\s*['"]([\d.]+)['"]""",
+        r"""(?s)torch_info.*?['"]version['"]:\s*['"]([\d.]+)['"]""",
+    ),
+}
+"""Files in which a package says for which CUDA and torch it was built."""
 
 
 def cuda_from_tag(digits: str) -> Version:
@@ -396,25 +411,6 @@ def torch_from_tag(text: str) -> Version | None:
     if len(rest) == 3 or (len(rest) == 2 and rest[0] != "1"):
         return version_of(f"{text[0]}.{rest[:-1]}.{rest[-1]}")
     return version_of(f"{text[0]}.{rest}") if rest else None
-
-
-def _from_xformers(text: str) -> tuple[Version | None, Version | None]:
-    """1208 is CUDA 12.8."""
-    cuda = re.search(r'"cuda":\s*(\d{2,3})(\d\d)', text)
-    torch = re.search(r'"torch":\s*"([^"]+)"', text)
-    return (
-        Version(f"{cuda[1]}.{cuda[2]}") if cuda else None,
-        version_of(torch[1]) if torch else None,
-    )
-
-
-def _from_deepspeed(text: str) -> tuple[Version | None, Version | None]:
-    """What its installation noted; 0.0 where torch was not there then."""
-    table = text.partition("torch_info")[2]
-    cuda = re.search(r"""['"]cuda_version['"]:\s*['"]([\d.]+)['"]""", table)
-    torch = re.search(r"""['"]version['"]:\s*['"]([\d.]+)['"]""", table)
-    known = [found[1] if found and found[1] != "0.0" else None for found in (cuda, torch)]
-    return version_of(known[0]), version_of(known[1])
 
 
 # --- the files of torch that every import needs, and of its wheels, compared with their RECORD ---

@@ -271,7 +271,7 @@ def _candidates(search: Search, owners: Owners) -> Iterator[tuple[str, str]]:
         for name in sorted(search.names(folder) or ()):
             if COPIED.fullmatch(name) and search.host.stat(f"{folder}/{name}").exists:
                 yield f"{folder}/{name}", how
-    for name, paths in search.cache.items():
+    for name, paths in search.cached.items():
         if COPIED.fullmatch(name):
             yield from ((path, CACHED) for path in paths if search.elf(path) is not None)
 

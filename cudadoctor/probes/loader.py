@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -108,8 +108,8 @@ class Search:
         self.executable = executable
         self.env = env
         self.folders: dict[str, frozenset[str] | None] = {}
-        self.files: dict[str, Elf | None] = {}
-        self.reals: dict[str, str] = {}
+        self.elf = cache(partial(read_elf, host))
+        self._real = cache(lambda path: host.stat(path).real or path)
         self._expanded: dict[tuple[str, str], tuple[str, ...]] = {}
         loader = executable.elf.interpreter
         self.interpreter = host.stat(loader or "/lib64/ld-linux-x86-64.so.2").real or loader or ""
@@ -140,7 +140,7 @@ class Search:
         if runpath is not None:
             yield self._files(self.split(runpath, asking), name), "DT_RUNPATH", title
         hidden = self.default if asking.elf.no_default else ()
-        cached = self.cache.get(name, ())
+        cached = self.cached.get(name, ())
         yield [path for path in cached if path.rpartition("/")[0] not in hidden], CACHED, title
         if not hidden:
             yield self._files(self.default, name), "default", title
@@ -180,21 +180,10 @@ class Search:
             self.folders[folder] = frozenset(listing.names) if known else None
         return self.folders[folder]
 
-    def elf(self, path: str) -> Elf | None:
-        """What is in a file; each is read once."""
-        if path not in self.files:
-            self.files[path] = read_elf(self.host, path)
-        return self.files[path]
-
     def real(self, path: str) -> str:
         """A file without symbolic links; its folder is resolved once."""
         folder, _, name = path.rpartition("/")
-        if folder not in self.reals:
-            self.reals[folder] = self.host.stat(folder or "/").real or folder
-        whole = f"{self.reals[folder].rstrip('/')}/{name}"
-        if whole not in self.reals:
-            self.reals[whole] = self.host.stat(whole).real or whole
-        return self.reals[whole]
+        return self._real(f"{self._real(folder or '/').rstrip('/')}/{name}")
 
     def split(self, text: str, owner: Mapped, separator: str = ":") -> tuple[str, ...]:
         """The folders of a search path; an empty one is the working folder."""
@@ -224,7 +213,7 @@ class Search:
         return tuple(name for name, wants in _LEVELS if wants <= flags)
 
     @cached_property
-    def cache(self) -> dict[str, list[str]]:
+    def cached(self) -> dict[str, list[str]]:
         """What ldconfig knows for this processor: name -> files, in the order of preference."""
         found: dict[str, list[str]] = {}
         if self.interpreter.startswith(_STORES):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+import struct
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -13,13 +14,15 @@ from cudadoctor.probes import Looked
 
 BUS = "/sys/bus/pci/devices"
 BUS_KINDS = "/sys/bus"
-VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
+NVIDIA = "10de"
+VENDORS = {NVIDIA: "nvidia", "1002": "amd", "8086": "intel"}
 NVSWITCH = "0680"
 _MEMORY, _MEMORY_64, _UNSET = 0x200, 0x100000, 0x20000000
+_HEX = re.compile("[0-9a-fA-F]{1,6}")
 _ROW = re.compile(r"0x[0-9a-f]+ 0x[0-9a-f]+ 0x[0-9a-f]+\s*", re.IGNORECASE)
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class Device(NamedTuple):
     """One function on the bus: vendor and device as four hex digits, class as six."""
 
     address: str
@@ -27,6 +30,16 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     class_id: str
     bound: str
+
+    @property
+    def folder(self) -> str:
+        return f"{BUS}/{self.address}"
+
+    @property
+    def is_gpu(self) -> bool:
+        """Display controllers of any vendor, and processing accelerators."""
+        kind = self.class_id[:2]
+        return kind == "03" or (kind == "12" and self.vendor in VENDORS)
 
 
 def read_pci(host: Host) -> Looked:
@@ -45,17 +58,17 @@ def read_pci(host: Host) -> Looked:
         notes.gap("pci", listing.why or f"{BUS} is not there")
         return notes
     seen = {name: _device(host, name) for name in listing.names}
-    devices = [device for device in seen.values() if device is not None]
-    unread = [name for name, device in seen.items() if device is None]
-    if unread and not any(_is_gpu(device) and device.vendor == "10de" for device in devices):
+    devices = list(filter(None, seen.values()))
+    unread = next((name for name, device in seen.items() if device is None), None)
+    if unread and not any(device.is_gpu and device.vendor == NVIDIA for device in devices):
         # What it is is not known: the bus does not prove that there is no GPU.
-        name = unread[0][:40].encode("ascii", "replace").decode()
+        name = unread[:40].encode("ascii", "replace").decode()
         notes.gap("pci", f"{BUS}/{name} tells neither its vendor nor its class")
         return notes
-    gpus = tuple(_gpu(host, device) for device in devices if _is_gpu(device))
+    gpus = tuple(_gpu(host, device) for device in devices if device.is_gpu)
     notes.fact("pci", with_surroundings(host, gpus), BUS)
-    switches = [d for d in devices if d.vendor == "10de" and d.class_id[:4] == NVSWITCH]
-    notes.fact("driver.fabric.nvswitches", len(switches), BUS)
+    switches = sum(d.vendor == NVIDIA and d.class_id[:4] == NVSWITCH for d in devices)
+    notes.fact("driver.fabric.nvswitches", switches, BUS)
     return notes
 
 
@@ -66,43 +79,27 @@ def _device(host: Host, address: str) -> Device | None:
     words = dict(line.partition("=")[::2] for line in lines)
     vendor, _, device = words.get("PCI_ID", "").lower().partition(":")
     class_id, bound = words.get("PCI_CLASS", "").lower(), words.get("DRIVER", "")
-    if not (_is_hex(vendor) and _is_hex(device) and _is_hex(class_id)):
+    if not all(map(_HEX.fullmatch, (vendor, device, class_id))):
         vendor, class_id, device = (
             host.read(f"{folder}/{name}").text.strip().lower().removeprefix("0x")
             for name in ("vendor", "class", "device")
         )
-        if not (_is_hex(vendor) and _is_hex(class_id)):
+        if not all(map(_HEX.fullmatch, (vendor, class_id))):
             return None
         link = host.stat(f"{folder}/driver")
         bound = link.real.rstrip("/").rpartition("/")[2] if link.exists else ""
-    return Device(
-        address=address,
-        vendor=vendor.zfill(4),
-        device=device.zfill(4),
-        class_id=class_id.zfill(6),
-        bound=bound,
-    )
+    return Device(address, vendor.zfill(4), device.zfill(4), class_id.zfill(6), bound)
 
 
-def _is_hex(text: str) -> bool:
-    return re.fullmatch(r"[0-9a-fA-F]{1,6}", text) is not None
-
-
-def _is_gpu(one: Device) -> bool:
-    """Display controllers of any vendor, and processing accelerators."""
-    return one.class_id[:2] == "03" or (one.class_id[:2] == "12" and one.vendor in VENDORS)
-
-
-def _gpu(host: Host, one: Device) -> PciGpu:
-    folder = f"{BUS}/{one.address}"
-    nvidia = one.vendor == "10de"
+def _gpu(host: Host, device: Device) -> PciGpu:
+    folder, nvidia = device.folder, device.vendor == NVIDIA
     power = host.read(f"{folder}/power_state").text.strip() or None
     return PciGpu(
-        address=one.address,
-        vendor=VENDORS.get(one.vendor, one.vendor),
-        device_id=one.device,
-        class_id=one.class_id[:4],
-        bound=one.bound,
+        address=device.address,
+        vendor=VENDORS.get(device.vendor, device.vendor),
+        device_id=device.device,
+        class_id=device.class_id[:4],
+        bound=device.bound,
         lost=_lost(host, folder, power) if nvidia else None,
         power=power,
         bars_missing=_bars_missing(host, folder) if nvidia else None,
@@ -115,10 +112,8 @@ def _lost(host: Host, folder: str, power: str | None) -> bool | None:
         status = host.read(f"{folder}/power/runtime_status").text.strip()
         if status in ("suspended", "suspending"):
             return False
-    config = host.read(f"{folder}/config", 64)
-    if not config.known or not config.data:
-        return None
-    return all(byte == 0xFF for byte in config.data)
+    config = host.read(f"{folder}/config", 64).data
+    return set(config) == {0xFF} if config else None
 
 
 def _bars_missing(host: Host, folder: str) -> bool | None:
@@ -133,22 +128,22 @@ def _bars_missing(host: Host, folder: str) -> bool | None:
     return unset or not any(rows[0]) or not any(second)
 
 
-# --- what lies between several GPUs and the memory: NUMA node, IOMMU, and the bridges abo---
+# --- what lies between several GPUs and the memory: NUMA node, IOMMU, and the bridges above -------
 
 _BRIDGE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _EXTENDED, _WHOLE = 0x100, 4096
 _ACS, _TO_THE_ROOT = 0x000D, 0x0C
 """ACS among the extended capabilities; its bits that redirect requests and completions."""
-_PASSES = ("iommu=pt", "iommu.passthrough=1")
+_PASSES = frozenset({"iommu=pt", "iommu.passthrough=1"})
 _TRANSLATES = ("DMA", "DMA-FQ")
 
 
 def with_surroundings(host: Host, gpus: tuple[PciGpu, ...]) -> tuple[PciGpu, ...]:
     """The same GPUs; those of NVIDIA with what is around them, where there are several."""
-    if sum(one.vendor == "nvidia" for one in gpus) < 2:
+    if sum(gpu.vendor == "nvidia" for gpu in gpus) < 2:
         return gpus
     bridges: dict[str, bool | None] = {}
-    return tuple(_around(host, one, bridges) if one.vendor == "nvidia" else one for one in gpus)
+    return tuple(_around(host, gpu, bridges) if gpu.vendor == "nvidia" else gpu for gpu in gpus)
 
 
 def _around(host: Host, gpu: PciGpu, bridges: dict[str, bool | None]) -> PciGpu:
@@ -170,7 +165,7 @@ def _iommu(host: Host, folder: str) -> Literal["off", "identity", "translated"] 
     if kind:
         return "translated" if kind in _TRANSLATES else "identity" if kind == "identity" else None
     words = host.read("/proc/cmdline", 4096).text.split()
-    return "identity" if any(word in _PASSES for word in words) else None
+    return None if _PASSES.isdisjoint(words) else "identity"
 
 
 def _acs(host: Host, folder: str, bridges: dict[str, bool | None]) -> bool | None:
@@ -182,19 +177,20 @@ def _acs(host: Host, folder: str, bridges: dict[str, bool | None]) -> bool | Non
     for name in above:
         if name not in bridges:
             bridges[name] = redirects(host.read(f"{BUS}/{name}/config", _WHOLE).data)
-    told = [bridges[name] for name in above]
-    return True if True in told else None if not told or None in told else False
+    told = {bridges[name] for name in above}
+    return True if True in told else False if told == {False} else None
 
 
 def redirects(config: bytes) -> bool | None:
     """Whether the configuration space of a bridge sends peers' traffic to the root."""
     if len(config) <= _EXTENDED + 4:
         return None
-    place, seen = _EXTENDED, 0
-    while _EXTENDED <= place <= len(config) - 8 and seen < 64:
-        header = int.from_bytes(config[place : place + 4], "little")
+    place = _EXTENDED
+    for _ in range(64):
+        if not _EXTENDED <= place <= len(config) - 8:
+            break
+        header, control = struct.unpack_from("<I2xH", config, place)
         if header & 0xFFFF == _ACS:
-            control = int.from_bytes(config[place + 6 : place + 8], "little")
             return bool(control & _TO_THE_ROOT)
-        place, seen = header >> 20, seen + 1
+        place = header >> 20
     return False

@@ -2,6 +2,7 @@
 
 import re
 import time
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +24,9 @@ SOURCE = "nvidia-smi"
 NO_START = "it cannot be started"
 MOST_TEXT = 1 << 18
 """The table of 256 GPUs is a quarter of it, and megabytes of noise take seconds to read."""
+
+
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class _Heard(msgspec.Struct, kw_only=True):
@@ -90,7 +94,7 @@ def _take(heard: _Heard, host: Host, deadline: float, *argv: str) -> Ran | None:
         heard.silent_s = ran.silent_s or 0.0
     elif ran.code is not None:
         worked = ran.code == 0 and said.code is None
-        heard.worked = heard.worked or worked
+        heard.worked |= worked
         heard.code = 0 if heard.worked else ran.code if heard.code is None else heard.code
         if not worked:
             heard.words = heard.words or said.message or _first_words(ran)
@@ -99,12 +103,7 @@ def _take(heard: _Heard, host: Host, deadline: float, *argv: str) -> Ran | None:
 
 def _joined(old: SmiSaid, new: SmiSaid) -> SmiSaid:
     """Both outputs together; the query knows a GPU better than the table does."""
-    values = {
-        name: getattr(old, name) if getattr(old, name) is not None else getattr(new, name)
-        for name in old.__struct_fields__
-    }
-    values["gpus"] = joined_gpus(old.gpus, new.gpus)
-    return SmiSaid(**values)
+    return msgspec.structs.replace(_filled(old, new), gpus=joined_gpus(old.gpus, new.gpus))
 
 
 def joined_gpus(old: tuple[Gpu, ...] | None, new: tuple[Gpu, ...] | None) -> tuple[Gpu, ...] | None:
@@ -112,18 +111,18 @@ def joined_gpus(old: tuple[Gpu, ...] | None, new: tuple[Gpu, ...] | None) -> tup
     if not old or not new:
         return old or (old if new is None else new)
     more = {gpu.index: gpu for gpu in new}
-    return tuple(_filled(gpu, more.get(gpu.index, gpu)) for gpu in old)
+    found = []
+    for gpu in old:
+        whole = _filled(gpu, more.get(gpu.index, gpu))
+        known = tuple(name for name in gpu.unsupported if getattr(whole, name) is None)
+        found.append(msgspec.structs.replace(whole, unsupported=known))
+    return tuple(found)
 
 
-def _filled(gpu: Gpu, other: Gpu) -> Gpu:
-    """The GPU with what only the other output knew about it."""
-    missing = {
-        name: value
-        for name in gpu.__struct_fields__
-        if getattr(gpu, name) is None and (value := getattr(other, name)) is not None
-    }
-    known = tuple(name for name in gpu.unsupported if name not in missing)
-    return msgspec.structs.replace(gpu, unsupported=known, **missing)
+def _filled(first: _S, second: _S) -> _S:
+    """The first, with what only the second knew."""
+    lacking = (name for name in first.__struct_fields__ if getattr(first, name) is None)
+    return msgspec.structs.replace(first, **{name: getattr(second, name) for name in lacking})
 
 
 def _first_words(ran: Ran) -> str | None:

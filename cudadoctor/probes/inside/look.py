@@ -20,30 +20,10 @@ except ImportError:
 MOST_NAMES = 50000
 MOST_HEADER = 1 << 18
 
-PREFIXES = (
-    "torch",
-    "pytorch",
-    "nvidia-",
-    "cuda-",
-    "triton",
-    "flash-attn",
-    "flash-attention",
-    "flashinfer",
-    "bitsandbytes",
-    "lightning",
-    "xformers",
-    "jax",
-    "cupy",
-    "tensorrt",
-    "transformer-engine",
-    "spconv",
-    "dgl",
-    "mmcv",
-    "onnxruntime",
-    "tensorflow",
-    "vllm",
-    "pyg-",
-    "intel-",
+PREFIXES = tuple(
+    "torch pytorch nvidia- cuda- triton flash-attn flash-attention flashinfer bitsandbytes "
+    "lightning xformers jax cupy tensorrt transformer-engine spconv dgl mmcv onnxruntime "
+    "tensorflow vllm pyg- intel-".split()
 )
 NAMES = frozenset(
     "accelerate transformers diffusers peft trl deepspeed apex numpy pynvml detectron2 fairseq "
@@ -81,29 +61,21 @@ TELLTALES = {
 
 
 def say(kind, **values):  # type: (str, **object) -> None
-    values["kind"] = kind
-    first = '{"kind": ' + plain(values.pop("kind"))
     rest = "".join(", " + plain(name) + ": " + plain(value) for name, value in values.items())
-    sys.stdout.write(first + rest + "}\n")
+    sys.stdout.write('{"kind": ' + plain(kind) + rest + "}\n")
     sys.stdout.flush()
 
 
 def plain(value):  # type: (object) -> str
-    if value is None:
-        return "null"
-    if value is True or value is False:
-        return "true" if value else "false"
+    if value is None or value is True or value is False:
+        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int):
         return str(value)
     if isinstance(value, dict):
         return "{" + ", ".join(plain(k) + ": " + plain(v) for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join([plain(one) for one in value]) + "]"
-    text = str(value)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+        return "[" + ", ".join(map(plain, value)) + "]"
+    text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
     return str(_quoted(text))
 
 
@@ -112,14 +84,12 @@ def read(path, limit):  # type: (str, int) -> bytes | None
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(path, flags)
+        try:
+            return os.read(handle, limit)
+        finally:
+            os.close(handle)
     except (OSError, ValueError):
         return None
-    try:
-        return os.read(handle, limit)
-    except OSError:
-        return None
-    finally:
-        os.close(handle)
 
 
 def text_of(path, limit=4096):  # type: (str, int) -> str | None
@@ -130,14 +100,13 @@ def text_of(path, limit=4096):  # type: (str, int) -> str | None
 def names_in(folder):  # type: (str) -> list[str] | None
     """Sorted names of a folder, at most MOST_NAMES; None where it is no readable folder."""
     try:
-        found = sorted(os.listdir(folder))
+        return sorted(os.listdir(folder))[:MOST_NAMES]
     except (OSError, ValueError):
         return None
-    return found[:MOST_NAMES]
 
 
-def join(*parts):  # type: (*str) -> str
-    return os.path.join(*parts)
+join = os.path.join
+exists = os.path.exists
 
 
 # --- the interpreter ------------------------------------------------------------------------------
@@ -154,31 +123,28 @@ def base_prefix():  # type: () -> str
     return str(getattr(sys, "real_prefix", None) or sys.base_prefix)
 
 
-def abi():  # type: () -> str | None
-    """The tag of compiled modules, such as cpython-311-x86_64-linux-gnu."""
+def suffixes():  # type: () -> list[str]
+    """The endings of compiled modules, such as .cpython-311-x86_64-linux-gnu.so."""
     try:
         import _imp
 
-        suffixes = _imp.extension_suffixes()
+        return _imp.extension_suffixes()
     except (ImportError, AttributeError):
-        return None
-    tag = suffixes[0].strip(".").rsplit(".", 1)[0] if suffixes else ""
-    return tag or None
+        return []
 
 
 def headers():  # type: () -> bool
     """Python.h, where a compiler would be pointed to."""
-    base = base_prefix()
-    flags = getattr(sys, "abiflags", "")
-    name = "python{}.{}".format(*sys.version_info[:2]) + flags
-    if os.path.exists(join(base, "include", name, "Python.h")):
+    base = join(base_prefix(), "include")
+    name = "python{}.{}".format(*sys.version_info[:2]) + getattr(sys, "abiflags", "")
+    if exists(join(base, name, "Python.h")):
         return True
-    if os.path.exists(join(base, "include", "Python.h")) and os.name == "nt":
+    if os.name == "nt" and exists(join(base, "Python.h")):
         return True
     import sysconfig
 
     folders = {sysconfig.get_path("include"), sysconfig.get_path("platinclude")}
-    return any(folder and os.path.exists(join(folder, "Python.h")) for folder in folders)
+    return any(folder and exists(join(folder, "Python.h")) for folder in folders)
 
 
 def site_dirs(prefix=None):  # type: (str | None) -> list[str]
@@ -187,8 +153,7 @@ def site_dirs(prefix=None):  # type: (str | None) -> list[str]
         found = site.getsitepackages([prefix] if prefix else None)
     except (AttributeError, TypeError):
         found = []
-    found = found or list(sys.path)
-    return [one for one in found if one.rstrip("/\\").endswith("-packages")]
+    return [one for one in found or sys.path if one.rstrip("/\\").endswith("-packages")]
 
 
 def free_bytes(folder):  # type: (str) -> int | None
@@ -207,7 +172,7 @@ def embedded():  # type: () -> bool
     """The embeddable Windows package, whose path stands in a ._pth file."""
     folder = os.path.dirname(sys.executable or "")
     name = "python{}{}._pth".format(*sys.version_info[:2])
-    return os.name == "nt" and os.path.exists(join(folder, name))
+    return os.name == "nt" and exists(join(folder, name))
 
 
 def say_python(user_site):  # type: (str) -> None
@@ -230,19 +195,15 @@ def say_python(user_site):  # type: (str) -> None
         conda=conda is not None,
         conda_base=any(one.startswith("conda-") and one[6:7].isdigit() for one in conda or ()),
         embedded=embedded(),
-        externally_managed=os.path.exists(join(stdlib, "EXTERNALLY-MANAGED")),
-        abi=abi(),
+        externally_managed=exists(join(stdlib, "EXTERNALLY-MANAGED")),
+        abi="".join(suffixes()[:1]).strip(".").rsplit(".", 1)[0] or None,
         headers=headers(),
-        ensurepip=os.path.exists(join(stdlib, "ensurepip", "__init__.py")),
+        ensurepip=exists(join(stdlib, "ensurepip", "__init__.py")),
         env_free_bytes=free_bytes(home if os.path.isdir(home) else sys.prefix),
     )
 
 
 # --- the path that programs of the user get -------------------------------------------------------
-
-
-def in_venv():  # type: () -> bool
-    return sys.prefix != base_prefix()
 
 
 def user_site_in_use():  # type: () -> str
@@ -251,7 +212,7 @@ def user_site_in_use():  # type: () -> str
         return ""
     if hasattr(os, "getuid") and (os.geteuid() != os.getuid() or os.getegid() != os.getgid()):
         return ""
-    if in_venv():
+    if sys.prefix != base_prefix():
         told = (text_of(join(sys.prefix, "pyvenv.cfg")) or "").lower().replace(" ", "")
         if "include-system-site-packages=true" not in told:
             return ""
@@ -266,15 +227,12 @@ def added_by_pth(folder):  # type: (str) -> list[str]
     """Folders that the .pth files of a site folder put on the path; their code is not run."""
     added = []
     for name in names_in(folder) or ():
-        if not name.endswith(".pth") or name.startswith("."):
-            continue
-        for line in (text_of(join(folder, name), 1 << 16) or "").splitlines():
-            line = line.strip()
-            if line and not line.startswith(("#", "import ", "import\t")):
-                entry = join(folder, line)
-                if os.path.exists(entry):
-                    added.append(entry)
-    return added
+        if name.endswith(".pth") and not name.startswith("."):
+            text = text_of(join(folder, name), 1 << 16) or ""
+            lines = [line.strip() for line in text.splitlines()]
+            code = ("#", "import ", "import\t")
+            added += [join(folder, line) for line in lines if line and not line.startswith(code)]
+    return [entry for entry in added if exists(entry)]
 
 
 def users_own(name):  # type: (str) -> str
@@ -282,17 +240,12 @@ def users_own(name):  # type: (str) -> str
     return os.environ.get("CUDADOCTOR_OWN_" + name) or ""
 
 
-def working_folder():  # type: () -> str
-    """Where the user's programs start, "" where it was deleted."""
-    return users_own("PWD")
-
-
 def rebuilt_path(user_site):  # type: (str) -> list[tuple[str, str]]
     """(folder, where it comes from): cwd, PYTHONPATH, user, own.
 
     A PYTHONPATH that leads into the working folder is of the working folder.
     """
-    here = working_folder()
+    here = users_own("PWD")  # "" where it was deleted
     entries = []
     if here and not users_own("PYTHONSAFEPATH") and not embedded():
         entries.append((here, "cwd"))
@@ -300,16 +253,14 @@ def rebuilt_path(user_site):  # type: (str) -> list[tuple[str, str]]
     for one in given.split(os.pathsep) if given and not embedded() else ():
         if here or os.path.isabs(one):
             folder = os.path.normpath(join(here, one))
-            apart = os.path.isabs(one) and os.path.realpath(one) != os.path.realpath(
-                here or one + "/"
-            )
-            entries.append((folder, "PYTHONPATH" if apart else "cwd"))
+            inside = not here or os.path.realpath(one) == os.path.realpath(here)
+            away = os.path.isabs(one) and not inside
+            entries.append((folder, "PYTHONPATH" if away else "cwd"))
     own = [(one, "own") for one in sys.path if one]
     if user_site:
-        added = [(one, "user") for one in [user_site] + added_by_pth(user_site)]
         base = set(site_dirs(base_prefix()))
         at = next((i for i, one in enumerate(own) if one[0] in base), len(own))
-        own[at:at] = added
+        own[at:at] = [(one, "user") for one in [user_site] + added_by_pth(user_site)]
     return without_repeats(entries + own)
 
 
@@ -338,10 +289,10 @@ def without_repeats(entries):  # type: (list[tuple[str, str]]) -> list[tuple[str
 
 
 def normal(name):  # type: (str) -> str
-    name = name.strip().lower().replace("_", "-").replace(".", "-")
-    while "--" in name:
-        name = name.replace("--", "-")
-    return name
+    parts = name.strip().lower().replace("_", "-").replace(".", "-")
+    while "--" in parts:
+        parts = parts.replace("--", "-")
+    return parts
 
 
 def named(folder):  # type: (str) -> tuple[str, str] | None
@@ -349,16 +300,17 @@ def named(folder):  # type: (str) -> tuple[str, str] | None
     stem, _, ending = folder.rpartition(".")
     if ending not in ("dist-info", "egg-info") or stem[:1] in ("~", "."):
         return None
-    parts = stem.split("-")
-    return normal(parts[0]), parts[1] if len(parts) > 1 else ""
+    name, version = (stem.split("-") + [""])[:2]
+    return normal(name), version
 
 
 def header(path):  # type: (str) -> list[str]
     """Lines of the header of a METADATA file."""
-    data = read(path, 1 << 14) or b""
-    if b"\n\n" not in data and b"\r\n\r\n" not in data and len(data) == 1 << 14:
-        data = read(path, MOST_HEADER) or b""
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    for limit in (1 << 14, MOST_HEADER):
+        data = read(path, limit) or b""
+        text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+        if "\n\n" in text or len(data) < limit:
+            break
     return text.partition("\n\n")[0].split("\n")
 
 
@@ -368,27 +320,27 @@ def metadata(folder):  # type: (str) -> tuple[str, str, list[str]]
         lines = header(join(folder, file) if file else folder)
         if lines != [""]:
             break
-    name = version = ""
-    needs = []
+    fields = {"Requires-Dist": [], "Name": [], "Version": []}  # type: dict[str, list[str]]
     for line in lines:
-        if line.startswith("Requires-Dist:"):
-            needs.append(line[14:].strip())
-        elif line.startswith("Name:") and not name:
-            name = normal(line[5:])
-        elif line.startswith("Version:") and not version:
-            version = line[8:].strip()
+        field, _, value = line.partition(":")
+        if field in fields:
+            fields[field].append(value.strip())
+    needs = fields["Requires-Dist"]
     if not needs:
         told = text_of(join(folder, "requires.txt"), 1 << 16) or ""
         needs = [one.strip() for one in told.partition("[")[0].split("\n") if one.strip()]
-    return name, version, needs
+    name, version = (next(filter(None, fields[field]), "") for field in ("Name", "Version"))
+    return normal(name), version, needs
 
 
 def wanted(requirement):  # type: (str) -> str
     """The normalised name that a requirement asks for."""
-    for at, letter in enumerate(requirement):
-        if letter in " (<>=!~;[@\t":
-            return normal(requirement[:at])
-    return normal(requirement)
+    ends = (at for at, letter in enumerate(requirement) if letter in " (<>=!~;[@\t")
+    return normal(requirement[: next(ends, None)])
+
+
+def matters(name):  # type: (str) -> bool
+    return name in NAMES or name.startswith(PREFIXES)
 
 
 def say_distributions(entry, names):  # type: (str, list[str]) -> list[tuple[str, str]]
@@ -400,14 +352,11 @@ def say_distributions(entry, names):  # type: (str, list[str]) -> list[tuple[str
             continue
         name, version, needs = metadata(join(entry, folder))
         name, version = told[0] or name, told[1] or version
-        asked = [(wanted(one), one) for one in needs]
-        kept = [one for want, one in asked if want == "numpy" or want.startswith(NEEDS)]
-        ties = any(want.startswith(NEEDS) for want, _ in asked)
-        if not (ties or name in NAMES or name.startswith(PREFIXES)):
+        ties = [one for one in needs if wanted(one).startswith(NEEDS)]
+        if not (ties or matters(name)):
             continue
         if name == "torch":
             torches.append((folder, version))
-        installer = text_of(join(entry, folder, "INSTALLER"), 100)
         texts = {
             one.rpartition("/")[2]: text_of(join(entry, *one.split("/")))
             for one in TELLTALES.get(name, ())
@@ -418,18 +367,11 @@ def say_distributions(entry, names):  # type: (str, list[str]) -> list[tuple[str
             version=version,
             entry=entry,
             folder=folder,
-            installer=(installer or "").strip(),
-            requires=kept,
+            installer=(text_of(join(entry, folder, "INSTALLER"), 100) or "").strip(),
+            requires=[one for one in needs if one in ties or wanted(one) == "numpy"],
             texts=texts,
         )
     return torches
-
-
-def say_leftovers(entry, names):  # type: (str, list[str]) -> None
-    """Folders that a pip which was killed renamed and could not bring back (~orch)."""
-    found = [one for one in names if one.startswith("~")]
-    if found:
-        say("leftovers", entry=entry, names=found[:50])
 
 
 # --- torch ----------------------------------------------------------------------------------------
@@ -439,23 +381,17 @@ def shape_of(entry, names):  # type: (str, list[str]) -> str
     """What `import torch` would find in this folder: package, module, remains, or nothing."""
     if "torch" in names:
         folder = join(entry, "torch")
-        if os.path.exists(join(folder, "__init__.py")):
+        if exists(join(folder, "__init__.py")):
             return "package"
-        if os.path.isdir(join(folder, "lib")) and os.path.exists(join(folder, "version.py")):
+        if os.path.isdir(join(folder, "lib")) and exists(join(folder, "version.py")):
             return "remains"
     return "module" if module_file(names, "torch") else ""
 
 
 def module_file(names, stem):  # type: (list[str], str) -> str
     """The file that is the module of that name in a folder, "" without one."""
-    try:
-        from _imp import extension_suffixes
-
-        endings = extension_suffixes()
-    except ImportError:
-        endings = []
-    found = [stem + one for one in endings + [".py", ".pyc"] if stem + one in names]
-    return found[0] if found else ""
+    files = (stem + ending for ending in suffixes() + [".py", ".pyc"])
+    return next((file for file in files if file in names), "")
 
 
 def say_shadows(path):  # type: (list[tuple[str, str]]) -> None
@@ -467,7 +403,7 @@ def say_shadows(path):  # type: (list[tuple[str, str]]) -> None
         names = names_in(entry) or []
         stems = {one.partition(".")[0] for one in names} & TORCH_IMPORTS
         for stem in sorted(stems - STARTED - set(sys.builtin_module_names)):
-            package = os.path.exists(join(entry, stem, "__init__.py"))
+            package = exists(join(entry, stem, "__init__.py"))
             name = stem if package else module_file(names, stem)
             if name:
                 found.append(join(entry, name))
@@ -492,25 +428,25 @@ def say_copy(entry, origin, names, shape, dists):
 def say_conda():  # type: () -> None
     """The records of conda packages that matter; their names hold version and build."""
     folder = join(sys.prefix, "conda-meta")
-    records = []
-    for one in names_in(folder) or ():
-        parts = one[:-5].rsplit("-", 2) if one.endswith(".json") else []
-        if len(parts) == 3 and (parts[0] in NAMES or parts[0].startswith(PREFIXES)):
-            records.append(one)
+    files = [one for one in names_in(folder) or () if one.endswith(".json")]
+    records = [one for one in files if one.count("-") > 1 and matters(one.rsplit("-", 2)[0])]
     if records:
         say("conda", folder=folder, records=records)
 
 
 def say_installed(path):  # type: (list[tuple[str, str]]) -> None
-    skipped = {os.path.dirname(os.__file__), join(os.path.dirname(os.__file__), "lib-dynload")}
+    stdlib = os.path.dirname(os.__file__)
+    skipped = (stdlib, join(stdlib, "lib-dynload"))
     for entry, origin in path:
         names = names_in(entry) if entry not in skipped else None
         if names is None:
             continue
         dists = say_distributions(entry, names)
-        if origin != "cwd":
-            say_leftovers(entry, names)
-        if "pip" in names and os.path.exists(join(entry, "pip", "__init__.py")) and origin != "cwd":
+        # Folders that a pip which was killed renamed and could not bring back (~orch).
+        left = [one for one in names if one.startswith("~")]
+        if left and origin != "cwd":
+            say("leftovers", entry=entry, names=left[:50])
+        if "pip" in names and exists(join(entry, "pip", "__init__.py")) and origin != "cwd":
             say("pip", entry=entry)
         shape = shape_of(entry, names)
         if shape or dists:
@@ -523,7 +459,7 @@ def main():  # type: () -> None
     user_site = user_site_in_use()
     say_python(user_site)
     path = rebuilt_path(user_site)
-    say("path", entries=[list(one) for one in path], nowhere=not working_folder())
+    say("path", entries=[list(one) for one in path], nowhere=not users_own("PWD"))
     say_conda()
     say_shadows(path)
     say_installed(path)
