@@ -10,6 +10,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -393,12 +394,10 @@ def close_host() -> None:
 def _folder() -> str | None:
     """A folder of our own, unreadable to others; None where no place for one can be written to."""
     for parent in (os.environ.get("TMPDIR"), "/tmp", os.environ.get("TEMP"), os.curdir):
-        try:
+        # Of a working folder that is gone not even the name can be had.
+        with contextlib.suppress(OSError):
             if parent:
-                # Of a working folder that is gone not even the name can be had.
                 return _made(os.path.abspath(parent))
-        except OSError:
-            continue
     return None
 
 
@@ -421,25 +420,15 @@ def sweep(parent: str) -> None:
     """Remove the folders of runs that were killed: ours by name and owner, held by nobody."""
     if os.name != "posix":  # there is no lock that ends with its process
         return
-    try:
-        with os.scandir(parent) as entries:
-            for entry in itertools.islice(entries, MOST_NAMES):
-                digits = entry.name[len(_OURS) :] if entry.name.startswith(_OURS) else ""
-                if len(digits) == 16 and not digits.strip("0123456789abcdef"):
-                    _sweep(entry.path)
-    except OSError:
-        return
-
-
-def _sweep(path: str) -> None:
-    lock = _held(path)
-    if lock is None:
-        return
-    try:
-        if os.fstat(lock).st_uid == os.geteuid():
-            _remove(path)
-    finally:
-        os.close(lock)
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in itertools.islice(entries, MOST_NAMES):
+            ours = re.fullmatch(_OURS + "[0-9a-f]{16}", entry.name)
+            if ours and (lock := _held(entry.path)) is not None:
+                try:
+                    if os.fstat(lock).st_uid == os.geteuid():
+                        _remove(entry.path)
+                finally:
+                    os.close(lock)
 
 
 def _held(path: str) -> int | None:

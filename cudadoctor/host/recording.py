@@ -183,28 +183,43 @@ def whole(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def encoded(answer: Any, store: Store) -> Any:
-    """An answer as plain data, without what has its default."""
+def encoded(answer: Any, store: Store, words: Concealer | None, source: str) -> Any:
+    """An answer as plain data, without what has its default, nor what identifies.
+
+    words: None keeps all. source: the file, folder or program that the answer is from.
+    """
+
+    def hidden(text: str) -> str:
+        return words.text(text) if words else text
+
+    def output(text: str) -> str:
+        return words.output(text, source) if words else text
+
     if isinstance(answer, Stat):
-        values = {name: getattr(answer, name) for name in STAT}
+        values = {name: getattr(answer, name) for name in STAT} | {"real": hidden(answer.real)}
         known = {name: value for name, value in values.items() if value}
         return {"exists": answer.exists} | known | ({"link": True} if answer.is_link else {})
     if isinstance(answer, Ran):
         plain = msgspec.structs.asdict(answer)
         for name in ("stdout", "stderr"):
-            text = plain.pop(name).encode("utf-8", "surrogatepass")
+            text = output(plain.pop(name)).encode("utf-8", "surrogatepass")
             plain |= {name: written(text, store)} if text else {}
         for name in ("seconds", "silent_s"):
             plain[name] = None if plain[name] is None else round(plain[name], 3)
         return {
             name: value for name, value in plain.items() if value is not None and value is not False
         }
-    if isinstance(answer, (Answer, Listing)):
-        if answer.missing or answer.why:
-            return {"missing": True} if answer.missing else {"why": answer.why}
-        if isinstance(answer, Answer):
-            return written(answer.data, store)
-    return msgspec.to_builtins(answer)
+    if isinstance(answer, (Answer, Listing)) and (answer.missing or answer.why):
+        return {"missing": True} if answer.missing else {"why": hidden(answer.why or "")}
+    if isinstance(answer, Listing):
+        names = (hidden(f"{source}/{name}").rpartition("/")[2] for name in answer.names)
+        return {"names": sorted(names)}
+    if isinstance(answer, Answer):
+        if is_text(answer.data):
+            return written(output(answer.data.decode()).encode(), store)
+        return written(words.data(answer.data) if words else answer.data, store)
+    plain = msgspec.to_builtins(answer)
+    return words.plain(plain) if words else plain
 
 
 class _Stat(TypedDict, total=False):
@@ -341,39 +356,10 @@ def write(
             }
         }
         (Path(folder) / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-        _write_entries(Path(folder), [concealed(entry, words) for entry in entries], kept)
+        _write_entries(Path(folder), entries, words, kept)
     except OSError as error:
         raise RecordError(f"{folder} cannot be written to: {error.strerror}") from error
     return len(entries)
-
-
-def concealed(entry: Entry, words: Concealer | None) -> Entry:
-    """The entry without what identifies, in its question as in its answer."""
-    if words is None:
-        return entry
-    source = str(entry.question.get("path") or (entry.question.get("argv") or [""])[0])
-    answer = _concealed(entry.answer, source, words)
-    return Entry(entry.kind, words.plain(entry.question), answer)
-
-
-def _concealed(answer: Any, source: str, words: Concealer) -> Any:
-    change = msgspec.structs.replace
-    if isinstance(answer, Answer):
-        data, why = answer.data, answer.why and words.text(answer.why)
-        if not is_text(data):
-            return change(answer, data=words.data(data), why=why)
-        text = words.output(data.decode("utf-8"), source)
-        return change(answer, data=text.encode("utf-8"), why=why)
-    if isinstance(answer, Ran):
-        stdout, stderr = words.output(answer.stdout, source), words.output(answer.stderr, source)
-        return change(answer, stdout=stdout, stderr=stderr)
-    if isinstance(answer, Listing):
-        names = (words.text(f"{source}/{name}").rpartition("/")[2] for name in answer.names)
-        return change(answer, names=tuple(sorted(names)))
-    if isinstance(answer, Stat):
-        values = {name: getattr(answer, name) for name in STAT}
-        return Stat(is_link=answer.is_link, **values | {"real": words.text(answer.real)})
-    return words.plain(answer) if isinstance(answer, (str, tuple)) else answer
 
 
 def _about_of(
@@ -395,7 +381,9 @@ def _about_of(
     return about if words is None else words.plain(about)
 
 
-def _write_entries(folder: Path, entries: list[Entry], kept: list[str]) -> None:
+def _write_entries(
+    folder: Path, entries: list[Entry], words: Concealer | None, kept: list[str]
+) -> None:
     """Write the entries; of variables that are unset only those that the recording has."""
     numbers = itertools.count(1)
 
@@ -409,10 +397,12 @@ def _write_entries(folder: Path, entries: list[Entry], kept: list[str]) -> None:
             for entry in entries:
                 if entry.kind == kind:
                     question = dict(entry.question)
+                    source = str(question.get("path") or (question.get("argv") or [""])[0])
+                    said = encoded(entry.answer, store, words, source)
                     unset = [name for name in question.pop("without", ()) if name in kept]
                     question |= {"without": unset} if unset else {}
-                    answer = encoded(entry.answer, store)
-                    file.write(json.dumps({"asked": question, "said": answer}) + "\n")
+                    asked = words.plain(question) if words else question
+                    file.write(json.dumps({"asked": asked, "said": said}) + "\n")
 
 
 # --- replaying ------------------------------------------------------------------------------

@@ -214,24 +214,19 @@ _IN_ROOT_MOUNT = (
 
 _NAMED = {"lxc": "lxc", "podman": "podman", "docker": "docker", "oci": "other", "enroot": "enroot"}
 
-_MAKERS = (
-    ("qemu", "kvm"),
-    ("kvm", "kvm"),
-    ("google", "kvm"),
-    ("amazon ec2", "kvm"),
-    ("openstack", "kvm"),
-    ("digitalocean", "kvm"),
-    ("alibaba", "kvm"),
-    ("vmware", "vmware"),
-    ("virtualbox", "virtualbox"),
-    ("innotek", "virtualbox"),
-    ("microsoft", "microsoft"),
-    ("xen", "xen"),
-    ("parallels", "parallels"),
-    ("bhyve", "bhyve"),
-    ("nutanix", "kvm"),
-)
-"""Words of the DMI maker or product, and the hypervisor behind them."""
+_MAKERS = {
+    "kvm": (
+        *("qemu", "kvm", "google", "amazon ec2", "openstack", "digitalocean", "alibaba"),
+        "nutanix",
+    ),
+    "vmware": ("vmware",),
+    "virtualbox": ("virtualbox", "innotek"),
+    "microsoft": ("microsoft",),
+    "xen": ("xen",),
+    "parallels": ("parallels",),
+    "bhyve": ("bhyve",),
+}
+"""Hypervisors, and the words of their DMI maker or product."""
 
 
 def container_kind(host: Host) -> str:
@@ -293,7 +288,7 @@ def hypervisor(host: Host, kernel: str) -> str:
     maker = " ".join(said.text.strip().lower() for said in ids)
     if ".metal" in maker:
         return ""
-    named = next((kind for word, kind in _MAKERS if word in maker), "")
+    named = next((kind for kind, words in _MAKERS.items() if any(w in maker for w in words)), "")
     # Microsoft and Google sell machines of metal too: the processor must agree, where it can.
     if re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.M):
         return named or host.read("/sys/hypervisor/type", 64).text.strip() or "other"
