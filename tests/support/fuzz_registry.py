@@ -388,7 +388,7 @@ def _hosts() -> Iterator[tuple[str, Parser]]:
                 lambda host: libraries.read_libraries(host, "/site/torch", kept, "/work", env)
             ),
         ),
-        ("limits.read_limits", _of_host(lambda host: limits.read_limits(host))),
+        ("limits.read_limits", _of_host(limits.read_limits)),
         ("kernel.module_files", _of_host(lambda host: kernel.module_files(host, ask=True))),
         ("nvml.read_nvml", _of_host(lambda host: nvml.read_nvml(host, streamed.Patience()))),
         ("kernel.note_packages", _noted(kernel.note_packages, fast=False)),
