@@ -46,7 +46,8 @@ _IMPLEMENTATIONS = {"cpython": "CPython", "pypy": "PyPy", "graalpy": "GraalPy"}
 def read_target(host: Host, chosen: Chosen, timeout_s: float = 10.0) -> Looked:
     """The interpreter, its torch and its packages; nothing of it is imported."""
     notes = Looked()
-    notes.section("python", chosen.by, executable=chosen.executable, chosen_by=chosen.by)
+    notes.fact("python.executable", chosen.executable, chosen.by)
+    notes.fact("python.chosen_by", chosen.by)
     notes.fact("python.passed_over", chosen.passed_over or None, "the environment")
     ran = host.inside("look.py", timeout_s=timeout_s, python=chosen.executable)
     told = parse(ran.stdout)
