@@ -204,31 +204,27 @@ def collected(
         with contextlib.suppress(OSError):  # it ended without reading: its exit status says more
             child.stdin.write(stdin.encode())
             child.stdin.close()
+    code = None
     in_time = _finished(child, (out, err), deadline)
-    why: str | None = None
-    code: int | None = None
-    silent_s: float | None = None
-    if out.size + err.size > MOST_BYTES:
-        why = f"more than {MOST_BYTES >> 20} MiB of output"
-    else:
+    flood = out.size + err.size > MOST_BYTES
+    if in_time and not flood:
         # Some close their pipes and go on past the deadline.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            if in_time:
-                code = child.wait(max(0.0, min(deadline, out.due) - time.monotonic()))
-        if code is None:
-            limit_s = timeout_s if out.limit_s is None or deadline < out.due else out.limit_s
-            why = f"no answer within {limit_s:g} s"
-            silent_s = time.monotonic() - out.heard
+            code = child.wait(max(0.0, min(deadline, out.due) - time.monotonic()))
+    late = code is None and not flood
+    limit_s = timeout_s if out.limit_s is None or deadline < out.due else out.limit_s
+    why = f"more than {MOST_BYTES >> 20} MiB of output" if flood else None
+    silent_s = time.monotonic() - out.heard
     if code is None:
         kill(child)
     ran = Ran(
         code=code,
         stdout=out.text,
         stderr=err.text,
-        why=why,
-        timed_out=silent_s is not None,
+        why=f"no answer within {limit_s:g} s" if late else why,
+        timed_out=late,
         seconds=time.monotonic() - started,
-        silent_s=silent_s,
+        silent_s=silent_s if late else None,
     )
     out.close()
     err.close()

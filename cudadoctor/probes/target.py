@@ -23,6 +23,7 @@ _INSIDE = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe", "pyt
 
 
 BESIDE = "./.venv"
+MOST_FOLDERS = 4096
 _STICKY = 0o1000
 """In such a folder only the owner of an entry can put another in its place."""
 
@@ -122,12 +123,16 @@ def on_path_all(host: Host, names: tuple[str, ...] = ("python3", "python")) -> I
     """Every program of these names on PATH, pyenv's shims resolved, the first name first."""
     folders = children.path_folders(host.env.get("PATH", ""))
     for name in names:
-        for folder in folders:
-            path = os.path.join(folder, name + (".exe" if host.system == "Windows" else ""))
+        for path in programs(host, name + (".exe" if host.system == "Windows" else ""), folders):
             # Windows offers its shop under these names: files without content.
-            shop = "WindowsApps" in path and host.stat(path).size == 0
-            if not shop and _is_program(host, path):
+            if "WindowsApps" not in path or host.stat(path).size:
                 yield behind_shim(host, os.path.abspath(path))
+
+
+def programs(host: Host, name: str, folders: tuple[str, ...]) -> Iterator[str]:
+    """Every program of that name in folders of PATH; only what may be executed counts."""
+    paths = (os.path.join(folder, name) for folder in dict.fromkeys(folders[:MOST_FOLDERS]))
+    return (path for path in paths if _is_program(host, path))
 
 
 def _is_program(host: Host, path: str) -> bool:
@@ -332,7 +337,5 @@ def _number(name: str) -> tuple[int, ...]:
 
 def _beyond(host: Host, name: str, shims: str) -> str | None:
     """The program of that name on PATH outside the shims, and outside any plugin's."""
-    folders = children.path_folders(host.env.get("PATH", ""))
-    others = (folder for folder in folders if folder.rstrip("/") != shims.rstrip("/"))
-    paths = (os.path.join(folder, name) for folder in others)
-    return next((path for path in paths if _is_program(host, path)), None)
+    found = programs(host, name, children.path_folders(host.env.get("PATH", "")))
+    return next((path for path in found if os.path.dirname(path) != shims.rstrip("/")), None)

@@ -16,6 +16,7 @@ from cudadoctor.host.local import Host, existing
 from cudadoctor.model.machine import Distribution, Toolkit
 from cudadoctor.model.versions import cuda_from_int, version_of
 from cudadoctor.probes import Looked
+from cudadoctor.probes.target import programs
 
 NVCC_S = 5.0
 
@@ -94,11 +95,11 @@ def _note_used(notes: Looked, host: Host, env: Mapping[str, str]) -> None:
     exists = bool(home) and host.stat(home).is_dir
     source = name if home else "environment"
     notes.section("build", source, cuda_home=home, cuda_home_exists=exists)
-    programs = () if home else tuple(_programs(env, host))
+    on_path = () if home else tuple(_programs(env, host))
     if home:
         used = _real(host, home) if exists else home
-    elif programs:
-        used, source = _real(host, _home_of(host, programs[0])), f"{programs[0]} on PATH"
+    elif on_path:
+        used, source = _real(host, _home_of(host, on_path[0])), f"{on_path[0]} on PATH"
     elif host.stat("/usr/local/cuda").exists:
         used, source = _real(host, "/usr/local/cuda"), "/usr/local/cuda"
     else:
@@ -209,14 +210,9 @@ def _places(
 
 
 def _programs(env: Mapping[str, str], host: Host) -> Iterator[str]:
-    """Every nvcc on PATH, in its order; only what may be executed counts."""
     windows = host.system == "Windows"
     folders = children.path_folders(env.get("PATH", ""), windows=windows)
-    for folder in dict.fromkeys(folders[:4096]):
-        path = f"{folder.rstrip('/')}/{'nvcc.exe' if windows else 'nvcc'}"
-        found = host.stat(path)
-        if found.exists and not found.is_dir and (windows or found.mode & 0o111):
-            yield path
+    return programs(host, "nvcc.exe" if windows else "nvcc", folders)
 
 
 def _home_of(host: Host, program: str) -> str:
