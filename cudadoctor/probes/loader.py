@@ -267,7 +267,7 @@ class Process:
         self.start = Opened()
         self._names: dict[str, Mapped] = {}
         main = search.executable
-        self._add(main, ())
+        self._add(main)
         roots = [main]
         preloads = search.env.get("LD_PRELOAD", "").replace(":", " ").split()[:MOST_FOLDERS]
         for name in (*preloads, *search.host.read("/etc/ld.so.preload", 1 << 16).text.split()):
@@ -276,7 +276,7 @@ class Process:
                 roots.append(self._map(name, hit._replace(how="LD_PRELOAD"), main))
         if path := main.elf.interpreter:
             loader = Mapped(path, search.real(path), search.elf(path) or ABSENT, main)
-            self._add(loader, (path, loader.title))
+            self._add(loader, path, loader.title)
         self._needs(roots, self.start)
 
     def loaded_as(self, name: str) -> Mapped | None:
@@ -323,15 +323,15 @@ class Process:
     def _map(self, name: str, hit: Hit, asking: Mapped) -> Mapped:
         """Map a file, or take the mapping of the same file under another name."""
         real = self.search.real(hit.path)
-        mapped = next((mapped for mapped in self.loaded if mapped.real == real), None)
-        if mapped is not None:
-            self._names.setdefault(name, mapped)
-            return mapped
+        for mapped in self.loaded:
+            if mapped.real == real:
+                self._names.setdefault(name, mapped)
+                return mapped
         mapped = Mapped(hit.path, real, hit.elf, asking, hit.how, hit.via)
-        self._add(mapped, (name, hit.path, hit.elf.soname or name))
+        self._add(mapped, name, hit.path, hit.elf.soname or name)
         return mapped
 
-    def _add(self, mapped: Mapped, names: Iterable[str]) -> None:
+    def _add(self, mapped: Mapped, *names: str) -> None:
         self.loaded.append(mapped)
         for name in names:
             self._names.setdefault(name, mapped)

@@ -66,9 +66,8 @@ def nvml_facts(first: Streamed, *again: Streamed) -> Looked:
     notes = Looked()
     notes.fact("driver.nvml", _nvml(first), "libnvidia-ml")
     whole = (first, *again)
-    system: dict[str, dict[str, Any]] = {}
-    for line in (line for said in whole for line in said.of("system")):
-        system.setdefault(str(line.get("name")), line)
+    lines = [line for said in whole for line in said.of("system")]
+    system = {str(line.get("name")): line for line in reversed(lines)}
     _note_driver(notes, system)
     gpus = _gpus(notes, whole, system.get("count", {}).get("value"))
     notes.fact("gpus", gpus, SOURCE)

@@ -41,9 +41,31 @@ class _Heard(msgspec.Struct, kw_only=True):
 
 
 def read_smi(host: Host, path: str, patience: Patience) -> Looked:
-    """Ask nvidia-smi for what NVML did not tell; its limit is for all its calls together."""
+    """Ask nvidia-smi for what NVML did not tell; its limit is for all its calls together.
+
+    The full query, the small one, the banner, the list: as far as they are needed.
+    """
+    heard, deadline = _Heard(), time.monotonic() + patience.smi_s
+
+    def ask(*options: str) -> Ran | None:
+        """One call, its words added to what was heard before; None where no time is left for it."""
+        left = deadline - time.monotonic()
+        if heard.silent or left <= 0:
+            return None
+        ran = host.run(path, *options, timeout_s=left)
+        _take(heard, ran)
+        return ran
+
+    ran = ask(f"--query-gpu={FULL_QUERY}", "--format=csv")
+    if ran is not None and unknown_field(ran.stdout + ran.stderr):
+        heard.said = msgspec.structs.replace(heard.said, message=None, code=None)
+        ask(f"--query-gpu={SMALL_QUERY}", "--format=csv")
+    refused = heard.said.code not in (None, 6)
+    if not refused and None in (heard.said.cuda, heard.said.driver):
+        ask()
+    if not refused and heard.said.gpus is None:
+        ask("-L")
     notes = Looked()
-    heard = _asked(host, path, time.monotonic() + patience.smi_s)
     hung = heard.silent_s >= patience.start_s
     smi = Smi(
         found=True,
@@ -53,40 +75,19 @@ def read_smi(host: Host, path: str, patience: Patience) -> Looked:
         hung=True if hung else None if heard.silent_s else False,
     )
     notes.fact("driver.smi", smi, path)
-    notes.fact("driver.reported", heard.said.driver, SOURCE)
-    notes.fact("driver.cuda", heard.said.cuda, SOURCE)
+    notes.section("driver", SOURCE, reported=heard.said.driver, cuda=heard.said.cuda)
     notes.fact("gpus", heard.said.gpus, SOURCE)
     if heard.silent:
         slow = f"; {SLOW}" if heard.silent_s and not hung else ""
-        why = f"nvidia-smi: {heard.silent}{slow}"
         unsure = () if hung else ("driver.smi.hung",)
         for fact in ("driver.smi.code", *unsure, "driver.reported", "driver.cuda", "gpus"):
-            notes.gap(fact, why)
+            notes.gap(fact, f"nvidia-smi: {heard.silent}{slow}")
     return notes
 
 
-def _asked(host: Host, path: str, deadline: float) -> _Heard:
-    """The full query, the small one, the banner, the list: as far as they are needed."""
-    heard = _Heard()
-    ran = _take(heard, host, deadline, path, f"--query-gpu={FULL_QUERY}", "--format=csv")
-    if ran is not None and unknown_field(ran.stdout + ran.stderr):
-        heard.said = msgspec.structs.replace(heard.said, message=None, code=None)
-        _take(heard, host, deadline, path, f"--query-gpu={SMALL_QUERY}", "--format=csv")
-    refused = heard.said.code is not None and heard.said.code != 6
-    if not refused and (heard.said.cuda is None or heard.said.driver is None):
-        _take(heard, host, deadline, path)
-    if not refused and heard.said.gpus is None:
-        _take(heard, host, deadline, path, "-L")
-    return heard
-
-
-def _take(heard: _Heard, host: Host, deadline: float, *argv: str) -> Ran | None:
-    """One call, what it gave added to what was heard before; None where no time is left for it."""
-    left = deadline - time.monotonic()
-    if heard.silent or left <= 0:
-        return None
-    ran = host.run(*argv, timeout_s=left)
-    said = parse_smi(ran.stdout[:MOST_TEXT] + "\n" + ran.stderr[:MOST_TEXT])
+def _take(heard: _Heard, ran: Ran) -> None:
+    text = f"{ran.stdout[:MOST_TEXT]}\n{ran.stderr[:MOST_TEXT]}"
+    said = parse_smi(text)
     heard.said = _joined(heard.said, said)
     if ran.why or ran.missing or ran.signal:
         # Ended from outside, it has said nothing: neither that the driver works nor that it fails.
@@ -97,8 +98,7 @@ def _take(heard: _Heard, host: Host, deadline: float, *argv: str) -> Ran | None:
         heard.worked |= worked
         heard.code = 0 if heard.worked else ran.code if heard.code is None else heard.code
         if not worked:
-            heard.words = heard.words or said.message or _first_words(ran)
-    return ran
+            heard.words = heard.words or said.message or _first_words(text)
 
 
 def _joined(old: SmiSaid, new: SmiSaid) -> SmiSaid:
@@ -125,10 +125,9 @@ def _filled(first: _S, second: _S) -> _S:
     return msgspec.structs.replace(first, **{name: getattr(second, name) for name in lacking})
 
 
-def _first_words(ran: Ran) -> str | None:
+def _first_words(text: str) -> str | None:
     """The first line with a word in it that is no part of the table, nor the date above it."""
-    text = cleaned(ran.stdout[:MOST_TEXT] + "\n" + ran.stderr[:MOST_TEXT])
-    for line in map(str.strip, text.splitlines()):
+    for line in map(str.strip, cleaned(text).splitlines()):
         date = re.fullmatch(r"\w+ \w+ +\d+ [\d:]+ \d{4}", line)
         if any(map(str.isalpha, line)) and not line.startswith(("|", "+")) and date is None:
             return line[:300]

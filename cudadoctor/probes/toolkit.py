@@ -67,15 +67,13 @@ def read_toolkits(  # noqa: PLR0917
     from files and run nvcc only where no file tells.
     """
     notes = Looked()
-    found = _Toolkits(host, fast)
-    for place in _places(host, env, conda_prefix, site_packages):
-        found.add(place)
-    toolkits = tuple(found.known.values())
+    why: dict[str, str] = {}
+    toolkits = _toolkits(host, _places(host, env, conda_prefix, site_packages), fast, why)
     notes.fact("build.toolkits", toolkits, "CUDA_HOME, PATH and the usual folders")
     for index, toolkit in enumerate(toolkits):
         if toolkit.cuda is None:
-            why = found.why.get(toolkit.path, "no file of it tells its CUDA version")
-            notes.gap(f"build.toolkits.{index}.cuda", why)
+            reason = why.get(toolkit.path, "no file of it tells its CUDA version")
+            notes.gap(f"build.toolkits.{index}.cuda", reason)
     _note_used(notes, host, env)
     note_compiler(notes, host, env, fast)
     names = [package.name for package in packages or ()]
@@ -112,44 +110,47 @@ def _real(host: Host, path: str) -> str:
     return host.stat(path).real or path
 
 
-class _Toolkits:
-    """Toolkits by their real folder: the first way that led to one names its origin."""
+def _toolkits(
+    host: Host, places: Iterator[_Place], fast: bool, why: dict[str, str]
+) -> tuple[Toolkit, ...]:
+    """Toolkits by their real folder: the first way that led to one names its origin.
 
-    def __init__(self, host: Host, fast: bool) -> None:
-        self.host = host
-        self.fast = fast
-        self.why: dict[str, str] = {}
-        self.known: dict[str, Toolkit] = {}
-
-    def add(self, place: _Place) -> None:
-        host, path = self.host, _real(self.host, place.folder)
-        if path in self.known or not host.stat(path).is_dir:
-            return
+    why: of those whose nvcc does not tell its version, by folder.
+    """
+    known: dict[str, Toolkit] = {}
+    for place in places:
+        path = _real(host, place.folder)
+        if path in known or not host.stat(path).is_dir:
+            continue
         program = f"{path}/bin/nvcc.exe" if host.system == "Windows" else f"{path}/bin/nvcc"
         there = host.stat(program)
         nvcc = place.nvcc or (program if there.exists and not there.is_dir else None)
-        cuda = self._version(path, nvcc)
+        cuda = _version(host, path, nvcc, fast, why)
         if nvcc or cuda:
-            self.known[path] = Toolkit(path=path, origin=place.origin, cuda=cuda, nvcc=nvcc)
+            known[path] = Toolkit(path=path, origin=place.origin, cuda=cuda, nvcc=nvcc)
+    return tuple(known.values())
 
-    def _version(self, path: str, nvcc: str | None) -> Version | None:
-        """What nvcc says where it is asked, else what the files of the toolkit say.
 
-        A script in the place of nvcc may run any other: only its answer counts. Where it does
-        nothing but hand over to one nvcc, a fast look need not run it.
-        """
-        asks = nvcc is not None
-        if nvcc and self.fast:
-            head = self.host.read(nvcc, 1 << 12).data
-            asks = head.startswith(b"#!") and _HANDS_OVER.fullmatch(head) is None
-        written = None if asks else _written_version(self.host, path)
-        if written is not None or nvcc is None:
-            return written
-        ran = self.host.run(nvcc, "--version", timeout_s=NVCC_S)
-        said = parse_nvcc(ran.stdout)
-        if said is None:
-            self.why[path] = ran.why or f"{nvcc} --version: no release in its answer"
-        return said or _written_version(self.host, path)
+def _version(
+    host: Host, path: str, nvcc: str | None, fast: bool, why: dict[str, str]
+) -> Version | None:
+    """What nvcc says where it is asked, else what the files of the toolkit say.
+
+    A script in the place of nvcc may run any other: only its answer counts. Where it does
+    nothing but hand over to one nvcc, a fast look need not run it.
+    """
+    asks = nvcc is not None
+    if nvcc and fast:
+        head = host.read(nvcc, 1 << 12).data
+        asks = head.startswith(b"#!") and _HANDS_OVER.fullmatch(head) is None
+    written = None if asks else _written_version(host, path)
+    if written is not None or nvcc is None:
+        return written
+    ran = host.run(nvcc, "--version", timeout_s=NVCC_S)
+    said = parse_nvcc(ran.stdout)
+    if said is None:
+        why[path] = ran.why or f"{nvcc} --version: no release in its answer"
+    return said or _written_version(host, path)
 
 
 def parse_nvcc(text: str) -> Version | None:
