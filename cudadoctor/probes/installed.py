@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Literal, TypeVar, Union
+from typing import Any, Literal
 
 import msgspec
 from packaging.version import Version
@@ -20,11 +21,7 @@ from cudadoctor.probes.elf import Section, find_section
 # --- the lines of inside/look.py ------------------------------------------------------------------
 
 
-class Line(msgspec.Struct, frozen=True, tag_field="kind", tag=lambda name: name[:-4].lower()):
-    """The base of all lines; `kind` says which one it is."""
-
-
-class PythonLine(Line, frozen=True):
+class PythonLine(msgspec.Struct, frozen=True):
     """The interpreter itself. pyvenv: text of its pyvenv.cfg, None where there is none."""
 
     executable: str
@@ -47,17 +44,7 @@ class PythonLine(Line, frozen=True):
     env_free_bytes: int | None
 
 
-class PathLine(Line, frozen=True):
-    """The path of the user's programs: (folder, cwd | PYTHONPATH | user | own).
-
-    nowhere: the working folder was deleted.
-    """
-
-    entries: tuple[tuple[str, str], ...]
-    nowhere: bool = False
-
-
-class DistLine(Line, frozen=True):
+class DistLine(msgspec.Struct, frozen=True):
     """A distribution. folder: its dist-info. texts: small files that tell what it was built for."""
 
     name: str
@@ -69,73 +56,49 @@ class DistLine(Line, frozen=True):
     texts: dict[str, str | None]
 
 
-class DistFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A dist-info of torch that stands beside a copy of it."""
-
-    folder: str
-    version: str
-
-
-class CopyLine(Line, frozen=True):
+class CopyLine(msgspec.Struct, frozen=True):
     """A folder of the path that holds something named torch, or torch's dist-info.
 
     shape: package, module (torch.py), remains (a package without __init__.py), "" (nothing).
-    text: its version.py.
+    dists: folder and version of each dist-info. text: its version.py.
     """
 
     path: str
     entry: str
     origin: str
     shape: str
-    dists: tuple[DistFolder, ...]
+    dists: tuple[dict[str, str], ...]
     text: str | None
     lib: bool
 
 
-class LeftoversLine(Line, frozen=True):
-    """What a killed pip left in a folder of the path."""
-
-    entry: str
-    names: tuple[str, ...]
-
-
-class CondaLine(Line, frozen=True):
+class CondaLine(msgspec.Struct, frozen=True):
     """File names of conda's records: name-version-build.json."""
 
     folder: str
     records: tuple[str, ...]
 
 
-class PipLine(Line, frozen=True):
-    """pip can be imported from this folder."""
+class OtherLine(msgspec.Struct, frozen=True):
+    """Any other: path, leftovers, pip, shadows, end.
 
-    entry: str
+    entries: the path of the user's programs, (folder, cwd | PYTHONPATH | user | own). nowhere: the
+    working folder was deleted. names: what a killed pip left in a folder of the path. files: those
+    of the working folder with the names of modules that torch imports.
+    """
 
-
-class ShadowsLine(Line, frozen=True):
-    """Files of the working folder with the names of modules that torch imports."""
-
-    files: tuple[str, ...]
-
-
-class EndLine(Line, frozen=True):
-    """Nothing was cut off."""
+    entries: tuple[tuple[str, str], ...] = ()
+    nowhere: bool = False
+    names: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
-_ANY = Union[  # noqa: UP007
-    PythonLine,
-    PathLine,
-    DistLine,
-    CopyLine,
-    LeftoversLine,
-    CondaLine,
-    PipLine,
-    ShadowsLine,
-    EndLine,
-]
-
-
-_Kind = TypeVar("_Kind", bound=Line)
+_LINES: dict[str, Any] = {
+    "python": PythonLine,
+    "dist": DistLine,
+    "copy": CopyLine,
+    "conda": CondaLine,
+}
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,27 +118,23 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(stdout: str) -> Told:
     """The lines among whatever else the interpreter printed."""
-    decoder = msgspec.json.Decoder(_ANY)
-    lines: list[Line] = []
+    lines: dict[str, list[Any]] = defaultdict(list)
     for text in stdout.splitlines():
-        if text.startswith('{"kind": '):
+        if found := re.match(r'\{"kind": "(\w+)"', text):
+            shape = _LINES.get(found[1], OtherLine)
             with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-                lines.append(decoder.decode(text))
-
-    def of(kind: type[_Kind]) -> tuple[_Kind, ...]:
-        return tuple(line for line in lines if isinstance(line, kind))
-
+                lines[found[1]].append(msgspec.json.decode(text, type=shape))
     return Told(
-        python=next(iter(of(PythonLine)), None),
-        path=next((line.entries for line in of(PathLine)), ()),
-        nowhere=any(line.nowhere for line in of(PathLine)),
-        dists=of(DistLine),
-        copies=of(CopyLine),
-        leftovers=tuple(name for line in of(LeftoversLine) for name in line.names),
-        conda=next(iter(of(CondaLine)), None),
-        pip=bool(of(PipLine)),
-        shadows=next((line.files for line in of(ShadowsLine)), None),
-        complete=bool(of(EndLine)),
+        python=next(iter(lines["python"]), None),
+        path=next((line.entries for line in lines["path"]), ()),
+        nowhere=any(line.nowhere for line in lines["path"]),
+        dists=tuple(lines["dist"]),
+        copies=tuple(lines["copy"]),
+        leftovers=tuple(name for line in lines["leftovers"] for name in line.names),
+        conda=next(iter(lines["conda"]), None),
+        pip=bool(lines["pip"]),
+        shadows=next((line.files for line in lines["shadows"]), None),
+        complete=bool(lines["end"]),
     )
 
 
@@ -228,7 +187,7 @@ def copies_of(told: Told, prefix: str) -> tuple[TorchCopy, ...]:
         first = TorchCopy(path=copy.path, kind=kind, version=text, where=copy.entry)
         mine = [first]
         if len(copy.dists) > 1 or (copy.dists and not text):
-            versions = (dist.version or None for dist in copy.dists)
+            versions = (dist.get("version") or None for dist in copy.dists)
             mine = [msgspec.structs.replace(first, version=version) for version in versions]
         if record and kind != "local" and copy.entry.startswith(prefix):
             dist = _metadata(told, copy)
@@ -292,7 +251,8 @@ def _note_files(
 def _note_version(notes: Looked, real: CopyLine) -> Build | None:
     source = f"{real.path}/version.py"
     found = assigned(real.text or "")
-    text = found.get("__version__") or next((d.version for d in real.dists if d.version), None)
+    beside = (dist.get("version") for dist in real.dists)
+    text = found.get("__version__") or next(filter(None, beside), None)
     if not text:
         notes.gap("torch.version", f"{source} names no version")
         notes.gap("torch.build", f"{source} names no version")

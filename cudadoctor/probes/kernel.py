@@ -187,15 +187,12 @@ def _log_text(host: Host, *, fast: bool) -> tuple[str | None, str]:
     answer = host.read("/dev/kmsg", 4 << 20)
     if answer.known and answer.data:
         return answer.text, "/dev/kmsg"
-    if host.which("dmesg"):
-        ran = host.run("dmesg", timeout_s=0.7 if fast else 5.0)
-        if ran.ok and ran.stdout.strip():
-            return ran.stdout, "dmesg"
-    if not fast and host.which("journalctl"):
-        argv = ("journalctl", "-k", "-b", "--no-pager", "-o", "short-monotonic", "-n", "20000")
-        ran = host.run(*argv, timeout_s=5.0)
-        if ran.ok and len(ran.stdout.splitlines()) > 1:
-            return ran.stdout, "journalctl -k"
+    journal = ("journalctl", "-k", "-b", "--no-pager", "-o", "short-monotonic", "-n", "20000")
+    for argv, source, least in ((("dmesg",), "dmesg", 0), (journal, "journalctl -k", 1)):
+        if host.which(argv[0]) and not (fast and argv is journal):
+            ran = host.run(*argv, timeout_s=0.7 if fast else 5.0)
+            if ran.ok and len(ran.stdout.strip().splitlines()) > least:
+                return ran.stdout, source
     reason = answer.why or ("/dev/kmsg is not there" if answer.missing else "it is empty")
     return None, f"the kernel log is not readable here ({reason})"
 
