@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
 from cudadoctor.model.machine import Gap
+
+
+def extract(pattern: str | re.Pattern[str], text: str) -> str | None:
+    """The first group of what a pattern finds in a text; None where it finds nothing."""
+    found = re.search(pattern, text)
+    return found[1] if found else None
 
 
 class Looked(msgspec.Struct, kw_only=True):

@@ -15,7 +15,7 @@ from packaging.version import Version
 from cudadoctor.host.local import Host, existing
 from cudadoctor.model.machine import Distribution, TorchCopy
 from cudadoctor.model.versions import version_of, whole
-from cudadoctor.probes import Looked
+from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.elf import Section, find_section
 
 # --- the lines of inside/look.py ------------------------------------------------------------------
@@ -334,25 +334,26 @@ def built_for(line: DistLine) -> tuple[Version | None, Version | None]:
 
     A version of one part means that whole major (flash-attn's cu12).
     """
-    for file, patterns in _BUILT_FOR.items():
+    for file, patterns in BUILT_FOR.items():
         if text := line.texts.get(file):
-            found = (re.search(pattern, text) for pattern in patterns)
+            table = text.partition("torch_info")[2] or text
+            found = (re.search(pattern, table) for pattern in patterns)
             # 0.0 where there was no torch when it was installed.
             said = [".".join(part.groups()) if part else "" for part in found]
             versions = [None if text == "0.0" else version_of(text) for text in said]
             return versions[0], versions[1]
     tag = (_version_in(line.texts.get("version.py")) or line.version).partition("+")[2]
-    cuda, torch = _CUDA_TAG.search(tag), _TORCH_TAG.search(tag)
-    return cuda_from_tag(cuda[1]) if cuda else None, torch_from_tag(torch[1]) if torch else None
+    cuda, torch = extract(_CUDA_TAG, tag), extract(_TORCH_TAG, tag)
+    return cuda_from_tag(cuda) if cuda else None, torch_from_tag(torch) if torch else None
 
 
-_BUILT_FOR = {
+BUILT_FOR = {
     # Of xformers: 1208 is CUDA 12.8.
     "cpp_lib.json": (r'"cuda":\s*(\d{2,3})(\d\d)', r'"torch":\s*"([^"]+)"'),
-    # What DeepSpeed noted when it was installed.
+    # What DeepSpeed noted when it was installed, below torch_info.
     "git_version_info_installed.py": (
-        r"""(?s)torch_info.*?['"]cuda_version['"]:\s*['"]([\d.]+)['"]""",
-        r"""(?s)torch_info.*?['"]version['"]:\s*['"]([\d.]+)['"]""",
+        r"""['"]cuda_version['"]:\s*['"]([\d.]+)['"]""",
+        r"""['"]version['"]:\s*['"]([\d.]+)['"]""",
     ),
 }
 """Files in which a package says for which CUDA and torch it was built."""

@@ -18,7 +18,7 @@ from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Host, existing, home_of
 from cudadoctor.model.machine import Gap, Manager
 from cudadoctor.model.versions import version_of
-from cudadoctor.probes import Looked
+from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.indexes import read_index
 from cudadoctor.probes.installed import (
     PythonLine,
@@ -133,9 +133,8 @@ def _note_surroundings(notes: Looked, host: Host, told: Told, python: PythonLine
 def parse_journal(text: str) -> str:
     """Whether the last repair that a journal of `fix` tells of is "unfinished", else ""."""
     lines = text.rpartition("\n")[0].splitlines()
-    last = re.search(r'"what": "([a-z-]+)"', lines[-1]) if lines else None
-    ended = last is None or last[1] in ("kept", "rolled-back", "undone", "forgotten")
-    return "" if ended else "unfinished"
+    last = extract(r'"what": "([a-z-]+)"', lines[-1]) if lines else None
+    return "" if last in (None, "kept", "rolled-back", "undone", "forgotten") else "unfinished"
 
 
 def _note_silence(notes: Looked, host: Host, executable: str, ran: Ran) -> None:

@@ -12,7 +12,7 @@ from cudadoctor.host.local import Host, existing
 from cudadoctor.model.driver_packages import MATTERS, Manager
 from cudadoctor.model.machine import ModuleFile, Node, SystemPackage
 from cudadoctor.model.versions import DriverVersion, driver_of, whole
-from cudadoctor.probes import Looked
+from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.elf import find_section
 from cudadoctor.probes.streamed import streamed
 from cudadoctor.reports.kernel_log import parse_kernel_log
@@ -71,11 +71,9 @@ def read_kernel(host: Host, *, fast: bool, limit_s: float = 30.0) -> Looked:
 def parse_proc_version(text: str) -> tuple[DriverVersion | None, Flavour | None]:
     """Version and flavour of the loaded module, from its line of /proc/driver/nvidia/version."""
     line = next((line for line in text.splitlines() if line.startswith("NVRM version:")), "")
-    found = re.search(r"Kernel Module(?: for \S+)?\s+(\d{2,4}(?:\.\d{1,4}){1,3})\b", line)
-    if found is None:
-        return None, None
+    version = extract(r"Kernel Module(?: for \S+)?\s+(\d{2,4}(?:\.\d{1,4}){1,3})\b", line)
     flavour: Flavour = "open" if "Open Kernel Module" in line else "proprietary"
-    return driver_of(found[1]), flavour
+    return driver_of(version or ""), flavour if version else None
 
 
 def _note_version(notes: Looked, host: Host) -> None:
@@ -331,7 +329,7 @@ UNIT = "nvidia-fabricmanager"
 PROGRAM = "/usr/bin/nv-fabricmanager"
 UNITS = tuple(f"{folder}/systemd/system/{UNIT}.service" for folder in ("/usr/lib", "/lib", "/etc"))
 
-_SAID_VERSION = r"version is\s*:?\s*(\d{3}\.\d+(?:\.\d+)?)"
+_SAID_VERSION = re.compile(r"version is\s*:?\s*(\d{3}\.\d+(?:\.\d+)?)", re.I)
 State = Literal["absent", "inactive", "failed", "active"]
 
 
@@ -347,8 +345,7 @@ def note_fabric(
         return
     if version is None and not fast:
         ran = host.run(PROGRAM, "--version", timeout_s=3.0)
-        said = re.search(_SAID_VERSION, ran.stdout + ran.stderr, re.I)
-        version = driver_of(said[1]) if said else None
+        version = driver_of(extract(_SAID_VERSION, ran.stdout + ran.stderr) or "")
     notes.fact("driver.fabric.version", version, UNIT)
     argv = ("systemctl", "show", UNIT, "-p", "ActiveState,LoadState")
     ran = host.run(*argv, timeout_s=1.0 if fast else 5.0)

@@ -10,7 +10,7 @@ from packaging.version import Version
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Libcuda
 from cudadoctor.model.versions import DriverVersion, cuda_from_int, driver_of
-from cudadoctor.probes import Looked
+from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
 
 UNCLEAN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
@@ -76,8 +76,7 @@ def libcuda_from(said: Streamed, clean: Streamed | None) -> Libcuda:
 
 def file_version(path: str) -> DriverVersion | None:
     """The driver release in the real name of one of its libraries."""
-    found = _FILE_VERSION.search(path)
-    return driver_of(found[1]) if found else None
+    return driver_of(extract(_FILE_VERSION, path) or "")
 
 
 def possible_cuda(value: object) -> Version | None:

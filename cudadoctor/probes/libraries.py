@@ -8,7 +8,7 @@ from posixpath import normpath
 
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Library, SearchFolder
-from cudadoctor.probes import Looked
+from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.elf import Elf, read_elf
 from cudadoctor.probes.loader import ABSENT, CACHED, MOST_FOLDERS, Mapped, Process, Search
 from cudadoctor.probes.torch_order import Import, parse_order, replay
@@ -65,8 +65,7 @@ def _predict(notes: Looked, search: Search, torch_dir: str, owners: Owners) -> N
         notes.gap("libraries.predicted", f"{torch_dir} has no extension module _C")
         return
     version = search.host.read(f"{torch_dir}/version.py", 1 << 16).text
-    named = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", version, re.M)
-    cuda = named[1] if named else None
+    cuda = extract(r"(?m)^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", version)
     job = Import(
         torch=torch_dir,
         extension=extension,

@@ -7,7 +7,7 @@ import re
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Limits
 from cudadoctor.model.versions import whole
-from cudadoctor.probes import Looked
+from cudadoctor.probes import Looked, extract
 
 UNLIMITED = -1
 _V1_UNLIMITED = 1 << 60
@@ -28,7 +28,7 @@ def read_limits(host: Host) -> Looked:
         notes.fact("limits", Limits(cpus=cpus, tmp_free_bytes=free), "this process")
         return notes
     shm, limits = host.space("/dev/shm"), parse_limits(host.read("/proc/self/limits").text)
-    memory = re.search(r"^MemTotal:\s+(\d{1,15}) kB", host.read("/proc/meminfo").text, re.M)
+    memory = extract(r"(?m)^MemTotal:\s+(\d{1,15}) kB", host.read("/proc/meminfo").text)
     if shm is None:
         notes.gap("limits.shm_bytes", "/dev/shm is not there")
     found = Limits(
@@ -36,7 +36,7 @@ def read_limits(host: Host) -> Looked:
         shm_free_bytes=shm.free_bytes if shm else None,
         memlock_bytes=limits.get("Max locked memory"),
         nofile=limits.get("Max open files"),
-        memory_bytes=int(memory[1]) * 1024 if memory else None,
+        memory_bytes=int(memory) * 1024 if memory else None,
         cgroup_memory_bytes=_cgroup_memory(host),
         cpus=_cpus(host),
         tmp_free_bytes=free,
@@ -66,8 +66,8 @@ def parse_limits(text: str) -> dict[str, int]:
 
 def _cpus(host: Host) -> int | None:
     """Processors that this process may use: its affinity, then the quota of its control group."""
-    found = re.search(r"^Cpus_allowed_list:\s*(\S+)", host.read("/proc/self/status").text, re.M)
-    limits = (parse_cpu_list(found[1]) if found else None, _quota(host))
+    allowed = extract(r"(?m)^Cpus_allowed_list:\s*(\S+)", host.read("/proc/self/status").text)
+    limits = (parse_cpu_list(allowed or ""), _quota(host))
     return min((limit for limit in limits if limit is not None), default=None)
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from cudadoctor.host.local import Host
+from cudadoctor.probes import extract
 from cudadoctor.probes.elf import Elf, read_elf
 
 MOST_FOLDERS = 4096
@@ -208,8 +209,7 @@ class Search:
     def levels(self) -> tuple[str, ...]:
         """Names of the glibc-hwcaps folders that this processor may use, newest first."""
         text = self.host.read("/proc/cpuinfo", 1 << 16).text
-        found = re.search(r"^flags[^:\n]*:(.*)", text, re.M)
-        flags = set(found[1].split()) if found else set()
+        flags = set((extract(r"(?m)^flags[^:\n]*:(.*)", text) or "").split())
         return tuple(name for name, wants in _LEVELS if wants <= flags)
 
     @cached_property
@@ -230,8 +230,7 @@ class Search:
 
 
 def _level(path: str) -> int:
-    found = re.search(r"/glibc-hwcaps/x86-64-v([234])", path)
-    return int(found[1]) if found else 0
+    return int(extract(r"/glibc-hwcaps/x86-64-v([234])", path) or 0)
 
 
 def _system_folders(interpreter: str) -> tuple[str, tuple[str, ...]]:

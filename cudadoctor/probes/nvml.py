@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,7 +13,7 @@ from packaging.version import Version
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Gpu, GpuPair, GpuProcess, Nvml
 from cudadoctor.model.versions import DriverVersion, driver_of
-from cudadoctor.probes import Looked
+from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.libcuda import MOST_GPUS, possible_count, possible_cuda
 from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
 
@@ -105,8 +104,7 @@ def _nvml(said: Streamed) -> Nvml:
 
 def library_version(text: str) -> DriverVersion | None:
     """13.580.95.05 is CUDA's major version and then the driver's."""
-    found = re.fullmatch(r"(?:\d{1,2}\.)?(\d{3}\.\d+(?:\.\d+){0,2})", text.strip())
-    return driver_of(found[1]) if found else None
+    return driver_of(extract(r"^(?:\d{1,2}\.)?(\d{3}\.\d+(?:\.\d+){0,2})\Z", text.strip()) or "")
 
 
 def _note_driver(notes: Looked, system: dict[str, dict[str, Any]]) -> None:
@@ -127,10 +125,7 @@ def _note_driver(notes: Looked, system: dict[str, dict[str, Any]]) -> None:
 
 
 def _reported(value: object) -> DriverVersion | None:
-    try:
-        return DriverVersion(value.strip()) if isinstance(value, str) else None
-    except ValueError:
-        return None
+    return driver_of(value.strip()) if isinstance(value, str) else None
 
 
 def _switch(value: object) -> bool | None:

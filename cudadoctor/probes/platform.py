@@ -13,7 +13,7 @@ from packaging.version import Version
 from cudadoctor.host.local import Host, home_of
 from cudadoctor.model.machine import Container, Identity, Platform
 from cudadoctor.model.versions import version_of
-from cudadoctor.probes import Looked
+from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.elf import find_section
 
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -61,7 +61,7 @@ def _linux(host: Host, kind: str, notes: Looked) -> Platform:
     kernel = host.read("/proc/sys/kernel/osrelease").text.strip() or None
     libc, glibc = _libc(host)
     jetson, l4t, board = _jetson(host, kernel or "")
-    uid = re.search(r"^Uid:\s+\d+\s+(\d+)", host.read("/proc/self/status").text, re.M)
+    uid = extract(r"(?m)^Uid:\s+\d+\s+(\d+)", host.read("/proc/self/status").text)
     return Platform(
         system="Linux",
         machine=_linux_machine(host),
@@ -76,7 +76,7 @@ def _linux(host: Host, kind: str, notes: Looked) -> Platform:
         l4t=l4t,
         virtual=hypervisor(host, kernel or ""),
         product=board or _product(host),
-        root=uid[1] == "0" if uid else None,
+        root=uid == "0" if uid else None,
         secure_boot=_secure_boot(host, kind, notes),
     )
 
@@ -189,10 +189,10 @@ def _identity(host: Host) -> Identity:
 def _user(host: Host) -> str | None:
     """Containers often lack USER; the password file knows the number."""
     status = host.read("/proc/self/status").text if host.system == "Linux" else ""
-    if not (uid := re.search(r"^Uid:\s+(\d+)", status, re.M)):
+    if not (uid := extract(r"(?m)^Uid:\s+(\d+)", status)):
         return None
     rows = (line.split(":") for line in host.read("/etc/passwd").text.splitlines())
-    return next((row[0] for row in rows if row[2:3] == [uid[1]]), None)
+    return next((row[0] for row in rows if row[2:3] == [uid]), None)
 
 
 # --- what a process is boxed in: container, job of a scheduler, virtual machine -----------------
@@ -259,8 +259,8 @@ _MARKS = {
 
 def _by_name(host: Host) -> str:
     """`container` is set by systemd-nspawn, LXC and Podman, for the first process at least."""
-    found = re.search(r"(?:^|\x00)container=([^\x00]*)", host.read("/proc/1/environ").text)
-    if name := host.env.get("container") or (found[1] if found else ""):
+    first = host.read("/proc/1/environ").text
+    if name := host.env.get("container") or extract(r"(?:^|\x00)container=([^\x00]*)", first):
         return _NAMED.get(name, "other")
     return "enroot" if any(key.startswith("ENROOT_") for key in host.env) else ""
 

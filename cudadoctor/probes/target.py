@@ -15,6 +15,7 @@ import msgspec
 
 from cudadoctor.host import children
 from cudadoctor.host.local import Host, absolute, existing, home_of
+from cudadoctor.probes import extract
 
 _PYTHON_NAME = re.compile(r"(?i)(python|pypy|graalpy)[\w.-]*$")
 _VERSION = re.compile(r"\d+\.\d+t?$")
@@ -228,8 +229,7 @@ def _unfit(host: Host, path: str) -> str | None:
 def said_version(host: Host, program: str) -> str | None:
     """The version that a Python says, asked as is harmless to any program; None of any other."""
     ran = host.run(program, "--version", timeout_s=5)
-    found = re.match(r"Python (\d[\w.]*)", ran.stdout.strip() or ran.stderr.strip())
-    return found[1] if found else None
+    return extract(r"^Python (\d[\w.]*)", ran.stdout.strip() or ran.stderr.strip())
 
 
 def _runs(host: Host, mode: int) -> bool:

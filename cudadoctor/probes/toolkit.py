@@ -15,7 +15,7 @@ from cudadoctor.host import children
 from cudadoctor.host.local import Host, existing
 from cudadoctor.model.machine import Distribution, Toolkit
 from cudadoctor.model.versions import cuda_from_int, version_of
-from cudadoctor.probes import Looked
+from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.target import programs
 
 NVCC_S = 5.0
@@ -155,21 +155,19 @@ def _version(
 
 def parse_nvcc(text: str) -> Version | None:
     """The CUDA release of what `nvcc --version` prints."""
-    found = re.search(r"release (\d+\.\d+)", text)
-    return version_of(found[1]) if found else None
+    return version_of(extract(r"release (\d+\.\d+)", text))
 
 
 def _written_version(host: Host, path: str) -> Version | None:
     """From version.json (11.1 and later), version.txt (before) or the headers."""
     named = _json_version(host.read(f"{path}/version.json", 1 << 16).text)
     if named is None:
-        old = re.search(r"CUDA Version (\d+\.\d+)", host.read(f"{path}/version.txt", 1 << 12).text)
-        named = old[1] if old else None
+        named = extract(r"CUDA Version (\d+\.\d+)", host.read(f"{path}/version.txt", 1 << 12).text)
     if (version := version_of(named)) is not None:
         return version
     texts = (host.read(f"{path}/{header}", 1 << 16).text for header in _HEADERS)
-    found = next(filter(None, map(_DEFINED.search, texts)), None)
-    return cuda_from_int(int(found[1])) if found else None
+    found = next(filter(None, (extract(_DEFINED, text) for text in texts)), None)
+    return cuda_from_int(int(found)) if found else None
 
 
 class _Row(msgspec.Struct):
@@ -266,20 +264,19 @@ def note_compiler(notes: Looked, host: Host, env: Mapping[str, str], fast: bool)
 def family(path: str) -> str | None:
     """g++, clang++, icpx or cl, from the name of the program."""
     name = path.replace("\\", "/").rpartition("/")[2].removesuffix(".exe")
-    found = re.search(r"(clang\+\+|clang|g\+\+|gcc|icpx|nvc\+\+|cl)(?:-[\d.]+)?$", name)
-    return found[1] if found else None
+    return extract(r"(clang\+\+|clang|g\+\+|gcc|icpx|nvc\+\+|cl)(?:-[\d.]+)?$", name)
 
 
 def parse_version(text: str) -> tuple[str | None, Version | None]:
     """Family and version of what `c++ --version` (or cl without arguments) prints."""
     first = text.partition("\n")[0][:_LONGEST]
-    for name, pattern in _SAID_BY:
-        if found := re.search(pattern, first):
-            return name, version_of(found[1])
+    for name, pattern in SAID_BY:
+        if found := extract(pattern, first):
+            return name, version_of(found)
     return None, None
 
 
-_SAID_BY = (
+SAID_BY = (
     ("clang++", r"clang version (\d+(?:\.\d+)*)"),
     ("cl", r"Microsoft .* Version (\d+(?:\.\d+)+)"),
     # The distribution's own numbers stand in brackets before the version: it comes last.
@@ -297,8 +294,8 @@ def _compiler_asked(host: Host, path: str) -> tuple[str | None, Version | None]:
 def _compiler_read(host: Host, real: str) -> tuple[str | None, Version | None]:
     """The major version, from the name of the program or from gcc's own folder."""
     kind = family(real)
-    if suffix := re.search(r"\+\+-(\d+(?:\.\d+)?)$", real):
-        return kind, version_of(suffix[1])
+    if suffix := extract(r"\+\+-(\d+(?:\.\d+)?)$", real):
+        return kind, version_of(suffix)
     if kind not in ("g++", "gcc") and not real.endswith("/c++"):
         return kind, None
     folders = host.glob(f"{real.rpartition('/bin/')[0]}/lib/gcc/*/[0-9]*")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from cudadoctor.probes import extract
 from cudadoctor.probes.loader import Mapped, Process
 
 PRELOADED = "preloaded by torch"
@@ -50,25 +51,25 @@ def parse_order(init: str, cuda: str | None) -> Order:
     first, _, last = loading.partition("except OSError")
     shared = _function(init, "_preload_cuda_deps")
     rescue = _wheels(shared) or _wheels(last)
-    marker = _MARK.search(first)
+    marker = extract(_MARK, first)
     return Order(
         rescue=rescue,
         after=_after(first, rescue, cuda) if marker else (),
-        marker=marker[1] if marker else None,
+        marker=marker,
         flat='f"cu{' in init,
     )
 
 
 def _after(text: str, table: tuple[Wheel, ...], cuda: str | None) -> tuple[Wheel, ...]:
-    only = _CUDAS.search(text)
-    if only and f'"{cuda}"' not in only[1]:
+    only = extract(_CUDAS, text)
+    if only is not None and f'"{cuda}"' not in only:
         return ()
     if named := _wheels(text):
         return named
-    call = _CALL.search(text)
-    if call and "False" in call[1]:
+    call = extract(_CALL, text)
+    if call and "False" in call:
         return tuple(wheel._replace(required=False) for wheel in table)
-    return table if call else ()
+    return () if call is None else table
 
 
 def _wheels(text: str) -> tuple[Wheel, ...]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from cudadoctor.probes.installed import BUILT_FOR
+from cudadoctor.probes.toolkit import SAID_BY
 from cudadoctor.reports.installs import SENTENCES
 from cudadoctor.reports.phrases import PHRASES
 
@@ -39,14 +41,14 @@ def patterns() -> Iterator[tuple[str, str]]:
         row.pattern for rows in SENTENCES.values() for row in rows
     ]
     texts += [row.unless for row in phrases if row.unless]
+    texts += [pattern for _, pattern in SAID_BY]
+    texts += [pattern for both in BUILT_FOR.values() for pattern in both]
     yield from zip(texts, texts, strict=True)
 
 
 def _takes_pattern(node: ast.Call) -> bool:
-    return (
-        re.fullmatch(r"re\.[a-z]+|values\.(?:matching|found_in)", ast.unparse(node.func))
-        is not None
-    )
+    called = ast.unparse(node.func)
+    return re.fullmatch(r"re\.[a-z]+|values\.(?:matching|found_in)|extract", called) is not None
 
 
 def _kind(item: Any) -> str:
