@@ -34,7 +34,6 @@ FORMAT = 1
 LONGEST = 2000
 MOST_BYTES = 64 << 20
 """Of one file of a recording."""
-KINDS = ("read", "listing", "stat", "glob", "which", "space", "run", "inside")
 STAT = ("exists", "is_dir", "mode", "uid", "gid", "size", "why", "real")
 SILENT = "the recording has no answer to this"
 
@@ -244,6 +243,7 @@ _TYPES: dict[str, Any] = {
     "glob": tuple[str, ...],
     "which": str | None,
 }
+KINDS = tuple(_TYPES)
 
 
 def decoded(kind: str, plain: Any, folder: Path) -> Any:

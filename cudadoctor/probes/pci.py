@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -65,8 +65,12 @@ def read_pci(host: Host) -> Looked:
         name = unread[:40].encode("ascii", "replace").decode()
         notes.gap("pci", f"{BUS}/{name} tells neither its vendor nor its class")
         return notes
-    gpus = tuple(_gpu(host, device) for device in devices if device.is_gpu)
-    notes.fact("pci", with_surroundings(host, gpus), BUS)
+    gpus = [device for device in devices if device.is_gpu]
+    # What lies around them matters where there are several.
+    bridges: dict[str, bool | None] = {}
+    several = sum(device.vendor == NVIDIA for device in gpus) > 1
+    found = tuple(_gpu(host, device, bridges if several else None) for device in gpus)
+    notes.fact("pci", found, BUS)
     switches = sum(d.vendor == NVIDIA and d.class_id[:4] == NVSWITCH for d in devices)
     notes.fact("driver.fabric.nvswitches", switches, BUS)
     return notes
@@ -91,19 +95,27 @@ def _device(host: Host, address: str) -> Device | None:
     return Device(address, vendor.zfill(4), device.zfill(4), class_id.zfill(6), bound)
 
 
-def _gpu(host: Host, device: Device) -> PciGpu:
-    folder, nvidia = device.folder, device.vendor == NVIDIA
+def _gpu(host: Host, device: Device, bridges: dict[str, bool | None] | None) -> PciGpu:
+    """bridges: what is known of those above; None where nothing around the GPU is looked at."""
+    folder = device.folder
     power = host.read(f"{folder}/power_state").text.strip() or None
-    return PciGpu(
+    gpu = PciGpu(
         address=device.address,
         vendor=VENDORS.get(device.vendor, device.vendor),
         device_id=device.device,
         class_id=device.class_id[:4],
         bound=device.bound,
-        lost=_lost(host, folder, power) if nvidia else None,
         power=power,
-        bars_missing=_bars_missing(host, folder) if nvidia else None,
     )
+    if device.vendor != NVIDIA:
+        return gpu
+    around: dict[str, Any] = {}
+    if bridges is not None:
+        numa = host.read(f"{folder}/numa_node", 16).text.strip()
+        around["numa"] = int(numa) if re.fullmatch(r"-1|\d{1,4}", numa) else None
+        around |= {"iommu": _iommu(host, folder), "acs": _acs(host, folder, bridges)}
+    lost, missing = _lost(host, folder, power), _bars_missing(host, folder)
+    return msgspec.structs.replace(gpu, lost=lost, bars_missing=missing, **around)
 
 
 def _lost(host: Host, folder: str, power: str | None) -> bool | None:
@@ -136,25 +148,6 @@ _ACS, _TO_THE_ROOT = 0x000D, 0x0C
 """ACS among the extended capabilities; its bits that redirect requests and completions."""
 _PASSES = frozenset({"iommu=pt", "iommu.passthrough=1"})
 _TRANSLATES = ("DMA", "DMA-FQ")
-
-
-def with_surroundings(host: Host, gpus: tuple[PciGpu, ...]) -> tuple[PciGpu, ...]:
-    """The same GPUs; those of NVIDIA with what is around them, where there are several."""
-    if sum(gpu.vendor == "nvidia" for gpu in gpus) < 2:
-        return gpus
-    bridges: dict[str, bool | None] = {}
-    return tuple(_around(host, gpu, bridges) if gpu.vendor == "nvidia" else gpu for gpu in gpus)
-
-
-def _around(host: Host, gpu: PciGpu, bridges: dict[str, bool | None]) -> PciGpu:
-    folder = f"{BUS}/{gpu.address}"
-    numa = host.read(f"{folder}/numa_node", 16).text.strip()
-    return msgspec.structs.replace(
-        gpu,
-        numa=int(numa) if re.fullmatch(r"-1|\d{1,4}", numa) else None,
-        iommu=_iommu(host, folder),
-        acs=_acs(host, folder, bridges),
-    )
 
 
 def _iommu(host: Host, folder: str) -> Literal["off", "identity", "translated"] | None:
