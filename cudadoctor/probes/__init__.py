@@ -26,13 +26,20 @@ class Looked(msgspec.Struct, kw_only=True):
     origins: dict[str, str] = {}
     gaps: tuple[Gap, ...] = ()
 
-    def fact(self, path: str, value: object, source: str | None = None) -> None:
-        """Note a known value; None is no value and is left out."""
-        if value is None:
-            return
-        self.facts[path] = value
-        if source:
-            self.origins[path] = source
+    def fact(
+        self,
+        path: str,
+        value: object,
+        source: str | None = None,
+        why: str | None = None,
+        asked: bool = True,
+    ) -> None:
+        """Note a known value; None is no value: it is left out, or a gap if it is said why."""
+        if value is not None:
+            self.facts[path] = value
+            self.origins |= {path: source} if source else {}
+        elif why:
+            self.gap(path, why, asked)
 
     def section(self, path: str, source: str | None, /, **values: object) -> None:
         """Note several facts of one section that come from one source."""

@@ -258,11 +258,11 @@ def _note_version(notes: Looked, real: CopyLine) -> Build | None:
         notes.gap("torch.build", f"{source} names no version")
         return None
     version, build = version_of(text), build_of(found)
-    notes.section("torch", source, text=text, version=version, build=build)
-    if version is None:
-        notes.gap("torch.version", f"{text} in {source} is no version")
+    notes.fact("torch.text", text, source)
+    notes.fact("torch.version", version, source, f"{text} in {source} is no version")
+    why = f"{source} does not say for which device it was built"
+    notes.fact("torch.build", build, source, why)
     if build is None:
-        notes.gap("torch.build", f"{source} does not say for which device it was built")
         return None
     cuda = version_of(found.get("cuda")) if build == "cuda" else None
     notes.section("torch", source, hip=found.get("hip") or "", cuda=cuda)

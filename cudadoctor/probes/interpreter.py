@@ -88,9 +88,9 @@ def _note_python(notes: Looked, told: Told, python: PythonLine, chosen: str) -> 
     notes.fact("python.nowhere", told.nowhere, "the working folder")
     notes.fact("python.shadows", told.shadows, "names in the working folder")
     notes.fact("build.headers", python.headers, source)
-    notes.fact("limits.env_free_bytes", python.env_free_bytes, python.site_packages)
-    if python.env_free_bytes is None:
-        notes.gap("limits.env_free_bytes", f"{python.site_packages} has no file system to ask")
+    place = python.site_packages
+    why = f"{place} has no file system to ask"
+    notes.fact("limits.env_free_bytes", python.env_free_bytes, place, why)
 
 
 def _is_own(host: Host, prefix: str) -> bool | None:
@@ -114,9 +114,8 @@ def _note_surroundings(notes: Looked, host: Host, told: Told, python: PythonLine
     index = read_index(host, prefix, uv_first=kind == "uv" or not told.pip)
     notes.fact("python.index", index, index.origin or "no setting of pip or uv")
     pip = pip_python(host, python.executable)
-    if pip is None:
-        notes.gap("python.pip_python", "pip on PATH does not say whose it is", asked=False)
-    notes.fact("python.pip_python", pip, "pip on PATH")
+    why = "pip on PATH does not say whose it is"
+    notes.fact("python.pip_python", pip, "pip on PATH", why, asked=False)
     # `python` on PATH, else `python3`.
     found = next(on_path_all(host, ("python", "python3")), "")
     found = found and same_environment(host, found, python.executable)

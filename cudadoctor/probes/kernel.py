@@ -84,14 +84,12 @@ def _note_version(notes: Looked, host: Host) -> None:
         return
     if sys.known:
         text = sys.text.strip()
-        notes.fact("driver.kernel", version := driver_of(text), SYS_VERSION)
-        why = f"{SYS_VERSION} says {text[:40]!r}"
+        version, why = driver_of(text), f"{SYS_VERSION} says {text[:40]!r}"
     elif proc.missing:
         why = f"{PROC_VERSION} is not there: no NVIDIA kernel module is loaded"
     else:
         why = f"{PROC_VERSION} " + (f"cannot be read ({proc.why})" if proc.why else NAMELESS)
-    if version is None:
-        notes.gap("driver.kernel", why)
+    notes.fact("driver.kernel", version, SYS_VERSION, why)
 
 
 def _note_modules(notes: Looked, host: Host) -> None:
@@ -350,9 +348,8 @@ def note_fabric(
     argv = ("systemctl", "show", UNIT, "-p", "ActiveState,LoadState")
     ran = host.run(*argv, timeout_s=1.0 if fast else 5.0)
     state = parse_unit(ran.stdout) if ran.ok else None
-    notes.fact("driver.fabric.manager", state, f"systemctl show {UNIT}")
-    if state is None:
-        notes.gap("driver.fabric.manager", "systemd does not answer here")
+    source, why = f"systemctl show {UNIT}", "systemd does not answer here"
+    notes.fact("driver.fabric.manager", state, source, why)
 
 
 def parse_unit(text: str) -> State | None:

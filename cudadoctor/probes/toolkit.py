@@ -255,10 +255,9 @@ def note_compiler(notes: Looked, host: Host, env: Mapping[str, str], fast: bool)
     real = _real(host, path)
     name, version = _compiler_read(host, real) if fast else _compiler_asked(host, path)
     name = name or family(real) or family(path)
-    notes.section("build.compiler", None, name=name, version=version)
-    if version is None:
-        why = "its version is asked without --fast" if fast else f"{path} did not tell its version"
-        notes.gap("build.compiler.version", why, asked=not fast)
+    notes.fact("build.compiler.name", name)
+    why = "its version is asked without --fast" if fast else f"{path} did not tell its version"
+    notes.fact("build.compiler.version", version, None, why, asked=not fast)
 
 
 def family(path: str) -> str | None:
