@@ -169,9 +169,13 @@ def _elsewhere(host: Host) -> Platform:
         machine = _MACHINES.get(said.lower(), said.lower()) or None
         kernel = f"{version.major}.{version.minor}.{version.build}" if version else None
         return Platform(system="Windows", machine=machine, kernel=kernel, **plain)
-    machine, kernel = os.uname().machine.lower(), os.uname().release.lower()
+    known: Any = getattr(os, "uname", lambda: None)()
     return Platform(
-        system="Darwin", machine=machine, kernel=kernel, root=os.geteuid() == 0, **plain
+        system="Darwin",
+        machine=known.machine.lower() if known else None,
+        kernel=known.release.lower() if known else None,
+        root=getattr(os, "geteuid", lambda: 1)() == 0,
+        **plain,
     )
 
 
