@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, TypeVar
 
@@ -187,13 +188,8 @@ def encoded(answer: Any, store: Store, words: Concealer | None, source: str) -> 
 
     words: None keeps all. source: the file, folder or program that the answer is from.
     """
-
-    def hidden(text: str) -> str:
-        return words.text(text) if words else text
-
-    def output(text: str) -> str:
-        return words.output(text, source) if words else text
-
+    hidden: Callable[[str], str] = words.text if words else str
+    output: Callable[[str], str] = partial(words.output, source=source) if words else str
     if isinstance(answer, Stat):
         values = {name: getattr(answer, name) for name in STAT} | {"real": hidden(answer.real)}
         known = {name: value for name, value in values.items() if value}
