@@ -107,11 +107,10 @@ def test_when_the_whole_step_runs_out_of_time_the_stage_that_took_it_is_named(
             LocalHost(), python_cpu, mode="full", plant="conv:hang", timeout_s=limit_s
         )
         stages = {stage.name: stage.status for stage in looked.facts["smoke"].stages}
-        if stages.pop("conv", None) == "timed-out":
+        if stages.pop("conv", None) == "timed-out" and set(stages.values()) == {"passed"}:
             break
     else:
         pytest.fail(str(stages))
-    assert set(stages.values()) == {"passed"}
 
 
 def test_how_a_worker_was_lost_is_said_of_the_whole_step(runs: Runs) -> None:
