@@ -98,7 +98,6 @@ def refuse_contradictions(options: Options) -> None:
     """Refuse what excludes each other, and values that mean nothing."""
     acting = [name for name in ("undo", "resume", "forget") if getattr(options, name)]
     looking = [name for name in ("python", "fast", "no_smoke", "device") if getattr(options, name)]
-    printed = options.printed or options.kind
     rows: tuple[tuple[object, str], ...] = (
         *(
             (
@@ -125,7 +124,10 @@ def refuse_contradictions(options: Options) -> None:
             f"{' and '.join(f'--{name}' for name in acting[:2])} exclude each other: choose one",
         ),
         *(
-            (printed, f"--print changes nothing, so --{name} has nothing to act on: drop one")
+            (
+                options.printed or options.kind,
+                f"--print changes nothing, so --{name} has nothing to act on: drop one",
+            )
             for name in (*acting, *(["yes"] if options.yes else []))
         ),
         (

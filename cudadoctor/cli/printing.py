@@ -95,8 +95,9 @@ def _project_file(machine: Machine, options: Options, kind: FileKind) -> int:
         sys.stderr.write(f"cudadoctor: {verdict.why}{'; no file is printed' if none else ''}\n")
         if none:
             return 1
-    python = python_of(machine)
-    text = registry.project_file(kind, machine, kb, build, python=python, hashes=hashes or None)
+    text = registry.project_file(
+        kind, machine, kb, build, python=python_of(machine), hashes=hashes or None
+    )
     written(text, options.output)
     return 0
 

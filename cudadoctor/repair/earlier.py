@@ -58,8 +58,12 @@ def act(
                 ends = {"kept": "was kept", "over": "has been taken back"}
                 stages = [story.stage for story in journal.stories()]
                 known = f"the last repair {ends.get(stages[-1], 'is over')}" if stages else NONE
-                why = f"Nothing to {word}: {known}."
-                return Outcome(kind="nothing", code=0, why=why, journal=journal.path)
+                return Outcome(
+                    kind="nothing",
+                    code=0,
+                    why=f"Nothing to {word}: {known}.",
+                    journal=journal.path,
+                )
             begun = in_its_place(story.begun, prefix)
             place = Place(prefix=prefix, roots=begun.roots, python=begun.afterwards)
             if sentence := begin.owned_by_another(place) or begin.unwritable(place, None):
@@ -173,8 +177,9 @@ class _Earlier(Transaction):
             return back
         # The same plan from the start, as a repair of its own.
         if sentence := self._in_use():
-            why = f"The interrupted repair was taken back, and not begun anew: {sentence}."
-            return unchanged(why)
+            return unchanged(
+                f"The interrupted repair was taken back, and not begun anew: {sentence}."
+            )
         self.waiting.say("the interrupted repair was taken back; it begins anew")
         os.makedirs(self.journal.folder, exist_ok=True)
         begun = begin.prepared(story.begun)
@@ -262,5 +267,6 @@ class _Earlier(Transaction):
     def _never_begun(self) -> Outcome:
         self.snapshot.remove()
         self.note(RolledBack())
-        why = "The repair had changed nothing yet; its beginnings were removed."
-        return self.outcome("undone", 0, why)
+        return self.outcome(
+            "undone", 0, "The repair had changed nothing yet; its beginnings were removed."
+        )

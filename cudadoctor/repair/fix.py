@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Iterable
 
+import msgspec
+
 from cudadoctor import __version__, knowledge, pipeline
 from cudadoctor.cli.looking import this_machine
 from cudadoctor.cli.options import Options, refuse
@@ -42,14 +44,13 @@ def fix(options: Options) -> int:
         return call.show(call.repaired())
 
 
-class _Fix:
+class _Fix(msgspec.Struct):
     """One call of `fix`."""
 
-    def __init__(self, options: Options, waiting: Waiting) -> None:
-        self.options = options
-        self.waiting = waiting
-        self.judged: Judged | None = None
-        self.before: Opinion | None = None
+    options: Options
+    waiting: Waiting
+    judged: Judged | None = None
+    before: Opinion | None = None
 
     def repaired(self) -> Outcome:
         """Look, judge, choose, ask; then the transaction."""

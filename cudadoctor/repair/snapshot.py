@@ -230,8 +230,9 @@ class Snapshot:
                 os.link(live, place)
                 return entry
         shutil.copy2(live, place)
-        copy = described(*entry.key, place)
-        return msgspec.structs.replace(copy, kind="copied", sha256=sha256_of(place))
+        return msgspec.structs.replace(
+            described(*entry.key, place), kind="copied", sha256=sha256_of(place)
+        )
 
     def _written(self, name: str, entries: Iterable[Entry]) -> None:
         path = os.path.join(self.folder, name)

@@ -310,8 +310,8 @@ def edited(restored: Restored) -> tuple[str, ...]:
     """A note on files whose old content is nowhere."""
     if not restored.edited:
         return ()
-    some = ", ".join(restored.edited[:5])
-    return (f"Something wrote into these files in place, and they keep what it wrote: {some}.",)
+    what = "Something wrote into these files in place, and they keep what it wrote"
+    return (f"{what}: {', '.join(restored.edited[:5])}.",)
 
 
 def still_running(story: Story) -> int | None:

@@ -113,8 +113,10 @@ def _by_rights(place: Place) -> Iterator[str]:
     name, there = place.path, place.kind == "folder"
     owner = place.owner if there else place.parent_owner
     if place.user == 0 and owner not in (None, 0):
-        folder = name if there else place.parent
-        yield f"{folder} belongs to user {owner} and this runs as root: run it as that user"
+        yield (
+            f"{name if there else place.parent} belongs to user {owner} and this runs as root:"
+            " run it as that user"
+        )
     if there and not place.writable:
         yield f"{name} cannot be written to: name another folder"
     if not there and not place.parent_writable:
@@ -296,8 +298,7 @@ class Workplace:
             else:
                 with contextlib.suppress(OSError):
                     entry.unlink()
-        left = _entries(self.path)
-        if left:
+        if left := _entries(self.path):
             return str(left[0])
         self._unmark()
         if not self.kept:

@@ -160,8 +160,9 @@ def size(room: Room) -> str:
     if room.download_bytes is None or room.installed_bytes is None:
         return f"not known{free}"
     download, installed = bytes_shown(room.download_bytes), bytes_shown(room.installed_bytes)
-    about = "" if room.counted else "about "
-    return f"{about}{download} to download, about {installed} on disk{free}"
+    return (
+        f"{'' if room.counted else 'about '}{download} to download, about {installed} on disk{free}"
+    )
 
 
 def too_small(room: Room, folder: str) -> str:
