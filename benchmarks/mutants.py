@@ -40,18 +40,14 @@ else:
 from cudadoctor.model.rule import Rule
 
 HERE = Path(__file__).parent
-TARGETS = (
-    *("cudadoctor/rules/**/*.py", "cudadoctor/repair/better.py"),
-    *("cudadoctor/probes/target.py", "cudadoctor/installers/question.py"),
-)
+TARGETS = ("cudadoctor/rules/**/*.py", "cudadoctor/probes/target.py")
 TESTS = (
     *("test_scenarios.py", "test_judged.py", "test_diagnose.py", "test_rules_*.py"),
     *("test_raw_driver*.py", "test_raw_torch_build.py", "test_raw_torch_windows.py"),
     *("test_raw_torch_toolkit.py", "test_user_damage.py", "test_user_interpreter.py"),
     *("test_user_remedies.py", "test_user_visible.py", "reports", "test_plan_scenarios.py"),
-    *("resolver/test_resolver_target.py", "repair/test_repair_pure.py", "test_gallery.py"),
-    *("repair/test_repair_hostile.py", "test_probe_target.py", "test_unknowns.py"),
-    *("test_builds_wishes.py", "test_builds_mixed.py", "test_verdict*.py"),
+    *("test_resolver_target.py", "test_gallery.py", "test_probe_target.py", "test_unknowns.py"),
+    *("test_builds_wishes.py", "test_builds_mixed.py", "test_healthy.py"),
 )
 """Tests that judge in this process; a child's lines are not seen from here."""
 _ELSEWHERE = frozenset({"broken", "sound"})
