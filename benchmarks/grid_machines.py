@@ -177,7 +177,9 @@ class Stock:
             one: row["version"] for row in around["flash_attn"] for one in row["torch"]
         }
         self.triton: dict[str, str] = {
-            one: row for one, row in around["triton"].items() if row[0].isdigit()
+            torch: wanted.removeprefix("==")
+            for torch, wanted in around["triton"].items()
+            if wanted.startswith("==")
         }
         self.xformers = {row["torch"]: row["version"] for row in around["xformers"]}
 

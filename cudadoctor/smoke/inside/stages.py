@@ -178,7 +178,7 @@ def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> Said:
         if place.fault == "wrong":
             found[0] += expected.abs().max()
         error = _apart([(found, expected)]) / float(expected.pow(2).mean().sqrt())
-        if error > TOLERANCES[name]:
+        if not error <= TOLERANCES[name]:
             raise Wrong("%s is off by %.3g, %.3g is allowed" % (name, error, TOLERANCES[name]))
         figures["error_" + name] = round(error, 9)
     place.settle()
@@ -186,9 +186,9 @@ def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> Said:
 
 
 def _apart(pairs: Iterable[Tuple[Any, Any]]) -> float:
-    """The largest difference of any two numbers; infinite where one of them is none."""
+    """The largest difference of any two numbers; nan if one of them is not a number."""
     worst = [float((one.double() - other.double()).abs().max()) for one, other in pairs]
-    return max([off if off == off else inf for off in worst])
+    return max(worst, key=lambda off: inf if off != off else off)
 
 
 # --- a few steps of training, in fp32 and with mixed precision --------------------------------
@@ -339,7 +339,7 @@ def checkpoint(place: Place) -> Said:
     place.settle()
     values, others = whole["net"].state_dict(), resumed["net"].state_dict()
     worst = _apart([(value, others[name]) for name, value in values.items()])
-    if worst > (GPU_TOLERANCE if place.gpu else 0.0):
+    if not worst <= (GPU_TOLERANCE if place.gpu else 0.0):
         raise Wrong("the resumed run differs from the uninterrupted one by %.3g" % worst)
     return "", {"bytes": size, "difference": worst}
 
