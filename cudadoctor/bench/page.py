@@ -4,6 +4,7 @@ Rows of a label and a text say what there is to say; each format only lays them 
 """
 
 import io
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -51,21 +52,22 @@ class Row(NamedTuple):
 
 def about(result: BenchResult) -> Iterator[Row]:
     """What was measured on."""
+    capability, driver = (
+        _if(result.capability, ", capability {}"),
+        _if(result.driver, ", driver {}"),
+    )
+    machine = {"machine": f"{result.gpu}{capability}{driver}", "host": result.cpu}
     if result.gpu is None:
-        machine = f"{result.cpu}{_if(result.cores, ', {} cores')}, no GPU was used"
-        yield Row("machine", machine, "dim")
-    else:
-        capability = _if(result.capability, ", capability {}")
-        machine = f"{result.gpu}{capability}{_if(result.driver, ', driver {}')}"
-        yield Row("machine", machine, "dim")
-        yield Row("host", result.cpu, "dim")
-    torch = f"{result.torch}{_if(result.cuda, ' (CUDA {})')}, Python {result.python}"
-    yield Row("torch", torch, "dim")
+        machine = {"machine": f"{result.cpu}{_if(result.cores, ', {} cores')}, no GPU was used"}
     took = f"within {result.minutes:g} min"
     if result.seconds is not None:
         took = f"in {result.seconds / 60:.1f} min of {result.minutes:g} min"
-    text = f"{result.date[:10]} {took}, cudadoctor {result.cudadoctor}"
-    yield Row("measured", text, "dim")
+    told = {
+        **machine,
+        "torch": f"{result.torch}{_if(result.cuda, ' (CUDA {})')}, Python {result.python}",
+        "measured": f"{result.date[:10]} {took}, cudadoctor {result.cudadoctor}",
+    }
+    return (Row(label, text, "dim") for label, text in told.items())
 
 
 def _if(value: object, text: str) -> str:
@@ -97,7 +99,8 @@ def rows_of(workload: WorkloadResult) -> Iterator[Row]:
         yield from (Row("", f"  {line}", COPIED) for line in technique.code)
     gain = workload.best_gain or workload.unproven
     if chosen := gain.measured.settings if gain and gain.measured else {}:
-        yield Row("settings", ", ".join(f"{name} = {chosen[name]}" for name in sorted(chosen)))
+        pairs = (f"{name} = {value}" for name, value in sorted(chosen.items()))
+        yield Row("settings", ", ".join(pairs))
     reasons: dict[str, list[str]] = {}
     for gain in workload.alone:
         if gain.verdict == "not-here":
@@ -323,95 +326,70 @@ def _cells(gain: Gain) -> str:
 
 # --- a chart: the lines of the terminal as SVG text, or as a PNG ----------------------------------
 
-COLUMNS, CELL, LINE, EDGE, SIZE = 100, 8, 20, 24, 13
-"""Letters in a line; pixels of a letter, of a line, of the edge, and of the font."""
-WIDTH = COLUMNS * CELL + 2 * EDGE
-FONT = "ui-monospace, 'Cascadia Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-LIGHT = {
-    "ground": "#ffffff",
-    "ink": "#1f2328",
-    "dim": "#57606a",
-    "green": "#1a7f37",
-    "yellow": "#b35900",
-    "red": "#cf222e",
-}
-DARK = {
-    "ground": "#0d1117",
-    "ink": "#e6edf3",
-    "dim": "#9198a1",
-    "green": "#3fb950",
-    "yellow": "#e0823d",
-    "red": "#ff7b72",
-}
+COLUMNS, CELL, LINE, SIZE = 100, 16, 40, 26
+"""Letters in a line; of a PNG the pixels of a letter, of a line, and of the font."""
+PAINTS = {"dim": "#57606a", "green": "#1a7f37", "yellow": "#b35900", "red": "#cf222e"}
+"""Colours of a PNG, by the last word of a style; all else is black on white."""
+_PARTS = re.compile("[{0}]|[^ {0}]+(?: [^ {0}]+)*".format("".join(BLOCKS)))
+"""A cell of a bar, or some words."""
+SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"
+ viewBox="0 0 {width} {height}" role="img" aria-labelledby="t d">
+<style>.{unique_id}-matrix{{font:{char_height}px Menlo,Consolas,monospace}}{styles}</style>
+<defs>{lines}</defs>{chrome}
+<g class="{unique_id}-matrix" transform="translate({terminal_x}, {terminal_y})">{matrix}</g>
+</svg>
+"""
+"""For rich, whose own names a font of the network: who looks at a chart asks no server."""
 
 
-def _chart(result: BenchResult) -> tuple[str, list[Line], int]:
-    """The title, the lines of the chart, and its height."""
+def _chart(result: BenchResult) -> tuple[str, list[Line]]:
+    """The title and the lines of the chart."""
     title = f"cudadoctor bench: {inert(result.hardware)}"
     shown = textwrap.shorten(title, COLUMNS, placeholder="...")
     layout = Layout(width=COLUMNS, blocks=True, copied=False)
-    lines = [Line(((shown, "bold"),)), Line(()), *report(result, layout)]
-    return title, lines, len(lines) * LINE + 2 * EDGE
-
-
-def _placed(lines: list[Line]) -> Iterator[tuple[int, int, str, str]]:
-    """Every span by its left and its top, with its style."""
-    for number, line in enumerate(lines):
-        x = EDGE
-        for text, style in line.spans:
-            if shown := text.strip():
-                blanks = len(text) - len(text.lstrip())
-                yield x + blanks * CELL, EDGE + number * LINE, shown, style or "ink"
-            x += len(text) * CELL
+    return title, [Line(((shown, "bold"),)), Line(()), *report(result, layout)]
 
 
 def svg(result: BenchResult) -> str:
-    """The chart as SVG text that a browser shows in its own light or dark."""
-    title, lines, height = _chart(result)
-    light, dark = (
-        "".join(f".{k}{{fill:{v}}}" for k, v in paints.items()) for paints in (LIGHT, DARK)
-    )
-    spoken = "\n".join(line.text for line in lines)
-    head = f"""\
-<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" width="{WIDTH}" height="{height}"
- viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="t d">
-<title id="t">{escape(title)}</title>
-<desc id="d">{escape(spoken)}</desc>
-<style>text{{font:{SIZE}px {FONT};fill:{LIGHT["ink"]}}}.bold{{font-weight:600}}
-{light}@media (prefers-color-scheme: dark){{text{{fill:{DARK["ink"]}}}{dark}}}</style>
-<rect class="ground" width="{WIDTH}" height="{height}" rx="6"/>
-"""
-    texts = [
-        f'<text class="{style}" x="{x}" y="{y + SIZE}"'
-        f' textLength="{len(text) * CELL}" lengthAdjust="spacingAndGlyphs">{escape(text)}</text>\n'
-        for x, y, text, style in _placed(lines)
-    ]
-    return f"{head}{''.join(texts)}</svg>\n"
+    """The chart as SVG text, with all its words for those who do not see it."""
+    from rich.console import Console
+    from rich.text import Text
+
+    title, lines = _chart(result)
+    console = Console(record=True, width=COLUMNS, height=1, file=io.StringIO())
+    for line in lines:
+        console.print(Text.assemble(*line.spans), no_wrap=True, crop=True)
+    drawn = console.export_svg(title="", code_format=SVG, unique_id="bench")
+    spoken = escape("\n".join(line.text for line in lines))
+    said = f'<title id="t">{escape(title)}</title>\n<desc id="d">{spoken}</desc>\n<style>'
+    return drawn.replace("<style>", said, 1)
 
 
 def png(result: BenchResult) -> bytes:
-    """The same lines as a PNG of twice the size, light.
+    """The same lines as a PNG.
 
     Pillow brings a font, but none whose letters are all as wide: so words are drawn where they
     begin, and bars as boxes. Raises ImportError without Pillow.
     """
     from PIL import Image, ImageDraw, ImageFont
 
-    _, lines, height = _chart(result)
-    image = Image.new("RGB", (2 * WIDTH, 2 * height), LIGHT["ground"])
-    pen, font = ImageDraw.Draw(image), ImageFont.load_default(2 * SIZE)
+    _, lines = _chart(result)
+    image = Image.new("RGB", ((COLUMNS + 2) * CELL, len(lines) * LINE), "white")
+    pen, font = ImageDraw.Draw(image), ImageFont.load_default(SIZE)
     _, light, baseline = BLOCKS
-    for x, y, text, style in _placed(lines):
-        paint = LIGHT.get(style.split()[-1], LIGHT["ink"])
-        if text[0] not in BLOCKS:
-            pen.text((2 * x, 2 * y), text, fill=paint, font=font)
-            continue
-        for place, block in enumerate(text):
-            left = 2 * (x + place * CELL)
-            wide = 2 if block == baseline else 2 * CELL - 1
-            thin = 8 if block == light else 0
-            if block != " ":
-                pen.rectangle((left, 2 * y + thin, left + wide, 2 * (y + SIZE) - thin), fill=paint)
+    for row, line in enumerate(lines):
+        column = 1
+        for text, style in line.spans:
+            paint = PAINTS.get(style.rpartition(" ")[2], "black")
+            for part in _PARTS.finditer(text):
+                x, y = (column + part.start()) * CELL, row * LINE
+                if (mark := part[0]) in BLOCKS:
+                    box = (x, y + 4, x + (2 if mark == baseline else CELL - 1), y + SIZE)
+                    pen.rectangle(box, fill=None if mark == light else paint, outline=paint)
+                else:
+                    pen.text((x, y), mark, fill=paint, font=font)
+            column += len(text)
     written = io.BytesIO()
     image.save(written, "PNG", optimize=True)
     return written.getvalue()
