@@ -236,12 +236,13 @@ def bottleneck_of(
         why = "what this device can at most is not known"
     else:
         # Of each operation counts what would take longer at full speed.
-        seconds = [
-            (times * (flops / peaks.flops), times * (size / peaks.bytes_s))
-            for flops, size, times in operations
-        ]
-        arithmetic = sum(computing for computing, moving in seconds if computing >= moving)
-        traffic = sum(moving for computing, moving in seconds if computing < moving)
+        arithmetic = traffic = 0.0
+        for flops, size, times in operations:
+            computing, moving = times * (flops / peaks.flops), times * (size / peaks.bytes_s)
+            if computing >= moving:
+                arithmetic += computing
+            else:
+                traffic += moving
         told |= {"compute_share": arithmetic / busy_s, "bandwidth_share": traffic / busy_s}
         told |= {"peak_tflops": peaks.flops / 1e12, "peak_gb_s": peaks.bytes_s / 1e9}
         both = arithmetic + traffic

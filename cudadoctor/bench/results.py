@@ -4,9 +4,7 @@ Times are seconds, memory is bytes. A ratio compares samples a second: 1.5 means
 again as the baseline of the same workload, on the same device, in rounds that took turns.
 """
 
-import contextlib
 import statistics
-from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -168,12 +166,3 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 def dumps(document: msgspec.Struct) -> str:
     """As JSON, for --json, for a file and for the store."""
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
-
-
-def parsed(texts: Iterable[str | bytes]) -> Iterator[Line]:
-    """What a process of ours says, a line each; one that was cut off is left out."""
-    for text in texts:
-        with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-            line = msgspec.json.decode(text)
-            if isinstance(line, dict) and "kind" in line:
-                yield line

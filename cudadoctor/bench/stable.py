@@ -16,8 +16,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from cudadoctor.bench.results import Line, parsed
+from cudadoctor.bench.results import Line
 from cudadoctor.host import children
+from cudadoctor.probes.streamed import line_of
 from cudadoctor.smoke import INSIDE
 from cudadoctor.smoke.inside.wire import BOOT
 
@@ -191,7 +192,7 @@ class _Child:
         stdout = self._process.stdout
         assert stdout is not None
         with stdout, contextlib.suppress(OSError, ValueError):
-            for line in parsed(stdout):
+            for line in filter(None, map(line_of, stdout)):
                 self._mail.put((self, line))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)

@@ -142,7 +142,7 @@ def asked(
 
     def on_line(text: str) -> float:
         """Shows what is waited for, and gives each call its time."""
-        call = _call(_line(text) or {})
+        call = _call(line_of(text) or {})
         shown.now(f"the driver: {call}" if call else None)
         return patience.of(call) if call else patience.start_s
 
@@ -155,7 +155,7 @@ def asked(
 
 def streamed(ran: Ran, patience: Patience = Patience()) -> Streamed:  # noqa: B008 - immutable
     """The lines of a child that ran; whatever is no line of ours is left out."""
-    lines = tuple(line for raw in ran.stdout.splitlines() if (line := _line(raw)) is not None)
+    lines = tuple(filter(None, map(line_of, ran.stdout.splitlines())))
     last = lines[-1] if lines else {}
     done = last.get("kind") == "done"
     call, gpu = _call(last), last.get("gpu")
@@ -178,9 +178,8 @@ def _call(line: Mapping[str, Any]) -> str | None:
     return str(line.get("call") or "") or None if line.get("kind") == "calling" else None
 
 
-def _line(raw: str) -> dict[str, Any] | None:
-    if not raw.startswith("{"):
-        return None
+def line_of(raw: str | bytes) -> dict[str, Any] | None:
+    """What a child of ours says in a line; None where it is cut off, or none of ours."""
     try:
         line = msgspec.json.decode(raw, type=dict[str, Any])
     except (ValueError, RecursionError):

@@ -52,6 +52,7 @@ MAY = {
     # Probes reckon with time and run beside each other; paths are text to them.
     "probes": {"os", "time", "threading", "signal"},
     "smoke.reading": {"signal"},  # its names only
+    "bench.page": {"rich"},  # it draws into a string
 }
 PURE_OF_OS = frozenset(
     {"path.join", "path.split", "path.dirname", "path.basename", "sep", "pathsep", "devnull"}

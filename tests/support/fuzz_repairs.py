@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from fuzz_parser import Parser, of_text
 
 from cudadoctor.probes import interpreter
+from cudadoctor.probes.streamed import line_of
 
 
 def _shown(parse: Callable[[str], object]) -> Callable[[str], object]:
@@ -16,7 +17,7 @@ def _shown(parse: Callable[[str], object]) -> Callable[[str], object]:
 
 def of_repairs() -> Iterator[tuple[str, Parser]]:
     """What `fix`, `setup`, `--verify`, `--torch` and the bench read: one of them each."""
-    from cudadoctor.bench import results, store
+    from cudadoctor.bench import store
     from cudadoctor.installers import pip, question, verify
     from cudadoctor.repair import journal, session, snapshot
     from cudadoctor.repair.setup import choosing
@@ -25,8 +26,8 @@ def of_repairs() -> Iterator[tuple[str, Parser]]:
     texts: tuple[tuple[str, Callable[[str], object]], ...] = (
         ("bench.store.decoded", lambda text: store.decoded(text.encode("utf-8", "replace"))),
         (
-            "bench.results.parsed",
-            lambda text: list(results.parsed(text.encode("utf-8", "replace").splitlines())),
+            "probes.streamed.line_of",
+            lambda text: list(map(line_of, text.encode("utf-8", "replace").splitlines())),
         ),
         ("probes.interpreter.parse_journal", interpreter.parse_journal),
         ("repair.session.parse_stat", session.parse_stat),

@@ -27,6 +27,7 @@ from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import width
 from cudadoctor.host import children, signals
 from cudadoctor.probes.nvml import module_folder
+from cudadoctor.probes.streamed import line_of
 
 SAMPLER = Path(__file__).parent / "inside" / "sampler.py"
 PERIOD_S = 0.4
@@ -132,8 +133,7 @@ class Sampler:
 
     def _read(self) -> None:
         assert self._child.stdout is not None
-        for line in results.parsed(self._child.stdout):
-            self.lines.append(line)
+        self.lines.extend(filter(None, map(line_of, self._child.stdout)))
 
     def end(self) -> list[Line]:
         """Its lines; one that hangs inside the driver is left behind."""

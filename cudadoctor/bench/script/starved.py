@@ -214,12 +214,15 @@ def _of_processes(ticks: list[Line], gpus: list[Line], host: Line) -> Line:
         seconds = max(lasts) - min(firsts)
         return sum(grown) / seconds / unit if seconds > 0 else None
 
+    def of(pids: set[int], name: str, unit: float) -> list[float]:
+        """The rates of some processes."""
+        return [rate for (pid, _), rate in rates(name, unit).items() if pid in pids]
+
     latest = {process["pid"]: process for _, process in _processes_of(ticks)}
     workers = {pid for pid, process in latest.items() if process["worker"]}
     spent = {pid: grown for (pid, _), (*_, grown) in _growth(ticks, "ticks").items()}
     mains = _mains(latest, workers, spent, gpus)
-    cpu = {pid: rate for (pid, _), rate in rates("ticks", hz).items()}
-    main_cores = [cpu[pid] for pid in mains if pid in cpu]
+    main_cores = of(mains, "ticks", hz)
     threads = {key: rate for key, rate in rates("busy", hz).items() if key[0] in mains}
     waits = rates("delays", 1e9)
     busiest = max(threads, key=lambda key: threads[key] + waits.get(key, 0.0), default=(0, ""))
@@ -235,10 +238,8 @@ def _of_processes(ticks: list[Line], gpus: list[Line], host: Line) -> Line:
         "main_thread": threads.get(busiest),
         "main_thread_wait": waits.get(busiest),
         "workers": round(statistics.median(_sum(some, "worker") for some in at_once)),
-        "workers_cpu": _mean([rate for pid, rate in cpu.items() if pid in workers]),
-        "workers_wait": _mean(
-            [rate for (pid, _), rate in rates("delay", 1e9).items() if pid in workers]
-        ),
+        "workers_cpu": _mean(of(workers, "ticks", hz)),
+        "workers_wait": _mean(of(workers, "delay", 1e9)),
         "waiting": _mean(stuck),
         "read_mb_s": total("read_bytes", 1e6),
         "asked_mb_s": total("rchar", 1e6),
