@@ -61,6 +61,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 Answer = Found | None
 Judge = Callable[["Machine", "Knowledge"], Answer]
+Judging = Judge | Callable[["Machine"], Answer]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +89,7 @@ def rule(
     severity: Severity = Severity.ERROR,
     yields_to: Strings = (),
     essential: Flag = None,
-) -> Callable[[Callable[..., Answer]], Rule]:
+) -> Callable[[Judging], Rule]:
     """Make a rule of a function of the machine, or of the machine and the knowledge.
 
     Its docstring's first paragraph is what the user reads.
@@ -97,7 +98,7 @@ def rule(
     essential defaults to whether the severity is ERROR.
     """
 
-    def make(judge: Callable[..., Answer]) -> Rule:
+    def make(judge: Judging) -> Rule:
         why, _, rest = (judge.__doc__ or "").partition("\n\n")
         return Rule(
             name=judge.__name__.replace("_", "-"),

@@ -72,7 +72,7 @@ class Shortfall(Exception):  # noqa: N818 - not an error: it ends a requirement 
         self.fact = fact
 
 
-Requirement = Callable[..., None]
+Requirement = Callable[[Machine], None] | Callable[[Machine, Knowledge], None]
 """It raises NotKnown where a fact is missing, and Shortfall where one contradicts it."""
 
 
