@@ -69,8 +69,10 @@ def new_environment(m: Machine, version: str, change: PackageChange | None) -> W
             windows = m.platform.system == "Windows"
             launcher = ("py", f"-{version}") if windows else (f"python{version}",)
             made = (*launcher, "-m", "venv", folder)
-            manual = f"Python {version} must be installed: by the system's package manager, "
-            manual += "python.org or uv."
+            manual = (
+                f"Python {version} must be installed: by the system's package manager, "
+                "python.org or uv."
+            )
         then = pip.install(m, change, python) if change else Written(tool="pip")
     note = f"The new environment lies in {folder}; run programs with its python."
     return replace(

@@ -53,8 +53,10 @@ def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
     if not configured.no_index:
         return found
     origin = configured.origin or "the configuration"
-    note = f"Package indexes are switched off ({origin}): the wheels must lie in a find-links "
-    note += "folder, or no-index must go."
+    note = (
+        f"Package indexes are switched off ({origin}): the wheels must lie in a find-links "
+        "folder, or no-index must go."
+    )
     return replace(found, note=joined(note, found.note))
 
 
@@ -202,8 +204,10 @@ def _without_password(found: Source, configured: Index, tool: str) -> Source:
         elif tool == "pip":  # --index-url would take the place of the setting, password and all
             index, extra = None, index or extra
     elif index is None:
-        note = f"The address of your index ({host_of(found.index)}) holds a secret and is not "
-        note += "written out: name it in the settings of the tool."
+        note = (
+            f"The address of your index ({host_of(found.index)}) holds a secret and is not "
+            "written out: name it in the settings of the tool."
+        )
     else:
         plain = f"The password for {host_of(index)} is not written out: put it into ~/.netrc,"
         note = joined(plain, "which pip and uv read.", note)

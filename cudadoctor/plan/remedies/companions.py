@@ -98,8 +98,10 @@ class Question(NamedTuple):
     def goes(self) -> Fate:
         """It is taken out."""
         kind = f"CUDA {self.build.cuda}" if self.build.cuda else "the CPU"
-        text = f"{self.name} is taken out: its code is bound to another torch, and none is known "
-        text += f"for torch {self.build.torch} with {kind} on this platform."
+        text = (
+            f"{self.name} is taken out: its code is bound to another torch, and none is known "
+            f"for torch {self.build.torch} with {kind} on this platform."
+        )
         return Fate(leaves=True, note=text)
 
 
@@ -189,8 +191,10 @@ def _pyg(q: Question) -> Fate:
         if wheel.package == q.package.name and here:
             tag = f"pt{torch.major}{torch.minor}{variant}"
             return q.pinned(f"{wheel.version}+{tag}", find_links=page)
-    text = f"{q.name} is taken out: no wheel of it for torch {torch} {variant} "
-    text += f"was seen. Where {page} has one, install it with --find-links and that address."
+    text = (
+        f"{q.name} is taken out: no wheel of it for torch {torch} {variant} "
+        f"was seen. Where {page} has one, install it with --find-links and that address."
+    )
     return Fate(leaves=True, note=text)
 
 

@@ -162,8 +162,10 @@ def _driver(
     if side in ("dgx", "linux"):
         return (Remedy(id=id, needs_root=True, reboot=True, **_fields(title, m, bounds, branch)),)
     who = "whoever runs the host" if where == "host" else "the administrator of this machine"
-    text = f"Ask {who} for an NVIDIA driver{least}: it belongs to the host and cannot be changed "
-    text += "from in here."
+    text = (
+        f"Ask {who} for an NVIDIA driver{least}: it belongs to the host and cannot be changed "
+        "from in here."
+    )
     return (step(title=f"{title} on the host", where=where, manual=text),)
 
 
@@ -191,7 +193,6 @@ _FOCAL = (
     "package is not found, take a newer Ubuntu, or the build of torch for the present driver."
 )
 _AMAZON_WITH_DNF = 2022
-_NIX = "/etc/nixos/configuration.nix"
 _NO_MODULES_FROM = 10  # RHEL 10 and its kin have no package modules (streams) any more.
 
 
@@ -200,7 +201,7 @@ class System(msgspec.Struct, frozen=True):
 
     remove: str = "apt-get remove"
     boot_image: str = ""
-    signing_key: str = ""
+    enrol: str = ""
     rebuild: str = ""
     compat: bool = False
 
@@ -219,12 +220,27 @@ class Recipe(msgspec.Struct, frozen=True):
     manual: Text = None
 
 
+class Load(msgspec.Struct, frozen=True):
+    """How an installed driver comes to load (see driver_steps.toml). reason, family: "" any."""
+
+    title: str
+    reason: str = ""
+    family: str = ""
+    commands: str = ""
+    file: str = ""
+    what: str = ""
+    tool: Text = None
+    manual: Text = None
+    note: Text = None
+
+
 class Table(msgspec.Struct, frozen=True):
     """All of driver_steps.toml."""
 
     notes: dict[str, str]
     systems: dict[str, System]
     recipes: tuple[Recipe, ...]
+    loads: tuple[Load, ...]
 
 
 _TABLE = texts("driver_steps", Table)
@@ -313,17 +329,6 @@ def _recipe(m: Machine, bounds: Bounds, branch: Number) -> dict[str, Any]:
     return fields | {"manual": manual, "tool": row.tool or fields["tool"]}
 
 
-_BY_THE_SYSTEM = (
-    "Bring kernel and driver to releases that belong together, by the system's own update of both, "
-    "and install the headers of that kernel where the driver's module is built on this machine."
-)
-_ENROL = (
-    "mokutil asks for a password; after the reboot, choose Enroll MOK in the blue screen "
-    "and give it again."
-)
-_SIGNED_ALREADY = " Ubuntu's linux-modules-nvidia-* packages are signed already and need no key."
-
-
 def load_driver(m: Machine, reason: Reason) -> Remedies:
     """Get the installed driver's module loaded. reason: what keeps it out."""
     if side_of(m) in ("wsl", "jetson", "macos", "windows"):
@@ -331,56 +336,30 @@ def load_driver(m: Machine, reason: Reason) -> Remedies:
     load = partial(_root, m, "load-driver", "Load the NVIDIA driver")
     if keeper_of(m) != "here":
         return load("modprobe nvidia")
-    family, system, manual, note, tool = family_of(m), _system(m), None, None, None
-    commands, edits = _argvs(system.boot_image), list[Edit]()
-    match reason:
-        case "modprobe":
-            return load("modprobe nvidia; modprobe nvidia_uvm")
-        case _ if family == "nixos":
-            # Files under /etc and modules are made from the configuration there.
-            title, tool = "Let NixOS load the NVIDIA driver", "nixos-rebuild"
-            commands = _argvs("nixos-rebuild boot")
-            what = 'services.xserver.videoDrivers = [ "nvidia" ];\n'
-            what += 'boot.blacklistedKernelModules = [ "nouveau" ];'
-            edits.append(Edit(file=_NIX, what=what))
-        case "nouveau":
-            title = "Keep nouveau from taking the GPU"
-            manual = None if commands else "Make the boot image (initramfs) anew and reboot."
-            what = "blacklist nouveau\noptions nouveau modeset=0"
-            edits.append(Edit(file="/etc/modprobe.d/blacklist-nouveau.conf", what=what))
-        case "secure-boot":
-            title, tool = "Enrol the key that signs the driver's module", "mokutil"
-            make = "kmodgenca -a; " if family == "fedora" else ""
-            commands = _argvs(f"{make}mokutil --import {system.signing_key}")
-            if not system.signing_key:
-                commands = ()
-                manual = "Enrol the key that signs the driver's modules with `mokutil --import`."
-            note = _ENROL + (_SIGNED_ALREADY if family == "ubuntu" else "")
-        case "not-built":
-            title = f"Build the driver's module for kernel {m.platform.kernel or 'in use'}"
-            commands = _rebuild_modules(m)
-            manual = None if commands else _BY_THE_SYSTEM
-            if commands and family != "arch":
-                commands += _argvs("modprobe nvidia")
-            note = "Where the build fails, /var/lib/dkms/nvidia/*/build/make.log says why."
-        case "blacklisted":
-            title, files = "Let the nvidia module load again", m.driver.blacklisted_by or ()
-            what = "remove the lines that blacklist nvidia or alias it to off"
-            edits += (Edit(file=file, what=what) for file in files)
-            manual = None if files else "Remove what blacklists nvidia under /etc/modprobe.d."
-            prime = "On a laptop with `prime-select`, `prime-select nvidia` does it."
-            note = prime if family == "ubuntu" else None
+    if reason == "modprobe":
+        return load("modprobe nvidia; modprobe nvidia_uvm")
+    family, known = family_of(m), (reason, "")
+    rows = (row for row in _TABLE.loads if row.reason in known and row.family in (family, ""))
+    row = next(rows)
+    files: Strings = (row.file,) if row.file else ()
+    commands = _argvs(row.commands.format(**msgspec.structs.asdict(_system(m))))
+    if row.reason == "not-built":
+        commands = _rebuild_modules(m)
+        if commands and family != "arch":
+            commands += _argvs("modprobe nvidia")
+    elif row.reason == "blacklisted":
+        files = m.driver.blacklisted_by or ()
     return (
         Remedy(
             id="load-driver",
-            title=title,
+            title=row.title.format(kernel=m.platform.kernel or "in use"),
             needs_root=True,
             reboot=("modprobe", "nvidia") not in commands,
             commands=commands,
-            manual=manual,
-            edits=tuple(edits),
-            tool=tool,
-            note=note,
+            manual=None if (files if row.reason == "blacklisted" else commands) else row.manual,
+            edits=tuple(Edit(file=file, what=row.what) for file in files),
+            tool=row.tool,
+            note=row.note,
         ),
     )
 
@@ -408,8 +387,10 @@ def reload_uvm(m: Machine) -> Remedies:
     opens = any(node.path == "/dev/nvidia-uvm" and not node.errno for node in m.driver.nodes or ())
     if not opens or "nvidia_uvm" not in (m.driver.modules or ()):
         return step("Load the nvidia_uvm module and make its device nodes", nodes)
-    note = "End all CUDA programs first; where the module is in use, `fuser -v /dev/nvidia-uvm` "
-    note += "names the process that holds it."
+    note = (
+        "End all CUDA programs first; where the module is in use, `fuser -v /dev/nvidia-uvm` "
+        "names the process that holds it."
+    )
     commands = f"modprobe -r nvidia_uvm; modprobe nvidia_uvm; {nodes}"
     return step("Reload the nvidia_uvm module", commands, note=note)
 
@@ -422,8 +403,10 @@ def reset_gpu(m: Machine, index: int) -> Remedies:
     if side == "windows":
         text = "Restart the computer; that resets the GPU as well."
         return (Remedy(id="reset-gpu", title=title, reboot=True, manual=text),)
-    note = "Only while nothing uses the GPU. GPUs that NVLink joins are reset together, or by a "
-    note += "reboot."
+    note = (
+        "Only while nothing uses the GPU. GPUs that NVLink joins are reset together, or by a "
+        "reboot."
+    )
     return _root(m, "reset-gpu", title, f"nvidia-smi --gpu-reset -i {index}", note=note)
 
 
@@ -433,8 +416,10 @@ def wsl_driver(m: Machine) -> Remedies:
         return ()
     step = partial(Remedy, id="wsl-driver")
     if m.platform.wsl == 1:
-        text = "In Windows, `wsl --set-version NAME 2` turns this distribution into WSL 2; WSL 1 "
-        text += "has no GPU."
+        text = (
+            "In Windows, `wsl --set-version NAME 2` turns this distribution into WSL 2; WSL 1 "
+            "has no GPU."
+        )
         return (step(title="Turn to WSL 2", where="windows", manual=text),)
     names = (package.name for package in m.driver.packages or ())
     inside = [name for name in names if name.startswith(_DRIVER_PACKAGES)]
@@ -445,8 +430,10 @@ def wsl_driver(m: Machine) -> Remedies:
         manual="Install the current driver from the NVIDIA App or from nvidia.com/drivers on "
         "Windows, then run `wsl --shutdown` there.",
     )
-    note = "WSL uses the driver of Windows; a Linux driver inside hides it. Afterwards run "
-    note += "`wsl --shutdown` in Windows."
+    note = (
+        "WSL uses the driver of Windows; a Linux driver inside hides it. Afterwards run "
+        "`wsl --shutdown` in Windows."
+    )
     remove = _by(((*_system(m).remove.split(), *inside), ("ldconfig",)), note)
     without = step(title="Take the Linux driver out of WSL", needs_root=True, **remove)
     return (without, on_windows) if inside else (on_windows,)
@@ -503,15 +490,19 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: Release) -> Remedies:
         tags = (kb.newest_docker_tag(cuda, "base", system) for system in _IMAGES)
         tag = next(filter(None, tags), None)
         image = f"nvidia/cuda:{tag}" if tag else f"an nvidia/cuda image of CUDA {cuda}"
-        text = f"Start from {image}, which brings the package, and put {folder} first in "
-        text += "LD_LIBRARY_PATH where the container toolkit does not pick it up by itself."
+        text = (
+            f"Start from {image}, which brings the package, and put {folder} first in "
+            "LD_LIBRARY_PATH where the container toolkit does not pick it up by itself."
+        )
     elif side in ("linux", "dgx"):
         where, system = "here", _system(m)
         if system.compat:
             install = _by(((system.remove.split()[0], "install", "-y", name),))
         install["needs_root"] = True
-        text = f"{name} comes from NVIDIA's repository for this system, which must be set up. "
-        text += f"Programs that need it are then started with {folder} first in LD_LIBRARY_PATH."
+        text = (
+            f"{name} comes from NVIDIA's repository for this system, which must be set up. "
+            f"Programs that need it are then started with {folder} first in LD_LIBRARY_PATH."
+        )
     else:
         text = f"Ask for NVIDIA's package {name}; {folder} then comes first in LD_LIBRARY_PATH."
     branch = kb.branch_for(cuda)

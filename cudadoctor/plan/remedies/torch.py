@@ -156,8 +156,10 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
             return (remedy_for(build, m, kb),) if build else ()
     found = kb.jetson_build(release) if release is not None else None
     if found is None:
-        text = "Install NVIDIA's torch wheel for this release of JetPack (or use its container "
-        text += "image for it); builds for other computers have no code for this board."
+        text = (
+            "Install NVIDIA's torch wheel for this release of JetPack (or use its container "
+            "image for it); builds for other computers have no code for this board."
+        )
         return (step(title="Install NVIDIA's build of torch for this JetPack", manual=text),)
     change = PackageChange(
         install=("torch", "torchvision"),
@@ -413,8 +415,10 @@ def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> Remedi
     backend, build = _BACKENDS.get(m.torch.build or ""), choice.build
     step = partial(_step, id="install-torch")
     if backend is not None and not (build and build.cuda):
-        text = f"This environment has a {backend} build, and the tables hold builds for NVIDIA's "
-        text += f"GPUs and for the CPU only: take torch {wish} from the {backend} index of PyTorch."
+        text = (
+            f"This environment has a {backend} build, and the tables hold builds for NVIDIA's "
+            f"GPUs and for the CPU only: take torch {wish} from the {backend} index of PyTorch."
+        )
         return (step(title=f"Install the {backend} build of torch {wish}", manual=text),)
     if build is not None:
         return (remedy_for(build, m, kb),)
