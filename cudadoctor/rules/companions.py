@@ -25,7 +25,6 @@ from cudadoctor.plan.remedies import (
     install_companion,
     install_packages,
     install_torch,
-    remove_packages,
 )
 from cudadoctor.rules.evidence.devices import devices
 from cudadoctor.rules.evidence.libraries import specifier_on, torch_pins
@@ -74,7 +73,7 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
     found = [misfit for package in present if (misfit := _misfit(m, kb, package, torch))]
     if not found:
         return None
-    first, names = found[0], [misfit.name for misfit in found]
+    first, names = found[0], tuple(misfit.name for misfit in found)
     title = f"Remove {', '.join(names)}, of which no release fits this torch"
     return Found(
         evidence=("torch.text", first.evidence),
@@ -87,7 +86,7 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
         sure=first.sure,
         # Where no release fits: another torch with its companions, or without.
         remedies=install_companion(m, kb, *names)
-        or remove_packages("remove-companion", title, *names)
+        or install_packages("remove-companion", title, remove=names)
         or install_torch(m, kb),
     )
 

@@ -18,7 +18,7 @@ of the platform, else the newest CUDA that the driver brings itself, else the ol
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, Literal
 
 import msgspec
@@ -125,8 +125,7 @@ def nearest_release(case: Case) -> tuple[Alternative, ...]:
         there = order.index(torch)
         return torch.release[:2] != wanted.release[:2], abs(there - here), there
 
-    near = sorted(order, key=distance)
-    for torch, desperate in ((torch, last) for last in (False, True) for torch in near):
+    for desperate, torch in product((False, True), sorted(order, key=distance)):
         of_it = tuple(build for build in case.builds if build.torch == torch)
         if build := newest(of_it, case, desperate=desperate):
             same = torch.release[:2] == wanted.release[:2]
@@ -161,8 +160,7 @@ def _cpu(case: Case) -> tuple[Alternative, ...]:
 
 def _first(case: Case, *ignoring: Block) -> TorchBuild | None:
     """The newest build that would fit without these reasons against it."""
-    fits = (build for build in case.asked if not block(build, case, ignoring=ignoring))
-    return next(fits, None)
+    return next((build for build in case.asked if not block(build, case, ignoring=ignoring)), None)
 
 
 def _compat(case: Case) -> Alternative | None:
@@ -209,8 +207,9 @@ def _driver(case: Case, *also: Block) -> Alternative | None:
             change = f"With driver {branch}, the last for this GPU{',' if also else ''}"
         if also:
             change += f" and {_pythons(build)}"
-        pythons = build.pythons if also else ()
-        return fitting("driver", change, build, branch=branch, pythons=pythons)
+        return fitting(
+            "driver", change, build, branch=branch, pythons=build.pythons if also else ()
+        )
     return None
 
 

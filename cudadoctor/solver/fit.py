@@ -55,26 +55,32 @@ def _of_hardware(
     if codes and build.contested and not trusting:
         codes = tuple(code for code in codes if code not in build.contested)
     ways = ways_of(build, demand, codes)
-    if not all(ways):
-        yield "archs" if codes == build.archs or not all(ways_of(build, demand)) else "contested"
+    if not all(ways.values()):
+        yield (
+            "archs"
+            if codes == build.archs or not all(ways_of(build, demand).values())
+            else "contested"
+        )
     if "driver" not in ignoring:
         if not runs(cuda, demand):
             yield "driver"
         level = demand.drive.cuda
-        if (level is None or level < cuda) and "ptx" in ways:
+        if (level is None or level < cuda) and "ptx" in ways.values():
             yield "ptx"
     if not trusting and "cudnn" not in ignoring and cudnn_refuses(build, demand):
         yield "cudnn"
 
 
-def ways_of(build: TorchBuild, demand: Demand, codes: tuple[str, ...] | None = None) -> list[Text]:
-    """How a build serves each GPU: native, ptx, or None not at all. codes: in place of its own."""
+def ways_of(
+    build: TorchBuild, demand: Demand, codes: tuple[str, ...] | None = None
+) -> dict[Version, Text]:
+    """GPU -> how a build serves it: native, ptx, or None not at all. codes: in place of its own."""
     archs = (build.archs if codes is None else codes) or ()
-    found = (
-        served(archs, capability, build.torch, build.cuda, demand.knowledge)
-        for capability in demand.capabilities
-    )
-    return [how and how[0] for how in found]
+    cuda, knowledge = build.cuda, demand.knowledge
+    return {
+        gpu: (how := served(archs, gpu, build.torch, cuda, knowledge)) and how[0]
+        for gpu in demand.capabilities
+    }
 
 
 def cudnn_refuses(build: TorchBuild, demand: Demand) -> Versions:
@@ -103,8 +109,7 @@ def own_cudnn(build: TorchBuild, knowledge: Knowledge) -> Text:
 
 def on_ptx(build: TorchBuild, demand: Demand) -> Versions:
     """The GPUs that this build serves by PTX alone, which the driver compiles at first use."""
-    ways = zip(demand.capabilities, ways_of(build, demand), strict=True)
-    return tuple(capability for capability, how in ways if how == "ptx")
+    return tuple(gpu for gpu, how in ways_of(build, demand).items() if how == "ptx")
 
 
 def runs(cuda: Version, demand: Demand) -> bool:
@@ -124,11 +129,9 @@ def reason(build: TorchBuild, demand: Demand) -> Text:
     why, drive, cuda = block(build, demand), demand.drive, build.cuda
     match why:
         case "python":
-            pythons = _listed(build.pythons)
-            return f"It has no wheel for Python {demand.python}, only for {pythons}."
+            return f"It has no wheel for Python {demand.python}, only for {_listed(build.pythons)}."
         case "archs" if build.archs is not None:
-            ways = zip(demand.capabilities, ways_of(build, demand), strict=True)
-            unserved = _listed(capability for capability, how in ways if not how)
+            unserved = _listed(gpu for gpu, how in ways_of(build, demand).items() if not how)
             return f"It has no code for capability {unserved}, only {_listed(build.archs)}."
         case "driver" if cuda and (floor := demand.knowledge.driver_floor(cuda, drive.numbers)):
             here = f"driver {drive.version}" if drive.version else "the driver"
@@ -260,8 +263,6 @@ def compat_lifts(m: Machine, kb: Knowledge, cuda: Version) -> bool:
     here, driver = m.platform, m.driver.version
     if here.system != "Linux" or here.wsl or here.jetson or m.container.dxg or driver is None:
         return False
-    if any(gpu.virtualization == "vgpu" for gpu in m.gpus or ()):
-        return False
     seen = [(gpu.device_id, gpu.name) for gpu in m.gpus or ()]
     seen = seen or [(device.device_id, None) for device in m.pci or () if device.vendor == "nvidia"]
     models = [
@@ -270,4 +271,10 @@ def compat_lifts(m: Machine, kb: Knowledge, cuda: Version) -> bool:
         for model in kb.gpus_by_pci(device_id or "") or (kb.gpu_by_name(name or ""),)
     ]
     allowed = all(model is not None and model.data_center for model in models)
-    return kb.forward_compat(cuda, driver.branch) == "compatible" and bool(models) and allowed
+    possible = bool(models) and allowed and not has_virtual_gpu(m)
+    return possible and kb.forward_compat(cuda, driver.branch) == "compatible"
+
+
+def has_virtual_gpu(m: Machine) -> bool:
+    """Whether a GPU is a share that a hypervisor gives out: those need the provider's driver."""
+    return any(gpu.virtualization == "vgpu" for gpu in m.gpus or ())

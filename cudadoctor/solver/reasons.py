@@ -12,7 +12,7 @@ from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Text
 from cudadoctor.solver.demand import Demand, named, of_capability, seen_gpus, served
-from cudadoctor.solver.fit import NO_GPU, Block, Case, block, cudnn_refuses, on_ptx, reason, ways_of
+from cudadoctor.solver.fit import NO_GPU, Case, block, cudnn_refuses, on_ptx, reason, ways_of
 
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
@@ -30,8 +30,11 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
         yield from _costs(build, case.free, case)
     if waiting is not None:
         yield waiting
-    if case.gpus == "none":
-        yield _without_gpu(build, case)
+    if case.whole and case.whole.gpus == "some":
+        yield "The wish names the CPU build: no GPU is used, and none counts."
+    elif case.gpus == "none":
+        on_cuda = "No NVIDIA GPU is there; this build runs on the CPU too."
+        yield NO_GPU if build.cuda is None else on_cuda
     elif build.cuda is not None:
         yield from _hardware(build, build.cuda, case)
     if case.drive.supposed and case.gpus == "some":
@@ -50,18 +53,10 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
 
 def without_cudnn(build: TorchBuild, demand: Demand) -> Text:
     """That its own cuDNN refuses a GPU which the build has code for, and what keeps it away."""
-    refused = set(cudnn_refuses(build, demand))
-    ways = zip(demand.capabilities, ways_of(build, demand), strict=True)
-    lost = ", ".join(str(gpu) for gpu, how in ways if how and gpu in refused)
+    ways = ways_of(build, demand)
+    lost = ", ".join(str(gpu) for gpu in cudnn_refuses(build, demand) if ways[gpu])
     off = "torch.backends.cudnn.enabled = False keeps convolutions off it"
     return f"Its cuDNN refuses capability {lost}: {off}." if lost else None
-
-
-def _without_gpu(build: TorchBuild, case: Case) -> str:
-    if case.whole is not None and case.whole.gpus == "some":
-        return "The wish names the CPU build: no GPU is used, and none counts."
-    on_cuda = "No NVIDIA GPU is there; this build runs on the CPU too."
-    return NO_GPU if build.cuda is None else on_cuda
 
 
 def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
@@ -122,9 +117,11 @@ def _left_out(build: TorchBuild, case: Case) -> Iterator[str]:
     first, *others = case.capabilities or (None,)
     gpus = seen_gpus(case.machine, case.knowledge)
     if case.aside:
-        names = ", ".join(map(str, case.aside))
         which = named(of_capability(gpus, case.aside))
-        yield f"No torch for {case.platform} has code for capability {names}: left out."
+        yield (
+            f"No torch for {case.platform} has code for capability "
+            f"{', '.join(map(str, case.aside))}: left out."
+        )
         yield f"To hide {which} from programs, set CUDA_VISIBLE_DEVICES to the others."
     if first is None or not others:
         return
@@ -191,22 +188,25 @@ def every_rejection(case: Case) -> tuple[Rejection, ...]:
     """
     newest = case.asked[0].torch
     beside = {build.variant: build for build in case.builds if build.torch == newest}
-    found = []
-    for variant, build in (beside | _newest_of_each(case.asked)).items():
-        text = _against(build, case, None)
-        text = text if build.torch == newest else _with_release(text, build)
-        found.append(Rejection(variant=variant, reason=text))
-    return tuple(found)
+    found = beside | _newest_of_each(case.asked)
+    texts = {variant: _against(build, case, None) for variant, build in found.items()}
+    return tuple(
+        Rejection(
+            variant=variant,
+            reason=texts[variant]
+            if build.torch == newest
+            else _with_release(texts[variant], build),
+        )
+        for variant, build in found.items()
+    )
 
 
 def _announced(chosen: TorchBuild, case: Case) -> Text:
     """That something newer would fit and was only announced; None where nothing was."""
-    newer = (build for build in case.asked if build.torch > chosen.torch)
-    waits: tuple[Block, ...] = ("announced",)
     waiting = [
         build
-        for build in newer
-        if build.published is None and block(build, case, ignoring=waits) is None
+        for build in takewhile(lambda build: build.torch > chosen.torch, case.asked)
+        if build.published is None and not block(build, case, ignoring=["announced"])
     ]
     if not waiting:
         return None

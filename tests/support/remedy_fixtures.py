@@ -131,7 +131,7 @@ def every_remedy(m: Machine) -> Iterator[tuple[str, tuple[Remedy, ...]]]:
     yield "reinstall_torch", remedies.reinstall_torch(m, KB)
     yield "companion", remedies.install_companion(m, KB, "torchvision", "torchaudio", "xformers")
     yield "packages", remedies.install_packages("numpy-1", "numpy below 2", "numpy<2")
-    yield "remove", remedies.remove_packages("remove-x", "Remove x", "pynvml")
+    yield "remove", remedies.install_packages("remove-x", "Remove x", remove=("pynvml",))
     for branch in (470, 525, 570, 580, 590):
         yield f"upgrade_driver {branch}", remedies.upgrade_driver(m, KB, branch)
     yield "install_driver", remedies.install_driver(m, KB)

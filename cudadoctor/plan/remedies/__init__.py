@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         grant_gpu,
         install_packages,
         off_search_path,
-        remove_packages,
         set_variables,
         unset_variables,
     )
@@ -68,7 +67,6 @@ __all__ = [
     "reboot",
     "reinstall_torch",
     "reload_uvm",
-    "remove_packages",
     "reset_gpu",
     "set_variables",
     "unset_variables",

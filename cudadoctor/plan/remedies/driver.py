@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import texts
@@ -15,7 +14,6 @@ from cudadoctor.model.findings import Edit, Remedies, Remedy
 from cudadoctor.model.machine import Flag, Machine, Number, Release, Strings, Text
 from cudadoctor.plan.remedies.process import (
     family_of,
-    has_virtual_gpu,
     is_cloud,
     keeper_of,
     major_of,
@@ -23,7 +21,7 @@ from cudadoctor.plan.remedies.process import (
     side_of,
 )
 from cudadoctor.solver.demand import capabilities_of, serves_all
-from cudadoctor.solver.fit import compat_lifts
+from cudadoctor.solver.fit import compat_lifts, has_virtual_gpu
 
 Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
 
@@ -173,8 +171,9 @@ def _fields(title: str, m: Machine, bounds: Bounds, branch: Number) -> dict[str,
     """What the step of a Linux of one's own consists of."""
     if side_of(m) == "dgx":
         # DGX OS is an Ubuntu; NVIDIA's software for DGX also comes for Red Hat's systems.
-        red_hat = family_of(m) in ("rhel", "fedora")
-        update = "dnf upgrade --refresh" if red_hat else "apt-get update; apt-get full-upgrade"
+        update = "apt-get update; apt-get full-upgrade"
+        if family_of(m) in ("rhel", "fedora"):
+            update = "dnf upgrade --refresh"
         return {"title": f"{title} by the DGX system's own update", **_by(_argvs(update))}
     fields, here = _recipe(m, bounds, branch), m.platform
     focal = branch and (here.distro, here.distro_version) == ("ubuntu", "20.04")
@@ -280,11 +279,9 @@ def _rebuild_modules(m: Machine) -> tuple[Strings, ...]:
 
     Empty where only its own system knows how: then a sentence stands in their place.
     """
-    release, family = f"-{m.platform.kernel}" if m.platform.kernel else "", family_of(m)
-    headers = _debian_headers(m, release)
-    if family == "ubuntu":
-        release = release or "-generic"
-    argvs = _argvs(_system(m).rebuild, release=release, headers=headers)
+    own, family = f"-{m.platform.kernel}" if m.platform.kernel else "", family_of(m)
+    release = own or ("-generic" if family == "ubuntu" else "")
+    argvs = _argvs(_system(m).rebuild, release=release, headers=_debian_headers(m, own))
     if family == "suse":
         names = (package.name for package in m.driver.packages or ())
         modules = [name for name in names if "-kmp-" in name]
@@ -440,7 +437,11 @@ def wsl_driver(m: Machine) -> Remedies:
 
 
 _DRIVER_PACKAGES = (
-    *("nvidia-driver-", "libnvidia-compute-", "nvidia-utils-", "nvidia-dkms-", "cuda-drivers"),
+    "nvidia-driver-",
+    "libnvidia-compute-",
+    "nvidia-utils-",
+    "nvidia-dkms-",
+    "cuda-drivers",
 )
 
 
@@ -477,8 +478,12 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: Release) -> Remedies:
     if cuda is None or not compat_lifts(m, kb, cuda):
         return ()
     archs, capabilities = m.torch.archs, capabilities_of(m, kb)
-    of_torch = m.torch.cuda == cuda and archs is not None and capabilities is not None
-    if of_torch and not serves_all(archs or (), capabilities or (), m.torch.version, cuda, kb):
+    if (
+        m.torch.cuda == cuda
+        and archs is not None
+        and capabilities is not None
+        and not serves_all(archs, capabilities, m.torch.version, cuda, kb)
+    ):
         return ()
     name = f"cuda-compat-{cuda.major}-{cuda.minor}"
     folder = f"/usr/local/cuda-{cuda.major}.{cuda.minor}/compat"
@@ -508,5 +513,5 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: Release) -> Remedies:
     branch = kb.branch_for(cuda)
     note = _LIMITS.format(branch=branch) if branch else _LIMITS.partition(" After")[0]
     title = "Use NVIDIA's forward-compatibility package"
-    remedy = Remedy(id="cuda-compat", title=title, where=where, manual=text, **install)
-    return (replace(remedy, note=note),)
+    install |= {"where": where, "manual": text, "note": note}
+    return (Remedy(id="cuda-compat", title=title, **install),)

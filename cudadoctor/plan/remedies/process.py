@@ -69,10 +69,9 @@ def notebook_of(m: Machine) -> Literal["colab", "kaggle"] | None:
 
 def keeper_of(m: Machine) -> Where:
     """Who may change the system under this process."""
-    side = side_of(m)
     if m.container.scheduler or m.container.kind == "kubernetes":
         return "admin"
-    if side == "wsl":
+    if side_of(m) == "wsl":
         return "windows"
     return "host" if m.container.kind else "here"
 
@@ -99,11 +98,6 @@ def is_cloud(m: Machine) -> bool:
     )
 
 
-def has_virtual_gpu(m: Machine) -> bool:
-    """Whether a GPU is a share that a hypervisor gives out: those need the provider's driver."""
-    return any(gpu.virtualization == "vgpu" for gpu in m.gpus or ())
-
-
 def by_hand(
     id: str,  # noqa: A002
     title: str,
@@ -125,8 +119,8 @@ def unset_variables(m: Machine, *names: str) -> Remedies:
 
     A scheduler's choice of GPUs is never overridden: there the way out is to ask it for GPUs.
     """
-    scheduled = bool(m.container.scheduler) or m.container.kind == "kubernetes"
-    kept = [name for name in names if not (name == "CUDA_VISIBLE_DEVICES" and scheduled)]
+    chosen = "CUDA_VISIBLE_DEVICES" if keeper_of(m) == "admin" else ""
+    kept = [name for name in names if name != chosen]
     if not kept:
         return grant_gpu(m) if names else ()
     return (
@@ -163,15 +157,6 @@ def install_packages(
     return (Remedy(id=id, title=title, risk=Risk.ENVIRONMENT, packages=change),)
 
 
-def remove_packages(
-    id: str,  # noqa: A002
-    title: str,
-    *names: str,
-) -> Remedies:
-    """Uninstall packages from the environment."""
-    return install_packages(id, title, remove=names)
-
-
 def device_groups(m: Machine) -> Remedies:
     """Let the user open the GPU's device nodes."""
     side = side_of(m)
@@ -179,8 +164,9 @@ def device_groups(m: Machine) -> Remedies:
         return ()
     if m.container.kind or side == "cluster":
         where = keeper_of(m)
-        how = "`--group-add` with the group that owns the nodes, when the container is started"
-        how = how if m.container.kind else "membership of the group that owns the nodes"
+        how = "membership of the group that owns the nodes"
+        if m.container.kind:
+            how = "`--group-add` with the group that owns the nodes, when the container is started"
         text = f"Ask for access to /dev/nvidia* for this user: {how}."
         return by_hand("device-groups", "Get access to the GPU's device nodes", text, where)
     # The groups that own the nodes which could not be opened; else the customary ones.
@@ -308,16 +294,14 @@ def grant_gpu(m: Machine) -> Remedies:
         return ()
     text = _GRANT.get(m.container.kind, "Start the container with access to the host's GPUs.")
     note = _ON_WINDOWS if side_of(m) == "wsl" else _HOST_NEEDS.get(m.container.kind)
-    title = "Start the container with the GPU"
-    return by_hand("grant-gpu", title, text, "container", note=note)
+    return by_hand("grant-gpu", "Start the container with the GPU", text, "container", note=note)
 
 
 def _of_a_job(m: Machine, asked: str) -> Remedies:
     """The scheduler gives the job a GPU; Apptainer hands it on into the container."""
-    title = "Ask the scheduler for a GPU"
     if m.container.kind == "enroot":
         asked = "Ask Slurm for a GPU: `srun --gpus=1 --container-image=... ...`; Pyxis hands it on."
-    ask = by_hand("grant-gpu", title, asked)
+    ask = by_hand("grant-gpu", "Ask the scheduler for a GPU", asked)
     if m.container.kind != "apptainer":
         return ask
     inside = by_hand(
@@ -352,8 +336,10 @@ def container_option(
 def _in_pod_words(option: str) -> str:
     """An option of `docker run` as what a pod's manifest says for it."""
     if shm := _SHM.fullmatch(option):
-        size = f"{shm['amount']}Gi"
-        return f"an emptyDir volume with medium: Memory and sizeLimit: {size}, mounted on /dev/shm"
+        return (
+            f"an emptyDir volume with medium: Memory and sizeLimit: {shm['amount']}Gi, mounted on "
+            "/dev/shm"
+        )
     if variable := _VARIABLE.fullmatch(option):
         return f'env: [{{name: {variable["name"]}, value: "{variable["value"]}"}}]'
     return f"the counterpart of docker run's {option}"
@@ -361,8 +347,7 @@ def _in_pod_words(option: str) -> str:
 
 def _pod(id: str, title: str, what: str, note: Text = None) -> Remedies:  # noqa: A002
     edits = (Edit(file="the pod's manifest", what=what),)
-    step = partial(_step, where="container", tool="kubectl")
-    return (step(id=id, title=title, edits=edits, note=note),)
+    return (_step(id=id, title=title, where="container", tool="kubectl", edits=edits, note=note),)
 
 
 def _kubernetes(m: Machine) -> bool:

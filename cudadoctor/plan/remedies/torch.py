@@ -25,6 +25,7 @@ from cudadoctor.plan.remedies.companions import (
     size_of,
 )
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
+from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.solver.builds import Alternative, Choice, best_build
 from cudadoctor.solver.demand import (
     SERVER_BUILDS_FROM_L4T,
@@ -256,9 +257,9 @@ def _origin(m: Machine, kb: Knowledge) -> PackageChange:
     variant, row = installed_variant(m), installed_row(m, kb)
     if variant is None or m.torch.build not in ("cuda", "cpu"):
         return PackageChange(install=(), cuda=cuda)
-    index = row.index if row else f"{TORCH_INDEX}/{variant}"
-    default = row is not None and row.default
-    return PackageChange(install=(), variant=variant, index=None if default else index, cuda=cuda)
+    index: Text = row.index if row else f"{TORCH_INDEX}/{variant}"
+    index = None if row and row.default else index
+    return PackageChange(install=(), variant=variant, index=index, cuda=cuda)
 
 
 def _installed(m: Machine, names: Strings) -> Strings:
@@ -387,7 +388,7 @@ def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> Remedie
     if not gone or not stay:
         return ()
     step = partial(Remedy, id="hide-gpu", title=f"Leave out {named(gone)}")
-    if m.container.scheduler or m.container.kind == "kubernetes":
+    if keeper_of(m) == "admin":
         return (step(where="admin", manual=_SCHEDULED),)
     note = "Programs that are started with it see the other GPUs only."
     variables = variables_for(stay, redacted=m.redacted)
@@ -402,8 +403,10 @@ def _for_some_gpus(change: Alternative, m: Machine, kb: Knowledge) -> Remedies:
     install = remedy_for(change.build, m, kb)
     gone = hiding[0].title.removeprefix("Leave out ")
     note = joined(f"No one build serves all GPUs here: this leaves out {gone}.", install.note)
-    title = f"{install.title} without {gone}"
-    return (replace(install, title=title, variables=hiding[0].variables, note=note),)
+    settings = hiding[0].variables
+    return (
+        replace(install, title=f"{install.title} without {gone}", variables=settings, note=note),
+    )
 
 
 _BACKENDS = {"rocm": "ROCm", "xpu": "Intel XPU"}
@@ -422,8 +425,9 @@ def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> Remedi
         return (step(title=f"Install the {backend} build of torch {wish}", manual=text),)
     if build is not None:
         return (remedy_for(build, m, kb),)
-    others = ("release", "cpu", "jetson")
-    keeping = (change for change in choice.alternatives if change.kind not in others)
+    keeping = (
+        change for change in choice.alternatives if change.kind not in ("release", "cpu", "jetson")
+    )
     remedies = instead(m, kb, keeping, wish)
     if any(remedy.id == "install-torch" for remedy in remedies):
         return remedies
