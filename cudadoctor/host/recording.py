@@ -21,7 +21,7 @@ import msgspec
 from cudadoctor import __version__
 from cudadoctor.host.children import Ran, working_folder
 from cudadoctor.host.local import Answer, Host, How, Listing, Space, Stat
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, Strings
 from cudadoctor.privacy.conceal import Concealer
 from cudadoctor.probes.examine import Look, NoInterpreter, examine_host
 from cudadoctor.smoke.inside.wire import BOOT
@@ -116,7 +116,7 @@ class _PlainHost:
     def stat(self, path: str) -> Stat:
         return self._told("stat", Stat(exists=None, why=SILENT), path=path)
 
-    def glob(self, pattern: str) -> tuple[str, ...]:
+    def glob(self, pattern: str) -> Strings:
         return self._told("glob", (), pattern=pattern)
 
     def which(self, name: str) -> str | None:
@@ -236,7 +236,7 @@ _TYPES: dict[str, Any] = {
     "run": Ran,
     "inside": Ran,
     "space": Space | None,
-    "glob": tuple[str, ...],
+    "glob": Strings,
     "which": str | None,
 }
 KINDS = tuple(_TYPES)
@@ -476,7 +476,7 @@ def replay(folder: str, *, strict: bool = True) -> Machine:
     return machine
 
 
-def lacking(folder: str) -> tuple[str, ...]:
+def lacking(folder: str) -> Strings:
     """What a replay asks and the recording cannot answer: nothing, where it was written well."""
     host = ReplayHost(folder, strict=False)
     with contextlib.suppress(NoInterpreter):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, Strings
 from cudadoctor.privacy.patterns import compiled
 
 KEPT = frozenset(
@@ -84,11 +84,11 @@ _TELLING: tuple[tuple[str, str], ...] = (
 class Names(NamedTuple):
     """Whom a machine names. user, host: its own first names, the others were learnt from texts."""
 
-    homes: tuple[str, ...]
-    own_users: tuple[str, ...]
-    own_hosts: tuple[str, ...]
-    users: tuple[str, ...]
-    hosts: tuple[str, ...]
+    homes: Strings
+    own_users: Strings
+    own_hosts: Strings
+    users: Strings
+    hosts: Strings
 
 
 def names_of(machine: Machine, text: str) -> Names:
@@ -121,7 +121,7 @@ def user_pattern(names: Iterable[str]) -> str:
     )
 
 
-def host_pattern(names: tuple[str, ...]) -> str:
+def host_pattern(names: Strings) -> str:
     """Finds these hosts, with the domain behind them.
 
     The host of a container is the beginning of its long name.
@@ -145,7 +145,7 @@ def _either(names: Iterable[str]) -> str:
     return "|".join(re.escape(one) for one in sorted(names, key=len, reverse=True))
 
 
-def _telling(names: Iterable[str | None], kept: frozenset[str]) -> tuple[str, ...]:
+def _telling(names: Iterable[str | None], kept: frozenset[str]) -> Strings:
     """Those that identify somebody, each once."""
     told = dict.fromkeys(name.strip(".-") for name in names if name)
     return tuple(
@@ -155,7 +155,7 @@ def _telling(names: Iterable[str | None], kept: frozenset[str]) -> tuple[str, ..
     )
 
 
-def _hosts(name: str, kept: frozenset[str]) -> tuple[str, ...]:
+def _hosts(name: str, kept: frozenset[str]) -> Strings:
     """The name of a host and its first part, where they tell of one."""
     if compiled(_PUBLIC).fullmatch(name):
         return ()

@@ -4,12 +4,12 @@ Its facts are read again, and the cause that it named is told to the rules as a 
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from cudadoctor.model.machine import Gpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Line
-from cudadoctor.reports.said import Facts, Said, stated
+from cudadoctor.reports.said import Facts, Statements, stated
 
 SOURCE = "cudadoctor"
 _END = re.compile(
@@ -48,7 +48,7 @@ _SEEN = re.compile(
 )
 
 
-def read_doctor(doc: Document) -> Iterator[Said]:
+def read_doctor(doc: Document) -> Statements:
     """The rows about the machine, and the plain facts among the evidence."""
     if not _verdicts(doc):
         return

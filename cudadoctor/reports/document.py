@@ -19,6 +19,9 @@ _UNREADABLE = 0.2
 """Share of characters that no text has, above which a document is none."""
 
 
+Found = re.Match[str]
+
+
 class NotTextError(ValueError):
     """The bytes are no text, in one sentence."""
 
@@ -68,7 +71,7 @@ class Document:
         """The line that holds this position of `flat`."""
         return self.lines[max(0, bisect_right(self._starts, position) - 1)]
 
-    def line_of(self, found: re.Match[str]) -> int:
+    def line_of(self, found: Found) -> int:
         """The number of the line in which a match of `text`, `flat` or `low` begins."""
         start = found.start()
         at_line = found.string is self.text
@@ -82,7 +85,7 @@ class Document:
         """Whether one of these words, in lower case, stands in `low`."""
         return any(word in self.low for word in words)
 
-    def rows(self, pattern: re.Pattern[str], mark: str = "") -> list[tuple[int, re.Match[str]]]:
+    def rows(self, pattern: re.Pattern[str], mark: str = "") -> list[tuple[int, Found]]:
         """The lines that begin with a pattern: number and match. mark: stands in all of them."""
         matches = ((line, pattern.match(line.text)) for line in self.lines if mark in line.text)
         return [(line.number, found) for line, found in matches if found]
@@ -154,13 +157,12 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _DATE = r"(?P<year>20[12]\d)-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12]\d|3[01])"
 _STAMPS = (
     # 2024-12-30 17:06:52, 2024-12-30T17:06:52Z, [2024-12-30 ...
-    re.compile(rf"^\W{{0,8}}{_DATE}[T ]\d\d:\d\d", re.M),
+    re.compile(rf"(?m)^\W{{0,8}}{_DATE}[T ]\d\d:\d\d"),
     # nvidia-smi and date: Mon Jul 14 16:25:58 2025; dmesg -T: [Sun May 17 15:55:50 2026] NVRM
     re.compile(
-        r"^\W{0,8}(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},? "
+        r"(?mi)^\W{0,8}(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},? "
         rf"(?P<month>{'|'.join(_MONTHS)})[a-z]{{0,6}} {{1,2}}(?P<day>0?[1-9]|[12]\d|3[01]) "
         r"\d\d:\d\d:\d\d (?:[A-Z]{2,5} )?(?P<year>20[12]\d)(?:\]|\s*$)",
-        re.M | re.I,
     ),
     # systemd: Active: failed since Mon 2024-07-01 14:43:57 UTC
     re.compile(rf"since \w{{3}} {_DATE} \d\d:\d\d"),
@@ -188,9 +190,8 @@ _BARE_COLOUR = re.compile(r"(?<!\w)\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m|\[0m")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _FENCE = re.compile(r"\s{0,8}(?:`{3,}|~{3,})\s*[\w+.-]{0,30}\s*$")
 _TAG = re.compile(
-    r"</?(?:details|summary|pre|code|p|br|b|i|em|strong|div|span|ul|ol|li|blockquote|kbd|sub|sup)"
+    r"(?i)</?(?:details|summary|pre|code|p|br|b|i|em|strong|div|span|ul|ol|li|blockquote|kbd|sub|sup)"
     r"(?:\s[^<>]{0,200})?/?>",
-    re.I,
 )
 _PREFIX = re.compile(
     r"^(?:\s{0,3}>(?!>>) ?|(\s*)(?:"

@@ -18,11 +18,11 @@ from itertools import islice, zip_longest
 import msgspec
 
 from cudadoctor.knowledge.wording import wording
-from cudadoctor.model.machine import PciGpu
+from cudadoctor.model.machine import PciGpu, Strings
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.packages import distribution
-from cudadoctor.reports.said import Facts, Rank, Said, gated, stated
+from cudadoctor.reports.said import Facts, Rank, Statements, gated, stated
 from cudadoctor.reports.tools import library_at
 
 # --- what a value says, by the name of its field -------------------------------------------------
@@ -74,7 +74,7 @@ def _amd(count: int) -> Facts:
 
 
 _CAPABILITY = re.compile(
-    r"(?:arch ?=|capability|compute|sm_?|Arch \()[ :=(]{0,4}(\d{1,2}[., ]{0,2}\d)(?!\d)", re.I
+    r"(?i)(?:arch ?=|capability|compute|sm_?|Arch \()[ :=(]{0,4}(\d{1,2}[., ]{0,2}\d)(?!\d)"
 )
 
 
@@ -194,7 +194,7 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A dump by its labels; dumps.toml says what each field means."""
 
     source: str
-    gate: tuple[str, ...]
+    gate: Strings
     sure: dict[str, str] = {}
     marks: frozenset[str] = frozenset()
     common: dict[str, str] = {}
@@ -234,7 +234,7 @@ def labelled(text: str, dump: Dump) -> Iterator[tuple[str, str, int]]:
         yield fields.get(place[1], ""), value, place.end()
 
 
-def _read_dump(doc: Document, dump: Dump, rank: Rank = Rank.TOOL) -> Iterator[Said]:
+def _read_dump(doc: Document, dump: Dump, rank: Rank = Rank.TOOL) -> Statements:
     known: set[str] = set()
     for field, value, start in labelled(doc.text, dump):
         for path, fact in _field(field, value).items():
@@ -246,7 +246,7 @@ def _read_dump(doc: Document, dump: Dump, rank: Rank = Rank.TOOL) -> Iterator[Sa
 
 
 @gated(*COLLECT_ENV.sure, *COLLECT_ENV.marks)
-def read_collect_env(doc: Document) -> Iterator[Said]:
+def read_collect_env(doc: Document) -> Statements:
     """Everything that torch's collect_env, or vLLM's or another that is made after it, says."""
     yield from _without_torch(doc)
     # An issue form with these labels is filled in by a person.
@@ -259,7 +259,7 @@ _UNASKED = re.compile(r"pytorch version ?: n/a\b")
 _LISTED = re.compile(r"\[(?:pip3?|conda)\] (torch==|pytorch )?")
 
 
-def _without_torch(doc: Document) -> Iterator[Said]:
+def _without_torch(doc: Document) -> Statements:
     """Where torch could not be imported, the lists of packages tell whether it is there at all."""
     unasked = _UNASKED.search(doc.low)
     listed = [row[1] for row in _LISTED.finditer(doc.low)] if unasked else []
@@ -271,7 +271,7 @@ def _without_torch(doc: Document) -> Iterator[Said]:
 # --- the dumps of other projects -----------------------------------------------------------------
 
 
-def read_environment_dumps(doc: Document) -> Iterator[Said]:
+def read_environment_dumps(doc: Document) -> Statements:
     """Every dump whose labels are known."""
     for dump in DUMPS:
         if doc.mentions(*dump.gate):

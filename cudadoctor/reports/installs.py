@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from cudadoctor.knowledge.wording import wording
-from cudadoctor.model.machine import Install
+from cudadoctor.model.machine import Install, Strings
 from cudadoctor.reports import values
-from cudadoctor.reports.document import Document
+from cudadoctor.reports.document import Document, Found
 from cudadoctor.reports.packages import Wheel, build_of_conda, system_of_tag
-from cudadoctor.reports.said import Facts, Rank, Said, gated, stated
+from cudadoctor.reports.said import Facts, Rank, Statements, gated, stated
 
 MOST = 40
 """More installs than this come from a build log; the last ones count."""
@@ -34,7 +34,7 @@ MOST_PIECES = 300
     *("packagesnotfound", "not available from", "does not exist", "your python", "index-url"),
     *("[tool.", "dependencies:", "matching", "available", "a version", "版本", "wheel"),
 )
-def read_installs(doc: Document) -> Iterator[Said]:
+def read_installs(doc: Document) -> Statements:
     """Commands that install, with what their logs say, and what follows for the environment."""
     installs = _with_implied(doc, _assembled(doc)[-MOST:])
     if installs:
@@ -60,7 +60,7 @@ def _assembled(doc: Document) -> list[Install]:
     return list(dict.fromkeys(out))
 
 
-def _together(*values: Iterable[str]) -> tuple[str, ...]:
+def _together(*values: Iterable[str]) -> Strings:
     return tuple(dict.fromkeys(text for part in values for text in part))
 
 
@@ -199,7 +199,7 @@ def _pieces(doc: Document) -> Iterator[Install]:
     yield from _conda_builds(doc)
 
 
-def _fields(found: re.Match[str]) -> dict[str, Any]:
+def _fields(found: Found) -> dict[str, Any]:
     groups = found.groupdict("")
     fields: dict[str, Any] = {}
     for name, states in _STATES.items():
@@ -283,7 +283,7 @@ def _conda_builds(doc: Document) -> Iterator[Install]:
 _CONDA_NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch"}
 
 
-def _installed(installs: list[Install]) -> Iterator[Said]:
+def _installed(installs: list[Install]) -> Statements:
     """What the logs put into the environment, the last first."""
     for install in reversed(installs):
         line = install.line or 1
@@ -320,7 +320,7 @@ _SUBDIR = re.compile(
 )
 
 
-def _of_wheels(doc: Document) -> Iterator[Said]:
+def _of_wheels(doc: Document) -> Statements:
     """Python and platform out of wheels that were downloaded, and of what the tools say of them."""
     for line in doc.lines:
         for wheel in Wheel.all_in(line.text):
@@ -563,7 +563,7 @@ def _pip_spec(version: str) -> str:
 
 def _requirements(doc: Document) -> Iterator[Install]:
     """Lines of a requirements file: an option that stands alone, and torch below it."""
-    found: list[tuple[int, re.Match[str]]] = []
+    found: list[tuple[int, Found]] = []
     wanted: list[str] = []
     above = ""
     for number, text in doc.lines:

@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from cudadoctor.model.machine import Xid
+from cudadoctor.model.machine import Strings, Xid
 
 MOST_LINES = 200
 LONGEST_LINE = 1000
@@ -48,7 +48,7 @@ _KMSG = re.compile(r"^\d+,\d+,(\d{1,18}),[^;]*;(.*)$")
 class KernelLog(msgspec.Struct, frozen=True, kw_only=True):
     """The lines of a kernel log that matter, and the kinds of Xid in it, the newest first."""
 
-    lines: tuple[str, ...] = ()
+    lines: Strings = ()
     xids: tuple[Xid, ...] = ()
 
 

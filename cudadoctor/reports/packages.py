@@ -14,23 +14,22 @@ from urllib.parse import unquote
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.model.machine import Distribution
+from cudadoctor.model.machine import Distribution, Strings
 from cudadoctor.model.versions import version_of
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
-from cudadoctor.reports.said import Facts, Rank, Said, gated, stated
+from cudadoctor.reports.said import Facts, Rank, Statements, gated, stated
 
 MOST = 600
 """Packages that are kept of one list."""
 
 KNOWN = re.compile(
-    r"torch(vision|audio|text|data|rec|metrics|ao|tune|sde|diffeq|-\w+)?|pytorch(-\w+)*|triton(-\w+)*"
+    r"(?i)torch(vision|audio|text|data|rec|metrics|ao|tune|sde|diffeq|-\w+)?|pytorch(-\w+)*|triton(-\w+)*"
     r"|xformers|flash[-_]attn|numpy|nvidia[-_](?!smi\b)[\w-]+|cuda[-_][\w-]+|cudatoolkit|cudnn|cupy[\w-]*|nccl"
     r"|(lib)?(cublas|cufft|curand|cusolver|cusparse|nvjitlink)[\w-]*|vllm|sglang|deepspeed|accelerate"
     r"|transformers|diffusers|bitsandbytes|apex|mmcv[\w-]*|detectron2|tensorflow[\w-]*|jax(lib)?"
     r"|auto[-_]gptq|autoawq|exllamav2|onnxruntime[\w-]*|numba|cpuonly|libtorch|peft|sentence-transformers"
     r"|lightning|fastai|ultralytics|unsloth[\w-]*|intel[-_]\w+|magma[\w-]*",
-    re.I,
 )
 """Names that a row without any list around it must have."""
 
@@ -74,7 +73,7 @@ def distribution(
     )
 
 
-def _said_of(rows: list[Row], rank: Rank, source: str) -> Iterator[Said]:
+def _said_of(rows: list[Row], rank: Rank, source: str) -> Statements:
     """The packages, and what the one that is torch tells."""
     if rows:
         packages = [row.package for row in rows[:MOST]]
@@ -154,9 +153,9 @@ class Wheel(NamedTuple):
 
     name: str
     version: str
-    pythons: tuple[str, ...]
+    pythons: Strings
     abi: str
-    platforms: tuple[str, ...]
+    platforms: Strings
     chosen: bool
 
     @classmethod
@@ -207,14 +206,12 @@ _COMPLETE = 8
 """Rows from which on a list with its head shows that torch is absent."""
 _MISSES = 3
 """Lines that are no rows end a list."""
-_HEAD = re.compile(r"[\s|]{0,8}Package[\s|]{1,60}Version(?:[\s|]{1,60}\w.{0,60})?[\s|]{0,8}$", re.I)
+_HEAD = re.compile(r"(?i)[\s|]{0,8}Package[\s|]{1,60}Version(?:[\s|]{1,60}\w.{0,60})?[\s|]{0,8}$")
 _CONDA_HEAD = re.compile(
-    r"#? {0,4}(?:Name\s{1,60}Version\s{1,60}Build|packages in environment at)", re.I
+    r"(?i)#? {0,4}(?:Name\s{1,60}Version\s{1,60}Build|packages in environment at)"
 )
 _RULE = re.compile(r"[\s|+:─━=-]{3,200}$")
-_COMMAND = re.compile(
-    r"\b(?:pip3?|uv pip|poetry|conda|mamba|pixi) (?:list|freeze|show|tree)\b", re.I
-)
+_COMMAND = re.compile(r"(?i)\b(?:pip3?|uv pip|poetry|conda|mamba|pixi) (?:list|freeze|show|tree)\b")
 _BUILD = re.compile(r"py\d|cuda|cpu_|gpu_|h[0-9a-f]{6,}|pypi_|<pip>|mkl|nompi|(?:^|_)\d{1,4}$")
 _DIGIT = re.compile(r"\d")
 _EXPORTED = re.compile(r"\s{0,8}- ([\w.-]{1,80})=([\w.+!]{1,60})=([\w.]{1,80})\s*$")
@@ -239,7 +236,7 @@ class Lists(NamedTuple):
 
 
 @gated("torch", "nvidia-", "numpy", "package version", "name version build", "triton", "xformers")
-def read_packages(doc: Document) -> Iterator[Said]:
+def read_packages(doc: Document) -> Statements:
     """pip list and freeze, uv, poetry, conda list and export, and the lists of collect_env."""
     lists = _walked(doc)
     source = "the list of packages"
@@ -331,7 +328,7 @@ def _row(text: str, line: int, mode: str) -> Row | None:
 
 
 @gated("not found:", "name: ")
-def read_pip_show(doc: Document) -> Iterator[Said]:
+def read_pip_show(doc: Document) -> Statements:
     """Blocks of Name, Version, Location and Requires; and what pip did not find."""
     for found in _ABSENT.finditer(doc.flat):
         if "torch" in re.split(r"[ ,]+", found[1]):
@@ -374,7 +371,7 @@ _MOST_CONFLICTS = 60
 
 
 @gated("but you", "which is not installed")
-def read_pip_check(doc: Document) -> Iterator[Said]:
+def read_pip_check(doc: Document) -> Statements:
     """torchvision 0.15.2 requires torch==2.0.1, but you have torch 2.1.0 which is incompatible.
 
     pip's resolver says so behind an installation, `pip check` when it is asked.

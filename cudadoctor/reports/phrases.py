@@ -1,15 +1,14 @@
 """Sentences in which programs and authors name facts: one row of phrases.toml each."""
 
 import re
-from collections.abc import Iterator
 from functools import cache
 
 import msgspec
 
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.reports import values
-from cudadoctor.reports.document import Document
-from cudadoctor.reports.said import Facts, Rank, Reader, Said, gated, stated
+from cudadoctor.reports.document import Document, Found
+from cudadoctor.reports.said import Facts, Rank, Reader, Statements, gated, stated
 
 AUTHOR, PROGRAM = "the author", "a program's own line"
 
@@ -28,7 +27,7 @@ class Phrase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reach: int | None = None
     once: str = ""
 
-    def means_else(self, found: re.Match[str]) -> bool:
+    def means_else(self, found: Found) -> bool:
         """Whether this match is one that the row excludes."""
         if self.unless is None:
             return False
@@ -46,7 +45,7 @@ PHRASES = {
 """The phrases of each section of the table."""
 
 
-def read_table(doc: Document, section: str) -> Iterator[Said]:
+def read_table(doc: Document, section: str) -> Statements:
     """What the first place of each phrase of a section states."""
     done = set()
     for phrase in PHRASES[section]:
@@ -73,7 +72,7 @@ def _alphabet(entry: object) -> str:
 def reader(section: str) -> Reader:
     """The reader of the phrases of a section."""
 
-    def read(doc: Document) -> Iterator[Said]:
+    def read(doc: Document) -> Statements:
         return read_table(doc, section)
 
     read.__name__ = f"read_{section}"
@@ -81,16 +80,15 @@ def reader(section: str) -> Reader:
 
 
 _XFORMERS = re.compile(
-    r"xformers was built for:? ?-? ?PyTorch (?P<built>\d\S{2,40})"
+    r"(?i)xformers was built for:? ?-? ?PyTorch (?P<built>\d\S{2,40})"
     r"(?: with CUDA (?:(?P<cuda>\d{2})0?(?P<minor>\d{1,2})|None))?"
     r" \(you have (?P<have>\d\S{2,40}?)\)",
-    re.I,
 )
-_XFORMERS_RELEASE = re.compile(r"\bxformers[ =:v]{1,3}(0\.0\.\d{1,3}\S{0,30})", re.I)
+_XFORMERS_RELEASE = re.compile(r"(?i)\bxformers[ =:v]{1,3}(0\.0\.\d{1,3}\S{0,30})")
 
 
 @gated("xformers was built for")
-def read_xformers(doc: Document) -> Iterator[Said]:
+def read_xformers(doc: Document) -> Statements:
     """xformers names the torch that it was built for beside the one that is there."""
     if found := _XFORMERS.search(doc.flat):
         facts = values.torch_facts(found["have"].rstrip(")"))

@@ -6,7 +6,6 @@ The weakest of all sources: anything that a program printed counts more.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.packages import distribution
 from cudadoctor.reports.phrases import AUTHOR, read_table
-from cudadoctor.reports.said import Rank, Said, gated, stated
+from cudadoctor.reports.said import Rank, Statements, gated, stated
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
@@ -27,7 +26,7 @@ _LINES = 1500
 """People write at the beginning; what comes later is a log."""
 
 
-def read_prose(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
+def read_prose(doc: Document, knowledge: Knowledge) -> Statements:
     """Everything that the author's own words tell."""
     part = Document(doc.lines[:_LINES]) if len(doc.lines) > _LINES else doc
     yield from _gpus(part, knowledge)
@@ -79,21 +78,21 @@ _NUMBER = (
     r"(?:nvidia )?(?:[345]0[5-9]0|10[3-8]0|16[56]0|20[678]0|9[5-8]0)"
     r"(?:[ -]?(?:ti|super|laptop|mobile|d)\b){0,3}"
 )
-_MODEL = re.compile(rf"{_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})(?!\w)", re.IGNORECASE)
+_MODEL = re.compile(rf"(?i){_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})(?!\w)")
 _ABOUT_GPU = re.compile(
-    r"\b(?:gpus?|graphics?|card|video|nvidia|geforce|device|vga|rtx|gtx|tesla|quadro)\b", re.I
+    r"(?i)\b(?:gpus?|graphics?|card|video|nvidia|geforce|device|vga|rtx|gtx|tesla|quadro)\b"
 )
-_SHORT = re.compile(r"[akpmvtlhb]\d{1,3}$|\d{3,4}$", re.I)
+_SHORT = re.compile(r"(?i)[akpmvtlhb]\d{1,3}$|\d{3,4}$")
 """Letters and numbers that mean a GPU only where the line speaks of one."""
 _MANY = {"two": 2, "dual": 2, "four": 4, "eight": 8}
-_PCI_ID = re.compile(r"\b10de:([0-9a-f]{4})\b", re.I)
+_PCI_ID = re.compile(r"(?i)\b10de:([0-9a-f]{4})\b")
 MOST_GPUS = 16
 
-_SERIES = re.compile(r"\b(?:rtx|gtx|geforce|nvidia) (10|20|30|40|50)(?:00|xx)?[- ]series", re.I)
+_SERIES = re.compile(r"(?i)\b(?:rtx|gtx|geforce|nvidia) (10|20|30|40|50)(?:00|xx)?[- ]series")
 _CAPABILITY_OF = {"10": "6.1", "20": "7.5", "30": "8.6", "40": "8.9", "50": "12.0"}
 
 
-def _gpus(doc: Document, knowledge: Knowledge) -> Iterator[Said]:
+def _gpus(doc: Document, knowledge: Knowledge) -> Statements:
     found: list[Gpu] = []
     line = 0
     if series := _SERIES.search(doc.flat):
@@ -151,20 +150,19 @@ def _model(text: str, knowledge: Knowledge) -> str | None:
 
 _GAP = r"(?: version| ver\.?| v| is| ==?| =|:|=|\s|\(|\*){1,4}\s?v?"
 _TORCH = re.compile(
-    r"(?<![\w./-])(?:py)?torch(?:[ -]version)?(?:\.__version__)?" + _GAP + r"[\"']?"
+    r"(?i)(?<![\w./-])(?:py)?torch(?:[ -]version)?(?:\.__version__)?" + _GAP + r"[\"']?"
     r"(?P<v>\d\.\d{1,2}(?:\.\d{1,2})?(?:\.?dev\d{8}|a0|rc\d)?(?:\.post\d{1,3})?(?:\+[\w.]{2,20})?)"
     r"(?![\w.]{0,20}-cuda)",
-    re.I,
 )
 _BESIDE = re.compile(
-    r"(?<![\w./-])(?P<name>torchvision|torchaudio|torchtext)(?:[ -]version)?(?:\.__version__\)?)?"
+    r"(?i)(?<![\w./-])(?P<name>torchvision|torchaudio|torchtext)(?:[ -]version)?"
+    r"(?:\.__version__\)?)?"
     + _GAP
     + r"[\"']?(?P<v>\d\.\d{1,2}\.\d{1,2}(?:\.?dev\d{8}|a0|rc\d)?(?:\.post\d)?(?:\+[\w.]{2,20})?)"
     r"(?![\w.*])",
-    re.I,
 )
 _SPOKEN_OF = re.compile(
-    r"requir|depend|tried|install|need|should|must|[<>~]=|compatib|grade|latest|from versions", re.I
+    r"(?i)requir|depend|tried|install|need|should|must|[<>~]=|compatib|grade|latest|from versions"
 )
 """What stands in a line that speaks of a release rather than of what is there."""
 _REFUSED = re.compile(
@@ -174,7 +172,7 @@ _REFUSED = re.compile(
 """What stands before a release that was not found, or that a checkpoint was made with."""
 
 
-def _torch(doc: Document) -> Iterator[Said]:
+def _torch(doc: Document) -> Statements:
     for match in _TORCH.finditer(doc.flat):
         if not _REFUSED.search(doc.low[max(0, match.start() - 24) : match.start()]):
             facts = values.torch_facts(match["v"])
@@ -182,7 +180,7 @@ def _torch(doc: Document) -> Iterator[Said]:
 
 
 @gated("torchvision", "torchaudio", "torchtext")
-def _companions(doc: Document) -> Iterator[Said]:
+def _companions(doc: Document) -> Statements:
     for match in _BESIDE.finditer(doc.flat):
         line = doc.line_at(match.start())
         if not _SPOKEN_OF.search(line.text):
@@ -200,16 +198,15 @@ _SET = re.compile(
 )
 _FISH = re.compile(r"\bset -g?x (?P<name>[A-Z][A-Z0-9_]{3,50}) (?P<value>\S{0,400})")
 _ADVICE = re.compile(
-    r"(?:consider|try|by|must|can|could|please|need to|rerun|run) "
+    r"(?i)(?:consider|try|by|must|can|could|please|need to|rerun|run) "
     r"(?:passing|setting|set|with|to set)[^.=]{0,60}$",
-    re.I,
 )
 """What stands before a setting that a message only proposes."""
 _NO_VALUE = frozenset({"N/A", "None", "not", "=", "==", "!="})
 
 
 @gated("cuda", "nccl", "gloo", "torch", "nvidia_", "ld_", "omp_", "master_", "pip_", "xla_")
-def read_assignments(doc: Document) -> Iterator[Said]:
+def read_assignments(doc: Document) -> Statements:
     """Variables of the allow-list: `export X=1`, `X=1 python`, os.environ["X"] = "1", `X: 1` ..."""
     before = ""
     for number, text in doc.lines:

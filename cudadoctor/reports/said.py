@@ -39,6 +39,7 @@ class Said(NamedTuple):
 
 
 Reader = Callable[[Document], Iterable[Said]]
+Statements = Iterator[Said]
 Facts = dict[str, Any]
 """Path of a fact -> its value, or a text or plain data of which its type can be made."""
 _types = cache(get_type_hints)
@@ -58,7 +59,7 @@ def _typed(kind: type, value: Any) -> object:
     return value if isinstance(value, kind) else kind(value)
 
 
-def stated(line: int, source: str, facts: Facts, rank: Rank = Rank.TOOL) -> Iterator[Said]:
+def stated(line: int, source: str, facts: Facts, rank: Rank = Rank.TOOL) -> Statements:
     """The facts that one line of the report states, each as the model holds it."""
     for path, value in facts.items():
         fact = msgspec.convert(value, _type_at(path), strict=False, dec_hook=_typed)

@@ -1,27 +1,25 @@
 """Outputs of tools about the driver, the GPUs, the libraries and the limits of a machine."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from cudadoctor.model.driver_packages import MATTERS, Manager, is_driver
 from cudadoctor.model.machine import Gpu, Library, SystemPackage, Xid
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports import values
-from cudadoctor.reports.document import Document
+from cudadoctor.reports.document import Document, Found
 from cudadoctor.reports.kernel_log import parse_kernel_log
-from cudadoctor.reports.said import Facts, Rank, Said, gated, stated
+from cudadoctor.reports.said import Facts, Rank, Statements, gated, stated
 from cudadoctor.reports.smi import parse_smi
 
 # --- nvidia-smi ----------------------------------------------------------------------------------
 
 SMI = "nvidia-smi"
 _BANNER = re.compile(
-    r"(?:Driver|KMD) Version\s?:\s?(?P<driver>\d{3,4}(?:\.\d{1,3}){1,2})"
+    r"(?i)(?:Driver|KMD) Version\s?:\s?(?P<driver>\d{3,4}(?:\.\d{1,3}){1,2})"
     r"(?:[\s|]{1,6}CUDA (?:UMD )?Version\s?:\s?(?P<cuda>\d{1,2}\.\d{1,2}|N/A|ERR!|Not Found))?",
-    re.I,
 )
-_TOOL = re.compile(r"NVIDIA-SMI(?: version\s?:)? {1,3}(\d{3,4}(?:\.\d{1,3}){1,2})(?!\d)", re.I)
+_TOOL = re.compile(r"(?i)NVIDIA-SMI(?: version\s?:)? {1,3}(\d{3,4}(?:\.\d{1,3}){1,2})(?!\d)")
 _QUERY = re.compile(r"--query-gpu[= ]([\w.,]{4,400})")
 
 
@@ -30,7 +28,7 @@ _QUERY = re.compile(r"--query-gpu[= ]([\w.,]{4,400})")
     *("driver_version", "memory.total", "no devices were found", "device handle for gpu"),
     *("persistence-m", "product name"),
 )
-def read_nvidia_smi(doc: Document) -> Iterator[Said]:
+def read_nvidia_smi(doc: Document) -> Statements:
     """Driver, newest CUDA version and GPUs out of nvidia-smi in any of its forms."""
     banner = list(_banner(doc))
     yield from banner
@@ -62,7 +60,7 @@ def _is_named(gpu: Gpu) -> bool:
     return gpu.name is not None and len(gpu.name) < 60 and values.is_nvidia(gpu.name)
 
 
-def _banner(doc: Document) -> Iterator[Said]:
+def _banner(doc: Document) -> Statements:
     """The versions in the table's head, in -q, or in one line of either that was quoted."""
     own = doc.mentions(SMI, "product name", "| driver version")
     found = next((found for found in _BANNER.finditer(doc.flat) if not _is_label(doc, found)), None)
@@ -81,13 +79,13 @@ def _banner(doc: Document) -> Iterator[Said]:
         yield from stated(doc.line_of(tool), SMI, {"driver.reported": tool[1]}, Rank.MESSAGE)
 
 
-def _is_label(doc: Document, banner: re.Match[str]) -> bool:
+def _is_label(doc: Document, banner: Found) -> bool:
     """Whether this is collect_env's own label, or the CUDA driver API's number."""
     before = doc.low[max(0, banner.start() - 60) : banner.start()]
     return before.endswith(("nvidia ", "cuda ")) and "smi" not in before
 
 
-def _system(doc: Document, banner: re.Match[str], line: int) -> Iterator[Said]:
+def _system(doc: Document, banner: Found, line: int) -> Statements:
     """In WSL the program is Linux's and the driver is Windows', so their numbers differ.
 
     On Windows the table has a column for the driver's model.
@@ -110,7 +108,7 @@ _XID = re.compile(r"\bxid(?: errors?)?(?: code)?[ :#=]{1,3}(\d{1,3})(?![\d.])")
 
 
 @gated("nvrm", "kernel:", "nvidia-nvlink", "nvidia: ", "nouveau", "xid")
-def read_kernel_log(doc: Document) -> Iterator[Said]:
+def read_kernel_log(doc: Document) -> Statements:
     """Lines of dmesg or the journal about the driver, and Xids, also those only spoken of."""
     lines = [line for line in doc.lines if _OF_A_LOG.match(line.text)]
     log = parse_kernel_log("\n".join(line.text for line in lines))
@@ -132,7 +130,7 @@ _VERSION = re.compile(r"\bversion: (\d{3,4}(?:\.\d{1,4}){1,2})\b")
 
 
 @gated("filename: ")
-def read_module_file(doc: Document) -> Iterator[Said]:
+def read_module_file(doc: Document) -> Statements:
     """modinfo."""
     if found := _FILE.search(doc.flat):
         version = _VERSION.search(doc.flat, found.end(), found.end() + 400)
@@ -149,13 +147,12 @@ def read_module_file(doc: Document) -> Iterator[Said]:
 # --- GPUs on the PCI bus -------------------------------------------------------------------------
 
 _DEVICE = re.compile(
-    r"(?P<address>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) "
+    r"(?i)(?P<address>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) "
     r"(?:VGA compatible controller|3D controller|Display controller|Processing accelerators?)"
     r"(?: \[(?P<id>03\d\d|1200)\])?: (?P<rest>.{5,200})",
-    re.I,
 )
-_IDS = re.compile(r"\[(?P<vendor>10de|1002|8086|1ab8|15ad):(?P<device>[0-9a-f]{4})\]", re.I)
-_BOUND = re.compile(r"Kernel driver in use: (?P<driver>[\w-]{2,20})", re.I)
+_IDS = re.compile(r"(?i)\[(?P<vendor>10de|1002|8086|1ab8|15ad):(?P<device>[0-9a-f]{4})\]")
+_BOUND = re.compile(r"(?i)Kernel driver in use: (?P<driver>[\w-]{2,20})")
 _VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 _VENDOR_NAMES = {
     "nvidia": "nvidia",
@@ -166,7 +163,7 @@ _VENDOR_NAMES = {
 
 
 @gated("controller", "accelerator")
-def read_lspci(doc: Document) -> Iterator[Said]:
+def read_lspci(doc: Document) -> Statements:
     """GPUs on the PCI bus, and the kernel driver that owns each, as lspci lists them."""
     devices: list[dict[str, Any]] = []
     first = 0
@@ -182,7 +179,7 @@ def read_lspci(doc: Document) -> Iterator[Said]:
         yield from stated(first, "lspci", {"pci": devices})
 
 
-def _device(found: re.Match[str]) -> dict[str, Any]:
+def _device(found: Found) -> dict[str, Any]:
     low, ids = found["rest"].lower(), _IDS.search(found["rest"])
     named = next((vendor for word, vendor in _VENDOR_NAMES.items() if word in low), "other")
     return {
@@ -224,7 +221,7 @@ _WORDS = ("nvidia", "cuda", "cudnn", "nccl")
 
 
 @gated(*_WORDS)
-def read_system_packages(doc: Document) -> Iterator[Said]:
+def read_system_packages(doc: Document) -> Statements:
     """Packages of the driver, CUDA, cuDNN and NCCL."""
     lines: dict[SystemPackage, int] = {}
     for number, text in doc.lines:
@@ -286,7 +283,7 @@ _LDD = re.compile(
 
 
 @gated(" => ")
-def read_loader_lines(doc: Document) -> Iterator[Said]:
+def read_loader_lines(doc: Document) -> Statements:
     """ldd and ldconfig -p: which file answers to a soname, and what nothing provides."""
     rows = doc.rows(_LDD, " => ")
     missing: dict[str, int] = {}
@@ -323,7 +320,7 @@ _MAC = re.compile(r"(?<![a-z])mac(?:os|book|\b)|\bapple\b|\bm[1-5] (?:pro|max|ul
 
 
 @gated("-packages")
-def read_paths(doc: Document) -> Iterator[Said]:
+def read_paths(doc: Document) -> Statements:
     """System and Python out of the paths of tracebacks."""
     known: set[str] = set()
     for found, _ in zip(_LIBRARY.finditer(doc.flat), range(_MOST), strict=False):
@@ -332,7 +329,7 @@ def read_paths(doc: Document) -> Iterator[Said]:
         yield from stated(doc.line_of(found), _PATH, facts, Rank.MESSAGE)
 
 
-def _of_path(found: re.Match[str], doc: Document) -> Facts:
+def _of_path(found: Found, doc: Document) -> Facts:
     before = found["before"]
     of_system = values.of_group("system_python", "") if found["kind"] == "dist-packages" else {}
     facts = values.facts_of(found) | of_system | values.found_in(before, *_ENVIRONMENTS)
@@ -343,7 +340,7 @@ def _of_path(found: re.Match[str], doc: Document) -> Facts:
     return facts
 
 
-def _of_any_unix(found: re.Match[str], doc: Document) -> bool:
+def _of_any_unix(found: Found, doc: Document) -> bool:
     """Whether a path may be a Mac's too, and the text speaks of one."""
     cut = doc.flat[max(0, found.start() - 1) : found.start()].isalnum()
     shared = cut or found["before"].startswith(("/opt/", "/usr/local"))

@@ -5,12 +5,12 @@ that are printed together have their answers in the same order.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from cudadoctor.model.machine import Gpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
-from cudadoctor.reports.said import Facts, Said, gated, stated
+from cudadoctor.reports.said import Facts, Statements, gated, stated
 
 _KIND = {
     "torch.__version__": "version",
@@ -49,7 +49,7 @@ _FAR = 6
 
 
 @gated(*(words for words in _KIND if words.startswith("torch.")))
-def read_transcripts(doc: Document) -> Iterator[Said]:
+def read_transcripts(doc: Document) -> Statements:
     """Answers of torch that a person asked for by hand."""
     pending: list[str] = []
     asked_at = 0
@@ -100,7 +100,7 @@ def _in_order(pending: list[str], words: list[str]) -> list[tuple[str, str]]:
     return pairs if all(word for _, word in pairs) else []
 
 
-def _stated(kind: str, answer: str, line: int) -> Iterator[Said]:
+def _stated(kind: str, answer: str, line: int) -> Statements:
     return stated(line, "an answer of torch", _FACTS[kind](answer) or {})
 
 

@@ -24,9 +24,8 @@ NOTHING = re.compile(
 """What stands in the place of a value where there is none."""
 
 _TORCH = re.compile(
-    r"v?(\d{1,2}\.\d{1,2}(?:\.\d{1,3})?(?:\.?(?:a|b|rc|post|dev)\d{0,10}){0,3}"
+    r"(?i)v?(\d{1,2}\.\d{1,2}(?:\.\d{1,3})?(?:\.?(?:a|b|rc|post|dev)\d{0,10}){0,3}"
     r"(?:\+[a-z0-9]{1,40}(?:[._-][a-z0-9]{1,40}){0,6})?)(?![\w+])",
-    re.I,
 )
 _CUDA_TAG = re.compile(r"cu(\d{2,3})(?!\d)")
 _DRIVER = re.compile(r"(?<![\w.])(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)(?![\w.]*\d)")
@@ -104,7 +103,7 @@ def driver_version(text: str) -> DriverVersion | None:
 
 # --- Python ------------------------------------------------------------------------------------
 
-_PYTHON = re.compile(r"(?:c?python\s{0,3})?v?(\d\.\d{1,2}(?:\.\d{1,2})?)(?:(rc|a|b)(\d+))?", re.I)
+_PYTHON = re.compile(r"(?i)(?:c?python\s{0,3})?v?(\d\.\d{1,2}(?:\.\d{1,2})?)(?:(rc|a|b)(\d+))?")
 
 
 def python_facts(text: str) -> Facts:
@@ -129,9 +128,9 @@ _LINUX = re.compile(
     r"(?P<machine>x86_64|aarch64|arm64|ppc64le|i686|armv7l|amd64|riscv64)(?:-with-(?P<libc>[\w.-]{1,60}))?"
 )
 _WINDOWS = re.compile(
-    r"(?P<windows>Windows)-(?:XP|7|8|8\.1|10|11|20\d\d\w{0,8})-[\d.]{3,20}(?:-SP\d)?", re.I
+    r"(?i)(?P<windows>Windows)-(?:XP|7|8|8\.1|10|11|20\d\d\w{0,8})-[\d.]{3,20}(?:-SP\d)?"
 )
-_MAC = re.compile(r"(?P<mac>macOS|Darwin)-[\d.]{2,12}-(?P<machine>arm64|x86_64|i386)", re.I)
+_MAC = re.compile(r"(?i)(?P<mac>macOS|Darwin)-[\d.]{2,12}-(?P<machine>arm64|x86_64|i386)")
 OLDEST_GLIBC = Version("2.17")
 """Older ones are misread out of Python's own file: no system of today has them."""
 
@@ -191,18 +190,17 @@ def os_facts(text: str) -> Facts:
 # --- GPUs --------------------------------------------------------------------------------------
 
 _MEMORY_OF_NAME = re.compile(
-    r"[,;(]?\s{1,4}\(?\d{1,3}\s?(?:GB|GiB|G|MiB|MB)\b.{0,40}$|\s{1,4}\(?[x*×]\s?\d{1,2}\)?$", re.I
+    r"(?i)[,;(]?\s{1,4}\(?\d{1,3}\s?(?:GB|GiB|G|MiB|MB)\b.{0,40}$|\s{1,4}\(?[x*×]\s?\d{1,2}\)?$"
 )
-_BEFORE_NAME = re.compile(r"^(?:\d{1,2}\s?[x*×]\s{0,2}|(?:cuda:)?\d{1,2}[:.)]\s{1,4})", re.I)
+_BEFORE_NAME = re.compile(r"(?i)^(?:\d{1,2}\s?[x*×]\s{0,2}|(?:cuda:)?\d{1,2}[:.)]\s{1,4})")
 _AFTER_NAME = re.compile(
-    r"\s{0,4}(?:\(UUID|\(arch=|\(compute|, compute|, sm_|\s-\s|,\s?\d{3,6}\s?MiB|\s\s|\[|:\s)"
+    r"(?i)\s{0,4}(?:\(UUID|\(arch=|\(compute|, compute|, sm_|\s-\s|,\s?\d{3,6}\s?MiB|\s\s|\[|:\s)"
     r".{0,400}$",
-    re.I,
 )
 
 
 _NVIDIA = re.compile(
-    r"nvidia|geforce|tesla|quadro|rtx|gtx|titan|\b(?:g?[ahlvptkmb]|gb)\d{1,3}\b", re.I
+    r"(?i)nvidia|geforce|tesla|quadro|rtx|gtx|titan|\b(?:g?[ahlvptkmb]|gb)\d{1,3}\b"
 )
 
 
