@@ -27,6 +27,7 @@ POLL_S = 0.25
 NO_MORE = "EAGAIN"
 """How a system says that this user may start no more."""
 
+Environment = Mapping[str, str]
 OnLine = Callable[[str], "float | None"]
 """Called with every line as it comes; returns how long the next one may take, None for any time."""
 
@@ -72,7 +73,7 @@ def start_thread(job: Callable[[], object]) -> threading.Thread | None:
 def start(
     argv: Sequence[str],
     *,
-    env: Mapping[str, str],
+    env: Environment,
     cwd: str,
     stdin: int | None = None,
     stdout: int | IO[bytes] = subprocess.PIPE,
@@ -293,7 +294,7 @@ def folders_outside(folders: Iterable[str], user: str) -> tuple[str, ...]:
     return tuple(folder for folder in folders if real is None or os.path.realpath(folder) != real)
 
 
-def examined_environment(env: Mapping[str, str], cwd: str) -> dict[str, str]:
+def examined_environment(env: Environment, cwd: str) -> dict[str, str]:
     """The same for a child that looks at what the user's own programs would find."""
     own = {name: env[name] for name in ("PYTHONPATH", "PYTHONSAFEPATH") if env.get(name)}
     own["PWD"] = working_folder()
@@ -301,7 +302,7 @@ def examined_environment(env: Mapping[str, str], cwd: str) -> dict[str, str]:
     return environment(env, cwd) | named | {"PYTHONSAFEPATH": "1"}
 
 
-def environment(env: Mapping[str, str], cwd: str) -> dict[str, str]:
+def environment(env: Environment, cwd: str) -> dict[str, str]:
     """The environment of a child that starts in `cwd`, without what leads into the user's folder.
 
     What is the user's own and lies elsewhere stays: it is part of what is examined. PYTHONSAFEPATH

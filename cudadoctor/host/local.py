@@ -15,17 +15,19 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import msgspec
 
 from cudadoctor.host import children
-from cudadoctor.host.children import OnLine, Ran
+from cudadoctor.host.children import Environment, OnLine, Ran
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from cudadoctor.model.machine import Strings
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INSIDE = os.path.join(_PACKAGE, "probes", "inside")
@@ -97,7 +99,7 @@ class _Limit(TypedDict):
 class How(_Limit, total=False):
     """How to run a program, see `Host.run`."""
 
-    env: Mapping[str, str] | None
+    env: Environment | None
     cwd: str | None
     on_line: OnLine | None
 
@@ -106,7 +108,7 @@ class Host(Protocol):
     """A machine that can be asked: the real one, or a recording in a test."""
 
     @property
-    def env(self) -> Mapping[str, str]:
+    def env(self) -> Environment:
         """The environment variables of the doctor's process."""
         ...
 
@@ -123,7 +125,7 @@ class Host(Protocol):
 
     def stat(self, path: str) -> Stat: ...
 
-    def glob(self, pattern: str) -> tuple[str, ...]: ...
+    def glob(self, pattern: str) -> Strings: ...
 
     def which(self, name: str) -> str | None:
         """The program of that name on PATH; what lies in the current folder is none."""
@@ -173,7 +175,7 @@ class LocalHost:
     def __init__(self, scratch: str | None = None) -> None:
         self.scratch = scratch
         self._children: set[subprocess.Popen[bytes]] = set()
-        self._begun: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+        self._begun: dict[Strings, subprocess.Popen[bytes]] = {}
         self._closed = False
 
     @property
@@ -189,7 +191,7 @@ class LocalHost:
         return os.geteuid() if hasattr(os, "geteuid") else None
 
     @property
-    def env(self) -> Mapping[str, str]:
+    def env(self) -> Environment:
         return os.environ
 
     @property
@@ -237,7 +239,7 @@ class LocalHost:
             path=path,
         )
 
-    def glob(self, pattern: str) -> tuple[str, ...]:
+    def glob(self, pattern: str) -> Strings:
         import glob
 
         try:
@@ -273,7 +275,7 @@ class LocalHost:
         self,
         *argv: str,
         timeout_s: float,
-        env: Mapping[str, str] | None = None,
+        env: Environment | None = None,
         cwd: str | None = None,
         stdin: str | None = None,
         on_line: OnLine | None = None,
@@ -302,7 +304,7 @@ class LocalHost:
             self._begun[argv] = self._started(argv, None, None, piped=False)
 
     def _started(
-        self, argv: tuple[str, ...], env: Mapping[str, str] | None, cwd: str | None, *, piped: bool
+        self, argv: Strings, env: Environment | None, cwd: str | None, *, piped: bool
     ) -> subprocess.Popen[bytes]:
         cwd = cwd or self.place
         quiet = self.quiet(self.env if env is None else env, cwd)
@@ -316,13 +318,13 @@ class LocalHost:
         return self.run(*self._words_of(script, python), *args, **how)
 
     @staticmethod
-    def _words_of(script: str, python: str | None) -> tuple[str, ...]:
+    def _words_of(script: str, python: str | None) -> Strings:
         # -I: a json.py in the working folder or a broken PYTHONPATH must not end the probe.
         # -B: isolated, it does not heed the variable that forbids writing byte code.
         flags = ("-I", "-B", "-S") if python is None else ("-I", "-B")
         return (python or sys.executable, *flags, os.path.join(INSIDE, script))
 
-    def quiet(self, env: Mapping[str, str], cwd: str) -> dict[str, str]:
+    def quiet(self, env: Environment, cwd: str) -> dict[str, str]:
         """The environment with every cache in the scratch folder: a check writes nothing."""
         changed = children.examined_environment(env, cwd)
         changed["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, TypeVar
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Optional, TypedDict, TypeVar
 import msgspec
 
 from cudadoctor import __version__
-from cudadoctor.host.children import Ran, working_folder
+from cudadoctor.host.children import Environment, Ran, working_folder
 from cudadoctor.host.local import Answer, Host, How, Listing, Space, Stat
 from cudadoctor.model.machine import Machine, Strings
 from cudadoctor.privacy.conceal import Concealer
@@ -69,9 +69,9 @@ def key_of(question: Question) -> str:
 
 
 def _around(
-    own: Mapping[str, str],
+    own: Environment,
     stdin: str | None = None,
-    env: Mapping[str, str] | None = None,
+    env: Environment | None = None,
     cwd: str | None = None,
     **_: object,
 ) -> Question:
@@ -94,9 +94,9 @@ def _spoken(word: str) -> str:
 class _PlainHost:
     """A Host whose questions are plain data; `_answer` says what the answer is."""
 
-    env: Mapping[str, str]
+    env: Environment
     system: str
-    _own_env: Mapping[str, str]
+    _own_env: Environment
 
     def _answer(
         self, kind: str, question: Question, silent: _Said, *args: Any, **how: Any
@@ -274,7 +274,7 @@ class Entry(msgspec.Struct, frozen=True):
 class AskedFor(dict[str, str]):
     """An environment that notes which variables were asked for: no other is recorded."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Environment) -> None:
         super().__init__(env)
         self.names: set[str] = set()
 

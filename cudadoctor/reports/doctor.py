@@ -158,15 +158,8 @@ def _torch(text: str) -> Facts:
 
 
 _READ: dict[str, Callable[[str], Facts | None]] = {
-    "examined": values.matching(
-        r"(?P<windows>[A-Za-z]:\\|~\\)?.{0,400}?Python (?P<python>\d\.\d{1,2}(?:\.\d{1,2})?)"
-        r"(?:, (?P<python_kind>venv|conda|conda-base|system))?\b"
-    ),
+    **values.matchers("doctor"),
     "system": _system,
-    "driver": values.matching(
-        r"(?P<driver>\d{3}\.\d{2,3}(?:\.\d{2})?)(?: \((?P<flavour>open|proprietary)\))?"
-        r"(?:, runs CUDA up to (?P<driver_cuda>\d\d\.\d))?|(?P<no_driver>none is installed)"
-    ),
     "gpu": _gpus,
     "torch": _torch,
     "python": values.python_facts,

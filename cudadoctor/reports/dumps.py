@@ -123,42 +123,18 @@ def _system(text: str) -> Facts:
 
 
 LINES: dict[str, Callable[[str], Facts | None]] = {
+    **values.matchers("lines"),
     "torch": _torch_line,
-    # None in a build for the CPU: old and new forms say it differently
-    "torch.cuda": values.matching(
-        r"V?(?P<cuda_build>\d{1,2}\.\d{1,2})(?!\d)|(?i:(?P<cpu_build>none|could not collect))"
-    ),
-    "torch.hip": values.matching(r"(?P<hip>(?P<installed>\d{1,2}\.\d)\S*)"),
-    "torch.xpu": values.matching(r"(?P<xpu>\d)"),
-    # True, or why it is not: detectron2 says No: torch.cuda.is_available() == False.
-    "available": values.matching(
-        r"(?i)[ .,;'\"()\[\]]{0,4}(?P<available>true|yes|available|cuda|false|no|not)(?![a-z])"
-    ),
-    # an nvcc's banner or its release alone; a compiler's own words are no toolkit
-    "nvcc": values.matching(
-        r"(?i).*?(?:release |cuda_(?=[\d.]{3,5}\.))(?P<nvcc_first>\d{1,2}\.\d{1,2})"
-        r"|(?-i:V?)(?P<nvcc_alone>\d{1,2}\.\d{1,2})(?!\d)"
-    ),
     "hypervisor": lambda text: (
         {} if values.is_nothing(text) else {"platform.virtual": text.lower()[:20]}
     ),
-    "machine": values.matching(
-        r"(?i)(?P<machine>x86_64|amd64|x64|aarch64|arm64|i[36]86|x86|armv7l|ppc64le|riscv64|s390x)"
-        r"(?: |$)"
-    ),
-    "cpus": values.matching(r"(?P<cpus>[0-9]{1,4})$"),
-    "gcc": values.matching(r"(?:gcc |.{0,120}\)\s{0,4})?(?P<gcc>\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)"),
-    "vllm": values.matching(r"v?(?P<vllm>\d{1,2}\.\d{1,3}\S{0,60})"),
     "os": values.os_facts,
     "libc": lambda text: values.glibc_facts(text.removeprefix("glibc")),
     "python": values.python_facts,
     "platform": lambda text: values.platform_facts(text) or _system(text),
     "system": _system,
     "gpu": _one_gpu,
-    "capability": values.matching(r"\(?(?P<capability>\d{1,2}[.,]\s?\d)"),
     "cuda home": _cuda_home,
-    "shm": values.matching(r"(?P<shm>\d{1,6}(?:\.\d{1,3})? ?[KMGT])B"),
-    "executable": values.matching(r"['\"]?(?P<executable>(?:/|[A-Za-z]:\\)[^'\"]*)"),
 }
 """Field -> what the first line of its value says."""
 BLOCKS: dict[str, Callable[[str], Facts]] = {

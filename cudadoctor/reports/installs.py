@@ -7,7 +7,7 @@ they were chosen for; what it put into the environment is what is installed ther
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Install, Strings
 from cudadoctor.reports import values
-from cudadoctor.reports.document import Document, Found
+from cudadoctor.reports.document import Document, Found, Line
 from cudadoctor.reports.packages import Wheel, build_of_conda, system_of_tag
 from cudadoctor.reports.said import Facts, Rank, Statements, gated, stated
 
@@ -24,6 +24,8 @@ MOST = 40
 LOG = "install log"
 
 
+Fields = dict[str, Any]
+"""Fields of an install that a text states."""
 MOST_PIECES = 300
 """The same sentence more often than this comes from no log."""
 
@@ -94,7 +96,7 @@ def _takes(install: Install, piece: Install) -> bool:
 
 def _with(install: Install, piece: Install) -> Install:
     """The install with what a piece of its log states; what is known already stays."""
-    changes: dict[str, Any] = {
+    changes: Fields = {
         name: value
         for name, value in msgspec.structs.asdict(piece).items()
         if value is not None and getattr(install, name) in (None, ())
@@ -128,7 +130,7 @@ class Sentence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     words: str
     pattern: str
-    fields: dict[str, Any] = {}
+    fields: Fields = {}
 
 
 SENTENCES = wording("installers", dict[str, tuple[Sentence, ...]])
@@ -136,7 +138,7 @@ _EXTRA = re.compile(r"\{[^}]{1,200}\}")
 _compiled = cache(re.compile)
 
 
-def _wheel(name: str) -> dict[str, Any]:
+def _wheel(name: str) -> Fields:
     wheel = Wheel.of(name)
     tags = {"made_for": (*wheel.pythons, *wheel.platforms)} if wheel else {}
     return {"refused": f"{wheel.name}=={wheel.version}", **tags} if wheel else {}
@@ -162,7 +164,7 @@ def _done(text: str) -> Iterator[str]:
         yield f"{name.lower().replace('_', '-')}=={version}"
 
 
-_STATES: dict[str, Callable[[str], dict[str, Any]]] = {
+_STATES: dict[str, Callable[[str], Fields]] = {
     "what": lambda text: {"refused": _spec(_EXTRA.sub("", text))[:120]},
     "spec": lambda text: {"refused": text.replace(" ", "=").rstrip("=-*")} if _ours(text) else {},
     "names": lambda text: {"refused": max(re.findall(r"- (\S+)", text), key=_ours)},
@@ -199,9 +201,9 @@ def _pieces(doc: Document) -> Iterator[Install]:
     yield from _conda_builds(doc)
 
 
-def _fields(found: Found) -> dict[str, Any]:
+def _fields(found: Found) -> Fields:
     groups = found.groupdict("")
-    fields: dict[str, Any] = {}
+    fields: Fields = {}
     for name, states in _STATES.items():
         if text := groups.get(name):
             fields |= states(text)
@@ -563,18 +565,16 @@ def _pip_spec(version: str) -> str:
 
 def _requirements(doc: Document) -> Iterator[Install]:
     """Lines of a requirements file: an option that stands alone, and torch below it."""
-    found: list[tuple[int, Found]] = []
-    wanted: list[str] = []
-    above = ""
-    for number, text in doc.lines:
-        wrapped, above = above.endswith(("\\", " ^", "`")), text.rstrip()
-        if wrapped:  # an option on the second line of a command belongs to the command
-            continue
-        if option := _INDEX_OPTION.match(text):
-            found.append((number, option))
-        elif needed := _NEEDED.match(text):
-            wanted.append(needed["what"].replace(" ", ""))
-    if found:
+    # an option on the second line of a command belongs to the command
+    alone = Document(
+        tuple(
+            line
+            for above, line in pairwise((Line(0, ""), *doc.lines))
+            if not above.text.rstrip().endswith(("\\", " ^", "`"))
+        )
+    )
+    if found := alone.rows(_INDEX_OPTION):
+        wanted = [row["what"].replace(" ", "") for _, row in alone.rows(_NEEDED)]
         only = ("--index-url" for _, row in found if row["option"] in ("--index-url", "-i"))
         yield _asked("pip", found[0][0], wanted, [row["url"] for _, row in found], only)
 
@@ -627,11 +627,11 @@ def _with_implied(doc: Document, installs: list[Install]) -> list[Install]:
         return installs
     # the refusals of conda and its like name the package themselves
     asked = [
-        (place, text)
-        for place, install in enumerate(installs)
-        for text in reversed(install.requirements)
+        (install, text)
+        for install in reversed(installs)
         if install.tool not in _CONDA
-    ][::-1]
+        for text in install.requirements
+    ]
     pinned = next((row for row in asked if _PINNED.match(row[1])), None)
     near = doc.low[max(0, said.start() - _FAR) : said.end() + _FAR]
     if pinned is None and (found := _NAMED.search(near)):
@@ -640,8 +640,8 @@ def _with_implied(doc: Document, installs: list[Install]) -> list[Install]:
         return [*installs, Install(tool="pip", refused=refused, failed=True, line=line)]
     chosen = pinned or next((row for row in asked if row[1] == "torch"), None)
     if chosen:
-        place, text = chosen
-        installs[place] = msgspec.structs.replace(
-            installs[place], refused=text, failed=True, offered=None if pinned else ()
-        )
+        last, text = chosen
+        offered = None if pinned else ()
+        failed = msgspec.structs.replace(last, refused=text, failed=True, offered=offered)
+        return [failed if install is last else install for install in installs]
     return installs

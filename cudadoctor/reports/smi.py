@@ -17,6 +17,8 @@ from cudadoctor.model.machine import Flag, Gpu, Number, Release, Text
 from cudadoctor.model.versions import DriverVersion, driver_of, whole
 
 T = TypeVar("T")
+Fields = dict[str, Any]
+"""The fields of a GPU that a text states."""
 LONGEST_LINE = 1000
 """A line of nvidia-smi has 100 characters; an endless one would be searched for ever."""
 
@@ -89,7 +91,8 @@ def parse_smi(text: str) -> SmiSaid:
     message, code = first_message(text)
     rows = _rows(text)
     listed = [_row_gpu(position, row) for position, row in enumerate(rows)]
-    gpus = tuple(listed) or _table(text) or _pages(text) or _list(text) or _lost(text)
+    found = listed or _table(text) or _pages(text) or _list(text) or _lost(text)
+    gpus = tuple(Gpu(**fields) for fields in found)
     return SmiSaid(
         driver=_driver(text, rows),
         cuda=_cuda(text),
@@ -172,7 +175,7 @@ def _cells(line: str) -> list[str]:
     return next(csv.reader([line], skipinitialspace=True), [])
 
 
-def _row_gpu(position: int, row: dict[str, str]) -> Gpu:
+def _row_gpu(position: int, row: dict[str, str]) -> Fields:
     fields = _known(row, labels().columns)
     unsupported = tuple(
         field
@@ -180,15 +183,16 @@ def _row_gpu(position: int, row: dict[str, str]) -> Gpu:
         if field not in fields and row.get(column, "").strip(" []").lower() in _UNSUPPORTED
     )
     index = _whole(row.get("index", ""))
-    return Gpu(index=position if index is None else index, unsupported=unsupported, **fields)
+    fields["index"] = position if index is None else index
+    return fields | {"unsupported": unsupported}
 
 
 _UNSUPPORTED = ("n/a", "not supported", "not available")
 
 
-def _known(texts: dict[str, str], columns: dict[str, str]) -> dict[str, Any]:
+def _known(texts: dict[str, str], columns: dict[str, str]) -> Fields:
     """The fields of a GPU that the texts state; of several for one field the first."""
-    fields: dict[str, Any] = {}
+    fields: Fields = {}
     for column, field in columns.items():
         read = _OF_FIELD.get(field) or _OF_TYPE[_types(Gpu)[field]]
         text = texts.get(column)
@@ -197,18 +201,15 @@ def _known(texts: dict[str, str], columns: dict[str, str]) -> dict[str, Any]:
     return fields
 
 
-def _reading(pattern: re.Pattern[str], convert: Callable[[str], T]) -> Callable[[str], T | None]:
+def _reading(pattern: str, convert: Callable[[str], T]) -> Callable[[str], T | None]:
     """A reader of texts in which a pattern stands: what its group is."""
-    return lambda text: convert(found[1]) if (found := pattern.search(text)) else None
+    search = re.compile(pattern).search
+    return lambda text: convert(found[1]) if (found := search(text)) else None
 
 
-_whole = _reading(re.compile(r"^\s*(\d{1,18})(?:[\s%x]|MiB|$)"), int)
-_watts = _reading(
-    re.compile(r"^\s*(\d{1,5}(?:[.,]\d+)?)"), lambda text: float(text.replace(",", "."))
-)
-_bus = _reading(
-    re.compile(r"(?i)\b((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\b"), str.lower
-)
+_whole = _reading(r"^\s*(\d{1,18})(?:[\s%x]|MiB|$)", int)
+_watts = _reading(r"^\s*(\d{1,5}(?:[.,]\d+)?)", lambda text: float(text.replace(",", ".")))
+_bus = _reading(r"(?i)\b((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\b", str.lower)
 
 
 def _mebibytes(text: str) -> int | None:
@@ -238,17 +239,17 @@ _OF_TYPE: dict[Any, Callable[[str], object]] = {
     Number: _whole,
     float | None: _watts,
     Flag: lambda text: _SWITCH.get(text.strip().lower()),
-    Release: _reading(re.compile(r"^\s*(\d{1,2}\.\d)\s*$"), Version),
+    Release: _reading(r"^\s*(\d{1,2}\.\d)\s*$", Version),
 }
 """Type of a field of a GPU -> what a text means; None if it says nothing."""
 _OF_FIELD: dict[str, Callable[[str], object]] = {
     "bus_id": _bus,
-    "device_id": _reading(re.compile(r"(?i)^\s*0x([0-9a-f]{4})10de\s*$"), str.lower),
+    "device_id": _reading(r"(?i)^\s*0x([0-9a-f]{4})10de\s*$", str.lower),
     "memory_bytes": _mebibytes,
     "memory_used_bytes": _mebibytes,
     "memory_reserved_bytes": _mebibytes,
     "compute_mode": _compute_mode,
-    "performance_state": _reading(re.compile(r"^\s*P(\d{1,2})\s*$"), int),
+    "performance_state": _reading(r"^\s*P(\d{1,2})\s*$", int),
     "fabric_state": lambda text: _FABRIC.get(text.lower()),
 }
 """The same for fields that need more than their type."""
@@ -279,9 +280,9 @@ _RUN_ON = re.compile(r"\|\s(?=\|\s{0,4}\d{1,3}\s{1,4}\S|\|\s{0,4}(?:\d{1,3}%|N/A
 """Where a table that lost its line breaks had one, before a row."""
 
 
-def _table(text: str) -> tuple[Gpu, ...]:
+def _table(text: str) -> list[Fields]:
     """GPUs of the plain table; names that it cuts keep their dots."""
-    found: list[dict[str, Any]] = []
+    found: list[Fields] = []
     lines = text.splitlines()
     apart = "\n".join(_RUN_ON.sub("|\n", line) if line.count("|") > 8 else line for line in lines)
     for line in apart.splitlines():
@@ -294,10 +295,10 @@ def _table(text: str) -> tuple[Gpu, ...]:
             found[-1].setdefault("mig", "Enabled" in line)
         if found and re.search(r"^\|\s*Processes", line.strip()):
             break
-    return tuple(Gpu(**fields) for fields in found)
+    return found
 
 
-def _first_fields(first: re.Match[str]) -> dict[str, Any]:
+def _first_fields(first: re.Match[str]) -> Fields:
     """Where the driver has lost a GPU, ERR! stands in the place of its name."""
     fields = _converted(first) | {"index": int(first["index"])}
     name = re.sub(r"\s+(On|Off|N/A)$", "", first["name"]).strip()
@@ -315,7 +316,7 @@ def _first_fields(first: re.Match[str]) -> dict[str, Any]:
     return fields
 
 
-def _converted(found: re.Match[str] | None) -> dict[str, Any]:
+def _converted(found: re.Match[str] | None) -> Fields:
     """The groups that are named as fields of a GPU."""
     groups = found.groupdict() if found else {}
     return _known(groups, {name: name for name in groups.keys() - {"index", "errors"}})
@@ -330,8 +331,8 @@ _LOST = re.compile(
 )
 
 
-def _list(text: str) -> tuple[Gpu, ...]:
-    found: list[dict[str, Any]] = []
+def _list(text: str) -> list[Fields]:
+    found: list[Fields] = []
     for line in text.splitlines():
         listed, instance = _LISTED.match(line), _INSTANCE.match(line)
         if listed and (listed[3] or "UUID" not in line):
@@ -339,17 +340,17 @@ def _list(text: str) -> tuple[Gpu, ...]:
         elif instance and found:
             devices = (*found[-1].get("mig_devices", ()), instance[1])
             found[-1] |= {"mig_devices": devices, "mig": True}
-    return tuple(Gpu(**fields) for fields in found)
+    return found
 
 
-def _lost(text: str) -> tuple[Gpu, ...]:
+def _lost(text: str) -> list[Fields]:
     """GPUs whose handle failed: one line, and no table for the others."""
     rows = ((line, _LOST.search(line)) for line in text.splitlines())
     found = [(line, row) for line, row in rows if row]
-    return tuple(
-        Gpu(index=int(row[1] or n), bus_id=_bus(row[2]), code=first_message(line)[1] or 999)
+    return [
+        {"index": int(row[1] or n), "bus_id": _bus(row[2]), "code": first_message(line)[1] or 999}
         for n, (line, row) in enumerate(found)
-    )
+    ]
 
 
 # --- nvidia-smi -q: pages of indented labels ----------------------------------------------------
@@ -363,7 +364,7 @@ _LABEL = re.compile(
 )
 
 
-def _pages(text: str) -> tuple[Gpu, ...]:
+def _pages(text: str) -> list[Fields]:
     """The GPUs of a whole -q or of a part of it."""
     pages: list[dict[str, str]] = []
     heads: dict[int, str] = {}
@@ -374,8 +375,7 @@ def _pages(text: str) -> tuple[Gpu, ...]:
         if gpu or (not pages and "Product Name" in line):
             pages.append({"bus": gpu[1].lower()} if gpu else {})
             heads = {}
-        found = _LABEL.match(line) if pages and not gpu else None
-        if found is None:
+        if not pages or not (found := _LABEL.match(line)):
             continue
         # A value stands under the heads that are indented less than it.
         indent, label = len(found["indent"].expandtabs(8)), found["label"].strip().lower()
@@ -386,10 +386,10 @@ def _pages(text: str) -> tuple[Gpu, ...]:
             value, head = found["value"].strip(), next(reversed(heads.values()), "")
             pages[-1].setdefault(label, value)
             pages[-1].setdefault(f"{head}/{label}", value)
-    return tuple(_page_gpu(n, page) for n, page in enumerate(pages) if "product name" in page)
+    return [_page_gpu(n, page) for n, page in enumerate(pages) if "product name" in page]
 
 
-def _page_gpu(index: int, page: dict[str, str]) -> Gpu:
+def _page_gpu(index: int, page: dict[str, str]) -> Fields:
     reasons = {
         bit
         for label, bit in labels().throttle.items()
@@ -397,9 +397,6 @@ def _page_gpu(index: int, page: dict[str, str]) -> Gpu:
         if page.get(f"{head}/{label}", "").lower() == "active"
     }
     known = any(path.startswith(("clocks throttle", "clocks event")) for path in page)
-    return Gpu(
-        index=index,
-        bus_id=page.get("bus"),
-        throttle=sum(reasons) if known else None,
-        **_known(page, labels().pages),
-    )
+    throttle = sum(reasons) if known else None
+    own = {"index": index, "bus_id": page.get("bus"), "throttle": throttle}
+    return own | _known(page, labels().pages)

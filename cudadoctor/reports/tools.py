@@ -193,21 +193,17 @@ def _device(found: Found) -> dict[str, Any]:
 
 # --- packages of the operating system ------------------------------------------------------------
 
-_FORMS: dict[re.Pattern[str], Manager] = {
-    re.compile(
-        r"\s{0,4}(?:ii|hi|iU|iF)\s{1,8}([a-z][\w.+-]{1,80})(?::\w{3,8})?\s{1,60}(\S{3,60})"
-    ): "dpkg",
-    re.compile(
-        r"\s{0,4}([a-z][\w.+-]{1,80})/[\w,.+ -]{1,80} (\S{3,60}) \w{3,8} \[[^\]]{0,40}install"
-    ): "dpkg",
-    re.compile(
+_FORMS: dict[str, Manager] = {
+    r"\s{0,4}(?:ii|hi|iU|iF)\s{1,8}([a-z][\w.+-]{1,80})(?::\w{3,8})?\s{1,60}(\S{3,60})": "dpkg",
+    r"\s{0,4}([a-z][\w.+-]{1,80})/[\w,.+ -]{1,80} (\S{3,60}) \w{3,8} \[[^\]]{0,40}install": "dpkg",
+    (
         r"\s{0,4}([a-z][\w.+-]{1,80}?)-(?:\d{1,2}:)?(\d[\w.+~]{1,30}-[\w.~]{1,30})\.(?:x86_64|"
         r"noarch|aarch64|i686)\s{0,4}$"
     ): "rpm",
-    re.compile(
+    (
         r"\s{0,4}([a-z][\w.+-]{1,80})\.(?:x86_64|noarch|aarch64)\s{1,60}(\S{3,60})\s{1,40}@\S{2,60}"
     ): "rpm",
-    re.compile(
+    (
         r"\s{0,4}(?:local/)?([a-z][\w.+-]{1,60}) ((?:\d:)?\d{2,4}\.[\w.]{1,20}-\d{1,3})\s{0,4}$"
     ): "pacman",
 }
@@ -243,15 +239,10 @@ def _package(text: str) -> SystemPackage | None:
     low = text.lower()
     if len(text) > 400 or not any(word in low for word in _WORDS):
         return None
-    matches = ((pattern.match(text), manager) for pattern, manager in _FORMS.items())
-    return next(
-        (
-            SystemPackage(name=found[1], version=found[2], manager=manager)
-            for found, manager in matches
-            if found and MATTERS.fullmatch(found[1])
-        ),
-        None,
-    )
+    for pattern, manager in _FORMS.items():
+        if (found := re.match(pattern, text)) and MATTERS.fullmatch(found[1]):
+            return SystemPackage(name=found[1], version=found[2], manager=manager)
+    return None
 
 
 # --- shared libraries ----------------------------------------------------------------------------

@@ -12,23 +12,8 @@ from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.said import Facts, Statements, gated, stated
 
-_KIND = {
-    "torch.__version__": "version",
-    "torch.version.__version__": "version",
-    "torch.version.cuda": "cuda",
-    "torch.version.hip": "hip",
-    "torch.cuda.is_available": "available",
-    "torch.cuda.device_count": "count",
-    "torch.cuda.get_device_name": "name",
-    "torch.cuda.get_device_capability": "capability",
-    "torch.cuda.get_arch_list": "archs",
-    "torch.backends.cudnn.version": "cudnn",
-    "torch.backends.cudnn.enabled": "switch",
-    "torch.cuda.current_device": "number",
-    "torch.cuda.nccl.version": "other",
-    "sys.version": "python",
-    "platform.python_version": "python",
-}
+_KIND = values.WORDS.questions
+"""Question -> the kind of its answer."""
 _ASKED = re.compile(
     r"(?<![\w.])(torch\.(?:version\.)?__version__|torch\.version\.(?:cuda|hip)"
     r"|torch\.cuda\.(?:is_available|device_count|get_device_name|get_device_capability|get_arch_list"
@@ -110,20 +95,9 @@ def _name(text: str) -> Facts | None:
 
 
 _FACTS: dict[str, Callable[[str], Facts | None]] = {
+    **values.matchers("answers"),
     "version": lambda text: values.torch_facts(text.strip("'\"` ")) or None,
-    "cuda": values.matching(
-        r"['\"]?(?P<cuda_build>\d{1,2}\.\d{1,2})(?:\.\d{1,4})?['\"]?(?![\w.])|None\b"
-    ),
-    "hip": values.matching(r"['\"]?(?P<hip>\d{1,2}\.\d[\w.-]{0,30})|None$"),
-    "available": values.matching(r"(?i)['\"`*(]{0,3}(?P<available>true|false)\b"),
-    "count": values.matching(r"(?P<device_count>\d{1,3})(?![\d.])"),
     "name": _name,
-    "capability": values.matching(r"\(?(?P<capability>\d{1,2}, ?\d)\)?"),
-    "archs": values.matching(r"\W{0,9}(?P<archs>(?:sm|compute)_\d{2,3}.*)"),
-    "cudnn": values.matching(r"(?P<cudnn>\d{4,6})(?!\d)|None"),
-    "switch": values.matching(r"True|False"),
-    "number": values.matching(r"\d{1,3}(?![\d.])"),
     "python": lambda text: values.python_facts(text) or None,
-    "other": values.matching(r"\("),
 }
 """What an answer states by the kind of its question: {} if nothing, None if it is no answer."""

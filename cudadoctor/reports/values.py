@@ -43,6 +43,8 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     systems: dict[str, str]
     subdirs: dict[str, Facts]
     owners: dict[str, str]
+    questions: dict[str, str]
+    patterns: dict[str, dict[str, str]]
 
 
 WORDS = wording("words", Words)
@@ -257,6 +259,11 @@ def matching(pattern: str) -> Callable[[str], Facts | None]:
     """What a value states that begins with a pattern; None if it does not."""
     compiled = re.compile(pattern)
     return lambda text: facts_of(found) if (found := compiled.match(text)) else None
+
+
+def matchers(table: str) -> dict[str, Callable[[str], Facts | None]]:
+    """The same for each pattern of a table of words.toml."""
+    return {name: matching(pattern) for name, pattern in WORDS.patterns[table].items()}
 
 
 def gpus_of(groups: dict[str, str], place: int = 0) -> tuple[Gpu, ...]:
