@@ -4,7 +4,6 @@ Its facts are read again, and the cause that it named is told to the rules as a 
 """
 
 import re
-from collections.abc import Callable
 
 from cudadoctor.model.machine import Gpu
 from cudadoctor.reports import values
@@ -157,7 +156,7 @@ def _torch(text: str) -> Facts:
     )
 
 
-_READ: dict[str, Callable[[str], Facts | None]] = {
+_READ: dict[str, values.TextReader] = {
     **values.matchers("doctor"),
     "system": _system,
     "gpu": _gpus,

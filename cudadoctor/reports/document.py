@@ -19,7 +19,7 @@ _UNREADABLE = 0.2
 """Share of characters that no text has, above which a document is none."""
 
 
-Found = re.Match[str]
+Match = re.Match[str]
 
 
 class NotTextError(ValueError):
@@ -71,11 +71,12 @@ class Document:
         """The line that holds this position of `flat`."""
         return self.lines[max(0, bisect_right(self._starts, position) - 1)]
 
-    def line_of(self, found: Found) -> int:
+    def line_of(self, found: Match) -> int:
         """The number of the line in which a match of `text`, `flat` or `low` begins."""
         start = found.start()
-        at_line = found.string is self.text
-        return self.line_in_text(start) if at_line else self.line_at(start).number
+        if found.string is self.text:
+            return self.line_in_text(start)
+        return self.line_at(start).number
 
     def line_in_text(self, position: int) -> int:
         """The number of the line that holds this position of `text`."""
@@ -85,7 +86,7 @@ class Document:
         """Whether one of these words, in lower case, stands in `low`."""
         return any(word in self.low for word in words)
 
-    def rows(self, pattern: re.Pattern[str], mark: str = "") -> list[tuple[int, Found]]:
+    def rows(self, pattern: re.Pattern[str], mark: str = "") -> list[tuple[int, Match]]:
         """The lines that begin with a pattern: number and match. mark: stands in all of them."""
         matches = ((line, pattern.match(line.text)) for line in self.lines if mark in line.text)
         return [(line.number, found) for line, found in matches if found]

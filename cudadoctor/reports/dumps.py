@@ -52,8 +52,7 @@ _MIG = re.compile(r"MIG \d{1,2}[gc]\.[\w.]{1,20}\s{1,20}Device")
 
 
 def _gpus(value: str) -> Facts:
-    rows = _GPU.finditer(value)
-    found = [gpu for row in rows for gpu in values.gpus_of(row.groupdict())]
+    found = [gpu for row in _GPU.finditer(value) for gpu in values.gpus_of(row.groupdict())]
     if not found:
         text = first_line(value)
         return _amd(1) if _is_amd(text) else {"gpus": values.gpus_of({"gpu": text}) or None}
@@ -122,7 +121,7 @@ def _system(text: str) -> Facts:
     return {"platform.system": known} if known else values.os_facts(text)
 
 
-LINES: dict[str, Callable[[str], Facts | None]] = {
+LINES: dict[str, values.TextReader] = {
     **values.matchers("lines"),
     "torch": _torch_line,
     "hypervisor": lambda text: (

@@ -15,7 +15,7 @@ import msgspec
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Install, Strings
 from cudadoctor.reports import values
-from cudadoctor.reports.document import Document, Found, Line
+from cudadoctor.reports.document import Document, Line, Match
 from cudadoctor.reports.packages import Wheel, build_of_conda, system_of_tag
 from cudadoctor.reports.said import Facts, Rank, Statements, gated, stated
 
@@ -24,6 +24,7 @@ MOST = 40
 LOG = "install log"
 
 
+Installs = Iterator[Install]
 Fields = dict[str, Any]
 """Fields of an install that a text states."""
 MOST_PIECES = 300
@@ -182,7 +183,7 @@ _STATES: dict[str, Callable[[str], Fields]] = {
 """Named group of a sentence -> the fields of an install that its text states."""
 
 
-def _pieces(doc: Document) -> Iterator[Install]:
+def _pieces(doc: Document) -> Installs:
     """Each sentence of a log as an install of which nothing else is known."""
     for tool, sentences in SENTENCES.items():
         text = doc.flat if tool == "pip" else doc.low
@@ -201,7 +202,7 @@ def _pieces(doc: Document) -> Iterator[Install]:
     yield from _conda_builds(doc)
 
 
-def _fields(found: Found) -> Fields:
+def _fields(found: Match) -> Fields:
     groups = found.groupdict("")
     fields: Fields = {}
     for name, states in _STATES.items():
@@ -239,7 +240,7 @@ _UV_WANTED = re.compile(
 )
 
 
-def _uv_lists(doc: Document) -> Iterator[Install]:
+def _uv_lists(doc: Document) -> Installs:
     """The versions that uv lists, all of an index whatever the Python."""
     for found in _UV_LIST.finditer(doc.low) if "only " in doc.low else ():
         what = found["what"] or found["one"]
@@ -265,7 +266,7 @@ _CONDA_BUILD = re.compile(
 )
 
 
-def _conda_builds(doc: Document) -> Iterator[Install]:
+def _conda_builds(doc: Document) -> Installs:
     """What a solver chose: pytorch-2.1.0 | py3.11_cuda12.1_cudnn8_0, + pytorch 2.0.1 cpu_py310."""
     if not doc.mentions("conda", "mamba", "cudatoolkit", "pkgs/"):
         return
@@ -392,7 +393,7 @@ _REQUIREMENT = re.compile(
 )
 
 
-def _commands(doc: Document) -> Iterator[Install]:
+def _commands(doc: Document) -> Installs:
     """Every command of the document that installs something."""
     for number, text in _joined(doc):
         for found in _COMMAND.finditer(text) if _PROGRAM.search(text) else ():
@@ -523,7 +524,7 @@ _OURS = re.compile(r"(?:[\w-]{1,30}::)?(?:py)?torch|cudatoolkit")
 _INDEX_TABLES = ("tool.uv.index", "tool.uv.pip", "tool.poetry.source", "tool.uv", "source")
 
 
-def _manifests(doc: Document) -> Iterator[Install]:
+def _manifests(doc: Document) -> Installs:
     """What such files of the document ask for: one for pip, one for uv or poetry, one for conda."""
     if doc.mentions("[tool.", "[[source]]"):
         yield from _pyproject(doc)
@@ -533,7 +534,7 @@ def _manifests(doc: Document) -> Iterator[Install]:
         yield from _environment(doc)
 
 
-def _pyproject(doc: Document) -> Iterator[Install]:
+def _pyproject(doc: Document) -> Installs:
     table, first = "", 0
     indexes: list[str] = []
     sources: list[str] = []
@@ -563,7 +564,7 @@ def _pip_spec(version: str) -> str:
     return version if version[:1] in "=<>!~" else ">=" + version.lstrip("^*")
 
 
-def _requirements(doc: Document) -> Iterator[Install]:
+def _requirements(doc: Document) -> Installs:
     """Lines of a requirements file: an option that stands alone, and torch below it."""
     # an option on the second line of a command belongs to the command
     alone = Document(
@@ -579,7 +580,7 @@ def _requirements(doc: Document) -> Iterator[Install]:
         yield _asked("pip", found[0][0], wanted, [row["url"] for _, row in found], only)
 
 
-def _environment(doc: Document) -> Iterator[Install]:
+def _environment(doc: Document) -> Installs:
     """An environment.yml: channels, and what it depends on."""
     part, first = "", 0
     found: dict[str, list[str]] = {"channels": [], "dependencies": []}

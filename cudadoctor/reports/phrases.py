@@ -7,7 +7,7 @@ import msgspec
 
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.reports import values
-from cudadoctor.reports.document import Document, Found
+from cudadoctor.reports.document import Document, Match
 from cudadoctor.reports.said import Facts, Rank, Reader, Statements, gated, stated
 
 AUTHOR, PROGRAM = "the author", "a program's own line"
@@ -27,7 +27,7 @@ class Phrase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reach: int | None = None
     once: str = ""
 
-    def means_else(self, found: Found) -> bool:
+    def means_else(self, found: Match) -> bool:
         """Whether this match is one that the row excludes."""
         if self.unless is None:
             return False

@@ -96,9 +96,14 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Statements:
     found: list[Gpu] = []
     line = 0
     if series := _SERIES.search(doc.flat):
-        capability = Version(_CAPABILITY_OF[series[1]])
         line = doc.line_of(series)
-        found.append(Gpu(index=0, name=f"RTX {series[1]} series", capability=capability))
+        found.append(
+            Gpu(
+                index=0,
+                name=f"RTX {series[1]} series",
+                capability=Version(_CAPABILITY_OF[series[1]]),
+            )
+        )
     for number, text in doc.lines:
         for match in _MODEL.finditer(text) if len(text) <= 1000 else ():
             name = _named(match["name"], text, knowledge)
@@ -175,8 +180,9 @@ _REFUSED = re.compile(
 def _torch(doc: Document) -> Statements:
     for match in _TORCH.finditer(doc.flat):
         if not _REFUSED.search(doc.low[max(0, match.start() - 24) : match.start()]):
-            facts = values.torch_facts(match["v"])
-            yield from stated(doc.line_of(match), AUTHOR, facts, Rank.PROSE)
+            yield from stated(
+                doc.line_of(match), AUTHOR, values.torch_facts(match["v"]), Rank.PROSE
+            )
 
 
 @gated("torchvision", "torchaudio", "torchtext")

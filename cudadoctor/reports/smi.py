@@ -17,6 +17,7 @@ from cudadoctor.model.machine import Flag, Gpu, Number, Release, Text
 from cudadoctor.model.versions import DriverVersion, driver_of, whole
 
 T = TypeVar("T")
+_Texts = dict[str, str]
 Fields = dict[str, Any]
 """The fields of a GPU that a text states."""
 LONGEST_LINE = 1000
@@ -117,7 +118,7 @@ def unknown_field(text: str) -> bool:
     return "is not a valid field to query" in text.lower()
 
 
-def _driver(text: str, rows: list[dict[str, str]]) -> DriverVersion | None:
+def _driver(text: str, rows: list[_Texts]) -> DriverVersion | None:
     """From 610 on the banner says KMD Version in place of Driver Version."""
     found = re.search(r"(?i)\b(?:Driver|KMD) Version\s*:\s*(\d[\d.]+)", text)
     if found and (version := driver_of(found[1].strip("."))):
@@ -136,8 +137,8 @@ def _cuda(text: str) -> Version | None:
 class _Labels(msgspec.Struct, frozen=True):
     """The tables of smi.toml, which says what each means."""
 
-    columns: dict[str, str]
-    pages: dict[str, str]
+    columns: _Texts
+    pages: _Texts
     throttle: dict[str, int]
 
 
@@ -155,7 +156,7 @@ def labels() -> _Labels:
 # --- CSV of --query-gpu ---------------------------------------------------------------------
 
 
-def _rows(text: str) -> list[dict[str, str]]:
+def _rows(text: str) -> list[_Texts]:
     """Rows of the CSV by column, units taken from the names; [] where there is no such header."""
     lines = text.splitlines()
     for start, line in enumerate(lines):
@@ -175,7 +176,7 @@ def _cells(line: str) -> list[str]:
     return next(csv.reader([line], skipinitialspace=True), [])
 
 
-def _row_gpu(position: int, row: dict[str, str]) -> Fields:
+def _row_gpu(position: int, row: _Texts) -> Fields:
     fields = _known(row, labels().columns)
     unsupported = tuple(
         field
@@ -190,7 +191,7 @@ def _row_gpu(position: int, row: dict[str, str]) -> Fields:
 _UNSUPPORTED = ("n/a", "not supported", "not available")
 
 
-def _known(texts: dict[str, str], columns: dict[str, str]) -> Fields:
+def _known(texts: _Texts, columns: _Texts) -> Fields:
     """The fields of a GPU that the texts state; of several for one field the first."""
     fields: Fields = {}
     for column, field in columns.items():
@@ -366,7 +367,7 @@ _LABEL = re.compile(
 
 def _pages(text: str) -> list[Fields]:
     """The GPUs of a whole -q or of a part of it."""
-    pages: list[dict[str, str]] = []
+    pages: list[_Texts] = []
     heads: dict[int, str] = {}
     for line in text.splitlines() if "Product Name" in text else ():
         if len(line) > _LONGEST_FIELD:
@@ -389,7 +390,7 @@ def _pages(text: str) -> list[Fields]:
     return [_page_gpu(n, page) for n, page in enumerate(pages) if "product name" in page]
 
 
-def _page_gpu(index: int, page: dict[str, str]) -> Fields:
+def _page_gpu(index: int, page: _Texts) -> Fields:
     reasons = {
         bit
         for label, bit in labels().throttle.items()

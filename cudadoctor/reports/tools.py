@@ -7,7 +7,7 @@ from cudadoctor.model.driver_packages import MATTERS, Manager, is_driver
 from cudadoctor.model.machine import Gpu, Library, SystemPackage, Xid
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports import values
-from cudadoctor.reports.document import Document, Found
+from cudadoctor.reports.document import Document, Match
 from cudadoctor.reports.kernel_log import parse_kernel_log
 from cudadoctor.reports.said import Facts, Rank, Statements, gated, stated
 from cudadoctor.reports.smi import parse_smi
@@ -79,13 +79,13 @@ def _banner(doc: Document) -> Statements:
         yield from stated(doc.line_of(tool), SMI, {"driver.reported": tool[1]}, Rank.MESSAGE)
 
 
-def _is_label(doc: Document, banner: Found) -> bool:
+def _is_label(doc: Document, banner: Match) -> bool:
     """Whether this is collect_env's own label, or the CUDA driver API's number."""
     before = doc.low[max(0, banner.start() - 60) : banner.start()]
     return before.endswith(("nvidia ", "cuda ")) and "smi" not in before
 
 
-def _system(doc: Document, banner: Found, line: int) -> Statements:
+def _system(doc: Document, banner: Match, line: int) -> Statements:
     """In WSL the program is Linux's and the driver is Windows', so their numbers differ.
 
     On Windows the table has a column for the driver's model.
@@ -179,7 +179,7 @@ def read_lspci(doc: Document) -> Statements:
         yield from stated(first, "lspci", {"pci": devices})
 
 
-def _device(found: Found) -> dict[str, Any]:
+def _device(found: Match) -> dict[str, Any]:
     low, ids = found["rest"].lower(), _IDS.search(found["rest"])
     named = next((vendor for word, vendor in _VENDOR_NAMES.items() if word in low), "other")
     return {
@@ -262,8 +262,9 @@ def library_at(path: str, fallback: str | None = None) -> Library | None:
     if found is None:
         return None
     version = f"{found['major']}{found['minor']}" if found["minor"] else None
-    soname = found["soname"] or found["dll"]
-    return Library(soname=soname, path=path.strip(), owner=owner, version=version)
+    return Library(
+        soname=found["soname"] or found["dll"], path=path.strip(), owner=owner, version=version
+    )
 
 
 _LDD = re.compile(
@@ -320,7 +321,7 @@ def read_paths(doc: Document) -> Statements:
         yield from stated(doc.line_of(found), _PATH, facts, Rank.MESSAGE)
 
 
-def _of_path(found: Found, doc: Document) -> Facts:
+def _of_path(found: Match, doc: Document) -> Facts:
     before = found["before"]
     of_system = values.of_group("system_python", "") if found["kind"] == "dist-packages" else {}
     facts = values.facts_of(found) | of_system | values.found_in(before, *_ENVIRONMENTS)
@@ -331,7 +332,7 @@ def _of_path(found: Found, doc: Document) -> Facts:
     return facts
 
 
-def _of_any_unix(found: Found, doc: Document) -> bool:
+def _of_any_unix(found: Match, doc: Document) -> bool:
     """Whether a path may be a Mac's too, and the text speaks of one."""
     cut = doc.flat[max(0, found.start() - 1) : found.start()].isalnum()
     shared = cut or found["before"].startswith(("/opt/", "/usr/local"))

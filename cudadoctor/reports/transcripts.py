@@ -5,7 +5,6 @@ that are printed together have their answers in the same order.
 """
 
 import re
-from collections.abc import Callable
 
 from cudadoctor.model.machine import Gpu
 from cudadoctor.reports import values
@@ -94,7 +93,7 @@ def _name(text: str) -> Facts | None:
     return {"gpus": (Gpu(index=0, name=name),)} if name and values.is_nvidia(name) else None
 
 
-_FACTS: dict[str, Callable[[str], Facts | None]] = {
+_FACTS: dict[str, values.TextReader] = {
     **values.matchers("answers"),
     "version": lambda text: values.torch_facts(text.strip("'\"` ")) or None,
     "name": _name,

@@ -17,6 +17,8 @@ from cudadoctor.model.machine import Gpu, Node
 from cudadoctor.model.versions import DriverVersion, cuda_from_int, version_of
 from cudadoctor.reports.said import Facts
 
+TextReader = Callable[[str], Facts | None]
+"""What a text states: {} if nothing, None if it is of another form."""
 NOTHING = re.compile(
     r"|none|n/?a|no|not found|not available|unknown|no cuda|null|could not collect|cannot collect"
     r"|not installed|<not set>|not set|<fill in>|failed to import|-|\?|false"
@@ -255,13 +257,13 @@ def found_in(text: str, *patterns: str) -> Facts:
     return {path: fact for found in matches if found for path, fact in facts_of(found).items()}
 
 
-def matching(pattern: str) -> Callable[[str], Facts | None]:
+def matching(pattern: str) -> TextReader:
     """What a value states that begins with a pattern; None if it does not."""
     compiled = re.compile(pattern)
     return lambda text: facts_of(found) if (found := compiled.match(text)) else None
 
 
-def matchers(table: str) -> dict[str, Callable[[str], Facts | None]]:
+def matchers(table: str) -> dict[str, TextReader]:
     """The same for each pattern of a table of words.toml."""
     return {name: matching(pattern) for name, pattern in WORDS.patterns[table].items()}
 
