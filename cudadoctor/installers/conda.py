@@ -229,7 +229,6 @@ def as_made(stack: Stack, kb: Knowledge) -> Stack:
 def _as_made(build: TorchBuild, kb: Knowledge) -> TorchBuild:
     cuda = max(_made_for(build, kb), default=None)
     archs = (kb.conda_archs(cuda, build.platform) or ()) if cuda else build.archs
-    linux = build.platform.startswith("linux")
     return replace(
         build,
         cuda=cuda,
@@ -241,7 +240,7 @@ def _as_made(build: TorchBuild, kb: Knowledge) -> TorchBuild:
         ),
         archs_uncertain=False,
         pythons=(),
-        glibc=kb.conda_glibc(cuda) if cuda and linux else None,
+        glibc=kb.conda_glibc(cuda) if cuda and build.platform.startswith("linux") else None,
     )
 
 

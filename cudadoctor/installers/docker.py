@@ -94,12 +94,16 @@ def inside(m: Machine, kb: Knowledge, change: PackageChange) -> Machine:
     """The machine with the Python and the C library of the image, and nothing installed."""
     image = image_of(m, kb, change) or PLAIN
     python = image.python if image.python in _GLIBC_OF else PLAIN.python
-    replace = msgspec.structs.replace
     arch = "aarch64" if m.platform.machine in ("aarch64", "arm64") else "x86_64"
-    glibc = Version(_GLIBC_OF[python])
     return replace(
         m,
-        platform=replace(m.platform, system="Linux", machine=arch, libc="glibc", glibc=glibc),
+        platform=replace(
+            m.platform,
+            system="Linux",
+            machine=arch,
+            libc="glibc",
+            glibc=Version(_GLIBC_OF[python]),
+        ),
         python=replace(
             m.python,
             executable=None,
@@ -197,15 +201,13 @@ def why_not(lead: TorchBuild, kb: Knowledge) -> Text:
 
 def _notes(stack: Stack, image: Image) -> Iterator[str]:
     name, cuda = stack.name, stack.lead.cuda
-    gpus = "--gpus all " if cuda else ""
     yield f"Build it with: docker build -t {name} ."
-    yield f"Use it with: docker run --rm -it {gpus}{name} python"
+    yield f"Use it with: docker run --rm -it {'--gpus all ' if cuda else ''}{name} python"
     if cuda is not None and image.cuda is None:
         known = f"No nvidia/cuda image for CUDA {cuda} is known that suits, and the wheels bring"
         yield f"{known} their own libraries: a plain one serves."
     if image.cuda is not None:
-        asked = _ASKS.format(cuda=image.cuda)
-        yield f"{asked}; an older one starts it on data-centre GPUs only."
+        yield f"{_ASKS.format(cuda=image.cuda)}; an older one starts it on data-centre GPUs only."
 
 
 def _run(stack: Stack, image: Image) -> Iterator[str]:

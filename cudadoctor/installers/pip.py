@@ -68,8 +68,9 @@ def rehearsed(command: Command, *more: str) -> Command:
 def install(m: Machine, change: PackageChange, python: str) -> Written:
     """The installing half of the change, into any interpreter's environment."""
     source = source_for(m, change, "pip")
-    start = (python, "-m", "pip", "install")
-    commands = installs(start, change, source, options(source), "--no-cache-dir")
+    commands = installs(
+        (python, "-m", "pip", "install"), change, source, options(source), "--no-cache-dir"
+    )
     return Written(tool="pip", commands=commands, note=source.note)
 
 
@@ -193,7 +194,10 @@ def read(code: Number, report: str, stderr: str, log: str, abi: str) -> Answer:
 def _unreached(said: str) -> Answer | None:
     """The index that gave no answer. A page that is not there (404) is an answer."""
     for url, why in re.findall(r"(?m)Could not fetch URL (\S+): (.+?)(?: - skipping)?$", said):
-        if not _is_absence(url, why):
+        # torch's own says 403 in place of 404; of torch itself that would be a lie: a refusal.
+        package = url.rstrip("/").rpartition("/")[2]
+        others = is_at(url, "pytorch.org") and package not in _ON_TORCHS_INDEX
+        if "404 Client Error" not in why and not (others and "403 Client Error" in why):
             return Answer(kind="unreached", host=host_in(url) or named_host(why))
     if untrusted := re.search(r"located at (\S+) is not a trusted or secure host", said):
         how = "is served without TLS, which pip refuses"
@@ -201,16 +205,6 @@ def _unreached(said: str) -> Answer | None:
     broken = [line for line in said.splitlines() if re.search(UNREACHED, line)]
     host = next(filter(None, map(named_host, broken)), "")
     return Answer(kind="unreached", host=host) if broken else None
-
-
-def _is_absence(url: str, why: str) -> bool:
-    """Whether an index said that it has no such package.
-
-    torch's own says 403 in place of 404; of torch itself that would be a lie, and means a refusal.
-    """
-    package = url.rstrip("/").rpartition("/")[2]
-    others = is_at(url, "pytorch.org") and package not in _ON_TORCHS_INDEX
-    return "404 Client Error" in why or (others and "403 Client Error" in why)
 
 
 def _absent(requirement: str, said: str, abi: str) -> Answer:

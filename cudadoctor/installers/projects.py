@@ -93,8 +93,8 @@ def _command(m: Machine, tool: str, folder: Text, wanted: Strings) -> Command:
 def _uv(change: PackageChange, wanted: Strings, marker: Text) -> Iterator[str]:
     yield from _dependencies(wanted)
     if compiled := split_compiled(wanted)[1]:
-        names = listed(map(name_of, compiled))
-        yield from ("", "[tool.uv]", f"no-build-isolation-package = {names}")
+        yield from ("", "[tool.uv]")
+        yield f"no-build-isolation-package = {listed(map(name_of, compiled))}"
     if change.index is not None:
         yield from _sources(_led(change), _index_name(change.variant), change.index, marker)
 
@@ -190,10 +190,13 @@ def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
     lines += [f"    {quoted(marker(platform))}," for platform in stack.platforms]
     lines.append("]")
     if stack.index is not None:
-        names = map(name_of, stack.pins)
         led = (build.platform for build in stack.builds if not build.default)
-        index = _index_name(stack.lead.variant)
-        lines += _sources(names, index, stack.index, marker_of(led, stack.platforms))
+        lines += _sources(
+            map(name_of, stack.pins),
+            _index_name(stack.lead.variant),
+            stack.index,
+            marker_of(led, stack.platforms),
+        )
     return "\n".join(lines) + "\n"
 
 

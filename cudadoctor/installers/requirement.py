@@ -82,8 +82,7 @@ def entry(requirement: str, *keys: str) -> str:
 def marker(platform: str) -> str:
     """The environment marker of exactly one platform."""
     system = next(system for system, some in _MACHINES.items() if platform in some)
-    machine = _MACHINES[system][platform]
-    return f"sys_platform == '{system}' and platform_machine == '{machine}'"
+    return f"sys_platform == '{system}' and platform_machine == '{_MACHINES[system][platform]}'"
 
 
 def marker_of(platforms: Iterable[str], among: Iterable[str]) -> Text:

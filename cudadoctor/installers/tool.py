@@ -69,8 +69,9 @@ def interpreter(m: Machine) -> str:
 
 def manager(m: Machine, *names: str) -> Text:
     """The path of the first of these programs that the machine has."""
-    there = m.python.managers or ()
-    found = (program for name in names for program in there if program.name == name)
+    found = (
+        program for name in names for program in m.python.managers or () if program.name == name
+    )
     return next((program.path or program.name for program in found), None)
 
 

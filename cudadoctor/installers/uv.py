@@ -35,10 +35,9 @@ def write(m: Machine, _: Knowledge, change: PackageChange) -> Written:
     uv, python = manager(m, "uv") or "uv", interpreter(m)
     installed = install(m, change, uv, python)
     removed = sound(change.remove)
-    pip = (uv, *in_project(m), "pip")
-    uninstall = ((*pip, "uninstall", "--python", python, *removed),) if removed else ()
+    uninstall = (uv, *in_project(m), "pip", "uninstall", "--python", python, *removed)
     asked = (rehearsed(installed.commands[0], "--reinstall"),) if change.ask else ()
-    commands = (*asked, *uninstall, *installed.commands)
+    commands = (*asked, *((uninstall,) if removed else ()), *installed.commands)
     return Written(tool="uv", commands=commands, note=installed.note)
 
 

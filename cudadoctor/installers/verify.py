@@ -274,8 +274,9 @@ def _ask(at: Setting, resolver: Resolver, target: Target, question: Question) ->
     else:
         # What ended it stands at the end.
         noted = door.read(log, _LOG_BYTES, max(0, door.stat(log).size - _LOG_BYTES)).text
-        said = door.read(report, _LOG_BYTES).text
-        answer = pip.read(ran.code, said, ran.stderr, noted, target.abi)
+        answer = pip.read(
+            ran.code, door.read(report, _LOG_BYTES).text, ran.stderr, noted, target.abi
+        )
     if resolver.kind == "uv" and answer.kind == "unfit" and target.executable:
         # The interpreter cannot be run, or is of a kind that uv does not take: by its tags.
         target = replace(target, executable=None)
@@ -298,8 +299,8 @@ def _environment(at: Setting, resolver: Resolver, question: Question) -> dict[st
 
 def _too_late(question: Question, clock: Clock) -> Answer:
     limit = f"{clock.limit_s:{'.0f' if clock.limit_s >= 1 else '.2g'}}"
-    host = " or ".join(question.hosts)
-    return Answer(kind="unreached", host=host, how=f"did not answer within {limit} s")
+    how = f"did not answer within {limit} s"
+    return Answer(kind="unreached", host=" or ".join(question.hosts), how=how)
 
 
 # --- which resolvers are there -----------------------------------------------------------------
@@ -331,8 +332,7 @@ def bundled() -> list[str]:
 def pip_of(at: Setting, python: str, place: str) -> Resolver | None:
     """The pip in that place that the interpreter runs, if it can report what it would install."""
     argv = _pip_started(python, place, ("--version",))
-    limit_s = min(_VERSION_S, at.clock.left_s)
-    ran = at.door.run(*argv, timeout_s=limit_s, cwd=at.door.scratch)
+    ran = at.door.run(*argv, timeout_s=min(_VERSION_S, at.clock.left_s), cwd=at.door.scratch)
     version = pip.version_in(ran.stdout) if ran.ok else None
     if version is None or version < pip.OLDEST:
         return None

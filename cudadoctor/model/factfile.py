@@ -125,8 +125,7 @@ def from_document(data: Any) -> Machine:
     if "schema" not in data:
         raise FactsError("This is no facts document: it has no schema number")
     unknown: list[str] = []
-    kept = _known(Machine, data, "", unknown)
-    machine = from_plain(kept)
+    machine = from_plain(_known(Machine, data, "", unknown))
     if max(len(machine.gpus or ()), len(machine.pci or ())) > _MOST_GPUS:
         raise FactsError(f"A facts document may list {_MOST_GPUS} GPUs at most")
     own = machine.identity

@@ -166,12 +166,12 @@ class Exit:
         """A change of packages without strangers to remove; None where one is to be installed."""
         if not self._foreign:
             return wanted
-        addresses = (wanted.index, wanted.find_links)
         sound = all(map(self._is_requirement, (*wanted.install, *wanted.then)))
-        if not sound or not all(url is None or _is_address(url) for url in addresses):
+        if not sound or not all(
+            url is None or _is_address(url) for url in (wanted.index, wanted.find_links)
+        ):
             return None
-        known = tuple(filter(self._is_requirement, wanted.remove))
-        return replace(wanted, remove=known)
+        return replace(wanted, remove=tuple(filter(self._is_requirement, wanted.remove)))
 
     def _is_command(self, argv: Strings) -> bool:
         """Whether a program of the list is run, with words that cannot lead it astray."""
