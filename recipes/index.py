@@ -188,7 +188,7 @@ def said(gain: Gain) -> str:
     """A verdict in a few words; a ratio only where it is a difference."""
     if gain.verdict in ("faster", "slower") and gain.ratio is not None:
         span = f" ({gain.low:.2f} to {gain.high:.2f})" if gain.low and gain.high else ""
-        return f"{page.times(gain.ratio)}{span}{page.memory(gain)}"
+        return f"{gain.ratio:.2f}x{span}{page.memory(gain)}"
     if gain.verdict == "same":
         return f"no difference{page.memory(gain)}"
     return {"loss-differs": "another loss"}.get(gain.verdict, gain.verdict)

@@ -229,7 +229,7 @@ class Bench(msgspec.Struct):
             self.place = place_of(self.look, self.asked.device, self.machine.gpus)
             names = tuple(dict.fromkeys(self.asked.workloads)) or techniques.WORKLOADS
             for place, name in enumerate(names):
-                self._workload(name, (self._left_s()) / (len(names) - place))
+                self._workload(name, self._left_s() / (len(names) - place))
         except Interrupted:
             if not self.look:
                 raise NotMeasured("interrupted") from None
@@ -265,9 +265,11 @@ class Bench(msgspec.Struct):
         )
         self.progress.say(f"{name}: how large it can be")
         tiers = TIERS_TINY if tiny else TIERS_GPU if gpu else TIERS_CPU
-        order = {"workload": name, "tiers": tiers, "device": device, "share": 0.5}
+        limit_s = min(SIZE_S, search.slice_s)
         try:
-            shape = self._told("size", min(SIZE_S, search.slice_s), **order)["shape"]
+            shape = self._told(
+                "size", limit_s, workload=name, tiers=tiers, device=device, share=0.5
+            )["shape"]
         except NotMeasured as error:
             search.ended = str(error)
             self.done.append(search.result())
@@ -281,8 +283,8 @@ class Bench(msgspec.Struct):
             peaks=judging.peaks_of(self.place.name, knowledge.load(), name),
             faults=dict(fault.split(":", 1) for fault in self.asked.plant),
         )
-        say, settings = self.progress.say, search.settings
-        heats = Heats(self.stable, track, settings, began + search.slice_s, say)
+        until = began + search.slice_s
+        heats = Heats(self.stable, track, search.settings, until, self.progress.say)
         try:
             search.run(heats.run, lambda: time.monotonic() - began)
         except Interrupted:

@@ -63,8 +63,7 @@ def noise_of(equals: Sequence[Measured], *, gpu: bool) -> float:
     counts twice. Where rounds scatter, half of the widest interval counts.
     """
     least = LEAST_NOISE_GPU if gpu else LEAST_NOISE_CPU
-    found = itertools.starmap(paired, itertools.combinations(equals, 2))
-    ratios = [ratio for ratio in found if ratio is not None]
+    ratios = list(filter(None, itertools.starmap(paired, itertools.combinations(equals, 2))))
     if not ratios:
         return least**2
     shift = max(abs(math.log(ratio.mid)) for ratio in ratios)
@@ -109,14 +108,14 @@ def gain(
 def _verdict(ratio: Ratio, noise: float) -> tuple[Verdict, str]:
     if ratio.rounds < LEAST_ROUNDS:
         return "same", f"{ratio.rounds} rounds are too few to tell a difference"
-    between = f"between {_percent(ratio.low)} and {_percent(ratio.high)} in {ratio.rounds} rounds"
-    least = f"noise {_percent(noise)}"
+    between = f"between {_percent(ratio.low)} and {_percent(ratio.high)}"
+    seen = f"{between} in {ratio.rounds} rounds, noise {_percent(noise)}"
     root = math.sqrt(noise)
     if ratio.low > root and ratio.mid > noise:
-        return "faster", f"{between}, {least}"
+        return "faster", seen
     if 1 / ratio.high > root and 1 / ratio.mid > noise:
-        return "slower", f"{between}, {least}"
-    return "same", f"no difference that can be told: {between}, {least}"
+        return "slower", seen
+    return "same", f"no difference that can be told: {seen}"
 
 
 def _percent(ratio: float) -> str:
@@ -172,13 +171,11 @@ def peaks_of(name: Text, knowledge: Knowledge, workload: str) -> Peaks | None:
 
     torch computes convolutions in TF32 where the GPU has it, and products in fp32.
     """
-    if name is None or " MIG " in name:
-        return None  # a slice has a part of what the card has
-    known = knowledge.peaks(name)
+    # A slice has a part of what the card has.
+    known = knowledge.peaks(name) if name and " MIG " not in name else None
     if known is None:
         return None
-    fp32 = known.fp32_tflops
-    tflops = (known.tf32_tflops or fp32) if workload == "cnn" else fp32
+    tflops = (workload == "cnn" and known.tf32_tflops) or known.fp32_tflops
     if tflops is None:
         return None
     return Peaks(tflops * 1e12, known.bandwidth_gb_s * 1e9, "by its data sheet")

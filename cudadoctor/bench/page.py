@@ -126,23 +126,18 @@ def verdict(gain: Gain) -> str:
     if counts(gain):
         text = _VERDICTS[gain.verdict].format(gain.ratio)
         return f"{text} ({between(gain)}){memory(gain)}"
-    labels = {"loss-differs": "loss differs", "not-here": "not here"}
-    return f"{labels.get(gain.verdict, gain.verdict)}{_if(gain.why, ': {}')}"
+    return f"{gain.verdict.replace('-', ' ')}{_if(gain.why, ': {}')}"
 
 
 def between(gain: Gain) -> str:
     return f"{gain.low:.2f} to {gain.high:.2f}"
 
 
-def times(ratio: float) -> str:
-    return f"{ratio:.2f}x"
-
-
 def memory(gain: Gain) -> str:
     """Empty below a twentieth: nobody asks about a smaller difference."""
     if gain.memory_ratio is None or abs(gain.memory_ratio - 1) < 0.05:
         return ""
-    return f", memory {times(gain.memory_ratio)}"
+    return f", memory {gain.memory_ratio:.2f}x"
 
 
 def counts(gain: Gain) -> bool:
@@ -316,7 +311,7 @@ def _cells(gain: Gain) -> str:
     ratio = span = used = ""
     told = escaped(verdict(gain), cell=True)
     if counts(gain):
-        ratio, span = times(gain.ratio or 0.0), between(gain)
+        ratio, span = f"{gain.ratio:.2f}x", between(gain)
         used = _if(gain.memory_ratio, "{:.2f}x")
         told = _SAME if gain.verdict == "same" else gain.verdict
     recipe = code(RECIPES[gain.technique].script) if gain.technique in RECIPES else ""

@@ -119,8 +119,7 @@ class Search(msgspec.Struct):
             return
         # What only saves memory has shown that it speeds up nothing.
         same = [name for name in self._with("same") if techniques.KNOWN[name].helps]
-        waiting = self._with("faster")[1:] + same
-        self._left_over = [name for name in waiting if techniques.fits(name, self.best)]
+        self._left_over = self._fitting(self._with("faster")[1:] + same)
         while heat := self._combination(spent_s()):
             self._took_combined(raced(heat))
         if (left_s := self.slice_s - spent_s()) > 0.0:
@@ -159,7 +158,7 @@ class Search(msgspec.Struct):
             # What did not help before may help beside what came in since.
             self._left_over += self._dropped
             self._dropped, self._added = [], False
-            heat = self._turns(self._left_over, spent_s)
+            return self._combination(spent_s)
         return heat
 
     def _until_s(self, name: str) -> float:
@@ -250,8 +249,7 @@ class Search(msgspec.Struct):
                 self._left_over.append(added)  # with fewer beside it there may be time
             shown = f"{candidate.config.name}, against {before.name}"
             self.combined.append(msgspec.structs.replace(gain, technique=shown))
-        if late:
-            self.at_once = max(1, self.at_once - 1)
+        self.at_once = max(1, self.at_once - late)
         self._dropped += others
         if gained:
             gained.sort(key=lambda gain: -(gain.ratio or 0.0))
@@ -260,9 +258,8 @@ class Search(msgspec.Struct):
             shown = f"{' + '.join(self.best)}, against {before.name}"
             self.found = msgspec.structs.replace(gained[0], technique=shown)
             self._added = True
-            waiting = less + self._left_over
-            self._left_over = [name for name in waiting if techniques.fits(name, self.best)]
-            self._dropped = [name for name in self._dropped if techniques.fits(name, self.best)]
+            self._left_over = self._fitting(less + self._left_over)
+            self._dropped = self._fitting(self._dropped)
         if raced.reference.error is not None:
             self._left_over, self._added = [], False
 
@@ -289,6 +286,10 @@ class Search(msgspec.Struct):
             tolerance=techniques.tolerance_of(names),
             losses=techniques.losses_of(names),
         )
+
+    def _fitting(self, names: list[str]) -> list[str]:
+        """Those that can be added to the best so far."""
+        return [name for name in names if techniques.fits(name, self.best)]
 
     def _best_alone(self) -> tuple[Strings, Gain | None]:
         names = tuple(self._with("faster")[:1])

@@ -42,12 +42,9 @@ class Stable:
         env: Mapping[str, str],
         cwd: str = ".",
         *,
-        forks: bool | None = None,
+        forks: bool = sys.platform.startswith("linux"),
     ) -> None:
-        self.python = python
-        self.env = dict(env)
-        self.cwd = cwd
-        self.forks = sys.platform.startswith("linux") if forks is None else forks
+        self.python, self.env, self.cwd, self.forks = python, env, cwd, forks
         self.stopped = False
         self._mail: queue.SimpleQueue[tuple[_Child, Line | None]] = queue.SimpleQueue()
         self._heard: dict[int, deque[Line]] = {}

@@ -70,7 +70,7 @@ def from_result(result: BenchResult) -> tuple[Kept, ...]:
             cpu=result.cpu if result.gpu is None else None,
             gains=tuple(bare(gain) for gain in workload.alone if gain.verdict != "not-here"),
             best=workload.best if workload.unproven is None else (),
-            best_gain=bare(workload.best_gain) if workload.best_gain is not None else None,
+            best_gain=workload.best_gain and bare(workload.best_gain),
         )
         for workload in result.workloads
         if workload.baseline.rounds

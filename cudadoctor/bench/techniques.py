@@ -90,7 +90,6 @@ def why_not(technique: Technique, ground: Ground, workload: str) -> str:
         return f"it does not touch the {workload}"
     gpu, torch = ground.gpu, ground.torch
     capability = ground.capability or Version("0")
-    language = "C" if gpu else "C++"
     lacking = (
         ("cuda", not gpu, "it is about CUDA, and this is a CPU"),
         ("cpu", gpu, "it is torch's default on a GPU already"),
@@ -106,7 +105,7 @@ def why_not(technique: Technique, ground: Ground, workload: str) -> str:
         (
             "compiles",
             not ground.compiler,
-            f"torch.compile needs a {language} compiler, and none is on PATH",
+            f"torch.compile needs a {'C' if gpu else 'C++'} compiler, and none is on PATH",
         ),
         (
             "compiles",

@@ -411,9 +411,8 @@ def _shown(figures: Figures | GpuFigures, rows: Iterable[tuple[str, float, str]]
 
 
 def _of_a_core(ran: Amount, waited: Amount) -> str:
-    text = f"{100 * (ran or 0):.0f} % of a core"
-    waits = f", and {100 * (waited or 0):.0f} % waiting for one"
-    return text + (waits if (waited or 0) >= 0.05 else "")
+    waits = f", and {100 * waited:.0f} % waiting for one" if waited and waited >= 0.05 else ""
+    return f"{100 * (ran or 0):.0f} % of a core{waits}"
 
 
 def _notes(figures: Figures) -> Strings:
