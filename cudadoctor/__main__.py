@@ -2,11 +2,12 @@
 
 # ruff: noqa: E402 - the path is settled before anything else is looked for on it
 
+from contextlib import suppress
+
 from cudadoctor.cli import fast
 
 fast.settle()
 
-import contextlib
 import errno
 import gc
 import io
@@ -47,7 +48,7 @@ def _fill_closed_streams() -> None:
     """Where a stream was closed at the start, no pipe of ours may take its place."""
     if None not in (sys.stdin, sys.stdout, sys.stderr):
         return
-    with contextlib.suppress(OSError):  # a bare chroot without /dev/null
+    with suppress(OSError):  # a bare chroot without /dev/null
         while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass
         os.close(number)
@@ -67,7 +68,7 @@ def _interrupt(number: int, _: FrameType | None) -> None:
         return
     late = threading.Timer(TIDYING_S, os._exit, (_interrupted(),))
     late.daemon = True
-    with contextlib.suppress(RuntimeError):  # no thread may be started: tidy without a limit
+    with suppress(RuntimeError):  # no thread may be started: tidy without a limit
         late.start()
     try:
         _tidy()
@@ -112,7 +113,7 @@ def _guarded() -> int:
         from cudadoctor.render import inert
 
         failure = f"{type(error).__name__}: {inert(str(error))}"
-        with contextlib.suppress(OSError):  # a full disk behind stderr
+        with suppress(OSError):  # a full disk behind stderr
             sys.stderr.write(
                 f"cudadoctor itself failed ({failure}); set CUDADOCTOR_DEBUG=1 to see where, and"
                 " report it\n"
@@ -162,7 +163,7 @@ def _buffer_stdout() -> None:
 
 def _forget_stdout() -> None:
     """The reader has gone; Python must not complain of it once more at exit."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

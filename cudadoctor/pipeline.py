@@ -1,16 +1,15 @@
 """From what the user asked to what is shown: look, judge, plan, redact."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec
+from msgspec import Struct
 
 from cudadoctor import __version__, knowledge
 from cudadoctor.cli.options import Options
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Diagnosis, Edit, Finding, Plan, Step, Wishes
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, OptFloat, Strings
 from cudadoctor.model.trust import PLACEHOLDER, Command, Foreign, Word, foreign, ours
 from cudadoctor.privacy.redact import Redactor
 from cudadoctor.render import Report
@@ -19,7 +18,7 @@ from cudadoctor.rules.diagnose import diagnose
 _EXIT = {"healthy": 0, "warnings": 0, "broken": 1, "undecided": 3}
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
+class Judged(Struct, frozen=True, kw_only=True):
     """A machine with its diagnosis and plan, nothing redacted."""
 
     machine: Machine
@@ -27,7 +26,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
 
 
-def judge(machine: Machine, wishes: Wishes | None = None, ignore: tuple[str, ...] = ()) -> Judged:
+def judge(machine: Machine, wishes: Wishes | None = None, ignore: Strings = ()) -> Judged:
     """Diagnose a machine and plan its repair. A redacted one is nobody's own: it was read."""
     tables = knowledge.load()
     machine = foreign(machine) if machine.redacted else machine
@@ -54,7 +53,7 @@ def wishes_of(options: Options, machine: Machine) -> Wishes:
     return Wishes(manager=options.manager, torch=options.torch, shell=shell)
 
 
-def report(judged: Judged, *, full: bool = False, seconds: float | None = None) -> Report:
+def report(judged: Judged, *, full: bool = False, seconds: OptFloat = None) -> Report:
     """What is shown: redacted unless `full`, with the sources that the findings cite."""
     tables = knowledge.load()
     machine, diagnosis = judged.machine, judged.diagnosis

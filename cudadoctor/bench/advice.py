@@ -8,14 +8,15 @@ did not help is not advised, and that is said.
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-import msgspec
+from msgspec import Struct, convert
+from msgspec.structs import asdict
 from packaging.version import Version
 
 from cudadoctor.bench.results import Amount, Gain
 from cudadoctor.bench.store import Kept
 from cudadoctor.bench.techniques import BY_NAME, NOTHING, table
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.machine import Gpu, Machine, Strings, Text
+from cudadoctor.model.machine import Gpu, Machine, OptStr, Strings
 
 Standing = Literal["expected", "measured", "not advised"]
 STANDINGS: tuple[Standing, ...] = ("measured", "expected", "not advised")
@@ -40,7 +41,7 @@ FOUND = "Use {techniques}"
 FOUND_WHY = "The bench measured that it helps, although nothing else here made it expected."
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Row(Struct, frozen=True, kw_only=True):
     """What is expected of a machine. when: see `conditions`.
 
     pays_in: "time" is taken back where the bench found no gain.
@@ -50,7 +51,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     when: str
     text: str
     why: str
-    recipe: Text = None
+    recipe: OptStr = None
     techniques: Strings = ()
     pays_in: Literal["time", "memory", "care"] = "time"
 
@@ -58,7 +59,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 ROWS = table("advice", Row)
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class Figure(Struct, frozen=True, kw_only=True):
     """What the bench measured of it on one workload of this machine."""
 
     technique: str
@@ -70,7 +71,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     high: Amount = None
 
 
-class Advice(msgspec.Struct, frozen=True, kw_only=True):
+class Advice(Struct, frozen=True, kw_only=True):
     """One piece of advice.
 
     recipe: the script that shows it, a path of the project's repository. expected: how sure it is,
@@ -81,15 +82,15 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     text: str
     why: str
-    recipe: Text = None
+    recipe: OptStr = None
     expected: Strings
     standing: Standing
-    technique: Text = None
+    technique: OptStr = None
     measured: tuple[Figure, ...] = ()
 
 
 def advise(
-    machine: Machine, kb: Knowledge, kept: tuple[Kept, ...] = (), cpu: Text = None
+    machine: Machine, kb: Knowledge, kept: tuple[Kept, ...] = (), cpu: OptStr = None
 ) -> tuple[Advice, ...]:
     """The advice for a machine; kept: results of the bench; cpu: the name of the CPU, if known."""
     here = [result for result in kept if _of_this_machine(result, machine, cpu)]
@@ -154,7 +155,7 @@ def _known(gpu: Gpu, kb: Knowledge) -> Known:
     return name, capability, cores
 
 
-def _of_this_machine(kept: Kept, machine: Machine, cpu: Text) -> bool:
+def _of_this_machine(kept: Kept, machine: Machine, cpu: OptStr) -> bool:
     """The same GPU, driver and torch: what another of them did says nothing here."""
     if kept.torch != machine.torch.text:
         return False
@@ -196,7 +197,7 @@ def _figures(techniques: Iterable[str], here: list[Kept]) -> tuple[Figure, ...]:
 
 
 def _figure(kept: Kept, gain: Gain) -> Figure:
-    return msgspec.convert({**msgspec.structs.asdict(kept), **msgspec.structs.asdict(gain)}, Figure)
+    return convert({**asdict(kept), **asdict(gain)}, Figure)
 
 
 def _words(figures: Iterable[Figure]) -> Strings:

@@ -1,17 +1,15 @@
 """The command `bench`: look, measure within the time, print. Ctrl-C prints what is known."""
 
-from __future__ import annotations
-
-import contextlib
 import datetime
 import os
 import sys
-import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
-import msgspec
+from msgspec import Struct, convert
 from packaging.version import Version
 
 from cudadoctor import __version__, knowledge
@@ -25,7 +23,7 @@ from cudadoctor.cli.options import Options, nearest, refuse, refuse_contradictio
 from cudadoctor.cli.output import Waiting, painted, width, written
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts, end_now
-from cudadoctor.model.machine import Gpu, Machine, Number, Strings, Text
+from cudadoctor.model.machine import Gpu, Json, Machine, OptInt, OptStr, Strings
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes.examine import Look, NoInterpreter, examine
 from cudadoctor.smoke import short_bus_id, skipped
@@ -116,14 +114,14 @@ class Progress:
     """One line that moves on a terminal; elsewhere a line for each new thing that is begun."""
 
     def __init__(self, minutes: float) -> None:
-        self.began = time.monotonic()
+        self.began = monotonic()
         self.until = self.began + 60.0 * minutes
         self._last = ""
 
     def say(self, text: str) -> None:
         """Show it; "" at the end."""
-        now, what = time.monotonic(), text.partition(": round ")[0]
-        with contextlib.suppress(OSError):  # a full disk behind stderr
+        now, what = monotonic(), text.partition(": round ")[0]
+        with suppress(OSError):  # a full disk behind stderr
             if sys.stderr.isatty():
                 left_s = max(0.0, self.until - now)
                 line = text and f"{left_s // 60:.0f}:{left_s % 60:02.0f} at most  {text}"
@@ -152,17 +150,17 @@ class NotMeasured(Exception):  # noqa: N818 - told in one sentence
     """Why nothing can be measured."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class Place(Struct, frozen=True, kw_only=True):
     """The device. name, total_bytes: of the GPU, None on a CPU."""
 
     device: str
-    name: Text = None
-    capability: Text = None
-    total_bytes: Number = None
+    name: OptStr = None
+    capability: OptStr = None
+    total_bytes: OptInt = None
     notes: Strings = ()
 
 
-def place_of(look: Line, asked: Text, gpus: tuple[Gpu, ...] | None) -> Place:
+def place_of(look: Line, asked: OptStr, gpus: tuple[Gpu, ...] | None) -> Place:
     """The first GPU that nobody else is using, or what was asked for; else the CPU.
 
     Raises NotMeasured where what was asked for cannot be had.
@@ -192,7 +190,7 @@ def place_of(look: Line, asked: Text, gpus: tuple[Gpu, ...] | None) -> Place:
         if look["count"] > 1:
             why += "; or take another with --device cuda:N"
         raise NotMeasured(why)
-    return msgspec.convert({**known, "device": f"cuda:{index}", "notes": notes}, Place)
+    return convert({**known, "device": f"cuda:{index}", "notes": notes}, Place)
 
 
 def ground_of(look: Line, place: Place) -> Ground:
@@ -210,7 +208,7 @@ def ground_of(look: Line, place: Place) -> Ground:
 # --- the measuring -------------------------------------------------------------------------------
 
 
-class Bench(msgspec.Struct):
+class Bench(Struct):
     """One call: the workloads one after the other, each with its share of the time."""
 
     asked: Options
@@ -238,7 +236,7 @@ class Bench(msgspec.Struct):
         return self._result()
 
     def _left_s(self) -> float:
-        return self.progress.until - CLOSING_S - time.monotonic()
+        return self.progress.until - CLOSING_S - monotonic()
 
     def _told(self, what: str, limit_s: float, **order: Any) -> Line:
         """The answer of a runner of its own to one question. Raises NotMeasured."""
@@ -254,7 +252,7 @@ class Bench(msgspec.Struct):
 
     def _workload(self, name: str, slice_s: float) -> None:
         """Measure one workload in its share of what is left; what is known stays when it ends."""
-        began, tiny = time.monotonic(), self.asked.scale == "tiny"
+        began, tiny = monotonic(), self.asked.scale == "tiny"
         device, gpu = self.place.device, self.place.device != "cpu"
         search = Search(
             name,
@@ -286,7 +284,7 @@ class Bench(msgspec.Struct):
         until = began + search.slice_s
         heats = Heats(self.stable, track, search.settings, until, self.progress.say)
         try:
-            search.run(heats.run, lambda: time.monotonic() - began)
+            search.run(heats.run, lambda: monotonic() - began)
         except Interrupted:
             search.ended = "interrupted"
             raise
@@ -318,14 +316,14 @@ class Bench(msgspec.Struct):
             cpu=store.cpu_name() or "a CPU",
             cores=self.look["cores"],
             minutes=self.asked.minutes,
-            seconds=round(time.monotonic() - self.progress.began, 1),
+            seconds=round(monotonic() - self.progress.began, 1),
             workloads=tuple(self.done),
             complete=not self.stable.stopped and not any(done.ended for done in self.done),
             notes=(*self.place.notes, *notes),
         )
 
 
-def _described(name: str, shape: dict[str, Any]) -> str:
+def _described(name: str, shape: Json) -> str:
     """What the workload is made of, in a sentence."""
     if name == "cnn":
         made = "ResNet of {0} blocks from {width} channels, {image}x{image}, batches of {batch}"

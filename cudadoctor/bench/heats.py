@@ -2,18 +2,18 @@
 
 import math
 import statistics
-import time
 from collections.abc import Callable
-from typing import Any
+from time import monotonic
 
-import msgspec
+from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from cudadoctor.bench import judging
 from cudadoctor.bench.results import Bottleneck, Config, Line, Measured
 from cudadoctor.bench.search import Heat, Raced
 from cudadoctor.bench.stable import Stable
 from cudadoctor.bench.techniques import KNOWN, Value
-from cudadoctor.model.machine import Text
+from cudadoctor.model.machine import Json, OptStr
 
 ROUNDS, MOST_STEPS = 10, 200
 LONGEST_START_S, PROFILE_S, STOP_S = 300.0, 60.0, 20.0
@@ -25,7 +25,7 @@ RECOMPILE_S = 90.0
 """Compiling again inside of a round is no hang."""
 
 
-class Track(msgspec.Struct, frozen=True, kw_only=True):
+class Track(Struct, frozen=True, kw_only=True):
     """Where it runs. round_s: seconds on the clock in a round. warm_s: warming up at most.
 
     share: of the GPU's free memory that a process may take. peaks: of the device by the tables.
@@ -33,7 +33,7 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     device: str
-    shape: dict[str, Any]
+    shape: Json
     round_s: float = 0.4
     warm_s: float = 3.0
     share: float = 0.9
@@ -42,7 +42,7 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     faults: dict[str, str] = {}
 
 
-class Ready(msgspec.Struct, frozen=True):
+class Ready(Struct, frozen=True):
     """What a runner says when it is warm.
 
     step_s: of its last steps. extra_s, setup_s: seconds of its start that no step needs: loading
@@ -65,7 +65,7 @@ class Ready(msgspec.Struct, frozen=True):
         return self.extra_s + self.setup_s
 
 
-class Runner(msgspec.Struct):
+class Runner(Struct):
     """One configuration in its process, from its start to its figures.
 
     gone: its process ended, or was ended; then `error` says why where its rounds do not stand.
@@ -77,7 +77,7 @@ class Runner(msgspec.Struct):
     settings: dict[str, Value]
     rounds: list[float] = []
     waits: list[float] = []
-    error: Text = None
+    error: OptStr = None
     ready: Ready = Ready()
     memory: Line = {}
     gone: bool = False
@@ -99,7 +99,7 @@ class Runner(msgspec.Struct):
     def warm(self, until: float) -> None:
         """Wait until it is warm."""
         if line := self._next("ready", self.track.start_s, until, "while it started"):
-            self.ready = msgspec.convert(line, Ready)
+            self.ready = convert(line, Ready)
 
     def turn(self, until: float) -> None:
         """One round."""
@@ -151,7 +151,7 @@ class Runner(msgspec.Struct):
 
         until: when the time is over. when: what it was at; "" where its rounds stand without it.
         """
-        left_s = until - time.monotonic()
+        left_s = until - monotonic()
         line = self.stable.hear(self.number, max(0.0, min(limit_s, left_s)))
         if line is not None and line["kind"] == kind:
             return line
@@ -191,7 +191,7 @@ class Runner(msgspec.Struct):
         )
 
 
-class Heats(msgspec.Struct):
+class Heats(Struct):
     """Runs heats of one workload, and keeps the reference's process from one to the next.
 
     settings: what a configuration changes, from the search. until: when the whole time is over.
@@ -208,7 +208,7 @@ class Heats(msgspec.Struct):
 
     def run(self, heat: Heat) -> Raced:
         """Start, take turns, stop. What fails is a result with a reason."""
-        began = time.monotonic()
+        began = monotonic()
         end = min(self.until, began + heat.limit_s)
         if heat.fresh or (self._kept is not None and self._kept.config != heat.reference):
             self.close()
@@ -220,7 +220,7 @@ class Heats(msgspec.Struct):
             return Raced(
                 reference=reference.measured(),
                 candidates=tuple(Measured(config=run, error=why) for run in heat.candidates),
-                seconds=time.monotonic() - began,
+                seconds=monotonic() - began,
             )
         rivals = [self._started(run, end) for run in heat.candidates]
         twins = [self._started(heat.reference, end) for _ in range(heat.twins)]
@@ -235,11 +235,11 @@ class Heats(msgspec.Struct):
         self._kept = None if reference.gone else reference
         device_s = found.figures.get("device_s") if found else None
         return Raced(
-            reference=msgspec.structs.replace(reference.measured(before), device_s=device_s),
+            reference=replace(reference.measured(before), device_s=device_s),
             candidates=tuple(self._figures(runner, reference) for runner in rivals),
             twins=tuple(runner.measured() for runner in twins),
             bottleneck=found,
-            seconds=time.monotonic() - began,
+            seconds=monotonic() - began,
         )
 
     def close(self) -> None:
@@ -266,7 +266,7 @@ class Heats(msgspec.Struct):
         if again or not alone or {"batch", "cached"} & changes.keys():
             return measured
         compile_s = runner.ready.start_s - reference.ready.start_s
-        return msgspec.structs.replace(measured, compile_s=max(0.0, compile_s))
+        return replace(measured, compile_s=max(0.0, compile_s))
 
     def _take_turns(self, reference: Runner, rivals: list[Runner], end: float) -> None:
         """Everybody once a round, in another order each time, so that drift hits all alike."""
@@ -276,7 +276,7 @@ class Heats(msgspec.Struct):
             if len(going) < 2:
                 break
             self.say(f"{reference.config.workload}: {names}: round {number + 1} of {ROUNDS}")
-            if time.monotonic() + sum(runner.turn_s for runner in going) > end:
+            if monotonic() + sum(runner.turn_s for runner in going) > end:
                 break
             place = number % len(going)
             for runner in going[place:] + going[:place]:

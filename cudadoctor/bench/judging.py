@@ -5,12 +5,12 @@ import math
 import statistics
 from collections.abc import Sequence
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.bench.results import Amount, Bottleneck, Gain, Kind, Measured, Verdict
 from cudadoctor.bench.techniques import Losses
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.machine import Text
+from cudadoctor.model.machine import OptStr
 
 LEAST_ROUNDS = 6
 """With fewer, even the whole range of the pairs covers the median too seldom."""
@@ -30,7 +30,7 @@ NO_WORKERS = "why_no_workers"
 """The setting that tells why a loader was not given the workers that were asked for."""
 
 
-class Ratio(msgspec.Struct, frozen=True):
+class Ratio(Struct, frozen=True):
     """Samples a second over those of the reference: the median of the pairs, and its interval."""
 
     mid: float
@@ -158,7 +158,7 @@ REACHED, REACHED_BY_A_COPY = 0.6, 0.7
 """Part of a data sheet's figure that a large product, or a large copy, reaches on such a board."""
 
 
-class Peaks(msgspec.Struct, frozen=True):
+class Peaks(Struct, frozen=True):
     """What a device can at most: operations and bytes a second. source: how that is known."""
 
     flops: float
@@ -166,7 +166,7 @@ class Peaks(msgspec.Struct, frozen=True):
     source: str
 
 
-def peaks_of(name: Text, knowledge: Knowledge, workload: str) -> Peaks | None:
+def peaks_of(name: OptStr, knowledge: Knowledge, workload: str) -> Peaks | None:
     """The most that the maker says of this GPU; None where the tables do not name it.
 
     torch computes convolutions in TF32 where the GPU has it, and products in fp32.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.bench.results import BenchResult, Gain, Measured, WorkloadResult
 from cudadoctor.bench.techniques import TECHNIQUES
@@ -190,7 +190,7 @@ def best(workload: WorkloadResult) -> str:
 # --- on a terminal --------------------------------------------------------------------------------
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class Layout(Struct, frozen=True, kw_only=True):
     """How to lay it out. width: columns, 40 to 100. blocks: the output can show more than ASCII.
 
     copied: with the lines that take over what is best.

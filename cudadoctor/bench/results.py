@@ -8,8 +8,9 @@ import statistics
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
-from cudadoctor.model.machine import Number, Strings, Text
+from cudadoctor.model.machine import OptInt, OptStr, Strings
 
 Kind = Literal["data loading", "host overhead", "memory bandwidth", "compute", "not known"]
 Verdict = Literal["faster", "slower", "same", "loss-differs", "failed", "not-here"]
@@ -19,7 +20,7 @@ Line = dict[str, Any]
 """What a process says, with its "kind", or is told to "do"."""
 
 
-class Config(msgspec.Struct, frozen=True):
+class Config(Struct, frozen=True):
     """What one measurement ran: a workload and techniques, sorted; () is the baseline."""
 
     workload: str
@@ -35,7 +36,7 @@ def config(workload: str, *techniques: str) -> Config:
     return Config(workload, tuple(sorted(set(techniques))))
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class Measured(Struct, frozen=True, kw_only=True):
     """One configuration measured.
 
     rounds: seconds a step of each round, over all its steps; () where it failed. steps: steps of a
@@ -53,11 +54,11 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[float, ...] = ()
     steps: int = 0
     samples_a_step: int = 0
-    peak_bytes: Number = None
-    driver_bytes: Number = None
+    peak_bytes: OptInt = None
+    driver_bytes: OptInt = None
     compile_s: Amount = None
     losses: tuple[Amount, ...] = ()
-    error: Text = None
+    error: OptStr = None
     loader_wait_s: Amount = None
     device_s: Amount = None
     settings: dict[str, str | int | float | bool] = {}
@@ -76,7 +77,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return low, high
 
 
-class Gain(msgspec.Struct, frozen=True, kw_only=True):
+class Gain(Struct, frozen=True, kw_only=True):
     """What a technique, or the best combination, is worth against the baseline.
 
     technique: its name, or several joined by " + ". ratio: samples a second over the baseline's,
@@ -97,7 +98,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     measured: Measured | None = None
 
 
-class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
+class Bottleneck(Struct, frozen=True, kw_only=True):
     """Where the time of the baseline goes. figures: what was reckoned, such as tflops."""
 
     kind: Kind
@@ -105,7 +106,7 @@ class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float] = {}
 
 
-class WorkloadResult(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadResult(Struct, frozen=True, kw_only=True):
     """One workload: baseline, each technique alone, and the best combination.
 
     samples_unit: what a sample is (images, sequences). noise: how far the baseline was from itself
@@ -131,7 +132,7 @@ class WorkloadResult(msgspec.Struct, frozen=True, kw_only=True):
     unproven: Gain | None = None
 
 
-class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
+class BenchResult(Struct, frozen=True, kw_only=True):
     """All that one call measured, and on what.
 
     date: ISO 8601, with the time. device: cpu or cuda:N; gpu, driver and cuda are None on a CPU.
@@ -148,11 +149,11 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     cpu: str
     minutes: float
     workloads: tuple[WorkloadResult, ...]
-    gpu: Text = None
-    capability: Text = None
-    driver: Text = None
-    cuda: Text = None
-    cores: Number = None
+    gpu: OptStr = None
+    capability: OptStr = None
+    driver: OptStr = None
+    cuda: OptStr = None
+    cores: OptInt = None
     seconds: Amount = None
     complete: bool = True
     notes: Strings = ()
@@ -163,6 +164,6 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpu if self.gpu is not None else self.cpu
 
 
-def dumps(document: msgspec.Struct) -> str:
+def dumps(document: Struct) -> str:
     """As JSON, for --json, for a file and for the store."""
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()

@@ -8,12 +8,13 @@ more than noise; and that combination in fresh processes at the end. Pure but fo
 import itertools
 from collections.abc import Callable
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cudadoctor.bench import judging, techniques
 from cudadoctor.bench.results import Bottleneck, Config, Gain, Measured, WorkloadResult, config
 from cudadoctor.bench.techniques import Ground, slowness
-from cudadoctor.model.machine import Number, Strings
+from cudadoctor.model.machine import OptInt, Strings
 
 ALONE_UNTIL, COMBINED_UNTIL = 0.7, 0.87
 """Shares of a workload's time: then the combination is sought, and then it is proven."""
@@ -31,7 +32,7 @@ NO_TIME = judging.OVER
 NOT_REACHED = f"{NO_TIME} before it was tried"
 
 
-class Heat(msgspec.Struct, frozen=True, kw_only=True):
+class Heat(Struct, frozen=True, kw_only=True):
     """Some that take turns. reference: what the others are compared with. twins: processes in
     which the reference runs once more. fresh: in a new process, also of the reference. limit_s:
     seconds it may take.
@@ -44,7 +45,7 @@ class Heat(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float = 60.0
 
 
-class Raced(msgspec.Struct, frozen=True, kw_only=True):
+class Raced(Struct, frozen=True, kw_only=True):
     """What a heat gave, in its order; the reference's rounds are those of this heat."""
 
     reference: Measured
@@ -54,7 +55,7 @@ class Raced(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class Search(msgspec.Struct):
+class Search(Struct):
     """The search for one workload. `run` measures; `result` is what is known, also in between.
 
     slice_s: the time for it. memory_bytes: of the GPU, None on a CPU. ended: why it was cut short.
@@ -64,7 +65,7 @@ class Search(msgspec.Struct):
     ground: Ground
     slice_s: float
     only: Strings = ()
-    memory_bytes: Number = None
+    memory_bytes: OptInt = None
     shape: str = ""
     ended: str = ""
     noise: float = 0.0
@@ -88,7 +89,7 @@ class Search(msgspec.Struct):
     _added: bool = False
 
     def __post_init__(self) -> None:
-        self.baseline = msgspec.structs.replace(self.baseline, config=config(self.workload))
+        self.baseline = replace(self.baseline, config=config(self.workload))
         self.noise = judging.noise_of((), gpu=self.ground.gpu)
         for name in self.only or techniques.BY_NAME:
             if why := techniques.why_not(techniques.KNOWN[name], self.ground, self.workload):
@@ -227,13 +228,13 @@ class Search(msgspec.Struct):
             self.alone[name] = self._gain(raced, candidate, name)
         # The baseline's figures are of all its rounds.
         rounds = self.baseline.rounds + raced.reference.rounds
-        self.baseline = msgspec.structs.replace(self.baseline, rounds=rounds)
+        self.baseline = replace(self.baseline, rounds=rounds)
 
     def _took_combined(self, raced: Raced) -> None:
         """Add what gained most; what gained less is tried beside it next, the others at the end."""
         before = raced.reference.config
-        gained: list[Gain] = []
-        others: list[str] = []
+        gained = []
+        others = []
         late = False
         for candidate in raced.candidates:
             (added,) = {*candidate.config.techniques} - {*before.techniques}
@@ -248,7 +249,7 @@ class Search(msgspec.Struct):
             elif over and len(raced.candidates) > 1:
                 self._left_over.append(added)  # with fewer beside it there may be time
             shown = f"{candidate.config.name}, against {before.name}"
-            self.combined.append(msgspec.structs.replace(gain, technique=shown))
+            self.combined.append(replace(gain, technique=shown))
         self.at_once = max(1, self.at_once - late)
         self._dropped += others
         if gained:
@@ -256,7 +257,7 @@ class Search(msgspec.Struct):
             first, *less = [gain.technique for gain in gained]
             self.best = tuple(sorted((*self.best, first)))
             shown = f"{' + '.join(self.best)}, against {before.name}"
-            self.found = msgspec.structs.replace(gained[0], technique=shown)
+            self.found = replace(gained[0], technique=shown)
             self._added = True
             self._left_over = self._fitting(less + self._left_over)
             self._dropped = self._fitting(self._dropped)
@@ -321,7 +322,7 @@ class Search(msgspec.Struct):
         unproven = None
         if self.best_gain is None and found is not None:
             why = f"not measured again: {self._lost or self.ended or NO_TIME}"
-            unproven = msgspec.structs.replace(found, why=why)
+            unproven = replace(found, why=why)
         return WorkloadResult(
             name=self.workload,
             samples_unit=techniques.UNITS[self.workload],

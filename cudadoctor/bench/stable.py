@@ -5,15 +5,15 @@ The doctor's side: it sends orders and hears lines, and never waits longer than 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import queue
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from cudadoctor.bench.results import Line
@@ -66,14 +66,14 @@ class Stable:
 
     def hear(self, number: int, timeout_s: float) -> Line | None:
         """The next line of a runner; None where none came in time. Raises Interrupted."""
-        until = time.monotonic() + timeout_s
+        until = monotonic() + timeout_s
         while not self._heard[number]:
             if self.stopped:
                 raise Interrupted
-            left = until - time.monotonic()
+            left = until - monotonic()
             if left <= 0:
                 return None
-            with contextlib.suppress(queue.Empty):
+            with suppress(queue.Empty):
                 self._sort(*self._mail.get(timeout=min(HEARING_S, left)))
         return self._heard[number].popleft()
 
@@ -85,8 +85,8 @@ class Stable:
         if child is not self._common:
             child.end()
             return
-        until = time.monotonic() + KILLED_S
-        while (left := until - time.monotonic()) > 0:
+        until = monotonic() + KILLED_S
+        while (left := until - monotonic()) > 0:
             line = self.hear(number, left)
             if line is not None and line["kind"] == "over":
                 return
@@ -162,7 +162,7 @@ class _Child:
 
     def send(self, order: Line) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # it has ended: its last line says so
+        with suppress(OSError, ValueError):  # it has ended: its last line says so
             self._process.stdin.write((json.dumps(order) + "\n").encode("ascii"))
             self._process.stdin.flush()
 
@@ -173,7 +173,7 @@ class _Child:
         children.kill(self._process)
         for reader in filter(None, self._readers):
             reader.join(0.5)  # one that a stuck process holds open is left behind
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             stdin.close()
 
     def last_words(self) -> str:
@@ -188,10 +188,10 @@ class _Child:
     def _read(self) -> None:
         stdout = self._process.stdout
         assert stdout is not None
-        with stdout, contextlib.suppress(OSError, ValueError):
+        with stdout, suppress(OSError, ValueError):
             for line in filter(None, map(line_of, stdout)):
                 self._mail.put((self, line))
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         self._mail.put((self, None))
 
@@ -199,6 +199,6 @@ class _Child:
         """Keep the last line of what torch prints: there stands why a process ended."""
         stderr = self._process.stderr
         assert stderr is not None
-        with stderr, contextlib.suppress(OSError, ValueError):
+        with stderr, suppress(OSError, ValueError):
             for text in stderr:
                 self._last = text.strip() or self._last

@@ -4,24 +4,26 @@ A file a machine and workload under XDG_STATE_HOME/cudadoctor/bench (Windows: LO
 the bench writes it; `check --advice` reads it.
 """
 
-import contextlib
 import hashlib
 import os
 import platform
 import tempfile
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cudadoctor.bench.results import BenchResult, Gain
-from cudadoctor.model.machine import Strings, Text
+from cudadoctor.host.children import Environment
+from cudadoctor.model.machine import OptStr, Strings
 
 MOST_FILES, MOST_BYTES = 200, 1 << 20
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class Kept(Struct, frozen=True, kw_only=True):
     """One workload measured on one machine.
 
     gpus: names of the GPUs that were measured on, () for a CPU; cpu: its name, then only. driver:
@@ -33,8 +35,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     torch: str
     date: str
     gpus: Strings = ()
-    driver: Text = None
-    cpu: Text = None
+    driver: OptStr = None
+    cpu: OptStr = None
     gains: tuple[Gain, ...] = ()
     best: Strings = ()
     best_gain: Gain | None = None
@@ -47,7 +49,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20] + ".json"
 
 
-class Read(msgspec.Struct, frozen=True):
+class Read(Struct, frozen=True):
     """What was found: results, and a sentence for each file that could not be used."""
 
     kept: tuple[Kept, ...] = ()
@@ -58,7 +60,7 @@ def from_result(result: BenchResult) -> tuple[Kept, ...]:
     """What to keep: of each workload whose baseline was measured."""
 
     def bare(gain: Gain) -> Gain:
-        return msgspec.structs.replace(gain, why="", measured=None)
+        return replace(gain, why="", measured=None)
 
     return tuple(
         Kept(
@@ -77,7 +79,7 @@ def from_result(result: BenchResult) -> tuple[Kept, ...]:
     )
 
 
-def folder(env: Mapping[str, str]) -> Path | None:
+def folder(env: Environment) -> Path | None:
     """Where results lie; None where no variable and no home says."""
     home = env.get("HOME") or env.get("USERPROFILE")
     places = (
@@ -90,7 +92,7 @@ def folder(env: Mapping[str, str]) -> Path | None:
     return next(found, None)
 
 
-def keep(result: BenchResult, env: Mapping[str, str]) -> Text:
+def keep(result: BenchResult, env: Environment) -> OptStr:
     """Keep a result; None where that went well, else why not, as a sentence."""
     place = folder(env)
     if place is None:
@@ -108,11 +110,11 @@ def keep(result: BenchResult, env: Mapping[str, str]) -> Text:
     return None
 
 
-def read(env: Mapping[str, str]) -> Read:
+def read(env: Environment) -> Read:
     """All that was kept; a file that cannot be used is left out, with a word."""
     place = folder(env)
-    kept: list[Kept] = []
-    ignored: list[str] = []
+    kept = []
+    ignored = []
     try:
         paths = sorted(place.iterdir()) if place else []
     except FileNotFoundError:
@@ -136,14 +138,14 @@ def read(env: Mapping[str, str]) -> Read:
 
 def decoded(text: bytes) -> Kept | None:
     """What was kept; None for anything else, and for another schema."""
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
         return msgspec.json.decode(text, type=Kept)
     return None
 
 
-def cpu_name() -> Text:
+def cpu_name() -> OptStr:
     """The name of this CPU, as results measured on a CPU bear it; None where no file tells."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
         for line in text.splitlines():
             name, _, value = line.partition(":")

@@ -5,12 +5,13 @@ from importlib.resources import files
 from typing import Literal, TypeVar
 
 import msgspec
+from msgspec import Struct
 from packaging.version import Version
 
 from cudadoctor.bench.results import Kind
-from cudadoctor.model.machine import Strings
+from cudadoctor.model.machine import OptVersion, Strings
 
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T", bound=Struct)
 Value = str | int | bool
 Losses = Literal["steps", "mean", "first"]
 WORKLOADS = ("cnn", "encoder", "decoder")
@@ -21,14 +22,14 @@ NOTHING = "nothing"
 """The baseline under another name: what it seems to gain is noise."""
 
 
-class Ground(msgspec.Struct, frozen=True, kw_only=True):
+class Ground(Struct, frozen=True, kw_only=True):
     """What decides where a technique can work. capability: of the GPU, None on a CPU.
 
     forks: a loader's workers can be forked, as on Linux. cpu_bf16: the CPU multiplies bf16 itself.
     """
 
     gpu: bool
-    capability: Version | None = None
+    capability: OptVersion = None
     torch: Version = Version("2.4")
     compiler: bool = False
     triton: bool = False
@@ -37,7 +38,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     cpu_bf16: bool = False
 
 
-class Technique(msgspec.Struct, frozen=True, kw_only=True):
+class Technique(Struct, frozen=True, kw_only=True):
     """One technique.
 
     changes: settings that differ from the baseline's. recipe: the script in recipes/train that
@@ -74,7 +75,7 @@ class Technique(msgspec.Struct, frozen=True, kw_only=True):
 def table(name: str, kind: type[T]) -> tuple[T, ...]:
     """The rows of a table that lies beside this module."""
     text = files(__package__).joinpath(f"{name}.toml").read_bytes()
-    rows: dict[str, tuple[T, ...]] = msgspec.toml.decode(text, type=dict[str, tuple[kind, ...]])  # type: ignore[valid-type]
+    rows = msgspec.toml.decode(text, type=dict[str, tuple[kind, ...]])  # type: ignore[valid-type]
     return next(iter(rows.values()))
 
 
@@ -167,7 +168,7 @@ def ordered(names: Iterable[str], kind: Kind, ground: Ground) -> list[str]:
     Late what takes long or what another does better, and last what cannot help by what it is.
     Where it is not known where the time goes, it is taken to go to computing.
     """
-    likely: Kind = "compute" if kind == "not known" else kind
+    likely = "compute" if kind == "not known" else kind
 
     modern = ground.capability is not None and ground.capability >= EIGHT
     late = set() if ground.gpu else {"compile"}

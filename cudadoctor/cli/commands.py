@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from cudadoctor.cli.looking import look_of, passed, this_machine
 from cudadoctor.cli.options import (
@@ -25,7 +26,7 @@ from cudadoctor.cli.output import SHORTER, Waiting, painted, width, written
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
     from cudadoctor.cli.saved import Saved
-    from cudadoctor.model.machine import Machine
+    from cudadoctor.model.machine import Machine, OptStr
     from cudadoctor.render import Report
 
 FAILED = 4
@@ -33,7 +34,7 @@ _ORDER = (0, 3, 1, EXIT, FAILED)
 """Exit codes from the best to the worst: unreadable outranks broken, broken undecided."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class Source(Struct, frozen=True):
     """A machine to judge, and the file it came from (None: this machine)."""
 
     machine: Machine
@@ -50,9 +51,9 @@ def check(options: Options) -> int:
     refuse_contradictions(options)
     if options.saved:
         return _check_saved(options)
-    started = time.monotonic()
+    started = monotonic()
     machine = this_machine(options)
-    code, text = _checked(Source(machine, seconds=time.monotonic() - started), options)
+    code, text = _checked(Source(machine, seconds=monotonic() - started), options)
     written(text, options.output)
     return code
 
@@ -106,8 +107,8 @@ def _judged(found: Saved, options: Options, *, many: bool) -> tuple[int, str]:
     return code, json_v1.line({"schema": 1, "source": found.name, "error": why}) + "\n"
 
 
-@contextlib.contextmanager
-def _sink(output: str | None, *, many: bool) -> Iterator[Callable[[str], None]]:
+@contextmanager
+def _sink(output: OptStr, *, many: bool) -> Iterator[Callable[[str], None]]:
     """Where results go: stdout or one file, which all results share."""
     if output is None or not many:
         yield lambda text: written(text, output)
@@ -190,7 +191,7 @@ def bench(options: Options) -> int:
     return command.run(options)
 
 
-def explain(cause: str | None) -> int:
+def explain(cause: OptStr) -> int:
     """Say what a cause is, how it is told and what cures it; without a name, list them."""
     from cudadoctor.model.catalogue import CATALOGUE
     from cudadoctor.render import pages
@@ -252,14 +253,14 @@ def _rendered(shown: Report, options: Options, source: Source, *, many: bool) ->
 
         document = json_v1.report(shown)
         if options.advice:
-            document["advice"] = msgspec.to_builtins(_advice(shown, options))
+            document["advice"] = to_builtins(_advice(shown, options))
         if many:
             return json_v1.line(document | {"source": source.name}) + "\n"
         return json_v1.dumps(document) + "\n"
     from cudadoctor.locale.language import language
 
     say = language(options.lang)
-    shown = msgspec.structs.replace(shown, diagnosis=say.diagnosis(shown.diagnosis))
+    shown = replace(shown, diagnosis=say.diagnosis(shown.diagnosis))
     if options.markdown:
         from cudadoctor import pipeline
         from cudadoctor.render import markdown
@@ -271,7 +272,7 @@ def _rendered(shown: Report, options: Options, source: Source, *, many: bool) ->
     from cudadoctor.render import inert, terminal
 
     layout = terminal.Layout(width=width(), verbose=options.verbose > 0, say=say)
-    with contextlib.suppress(OSError):  # a full disk behind stderr changes no verdict
+    with suppress(OSError):  # a full disk behind stderr changes no verdict
         sys.stderr.writelines(f"{line}\n" for line in terminal.not_checked(shown, layout))
     lines = terminal.report(shown, layout)
     if options.advice:

@@ -13,6 +13,7 @@ of functions.
 import os
 import site
 import sys
+from os.path import abspath, dirname, join, realpath
 
 _FLAGS = {
     "--fast": "fast",
@@ -42,16 +43,16 @@ def settle() -> None:
 
 def _ours() -> set[str]:
     """Our own folder, and those of this Python: one may stand in them."""
-    library = os.path.dirname(os.__file__)
-    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    library = dirname(os.__file__)
+    home = dirname(dirname(dirname(abspath(__file__))))
     installed: list[str] = getattr(site, "getsitepackages", list)()
     user = getattr(site, "USER_SITE", None) or home
-    return {home, library, os.path.join(library, "lib-dynload"), *installed, user}
+    return {home, library, join(library, "lib-dynload"), *installed, user}
 
 
 def _absolute(folder: str) -> str:
     try:
-        return os.path.realpath(folder)
+        return realpath(folder)
     except OSError:
         return folder  # the working folder is gone
 

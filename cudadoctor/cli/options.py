@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import re
 import sys
+from contextlib import suppress
 from typing import Literal, NoReturn
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.findings import Dialect, FileKind
@@ -18,7 +18,7 @@ SHORTEST_S, LONGEST_S = 0.1, 86_400.0
 """What --timeout may be: below, no child has time to start; above, nobody waits."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The options of one call; a command leaves those that it does not have at their default.
 
     saved: what --from named. compiles: --compile. manager: --with. printed: --print.
@@ -75,7 +75,7 @@ class WrongUse(Exception):  # noqa: N818 - the user's, not ours
         text = " ".join(str(self).split()).encode("ascii", "backslashreplace").decode()
         # What the user typed, or a file is named, may hold colours and worse: shown, not obeyed.
         text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
-        with contextlib.suppress(OSError):  # a full disk behind stderr: the exit code says it
+        with suppress(OSError):  # a full disk behind stderr: the exit code says it
             sys.stderr.write(f"cudadoctor: {text}\n")
         return EXIT
 
@@ -98,7 +98,7 @@ def refuse_contradictions(options: Options) -> None:
     """Refuse what excludes each other, and values that mean nothing."""
     acting = [name for name in ("undo", "resume", "forget") if getattr(options, name)]
     looking = [name for name in ("python", "fast", "no_smoke", "device") if getattr(options, name)]
-    rows: tuple[tuple[object, str], ...] = (
+    rows = (
         *(
             (
                 options.saved,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from cudadoctor.cli.options import refuse
@@ -128,7 +128,7 @@ class Waiting:
         with self._lock:
             self._latest = ""
             if going:
-                self.under_way[what] = time.monotonic()
+                self.under_way[what] = monotonic()
             else:
                 self.under_way.pop(what, None)
 
@@ -160,7 +160,7 @@ class Waiting:
 
     def slow(self) -> dict[str, float]:
         """What takes long, without a whole of which a part is named: `the driver: cuInit`."""
-        now = time.monotonic()
+        now = monotonic()
         with self._lock:
             slow = {what: now - at for what, at in self.under_way.items() if now - at > FIRST_S}
         wholes = {_whole(what) for what in slow if what != _whole(what)}

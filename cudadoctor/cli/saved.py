@@ -1,7 +1,5 @@
 """Machines out of files, folders and standard input: saved facts, recordings and pasted reports."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -11,10 +9,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cudadoctor.model import factfile
-from cudadoctor.model.machine import Gap, Machine
+from cudadoctor.model.machine import Gap, Machine, OptStr, Strings
 from cudadoctor.model.trust import Foreign, foreign
 
 MOST_BYTES = factfile.MOST_BYTES
@@ -23,7 +22,7 @@ _END_BYTES = 4 << 20
 RECORDING = "recording.json"
 """What makes a folder a recording: it is replayed as one machine."""
 _START = re.compile(r'\{\s{0,20}"(?:schema|cudadoctor)"\s{0,5}:')
-_QUOTED = re.compile(r"^[ \t]{0,8}>[ ]?", re.M)
+_QUOTED = re.compile(r"(?m)^[ \t]{0,8}>[ ]?")
 MOST_STARTS = 20
 """Beginnings that are tried: a document is one of the first, or there is none."""
 _FACTS = re.compile(rb'\s*\{\s*"(?:schema|cudadoctor)"')
@@ -35,20 +34,20 @@ class SavedError(ValueError):
     """What was named with --from cannot be read, in one sentence."""
 
 
-class Saved(msgspec.Struct, frozen=True):
+class Saved(Struct, frozen=True):
     """A machine behind --from, or why there is none. name: the file it came from."""
 
     name: str
     machine: Foreign | None = None
-    error: str | None = None
+    error: OptStr = None
 
 
-def are_many(names: tuple[str, ...]) -> bool:
+def are_many(names: Strings) -> bool:
     """Whether the names stand for more than one machine: several of them, or a folder."""
     return len(names) > 1 or any(map(_is_folder, names))
 
 
-def machines(names: tuple[str, ...]) -> Iterator[Saved]:
+def machines(names: Strings) -> Iterator[Saved]:
     """Every machine behind the names, one after the other; a folder stands for its files.
 
     Raises SavedError where a name leads nowhere. Of several files, one that cannot be read says so
@@ -159,8 +158,7 @@ def _reported(name: str, data: bytes, *, whole: bool) -> Machine:
     if whole:
         return machine
     cut = f"the report is larger than {MOST_BYTES >> 20} MiB: its middle was not read"
-    gap = Gap(fact="symptoms", why=cut, asked=False)
-    return msgspec.structs.replace(machine, gaps=(*machine.gaps, gap))
+    return replace(machine, gaps=(*machine.gaps, Gap(fact="symptoms", why=cut, asked=False)))
 
 
 def _bytes(name: str) -> tuple[bytes, bool]:

@@ -9,17 +9,19 @@ a pip.py, a torch.py or a nvidia-smi that lies there is read, named and never ex
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from os.path import abspath, dirname, join, realpath
+from subprocess import Popen, TimeoutExpired
+from time import monotonic
 from typing import IO
 
-import msgspec
+from msgspec import Struct
 
 MOST_BYTES = 8 << 20
 GRACE_S = 0.2
@@ -32,7 +34,7 @@ OnLine = Callable[[str], "float | None"]
 """Called with every line as it comes; returns how long the next one may take, None for any time."""
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
+class Ran(Struct, frozen=True, kw_only=True):
     """What running a program said.
 
     missing: there is no such program. why: it gave no full answer (time limit, flood, no
@@ -79,7 +81,7 @@ def start(
     stdout: int | IO[bytes] = subprocess.PIPE,
     stderr: int | IO[bytes] = subprocess.PIPE,
     pass_fds: Sequence[int] = (),
-) -> subprocess.Popen[bytes]:
+) -> Popen[bytes]:
     """Start a program without a shell, in a session of its own. Raises OSError or ValueError.
 
     env: all of it; `environment` makes one. cwd: a folder that is not the user's. stdin: at its end
@@ -87,7 +89,7 @@ def start(
     """
     # In a bare chroot there is no /dev/null.
     nothing = subprocess.DEVNULL if os.path.exists(os.devnull) else subprocess.PIPE
-    child = subprocess.Popen(
+    child = Popen(
         argv,
         stdin=nothing if stdin is None else stdin,
         stdout=stdout,
@@ -102,19 +104,17 @@ def start(
     return child
 
 
-def wait(
-    child: subprocess.Popen[bytes], stopped: Callable[[], bool], poll_s: float = POLL_S
-) -> int | None:
+def wait(child: Popen[bytes], stopped: Callable[[], bool], poll_s: float = POLL_S) -> int | None:
     """Wait for the end of a child; None as soon as `stopped` says so. It is not killed here."""
     while not stopped():
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(TimeoutExpired):
             return child.wait(poll_s)
     return child.poll()
 
 
-def send(child: subprocess.Popen[bytes], name: str) -> None:
+def send(child: Popen[bytes], name: str) -> None:
     """Send a signal to the child's whole session; where there are no sessions, kill the child."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(child.pid, getattr(signal, name))
         else:
@@ -122,7 +122,7 @@ def send(child: subprocess.Popen[bytes], name: str) -> None:
 
 
 def kill(
-    child: subprocess.Popen[bytes], *asked: str, patience_s: float = 0.0, grace_s: float = GRACE_S
+    child: Popen[bytes], *asked: str, patience_s: float = 0.0, grace_s: float = GRACE_S
 ) -> None:
     """Kill the child's session, and hardly wait for it: stuck in the driver it cannot be killed.
 
@@ -130,13 +130,13 @@ def kill(
     """
     for name in asked:
         send(child, name)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(TimeoutExpired):
             child.wait(patience_s)
             return
     send(child, "SIGKILL")
     try:
         child.wait(grace_s)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         # Python would warn of it and wait at exit; it is abandoned on purpose.
         child.returncode = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1
 
@@ -151,7 +151,7 @@ class _Pipe(threading.Thread):
     def __init__(self, pipe: IO[bytes], on_line: OnLine | None = None) -> None:
         super().__init__(daemon=True)
         self.size = 0
-        self.heard = time.monotonic()
+        self.heard = monotonic()
         self.limit_s: float | None = None
         self._number = os.dup(pipe.fileno())
         pipe.close()
@@ -161,11 +161,11 @@ class _Pipe(threading.Thread):
 
     def run(self) -> None:
         rest = b""
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             while self.size <= MOST_BYTES and (part := os.read(self._number, 1 << 16)):
                 self._parts.append(part)
                 self.size += len(part)
-                self.heard = time.monotonic()
+                self.heard = monotonic()
                 if self._on_line is not None:
                     *lines, rest = (rest + part).split(b"\n")
                     for line in lines:
@@ -186,7 +186,7 @@ class _Pipe(threading.Thread):
 
 
 def collected(
-    child: subprocess.Popen[bytes],
+    child: Popen[bytes],
     started: float,
     timeout_s: float,
     stdin: str | None,
@@ -202,7 +202,7 @@ def collected(
         kill(child)
         return Ran(why=f"{NO_MORE}: no thread to read its answer")
     if stdin is not None and child.stdin is not None:
-        with contextlib.suppress(OSError):  # it ended without reading: its exit status says more
+        with suppress(OSError):  # it ended without reading: its exit status says more
             child.stdin.write(stdin.encode())
             child.stdin.close()
     code = None
@@ -210,12 +210,12 @@ def collected(
     flood = out.size + err.size > MOST_BYTES
     if in_time and not flood:
         # Some close their pipes and go on past the deadline.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = child.wait(max(0.0, min(deadline, out.due) - time.monotonic()))
+        with suppress(TimeoutExpired):
+            code = child.wait(max(0.0, min(deadline, out.due) - monotonic()))
     late = code is None and not flood
     limit_s = timeout_s if out.limit_s is None or deadline < out.due else out.limit_s
     why = f"more than {MOST_BYTES >> 20} MiB of output" if flood else None
-    silent_s = time.monotonic() - out.heard
+    silent_s = monotonic() - out.heard
     if code is None:
         kill(child)
     ran = Ran(
@@ -224,7 +224,7 @@ def collected(
         stderr=err.text,
         why=f"no answer within {limit_s:g} s" if late else why,
         timed_out=late,
-        seconds=time.monotonic() - started,
+        seconds=monotonic() - started,
         silent_s=silent_s if late else None,
     )
     out.close()
@@ -232,11 +232,11 @@ def collected(
     return ran
 
 
-def _finished(child: subprocess.Popen[bytes], pipes: tuple[_Pipe, _Pipe], deadline: float) -> bool:
+def _finished(child: Popen[bytes], pipes: tuple[_Pipe, _Pipe], deadline: float) -> bool:
     """Whether all was read that will come or that we take; False if a deadline passed."""
     for pipe in pipes:
         while pipe.is_alive():
-            left = min(deadline, *(pipe.due for pipe in pipes)) - time.monotonic()
+            left = min(deadline, *(pipe.due for pipe in pipes)) - monotonic()
             if left <= 0:
                 return False
             if any(pipe.size > MOST_BYTES for pipe in pipes):
@@ -272,7 +272,7 @@ def working_folder() -> str:
 
 def neutral_folder() -> str:
     """Where a child starts if there is no folder of our own: the root holds nobody's programs."""
-    return os.path.abspath(os.sep) if os.name == "posix" else os.path.dirname(os.__file__)
+    return abspath(os.sep) if os.name == "posix" else dirname(os.__file__)
 
 
 def path_folders(path: str, *, windows: bool = os.name == "nt") -> tuple[str, ...]:
@@ -283,15 +283,15 @@ def path_folders(path: str, *, windows: bool = os.name == "nt") -> tuple[str, ..
         from posixpath import isabs
     found = tuple(folder for folder in path.split(";" if windows else ":") if isabs(folder))
     user = working_folder()
-    if not user or {user, os.path.realpath(user)} & _SYSTEM:
+    if not user or {user, realpath(user)} & _SYSTEM:
         return found
     return folders_outside(found, user)
 
 
 def folders_outside(folders: Iterable[str], user: str) -> tuple[str, ...]:
     """The folders that are not the user's, behind all links; all of them if that is not known."""
-    real = os.path.realpath(user) if user else None
-    return tuple(folder for folder in folders if real is None or os.path.realpath(folder) != real)
+    real = realpath(user) if user else None
+    return tuple(folder for folder in folders if real is None or realpath(folder) != real)
 
 
 def examined_environment(env: Environment, cwd: str) -> dict[str, str]:
@@ -320,5 +320,5 @@ def environment(env: Environment, cwd: str) -> dict[str, str]:
         changed["PWD"] = cwd
     for name in _FILES:
         if (value := env.get(name)) and not os.path.isabs(value) and os.path.exists(value):
-            changed[name] = os.path.join(user, value)
+            changed[name] = join(user, value)
     return changed

@@ -6,7 +6,6 @@ Nothing here raises for a sick machine: every answer says what was there, or why
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
@@ -14,12 +13,15 @@ import re
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
+from os.path import abspath, dirname, isdir, join, realpath
+from subprocess import Popen
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.host import children
 from cudadoctor.host.children import Environment, OnLine, Ran
@@ -27,13 +29,13 @@ from cudadoctor.host.children import Environment, OnLine, Ran
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from cudadoctor.model.machine import Strings
+    from cudadoctor.model.machine import OptBool, OptInt, OptStr, Strings
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-INSIDE = os.path.join(_PACKAGE, "probes", "inside")
+_PACKAGE = dirname(dirname(abspath(__file__)))
+INSIDE = join(_PACKAGE, "probes", "inside")
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(Struct, frozen=True, kw_only=True):
     """What reading a file said. missing: it is not there; why: it is there and cannot be read."""
 
     data: bytes = b""
@@ -49,7 +51,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return self.data.decode("utf-8", "replace")
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
+class Listing(Struct, frozen=True, kw_only=True):
     """What listing a folder said; names are sorted."""
 
     names: tuple[str, ...] = ()
@@ -71,21 +73,21 @@ class Stat:
     size: int = 0
     why: str | None = None
 
-    def __init__(self, *, exists: bool | None, path: str = "", **known: Any) -> None:
+    def __init__(self, *, exists: OptBool, path: str = "", **known: Any) -> None:
         self.exists = exists
         self._path = path
         vars(self).update(known)
 
     @cached_property
     def real(self) -> str:
-        return os.path.realpath(self._path) if self._path and self.exists else ""
+        return realpath(self._path) if self._path and self.exists else ""
 
     @cached_property
     def is_link(self) -> bool:
         return bool(self._path) and os.path.islink(self._path)
 
 
-class Space(msgspec.Struct, frozen=True, kw_only=True):
+class Space(Struct, frozen=True, kw_only=True):
     """A file system: its size, and what is free for this user, in bytes."""
 
     total_bytes: int
@@ -127,7 +129,7 @@ class Host(Protocol):
 
     def glob(self, pattern: str) -> Strings: ...
 
-    def which(self, name: str) -> str | None:
+    def which(self, name: str) -> OptStr:
         """The program of that name on PATH; what lies in the current folder is none."""
         ...
 
@@ -135,14 +137,14 @@ class Host(Protocol):
         """The size of the file system under a path; None where it cannot be learnt."""
         ...
 
-    def run(self, *argv: str, stdin: str | None = None, **how: Unpack[How]) -> Ran:
+    def run(self, *argv: str, stdin: OptStr = None, **how: Unpack[How]) -> Ran:
         """Run a program without a shell, in a folder of our own unless cwd names another.
 
         env replaces the whole environment. on_line: called with every line of its output.
         """
         ...
 
-    def inside(self, script: str, *args: str, python: str | None = None, **how: Unpack[How]) -> Ran:
+    def inside(self, script: str, *args: str, python: OptStr = None, **how: Unpack[How]) -> Ran:
         """Run a script of probes/inside in an interpreter (the doctor's own by default).
 
         on_line: where the host really waits, it says how long it waits for each next line.
@@ -152,19 +154,19 @@ class Host(Protocol):
 
 def absolute(host: Host, path: str) -> str:
     """The path as seen from the working folder; a replayed host brings its own."""
-    joined = os.path.join(getattr(host, "folder", ""), path)
+    joined = join(getattr(host, "folder", ""), path)
     try:
-        return os.path.abspath(joined)
+        return abspath(joined)
     except OSError:
         return joined  # the working folder is gone
 
 
-def existing(host: Host, paths: Iterable[str]) -> str | None:
+def existing(host: Host, paths: Iterable[str]) -> OptStr:
     """The first of the paths that is there."""
     return next((path for path in paths if host.stat(path).exists), None)
 
 
-def home_of(host: Host) -> str | None:
+def home_of(host: Host) -> OptStr:
     """The folder of the user, as the environment names it."""
     return host.env.get("HOME") or host.env.get("USERPROFILE")
 
@@ -172,21 +174,21 @@ def home_of(host: Host) -> str | None:
 class LocalHost:
     """This machine. `scratch` is a temporary folder that takes every cache of every child."""
 
-    def __init__(self, scratch: str | None = None) -> None:
+    def __init__(self, scratch: OptStr = None) -> None:
         self.scratch = scratch
-        self._children: set[subprocess.Popen[bytes]] = set()
-        self._begun: dict[Strings, subprocess.Popen[bytes]] = {}
+        self._children: set[Popen[bytes]] = set()
+        self._begun: dict[Strings, Popen[bytes]] = {}
         self._closed = False
 
     @property
     def place(self) -> str:
         """Where children start: nothing of the user's lies there."""
-        if self.scratch and os.path.isdir(self.scratch):
+        if self.scratch and isdir(self.scratch):
             return self.scratch
         return children.neutral_folder()
 
     @property
-    def uid(self) -> int | None:
+    def uid(self) -> OptInt:
         """The user's number, None on Windows."""
         return os.geteuid() if hasattr(os, "geteuid") else None
 
@@ -247,14 +249,14 @@ class LocalHost:
         except (OSError, ValueError):
             return ()
 
-    def which(self, name: str) -> str | None:
+    def which(self, name: str) -> OptStr:
         # shutil brings every archive format with it (3 ms), and on Windows the current folder.
         endings = os.environ.get("PATHEXT", "").split(";") if sys.platform == "win32" else ()
         for folder in children.path_folders(self.env.get("PATH") or os.defpath):
             for ending in ("", *endings):
-                path = os.path.join(folder, name + ending)
-                with contextlib.suppress(ValueError):  # a null byte in PATH
-                    if os.access(path, os.X_OK) and not os.path.isdir(path):
+                path = join(folder, name + ending)
+                with suppress(ValueError):  # a null byte in PATH
+                    if os.access(path, os.X_OK) and not isdir(path):
                         return path
         return None
 
@@ -276,14 +278,14 @@ class LocalHost:
         *argv: str,
         timeout_s: float,
         env: Environment | None = None,
-        cwd: str | None = None,
-        stdin: str | None = None,
+        cwd: OptStr = None,
+        stdin: OptStr = None,
         on_line: OnLine | None = None,
     ) -> Ran:
         """Run a program without a shell. on_line: told every line of its output as it comes."""
         if self._closed:
             return Ran(why="stopped")
-        started = time.monotonic()
+        started = monotonic()
         plain = env is None and cwd is None and stdin is None
         process = self._begun.pop(argv, None) if plain else None
         try:
@@ -300,12 +302,12 @@ class LocalHost:
     def begin(self, script: str, python: str) -> None:
         """Start a script of probes/inside already, for an `inside` with the same words later on."""
         argv = self._words_of(script, python)
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             self._begun[argv] = self._started(argv, None, None, piped=False)
 
     def _started(
-        self, argv: Strings, env: Environment | None, cwd: str | None, *, piped: bool
-    ) -> subprocess.Popen[bytes]:
+        self, argv: Strings, env: Environment | None, cwd: OptStr, *, piped: bool
+    ) -> Popen[bytes]:
         cwd = cwd or self.place
         quiet = self.quiet(self.env if env is None else env, cwd)
         process = children.start(argv, env=quiet, cwd=cwd, stdin=subprocess.PIPE if piped else None)
@@ -314,15 +316,15 @@ class LocalHost:
             children.kill(process)
         return process
 
-    def inside(self, script: str, *args: str, python: str | None = None, **how: Unpack[How]) -> Ran:
+    def inside(self, script: str, *args: str, python: OptStr = None, **how: Unpack[How]) -> Ran:
         return self.run(*self._words_of(script, python), *args, **how)
 
     @staticmethod
-    def _words_of(script: str, python: str | None) -> Strings:
+    def _words_of(script: str, python: OptStr) -> Strings:
         # -I: a json.py in the working folder or a broken PYTHONPATH must not end the probe.
         # -B: isolated, it does not heed the variable that forbids writing byte code.
         flags = ("-I", "-B", "-S") if python is None else ("-I", "-B")
-        return (python or sys.executable, *flags, os.path.join(INSIDE, script))
+        return (python or sys.executable, *flags, join(INSIDE, script))
 
     def quiet(self, env: Environment, cwd: str) -> dict[str, str]:
         """The environment with every cache in the scratch folder: a check writes nothing."""
@@ -330,7 +332,7 @@ class LocalHost:
         changed["PYTHONDONTWRITEBYTECODE"] = "1"
         if self.scratch:
             for name in _CACHES:
-                changed[name] = os.path.join(self.scratch, name.lower())
+                changed[name] = join(self.scratch, name.lower())
         return changed
 
     def close(self) -> None:
@@ -352,7 +354,7 @@ _CACHES = (
 
 def _first(handle: int, limit: int) -> bytes:
     data = bytearray()
-    with contextlib.suppress(BlockingIOError):  # the end of what /dev/kmsg holds now
+    with suppress(BlockingIOError):  # the end of what /dev/kmsg holds now
         while part := os.read(handle, min(limit - len(data), 1 << 16)):
             data += part
     return bytes(data)
@@ -378,7 +380,7 @@ def this_host() -> LocalHost:
     if not _OPEN:
         _OPEN.append(LocalHost(_folder()))
         if scratch := _OPEN[0].scratch:
-            sweep(os.path.dirname(scratch))
+            sweep(dirname(scratch))
     return _OPEN[0]
 
 
@@ -393,27 +395,27 @@ def close_host() -> None:
         os.close(_LOCKS.pop())
 
 
-def _folder() -> str | None:
+def _folder() -> OptStr:
     """A folder of our own, unreadable to others; None where no place for one can be written to."""
     for parent in (os.environ.get("TMPDIR"), "/tmp", os.environ.get("TEMP"), os.curdir):
         # Of a working folder that is gone not even the name can be had.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if parent:
-                return _made(os.path.abspath(parent))
+                return _made(abspath(parent))
     return None
 
 
 def _made(parent: str) -> str:
     """A new folder that we hold; another name if another start has swept it before that."""
     for last in (False, False, True):
-        path = os.path.join(parent, f"{_OURS}{os.urandom(8).hex()}")
+        path = join(parent, f"{_OURS}{os.urandom(8).hex()}")
         os.mkdir(path, 0o700)
         if (lock := _held(path)) is not None:
             _LOCKS.append(lock)
             break
         if last or os.name != "posix":
             break  # a file system without locks: nobody sweeps there either
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.rmdir(path)
     return path
 
@@ -422,7 +424,7 @@ def sweep(parent: str) -> None:
     """Remove the folders of runs that were killed: ours by name and owner, held by nobody."""
     if os.name != "posix":  # there is no lock that ends with its process
         return
-    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+    with suppress(OSError), os.scandir(parent) as entries:
         for entry in itertools.islice(entries, MOST_NAMES):
             ours = re.fullmatch(_OURS + "[0-9a-f]{16}", entry.name)
             if ours and (lock := _held(entry.path)) is not None:
@@ -433,7 +435,7 @@ def sweep(parent: str) -> None:
                     os.close(lock)
 
 
-def _held(path: str) -> int | None:
+def _held(path: str) -> OptInt:
     """A lock on a real folder that ends with its holder; None if another has it, or nobody can."""
     if os.name != "posix":
         return None
@@ -458,7 +460,7 @@ def _remove(path: str) -> None:
         import shutil
 
         if not _is_mounted_below(path):
-            with contextlib.suppress(RecursionError):  # a tree as deep as Python's own stack
+            with suppress(RecursionError):  # a tree as deep as Python's own stack
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -466,6 +468,6 @@ def _is_mounted_below(path: str) -> bool:
     """Whether another file system, or another part of this one, begins inside: it is not ours."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-            return any(f" {os.path.realpath(path)}/" in line for line in mounts)
+            return any(f" {realpath(path)}/" in line for line in mounts)
     except OSError:
         return False

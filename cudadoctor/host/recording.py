@@ -6,22 +6,24 @@ writes one, `replay` examines it as if it were the host.
 """
 
 import base64
-import contextlib
 import itertools
 import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from os.path import abspath, dirname
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, TypeVar
 
-import msgspec
+from msgspec import Struct, convert, to_builtins
+from msgspec.structs import asdict
 
 from cudadoctor import __version__
 from cudadoctor.host.children import Environment, Ran, working_folder
 from cudadoctor.host.local import Answer, Host, How, Listing, Space, Stat
-from cudadoctor.model.machine import Machine, Strings
+from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, Strings, StrPair
 from cudadoctor.privacy.conceal import Concealer
 from cudadoctor.probes.examine import Look, NoInterpreter, examine_host
 from cudadoctor.smoke.inside.wire import BOOT
@@ -43,7 +45,7 @@ Store = Callable[[bytes, str], str]
 """Keeps a long content under an ending, and says where."""
 
 _Said = TypeVar("_Said")
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+_PACKAGE = dirname(dirname(abspath(__file__)))  # noqa: PTH100, PTH120
 _SCRATCH = re.compile(r"(?<![^\s=|])[^\s=|]*cudadoctor-smoke-\w+")
 _CONTROLS = frozenset(range(32)) - set(b"\t\n\r\f\x1b")
 
@@ -70,9 +72,9 @@ def key_of(question: Question) -> str:
 
 def _around(
     own: Environment,
-    stdin: str | None = None,
+    stdin: OptStr = None,
     env: Environment | None = None,
-    cwd: str | None = None,
+    cwd: OptStr = None,
     **_: object,
 ) -> Question:
     """What differs from the doctor's own environment, folder and stdin."""
@@ -119,23 +121,21 @@ class _PlainHost:
     def glob(self, pattern: str) -> Strings:
         return self._told("glob", (), pattern=pattern)
 
-    def which(self, name: str) -> str | None:
+    def which(self, name: str) -> OptStr:
         return self._told("which", None, name=name)
 
     def space(self, path: str) -> Space | None:
         return self._told("space", None, path=path)
 
-    def run(self, *argv: str, stdin: str | None = None, **how: "Unpack[How]") -> Ran:
-        question: Question = {"argv": [_spoken(word) for word in argv]}
+    def run(self, *argv: str, stdin: OptStr = None, **how: "Unpack[How]") -> Ran:
+        question = {"argv": [_spoken(word) for word in argv]}
         question |= _around(self._own_env, stdin, **how)
         return self._answer("run", question, Ran(why=SILENT), *argv, stdin=stdin, **how)
 
-    def inside(
-        self, script: str, *args: str, python: str | None = None, **how: "Unpack[How]"
-    ) -> Ran:
+    def inside(self, script: str, *args: str, python: OptStr = None, **how: "Unpack[How]") -> Ran:
         # Where the doctor's pynvml lies is no matter of the host.
         words = [] if script == "nvml.py" else [_spoken(word) for word in args]
-        question: Question = {"script": script, "args": words}
+        question = {"script": script, "args": words}
         question |= ({"python": python} if python else {}) | _around(self._own_env, **how)
         return self._answer(
             "inside", question, Ran(why=SILENT), script, *args, python=python, **how
@@ -164,7 +164,7 @@ def written(data: bytes, store: Store) -> dict[str, str]:
 
 def content(said: Any, folder: Path) -> bytes:
     """The content that `written` wrote."""
-    plain: dict[str, str] = msgspec.convert(said, dict[str, str])
+    plain = convert(said, dict[str, str])
     if "file" in plain:
         name = Path(plain["file"]).name
         data = whole(folder / TEXTS / name)
@@ -188,14 +188,14 @@ def encoded(answer: Any, store: Store, words: Concealer | None, source: str) -> 
 
     words: None keeps all. source: the file, folder or program that the answer is from.
     """
-    hidden: Callable[[str], str] = words.text if words else str
-    output: Callable[[str], str] = partial(words.output, source=source) if words else str
+    hidden = words.text if words else str
+    output = partial(words.output, source=source) if words else str
     if isinstance(answer, Stat):
         values = {name: getattr(answer, name) for name in STAT} | {"real": hidden(answer.real)}
         known = {name: value for name, value in values.items() if value}
         return {"exists": answer.exists} | known | ({"link": True} if answer.is_link else {})
     if isinstance(answer, Ran):
-        plain = msgspec.structs.asdict(answer)
+        plain = asdict(answer)
         for name in ("stdout", "stderr"):
             text = output(plain.pop(name)).encode("utf-8", "surrogatepass")
             plain |= {name: written(text, store)} if text else {}
@@ -213,7 +213,7 @@ def encoded(answer: Any, store: Store, words: Concealer | None, source: str) -> 
         if is_text(answer.data):
             return written(output(answer.data.decode()).encode(), store)
         return written(words.data(answer.data) if words else answer.data, store)
-    plain = msgspec.to_builtins(answer)
+    plain = to_builtins(answer)
     return words.plain(plain) if words else plain
 
 
@@ -229,7 +229,7 @@ class _Stat(TypedDict, total=False):
     link: bool
 
 
-_TYPES: dict[str, Any] = {
+_TYPES: Json = {
     "read": Answer,
     "stat": _Stat,
     "listing": Listing,
@@ -248,7 +248,7 @@ def decoded(kind: str, plain: Any, folder: Path) -> Any:
     A recording comes from anybody. Raises ValueError for what `encoded` never makes.
     """
     if kind in ("read", "run", "inside"):
-        plain = msgspec.convert(plain, dict[str, Any])
+        plain = convert(plain, dict[str, Any])
     if kind == "read" and not {"missing", "why"} & plain.keys():
         plain = {"data": content(plain, folder)}
     if kind in ("run", "inside"):
@@ -256,14 +256,14 @@ def decoded(kind: str, plain: Any, folder: Path) -> Any:
             plain[name] = content(plain[name], folder).decode("utf-8", "surrogatepass")
         if plain.get("timed_out"):  # recordings made before silence was measured
             plain.setdefault("silent_s", plain.get("seconds", 0.0))
-    answer = msgspec.convert(plain, _TYPES[kind])
+    answer = convert(plain, _TYPES[kind])
     return Stat(is_link=answer.pop("link", False), **answer) if kind == "stat" else answer
 
 
 # --- recording ------------------------------------------------------------------------------
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(Struct, frozen=True):
     """A question of a kind, and what the host said."""
 
     kind: str
@@ -297,7 +297,7 @@ class RecordingHost(_PlainHost):
         self.door = door
         self.scratch = getattr(door, "scratch", None)
         self.uid = getattr(door, "uid", None)
-        self.noted: dict[tuple[str, str], Entry] = {}
+        self.noted: dict[StrPair, Entry] = {}
         self.env = self.asked_for = AskedFor(door.env)
         self._own_env = door.env
         self.system = door.system
@@ -358,9 +358,7 @@ def write(
     return len(entries)
 
 
-def _about_of(
-    host: RecordingHost, look: Look, machine: Machine, words: Concealer | None
-) -> dict[str, Any]:
+def _about_of(host: RecordingHost, look: Look, machine: Machine, words: Concealer | None) -> Json:
     """What recording.json says, but for the variables."""
     about = {
         "recording": FORMAT,
@@ -372,7 +370,7 @@ def _about_of(
         "uid": host.uid,
         "own_environment": machine.python.own,
         "own": machine.python.executable if machine.python.chosen_by == "own" else None,
-        "look": msgspec.to_builtins(look),
+        "look": to_builtins(look),
     }
     return about if words is None else words.plain(about)
 
@@ -404,7 +402,7 @@ def _write_entries(
 # --- replaying ------------------------------------------------------------------------------
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
+class About(Struct, frozen=True, kw_only=True):
     """What recording.json says: how was looked, and where."""
 
     recording: int
@@ -412,10 +410,10 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     look: Look
     env: dict[str, str]
-    date: str | None = None
-    own: str | None = None
-    own_environment: bool | None = None
-    uid: int | None = None
+    date: OptStr = None
+    own: OptStr = None
+    own_environment: OptBool = None
+    uid: OptInt = None
 
 
 class ReplayHost(_PlainHost):
@@ -451,7 +449,7 @@ class ReplayHost(_PlainHost):
         key = key_of(question)
         if key in self._said[kind]:
             # What is damaged is no answer.
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
                 said: _Said = decoded(kind, self._said[kind][key], self._folder)
                 return said
         self.unanswered.append(f"{kind} {key}")
@@ -479,14 +477,14 @@ def replay(folder: str, *, strict: bool = True) -> Machine:
 def lacking(folder: str) -> Strings:
     """What a replay asks and the recording cannot answer: nothing, where it was written well."""
     host = ReplayHost(folder, strict=False)
-    with contextlib.suppress(NoInterpreter):
+    with suppress(NoInterpreter):
         host.examine()
     return tuple(host.unanswered)
 
 
 def _about(folder: Path) -> About:
     try:
-        about = msgspec.convert(json.loads(whole(folder / ABOUT)), About)
+        about = convert(json.loads(whole(folder / ABOUT)), About)
     except (OSError, ValueError, RecursionError) as error:
         raise ReplayError(f"{folder} is no recording: {error}") from error
     if about.recording > FORMAT:
@@ -494,9 +492,9 @@ def _about(folder: Path) -> About:
     return about
 
 
-def _entries(folder: Path, kind: str) -> dict[str, Any]:
+def _entries(folder: Path, kind: str) -> Json:
     """By question, what was said."""
-    found: dict[str, Any] = {}
+    found: Json = {}
     try:
         for line in whole(folder / f"{kind}.jsonl").splitlines():
             entry = json.loads(line)

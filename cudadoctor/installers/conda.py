@@ -20,7 +20,7 @@ from cudadoctor.installers.stack import Stack, heading, serving
 from cudadoctor.installers.tool import Command, Hashes, Tool, Written, folder_for, joined, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import PackageChange
-from cudadoctor.model.machine import Machine, Release, Strings, Text, Versions
+from cudadoctor.model.machine import Machine, OptStr, OptVersion, Strings, Versions
 from cudadoctor.solver.demand import capabilities_of, platform_of, served
 
 PROGRAMS = ("mamba", "micromamba", "conda")
@@ -65,7 +65,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         return step(commands=(create,), note=joined(f"{new}programs with its python.", note))
     prefix = m.python.prefix
     where = () if not prefix or prefix.startswith(("~", "<")) else ("-p", prefix)
-    commands: list[Command] = []
+    commands = []
     # What pip had put into the conda environment, pip must take out again.
     installed = {package.name: package.installer for package in m.packages or ()}
     by_pip = tuple(name for name in change.remove if installed.get(name) in ("pip", "uv"))
@@ -106,7 +106,7 @@ class Order:
         return [cuda for cuda in found if self.cuda is None or cuda.major == self.cuda.major]
 
     @cached_property
-    def pinned(self) -> Release:
+    def pinned(self) -> OptVersion:
         """The release to ask conda-forge for: the wished one, or the last with that CUDA major.
 
         None leaves it to conda: the newest release has that major, or none is known to have it.
@@ -169,7 +169,7 @@ def packages_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[Comma
     return ("-c", "pytorch", *nvidia), found
 
 
-def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> Text:
+def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) -> OptStr:
     """What may surprise: another release, no driver in sight, an older cuDNN, an ended channel."""
     order, other = Order(m, kb, change), None
     release, pinned = order.release, order.pinned

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator
 from operator import itemgetter
 from typing import Literal
 
-import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
@@ -20,7 +20,7 @@ from cudadoctor.installers.stack import IN_DOCKER, PLATFORM_NAMES, Stack, headin
 from cudadoctor.installers.tool import Hashes, Tool, Written, joined
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Edit, PackageChange
-from cudadoctor.model.machine import Machine, Release, Text
+from cudadoctor.model.machine import Machine, OptStr, OptVersion
 
 _PYTHON_OF = {"ubuntu24.04": "3.12", "ubuntu22.04": "3.10", "ubuntu26.04": "3.14"}
 """The Python of each distribution, the preferred distribution first."""
@@ -33,12 +33,12 @@ _ASKS = "The image asks for a driver that runs CUDA {cuda} (NVIDIA_REQUIRE_CUDA)
 # --- images ------------------------------------------------------------------------------------
 
 
-class Image(msgspec.Struct, frozen=True, kw_only=True):
+class Image(Struct, frozen=True, kw_only=True):
     """An image. python: of its distribution; cuda: what it asks a driver for, None for nothing."""
 
     name: str
     python: str
-    cuda: Release = None
+    cuda: OptVersion = None
 
 
 PLAIN = Image(name="ubuntu:24.04", python="3.12")
@@ -46,10 +46,10 @@ PLAIN = Image(name="ubuntu:24.04", python="3.12")
 
 def image_for(
     kb: Knowledge,
-    cuda: Release,
+    cuda: OptVersion,
     *,
-    runs: Release,
-    python: Text = None,
+    runs: OptVersion,
+    python: OptStr = None,
     pythons: Container[str] | None = None,
     flavour: Literal["base", "devel"] = "base",
 ) -> Image | None:
@@ -188,7 +188,7 @@ def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def why_not(lead: TorchBuild, kb: Knowledge) -> Text:
+def why_not(lead: TorchBuild, kb: Knowledge) -> OptStr:
     """Why no image can hold a build, None if one can."""
     if lead.platform.startswith("linux"):
         return None

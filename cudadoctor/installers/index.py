@@ -3,12 +3,12 @@
 import re
 from urllib.parse import urlsplit
 
-import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from cudadoctor.installers.tool import joined
 from cudadoctor.model.findings import PackageChange
-from cudadoctor.model.machine import Index, Machine, Strings, Text
+from cudadoctor.model.machine import Index, Machine, OptStr, Strings
 from cudadoctor.model.trust import is_host
 from cudadoctor.privacy.patterns import TOKEN, bare, compiled
 from cudadoctor.solver.demand import platform_of
@@ -22,7 +22,7 @@ _ALL_TAGGED_ON = ("linux_x86_64", "windows_amd64")
 _PYPI_HOSTS = frozenset({"pypi.org", "pypi.python.org"})
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class Source(Struct, frozen=True, kw_only=True):
     """Options and pins that lead to the right wheel.
 
     index: in place of the configured one. extra: beside it. tag: the local version to ask for,
@@ -30,12 +30,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     is_mirror: index is the user's own in place of PyPI, not torch's.
     """
 
-    index: Text = None
-    extra: Text = None
-    tag: Text = None
+    index: OptStr = None
+    extra: OptStr = None
+    tag: OptStr = None
     of: Strings = TAGGED
     is_mirror: bool = False
-    note: Text = None
+    note: OptStr = None
 
 
 def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
@@ -149,19 +149,19 @@ def is_at(url: str, domain: str) -> bool:
     return labels[-len(wanted) :] == wanted
 
 
-def own_host(m: Machine) -> Text:
+def own_host(m: Machine) -> OptStr:
     """The host of an index of the user's own in place of PyPI or of torch's; None for none."""
     url = _own_url(m.python.index or Index())
     return host if url is not None and is_host(host := host_of(url)) else None
 
 
-def _own_url(configured: Index) -> Text:
+def _own_url(configured: Index) -> OptStr:
     """The user's main index if it is neither PyPI nor torch's."""
     url = configured.url
     return None if url is None or _is_official(url) or host_of(url) in _PYPI_HOSTS else url
 
 
-def is_foreign(index: Text) -> bool:
+def is_foreign(index: OptStr) -> bool:
     """Whether an index is neither the default one nor torch's: NVIDIA's for a Jetson."""
     return index is not None and not _is_official(index)
 
@@ -170,7 +170,7 @@ def _is_official(url: str) -> bool:
     return is_at(url, "pytorch.org")
 
 
-def _variant_of(url: str) -> Text:
+def _variant_of(url: str) -> OptStr:
     last = url.rstrip("/").rpartition("/")[2]
     return last if _VARIANT.fullmatch(last) else None
 
@@ -182,7 +182,7 @@ def _has_credentials(url: str) -> bool:
 _BEYOND_AN_ADDRESS = re.compile(r"[?#;@\s]")
 
 
-def _address(url: str) -> Text:
+def _address(url: str) -> OptStr:
     """The URL without user and password; None if what is left may hold a secret still."""
     plain = bare(url)
     whole = "://" not in plain or re.match(r"https?://[^/]|file:///", plain)

@@ -28,7 +28,7 @@ from cudadoctor.installers.stack import Stack, heading
 from cudadoctor.installers.tool import Command, Hashes, Tool, Written, interpreter
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import PackageChange
-from cudadoctor.model.machine import Machine, Number, Release, Strings, Text
+from cudadoctor.model.machine import Json, Machine, OptInt, OptStr, OptVersion, Strings
 from cudadoctor.model.requirements import cut, normal
 from cudadoctor.model.versions import version_of
 
@@ -79,7 +79,7 @@ def installs(
 ) -> tuple[Command, ...]:
     """Commands for what comes as wheels, and then for what is compiled against torch."""
     links = ("--find-links", change.find_links) if change.find_links else ()
-    commands: list[Command] = []
+    commands = []
     parts = ((pinned(sound(change.install), source), options), (sound(change.then), links))
     for wanted, more in parts:
         wheels, compiled = split_compiled(wanted)
@@ -140,7 +140,7 @@ def _pinned(stack: Stack, hashes: Hashes) -> Iterator[str]:
 # --- as a resolver -----------------------------------------------------------------------------
 
 
-def version_in(text: str) -> Release:
+def version_in(text: str) -> OptVersion:
     """pip's own version, from `pip --version`."""
     found = re.search(r"pip (\d[\w.]*) from ", text)
     return version_of(found[1]) if found else None
@@ -161,14 +161,14 @@ def argv(target: Target, question: Question, *, report: str, log: str, here: boo
     return (*words, *question.first)
 
 
-VARIABLES: dict[str, Text] = {
+VARIABLES: dict[str, OptStr] = {
     "PIP_REQUIRE_VIRTUALENV": "0",
     **dict.fromkeys(("PIP_PYTHON", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_TARGET")),
 }
 """Settings of the user's that an answer without an installation cannot be had with."""
 
 
-def read(code: Number, report: str, stderr: str, log: str, abi: str) -> Answer:
+def read(code: OptInt, report: str, stderr: str, log: str, abi: str) -> Answer:
     """What pip said. log: what it wrote down on the way. abi: the target's (cp312)."""
     if code == 0:
         files = _files(report)
@@ -261,7 +261,7 @@ def _files(report: str) -> tuple[File, ...] | None:
     return files if not any(is_source(file.url) for file in files) else None
 
 
-def _file(row: dict[str, Any]) -> File:
+def _file(row: Json) -> File:
     download = row["download_info"]
     archive = download.get("archive_info") or {}
     plain = str(archive.get("hash") or "").partition("sha256=")[2] or None

@@ -19,10 +19,10 @@ from cudadoctor.installers.requirement import (
     sound,
 )
 from cudadoctor.installers.stack import Stack, heading
-from cudadoctor.installers.tool import Command, Hashes, Tool, Written, manager, parent
+from cudadoctor.installers.tool import Hashes, Tool, Written, manager, parent
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Edit, PackageChange
-from cudadoctor.model.machine import Machine, Text
+from cudadoctor.model.machine import Machine, OptStr
 from cudadoctor.solver.demand import capabilities_of, platform_of
 
 _BY_WHEELS = (
@@ -35,7 +35,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     """The change in the pixi project that the examined environment belongs to."""
     pixi = manager(m, "pixi") or "pixi"
     project = project_of(m)
-    where: Command = ("--manifest-path", project) if project else ()
+    where = ("--manifest-path", project) if project else ()
     specs = conda.Order(m, kb, change).specs()
     gone = tuple(map(conda.conda_name, sound(change.remove)))
     if not specs:
@@ -58,7 +58,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     )
 
 
-def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> Text:
+def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> OptStr:
     """Why wheels are taken, None if conda-forge is known to have this torch for these GPUs."""
     if is_foreign(change.index):
         return "No conda channel has such builds, so wheels are taken from the index made for them."
@@ -87,10 +87,9 @@ def _wheels_of(change: PackageChange) -> list[str]:
     ]
 
 
-def project_of(m: Machine) -> Text:
+def project_of(m: Machine) -> OptStr:
     """The folder of the project: what lies before .pixi/envs in the environment's path."""
-    prefix = (m.python.prefix or "").replace("\\", "/")
-    project, mark, _ = prefix.partition("/.pixi/envs/")
+    project, mark, _ = (m.python.prefix or "").replace("\\", "/").partition("/.pixi/envs/")
     return project if mark and not project.startswith(("~", "<")) else None
 
 

@@ -26,7 +26,7 @@ from cudadoctor.installers.stack import Stack, heading
 from cudadoctor.installers.tool import Command, Hashes, Written, joined, manager, parent
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Edit, PackageChange
-from cudadoctor.model.machine import Machine, Strings, Text
+from cudadoctor.model.machine import Machine, OptStr, Strings, StrPair
 
 _TOOLS = ("uv", "pdm", "poetry")
 
@@ -34,7 +34,7 @@ _TOOLS = ("uv", "pdm", "poetry")
 # --- a project that is there -------------------------------------------------------------------
 
 
-def owner_of(m: Machine) -> Text:
+def owner_of(m: Machine) -> OptStr:
     """The tool that owns the examined environment: uv, pdm or poetry; None if none does."""
     if m.python.kind == "poetry":
         return "poetry"
@@ -69,7 +69,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
     )
 
 
-def in_vain(m: Machine) -> Text:
+def in_vain(m: Machine) -> OptStr:
     """That pip's change will not last here, None if it will."""
     tool = owner_of(m)
     if tool is None:
@@ -79,10 +79,9 @@ def in_vain(m: Machine) -> Text:
     )
 
 
-def _command(m: Machine, tool: str, folder: Text, wanted: Strings) -> Command:
+def _command(m: Machine, tool: str, folder: OptStr, wanted: Strings) -> Command:
     program, names = manager(m, tool) or tool, map(name_of, wanted)
-    options = {"uv": "--project", "pdm": "-p", "poetry": "-C"}
-    where = (options[tool], folder) if folder else ()
+    where = ({"uv": "--project", "pdm": "-p", "poetry": "-C"}[tool], folder) if folder else ()
     if tool == "uv":
         return (program, "sync", *where)
     if tool == "pdm":
@@ -90,7 +89,7 @@ def _command(m: Machine, tool: str, folder: Text, wanted: Strings) -> Command:
     return (program, *where, "update", *names)
 
 
-def _uv(change: PackageChange, wanted: Strings, marker: Text) -> Iterator[str]:
+def _uv(change: PackageChange, wanted: Strings, marker: OptStr) -> Iterator[str]:
     yield from _dependencies(wanted)
     if compiled := split_compiled(wanted)[1]:
         yield from ("", "[tool.uv]")
@@ -99,14 +98,14 @@ def _uv(change: PackageChange, wanted: Strings, marker: Text) -> Iterator[str]:
         yield from _sources(_led(change), _index_name(change.variant), change.index, marker)
 
 
-def _pdm(change: PackageChange, wanted: Strings, _: Text) -> Iterator[str]:
+def _pdm(change: PackageChange, wanted: Strings, _: OptStr) -> Iterator[str]:
     yield from _dependencies(wanted)
     if change.index is not None:
         yield from ("", "[[tool.pdm.source]]", *_index(change))
         yield f"include_packages = {listed(_led(change))}"
 
 
-def _poetry(change: PackageChange, wanted: Strings, marker: Text) -> Iterator[str]:
+def _poetry(change: PackageChange, wanted: Strings, marker: OptStr) -> Iterator[str]:
     yield "[tool.poetry.dependencies]"
     led = _led(change) if change.index else []
     markers = (f"markers = {quoted(marker)}",) if marker else ()
@@ -130,15 +129,15 @@ def _led(change: PackageChange) -> list[str]:
     return [name for name in names if name in TAGGED] or names
 
 
-def _index_name(variant: Text) -> str:
+def _index_name(variant: OptStr) -> str:
     return f"pytorch-{variant}" if variant else "pytorch"
 
 
-def _index(change: PackageChange) -> tuple[str, str]:
+def _index(change: PackageChange) -> StrPair:
     return f"name = {quoted(_index_name(change.variant))}", f"url = {quoted(change.index or '')}"
 
 
-def _marker(m: Machine, kb: Knowledge, change: PackageChange) -> Text:
+def _marker(m: Machine, kb: Knowledge, change: PackageChange) -> OptStr:
     """The platforms that torch's index serves; the project's others keep to the default index.
 
     None if the tables do not have the build: nothing is said of platforms then.
@@ -156,7 +155,7 @@ def _marker(m: Machine, kb: Knowledge, change: PackageChange) -> Text:
     )
 
 
-def _sources(names: Iterable[str], index: str, url: str, markers: Text) -> Iterator[str]:
+def _sources(names: Iterable[str], index: str, url: str, markers: OptStr) -> Iterator[str]:
     """The tables of uv that lead these packages to an index, nothing else. markers: where to.
 
     A line for each platform, so that none is too long to be copied from a terminal.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
-import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 from packaging.tags import mac_platforms
 from packaging.version import Version
@@ -13,7 +13,7 @@ from packaging.version import Version
 from cudadoctor.installers.index import host_in, host_of, is_read_by, pinned, source_for
 from cudadoctor.installers.requirement import name_of, sound, split_compiled
 from cudadoctor.model.findings import PackageChange
-from cudadoctor.model.machine import Index, Machine, Number, Strings, Text
+from cudadoctor.model.machine import Index, Machine, OptInt, OptStr, Strings
 from cudadoctor.model.requirements import marker_variables
 
 _PLAIN = (
@@ -36,17 +36,17 @@ UNREACHED = (
 SWITCHED_OFF = "package indexes are switched off (no-index)"
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
+class File(Struct, frozen=True, kw_only=True):
     """A file that the resolver chose. url: without credentials. size_bytes: None not known."""
 
     url: str
     name: str
     version: str
-    sha256: Text = None
-    size_bytes: Number = None
+    sha256: OptStr = None
+    size_bytes: OptInt = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(Struct, frozen=True, kw_only=True):
     """What one run of a resolver comes to.
 
     refused: the index answered, and there is no solution; text: the resolver's reason.
@@ -62,7 +62,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     how: str = ""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class Question(Struct, frozen=True, kw_only=True):
     """What is to be had together.
 
     first: the requirements of the plan's own install, from index (None: the default of the user's
@@ -73,7 +73,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     first: Strings
-    index: Text = None
+    index: OptStr = None
     extra: Strings = ()
     then: Strings = ()
     left_out: Strings = ()
@@ -160,13 +160,13 @@ def handed_over(tool: str, question: Question, *, here: bool) -> Index | None:
     return None if here and settings and is_read_by(tool, settings) else settings
 
 
-def environment(tool: str, question: Question, *, here: bool) -> dict[str, Text]:
+def environment(tool: str, question: Question, *, here: bool) -> dict[str, OptStr]:
     """Variables of the resolver's process; None: unset. A password is nobody's argument.
 
     Another tool's settings of the user are handed over, and its own that the plan's commands would
     not read are kept from it.
     """
-    changed: dict[str, Text] = {}
+    changed: dict[str, OptStr] = {}
     if tool == "uv" and question.like_pip:
         changed |= dict.fromkeys(_UV_INDEXES)
     if settings := handed_over(tool, question, here=here):
@@ -219,7 +219,7 @@ _USUAL_MACOS = (15, 0)
 _FIRST_DARWIN, _RENAMED_DARWIN = 20, 25
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class Target(Struct, frozen=True, kw_only=True):
     """An interpreter by its tags. tags: platform tags, the best first. uv: its name for uv.
 
     markers: what an environment marker is judged by. executable: where it may be asked itself.
@@ -228,16 +228,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     python: Version
     abi: str
     tags: Strings
-    uv: Text
+    uv: OptStr
     markers: dict[str, str]
-    executable: Text = None
+    executable: OptStr = None
 
     @property
     def free_threaded(self) -> bool:
         return self.abi.endswith("t")
 
     @property
-    def macos(self) -> Text:
+    def macos(self) -> OptStr:
         """The release of macOS ("15.0"), None elsewhere."""
         mark, *parts = self.tags[0].split("_")
         return ".".join(parts[:2]) if mark == "macosx" else None
@@ -270,7 +270,7 @@ def target_of(m: Machine, *, here: bool) -> Target | str:
     )
 
 
-def _arch(m: Machine) -> Text:
+def _arch(m: Machine) -> OptStr:
     if m.python.bits == 32 and m.platform.machine == "x86_64":
         return "i686"
     return m.platform.machine
@@ -313,7 +313,7 @@ def _glibc(m: Machine) -> int:
     return found.minor if found is not None and found.major == 2 else _USUAL_GLIBC
 
 
-def _uv_platform(m: Machine) -> Text:
+def _uv_platform(m: Machine) -> OptStr:
     """uv's name for the platform; None if it has none."""
     arch = "aarch64" if m.platform.machine == "arm64" else _arch(m)
     if arch not in ("x86_64", "aarch64"):

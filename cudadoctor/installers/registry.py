@@ -10,7 +10,7 @@ from cudadoctor.installers.stack import comments, stack_for
 from cudadoctor.installers.tool import Hashes, Tool, Written, joined
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Dialect, FileKind, PackageChange
-from cudadoctor.model.machine import Machine, Strings, Text
+from cudadoctor.model.machine import Machine, OptStr, Strings
 
 TOOLS: tuple[Tool, ...] = (pixi.TOOL, conda.TOOL, uv.TOOL, pip.TOOL, docker.TOOL)
 """The first one that fits the examined environment is taken."""
@@ -45,7 +45,7 @@ def project_file(
     kb: Knowledge,
     build: TorchBuild,
     *,
-    python: Text,
+    python: OptStr,
     hashes: Hashes | None = None,
 ) -> str:
     """The whole file that gives this machine that build.
@@ -57,7 +57,7 @@ def project_file(
     return BY_KIND[kind].text(stack_for(kind, m, kb, build, python=python), kb, hashes)
 
 
-def why_not(kind: FileKind, m: Machine, kb: Knowledge, build: TorchBuild) -> Text:
+def why_not(kind: FileKind, m: Machine, kb: Knowledge, build: TorchBuild) -> OptStr:
     """Why there can be no file of that kind for that build, None if there can."""
     if BY_KIND[kind] is not docker.TOOL:
         return None

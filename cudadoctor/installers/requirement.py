@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from cudadoctor.model.machine import Strings, Text
+from cudadoctor.model.machine import OptStr, Strings
 
 COMPILED_HERE = frozenset(
     """
@@ -85,7 +85,7 @@ def marker(platform: str) -> str:
     return f"sys_platform == '{system}' and platform_machine == '{_MACHINES[system][platform]}'"
 
 
-def marker_of(platforms: Iterable[str], among: Iterable[str]) -> Text:
+def marker_of(platforms: Iterable[str], among: Iterable[str]) -> OptStr:
     """The shortest marker that tells these platforms from the others of a project.
 
     None if they are all of them.
@@ -94,7 +94,7 @@ def marker_of(platforms: Iterable[str], among: Iterable[str]) -> Text:
     others = set(among) - wanted
     if not others:
         return None
-    parts: list[str] = []
+    parts = []
     for system, some in _MACHINES.items():
         here = [platform for platform in some if platform in wanted]
         whole = here and others.isdisjoint(some)

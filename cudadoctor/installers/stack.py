@@ -6,13 +6,21 @@ as it is.
 
 import textwrap
 
-import msgspec
+from msgspec import Struct
 from packaging.version import Version
 
 from cudadoctor.installers.index import TORCH_INDEX
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
-from cudadoctor.model.machine import DriverRelease, Machine, Release, Strings, Text, Versions
+from cudadoctor.model.machine import (
+    Machine,
+    OptDriverVersion,
+    OptStr,
+    OptVersion,
+    Strings,
+    StrPair,
+    Versions,
+)
 from cudadoctor.solver.demand import capabilities_of, served
 
 WIDTH = 96
@@ -34,7 +42,7 @@ _USUAL = ("3.12", "3.11", "3.13", "3.10")
 """Pythons for a file that has to name one if none is given, the preferred one first."""
 
 
-class Stack(msgspec.Struct, frozen=True, kw_only=True):
+class Stack(Struct, frozen=True, kw_only=True):
     """One release and variant of torch, with what belongs to it.
 
     builds: its build on each platform, the leading one first. python: the one that is fixed
@@ -45,13 +53,13 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     builds: tuple[TorchBuild, ...]
-    python: Text = None
-    companions: tuple[tuple[str, str], ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
+    python: OptStr = None
+    companions: tuple[StrPair, ...] = ()
+    left_out: tuple[StrPair, ...] = ()
     then: Strings = ()
     capabilities: Versions | None = None
-    driver: DriverRelease = None
-    driver_cuda: Release = None
+    driver: OptDriverVersion = None
+    driver_cuda: OptVersion = None
 
     @property
     def lead(self) -> TorchBuild:
@@ -68,7 +76,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         return f"torch-cu{cuda.major}{cuda.minor}" if cuda else "torch-cpu"
 
     @property
-    def index(self) -> Text:
+    def index(self) -> OptStr:
         """torch's own index, None if the default index has all of these builds."""
         all_default = all(build.default for build in self.builds)
         return None if all_default else f"{TORCH_INDEX}/{self.lead.variant}"
@@ -98,7 +106,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(f"{name}=={release}" for name, release in pairs)
 
 
-def stack_for(kind: str, m: Machine, kb: Knowledge, build: TorchBuild, *, python: Text) -> Stack:
+def stack_for(kind: str, m: Machine, kb: Knowledge, build: TorchBuild, *, python: OptStr) -> Stack:
     """The stack of that build for one machine; an image always holds a build for Linux.
 
     torchaudio goes along if it is there already, torchvision always.
@@ -181,7 +189,7 @@ def _demands(build: TorchBuild, kb: Knowledge) -> str:
     return "; ".join(parts)
 
 
-def driver_floor(build: TorchBuild, kb: Knowledge) -> DriverRelease:
+def driver_floor(build: TorchBuild, kb: Knowledge) -> OptDriverVersion:
     """The oldest driver for a CUDA build, None if the tables are silent."""
     system = "Windows" if build.platform.startswith("windows") else "Linux"
     floor = kb.driver_floor(build.cuda, system) if build.cuda else None

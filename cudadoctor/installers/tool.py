@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Dialect, Edit, FileKind, PackageChange
-from cudadoctor.model.machine import Machine, Strings, Text
+from cudadoctor.model.machine import Machine, OptStr, Strings
 from cudadoctor.model.trust import PLACEHOLDER
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ BESIDE = ".venv-"
 """How the name of a new environment begins that is made where the reader stands."""
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
+class Written(Struct, frozen=True, kw_only=True):
     """Commands (or edits) that make a package change, and which tool they are for.
 
     wheels: it takes wheels, not a channel's packages.
@@ -34,12 +34,12 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     commands: tuple[Command, ...] = ()
     edits: tuple[Edit, ...] = ()
-    manual: Text = None
-    note: Text = None
+    manual: OptStr = None
+    note: OptStr = None
     wheels: bool = True
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
+class Tool(Struct, frozen=True, kw_only=True):
     """A program that installs packages.
 
     programs: the names that it goes by, the preferred one first. fits: whether it is the one for
@@ -56,7 +56,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     text: Callable[[Stack, Knowledge, Hashes | None], str]
 
 
-def joined(*notes: Text) -> Text:
+def joined(*notes: OptStr) -> OptStr:
     """Several notes as one, None if there are none."""
     return " ".join(note for note in notes if note) or None
 
@@ -67,7 +67,7 @@ def interpreter(m: Machine) -> str:
     return PLACEHOLDER if not path or path.startswith(("~", "<")) else path
 
 
-def manager(m: Machine, *names: str) -> Text:
+def manager(m: Machine, *names: str) -> OptStr:
     """The path of the first of these programs that the machine has."""
     found = (
         program for name in names for program in m.python.managers or () if program.name == name

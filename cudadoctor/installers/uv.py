@@ -5,7 +5,6 @@ The latter is a resolver that answers from metadata and touches no environment.
 
 import re
 import sys
-from typing import Any
 
 from cudadoctor.installers import projects
 from cudadoctor.installers.index import source_for, uv_options
@@ -26,7 +25,7 @@ from cudadoctor.installers.requirement import sound
 from cudadoctor.installers.tool import Command, Tool, Written, interpreter, manager
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import PackageChange
-from cudadoctor.model.machine import Machine, Number
+from cudadoctor.model.machine import Json, Machine, OptInt
 from cudadoctor.model.requirements import normal
 
 
@@ -80,7 +79,7 @@ def argv(start: Command, target: Target, question: Question, *, own: str, here: 
     return tuple(words)
 
 
-def read(code: Number, stdout: str, stderr: str) -> Answer:
+def read(code: OptInt, stdout: str, stderr: str) -> Answer:
     """What uv said. A lock file can hold archives of source: none is built to look into it."""
     if code == 0:
         files = _files(stdout)
@@ -119,7 +118,7 @@ def _files(text: str) -> tuple[File, ...] | None:
         return None
 
 
-def _file(row: dict[str, Any]) -> File:
+def _file(row: Json) -> File:
     wheel = (row.get("wheels") or [row.get("sdist") or row.get("archive")])[0]
     return File(
         url=bare_url(wheel.get("url") or wheel.get("path") or ""),

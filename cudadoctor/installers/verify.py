@@ -11,13 +11,14 @@ import json
 import os
 import re
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from os.path import abspath, dirname, join
+from time import monotonic
 from typing import NamedTuple
 
-import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from cudadoctor.host import local
@@ -38,14 +39,14 @@ from cudadoctor.installers.stack import stack_for
 from cudadoctor.installers.tool import Hashes, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Dialect, FileKind, PackageChange, Plan, Step
-from cudadoctor.model.machine import Flag, Machine, Number, Strings, Text
+from cudadoctor.model.machine import Machine, OptBool, OptInt, OptStr, Strings, StrPair
 from cudadoctor.plan.remedies.torch import emptied, remedy_for
 from cudadoctor.render import inert
 from cudadoctor.render.script import is_runnable
 from cudadoctor.solver.demand import python_of
 
 LIMIT_S = 60.0
-_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside", "pip_dry.py")
+_SCRIPT = join(dirname(abspath(__file__)), "inside", "pip_dry.py")
 _VERSION_S = 10.0
 _LOG_BYTES = 4 << 20
 _RETRIES = "1"
@@ -57,7 +58,7 @@ _HEADS_S = 8.0
 _HEAD_S = 4.0
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(Struct, frozen=True, kw_only=True):
     """Whether a package change can be had for an interpreter.
 
     resolves: None if that could not be learnt. found: name and version of all that it comes to
@@ -65,8 +66,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     why: the sentence that is shown. unreached: the host that gave no answer, "" if all did.
     """
 
-    resolves: Flag
-    found: tuple[tuple[str, str], ...] = ()
+    resolves: OptBool
+    found: tuple[StrPair, ...] = ()
     files: tuple[File, ...] = ()
     tool: str = ""
     why: str = ""
@@ -78,11 +79,11 @@ class Clock:
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        self._end = time.monotonic() + limit_s
+        self._end = monotonic() + limit_s
 
     @property
     def left_s(self) -> float:
-        return max(0.0, self._end - time.monotonic())
+        return max(0.0, self._end - monotonic())
 
 
 class Setting(NamedTuple):
@@ -179,7 +180,7 @@ def verified(plan: Plan, ask: Callable[[PackageChange], Verdict]) -> Plan:
     An index that did not answer is not asked again.
     """
     known: dict[PackageChange, Verdict] = {}
-    silent: dict[Text, Verdict] = {}
+    silent: dict[OptStr, Verdict] = {}
 
     def judged(step: Step) -> Step:
         change = step.packages
@@ -250,7 +251,7 @@ def _ask(at: Setting, resolver: Resolver, target: Target, question: Question) ->
     if at.clock.left_s <= 0:
         return _too_late(question, at.clock)
     door, env, stdin = at.door, _environment(at, resolver, question), None
-    log = os.path.join(door.scratch or ".", f"pip-{os.urandom(4).hex()}.log")
+    log = join(door.scratch or ".", f"pip-{os.urandom(4).hex()}.log")
     report = f"{log}.json"
     if resolver.kind == "pip":
         words = pip.argv(target, question, report=report, log=log, here=at.here)
@@ -291,8 +292,8 @@ def _environment(at: Setting, resolver: Resolver, question: Question) -> dict[st
     if scratch := at.door.scratch:
         # A child that is killed at its limit leaves nothing behind either.
         # pip asks rustc for its version, and rustup's makes a folder in a home that has none.
-        more |= {"RUSTUP_HOME": os.path.join(scratch, "rustup")}
-        more |= {"TMPDIR": scratch, "UV_CACHE_DIR": os.path.join(scratch, "uv")}
+        more |= {"RUSTUP_HOME": join(scratch, "rustup")}
+        more |= {"TMPDIR": scratch, "UV_CACHE_DIR": join(scratch, "uv")}
     changed |= {name: value for name, value in more.items() if value is not None}
     return {name: value for name, value in changed.items() if more.get(name, value) is not None}
 
@@ -308,7 +309,7 @@ def _too_late(question: Question, clock: Clock) -> Answer:
 
 def resolvers(at: Setting) -> Iterator[Resolver]:
     """The resolvers of this machine, the truest first; each is looked at when it is its turn."""
-    beside = os.path.join(os.path.dirname(sys.executable), "uv")
+    beside = join(dirname(sys.executable), "uv")
     known = manager(at.machine, "uv") if at.here else None
     for path in dict.fromkeys(filter(None, (known, at.door.which("uv"), beside))):
         ran = at.door.run(path, "--version", timeout_s=min(_VERSION_S, at.clock.left_s))
@@ -325,8 +326,8 @@ def resolvers(at: Setting) -> Iterator[Resolver]:
 
 def bundled() -> list[str]:
     """The pip that Python brings along for new environments."""
-    folder = os.path.join(os.path.dirname(os.__file__), "ensurepip", "_bundled")
-    return sorted(glob.glob(os.path.join(glob.escape(folder), "pip-*.whl")))[-1:]  # noqa: PTH207
+    folder = join(dirname(os.__file__), "ensurepip", "_bundled")
+    return sorted(glob.glob(join(glob.escape(folder), "pip-*.whl")))[-1:]  # noqa: PTH207
 
 
 def pip_of(at: Setting, python: str, place: str) -> Resolver | None:
@@ -417,15 +418,14 @@ def with_sizes(files: tuple[File, ...], limit_s: float) -> tuple[File, ...]:
             if (size := _size_of(url, min(_HEAD_S, max(0.1, left_s)))) is not None:
                 found[url] = size
 
-    threads = [start_thread(work) for _ in urls[:_HEADS_AT_ONCE]]
-    for thread in filter(None, threads):
+    for thread in filter(None, [start_thread(work) for _ in urls[:_HEADS_AT_ONCE]]):
         # Left behind if it hangs: a daemon, whose answer nobody waits for.
         thread.join(clock.left_s)
     known = dict(found)
     return tuple(replace(file, size_bytes=known.get(file.url, file.size_bytes)) for file in files)
 
 
-def _size_of(url: str, timeout_s: float) -> Number:
+def _size_of(url: str, timeout_s: float) -> OptInt:
     """Size of a file behind a URL in bytes; None if the server does not say."""
     try:
         if url.startswith("file:"):

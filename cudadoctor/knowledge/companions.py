@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, kept, minor, version
 from cudadoctor.knowledge.torch_builds import TorchBuilds
+from cudadoctor.model.machine import OptStr, OptStrings, OptVersion, Strings, Versions
 from cudadoctor.model.requirements import normal
 from cudadoctor.model.versions import version_of
 
@@ -36,27 +37,27 @@ LAST_AUDIO = "2.11.0"
 class _Release(Row, frozen=True):
     package: str
     version: str
-    torch: str | None
-    python: str | None
-    platforms: tuple[str, ...] | None = None
+    torch: OptStr
+    python: OptStr
+    platforms: OptStrings = None
 
 
 class _Xformers(Row, frozen=True):
     version: str
     torch: Version
-    cuda: tuple[Version, ...]
+    cuda: Versions
 
 
 class _Flash(Row, frozen=True):
     version: Version
-    torch: tuple[str, ...]
+    torch: Strings
     cuda_major: int
     python: str
 
 
 class _Bitsandbytes(Row, frozen=True):
-    versions: tuple[Version, ...]
-    cuda: tuple[Version, ...]
+    versions: Versions
+    cuda: Versions
 
 
 class _CompanionTable(Row, frozen=True):
@@ -91,7 +92,7 @@ class Companions(TorchBuilds):
     def _release_of(self, package: str, release: str) -> _Release | None:
         return self._companion_releases.get(normal(package), {}).get(release)
 
-    def companion(self, package: str, torch: Version) -> tuple[str, ...]:
+    def companion(self, package: str, torch: Version) -> Strings:
         """Releases of a companion (torchvision, torchaudio, xformers, ...) that match a torch.
 
         The one released together with that torch comes first, then newest first; () if none is
@@ -121,12 +122,12 @@ class Companions(TorchBuilds):
         )
         return (*((pair,) if pair else ()), *allowed)
 
-    def _pair(self, name: str, torch: str) -> str | None:
+    def _pair(self, name: str, torch: str) -> OptStr:
         """The release of a paired package that came out with that torch."""
         row = self._releases.get(torch) if name in PAIRED else None
         return None if row is None else getattr(row, name)
 
-    def _among(self, name: str, specifier: str | None) -> tuple[str, ...]:
+    def _among(self, name: str, specifier: OptStr) -> Strings:
         """The known releases that a specifier admits, else the one that it names."""
         if specifier is None:
             return ()
@@ -135,7 +136,7 @@ class Companions(TorchBuilds):
         found = SpecifierSet(specifier).filter(self._companion_releases.get(name, ()))
         return tuple(found) or tuple(re.findall(r"^==([\d.]+)$", specifier))
 
-    def companion_torch(self, package: str, release: str) -> str | None:
+    def companion_torch(self, package: str, release: str) -> OptStr:
         """The torch requirement (a specifier) of that companion release; None not known.
 
         "" if the release declares none.
@@ -153,14 +154,14 @@ class Companions(TorchBuilds):
         rows = self._companions.xformers if normal(package) == "xformers" else ()
         return next((row for row in rows if row.version == release), None)
 
-    def built_against(self, package: str, release: str) -> Version | None:
+    def built_against(self, package: str, release: str) -> OptVersion:
         """The one torch that a companion release was compiled against; None not known."""
         if row := self._xformers(package, release):
             return row.torch
         exact = re.fullmatch(r"==([\d.]+)", self.companion_torch(package, release) or "")
         return version(exact[1]) if exact else None
 
-    def companion_cuda(self, package: str, release: str) -> tuple[Version, ...] | None:
+    def companion_cuda(self, package: str, release: str) -> Versions | None:
         """The CUDA versions that a companion release has binaries for; None not known."""
         if row := self._xformers(package, release):
             return row.cuda
@@ -174,15 +175,15 @@ class Companions(TorchBuilds):
             None,
         )
 
-    def companion_python(self, package: str, release: str) -> str | None:
+    def companion_python(self, package: str, release: str) -> OptStr:
         """Requires-Python of a companion release; None not known."""
         return row.python if (row := self._release_of(package, release)) else None
 
-    def companion_platforms(self, package: str, release: str) -> tuple[str, ...] | None:
+    def companion_platforms(self, package: str, release: str) -> OptStrings:
         """Where a companion release has wheels ("any" everywhere); () source only, None unknown."""
         return row.platforms if (row := self._release_of(package, release)) else None
 
-    def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> str | None:
+    def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> OptStr:
         """The newest flash-attn that has a Linux wheel for all three; None if none is known."""
         found = [
             row.version

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, kept, minor, table
+from cudadoctor.model.machine import OptBool, OptDriverVersion, OptInt, OptStr, OptVersion, Strings
 from cudadoctor.model.versions import DriverVersion
 
 MINOR_COMPATIBILITY_FROM = 11
@@ -42,33 +43,33 @@ class DriverFault(Row, frozen=True):
     id: str
     title: str
     why: str
-    first: DriverVersion | None
-    below: DriverVersion | None
-    fixed_branch: int | None
+    first: OptDriverVersion
+    below: OptDriverVersion
+    fixed_branch: OptInt
     uncertain: bool
-    log: tuple[str, ...]
-    cuinit: int | None
+    log: Strings
+    cuinit: OptInt
     flavour: Literal["open", "proprietary"] | None
-    gpus: str | None
+    gpus: OptStr
     several: bool
     p2p: bool
-    data_center: bool | None
+    data_center: OptBool
     severity: Literal["error", "warning", "info"]
     cure: Literal["upgrade", "hmm-off"]
-    sources: tuple[str, ...]
+    sources: Strings
 
 
 class _Oldest(Row, frozen=True):
     """The oldest driver of a toolkit, or of a major from CUDA 11 on."""
 
-    linux: DriverVersion | None
-    windows: DriverVersion | None
-    sources: tuple[str, ...]
+    linux: OptDriverVersion
+    windows: OptDriverVersion
+    sources: Strings
     major: int = 0
-    toolkit: Version | None = None
+    toolkit: OptVersion = None
     uncertain: bool = False
 
-    def on(self, system: str) -> DriverVersion | None:
+    def on(self, system: str) -> OptDriverVersion:
         return self.windows if system == "Windows" else self.linux
 
     def covers(self, cuda: Version) -> bool:
@@ -80,7 +81,7 @@ class _Oldest(Row, frozen=True):
 
 class _Branch(Row, frozen=True):
     branch: int
-    cuda: Version | None
+    cuda: OptVersion
     current: bool
 
 
@@ -133,9 +134,9 @@ class Drivers:
         own = min((driver for driver in named if driver), default=None)
         if floor is None or own is None or own >= floor.driver:
             return floor
-        return msgspec.structs.replace(floor, driver=own)
+        return replace(floor, driver=own)
 
-    def native_cuda(self, driver: DriverVersion) -> Version | None:
+    def native_cuda(self, driver: DriverVersion) -> OptVersion:
         """The CUDA version that a driver of this branch reports, None for an unknown branch."""
         for place, row in enumerate(self._drivers.branches):
             if row.branch <= driver.branch:
@@ -144,7 +145,7 @@ class Drivers:
                 return row.cuda if driver.branch - row.branch <= spread else None
         return None
 
-    def branch_for(self, cuda: Version) -> int | None:
+    def branch_for(self, cuda: Version) -> OptInt:
         """The oldest current driver branch whose own CUDA level is at least this version."""
         return min(
             (
@@ -159,7 +160,7 @@ class Drivers:
         """The newest driver branch in the tables."""
         return self._drivers.branches[0].branch
 
-    def branch_is_current(self, branch: int) -> bool | None:
+    def branch_is_current(self, branch: int) -> OptBool:
         """Whether that branch still gets updates, None for one that the tables do not have."""
         return next((row.current for row in self._drivers.branches if row.branch == branch), None)
 

@@ -9,6 +9,7 @@ from typing import Literal
 from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, kept, minor, version
+from cudadoctor.model.machine import OptBool, OptFloat, OptInt, OptVersion, Strings, Versions
 
 OpenModules = Literal["only", "both", "none"]
 Served = Literal["native", "ptx"]
@@ -29,7 +30,7 @@ class GpuModel(Row, frozen=True):
     capability: Version
     architecture: str
     data_center: bool
-    tensor_cores: bool | None
+    tensor_cores: OptBool
     open_modules: OpenModules = "both"
 
 
@@ -40,8 +41,8 @@ class GpuPeaks(Row, frozen=True):
     """
 
     name: str
-    fp32_tflops: float | None
-    tf32_tflops: float | None
+    fp32_tflops: OptFloat
+    tf32_tflops: OptFloat
     bandwidth_gb_s: float
 
 
@@ -53,9 +54,9 @@ class Architecture(Row, frozen=True):
     """
 
     name: str
-    capabilities: tuple[Version, ...]
-    first_branch: int | None
-    last_branch: int | None
+    capabilities: Versions
+    first_branch: OptInt
+    last_branch: OptInt
     open_modules: OpenModules
     source: str
 
@@ -76,12 +77,12 @@ class _Peaks(Row, frozen=True):
 class _Lifted(Row, frozen=True):
     torch: Version
     cuda: Version
-    code: tuple[str, ...]
+    code: Strings
 
 
 class _Serving(Row, frozen=True):
-    exclusions: dict[str, tuple[str, ...]]
-    aliases: dict[str, tuple[str, ...]]
+    exclusions: dict[str, Strings]
+    aliases: dict[str, Strings]
     lifted: _Lifted
 
 
@@ -141,7 +142,7 @@ class Gpus:
         return self._by_capability.get(minor(capability))
 
     @property
-    def capabilities(self) -> tuple[Version, ...]:
+    def capabilities(self) -> Versions:
         """Every compute capability of the tables, lowest first."""
         return tuple(sorted(map(version, self._by_capability)))
 
@@ -150,7 +151,7 @@ class Gpus:
         return capability > self.capabilities[-1]
 
     def serves(
-        self, code: str, capability: Version, torch: Version | None, cuda: Version | None
+        self, code: str, capability: Version, torch: OptVersion, cuda: OptVersion
     ) -> Served | None:
         """How code compiled for sm_XX or compute_XX runs on a device, None if it does not.
 
@@ -184,12 +185,12 @@ def _parsed(code: str) -> tuple[Served, tuple[int, int], str] | None:
     return "ptx" if found[1] == "compute" else "native", (int(found[2]), int(found[3])), found[4]
 
 
-def _number(name: str, names: dict[str, int]) -> int | None:
+def _number(name: str, names: dict[str, int]) -> OptInt:
     """The first spelling that the tables know decides; -1 marks one with several chips."""
     return next((names[text] for text in spellings(name) if text in names), None)
 
 
-def spellings(name: str) -> tuple[str, ...]:
+def spellings(name: str) -> Strings:
     """A GPU's name in its plain spelling, then without its memory size if it has one.
 
     nvidia-smi says "NVIDIA GeForce RTX 3090", torch says the same, older drivers leave the vendor

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, table
+from cudadoctor.model.machine import Strings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +35,7 @@ class Offer(NamedTuple):
     release: Version
     place: str
     platform: str
-    pythons: tuple[str, ...]
+    pythons: Strings
     released: str
 
 
@@ -44,9 +45,9 @@ class EarlyRelease(Row, frozen=True):
     torch: str
     torchvision: str
     released: str
-    pythons: tuple[str, ...]
+    pythons: Strings
     default: str
-    others: tuple[str, ...]
+    others: Strings
 
 
 class _Early(Row, frozen=True):
@@ -106,7 +107,7 @@ class Offers:
         return max(int(number) for number in numbers if number.isdigit())
 
     @cached_property
-    def pythons(self) -> tuple[str, ...]:
+    def pythons(self) -> Strings:
         return tuple(dict.fromkeys(python for offer in self.torch for python in offer.pythons))
 
     def _of(self, name: str) -> Iterable[Offer]:

@@ -8,6 +8,15 @@ from typing import Literal
 from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, kept, minor, version
+from cudadoctor.model.machine import (
+    OptBool,
+    OptInt,
+    OptStr,
+    OptStrings,
+    OptVersion,
+    Strings,
+    Versions,
+)
 
 Channel = Literal["pytorch", "conda-forge"]
 
@@ -48,8 +57,8 @@ class PygWheel(Row, frozen=True):
     variant: str
     package: str
     version: str
-    platforms: tuple[str, ...]
-    pythons: tuple[str, ...]
+    platforms: Strings
+    pythons: Strings
 
 
 class _Compiling(Row, frozen=True):
@@ -60,9 +69,9 @@ class _NoWheel(Row, frozen=True):
     """Releases without a wheel where their torch has one. pythons: () for all."""
 
     package: str
-    versions: tuple[str, ...]
+    versions: Strings
     platform: str
-    pythons: tuple[str, ...]
+    pythons: Strings
 
 
 class _Practice(Row, frozen=True):
@@ -75,9 +84,9 @@ class _Practice(Row, frozen=True):
 
 class _Cudnn(Row, frozen=True):
     first: Version
-    last: Version | None
+    last: OptVersion
     lowest: Version
-    highest: Version | None
+    highest: OptVersion
 
 
 class _Wheels(Row, frozen=True):
@@ -91,12 +100,12 @@ class _Libraries(Row, frozen=True):
 
 class _Nvcc(Row, frozen=True):
     toolkit: str
-    capabilities: tuple[Version, ...]
+    capabilities: Versions
 
 
 class _Host(Row, frozen=True):
     toolkit: str
-    gcc_max: int | None
+    gcc_max: OptInt
 
 
 class _Compilers(Row, frozen=True):
@@ -107,7 +116,7 @@ class _Compilers(Row, frozen=True):
 class _Image(Row, frozen=True):
     cuda: Version
     distro: str
-    flavours: tuple[str, ...]
+    flavours: Strings
 
 
 class _Images(Row, frozen=True):
@@ -116,13 +125,13 @@ class _Images(Row, frozen=True):
 
 class _CondaTorch(Row, frozen=True):
     torch: Version
-    cuda: tuple[str, ...]
+    cuda: Strings
 
 
 class _Conda(Row, frozen=True):
     pytorch: tuple[_CondaTorch, ...]
     conda_forge: tuple[_CondaTorch, ...]
-    conda_forge_archs: dict[str, tuple[str, ...]]
+    conda_forge_archs: dict[str, Strings]
     conda_forge_glibc: dict[str, Version]
 
     def rows(self, channel: Channel) -> tuple[_CondaTorch, ...]:
@@ -145,7 +154,7 @@ class Software:
         """Every nvidia-* wheel of the tables."""
         return frozenset(name for row in self._libraries.wheels for name in row.packages)
 
-    def cudnn_refuses(self, cudnn: Version, capability: Version) -> bool | None:
+    def cudnn_refuses(self, cudnn: Version, capability: Version) -> OptBool:
         """Whether that cuDNN refuses a GPU of this capability, None if the tables are silent."""
         # The release without its build number: 9.10.2.21 is 9.10.2.
         short = version(".".join(map(str, cudnn.release[:3])))
@@ -155,17 +164,17 @@ class Software:
                 return capability < row.lowest if known else None
         return None
 
-    def cudnn_below(self, capability: Version) -> Version | None:
+    def cudnn_below(self, capability: Version) -> OptVersion:
         """The first cuDNN that refuses a GPU of this capability; None if none does."""
         refusing = (row.first for row in self._libraries.cudnn if capability < row.lowest)
         return min(refusing, default=None)
 
-    def gcc_max(self, cuda: Version) -> int | None:
+    def gcc_max(self, cuda: Version) -> OptInt:
         """The newest gcc major that nvcc of this CUDA accepts; None not known."""
         hosts = (row.gcc_max for row in self._compilers.hosts if row.toolkit == minor(cuda))
         return next(hosts, None)
 
-    def nvcc_capabilities(self, cuda: Version) -> tuple[Version, ...] | None:
+    def nvcc_capabilities(self, cuda: Version) -> Versions | None:
         """Every compute capability that nvcc of this CUDA compiles for; None not known."""
         rows = (row.capabilities for row in self._compilers.nvcc if row.toolkit == minor(cuda))
         return next(rows, None)
@@ -173,7 +182,7 @@ class Software:
     # Packages and boards
 
     @property
-    def compiles_at_run_time(self) -> tuple[str, ...]:
+    def compiles_at_run_time(self) -> Strings:
         """Packages that call nvcc while a program runs, not only while they are installed."""
         return tuple(row.package for row in self._practice.compiles)
 
@@ -206,7 +215,7 @@ class Software:
 
     # Images and conda
 
-    def newest_docker_tag(self, cuda: Version, flavour: str, distro: str) -> str | None:
+    def newest_docker_tag(self, cuda: Version, flavour: str, distro: str) -> OptStr:
         """The newest known tag of nvidia/cuda for that CUDA major.minor, None if there is none."""
         found = [
             row.cuda
@@ -215,9 +224,7 @@ class Software:
         ]
         return f"{max(found)}-{flavour}-{distro}" if found else None
 
-    def conda_cuda(
-        self, channel: Channel, torch: Version, platform: str
-    ) -> tuple[Version, ...] | None:
+    def conda_cuda(self, channel: Channel, torch: Version, platform: str) -> Versions | None:
         """The CUDA versions of a torch on a conda channel; None if it lacks that release."""
         prefix = "" if channel == "pytorch" else f"{CONDA_PLATFORMS.get(platform, '')}:"
         for row in self._conda.rows(channel):
@@ -226,7 +233,7 @@ class Software:
                 return tuple(version(cuda.removeprefix(prefix)) for cuda in found)
         return None
 
-    def conda_archs(self, cuda: Version, platform: str) -> tuple[str, ...] | None:
+    def conda_archs(self, cuda: Version, platform: str) -> OptStrings:
         """What conda-forge compiles its current builds of that CUDA for; None not known.
 
         A row is for several CUDA versions ("12.8 / 12.9"), or for one on one processor.
@@ -238,7 +245,7 @@ class Software:
                 return tuple(code for text in capabilities for code in _codes(text))
         return None
 
-    def conda_glibc(self, cuda: Version) -> Version | None:
+    def conda_glibc(self, cuda: Version) -> OptVersion:
         """The oldest glibc for conda-forge's Linux builds with that CUDA; None not known."""
         return self._conda.conda_forge_glibc.get(str(cuda))
 
@@ -247,7 +254,7 @@ class Software:
         return max(row.torch for row in self._conda.rows(channel))
 
 
-def _codes(capability: str) -> tuple[str, ...]:
+def _codes(capability: str) -> Strings:
     """12.0+PTX as the code that is compiled for it: sm_120 and compute_120."""
     number = capability.removesuffix("+PTX").replace(".", "")
     return (f"sm_{number}", f"compute_{number}") if "+" in capability else (f"sm_{number}",)

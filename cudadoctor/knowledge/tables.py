@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from functools import cached_property, lru_cache
+from os.path import abspath, dirname, join
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from cudadoctor.model.versions import DriverVersion
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tables")
+FOLDER = join(dirname(abspath(__file__)), "tables")
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Source(Row, frozen=True):
 def table(name: str, kind: type[T]) -> T:
     """One table, decoded. Raises KnowledgeError if the file is missing or of another shape."""
     try:
-        with open(os.path.join(FOLDER, f"{name}.json"), "rb") as file:
+        with open(join(FOLDER, f"{name}.json"), "rb") as file:
             return msgspec.json.decode(file.read(), type=kind, dec_hook=_decoded)
     except (OSError, msgspec.DecodeError) as error:
         raise KnowledgeError(f"The table {name}.json cannot be read: {error}") from error
@@ -43,7 +43,7 @@ def table(name: str, kind: type[T]) -> T:
 
 def texts(name: str, kind: type[T]) -> T:
     """One table of commands and sentences, which are easier to read as TOML."""
-    with open(os.path.join(FOLDER, f"{name}.toml"), "rb") as file:
+    with open(join(FOLDER, f"{name}.toml"), "rb") as file:
         return msgspec.toml.decode(file.read(), type=kind)
 
 

@@ -5,10 +5,20 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, kept, table
+from cudadoctor.model.machine import (
+    OptBool,
+    OptInt,
+    OptStr,
+    OptStrings,
+    OptVersion,
+    Strings,
+    StrPair,
+    Versions,
+)
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 TORCH_INDEX = "https://download.pytorch.org/whl"
@@ -21,11 +31,11 @@ class TorchRelease(Row, frozen=True):
 
     torch: Version
     released: str
-    pythons: dict[str, tuple[str, ...]]
-    torchvision: str | None
-    torchaudio: str | None
-    torchtext: str | None
-    sources: tuple[str, ...]
+    pythons: dict[str, Strings]
+    torchvision: OptStr
+    torchaudio: OptStr
+    torchtext: OptStr
+    sources: Strings
 
 
 class TorchBuild(
@@ -45,20 +55,20 @@ class TorchBuild(
     torch: Version
     variant: str
     platform: str
-    cuda: Version | None
-    published: bool | None
-    archs: tuple[str, ...] | None
+    cuda: OptVersion
+    published: OptBool
+    archs: OptStrings
     archs_uncertain: bool
-    glibc: Version | None
+    glibc: OptVersion
     default: bool
-    download_bytes: int | None
-    sources: tuple[str, ...]
-    contested: tuple[str, ...] = ()
-    toolkit: str | None = None
-    cudnn: str | None = None
-    pythons: tuple[str, ...] = ()
-    torchvision: str | None = None
-    torchaudio: str | None = None
+    download_bytes: OptInt
+    sources: Strings
+    contested: Strings = ()
+    toolkit: OptStr = None
+    cudnn: OptStr = None
+    pythons: Strings = ()
+    torchvision: OptStr = None
+    torchaudio: OptStr = None
     released: str = ""
 
     @property
@@ -75,7 +85,7 @@ class _Torch(Row, frozen=True):
 class _Pins(Row, frozen=True):
     torch: str
     platform: str
-    requires: tuple[str, ...]
+    requires: Strings
 
 
 class TorchBuilds:
@@ -96,7 +106,7 @@ class TorchBuilds:
         }
 
     @cached_property
-    def _pins(self) -> dict[tuple[str, str], tuple[str, ...]]:
+    def _pins(self) -> dict[StrPair, Strings]:
         rows = table("pins", dict[str, tuple[_Pins, ...]])["pins"]
         return {(row.torch, row.platform): row.requires for row in rows}
 
@@ -107,7 +117,7 @@ class TorchBuilds:
 
     def _with_release(self, build: TorchBuild) -> TorchBuild:
         release = self._releases[str(build.torch)]
-        return msgspec.structs.replace(
+        return replace(
             build,
             pythons=release.pythons.get(build.platform, ()),
             torchvision=release.torchvision,
@@ -124,11 +134,11 @@ class TorchBuilds:
         builds = (build for build in self.builds_on(platform) if build.variant == variant)
         return next((build for build in builds if str(build.torch) == torch.base_version), None)
 
-    def torch_releases(self) -> tuple[Version, ...]:
+    def torch_releases(self) -> Versions:
         """Every release in the tables, newest first."""
         return tuple(release.torch for release in self._torch.releases)
 
-    def default_pins(self, torch: Version, platform: str) -> tuple[str, ...] | None:
+    def default_pins(self, torch: Version, platform: str) -> OptStrings:
         """What the wheel of the default index requires (nvidia-*, triton), None not known."""
         return self._pins.get((torch.base_version, platform))
 

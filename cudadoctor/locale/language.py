@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from cudadoctor.model.findings import Diagnosis, Finding
@@ -58,12 +58,12 @@ class Language:
         if not self._table:
             return diagnosis
         findings = tuple(self._finding(one) for one in diagnosis.findings)
-        return msgspec.structs.replace(diagnosis, findings=findings)
+        return replace(diagnosis, findings=findings)
 
     def _finding(self, one: Finding) -> Finding:
         title, why = (self._table.get(text) for text in one.templates)
         values = {name: self.spoken(value) for name, value in one.values.items()}
-        return msgspec.structs.replace(
+        return replace(
             one,
             title=title.format_map(values) if title else self.spoken(one.title),
             why=why.format_map(values) if why else self.spoken(one.why),
@@ -87,7 +87,7 @@ def _patterns(table: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
 
 def _pattern(template: str) -> str:
     """What the template makes; a value that stands twice is the same in both places."""
-    named: set[str] = set()
+    named = set()
 
     def value(found: re.Match[str]) -> str:
         again = found[1] in named

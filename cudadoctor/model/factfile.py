@@ -7,10 +7,11 @@ from functools import cache
 from typing import Any, get_args, get_origin
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
-from cudadoctor.model.machine import SCHEMA, Gap, Machine
+from cudadoctor.model.machine import SCHEMA, Gap, Json, Machine
 from cudadoctor.model.versions import DriverVersion
 
 MOST_BYTES = 32 << 20
@@ -195,7 +196,7 @@ def _typed(kind: type, value: object) -> Any:
 def _known(kind: Any, data: Any, path: str, unknown: list[str]) -> Any:
     """The data without the keys that the type does not have; their paths go into `unknown`."""
     for sort in (kind, *get_args(kind)):
-        if isinstance(data, dict) and isinstance(sort, type) and issubclass(sort, msgspec.Struct):
+        if isinstance(data, dict) and isinstance(sort, type) and issubclass(sort, Struct):
             fields, kept = _fields(sort), {}
             for key, value in data.items():
                 if key in fields:
@@ -210,6 +211,6 @@ def _known(kind: Any, data: Any, path: str, unknown: list[str]) -> Any:
 
 
 @cache
-def _fields(struct: type[msgspec.Struct]) -> dict[str, Any]:
+def _fields(struct: type[Struct]) -> Json:
     """Types by name; msgspec works them out anew each time, which takes 3 ms for a GPU."""
     return {field.name: field.type for field in msgspec.structs.fields(struct)}

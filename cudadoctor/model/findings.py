@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from enum import Enum, IntEnum
 from typing import Literal
 
-import msgspec
+from msgspec import Struct
 
-from cudadoctor.model.machine import Flag, Number, Strings, Text
+from cudadoctor.model.machine import OptBool, OptInt, OptStr, Strings, StrPair
 from cudadoctor.model.trust import Command, Word
 
 
@@ -52,14 +52,14 @@ CERTAIN, LIKELY, POSSIBLE = Confidence
 Where = Literal["here", "host", "container", "windows", "admin"]
 
 
-class Edit(msgspec.Struct, frozen=True, kw_only=True):
+class Edit(Struct, frozen=True, kw_only=True):
     """A change to a file that the user makes by hand."""
 
     file: str
     what: str
 
 
-class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
+class PackageChange(Struct, frozen=True, kw_only=True):
     """A change to the examined environment, not yet written in the words of a package manager.
 
     remove: distributions to uninstall first. install: requirements such as "torch==2.14.1".
@@ -73,17 +73,17 @@ class PackageChange(msgspec.Struct, frozen=True, kw_only=True):
 
     install: Strings
     remove: Strings = ()
-    index: Text = None
+    index: OptStr = None
     then: Strings = ()
-    variant: Text = None
-    cuda: Text = None
-    download_bytes: Number = None
-    find_links: Text = None
-    size: Text = None
+    variant: OptStr = None
+    cuda: OptStr = None
+    download_bytes: OptInt = None
+    find_links: OptStr = None
+    size: OptStr = None
     ask: bool = False
 
 
-class Remedy(msgspec.Struct, frozen=True, kw_only=True):
+class Remedy(Struct, frozen=True, kw_only=True):
     """A way out that a rule prescribes.
 
     Remedies of one finding are alternatives, the least invasive first. Equal ids of several
@@ -106,13 +106,13 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     needs_root: bool = False
     reboot: bool = False
     commands: tuple[Strings, ...] = ()
-    manual: Text = None
-    variables: Mapping[str, Text] = {}
+    manual: OptStr = None
+    variables: Mapping[str, OptStr] = {}
     edits: tuple[Edit, ...] = ()
     cures: Strings = ()
-    tool: Text = None
-    verified: Flag = None
-    note: Text = None
+    tool: OptStr = None
+    verified: OptBool = None
+    note: OptStr = None
     packages: PackageChange | None = None
 
 
@@ -120,15 +120,15 @@ Remedies = tuple[Remedy, ...]
 """Alternatives, the least invasive first."""
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class Evidence(Struct, frozen=True, kw_only=True):
     """One fact that a finding rests on, as it is shown: its path, value and origin."""
 
     fact: str
     value: str
-    source: Text = None
+    source: OptStr = None
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True, kw_only=True):
     """A cause that fits this machine.
 
     rule: name of the rule that found it (several rules may share a cause).
@@ -147,10 +147,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     cites: Strings = ()
     because_of: Strings = ()
     remedies: Remedies = ()
-    templates: tuple[str, str] = ("", "")
+    templates: StrPair = ("", "")
 
 
-class Undecided(msgspec.Struct, frozen=True, kw_only=True):
+class Undecided(Struct, frozen=True, kw_only=True):
     """A cause that could be neither found nor ruled out, and the fact that is missing for it.
 
     matters: whether it keeps the verdict from being healthy.
@@ -162,7 +162,7 @@ class Undecided(msgspec.Struct, frozen=True, kw_only=True):
     matters: bool
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class Candidate(Struct, frozen=True, kw_only=True):
     """A cause that is still possible where the verdict is undecided; score from 0 to 1."""
 
     cause: str
@@ -180,14 +180,14 @@ def ranked(scores: dict[str, float]) -> tuple[Candidate, ...]:
 Verdict = Literal["healthy", "warnings", "broken", "undecided"]
 
 
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """All that the rules said of one machine. findings: gravest first.
 
     passed: causes that were decided and do not fit.
     """
 
     verdict: Verdict
-    primary: Text
+    primary: OptStr
     findings: tuple[Finding, ...]
     passed: Strings
     undecided: tuple[Undecided, ...]
@@ -204,7 +204,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Rejection(msgspec.Struct, frozen=True, kw_only=True):
+class Rejection(Struct, frozen=True, kw_only=True):
     """A variant of torch that was passed over, and why."""
 
     variant: str
@@ -217,11 +217,11 @@ FileKind = Literal["requirements", "environment", "pyproject", "pixi", "dockerfi
 """What `fix --as` writes: a file of a project, each kind read by one of these tools."""
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class Wishes(Struct, frozen=True, kw_only=True):
     """What the user asked of the plan. manager None: the one that fits the examined environment."""
 
     manager: Dialect | None = None
-    torch: Text = None
+    torch: OptStr = None
     shell: Literal["bash", "fish", "powershell"] = "bash"
 
 
@@ -235,23 +235,23 @@ class Step(Remedy, frozen=True, kw_only=True):
 
     commands: tuple[Command, ...] = ()
     variables: Mapping[str, Word | None] = {}
-    resolution: Text = None
+    resolution: OptStr = None
 
 
-class BuildChoice(msgspec.Struct, frozen=True, kw_only=True):
+class BuildChoice(Struct, frozen=True, kw_only=True):
     """The torch build that the solver chose for this machine, the contract's shape."""
 
     torch: str
     variant: str
-    torchvision: Text
-    torchaudio: Text
+    torchvision: OptStr
+    torchaudio: OptStr
     python: str
     index: str
     why: Strings
     why_not: tuple[Rejection, ...]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(Struct, frozen=True, kw_only=True):
     """The steps in the order they are to be taken, and the build that they install."""
 
     steps: tuple[Step, ...] = ()

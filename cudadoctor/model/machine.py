@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
-import msgspec
+from msgspec import Struct
 from packaging.version import Version
 
 from cudadoctor.model.versions import DriverVersion
@@ -29,20 +29,22 @@ SCHEMA = 1
 
 # What may be known or not: None says not known.
 T = TypeVar("T")
-Flag = bool | None
-Number = int | None
-Text = str | None
-Release = Version | None
-DriverRelease = DriverVersion | None
-Seen = tuple[T, ...] | None
+OptBool = bool | None
+OptInt = int | None
+OptStr = str | None
+OptFloat = float | None
+OptVersion = Version | None
+OptDriverVersion = DriverVersion | None
+OptTuple = tuple[T, ...] | None
 Strings = tuple[str, ...]
+StrPair = tuple[str, str]
 Versions = tuple[Version, ...]
-Texts = Seen[str]
+OptStrings = OptTuple[str]
+Json = dict[str, Any]
+"""Facts or a document as plain data: field -> value."""
 
 
-class Section(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
+class Section(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The base of all facts: immutable, by keyword only, unknown keys refused."""
 
 
@@ -54,9 +56,9 @@ class Node(Section, frozen=True, kw_only=True):
     """
 
     path: str
-    errno: Number = None
-    mode: Number = None
-    group: Text = None
+    errno: OptInt = None
+    mode: OptInt = None
+    group: OptStr = None
 
 
 class ModuleFile(Section, frozen=True, kw_only=True):
@@ -64,7 +66,7 @@ class ModuleFile(Section, frozen=True, kw_only=True):
 
     path: str
     kernel: str
-    version: DriverRelease = None
+    version: OptDriverVersion = None
     flavour: Literal["open", "proprietary"] | None = None
 
 
@@ -87,9 +89,9 @@ class Xid(Section, frozen=True, kw_only=True):
     bus_id: str
     count: int = 1
     age_s: float | None = None
-    pid: Number = None
-    process: Text = None
-    text: Text = None
+    pid: OptInt = None
+    process: OptStr = None
+    text: OptStr = None
 
 
 _STARTS = ("loading", "nvmlSystemGetNVMLVersion", "nvmlInit", "cuDriverGetVersion", "cuInit")
@@ -113,17 +115,17 @@ class Nvml(Section, frozen=True, kw_only=True):
     version: user-space driver version of the library (nvmlSystemGetNVMLVersion needs no init).
     """
 
-    loads: Flag = None
-    why: Text = None
-    path: Text = None
-    code: Number = None
-    call: Text = None
-    message: Text = None
-    version: DriverRelease = None
-    hung: Text = None
-    hung_gpu: Number = None
-    signal: Number = None
-    count: Number = None
+    loads: OptBool = None
+    why: OptStr = None
+    path: OptStr = None
+    code: OptInt = None
+    call: OptStr = None
+    message: OptStr = None
+    version: OptDriverVersion = None
+    hung: OptStr = None
+    hung_gpu: OptInt = None
+    signal: OptInt = None
+    count: OptInt = None
 
     @property
     def started(self) -> bool:
@@ -141,19 +143,19 @@ class Libcuda(Section, frozen=True, kw_only=True):
     clean_path, clean_count: likewise.
     """
 
-    loads: Flag = None
-    why: Text = None
-    path: Text = None
-    file_version: DriverRelease = None
-    code: Number = None
-    version: Release = None
-    count: Number = None
-    count_code: Number = None
-    hung: Text = None
-    signal: Number = None
-    clean_code: Number = None
-    clean_path: Text = None
-    clean_count: Number = None
+    loads: OptBool = None
+    why: OptStr = None
+    path: OptStr = None
+    file_version: OptDriverVersion = None
+    code: OptInt = None
+    version: OptVersion = None
+    count: OptInt = None
+    count_code: OptInt = None
+    hung: OptStr = None
+    signal: OptInt = None
+    clean_code: OptInt = None
+    clean_path: OptStr = None
+    clean_count: OptInt = None
 
 
 class Smi(Section, frozen=True, kw_only=True):
@@ -163,11 +165,11 @@ class Smi(Section, frozen=True, kw_only=True):
     it failed. hung: it gave no answer within the limit.
     """
 
-    found: Flag = None
-    path: Text = None
-    code: Number = None
-    message: Text = None
-    hung: Flag = None
+    found: OptBool = None
+    path: OptStr = None
+    code: OptInt = None
+    message: OptStr = None
+    hung: OptBool = None
 
 
 class Fabric(Section, frozen=True, kw_only=True):
@@ -176,9 +178,9 @@ class Fabric(Section, frozen=True, kw_only=True):
     manager: "absent", "inactive", "failed" or "active". version: of its package or binary.
     """
 
-    nvswitches: Number = None
+    nvswitches: OptInt = None
     manager: Literal["absent", "inactive", "failed", "active"] | None = None
-    version: DriverRelease = None
+    version: OptDriverVersion = None
 
 
 class GpuPair(Section, frozen=True, kw_only=True):
@@ -196,7 +198,7 @@ class GpuPair(Section, frozen=True, kw_only=True):
     p2p: (
         Literal["ok", "chipset", "gpu", "topology", "disabled", "unsupported", "unknown"] | None
     ) = None
-    nvlink: Flag = None
+    nvlink: OptBool = None
     level: Literal["internal", "switch", "switches", "bridge", "node", "system"] | None = None
 
 
@@ -219,30 +221,30 @@ class Driver(Section, frozen=True, kw_only=True):
     confidential: confidential computing is on; confidential_ready: and its GPUs take work.
     """
 
-    installed: Flag = None
-    loaded: Flag = None
-    kernel: DriverRelease = None
+    installed: OptBool = None
+    loaded: OptBool = None
+    kernel: OptDriverVersion = None
     flavour: Literal["open", "proprietary"] | None = None
-    reported: DriverRelease = None
-    library: DriverRelease = None
-    cuda: Release = None
+    reported: OptDriverVersion = None
+    library: OptDriverVersion = None
+    cuda: OptVersion = None
     nvml: Nvml = Nvml()
     libcuda: Libcuda = Libcuda()
     smi: Smi = Smi()
-    modules: Texts = None
-    module_files: Seen[ModuleFile] = None
-    dkms: Texts = None
-    blacklisted_by: Texts = None
-    packages: Seen[SystemPackage] = None
-    nodes: Seen[Node] = None
-    log: Texts = None
-    xids: Seen[Xid] = None
-    stuck: Texts = None
+    modules: OptStrings = None
+    module_files: OptTuple[ModuleFile] = None
+    dkms: OptStrings = None
+    blacklisted_by: OptStrings = None
+    packages: OptTuple[SystemPackage] = None
+    nodes: OptTuple[Node] = None
+    log: OptStrings = None
+    xids: OptTuple[Xid] = None
+    stuck: OptStrings = None
     fabric: Fabric = Fabric()
-    pairs: Seen[GpuPair] = None
-    excluded: Number = None
-    confidential: Flag = None
-    confidential_ready: Flag = None
+    pairs: OptTuple[GpuPair] = None
+    excluded: OptInt = None
+    confidential: OptBool = None
+    confidential_ready: OptBool = None
 
     @property
     def version(self) -> DriverVersion | None:
@@ -264,22 +266,22 @@ class PciGpu(Section, frozen=True, kw_only=True):
     address: str
     vendor: str
     device_id: str
-    class_id: Text = None
-    bound: Text = None
-    lost: Flag = None
-    power: Text = None
-    bars_missing: Flag = None
-    numa: Number = None
+    class_id: OptStr = None
+    bound: OptStr = None
+    lost: OptBool = None
+    power: OptStr = None
+    bars_missing: OptBool = None
+    numa: OptInt = None
     iommu: Literal["off", "identity", "translated"] | None = None
-    acs: Flag = None
+    acs: OptBool = None
 
 
 class GpuProcess(Section, frozen=True, kw_only=True):
     """A process that holds memory of a GPU. name is None where it belongs to somebody else."""
 
     pid: int
-    name: Text = None
-    memory_bytes: Number = None
+    name: OptStr = None
+    memory_bytes: OptInt = None
 
 
 class Gpu(Section, frozen=True, kw_only=True):
@@ -299,51 +301,51 @@ class Gpu(Section, frozen=True, kw_only=True):
     """
 
     index: int
-    name: Text = None
-    uuid: Text = None
-    bus_id: Text = None
-    device_id: Text = None
-    capability: Release = None
-    code: Number = None
-    failed: Number = None
-    memory_bytes: Number = None
-    memory_used_bytes: Number = None
-    memory_reserved_bytes: Number = None
+    name: OptStr = None
+    uuid: OptStr = None
+    bus_id: OptStr = None
+    device_id: OptStr = None
+    capability: OptVersion = None
+    code: OptInt = None
+    failed: OptInt = None
+    memory_bytes: OptInt = None
+    memory_used_bytes: OptInt = None
+    memory_reserved_bytes: OptInt = None
     compute_mode: Literal["default", "exclusive", "prohibited"] | None = None
-    persistence: Flag = None
-    mig: Flag = None
-    mig_pending: Flag = None
-    mig_devices: Texts = None
-    ecc: Flag = None
-    ecc_pending: Flag = None
-    ecc_uncorrected: Number = None
-    ecc_aggregate: Number = None
-    remap_pending: Flag = None
-    remap_failed: Flag = None
-    remapped_rows: Number = None
-    retired_pending: Flag = None
-    throttle: Number = None
-    performance_state: Number = None
-    utilization: Number = None
-    temperature_c: Number = None
-    slowdown_c: Number = None
+    persistence: OptBool = None
+    mig: OptBool = None
+    mig_pending: OptBool = None
+    mig_devices: OptStrings = None
+    ecc: OptBool = None
+    ecc_pending: OptBool = None
+    ecc_uncorrected: OptInt = None
+    ecc_aggregate: OptInt = None
+    remap_pending: OptBool = None
+    remap_failed: OptBool = None
+    remapped_rows: OptInt = None
+    retired_pending: OptBool = None
+    throttle: OptInt = None
+    performance_state: OptInt = None
+    utilization: OptInt = None
+    temperature_c: OptInt = None
+    slowdown_c: OptInt = None
     power_w: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
-    sm_clock_mhz: Number = None
-    sm_clock_max_mhz: Number = None
-    sm_clock_set_mhz: Number = None
-    sm_clock_default_mhz: Number = None
-    pcie_width: Number = None
-    pcie_width_max: Number = None
-    pcie_generation: Number = None
-    pcie_generation_max: Number = None
-    pcie_generation_gpu_max: Number = None
-    fabric_state: Number = None
-    nvlink_down: Number = None
+    sm_clock_mhz: OptInt = None
+    sm_clock_max_mhz: OptInt = None
+    sm_clock_set_mhz: OptInt = None
+    sm_clock_default_mhz: OptInt = None
+    pcie_width: OptInt = None
+    pcie_width_max: OptInt = None
+    pcie_generation: OptInt = None
+    pcie_generation_max: OptInt = None
+    pcie_generation_gpu_max: OptInt = None
+    fabric_state: OptInt = None
+    nvlink_down: OptInt = None
     virtualization: Literal["none", "passthrough", "vgpu", "host"] | None = None
-    display: Flag = None
-    processes: Seen[GpuProcess] = None
+    display: OptBool = None
+    processes: OptTuple[GpuProcess] = None
     unsupported: Strings = ()
 
 
@@ -352,17 +354,17 @@ class Toolkit(Section, frozen=True, kw_only=True):
 
     path: str
     origin: str
-    cuda: Release = None
-    nvcc: Text = None
+    cuda: OptVersion = None
+    nvcc: OptStr = None
 
 
 class Compiler(Section, frozen=True, kw_only=True):
     """The host C++ compiler that nvcc and torch.compile would call. present False: none on PATH."""
 
-    present: Flag = None
-    name: Text = None
-    version: Release = None
-    path: Text = None
+    present: OptBool = None
+    name: OptStr = None
+    version: OptVersion = None
+    path: OptStr = None
 
 
 class Build(Section, frozen=True, kw_only=True):
@@ -374,13 +376,13 @@ class Build(Section, frozen=True, kw_only=True):
     headers: Python.h is there for the examined interpreter.
     """
 
-    toolkits: Seen[Toolkit] = None
-    used: Text = None
-    cuda_home: Text = None
-    cuda_home_exists: Flag = None
+    toolkits: OptTuple[Toolkit] = None
+    used: OptStr = None
+    cuda_home: OptStr = None
+    cuda_home_exists: OptBool = None
     compiler: Compiler = Compiler()
-    needed_by: Texts = None
-    headers: Flag = None
+    needed_by: OptStrings = None
+    headers: OptBool = None
 
 
 class Library(Section, frozen=True, kw_only=True):
@@ -395,10 +397,10 @@ class Library(Section, frozen=True, kw_only=True):
 
     soname: str
     path: str
-    how: Text = None
-    via: Text = None
-    owner: Text = None
-    version: Text = None
+    how: OptStr = None
+    via: OptStr = None
+    owner: OptStr = None
+    version: OptStr = None
 
 
 class SearchFolder(Section, frozen=True, kw_only=True):
@@ -417,12 +419,12 @@ class Libraries(Section, frozen=True, kw_only=True):
     missing: sonames that nothing provides. search: what LD_LIBRARY_PATH names, as far as it exists.
     """
 
-    own: Texts = None
-    predicted: Seen[Library] = None
-    mapped: Seen[Library] = None
-    copies: Seen[Library] = None
-    missing: Texts = None
-    search: Seen[SearchFolder] = None
+    own: OptStrings = None
+    predicted: OptTuple[Library] = None
+    mapped: OptTuple[Library] = None
+    copies: OptTuple[Library] = None
+    missing: OptStrings = None
+    search: OptTuple[SearchFolder] = None
 
 
 class Gap(Section, frozen=True, kw_only=True):
@@ -440,9 +442,9 @@ class Gap(Section, frozen=True, kw_only=True):
 class Identity(Section, frozen=True, kw_only=True):
     """What redaction must hide."""
 
-    user: Text = None
-    home: Text = None
-    host: Text = None
+    user: OptStr = None
+    home: OptStr = None
+    host: OptStr = None
 
 
 class Platform(Section, frozen=True, kw_only=True):
@@ -457,20 +459,20 @@ class Platform(Section, frozen=True, kw_only=True):
     """
 
     system: Literal["Linux", "Windows", "Darwin"] | None = None
-    machine: Text = None
-    kernel: Text = None
-    distro: Text = None
-    distro_version: Text = None
-    distro_like: Texts = None
+    machine: OptStr = None
+    kernel: OptStr = None
+    distro: OptStr = None
+    distro_version: OptStr = None
+    distro_like: OptStrings = None
     libc: Literal["glibc", "musl"] | None = None
-    glibc: Release = None
-    wsl: Number = None
-    jetson: Flag = None
-    l4t: Release = None
-    virtual: Text = None
-    product: Text = None
-    root: Flag = None
-    secure_boot: Flag = None
+    glibc: OptVersion = None
+    wsl: OptInt = None
+    jetson: OptBool = None
+    l4t: OptVersion = None
+    virtual: OptStr = None
+    product: OptStr = None
+    root: OptBool = None
+    secure_boot: OptBool = None
 
 
 class Container(Section, frozen=True, kw_only=True):
@@ -481,10 +483,10 @@ class Container(Section, frozen=True, kw_only=True):
     dxg: /dev/dxg is there (WSL2's GPU device), wsl_libs: /usr/lib/wsl/lib/libcuda.so.1 is there.
     """
 
-    kind: Text = None
-    scheduler: Text = None
-    dxg: Flag = None
-    wsl_libs: Flag = None
+    kind: OptStr = None
+    scheduler: OptStr = None
+    dxg: OptBool = None
+    wsl_libs: OptBool = None
 
 
 class Limits(Section, frozen=True, kw_only=True):
@@ -493,16 +495,16 @@ class Limits(Section, frozen=True, kw_only=True):
     interfaces: names of the network interfaces; read only where a variable names one.
     """
 
-    shm_bytes: Number = None
-    shm_free_bytes: Number = None
-    memlock_bytes: Number = None
-    nofile: Number = None
-    memory_bytes: Number = None
-    cgroup_memory_bytes: Number = None
-    cpus: Number = None
-    tmp_free_bytes: Number = None
-    env_free_bytes: Number = None
-    interfaces: Texts = None
+    shm_bytes: OptInt = None
+    shm_free_bytes: OptInt = None
+    memlock_bytes: OptInt = None
+    nofile: OptInt = None
+    memory_bytes: OptInt = None
+    cgroup_memory_bytes: OptInt = None
+    cpus: OptInt = None
+    tmp_free_bytes: OptInt = None
+    env_free_bytes: OptInt = None
+    interfaces: OptStrings = None
 
 
 class Distribution(Section, frozen=True, kw_only=True):
@@ -516,11 +518,11 @@ class Distribution(Section, frozen=True, kw_only=True):
 
     name: str
     version: str
-    location: Text = None
-    installer: Text = None
+    location: OptStr = None
+    installer: OptStr = None
     requires: Strings = ()
-    cuda: Release = None
-    torch: Release = None
+    cuda: OptVersion = None
+    torch: OptVersion = None
 
 
 class TorchCopy(Section, frozen=True, kw_only=True):
@@ -532,8 +534,8 @@ class TorchCopy(Section, frozen=True, kw_only=True):
 
     path: str
     kind: Literal["distribution", "folder", "local", "conda"]
-    version: Text = None
-    where: Text = None
+    version: OptStr = None
+    where: OptStr = None
 
 
 class Imported(Section, frozen=True, kw_only=True):
@@ -546,20 +548,20 @@ class Imported(Section, frozen=True, kw_only=True):
     shadows: where it failed, files of the user's that hid a module of Python's own from it.
     """
 
-    ok: Flag = None
-    error: Text = None
-    signal: Number = None
-    hung: Flag = None
+    ok: OptBool = None
+    error: OptStr = None
+    signal: OptInt = None
+    hung: OptBool = None
     seconds: float | None = None
-    cuda_available: Flag = None
-    cuda_error: Text = None
-    device_count: Number = None
+    cuda_available: OptBool = None
+    cuda_error: OptStr = None
+    device_count: OptInt = None
     capabilities: Versions | None = None
-    cudnn: Text = None
-    nccl: Text = None
-    numpy_error: Text = None
+    cudnn: OptStr = None
+    nccl: OptStr = None
+    numpy_error: OptStr = None
     companion_errors: dict[str, str] | None = None
-    shadows: Texts = None
+    shadows: OptStrings = None
 
 
 class Torch(Section, frozen=True, kw_only=True):
@@ -575,21 +577,21 @@ class Torch(Section, frozen=True, kw_only=True):
     pip left behind in site-packages (~orch).
     """
 
-    installed: Flag = None
-    version: Release = None
-    text: Text = None
+    installed: OptBool = None
+    version: OptVersion = None
+    text: OptStr = None
     build: Literal["cuda", "cpu", "rocm", "xpu"] | None = None
-    cuda: Release = None
-    hip: Text = None
-    archs: Texts = None
-    path: Text = None
-    installer: Text = None
-    requires: Texts = None
-    copies: Seen[TorchCopy] = None
-    missing_files: Texts = None
-    empty_files: Texts = None
-    short_files: Texts = None
-    leftovers: Texts = None
+    cuda: OptVersion = None
+    hip: OptStr = None
+    archs: OptStrings = None
+    path: OptStr = None
+    installer: OptStr = None
+    requires: OptStrings = None
+    copies: OptTuple[TorchCopy] = None
+    missing_files: OptStrings = None
+    empty_files: OptStrings = None
+    short_files: OptStrings = None
+    leftovers: OptStrings = None
     imported: Imported | None = None
 
 
@@ -598,7 +600,7 @@ class Manager(Section, frozen=True, kw_only=True):
 
     name: Literal["pip", "uv", "conda", "mamba", "micromamba", "pixi", "poetry", "pipx", "pdm"]
     path: str
-    version: Text = None
+    version: OptStr = None
 
 
 class Index(Section, frozen=True, kw_only=True):
@@ -608,11 +610,11 @@ class Index(Section, frozen=True, kw_only=True):
     only find_links (folders, pages) is searched. origin: the file or variable that decided.
     """
 
-    url: Text = None
+    url: OptStr = None
     extra: Strings = ()
     find_links: Strings = ()
     no_index: bool = False
-    origin: Text = None
+    origin: OptStr = None
 
 
 class Interpreter(Section, frozen=True, kw_only=True):
@@ -633,33 +635,33 @@ class Interpreter(Section, frozen=True, kw_only=True):
     environment that the doctor itself runs in.
     """
 
-    executable: Text = None
-    chosen_by: Text = None
-    passed_over: Texts = None
-    version: Release = None
-    implementation: Text = None
-    free_threaded: Flag = None
-    bits: Number = None
-    prefix: Text = None
-    base_prefix: Text = None
-    site_packages: Text = None
-    kind: Text = None
-    externally_managed: Flag = None
-    user_site: Text = None
-    pip: Flag = None
-    managers: Seen[Manager] = None
+    executable: OptStr = None
+    chosen_by: OptStr = None
+    passed_over: OptStrings = None
+    version: OptVersion = None
+    implementation: OptStr = None
+    free_threaded: OptBool = None
+    bits: OptInt = None
+    prefix: OptStr = None
+    base_prefix: OptStr = None
+    site_packages: OptStr = None
+    kind: OptStr = None
+    externally_managed: OptBool = None
+    user_site: OptStr = None
+    pip: OptBool = None
+    managers: OptTuple[Manager] = None
     index: Index | None = None
-    pip_python: Text = None
-    path_python: Text = None
-    path: Texts = None
-    abi: Text = None
-    ensurepip: Flag = None
-    nowhere: Flag = None
-    shadows: Texts = None
-    project: Text = None
-    project_tool: Text = None
+    pip_python: OptStr = None
+    path_python: OptStr = None
+    path: OptStrings = None
+    abi: OptStr = None
+    ensurepip: OptBool = None
+    nowhere: OptBool = None
+    shadows: OptStrings = None
+    project: OptStr = None
+    project_tool: OptStr = None
     repair: Literal["", "unfinished"] | None = None
-    own: Flag = None
+    own: OptBool = None
 
 
 class Stage(Section, frozen=True, kw_only=True):
@@ -668,7 +670,7 @@ class Stage(Section, frozen=True, kw_only=True):
     name: str
     status: Literal["passed", "failed", "skipped", "timed-out"]
     seconds: float | None = None
-    detail: Text = None
+    detail: OptStr = None
     figures: dict[str, float | int | str | bool] = {}
 
 
@@ -677,7 +679,7 @@ class Smoke(Section, frozen=True, kw_only=True):
 
     device: str
     stages: tuple[Stage, ...] = ()
-    ended: Text = None
+    ended: OptStr = None
 
 
 class Symptom(Section, frozen=True, kw_only=True):
@@ -686,7 +688,7 @@ class Symptom(Section, frozen=True, kw_only=True):
     key: str
     text: str
     values: dict[str, str] = {}
-    line: Number = None
+    line: OptInt = None
 
 
 class Install(Section, frozen=True, kw_only=True):
@@ -706,13 +708,13 @@ class Install(Section, frozen=True, kw_only=True):
     requirements: Strings = ()
     indexes: Strings = ()
     options: Strings = ()
-    refused: Text = None
-    offered: Texts = None
+    refused: OptStr = None
+    offered: OptStrings = None
     installed: Strings = ()
-    failed: Flag = None
+    failed: OptBool = None
     lacks: Literal["python", "platform", "release"] | None = None
     made_for: Strings = ()
-    line: Number = None
+    line: OptInt = None
 
 
 class Told(Section, frozen=True, kw_only=True):
@@ -735,25 +737,25 @@ class Machine(Section, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     look: Literal["full", "no-smoke", "fast", "report"] = "full"
-    date: Text = None
+    date: OptStr = None
     redacted: bool = False
     identity: Identity = Identity()
     platform: Platform = Platform()
     container: Container = Container()
     limits: Limits = Limits()
     driver: Driver = Driver()
-    pci: Seen[PciGpu] = None
-    gpus: Seen[Gpu] = None
+    pci: OptTuple[PciGpu] = None
+    gpus: OptTuple[Gpu] = None
     python: Interpreter = Interpreter()
     torch: Torch = Torch()
-    packages: Seen[Distribution] = None
+    packages: OptTuple[Distribution] = None
     libraries: Libraries = Libraries()
     build: Build = Build()
     env: dict[str, str] | None = None
     smoke: Smoke | None = None
-    symptoms: Seen[Symptom] = None
-    installs: Seen[Install] = None
-    disagreements: Seen[Told] = None
+    symptoms: OptTuple[Symptom] = None
+    installs: OptTuple[Install] = None
+    disagreements: OptTuple[Told] = None
     origins: dict[str, str] = {}
     gaps: tuple[Gap, ...] = ()
 
@@ -780,7 +782,7 @@ def lookup(machine: Machine, path: str) -> Any:
     return value
 
 
-def origin_of(machine: Machine, path: str) -> Text:
+def origin_of(machine: Machine, path: str) -> OptStr:
     """Where the fact at that path came from: the origin of its longest known prefix."""
     return next(filter(None, map(machine.origins.get, _prefixes(path))), None)
 

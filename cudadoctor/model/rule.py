@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.model.findings import Confidence, Remedies, Severity
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.machine import Flag, Machine, Strings, Text
+    from cudadoctor.model.machine import Machine, OptBool, OptStr, Strings
 
 T = TypeVar("T")
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 class NotKnown(Exception):  # noqa: N818 - not an error: it ends a rule as undecided
     """A rule needs a fact that is not known."""
 
-    def __init__(self, fact: str, why: Text = None) -> None:
+    def __init__(self, fact: str, why: OptStr = None) -> None:
         super().__init__(fact)
         self.fact = fact
         self.why = why
 
 
-def need(value: T | None, fact: str, why: Text = None) -> T:
+def need(value: T | None, fact: str, why: OptStr = None) -> T:
     """The value, or the end of the rule as undecided where it is None.
 
     fact: the dotted path that is missing; why: said where no gap of the machine explains it
@@ -36,7 +36,7 @@ def need(value: T | None, fact: str, why: Text = None) -> T:
     return value
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class Found(Struct, frozen=True, kw_only=True):
     """A rule's yes.
 
     evidence: fact paths that prove it; None stands for none. values: for the placeholders of title
@@ -47,14 +47,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     remedies: alternatives, the least invasive first.
     """
 
-    evidence: tuple[Text, ...]
+    evidence: tuple[OptStr, ...]
     values: dict[str, object] = {}
     cites: Strings = ()
     sure: object = True
     confidence: Confidence | None = None
     severity: Severity | None = None
-    title: Text = None
-    why: Text = None
+    title: OptStr = None
+    why: OptStr = None
     yields_to: Strings = ()
     remedies: Remedies = ()
 
@@ -64,7 +64,7 @@ Judge = Callable[["Machine", "Knowledge"], Answer]
 Judging = Judge | Callable[["Machine"], Answer]
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class Rule(Struct, frozen=True, kw_only=True):
     """A rule as a value.
 
     yields_to: causes that explain this one away where they are found too.
@@ -88,7 +88,7 @@ def rule(
     title: str,
     severity: Severity = Severity.ERROR,
     yields_to: Strings = (),
-    essential: Flag = None,
+    essential: OptBool = None,
 ) -> Callable[[Judging], Rule]:
     """Make a rule of a function of the machine, or of the machine and the knowledge.
 

@@ -18,10 +18,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NewType
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from cudadoctor.model.machine import Distribution, Identity, Machine, Manager, Strings, Text
+from cudadoctor.model.machine import Distribution, Identity, Machine, Manager, OptStr, Strings
 from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY
 from cudadoctor.model.variables import NAMES, PREFIXES
 from cudadoctor.model.versions import version_of
@@ -58,7 +57,7 @@ def foreign(machine: Machine) -> Foreign:
     """The machine as one that was read."""
     if isinstance(machine, Foreign):
         return machine
-    return Foreign(**msgspec.structs.asdict(machine))
+    return Foreign(**asdict(machine))
 
 
 def ours(word: str) -> Word:
@@ -116,14 +115,14 @@ def acting(machine: Machine) -> Machine:
         ),
         "packages": machine.packages and tuple(filter(_is_named, machine.packages)),
     }
-    return Machine(**(msgspec.structs.asdict(machine) | inert))
+    return Machine(**(asdict(machine) | inert))
 
 
 def _is_named(package: Distribution) -> bool:
     return _fits(_NAME, package.name) and version_of(package.version) is not None
 
 
-def _folders(prefix: str, project: Text) -> tuple[Text, Text]:
+def _folders(prefix: str, project: OptStr) -> tuple[OptStr, OptStr]:
     """Prefix and project as a redacted document has them: whose tool owns the environment."""
     if project and prefix.startswith(project):
         return "~/environment", "~"
@@ -141,7 +140,7 @@ class Exit:
     machine is a foreign one.
     """
 
-    def __init__(self, machine: Machine, knowledge: Knowledge, own_host: Text) -> None:
+    def __init__(self, machine: Machine, knowledge: Knowledge, own_host: OptStr) -> None:
         self._foreign = isinstance(machine, Foreign)
         self.own_index = _OWN_INDEX.format(host=own_host) if self._foreign and own_host else None
         self._projects = (
@@ -156,7 +155,7 @@ class Exit:
             return None
         return tuple(typed(*argv) for argv in wanted)
 
-    def variables(self, wanted: Mapping[str, Text]) -> dict[str, Word | None] | None:
+    def variables(self, wanted: Mapping[str, OptStr]) -> dict[str, Word | None] | None:
         """The same for variables that are set or (None) unset."""
         if self._foreign and not all(_is_setting(*variable) for variable in wanted.items()):
             return None
@@ -201,13 +200,13 @@ def _is_address(text: str) -> bool:
     return found is not None and found["host"] in _HOSTS
 
 
-def _is_setting(name: str, value: Text) -> bool:
+def _is_setting(name: str, value: OptStr) -> bool:
     """Whether a variable may be set to that or, with None, be unset."""
     known = name in NAMES or name == "TMPDIR" or name.startswith(PREFIXES)
     return known and (value is None or _fits(_SETTING, value))
 
 
-def _fits(pattern: str, text: Text) -> bool:
+def _fits(pattern: str, text: OptStr) -> bool:
     return text is not None and re.fullmatch(pattern, text) is not None
 
 

@@ -54,7 +54,7 @@ NAMES = frozenset(
     """.split()  # noqa: SIM905
 )
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|_KEY$|AUTH|USERNAME", re.I)
+_SECRET = re.compile(r"(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|_KEY$|AUTH|USERNAME")
 _IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 MOST_CHARACTERS = 4096
 

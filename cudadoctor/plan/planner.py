@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from packaging.version import Version
 
 from cudadoctor.installers import registry
@@ -21,7 +20,7 @@ from cudadoctor.model.findings import (
     Step,
     Wishes,
 )
-from cudadoctor.model.machine import Flag, Machine
+from cudadoctor.model.machine import Machine, OptBool
 from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
 from cudadoctor.model.trust import NOT_TAKEN, Exit, acting
 from cudadoctor.plan.remedies.torch import (
@@ -55,7 +54,7 @@ def plan(
     """
     wishes = wishes or Wishes()
     way_out, machine = Exit(machine, knowledge, own_host(machine)), acting(machine)
-    prescribed: Prescribed = [
+    prescribed = [
         (finding.cause, harmless(finding.remedies, machine, knowledge))
         for finding in diagnosis.roots
     ]
@@ -112,7 +111,7 @@ def build_choice(machine: Machine, choice: Choice) -> BuildChoice | None:
 def _step(
     remedy: Remedy, machine: Machine, knowledge: Knowledge, wishes: Wishes, way_out: Exit
 ) -> Step:
-    fields = msgspec.structs.asdict(remedy)
+    fields = asdict(remedy)
     wanted, edits, notes = fields.pop("commands"), fields.pop("edits"), [fields.pop("note")]
     change = fields.pop("packages")
     if change and (change := way_out.change(change)):
@@ -236,7 +235,7 @@ def _harmless(remedy: Remedy, m: Machine, kb: Knowledge) -> Remedies:
 
 def _installable(
     change: PackageChange, build: TorchBuild | None, m: Machine, kb: Knowledge
-) -> Flag:
+) -> OptBool:
     """Whether the tables have this torch as a wheel for this interpreter and system.
 
     None where a fact that decides is missing. What the wheel that is installed needs is there:

@@ -5,8 +5,6 @@ more: here a home stays an absolute path, an identifier keeps its form, and a na
 one of the same length, so that it can be replaced inside of binary files too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cudadoctor.model.machine import Machine, Strings
+from cudadoctor.model.machine import Machine, OptStr, Strings, StrPair
 from cudadoctor.privacy.patterns import compiled
 
 KEPT = frozenset(
@@ -50,7 +50,7 @@ _HOME_NAME = (
 HOME = rf"(?i:[/\\](?:home|users)[/\\]+){_HOME_NAME}"
 """Any home below the usual folders; the group `name` is whose it is."""
 
-_TELLING: tuple[tuple[str, str], ...] = (
+_TELLING: tuple[StrPair, ...] = (
     # prompts: alice@box:~$  [alice@box dir]$  (venv) root@3f2a9c1b7d5e:/workspace#  alice@box ~ %
     (
         "@",
@@ -145,7 +145,7 @@ def _either(names: Iterable[str]) -> str:
     return "|".join(re.escape(one) for one in sorted(names, key=len, reverse=True))
 
 
-def _telling(names: Iterable[str | None], kept: frozenset[str]) -> Strings:
+def _telling(names: Iterable[OptStr], kept: frozenset[str]) -> Strings:
     """Those that identify somebody, each once."""
     told = dict.fromkeys(name.strip(".-") for name in names if name)
     return tuple(
@@ -163,7 +163,7 @@ def _hosts(name: str, kept: frozenset[str]) -> Strings:
     return tuple(one for one in both if len(one) >= _SHORTEST_HOST)
 
 
-def _told(text: str) -> Iterator[tuple[str, str]]:
+def _told(text: str) -> Iterator[StrPair]:
     small = text.lower()
     for words, pattern in _TELLING:
         if any(word in small for word in words.split("|")):

@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Callable
 from functools import cache
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 SECRET = "<secret>"
 _IPV4 = r"\d{1,3}(?:\.\d{1,3}){3}"
@@ -24,7 +25,7 @@ _NOTHING = (
 """What is no secret: numbers, words, paths, names of variables, what is already replaced."""
 
 
-class Sign(msgspec.Struct, frozen=True, kw_only=True):
+class Sign(Struct, frozen=True, kw_only=True):
     """A pattern, words of which one must be there for it, and what takes the place of a find.
 
     words: in lower case; hint: a pattern that is quick to look for and must be found too.
@@ -47,8 +48,7 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True):
 
     def within(self, small: str) -> Sign:
         """The sign for parts of a text, with the words that are there."""
-        words = tuple(word for word in self.words if word in small)
-        return msgspec.structs.replace(self, words=words)
+        return replace(self, words=tuple(word for word in self.words if word in small))
 
 
 @cache

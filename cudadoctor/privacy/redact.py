@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from cudadoctor.model import factfile
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Json, Machine, StrPair
 from cudadoctor.privacy import identities, patterns
 from cudadoctor.privacy.patterns import Sign, compiled
 
@@ -32,7 +32,7 @@ class Redactor:
     def __init__(self, machine: Machine, more: str = "") -> None:
         self._machine = machine
         self._plain = factfile.encode(machine)
-        self._given: dict[tuple[str, str], str] = {}
+        self._given: dict[StrPair, str] = {}
         self._known = [gpu.uuid for gpu in machine.gpus or () if gpu.uuid]
         self._known += [uuid for gpu in machine.gpus or () for uuid in gpu.mig_devices or ()]
         for uuid in self._known:
@@ -70,10 +70,10 @@ class Redactor:
         """The machine as it may be shown to others."""
         return factfile.from_plain(self.document(machine))
 
-    def document(self, machine: Machine) -> dict[str, Any]:
+    def document(self, machine: Machine) -> Json:
         """The same as plain data."""
         whole = self._plain if machine is self._machine else factfile.encode(machine)
-        plain: dict[str, Any] = self.plain(whole)
+        plain: Json = self.plain(whole)
         return plain | {"identity": {}, "redacted": True}
 
     def valued(self, path: str, value: str) -> str:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-import msgspec
+from msgspec import Struct
 
-from cudadoctor.model.machine import Gap
+from cudadoctor.model.machine import Gap, Json, OptStr
 
 
-def extract(pattern: str | re.Pattern[str], text: str) -> str | None:
+def extract(pattern: str | re.Pattern[str], text: str) -> OptStr:
     """The first group of what a pattern finds in a text; None where it finds nothing."""
     found = re.search(pattern, text)
     return found[1] if found else None
 
 
-class Looked(msgspec.Struct, kw_only=True):
+class Looked(Struct, kw_only=True):
     """What one probe saw: it notes facts with their origin, and gaps with their reason.
 
     facts: dotted path under Machine -> value ("driver.kernel", "gpus"). origins: path -> source.
     """
 
-    facts: dict[str, Any] = {}
+    facts: Json = {}
     origins: dict[str, str] = {}
     gaps: tuple[Gap, ...] = ()
 
@@ -30,8 +29,8 @@ class Looked(msgspec.Struct, kw_only=True):
         self,
         path: str,
         value: object,
-        source: str | None = None,
-        why: str | None = None,
+        source: OptStr = None,
+        why: OptStr = None,
         asked: bool = True,
     ) -> None:
         """Note a known value; None is no value: it is left out, or a gap if it is said why."""
@@ -41,7 +40,7 @@ class Looked(msgspec.Struct, kw_only=True):
         elif why:
             self.gap(path, why, asked)
 
-    def section(self, path: str, source: str | None, /, **values: object) -> None:
+    def section(self, path: str, source: OptStr, /, **values: object) -> None:
         """Note several facts of one section that come from one source."""
         for name, value in values.items():
             self.fact(f"{path}.{name}", value, source)

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any
+from time import monotonic
 
 from cudadoctor.host.children import start_thread
 from cudadoctor.host.local import Host, existing
 from cudadoctor.model.driver_packages import is_driver
-from cudadoctor.model.machine import Gap, Gpu, Libcuda, Nvml, Smi, is_start
+from cudadoctor.model.machine import (
+    Gap,
+    Gpu,
+    Json,
+    Libcuda,
+    Nvml,
+    OptBool,
+    OptFloat,
+    OptStr,
+    Smi,
+    Strings,
+    is_start,
+)
 from cudadoctor.probes import Looked
 from cudadoctor.probes.kernel import read_kernel
 from cudadoctor.probes.libcuda import file_version, read_libcuda
@@ -105,9 +116,9 @@ PLACES = (
 """Where it also lies, outside PATH: WSL, GKE, NixOS, CoreOS."""
 
 
-def find_smi(host: Host) -> str | None:
+def find_smi(host: Host) -> OptStr:
     """The program on PATH, else where WSL, Windows and clouds put it."""
-    places: tuple[str, ...] = () if host.system == "Darwin" else PLACES
+    places: Strings = () if host.system == "Darwin" else PLACES
     if host.system == "Windows":
         windows = host.env.get("WINDIR", "C:/Windows")
         programs = host.env.get("ProgramFiles", "C:/Program Files")
@@ -138,20 +149,20 @@ class _Task:
     def wait(self, until: float) -> Looked | None:
         """Its answer, None where it has none by that time."""
         if self._thread is not None:
-            self._thread.join(max(0.0, until - time.monotonic()))
+            self._thread.join(max(0.0, until - monotonic()))
         return self.answer
 
 
 def read_driver(
     host: Host,
     fast: bool,
-    timeout_s: float | None = None,
+    timeout_s: OptFloat = None,
     patience: Patience | None = None,
     progress: Progress = unheard,
 ) -> Looked:
     """All facts under `driver`, and `gpus`. timeout_s: caps each wait."""
     patience = (patience or (FAST if fast else FULL)).capped(timeout_s)
-    started = time.monotonic()
+    started = monotonic()
     until = started + patience.total_s
     files = DriverFiles(host)
 
@@ -193,7 +204,7 @@ def read_driver(
     if smi is not None and needs_smi(answered):
         # Beside a driver that started and then hung, it would only hang in its turn.
         hung = answered.facts.get("driver.nvml", Nvml()).hung
-        enough = until if not hung or is_start(hung) else time.monotonic() + patience.beside_s
+        enough = until if not hung or is_start(hung) else monotonic() + patience.beside_s
         parts.append(smi.wait(min(until, enough)) or _late("driver.smi"))
     else:
         path = find_smi(host)
@@ -237,9 +248,9 @@ def _both(better: tuple[Gpu, ...], other: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 def _derived(host: Host, seen: Looked, files: DriverFiles) -> Looked:
     """Add what only all of it together says: library, newest CUDA, loaded, installed."""
     facts = seen.facts
-    nvml: Nvml = facts.get("driver.nvml", Nvml())
-    cuda: Libcuda = facts.get("driver.libcuda", Libcuda())
-    smi: Smi = facts.get("driver.smi", Smi())
+    nvml = facts.get("driver.nvml", Nvml())
+    cuda = facts.get("driver.libcuda", Libcuda())
+    smi = facts.get("driver.smi", Smi())
     if nvml.version is not None and is_real(nvml.path or ""):
         seen.fact("driver.library", nvml.version, nvml.path or "NVML")
     else:
@@ -273,7 +284,7 @@ def _derived(host: Host, seen: Looked, files: DriverFiles) -> Looked:
     return seen
 
 
-def _loaded(host: Host, facts: dict[str, Any], nvml: Nvml, smi: Smi, answers: bool) -> bool | None:
+def _loaded(host: Host, facts: Json, nvml: Nvml, smi: Smi, answers: bool) -> OptBool:
     if host.system == "Darwin":
         return False
     if host.system == "Windows":
@@ -284,5 +295,5 @@ def _loaded(host: Host, facts: dict[str, Any], nvml: Nvml, smi: Smi, answers: bo
     refused = nvml.code in _REFUSALS or "version mismatch" in (smi.message or "").lower()
     if answers or refused or facts.get("driver.kernel") is not None:
         return True
-    modules: tuple[str, ...] | None = facts.get("driver.modules")
+    modules = facts.get("driver.modules")
     return None if modules is None else not {"nvidia", "nvgpu"}.isdisjoint(modules)

@@ -13,9 +13,10 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import NamedTuple
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.host.local import Host
+from cudadoctor.model.machine import OptInt, OptStr, Strings
 
 ReadAt = Callable[[int, int], bytes]
 """Bytes of a file: (offset, size) -> at most that many bytes, fewer at its end."""
@@ -30,7 +31,7 @@ _NEEDED, _STRTAB, _SONAME, _RPATH, _RUNPATH = 1, 5, 14, 15, 29
 _FLAGS_1, _NODEFLIB = 0x6FFFFFFB, 0x800
 
 
-class Elf(msgspec.Struct, frozen=True, kw_only=True):
+class Elf(Struct, frozen=True, kw_only=True):
     """The dynamic section in the loader's terms. machine: e_machine (62 is x86-64).
 
     why: of a file that no loader would take, what is wrong with it; the rest is not known then.
@@ -39,13 +40,13 @@ class Elf(msgspec.Struct, frozen=True, kw_only=True):
     bits: int = 0
     little: bool = False
     machine: int = 0
-    soname: str | None = None
-    needed: tuple[str, ...] = ()
-    rpath: str | None = None
-    runpath: str | None = None
-    interpreter: str | None = None
+    soname: OptStr = None
+    needed: Strings = ()
+    rpath: OptStr = None
+    runpath: OptStr = None
+    interpreter: OptStr = None
     no_default: bool = False
-    why: str | None = None
+    why: OptStr = None
 
     @property
     def kind(self) -> tuple[int, bool, int]:
@@ -170,11 +171,11 @@ def _place_of(segments: list[_Segment], address: int) -> int:
     raise ValueError("its string table lies in no segment")
 
 
-def _texts(at: ReadAt, table: int) -> Callable[[int | None], str | None]:
+def _texts(at: ReadAt, table: int) -> Callable[[OptInt], OptStr]:
     """Looks strings up in a table of any size: names lie close together, so windows are kept."""
     windows: list[tuple[int, bytes]] = []
 
-    def text(index: int | None) -> str | None:
+    def text(index: OptInt) -> OptStr:
         if index is None:
             return None
         for begin, data in windows:

@@ -10,12 +10,22 @@ from contextlib import contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from cudadoctor.host import children, local
 from cudadoctor.host.children import start_thread
 from cudadoctor.host.local import Host, absolute
-from cudadoctor.model.machine import Gap, Library, Machine, Section
+from cudadoctor.model.machine import (
+    Gap,
+    Json,
+    Machine,
+    OptFloat,
+    OptInt,
+    OptStr,
+    Section,
+    Strings,
+)
 from cudadoctor.model.variables import allowed
 from cudadoctor.probes import Looked
 from cudadoctor.probes.streamed import Progress, Shown
@@ -27,17 +37,17 @@ HEAD_START_S = 0.01
 HEARING_S = 0.2
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class Look(Struct, frozen=True, kw_only=True):
     """How to look. depth: fast (no torch is imported), no-smoke or full.
 
     device, ranks: of the training step. timeout_s: caps each probe.
     """
 
-    python: str | None = None
+    python: OptStr = None
     depth: Literal["fast", "no-smoke", "full"] = "full"
-    device: str | None = None
-    ranks: int | None = None
-    timeout_s: float | None = None
+    device: OptStr = None
+    ranks: OptInt = None
+    timeout_s: OptFloat = None
 
 
 class NoInterpreter(ValueError):  # noqa: N818 - wrong use, told in one sentence
@@ -60,7 +70,7 @@ def examine_host(
     look: Look,
     progress: Progress,
     *,
-    today: str | None = None,
+    today: OptStr = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Machine:
     """Look at any host: the real one or a recording."""
@@ -84,7 +94,7 @@ def examine_host(
     facts = ["smoke"] if look.depth != "full" and machine.smoke is None else []
     facts += ["torch.imported", "libraries.mapped"] if look.depth == "fast" else []
     left_out = tuple(Gap(fact=fact, why=f"--{look.depth}", asked=False) for fact in facts)
-    return msgspec.structs.replace(machine, gaps=machine.gaps + left_out)
+    return replace(machine, gaps=machine.gaps + left_out)
 
 
 def _side_by_side(
@@ -94,7 +104,7 @@ def _side_by_side(
 
     meanwhile: our own work, done while the children do theirs.
     """
-    seen: dict[str, Looked] = {}
+    seen = {}
 
     def note(name: str, probe: Callable[..., Looked], *args: Any, **options: Any) -> None:
         """Keep what a probe saw; one that fails of itself is a gap, and the others go on."""
@@ -182,7 +192,7 @@ def read_environment(host: Host) -> Looked:
     return Looked(facts={"env": allowed(host.env)}, origins={"env": "environment"})
 
 
-def _package_folders(facts: dict[str, Any]) -> tuple[str, ...]:
+def _package_folders(facts: Json) -> Strings:
     """Where wheels lie, in the order of the path: torch may be in the user site, or elsewhere."""
     torch = facts.get("torch.path")
     own = {facts.get("python.site_packages"), torch and re.split(r"[/\\][^/\\]+$", torch)[0]}
@@ -191,14 +201,14 @@ def _package_folders(facts: dict[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(folder for folder in path if folder in own or folder.endswith(ends)))
 
 
-def _libraries(host: Host, facts: dict[str, Any], folders: tuple[str, ...]) -> Looked:
+def _libraries(host: Host, facts: Json, folders: Strings) -> Looked:
     from cudadoctor.probes.libraries import read_libraries
 
     torch, prefix = facts.get("torch.path"), facts.get("python.prefix")
     return read_libraries(host, torch, folders, prefix, host.env, facts.get("python.executable"))
 
 
-def _toolkits(host: Host, look: Look, facts: dict[str, Any], folders: tuple[str, ...]) -> Looked:
+def _toolkits(host: Host, look: Look, facts: Json, folders: Strings) -> Looked:
     from cudadoctor import knowledge
     from cudadoctor.probes.toolkit import read_toolkits
 
@@ -258,19 +268,19 @@ def _of_here(host: Host, looked: Looked, before: Machine) -> Looked | None:
 
 def _with_versions(host: Host, looked: Looked, before: Machine) -> Looked:
     """A process tells paths only: whose the mapped libraries are, and which versions, is read."""
-    mapped: tuple[Library, ...] = looked.facts.get("libraries.mapped") or ()
+    mapped = looked.facts.get("libraries.mapped") or ()
     if not mapped or host.system != "Linux":
         return looked
     from cudadoctor.probes.libraries import Owners, mapped_libraries
 
     torch, python = before.torch.path, before.python
-    facts: dict[str, Any] = {"torch.path": torch, "python.path": python.path}
+    facts: Json = {"torch.path": torch, "python.path": python.path}
     folders = _package_folders(facts | {"python.site_packages": python.site_packages})
     owners = Owners(host, torch, folders, python.prefix, host.env)
     read = mapped_libraries(owners, (library.path for library in mapped))
     known = {library.path: library for library in read}
     facts = {"libraries.mapped": tuple(known.get(library.path, library) for library in mapped)}
-    return msgspec.structs.replace(looked, facts=looked.facts | facts)
+    return replace(looked, facts=looked.facts | facts)
 
 
 def _limit(look: Look, *, fast_s: float, full_s: float) -> float:
@@ -286,7 +296,7 @@ def assembled(seen: Iterable[Looked], **own: Any) -> Machine:
 
     Raises TypeError for a path that no machine has: that is our own mistake.
     """
-    machine = msgspec.structs.replace(Machine(), **own)
+    machine = replace(Machine(), **own)
     given: set[str] = set()
     origins: dict[str, str] = {}
     gaps: list[Gap] = []
@@ -298,7 +308,7 @@ def assembled(seen: Iterable[Looked], **own: Any) -> Machine:
         gaps += looked.gaps
     # What one probe could not learn another may know.
     unknown = tuple(gap for gap in gaps if not _is_known(machine, gap.fact, given))
-    return msgspec.structs.replace(machine, origins=origins, gaps=unknown)
+    return replace(machine, origins=origins, gaps=unknown)
 
 
 def _with(section: Any, path: str, value: Any) -> Any:
@@ -308,10 +318,9 @@ def _with(section: Any, path: str, value: Any) -> Any:
     if rest:
         value = _with(there, rest, value)
     elif isinstance(value, Section) and isinstance(there, Section):
-        fields = msgspec.structs.asdict(value)
-        known = {field: new for field, new in fields.items() if new is not None}
-        value = msgspec.structs.replace(there, **known)
-    return msgspec.structs.replace(section, **{name: value})
+        known = {field: new for field, new in asdict(value).items() if new is not None}
+        value = replace(there, **known)
+    return replace(section, **{name: value})
 
 
 def _is_known(value: Any, path: str, given: set[str]) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-# Paths are texts here: links stay unresolved, as the user wrote them.
-# ruff: noqa: PTH111, PTH118, PTH120
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+
+# Paths are texts here: links stay unresolved, as the user wrote them.
+# ruff: noqa: PTH111, PTH118, PTH120
+from os.path import dirname, join
 from typing import Any
 
 from cudadoctor.host.local import Host, home_of
-from cudadoctor.model.machine import Index
+from cudadoctor.model.machine import Index, Json, OptStr
 from cudadoctor.probes.target import upwards
 
 _SETTING = re.compile(r"([A-Za-z][\w \t-]*)[=:]\s*(.*)")
@@ -114,8 +116,8 @@ def _pip_files(host: Host, prefix: str) -> Iterator[str]:
     home, env, mac = _home(host), host.env, host.system == "Darwin"
     if host.system == "Windows":
         name = "pip.ini"
-        yield os.path.join(env.get("PROGRAMDATA", r"C:\ProgramData"), "pip", name)
-        user = (f"{home}/pip/{name}", os.path.join(env.get("APPDATA", home), "pip", name))
+        yield join(env.get("PROGRAMDATA", r"C:\ProgramData"), "pip", name)
+        user = (f"{home}/pip/{name}", join(env.get("APPDATA", home), "pip", name))
     else:
         name, library = "pip.conf", "Library/Application Support/pip"
         shared = reversed((env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":"))
@@ -128,7 +130,7 @@ def _pip_files(host: Host, prefix: str) -> Iterator[str]:
         user = (f"{home}/.pip/{name}", f"{modern}/{name}")
     if not (given and host.stat(given).exists):
         yield from user
-    yield os.path.join(prefix, name)
+    yield join(prefix, name)
     if given:
         yield given
 
@@ -144,24 +146,24 @@ def _uv_files(host: Host, prefix: str) -> Iterator[str]:
     if project := _project_file(host, prefix):
         yield project
     home = env.get("APPDATA") if host.system == "Windows" else env.get("XDG_CONFIG_HOME")
-    yield os.path.join(home or os.path.join(_home(host), ".config"), "uv", "uv.toml")
+    yield join(home or join(_home(host), ".config"), "uv", "uv.toml")
     if host.system != "Windows":
         yield from ("/etc/xdg/uv/uv.toml", "/etc/uv/uv.toml")
 
 
-def _project_file(host: Host, prefix: str) -> str | None:
+def _project_file(host: Host, prefix: str) -> OptStr:
     """The nearest file above the environment, of its owner's, with a project's settings for uv."""
     owner = host.stat(prefix).uid
-    for folder in upwards(os.path.dirname(prefix)):
+    for folder in upwards(dirname(prefix)):
         for name in ("uv.toml", "pyproject.toml"):
-            path = os.path.join(folder, name)
+            path = join(folder, name)
             found = host.stat(path)
             if found.exists and found.uid == owner and _uv_table(host, path) is not None:
                 return path
     return None
 
 
-def _uv_table(host: Host, path: str) -> dict[str, Any] | None:
+def _uv_table(host: Host, path: str) -> Json | None:
     """uv's settings in a file; None where it has none. A broken file is uv's own to report."""
     answer = host.read(path)
     project = path.endswith("pyproject.toml")
@@ -178,7 +180,7 @@ def _uv_table(host: Host, path: str) -> dict[str, Any] | None:
         return None
 
 
-def _take_uv(found: _Settings, table: dict[str, Any], path: str) -> None:
+def _take_uv(found: _Settings, table: Json, path: str) -> None:
     pip, rows = table.get("pip"), table.get("index")
     for source in (table, pip if isinstance(pip, dict) else {}):
         for key in filter(source.__contains__, _KEYS):

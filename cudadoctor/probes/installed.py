@@ -10,10 +10,22 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.host.local import Host, existing
-from cudadoctor.model.machine import Distribution, TorchCopy
+from cudadoctor.model.machine import (
+    Distribution,
+    Json,
+    OptInt,
+    OptStr,
+    OptStrings,
+    OptVersion,
+    Strings,
+    StrPair,
+    TorchCopy,
+)
 from cudadoctor.model.versions import version_of, whole
 from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.elf import Section, find_section
@@ -21,7 +33,7 @@ from cudadoctor.probes.elf import Section, find_section
 # --- the lines of inside/look.py ------------------------------------------------------------------
 
 
-class PythonLine(msgspec.Struct, frozen=True):
+class PythonLine(Struct, frozen=True):
     """The interpreter itself. pyvenv: text of its pyvenv.cfg, None where there is none."""
 
     executable: str
@@ -33,18 +45,18 @@ class PythonLine(msgspec.Struct, frozen=True):
     base_prefix: str
     site_packages: str
     user_site: str
-    pyvenv: str | None
+    pyvenv: OptStr
     conda: bool
     conda_base: bool
     embedded: bool
     externally_managed: bool
-    abi: str | None
+    abi: OptStr
     headers: bool
     ensurepip: bool
-    env_free_bytes: int | None
+    env_free_bytes: OptInt
 
 
-class DistLine(msgspec.Struct, frozen=True):
+class DistLine(Struct, frozen=True):
     """A distribution. folder: its dist-info. texts: small files that tell what it was built for."""
 
     name: str
@@ -52,11 +64,11 @@ class DistLine(msgspec.Struct, frozen=True):
     entry: str
     folder: str
     installer: str
-    requires: tuple[str, ...]
-    texts: dict[str, str | None]
+    requires: Strings
+    texts: dict[str, OptStr]
 
 
-class CopyLine(msgspec.Struct, frozen=True):
+class CopyLine(Struct, frozen=True):
     """A folder of the path that holds something named torch, or torch's dist-info.
 
     shape: package, module (torch.py), remains (a package without __init__.py), "" (nothing).
@@ -68,18 +80,18 @@ class CopyLine(msgspec.Struct, frozen=True):
     origin: str
     shape: str
     dists: tuple[dict[str, str], ...]
-    text: str | None
+    text: OptStr
     lib: bool
 
 
-class CondaLine(msgspec.Struct, frozen=True):
+class CondaLine(Struct, frozen=True):
     """File names of conda's records: name-version-build.json."""
 
     folder: str
-    records: tuple[str, ...]
+    records: Strings
 
 
-class OtherLine(msgspec.Struct, frozen=True):
+class OtherLine(Struct, frozen=True):
     """Any other: path, leftovers, pip, shadows, end.
 
     entries: the path of the user's programs, (folder, cwd | PYTHONPATH | user | own). nowhere: the
@@ -87,13 +99,13 @@ class OtherLine(msgspec.Struct, frozen=True):
     of the working folder with the names of modules that torch imports.
     """
 
-    entries: tuple[tuple[str, str], ...] = ()
+    entries: tuple[StrPair, ...] = ()
     nowhere: bool = False
-    names: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
+    names: Strings = ()
+    files: Strings = ()
 
 
-_LINES: dict[str, Any] = {
+_LINES: Json = {
     "python": PythonLine,
     "dist": DistLine,
     "copy": CopyLine,
@@ -101,18 +113,18 @@ _LINES: dict[str, Any] = {
 }
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class Told(Struct, frozen=True, kw_only=True):
     """All that came. complete False: it was cut off by a crash, a hang or a flood."""
 
     python: PythonLine | None = None
-    path: tuple[tuple[str, str], ...] = ()
+    path: tuple[StrPair, ...] = ()
     nowhere: bool = False
     dists: tuple[DistLine, ...] = ()
     copies: tuple[CopyLine, ...] = ()
-    leftovers: tuple[str, ...] = ()
+    leftovers: Strings = ()
     conda: CondaLine | None = None
     pip: bool = False
-    shadows: tuple[str, ...] | None = None
+    shadows: OptStrings = None
     complete: bool = False
 
 
@@ -140,9 +152,7 @@ def parse(stdout: str) -> Told:
 
 # --- torch and its kin ----------------------------------------------------------------------------
 
-_ASSIGNED = re.compile(
-    r"""^(\w+)(?:[ \t]*:[^=\n]*|[ \t]*)=[ \t]*(?:['"]([^'"]*)['"]|None)""", re.MULTILINE
-)
+_ASSIGNED = re.compile(r"""(?m)^(\w+)(?:[ \t]*:[^=\n]*|[ \t]*)=[ \t]*(?:['"]([^'"]*)['"]|None)""")
 _CUDA_TAG = re.compile(r"cu([0-9]{2,3})(?!\d)")
 _TORCH_TAG = re.compile(r"(?:torch|pt)(\d+(?:\.\d+)*)")
 # pip renames what it removes: a ~ and more such characters take the place of the first letters.
@@ -180,7 +190,7 @@ def copies_of(told: Told, prefix: str) -> tuple[TorchCopy, ...]:
     """All copies in the order of the path; two sets of metadata in one folder are two."""
     records = conda_records(told)
     record = next((version for name, version, _ in records if name == "pytorch"), None)
-    copies: list[TorchCopy] = []
+    copies = []
     for copy in told.copies:
         kind = kind_of_copy(copy)
         text = _version_in(copy.text)
@@ -188,11 +198,11 @@ def copies_of(told: Told, prefix: str) -> tuple[TorchCopy, ...]:
         mine = [first]
         if len(copy.dists) > 1 or (copy.dists and not text):
             versions = (dist.get("version") or None for dist in copy.dists)
-            mine = [msgspec.structs.replace(first, version=version) for version in versions]
+            mine = [replace(first, version=version) for version in versions]
         if record and kind != "local" and copy.entry.startswith(prefix):
             dist = _metadata(told, copy)
             by_conda = dist is None or dist.installer in ("conda", "")
-            conda = msgspec.structs.replace(first, kind="conda", version=record)
+            conda = replace(first, kind="conda", version=record)
             mine = [conda] if by_conda else [*mine, conda]
             record = None
         copies += mine
@@ -269,17 +279,17 @@ def _note_version(notes: Looked, real: CopyLine) -> Build | None:
     return build
 
 
-def _version_in(text: str | None) -> str | None:
+def _version_in(text: OptStr) -> OptStr:
     """The version that a version.py assigns."""
     return assigned(text or "").get("__version__")
 
 
-def assigned(text: str) -> dict[str, str | None]:
+def assigned(text: str) -> dict[str, OptStr]:
     """The plain assignments of a version.py, read as text: `cuda: Optional[str] = '13.0'`."""
     return {found[1]: found[2] for found in _ASSIGNED.finditer(text)}
 
 
-def build_of(found: dict[str, str | None]) -> Build | None:
+def build_of(found: dict[str, OptStr]) -> Build | None:
     """For which device a torch was built, from the assignments of its version.py."""
     text = found.get("__version__") or ""
     if found.get("hip") or "+rocm" in text:
@@ -329,7 +339,7 @@ def _distribution(line: DistLine) -> Distribution:
     )
 
 
-def built_for(line: DistLine) -> tuple[Version | None, Version | None]:
+def built_for(line: DistLine) -> tuple[OptVersion, OptVersion]:
     """The CUDA and the torch that a compiled package says it was built for.
 
     A version of one part means that whole major (flash-attn's cu12).
@@ -364,7 +374,7 @@ def cuda_from_tag(digits: str) -> Version:
     return Version(f"{digits[:2]}.{digits[2]}" if len(digits) == 3 else digits)
 
 
-def torch_from_tag(text: str) -> Version | None:
+def torch_from_tag(text: str) -> OptVersion:
     """torch 2.4 for 2.4 and 24, 2.10 for 210, 2.6.0 for 260, 1.13 for 113, 2.10.0 for 2100."""
     if "." in text:
         return version_of(text)
@@ -394,12 +404,12 @@ NEEDED = (
 _LIBRARIES = {"Windows": (b".dll,", b".pyd,"), "Darwin": (b".so,", b".dylib,")}
 
 
-class Damage(msgspec.Struct, frozen=True, kw_only=True):
+class Damage(Struct, frozen=True, kw_only=True):
     """Files that are absent, empty, or (libraries only) shorter than RECORD says."""
 
-    missing: tuple[str, ...] = ()
-    empty: tuple[str, ...] = ()
-    short: tuple[str, ...] = ()
+    missing: Strings = ()
+    empty: Strings = ()
+    short: Strings = ()
 
 
 def compare(host: Host, entry: str, dist_info: str) -> Damage | None:
@@ -413,14 +423,14 @@ def compare(host: Host, entry: str, dist_info: str) -> Damage | None:
     return _compared(host, {(entry, path): size for path, size in sizes})
 
 
-def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
+def compare_wheels(host: Host, records: Iterable[StrPair]) -> Damage:
     """The libraries of NVIDIA's wheels that are gone, empty or cut short, as on a full disk.
 
     Which parts of cuDNN are gone is for the loader's own look to tell.
 
     records: folder of the path and dist-info. Two wheels may claim one file: the smaller counts.
     """
-    claimed: dict[tuple[str, str], int] = {}
+    claimed: dict[StrPair, int] = {}
     for entry, dist_info in records:
         data = host.read(f"{entry}/{dist_info}/RECORD", MOST_RECORD).data
         for path, size in _sizes(_lines_with(data, b"/lib/lib"), "nvidia/"):
@@ -428,10 +438,10 @@ def compare_wheels(host: Host, records: Iterable[tuple[str, str]]) -> Damage:
                 claimed[entry, path] = min(size, claimed.get((entry, path), size))
     damage = _compared(host, claimed)
     missing = tuple(path for path in damage.missing if "libcudnn" not in path)
-    return msgspec.structs.replace(damage, missing=missing)
+    return replace(damage, missing=missing)
 
 
-def _compared(host: Host, expected: dict[tuple[str, str], int]) -> Damage:
+def _compared(host: Host, expected: dict[StrPair, int]) -> Damage:
     """The files that are not as long as they should be. expected: by folder and path, the size."""
     missing, empty, short = [], [], []
     for (entry, path), size in expected.items():
@@ -447,7 +457,7 @@ def _compared(host: Host, expected: dict[tuple[str, str], int]) -> Damage:
 
 
 def expected_sizes(
-    data: bytes, system: str = "Linux", needed: tuple[str, ...] = NEEDED
+    data: bytes, system: str = "Linux", needed: Strings = NEEDED
 ) -> Iterator[tuple[str, int]]:
     """Path and size of the files worth a look: of 15,000 some fifty are needed by every import."""
     wanted = (f"torch/{name},".encode() for name in needed)
@@ -493,7 +503,7 @@ _LOOSE = re.compile(_NAME + rb"(?:[ ;,]" + _NAME + rb")+(?![\w.-])")
 _FLAGS = re.compile(rb"\0(" + _NAME + rb"(?:[ ;,]" + _NAME + rb")*)[ ;]?\0")
 
 
-def binding(host: Host, torch_dir: str, prefix: str | None = None) -> str | None:
+def binding(host: Host, torch_dir: str, prefix: OptStr = None) -> OptStr:
     """torch's Python binding: beside torch, or in the lib folder of conda or of the system."""
     places = [f"{torch_dir}/lib/libtorch_python.so", f"{torch_dir}/lib/torch_python.dll"]
     if prefix:
@@ -503,7 +513,7 @@ def binding(host: Host, torch_dir: str, prefix: str | None = None) -> str | None
     return existing(host, places)
 
 
-def archs_of(host: Host, path: str) -> tuple[str, ...] | None:
+def archs_of(host: Host, path: str) -> OptStrings:
     """The list in one library: from its constants, else from wherever it lies in the file.
 
     The last resort is a list of at least two names within a longer text. torch 2.8 and 2.9 have
@@ -526,7 +536,7 @@ def archs_of(host: Host, path: str) -> tuple[str, ...] | None:
     return _arch_names(loose) if loose else None
 
 
-def flags_in(data: bytes) -> tuple[str, ...] | None:
+def flags_in(data: bytes) -> OptStrings:
     """The longest list of architectures that stands in these bytes as a text of its own."""
     for mark in (b"sm_", b"compute_", b"gfx"):
         places = (max(0, at - 1) for at in _places_of(data, mark))
@@ -536,7 +546,7 @@ def flags_in(data: bytes) -> tuple[str, ...] | None:
     return None
 
 
-def _arch_names(flags: bytes) -> tuple[str, ...]:
+def _arch_names(flags: bytes) -> Strings:
     return tuple(dict.fromkeys(re.split("[ ;,]", flags.decode("ascii"))))
 
 
@@ -559,8 +569,7 @@ def pe_section(data: bytes, name: bytes) -> Section | None:
 
 def _whole(host: Host, path: str) -> Iterator[bytes]:
     """The file in pieces that overlap, so that no list is cut in two."""
-    size = min(host.stat(path).size, MOST_FILE)
-    for offset in range(0, size, _CHUNK):
+    for offset in range(0, min(host.stat(path).size, MOST_FILE), _CHUNK):
         data = host.read(path, _CHUNK + _LONGEST, offset).data
         if not data:
             return

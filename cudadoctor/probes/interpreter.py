@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-# Paths are texts here: links stay unresolved, as the user wrote them.
-# ruff: noqa: PTH118, PTH120
-# ruff: noqa: PTH118
 import os
 import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
+
+# Paths are texts here: links stay unresolved, as the user wrote them.
+# ruff: noqa: PTH118, PTH120
+# ruff: noqa: PTH118
+from os.path import abspath, basename, dirname, join
 from typing import Any
 
 from packaging.version import Version
 
 from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Host, existing, home_of
-from cudadoctor.model.machine import Gap, Manager
+from cudadoctor.model.machine import Gap, Manager, OptBool, OptStr, StrPair
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.indexes import read_index
@@ -66,7 +68,7 @@ def read_target(host: Host, chosen: Chosen, timeout_s: float = 10.0) -> Looked:
     return notes
 
 
-def no_python(gaps: Iterable[Gap]) -> str | None:
+def no_python(gaps: Iterable[Gap]) -> OptStr:
     """The sentence for the user where the examined program turned out to be no Python."""
     return next((gap.why for gap in gaps if gap.fact == "python" and NO_PYTHON in gap.why), None)
 
@@ -93,10 +95,10 @@ def _note_python(notes: Looked, told: Told, python: PythonLine, chosen: str) -> 
     notes.fact("limits.env_free_bytes", python.env_free_bytes, place, why)
 
 
-def _is_own(host: Host, prefix: str) -> bool | None:
+def _is_own(host: Host, prefix: str) -> OptBool:
     """Whether that environment is the one the doctor runs in; a replayed host says so itself."""
     if hasattr(host, "own_environment"):
-        own: bool | None = host.own_environment
+        own: OptBool = host.own_environment
         return own
     if not prefix:
         return None
@@ -184,7 +186,7 @@ def kind_of(host: Host, python: PythonLine) -> str:
             return "pipx"
         if "uv" in keys:
             return "uv"
-        lock = os.path.join(os.path.dirname(python.prefix), "poetry.lock")
+        lock = join(dirname(python.prefix), "poetry.lock")
         poetry = "/pypoetry/virtualenvs/" in prefix or host.stat(lock).exists
         return "poetry" if poetry else "venv"
     if python.conda:
@@ -216,7 +218,7 @@ def managers(host: Host, told: Told, python: PythonLine, kind: str) -> Iterator[
     pixi, home = is_pixi(python), home_of(host)
     names: list[Any] = ["uv", *(["pixi"] if pixi else []), *({"poetry", "pipx"} & {kind})]
     for name in names:
-        places = (os.path.join(home or "", *path.split("/")) for path in _IN_HOME[name])
+        places = (join(home or "", *path.split("/")) for path in _IN_HOME[name])
         if path := host.which(name) or (existing(host, places) if home else None):
             yield Manager(name=name, path=path)
     if kind.startswith("conda") and not pixi:
@@ -225,23 +227,23 @@ def managers(host: Host, told: Told, python: PythonLine, kind: str) -> Iterator[
 
 def _conda(host: Host, python: PythonLine) -> Iterator[Manager]:
     # An environment lies in <root>/envs/<name>; the root holds the program.
-    root = os.path.dirname(os.path.dirname(python.prefix))
-    own = (os.path.join(folder, "bin", "conda") for folder in (python.prefix, root))
+    root = dirname(dirname(python.prefix))
+    own = (join(folder, "bin", "conda") for folder in (python.prefix, root))
     if conda := host.env.get("CONDA_EXE") or host.which("conda") or existing(host, own):
         yield Manager(name="conda", path=conda)
     if mamba := host.which("mamba"):
         yield Manager(name="mamba", path=mamba)
     micromamba = host.env.get("MAMBA_EXE") or host.which("micromamba") or ""
-    if os.path.basename(micromamba).removesuffix(".exe") == "micromamba":  # noqa: PTH119
+    if basename(micromamba).removesuffix(".exe") == "micromamba":  # noqa: PTH119
         yield Manager(name="micromamba", path=micromamba)
 
 
-def pip_python(host: Host, executable: str) -> str | None:
+def pip_python(host: Host, executable: str) -> OptStr:
     """The interpreter of `pip` on PATH; "" where there is no pip, None where it does not tell."""
     script = host.which("pip") or host.which("pip3")
     if not script:
         return ""
-    owner = interpreter_of(host, os.path.abspath(script))  # noqa: PTH100
+    owner = interpreter_of(host, abspath(script))  # noqa: PTH100
     return owner and same_environment(host, owner, executable)
 
 
@@ -254,7 +256,7 @@ def same_environment(host: Host, python: str, executable: str) -> str:
     first, second = host.stat(python), host.stat(executable)
     if not first.exists or not second.exists or first.real != second.real:
         return python
-    folders = {host.stat(os.path.dirname(path)).real for path in (python, executable)}
+    folders = {host.stat(dirname(path)).real for path in (python, executable)}
     return executable if len(folders) == 1 else python
 
 
@@ -267,7 +269,7 @@ _PROJECT_BYTES = 1 << 18
 NONE = ("", "")
 
 
-def project_of(host: Host, prefix: str, kind: str) -> tuple[str, str] | None:
+def project_of(host: Host, prefix: str, kind: str) -> StrPair | None:
     """The project's folder and its tool (uv, pdm, poetry, pixi); ("", "") none, None not known.
 
     uv and pdm keep a project's environment in .venv beside pyproject.toml, poetry may too.
@@ -282,11 +284,11 @@ def project_of(host: Host, prefix: str, kind: str) -> tuple[str, str] | None:
     own = name == ".venv" or host.env.get("UV_PROJECT_ENVIRONMENT") in (prefix, name)
     if kind not in ("venv", "uv", "poetry") or not own:
         return NONE
-    path = os.path.join(folder, "pyproject.toml")
+    path = join(folder, "pyproject.toml")
     if not (there := host.stat(path).exists):
         return NONE if there is False else None
     for lock, tool in _LOCKS:
-        if host.stat(os.path.join(folder, lock)).exists:
+        if host.stat(join(folder, lock)).exists:
             return folder, tool
     # The tool that has a table there, where nothing is locked yet.
     answer = host.read(path, limit=_PROJECT_BYTES)

@@ -6,12 +6,19 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from cudadoctor.host.local import Host, existing
 from cudadoctor.model.driver_packages import MATTERS, Manager
-from cudadoctor.model.machine import ModuleFile, Node, SystemPackage
-from cudadoctor.model.versions import DriverVersion, driver_of, whole
+from cudadoctor.model.machine import (
+    ModuleFile,
+    Node,
+    OptDriverVersion,
+    OptStr,
+    Strings,
+    SystemPackage,
+)
+from cudadoctor.model.versions import driver_of, whole
 from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.elf import find_section
 from cudadoctor.probes.streamed import streamed
@@ -34,9 +41,8 @@ _NODE = re.compile(
 )
 _ORDER = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _KEEPS_OUT = re.compile(
-    r"^[ \t]*(?:blacklist\s+nvidia|alias\s+nvidia\s+off"
+    r"(?m)^[ \t]*(?:blacklist\s+nvidia|alias\s+nvidia\s+off"
     r"|install\s+nvidia\s+/(?:usr/)?bin/(?:false|true))\s*(?:#.*)?$",
-    re.MULTILINE,
 )
 _KEEPS_OUT_AT_BOOT = re.compile(
     r"(?:modprobe\.blacklist|module_blacklist)=(?:\S*,)?nvidia(?:,|\s|$)"
@@ -68,7 +74,7 @@ def read_kernel(host: Host, *, fast: bool, limit_s: float = 30.0) -> Looked:
     return notes
 
 
-def parse_proc_version(text: str) -> tuple[DriverVersion | None, Flavour | None]:
+def parse_proc_version(text: str) -> tuple[OptDriverVersion, Flavour | None]:
     """Version and flavour of the loaded module, from its line of /proc/driver/nvidia/version."""
     line = next((line for line in text.splitlines() if line.startswith("NVRM version:")), "")
     version = extract(r"Kernel Module(?: for \S+)?\s+(\d{2,4}(?:\.\d{1,4}){1,3})\b", line)
@@ -104,7 +110,7 @@ def _note_modules(notes: Looked, host: Host) -> None:
     notes.fact("driver.modules", tuple(known), "/proc/modules")
 
 
-def _blacklisting(host: Host) -> tuple[str, ...]:
+def _blacklisting(host: Host) -> Strings:
     found: dict[str, str] = {}
     for folder in BLACKLISTS:
         for path in (f"{folder}/{name}" for name in host.listing(folder).names):
@@ -136,8 +142,7 @@ def _note_nodes(notes: Looked, host: Host, limit_s: float) -> None:
         stat, errno = host.stat(path), errnos.get(path)
         node = Node(path=path, errno=errno if type(errno) is int else None)
         if stat.exists:
-            group = groups.get(stat.gid, str(stat.gid))
-            node = msgspec.structs.replace(node, mode=stat.mode, group=group)
+            node = replace(node, mode=stat.mode, group=groups.get(stat.gid, str(stat.gid)))
         nodes.append(node)
         if path not in errnos:
             why = f"{said.call or 'opening it'}: {said.why or 'no answer'}"
@@ -145,7 +150,7 @@ def _note_nodes(notes: Looked, host: Host, limit_s: float) -> None:
     notes.fact("driver.nodes", tuple(nodes), "open()")
 
 
-def _node_paths(host: Host, names: tuple[str, ...]) -> Iterator[str]:
+def _node_paths(host: Host, names: Strings) -> Iterator[str]:
     """The control nodes first: a GPU's own node may take seconds to open."""
 
     def order(name: str) -> tuple[int, str, int]:
@@ -153,8 +158,7 @@ def _node_paths(host: Host, names: tuple[str, ...]) -> Iterator[str]:
         place = _ORDER.index(name) if name in _ORDER else len(_ORDER)
         return place, stem, int(name[len(stem) :] or -1)
 
-    own = sorted(filter(_NODE.fullmatch, names), key=order)
-    yield from (f"/dev/{name}" for name in own)
+    yield from (f"/dev/{name}" for name in sorted(filter(_NODE.fullmatch, names), key=order))
     if "nvidia-caps" in names:
         yield from host.glob("/dev/nvidia-caps/nvidia-cap*")
     if "nvgpu" in names:
@@ -178,7 +182,7 @@ def _note_log(notes: Looked, host: Host, *, fast: bool) -> None:
     notes.section("driver", source, log=log.lines, xids=log.xids)
 
 
-def _log_text(host: Host, *, fast: bool) -> tuple[str | None, str]:
+def _log_text(host: Host, *, fast: bool) -> tuple[OptStr, str]:
     """The text of the kernel log and who gave it; else None and why nobody did."""
     answer = host.read("/dev/kmsg", 4 << 20)
     if answer.known and answer.data:
@@ -193,7 +197,7 @@ def _log_text(host: Host, *, fast: bool) -> tuple[str | None, str]:
     return None, f"the kernel log is not readable here ({reason})"
 
 
-def stuck_processes(host: Host) -> tuple[str, ...]:
+def stuck_processes(host: Host) -> Strings:
     """Processes in uninterruptible sleep that have a node of the driver open: "name (pid)"."""
     found = []
     for pid in filter(str.isdigit, host.listing("/proc").names):
@@ -292,7 +296,7 @@ def _pairs(text: str, between: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, there, value in reversed(rows) if there}
 
 
-def dkms_lines(host: Host) -> tuple[str, ...]:
+def dkms_lines(host: Host) -> Strings:
     """What `dkms status` would print for nvidia, read from its folders: it is slow itself."""
     return tuple(
         line
@@ -327,7 +331,7 @@ UNIT = "nvidia-fabricmanager"
 PROGRAM = "/usr/bin/nv-fabricmanager"
 UNITS = tuple(f"{folder}/systemd/system/{UNIT}.service" for folder in ("/usr/lib", "/lib", "/etc"))
 
-_SAID_VERSION = re.compile(r"version is\s*:?\s*(\d{3}\.\d+(?:\.\d+)?)", re.I)
+_SAID_VERSION = re.compile(r"(?i)version is\s*:?\s*(\d{3}\.\d+(?:\.\d+)?)")
 State = Literal["absent", "inactive", "failed", "active"]
 
 

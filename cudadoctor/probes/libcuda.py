@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
-
-from packaging.version import Version
+from time import monotonic
 
 from cudadoctor.host.local import Host
-from cudadoctor.model.machine import Libcuda
-from cudadoctor.model.versions import DriverVersion, cuda_from_int, driver_of
+from cudadoctor.model.machine import Libcuda, OptDriverVersion, OptInt, OptVersion
+from cudadoctor.model.versions import cuda_from_int, driver_of
 from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
 
@@ -26,7 +24,7 @@ def read_libcuda(host: Host, patience: Patience, progress: Progress = unheard) -
     Both children together stay within the limit of all.
     """
     notes = Looked()
-    until = time.monotonic() + 0.95 * patience.total_s
+    until = monotonic() + 0.95 * patience.total_s
     limit_s = patience.nvml_s
     said = asked(host, "cuda.py", patience=patience, timeout_s=limit_s, progress=progress)
     values = _values(said)
@@ -35,7 +33,7 @@ def read_libcuda(host: Host, patience: Patience, progress: Progress = unheard) -
     failed = values.get("code") != 0 or not values.get("count")
     if failed and not said.timed_out and spoiled:
         env = {name: value for name, value in host.env.items() if name not in UNCLEAN}
-        left = min(limit_s, max(0.1, until - time.monotonic()))
+        left = min(limit_s, max(0.1, until - monotonic()))
         clean = asked(host, "cuda.py", patience=patience, timeout_s=left, env=env)
     elif not said.timed_out and not spoiled and values.get("code") is not None:
         clean = said  # the environment was clean already
@@ -74,17 +72,17 @@ def libcuda_from(said: Streamed, clean: Streamed | None) -> Libcuda:
     )
 
 
-def file_version(path: str) -> DriverVersion | None:
+def file_version(path: str) -> OptDriverVersion:
     """The driver release in the real name of one of its libraries."""
     return driver_of(extract(_FILE_VERSION, path) or "")
 
 
-def possible_cuda(value: object) -> Version | None:
+def possible_cuda(value: object) -> OptVersion:
     """13000 as CUDA 13.0; None for what no driver can say."""
     return cuda_from_int(value) if type(value) is int and 1000 <= value < 100_000 else None
 
 
-def possible_count(value: object) -> int | None:
+def possible_count(value: object) -> OptInt:
     """How many GPUs there are; None for what cannot be."""
     return value if type(value) is int and 0 <= value <= MOST_GPUS else None
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from posixpath import normpath
 
+from cudadoctor.host.children import Environment
 from cudadoctor.host.local import Host
-from cudadoctor.model.machine import Library, SearchFolder
+from cudadoctor.model.machine import Library, OptStr, SearchFolder, Strings, StrPair
 from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.elf import Elf, read_elf
 from cudadoctor.probes.loader import ABSENT, CACHED, MOST_FOLDERS, Mapped, Process, Search
@@ -22,11 +23,11 @@ TRACKED = re.compile(
 
 def read_libraries(  # noqa: PLR0917
     host: Host,
-    torch_dir: str | None,
-    site_packages: tuple[str, ...],
-    prefix: str | None,
-    env: Mapping[str, str],
-    python: str | None = None,
+    torch_dir: OptStr,
+    site_packages: Strings,
+    prefix: OptStr,
+    env: Environment,
+    python: OptStr = None,
 ) -> Looked:
     """Predict each library's file, and list all copies of those that come in many copies.
 
@@ -96,9 +97,7 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _executable(
-    host: Host, python: str | None, prefix: str | None, torch_dir: str | None
-) -> Mapped:
+def _executable(host: Host, python: OptStr, prefix: OptStr, torch_dir: OptStr) -> Mapped:
     """The program that loads torch: its own DT_RPATH counts for all libraries."""
     beside = (f"{prefix}/bin/python3", f"{prefix}/bin/python") if prefix else ()
     for path in filter(None, (python, *beside)):
@@ -140,10 +139,10 @@ class Owners:
     def __init__(
         self,
         host: Host,
-        torch_dir: str | None,
-        site_packages: tuple[str, ...],
-        prefix: str | None,
-        env: Mapping[str, str],
+        torch_dir: OptStr,
+        site_packages: Strings,
+        prefix: OptStr,
+        env: Environment,
     ) -> None:
         self.host = host
         self.sites = site_packages
@@ -161,12 +160,12 @@ class Owners:
             "system": _SYSTEM,
         }
 
-    def _both(self, folders: tuple[str, ...]) -> tuple[str, ...]:
+    def _both(self, folders: Strings) -> Strings:
         """Each folder as it was named and without symbolic links."""
         both = (name for path in folders for name in (path, self.host.stat(path).real or path))
         return tuple(dict.fromkeys(name.rstrip("/") + "/" for name in both))
 
-    def _own(self, torch_dir: str | None, prefix: str | None) -> Iterable[str]:
+    def _own(self, torch_dir: OptStr, prefix: OptStr) -> Iterable[str]:
         host = self.host
         folders = [f"{torch_dir}/lib"] if torch_dir else []
         for site in self.sites:
@@ -184,7 +183,7 @@ class Owners:
                 real |= dict.fromkeys((found.real, self._linked(folder) or found.real))
         return real
 
-    def _linked(self, folder: str) -> str | None:
+    def _linked(self, folder: str) -> OptStr:
         """The real folder of the libraries there: uv can install links into its cache."""
         names = self.host.listing(folder).names
         name = next((name for name in names if ".so" in name and name.startswith("lib")), None)
@@ -213,7 +212,7 @@ class Owners:
                     return name
         return "other"
 
-    def version(self, soname: str, path: str, real: str) -> str | None:
+    def version(self, soname: str, path: str, real: str) -> OptStr:
         """From the wheel that brought it, else from the name of the real file."""
         if found := self._wheel_version(soname, path) or self._wheel_version(soname, real):
             return found
@@ -221,7 +220,7 @@ class Owners:
         known = full != soname.partition(".so.")[2] if full.count(".") == 1 else "." in full
         return full if known and re.fullmatch(r"[\d.]+", full) else None
 
-    def _wheel_version(self, soname: str, path: str) -> str | None:
+    def _wheel_version(self, soname: str, path: str) -> OptStr:
         site, found, inner = path.rpartition("/nvidia/")
         stem = soname.removeprefix("lib").partition(".so")[0]
         if not found or inner.count("/") < 2:
@@ -251,7 +250,7 @@ class Owners:
 
 def find_copies(search: Search, owners: Owners) -> tuple[Library, ...]:
     """Every copy of the libraries that come in many copies, each file once."""
-    seen: dict[str, Library] = {}
+    seen = {}
     for path, how in _candidates(search, owners):
         real = search.real(path)
         if real not in seen:
@@ -260,7 +259,7 @@ def find_copies(search: Search, owners: Owners) -> tuple[Library, ...]:
     return tuple(seen.values())
 
 
-def _candidates(search: Search, owners: Owners) -> Iterator[tuple[str, str]]:
+def _candidates(search: Search, owners: Owners) -> Iterator[StrPair]:
     insides = ("lib64", "lib", "extras/CUPTI/lib64")
     folders = [(folder, "own") for folder in owners.own]
     folders += [(f"{owners.conda}/lib", "conda")] if owners.conda else []
@@ -275,7 +274,7 @@ def _candidates(search: Search, owners: Owners) -> Iterator[tuple[str, str]]:
             yield from ((path, CACHED) for path in paths if search.elf(path) is not None)
 
 
-def _toolkit_folders(host: Host, env: Mapping[str, str]) -> Iterator[str]:
+def _toolkit_folders(host: Host, env: Environment) -> Iterator[str]:
     for name in ("CUDA_HOME", "CUDA_PATH"):
         folder = env.get(name, "").rstrip("/")
         if folder not in ("", "/usr", "/usr/local"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cudadoctor.host.local import Host
-from cudadoctor.model.machine import Limits
+from cudadoctor.model.machine import Limits, OptInt, OptStrings
 from cudadoctor.model.versions import whole
 from cudadoctor.probes import Looked, extract
 
@@ -46,7 +46,7 @@ def read_limits(host: Host) -> Looked:
     return notes
 
 
-def _interfaces(host: Host, notes: Looked) -> tuple[str, ...] | None:
+def _interfaces(host: Host, notes: Looked) -> OptStrings:
     """The names of the network interfaces, where a variable names one to be compared with."""
     if not any(map(host.env.get, _NAMES_INTERFACE)):
         return None
@@ -64,14 +64,14 @@ def parse_limits(text: str) -> dict[str, int]:
     return {name: limit for name, limit in known.items() if limit is not None}
 
 
-def _cpus(host: Host) -> int | None:
+def _cpus(host: Host) -> OptInt:
     """Processors that this process may use: its affinity, then the quota of its control group."""
     allowed = extract(r"(?m)^Cpus_allowed_list:\s*(\S+)", host.read("/proc/self/status").text)
     limits = (parse_cpu_list(allowed or ""), _quota(host))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def parse_cpu_list(text: str) -> int | None:
+def parse_cpu_list(text: str) -> OptInt:
     """How many processors 0-3,8 names."""
     total = 0
     for part in text.split(","):
@@ -83,7 +83,7 @@ def parse_cpu_list(text: str) -> int | None:
     return total if total <= _MOST_CPUS else None
 
 
-def _quota(host: Host) -> int | None:
+def _quota(host: Host) -> OptInt:
     for text in _up(host, "cpu.max"):
         row = re.match(r"(\d{1,18}) (\d{1,18})\b", text)
         if row and int(row[2]):
@@ -93,7 +93,7 @@ def _quota(host: Host) -> int | None:
     return max(1, -(-quota // period)) if quota is not None and period else None
 
 
-def _cgroup_memory(host: Host) -> int | None:
+def _cgroup_memory(host: Host) -> OptInt:
     """The tightest limit from the own control group up to the root; -1 where none is set."""
     texts = _up(host, "memory.max")
     # In a container the own path is the host's, so the root of the mount is asked too.

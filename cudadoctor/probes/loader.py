@@ -14,9 +14,10 @@ from functools import cache, cached_property, lru_cache, partial
 from itertools import islice
 from typing import NamedTuple
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.host.local import Host
+from cudadoctor.model.machine import OptStr, Strings, StrPair
 from cudadoctor.probes import extract
 from cudadoctor.probes.elf import Elf, read_elf
 
@@ -36,7 +37,7 @@ _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _LEVELS = (("x86-64-v4", _V4), ("x86-64-v3", _V3), ("x86-64-v2", _V2))
 
 
-class Mapped(msgspec.Struct, eq=False):
+class Mapped(Struct, eq=False):
     """A library in the process. path: as it was opened; real: without symbolic links.
 
     by: the library that asked for it first, whose DT_RPATH it inherits.
@@ -47,10 +48,10 @@ class Mapped(msgspec.Struct, eq=False):
     elf: Elf
     by: Mapped | None = None
     how: str = "path"
-    via: str | None = None
+    via: OptStr = None
 
     @property
-    def rpath(self) -> str | None:
+    def rpath(self) -> OptStr:
         """DT_RPATH, which counts only where there is no DT_RUNPATH beside it."""
         return self.elf.rpath if self.elf.runpath is None else None
 
@@ -65,7 +66,7 @@ class Hit(NamedTuple):
     path: str
     elf: Elf
     how: str
-    via: str | None
+    via: OptStr
 
 
 class CacheEntry(NamedTuple):
@@ -83,8 +84,7 @@ def parse_cache(data: bytes) -> tuple[CacheEntry, ...]:
     if start < 0 or len(data) < start + 48:
         return ()
     base = memoryview(data)[start:]
-    count = int.from_bytes(base[20:24], "little")
-    rows = bytes(base[48 : 48 + min(count, 1 << 20) * 24])
+    rows = bytes(base[48 : 48 + min(int.from_bytes(base[20:24], "little"), 1 << 20) * 24])
     entries = (
         CacheEntry(_text(data, start + key), _text(data, start + value), flags)
         for flags, key, value, _, _ in struct.iter_unpack("<iIIIQ", rows[: len(rows) // 24 * 24])
@@ -111,7 +111,7 @@ class Search:
         self.folders: dict[str, frozenset[str] | None] = {}
         self.elf = cache(partial(read_elf, host))
         self._real = cache(lambda path: host.stat(path).real or path)
-        self._expanded: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._expanded: dict[StrPair, Strings] = {}
         loader = executable.elf.interpreter
         self.interpreter = host.stat(loader or "/lib64/ld-linux-x86-64.so.2").real or loader or ""
         self.lib, self.default = _system_folders(self.interpreter)
@@ -186,7 +186,7 @@ class Search:
         folder, _, name = path.rpartition("/")
         return self._real(f"{self._real(folder or '/').rstrip('/')}/{name}")
 
-    def split(self, text: str, owner: Mapped, separator: str = ":") -> tuple[str, ...]:
+    def split(self, text: str, owner: Mapped, separator: str = ":") -> Strings:
         """The folders of a search path; an empty one is the working folder."""
         key = text, owner.path
         if key not in self._expanded:
@@ -206,7 +206,7 @@ class Search:
         return text
 
     @cached_property
-    def levels(self) -> tuple[str, ...]:
+    def levels(self) -> Strings:
         """Names of the glibc-hwcaps folders that this processor may use, newest first."""
         text = self.host.read("/proc/cpuinfo", 1 << 16).text
         flags = set((extract(r"(?m)^flags[^:\n]*:(.*)", text) or "").split())
@@ -233,7 +233,7 @@ def _level(path: str) -> int:
     return int(extract(r"/glibc-hwcaps/x86-64-v([234])", path) or 0)
 
 
-def _system_folders(interpreter: str) -> tuple[str, tuple[str, ...]]:
+def _system_folders(interpreter: str) -> tuple[str, Strings]:
     """What $LIB means and the default folders: they follow from where the loader itself lies."""
     folder = interpreter.rpartition("/")[0]
     if interpreter.startswith(_STORES):
@@ -246,7 +246,7 @@ def _system_folders(interpreter: str) -> tuple[str, tuple[str, ...]]:
 # --- a process as it fills with libraries: what is loaded decides what is searched for ne-----
 
 
-class Opened(msgspec.Struct):
+class Opened(Struct):
     """How one opening ended. missing: names that nothing answers; broken: files that fail."""
 
     missing: list[str] = []
@@ -282,9 +282,7 @@ class Process:
         """The library that answers to a name because it is loaded already."""
         return self._names.get(name)
 
-    def open(
-        self, name: str, asking: Mapped, *, keep: bool = False, how: str | None = None
-    ) -> Opened:
+    def open(self, name: str, asking: Mapped, *, keep: bool = False, how: OptStr = None) -> Opened:
         """What dlopen does: map the library and all it needs, or nothing at all.
 
         keep: go on where the loader would give up, to see everything that is wrong.
@@ -306,9 +304,7 @@ class Process:
                 if found is not None and found not in queue:
                     queue.append(found)
 
-    def _one(
-        self, name: str, asking: Mapped, opened: Opened, how: str | None = None
-    ) -> Mapped | None:
+    def _one(self, name: str, asking: Mapped, opened: Opened, how: OptStr = None) -> Mapped | None:
         if known := self._names.get(name):
             return known
         hit = self.search.find(name, asking)

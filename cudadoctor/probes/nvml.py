@@ -1,18 +1,28 @@
 """What libnvidia-ml answers: asked in a child, parsed here into facts."""
 
-from __future__ import annotations
-
 import os
-import time
 from collections.abc import Callable, Iterable
+from os.path import dirname
+from time import monotonic
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.host.local import Host
-from cudadoctor.model.machine import Gpu, GpuPair, GpuProcess, Nvml
-from cudadoctor.model.versions import DriverVersion, driver_of
+from cudadoctor.model.machine import (
+    Gpu,
+    GpuPair,
+    GpuProcess,
+    Json,
+    Nvml,
+    OptBool,
+    OptDriverVersion,
+    OptStr,
+    Strings,
+    StrPair,
+)
+from cudadoctor.model.versions import driver_of
 from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.libcuda import MOST_GPUS, possible_count, possible_cuda
 from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
@@ -27,14 +37,14 @@ def read_nvml(host: Host, patience: Patience, progress: Progress = unheard) -> L
 
     What the others are is asked again without a GPU that the child did not survive.
     """
-    until = time.monotonic() + patience.nvml_s
+    until = monotonic() + patience.nvml_s
     # Without the module the child still says whether the library loads, and which release it is.
     words = ["nvml.py", module_folder() or ""]
     said = [asked(host, *words, patience=patience, timeout_s=patience.nvml_s, progress=progress)]
     # The driver has started once: it gets no half minute for it again.
-    sooner = msgspec.structs.replace(patience, start_s=patience.call_s)
-    left_out: list[str] = []
-    while said[-1].fatal_gpu and (left := until - time.monotonic()) > LEAST_S:
+    sooner = replace(patience, start_s=patience.call_s)
+    left_out = []
+    while said[-1].fatal_gpu and (left := until - monotonic()) > LEAST_S:
         if str(said[-1].gpu) in left_out:
             break  # a recording, or a child that does not do what it is asked
         left_out.append(str(said[-1].gpu))
@@ -43,7 +53,7 @@ def read_nvml(host: Host, patience: Patience, progress: Progress = unheard) -> L
     return nvml_facts(*said)
 
 
-def module_folder() -> str | None:
+def module_folder() -> OptStr:
     """The folder that holds pynvml; found, but not imported: that costs 20 ms and may load NVML."""
     from importlib.util import find_spec
 
@@ -54,7 +64,7 @@ def module_folder() -> str | None:
     if spec is None or spec.origin is None:
         return None
     folder, name = os.path.split(spec.origin)
-    return os.path.dirname(folder) if name == "__init__.py" else folder
+    return dirname(folder) if name == "__init__.py" else folder
 
 
 def nvml_facts(first: Streamed, *again: Streamed) -> Looked:
@@ -102,12 +112,12 @@ def _nvml(said: Streamed) -> Nvml:
     )
 
 
-def library_version(text: str) -> DriverVersion | None:
+def library_version(text: str) -> OptDriverVersion:
     """13.580.95.05 is CUDA's major version and then the driver's."""
     return driver_of(extract(r"^(?:\d{1,2}\.)?(\d{3}\.\d+(?:\.\d+){0,2})\Z", text.strip()) or "")
 
 
-def _note_driver(notes: Looked, system: dict[str, dict[str, Any]]) -> None:
+def _note_driver(notes: Looked, system: dict[str, Json]) -> None:
     """What it says of the driver as a whole, and why it does not where it should."""
     for name, (path, convert) in _OF_THE_DRIVER.items():
         line = system.get(name, {})
@@ -124,11 +134,11 @@ def _note_driver(notes: Looked, system: dict[str, dict[str, Any]]) -> None:
         notes.gap("gpus", f"NVML counts {count} GPUs, which cannot be")
 
 
-def _reported(value: object) -> DriverVersion | None:
+def _reported(value: object) -> OptDriverVersion:
     return driver_of(value.strip()) if isinstance(value, str) else None
 
 
-def _switch(value: object) -> bool | None:
+def _switch(value: object) -> OptBool:
     return value == 1 if type(value) is int and 0 <= value <= 1 else None
 
 
@@ -154,7 +164,7 @@ def _gpus(notes: Looked, whole: tuple[Streamed, ...], count: object) -> tuple[Gp
     counted = possible_count(count)
     if counted is None:
         return None
-    answers: dict[object, list[dict[str, Any]]] = {index: [] for index in range(counted)}
+    answers: dict[object, list[Json]] = {index: [] for index in range(counted)}
     for line in (line for said in whole for line in said.of("gpu")):
         if type(index := line.get("index")) is int:
             answers.get(index, []).append(line)
@@ -219,13 +229,11 @@ class _ImpossibleError(ValueError):
     """An answer that no GPU can give."""
 
 
-def gpu_from(
-    index: int, lines: Iterable[dict[str, object]]
-) -> tuple[Gpu, tuple[tuple[str, str], ...]]:
+def gpu_from(index: int, lines: Iterable[dict[str, object]]) -> tuple[Gpu, tuple[StrPair, ...]]:
     """The GPU, and (field, why) for each field that should be known and is not; "" for all."""
-    fields: dict[str, Any] = {"code": None}
+    fields: Json = {"code": None}
     unsupported: list[str] = []
-    gaps: list[tuple[str, str]] = []
+    gaps: list[StrPair] = []
     told = [(str(line.get("field")), _code(line.get("code", 0)), line) for line in lines]
     for field, code, line in told:
         names, convert = FIELDS.get(field, ((), tuple))
@@ -343,7 +351,7 @@ def _now_and_pending(value: Any) -> tuple[Any, ...]:
     return _is_on(value[0]), _is_on(value[1])
 
 
-FIELDS: dict[str, tuple[tuple[str, ...], Convert]] = {
+FIELDS: dict[str, tuple[Strings, Convert]] = {
     "pci": (("bus_id", "device_id"), _pci),
     "capability": (("capability",), _capability),
     "memory": (("memory_bytes", "memory_used_bytes", "memory_reserved_bytes"), _memory),
@@ -421,7 +429,7 @@ def note_pairs(notes: Looked, said: Streamed, gpus: tuple[Gpu, ...] | None) -> N
                     notes.gap(f"driver.pairs.{place}.{_FACTS[name]}", refusal(code))
 
 
-def pair_from(line: dict[str, Any]) -> GpuPair | None:
+def pair_from(line: Json) -> GpuPair | None:
     """One pair; what NVML refused, or answered with an impossible number, is not known."""
     first, second = line.get("first"), line.get("second")
     if type(first) is not int or type(second) is not int or not 0 <= first < second < MOST_GPUS:

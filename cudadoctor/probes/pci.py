@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from cudadoctor.host.local import Host
-from cudadoctor.model.machine import PciGpu
+from cudadoctor.model.machine import Json, OptBool, OptStr, PciGpu
 from cudadoctor.probes import Looked
 
 BUS = "/sys/bus/pci/devices"
@@ -19,7 +19,7 @@ VENDORS = {NVIDIA: "nvidia", "1002": "amd", "8086": "intel"}
 NVSWITCH = "0680"
 _MEMORY, _MEMORY_64, _UNSET = 0x200, 0x100000, 0x20000000
 _HEX = re.compile("[0-9a-fA-F]{1,6}")
-_ROW = re.compile(r"0x[0-9a-f]+ 0x[0-9a-f]+ 0x[0-9a-f]+\s*", re.IGNORECASE)
+_ROW = re.compile(r"(?i)0x[0-9a-f]+ 0x[0-9a-f]+ 0x[0-9a-f]+\s*")
 
 
 class Device(NamedTuple):
@@ -67,7 +67,7 @@ def read_pci(host: Host) -> Looked:
         return notes
     gpus = [device for device in devices if device.is_gpu]
     # What lies around them matters where there are several.
-    bridges: dict[str, bool | None] = {}
+    bridges: dict[str, OptBool] = {}
     several = sum(device.vendor == NVIDIA for device in gpus) > 1
     found = tuple(_gpu(host, device, bridges if several else None) for device in gpus)
     notes.fact("pci", found, BUS)
@@ -95,7 +95,7 @@ def _device(host: Host, address: str) -> Device | None:
     return Device(address, vendor.zfill(4), device.zfill(4), class_id.zfill(6), bound)
 
 
-def _gpu(host: Host, device: Device, bridges: dict[str, bool | None] | None) -> PciGpu:
+def _gpu(host: Host, device: Device, bridges: dict[str, OptBool] | None) -> PciGpu:
     """bridges: what is known of those above; None where nothing around the GPU is looked at."""
     folder = device.folder
     power = host.read(f"{folder}/power_state").text.strip() or None
@@ -109,16 +109,16 @@ def _gpu(host: Host, device: Device, bridges: dict[str, bool | None] | None) -> 
     )
     if device.vendor != NVIDIA:
         return gpu
-    around: dict[str, Any] = {}
+    around: Json = {}
     if bridges is not None:
         numa = host.read(f"{folder}/numa_node", 16).text.strip()
         around["numa"] = int(numa) if re.fullmatch(r"-1|\d{1,4}", numa) else None
         around |= {"iommu": _iommu(host, folder), "acs": _acs(host, folder, bridges)}
     lost, missing = _lost(host, folder, power), _bars_missing(host, folder)
-    return msgspec.structs.replace(gpu, lost=lost, bars_missing=missing, **around)
+    return replace(gpu, lost=lost, bars_missing=missing, **around)
 
 
-def _lost(host: Host, folder: str, power: str | None) -> bool | None:
+def _lost(host: Host, folder: str, power: OptStr) -> OptBool:
     """Whether the configuration space reads all ones. A sleeping GPU is left asleep."""
     if power in ("D3cold", "D3hot"):
         status = host.read(f"{folder}/power/runtime_status").text.strip()
@@ -128,7 +128,7 @@ def _lost(host: Host, folder: str, power: str | None) -> bool | None:
     return set(config) == {0xFF} if config else None
 
 
-def _bars_missing(host: Host, folder: str) -> bool | None:
+def _bars_missing(host: Host, folder: str) -> OptBool:
     """Whether the firmware left a memory range of the first two without an address."""
     lines = host.read(f"{folder}/resource").text.splitlines()[:6]
     rows = [tuple(int(part, 16) for part in line.split()) for line in lines if _ROW.fullmatch(line)]
@@ -161,7 +161,7 @@ def _iommu(host: Host, folder: str) -> Literal["off", "identity", "translated"] 
     return None if _PASSES.isdisjoint(words) else "identity"
 
 
-def _acs(host: Host, folder: str, bridges: dict[str, bool | None]) -> bool | None:
+def _acs(host: Host, folder: str, bridges: dict[str, OptBool]) -> OptBool:
     """Whether a bridge on its way up redirects; None where a bridge does not show it.
 
     Only root reads more than the first 64 bytes of a device's configuration.
@@ -174,7 +174,7 @@ def _acs(host: Host, folder: str, bridges: dict[str, bool | None]) -> bool | Non
     return True if True in told else False if told == {False} else None
 
 
-def redirects(config: bytes) -> bool | None:
+def redirects(config: bytes) -> OptBool:
     """Whether the configuration space of a bridge sends peers' traffic to the root."""
     if len(config) <= _EXTENDED + 4:
         return None

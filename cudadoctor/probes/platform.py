@@ -11,7 +11,15 @@ from typing import Any, Literal
 from packaging.version import Version
 
 from cudadoctor.host.local import Host, home_of
-from cudadoctor.model.machine import Container, Identity, Platform
+from cudadoctor.model.machine import (
+    Container,
+    Identity,
+    Json,
+    OptBool,
+    OptStr,
+    OptVersion,
+    Platform,
+)
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.elf import find_section
@@ -91,7 +99,7 @@ def parse_os_release(text: str) -> dict[str, str]:
     }
 
 
-def _linux_machine(host: Host) -> str | None:
+def _linux_machine(host: Host) -> OptStr:
     """Of the kernel; kernels before 6.1 do not say it in /proc, there it is our own program's."""
     said = host.read("/proc/sys/kernel/arch").text.strip().lower()
     if re.fullmatch(r"[a-z]\w{2,20}", said, re.ASCII):
@@ -102,7 +110,7 @@ def _linux_machine(host: Host) -> str | None:
     return None
 
 
-def _libc(host: Host) -> tuple[Literal["glibc", "musl"] | None, Version | None]:
+def _libc(host: Host) -> tuple[Literal["glibc", "musl"] | None, OptVersion]:
     for place in _LIBC_PLACES:
         # The banner lies in a twelfth of the file; a recorded host may hold the words alone.
         part = find_section(host, place, ".rodata")
@@ -124,7 +132,7 @@ def wsl_of(host: Host, kernel: str) -> int:
     return 2 if mounted else 0
 
 
-def _jetson(host: Host, kernel: str) -> tuple[bool, Version | None, str | None]:
+def _jetson(host: Host, kernel: str) -> tuple[bool, OptVersion, OptStr]:
     """Whether it is a Tegra board, its L4T release and its name."""
     release = host.read("/etc/nv_tegra_release")
     compatible = host.read("/proc/device-tree/compatible", 4096).text
@@ -133,20 +141,20 @@ def _jetson(host: Host, kernel: str) -> tuple[bool, Version | None, str | None]:
     return tegra, parse_l4t(release.text), model or None
 
 
-def parse_l4t(text: str) -> Version | None:
+def parse_l4t(text: str) -> OptVersion:
     """# R36 (release), REVISION: 4.3 is 36.4.3."""
     found = re.search(r"R(\d+) \(release\), REVISION: (\d+(?:\.\d+)?)", text)
     return version_of(f"{found[1]}.{found[2]}") if found else None
 
 
-def _product(host: Host) -> str | None:
+def _product(host: Host) -> OptStr:
     answer = host.read("/sys/class/dmi/id/product_name", 256)
     if answer.missing:
         return ""
     return answer.text.strip() if answer.known else None
 
 
-def _secure_boot(host: Host, kind: str, notes: Looked) -> bool | None:
+def _secure_boot(host: Host, kind: str, notes: Looked) -> OptBool:
     """The fifth byte says it; a machine without EFI has none; a container often cannot see."""
     answer = host.read(SECURE_BOOT, 16)
     if answer.known and len(answer.data) >= 5:
@@ -162,7 +170,7 @@ def _secure_boot(host: Host, kind: str, notes: Looked) -> bool | None:
 
 def _elsewhere(host: Host) -> Platform:
     """Windows and macOS, as far as Python knows them without starting anything."""
-    plain: dict[str, Any] = {"distro": "", "distro_like": (), "wsl": 0, "jetson": False}
+    plain: Json = {"distro": "", "distro_like": (), "wsl": 0, "jetson": False}
     if host.system == "Windows":
         env, version = host.env, getattr(sys, "getwindowsversion", lambda: None)()
         said = env.get("PROCESSOR_ARCHITEW6432") or env.get("PROCESSOR_ARCHITECTURE") or ""
@@ -190,7 +198,7 @@ def _identity(host: Host) -> Identity:
     )
 
 
-def _user(host: Host) -> str | None:
+def _user(host: Host) -> OptStr:
     """Containers often lack USER; the password file knows the number."""
     status = host.read("/proc/self/status").text if host.system == "Linux" else ""
     if not (uid := extract(r"(?m)^Uid:\s+(\d+)", status)):
@@ -247,8 +255,7 @@ def container_kind(host: Host) -> str:
     roots = (" ".join(words) for words in mounts if words[4:5] == ["/"])
     words = [root for root in roots if " - overlay " in root or " - fuse" in root]
     text = "\n".join([*words, host.read("/proc/1/cgroup").text])
-    named = (kind for word, kind in _IN_ROOT_MOUNT if word in text)
-    return next(named, "") or _by_name(host)
+    return next((kind for word, kind in _IN_ROOT_MOUNT if word in text), "") or _by_name(host)
 
 
 _MARKS = {

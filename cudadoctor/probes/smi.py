@@ -1,14 +1,15 @@
 """What nvidia-smi says; the driver probe asks it only where NVML gave no answer of its own."""
 
 import re
-import time
+from time import monotonic
 from typing import TypeVar
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Host
-from cudadoctor.model.machine import Gpu, Smi
+from cudadoctor.model.machine import Gpu, OptInt, OptStr, Smi
 from cudadoctor.probes import Looked
 from cudadoctor.probes.streamed import SLOW, Patience
 from cudadoctor.reports.smi import (
@@ -26,17 +27,17 @@ MOST_TEXT = 1 << 18
 """The table of 256 GPUs is a quarter of it, and megabytes of noise take seconds to read."""
 
 
-_S = TypeVar("_S", bound=msgspec.Struct)
+_S = TypeVar("_S", bound=Struct)
 
 
-class _Heard(msgspec.Struct, kw_only=True):
+class _Heard(Struct, kw_only=True):
     """What the calls so far gave together."""
 
     said: SmiSaid = SmiSaid()
     worked: bool = False
-    code: int | None = None
-    words: str | None = None
-    silent: str | None = None
+    code: OptInt = None
+    words: OptStr = None
+    silent: OptStr = None
     silent_s: float = 0.0
 
 
@@ -45,11 +46,11 @@ def read_smi(host: Host, path: str, patience: Patience) -> Looked:
 
     The full query, the small one, the banner, the list: as far as they are needed.
     """
-    heard, deadline = _Heard(), time.monotonic() + patience.smi_s
+    heard, deadline = _Heard(), monotonic() + patience.smi_s
 
     def ask(*options: str) -> Ran | None:
         """One call, its words added to what was heard before; None where no time is left for it."""
-        left = deadline - time.monotonic()
+        left = deadline - monotonic()
         if heard.silent or left <= 0:
             return None
         ran = host.run(path, *options, timeout_s=left)
@@ -58,7 +59,7 @@ def read_smi(host: Host, path: str, patience: Patience) -> Looked:
 
     ran = ask(f"--query-gpu={FULL_QUERY}", "--format=csv")
     if ran is not None and unknown_field(ran.stdout + ran.stderr):
-        heard.said = msgspec.structs.replace(heard.said, message=None, code=None)
+        heard.said = replace(heard.said, message=None, code=None)
         ask(f"--query-gpu={SMALL_QUERY}", "--format=csv")
     refused = heard.said.code not in (None, 6)
     if not refused and None in (heard.said.cuda, heard.said.driver):
@@ -103,7 +104,7 @@ def _take(heard: _Heard, ran: Ran) -> None:
 
 def _joined(old: SmiSaid, new: SmiSaid) -> SmiSaid:
     """Both outputs together; the query knows a GPU better than the table does."""
-    return msgspec.structs.replace(_filled(old, new), gpus=joined_gpus(old.gpus, new.gpus))
+    return replace(_filled(old, new), gpus=joined_gpus(old.gpus, new.gpus))
 
 
 def joined_gpus(old: tuple[Gpu, ...] | None, new: tuple[Gpu, ...] | None) -> tuple[Gpu, ...] | None:
@@ -115,17 +116,17 @@ def joined_gpus(old: tuple[Gpu, ...] | None, new: tuple[Gpu, ...] | None) -> tup
     for gpu in old:
         whole = _filled(gpu, more.get(gpu.index, gpu))
         known = tuple(name for name in gpu.unsupported if getattr(whole, name) is None)
-        found.append(msgspec.structs.replace(whole, unsupported=known))
+        found.append(replace(whole, unsupported=known))
     return tuple(found)
 
 
 def _filled(first: _S, second: _S) -> _S:
     """The first, with what only the second knew."""
     lacking = (name for name in first.__struct_fields__ if getattr(first, name) is None)
-    return msgspec.structs.replace(first, **{name: getattr(second, name) for name in lacking})
+    return replace(first, **{name: getattr(second, name) for name in lacking})
 
 
-def _first_words(text: str) -> str | None:
+def _first_words(text: str) -> OptStr:
     """The first line with a word in it that is no part of the table, nor the date above it."""
     for line in map(str.strip, cleaned(text).splitlines()):
         date = re.fullmatch(r"\w+ \w+ +\d+ [\d:]+ \d{4}", line)

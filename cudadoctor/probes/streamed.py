@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from cudadoctor.host.children import Ran
+from cudadoctor.host.children import Environment, Ran
 from cudadoctor.host.local import Host
-from cudadoctor.model.machine import is_start
+from cudadoctor.model.machine import Json, OptBool, OptFloat, OptInt, OptStr, is_start
 
 SLOW = "without persistence mode many GPUs can need 30 s"
 Progress = Callable[[str, bool], None]
@@ -22,9 +24,9 @@ class Shown:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._what: str | None = None
+        self._what: OptStr = None
 
-    def now(self, what: str | None) -> None:
+    def now(self, what: OptStr) -> None:
         """The one before has ended, and this was started; None for nothing."""
         if self._what:
             self._progress(self._what, False)
@@ -37,7 +39,7 @@ def unheard(_: str, __: bool) -> None:
     """Reports nothing of what is waited for."""
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class Patience(Struct, frozen=True, kw_only=True):
     """How long to wait for the driver, in seconds.
 
     start_s, call_s: the time after which silence means a sick driver: of the load and the init,
@@ -53,10 +55,10 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     beside_s: float = 1.5
     total_s: float = 74.0
 
-    def capped(self, timeout_s: float | None) -> Patience:
+    def capped(self, timeout_s: OptFloat) -> Patience:
         """With the user's own limit for each probe."""
         limit_s = math.inf if timeout_s is None else timeout_s
-        return msgspec.structs.replace(
+        return replace(
             self,
             nvml_s=min(self.nvml_s, limit_s),
             smi_s=min(self.smi_s, limit_s),
@@ -69,7 +71,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_s if is_start(call) else self.call_s
 
 
-class Streamed(msgspec.Struct, frozen=True, kw_only=True):
+class Streamed(Struct, frozen=True, kw_only=True):
     """What a child said, and how it ended.
 
     call: the last call that it announced and did not come back from; gpu: which GPU that was about.
@@ -77,36 +79,36 @@ class Streamed(msgspec.Struct, frozen=True, kw_only=True):
     driver is sick. signal: what killed it. why: any bad end, in words.
     """
 
-    lines: tuple[dict[str, Any], ...] = ()
-    call: str | None = None
-    gpu: int | None = None
+    lines: tuple[Json, ...] = ()
+    call: OptStr = None
+    gpu: OptInt = None
     done: bool = False
     timed_out: bool = False
     hung: bool = False
-    signal: int | None = None
-    why: str | None = None
+    signal: OptInt = None
+    why: OptStr = None
 
-    def of(self, kind: str) -> tuple[dict[str, Any], ...]:
+    def of(self, kind: str) -> tuple[Json, ...]:
         """The lines of one kind, in order."""
         return tuple(line for line in self.lines if line["kind"] == kind)
 
-    def last(self, kind: str) -> dict[str, Any]:
+    def last(self, kind: str) -> Json:
         """The last line of a kind, empty where there is none."""
         return ({}, *self.of(kind))[-1]
 
-    def text(self, kind: str, field: str) -> str | None:
+    def text(self, kind: str, field: str) -> OptStr:
         """A field of the last line of a kind, None where there is none."""
         value = self.last(kind).get(field)
         return str(value) if value else None
 
     @property
-    def unloaded(self) -> str | None:
+    def unloaded(self) -> OptStr:
         """Why the loader found no such library, in its words; None where it was not heard."""
         line = self.last("not-loaded")
         return str(line.get("why")) if line else None
 
     @property
-    def loads(self) -> bool | None:
+    def loads(self) -> OptBool:
         """Whether the library was loaded."""
         return True if self.last("loaded") else False if self.unloaded is not None else None
 
@@ -134,7 +136,7 @@ def asked(
     *args: str,
     patience: Patience,
     timeout_s: float,
-    env: Mapping[str, str] | None = None,
+    env: Environment | None = None,
     progress: Progress = unheard,
 ) -> Streamed:
     """Run a script that announces each call to the driver. timeout_s: for all of it."""
@@ -173,12 +175,12 @@ def streamed(ran: Ran, patience: Patience = Patience()) -> Streamed:  # noqa: B0
     )
 
 
-def _call(line: Mapping[str, Any]) -> str | None:
+def _call(line: Mapping[str, Any]) -> OptStr:
     """The call that a line announces."""
     return str(line.get("call") or "") or None if line.get("kind") == "calling" else None
 
 
-def line_of(raw: str | bytes) -> dict[str, Any] | None:
+def line_of(raw: str | bytes) -> Json | None:
     """What a child of ours says in a line; None where it is cut off, or none of ours."""
     try:
         line = msgspec.json.decode(raw, type=dict[str, Any])

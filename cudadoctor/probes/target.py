@@ -10,11 +10,13 @@ import re
 import sys
 from collections.abc import Iterator
 from itertools import chain
+from os.path import abspath, basename, dirname, join
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.host import children
 from cudadoctor.host.local import Host, absolute, existing, home_of
+from cudadoctor.model.machine import OptStr, Strings
 from cudadoctor.probes import extract
 
 _PYTHON_NAME = re.compile(r"(?i)(python|pypy|graalpy)[\w.-]*$")
@@ -33,7 +35,7 @@ class UsageError(ValueError):
     """Wrong usage of --python; its text is the one sentence for the user."""
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class Chosen(Struct, frozen=True, kw_only=True):
     """The interpreter to examine.
 
     executable: absolute, links not resolved (behind the link of a venv lies another environment).
@@ -44,18 +46,18 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
     executable: str
     by: str
-    passed_over: tuple[str, ...] = ()
+    passed_over: Strings = ()
 
 
-def choose(host: Host, python: str | None = None, own: str = sys.executable) -> Chosen:
+def choose(host: Host, python: OptStr = None, own: str = sys.executable) -> Chosen:
     """The interpreter to examine; `own` is the doctor's.
 
     Raises UsageError where --python names nothing that can be run.
     """
     if python is not None:
         return Chosen(executable=named(host, python), by="--python")
-    passed_over: list[str] = []
-    found: str | None = None
+    passed_over = []
+    found = None
     for by in ("VIRTUAL_ENV", "CONDA_PREFIX", BESIDE):
         if not (folder := ".venv" if by == BESIDE else host.env.get(by)):
             continue
@@ -95,7 +97,7 @@ def named(host: Host, python: str) -> str:
         # 3.11 means python3.11.
         names = (python, f"python{python}") if _VERSION.match(python) else (python,)
         on_path = next(filter(None, map(host.which, names)), None)
-        found = behind_shim(host, os.path.abspath(on_path)) if on_path else found
+        found = behind_shim(host, abspath(on_path)) if on_path else found
     if found:
         why = _unfit(host, found)
     elif stat.is_dir and not is_name:
@@ -114,25 +116,25 @@ def named(host: Host, python: str) -> str:
     raise UsageError(f"--python {python}: {why}")
 
 
-def in_folder(host: Host, folder: str) -> str | None:
+def in_folder(host: Host, folder: str) -> OptStr:
     """The Python of a venv or conda prefix, also where its bin folder is named."""
-    paths = (os.path.join(folder, *name.split("/")) for name in _INSIDE)
-    return next((os.path.abspath(path) for path in paths if _is_program(host, path)), None)
+    paths = (join(folder, *name.split("/")) for name in _INSIDE)
+    return next((abspath(path) for path in paths if _is_program(host, path)), None)
 
 
-def on_path_all(host: Host, names: tuple[str, ...] = ("python3", "python")) -> Iterator[str]:
+def on_path_all(host: Host, names: Strings = ("python3", "python")) -> Iterator[str]:
     """Every program of these names on PATH, pyenv's shims resolved, the first name first."""
     folders = children.path_folders(host.env.get("PATH", ""))
     for name in names:
         for path in programs(host, name + (".exe" if host.system == "Windows" else ""), folders):
             # Windows offers its shop under these names: files without content.
             if "WindowsApps" not in path or host.stat(path).size:
-                yield behind_shim(host, os.path.abspath(path))
+                yield behind_shim(host, abspath(path))
 
 
-def programs(host: Host, name: str, folders: tuple[str, ...]) -> Iterator[str]:
+def programs(host: Host, name: str, folders: Strings) -> Iterator[str]:
     """Every program of that name in folders of PATH; only what may be executed counts."""
-    paths = (os.path.join(folder, name) for folder in dict.fromkeys(folders[:MOST_FOLDERS]))
+    paths = (join(folder, name) for folder in dict.fromkeys(folders[:MOST_FOLDERS]))
     return (path for path in paths if _is_program(host, path))
 
 
@@ -153,12 +155,12 @@ def _beside_on_path(host: Host) -> list[str]:
     return [f"PATH leads to {found} in the current folder, which is not run; name it with --python"]
 
 
-def distrusted(host: Host, folder: str, python: str) -> str | None:
+def distrusted(host: Host, folder: str, python: str) -> OptStr:
     """Why a .venv that nobody has activated is not run; None if it is the user's own.
 
     Whoever can write into the current folder, or into the environment, would run programs here.
     """
-    settings, around = os.path.join(folder, "pyvenv.cfg"), os.path.dirname(folder)
+    settings, around = join(folder, "pyvenv.cfg"), dirname(folder)
     if host.stat(settings).exists is False:
         return "it is not a virtual environment (it has no pyvenv.cfg)"
     if host.system == "Windows":
@@ -170,14 +172,14 @@ def distrusted(host: Host, folder: str, python: str) -> str | None:
         return "it is a link"
     trusted = _trusted_users(host)
     # What `.pth` files name is run at the start of the interpreter, isolated or not.
-    packages = host.glob(os.path.join(folder, "lib", "python*", "site-packages"))
-    inside = [inner for path in packages for inner in (os.path.dirname(path), path)]
-    for path in (folder, settings, os.path.dirname(python), python, *inside):
+    packages = host.glob(join(folder, "lib", "python*", "site-packages"))
+    inside = [inner for path in packages for inner in (dirname(path), path)]
+    for path in (folder, settings, dirname(python), python, *inside):
         stat = host.stat(path)
         if stat.mode & 0o002:
             return f"everybody can write to {path}"
         # A link to the Python that it was made from; what lies beside the user is no such Python.
-        beside = stat.real.startswith(os.path.join(around, ""))
+        beside = stat.real.startswith(join(around, ""))
         if trusted is None or (path == python and stat.is_link and not beside):
             continue
         if stat.uid not in trusted:
@@ -189,7 +191,7 @@ def distrusted(host: Host, folder: str, python: str) -> str | None:
 
 def _trusted_users(host: Host) -> frozenset[int] | None:
     """The numbers of those who may have made it; None if it is not known who runs this."""
-    user: int | None = getattr(host, "uid", None)
+    user = getattr(host, "uid", None)
     if user is None:
         return None
     found = {0, user}
@@ -215,18 +217,18 @@ def _is_private(host: Host, group: int, owner: int) -> bool:
     return members <= names and (bool(members) or group == owner)
 
 
-def _unfit(host: Host, path: str) -> str | None:
+def _unfit(host: Host, path: str) -> OptStr:
     """Why a program is no Python that can be run; None where it may be one."""
     if not _runs(host, host.stat(path).mode):
         fault = "a file that cannot be executed"
-    elif _PYTHON_NAME.match(os.path.basename(path)) or said_version(host, path):
+    elif _PYTHON_NAME.match(basename(path)) or said_version(host, path):
         return None
     else:
         fault = "no Python"
     return f"{path} is {fault}; give a Python, or the folder of an environment."
 
 
-def said_version(host: Host, program: str) -> str | None:
+def said_version(host: Host, program: str) -> OptStr:
     """The version that a Python says, asked as is harmless to any program; None of any other."""
     ran = host.run(program, "--version", timeout_s=5)
     return extract(r"^Python (\d[\w.]*)", ran.stdout.strip() or ran.stderr.strip())
@@ -237,7 +239,7 @@ def _runs(host: Host, mode: int) -> bool:
 
 
 def _no_python_in(host: Host, folder: str) -> str:
-    paths = (os.path.join(folder, *name.split("/")) for name in _INSIDE)
+    paths = (join(folder, *name.split("/")) for name in _INSIDE)
     seen = {path: host.stat(path) for path in paths}
     for path, stat in seen.items():
         if stat.exists is None:
@@ -250,37 +252,37 @@ def _no_python_in(host: Host, folder: str) -> str:
 
 # --- what stands behind a program on PATH, told by reading it and never by running it -----------
 
-_EXEC_LINE = re.compile(r"""^'''exec' (?:"([^"]+)"|(\S+)) """, re.MULTILINE)
+_EXEC_LINE = re.compile(r"""(?m)^'''exec' (?:"([^"]+)"|(\S+)) """)
 
 
 def behind_shim(host: Host, path: str) -> str:
     """The program that a shim of pyenv would start; the path itself where it is no shim."""
     folder, name = os.path.split(path)
     root, last = os.path.split(folder.rstrip("/\\"))
-    if last != "shims" or not host.stat(os.path.join(root, "versions")).is_dir:
+    if last != "shims" or not host.stat(join(root, "versions")).is_dir:
         return path
     for version in _wanted_versions(host, root):
         if version == "system":
             return _beyond(host, name, folder) or path
-        found = (os.path.join(own, "bin", name) for own in _pyenv_versions(host, root, version))
+        found = (join(own, "bin", name) for own in _pyenv_versions(host, root, version))
         if program := existing(host, found):
             return program
     return path
 
 
-def interpreter_of(host: Host, script: str) -> str | None:
+def interpreter_of(host: Host, script: str) -> OptStr:
     """The interpreter that a script such as pip names in its first lines; None not known."""
     script = behind_shim(host, script)
     if script.lower().endswith(".exe"):
         # The python.exe that a launcher in Scripts belongs to.
-        folder = os.path.dirname(script)
-        places = (folder, os.path.dirname(folder))
-        return existing(host, (os.path.join(place, "python.exe") for place in places))
+        folder = dirname(script)
+        places = (folder, dirname(folder))
+        return existing(host, (join(place, "python.exe") for place in places))
     text = host.read(script, 2048).text
     words = text.removeprefix("#!").partition("\n")[0].split()
     if not words or not text.startswith("#!"):
         return None
-    program = os.path.basename(words[0])
+    program = basename(words[0])
     if program == "env":
         names = (word for word in words[1:] if not word.startswith("-") and "=" not in word)
         found = host.which(next(names, ""))
@@ -297,8 +299,8 @@ def _wanted_versions(host: Host, root: str) -> list[str]:
     if told := host.env.get("PYENV_VERSION"):
         return told.split(":")
     folders = upwards(host.env.get("PYENV_DIR") or absolute(host, "."))
-    files = (os.path.join(folder, ".python-version") for folder in folders)
-    for path in (*files, os.path.join(root, "version")):
+    files = (join(folder, ".python-version") for folder in folders)
+    for path in (*files, join(root, "version")):
         if (found := host.read(path, 4096)).known:
             lines = (line.partition("#")[0].split() for line in found.text.splitlines())
             return list(chain.from_iterable(lines)) or ["system"]
@@ -308,7 +310,7 @@ def _wanted_versions(host: Host, root: str) -> list[str]:
 def upwards(folder: str) -> Iterator[str]:
     """The folder and all that it lies in."""
     yield folder
-    while (parent := os.path.dirname(folder)) != folder:
+    while (parent := dirname(folder)) != folder:
         folder = parent
         yield folder
 
@@ -318,24 +320,24 @@ def _pyenv_versions(host: Host, root: str, version: str) -> Iterator[str]:
 
     A .python-version of the current folder may be anybody's: one that leads out of pyenv is none.
     """
-    versions = os.path.join(root, "versions")
+    versions = join(root, "versions")
     version = version.removeprefix("python-")
     if version in (".", "..") or re.search(r"[/\\]", version):
         return
-    exact = os.path.join(versions, version)
+    exact = join(versions, version)
     if host.stat(exact).is_dir:
         yield exact
         return
     fitting = [name for name in host.listing(versions).names if name.startswith(version + ".")]
     for name in sorted(fitting, key=_number, reverse=True):
-        yield os.path.join(versions, name)
+        yield join(versions, name)
 
 
 def _number(name: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", name)))
 
 
-def _beyond(host: Host, name: str, shims: str) -> str | None:
+def _beyond(host: Host, name: str, shims: str) -> OptStr:
     """The program of that name on PATH outside the shims, and outside any plugin's."""
     found = programs(host, name, children.path_folders(host.env.get("PATH", "")))
-    return next((path for path in found if os.path.dirname(path) != shims.rstrip("/")), None)
+    return next((path for path in found if dirname(path) != shims.rstrip("/")), None)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
-from packaging.version import Version
 
 from cudadoctor.host import children
+from cudadoctor.host.children import Environment
 from cudadoctor.host.local import Host, existing
-from cudadoctor.model.machine import Distribution, Toolkit
+from cudadoctor.model.machine import Distribution, Json, OptStr, OptVersion, Strings, Toolkit
 from cudadoctor.model.versions import cuda_from_int, version_of
 from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.target import programs
@@ -33,7 +33,7 @@ _HEADERS = (
     "targets/x86_64-linux/include/cuda_runtime_api.h",
     "targets/sbsa-linux/include/cuda_runtime_api.h",
 )
-_DEFINED = re.compile(r"^#define CUDA(?:RT)?_VERSION +(\d{1,9})\b", re.M)
+_DEFINED = re.compile(r"(?m)^#define CUDA(?:RT)?_VERSION +(\d{1,9})\b")
 
 
 _HANDS_OVER = re.compile(
@@ -47,17 +47,17 @@ class _Place(NamedTuple):
 
     folder: str
     origin: str
-    nvcc: str | None = None
+    nvcc: OptStr = None
 
 
 def read_toolkits(  # noqa: PLR0917
     host: Host,
-    env: Mapping[str, str],
-    conda_prefix: str | None,
-    site_packages: tuple[str, ...],
+    env: Environment,
+    conda_prefix: OptStr,
+    site_packages: Strings,
     packages: tuple[Distribution, ...] | None,
     fast: bool,
-    compiles: tuple[str, ...] = (),
+    compiles: Strings = (),
 ) -> Looked:
     """All toolkits, which one torch would build with, the C++ compiler, and who needs them.
 
@@ -86,7 +86,7 @@ def read_toolkits(  # noqa: PLR0917
     return notes
 
 
-def _note_used(notes: Looked, host: Host, env: Mapping[str, str]) -> None:
+def _note_used(notes: Looked, host: Host, env: Environment) -> None:
     """torch's own search: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda."""
     name = "CUDA_HOME" if env.get("CUDA_HOME") else "CUDA_PATH"
     home = env.get(name, "")
@@ -117,7 +117,7 @@ def _toolkits(
 
     why: of those whose nvcc does not tell its version, by folder.
     """
-    known: dict[str, Toolkit] = {}
+    known = {}
     for place in places:
         path = _real(host, place.folder)
         if path in known or not host.stat(path).is_dir:
@@ -131,9 +131,7 @@ def _toolkits(
     return tuple(known.values())
 
 
-def _version(
-    host: Host, path: str, nvcc: str | None, fast: bool, why: dict[str, str]
-) -> Version | None:
+def _version(host: Host, path: str, nvcc: OptStr, fast: bool, why: dict[str, str]) -> OptVersion:
     """What nvcc says where it is asked, else what the files of the toolkit say.
 
     A script in the place of nvcc may run any other: only its answer counts. Where it does
@@ -153,12 +151,12 @@ def _version(
     return said or _written_version(host, path)
 
 
-def parse_nvcc(text: str) -> Version | None:
+def parse_nvcc(text: str) -> OptVersion:
     """The CUDA release of what `nvcc --version` prints."""
     return version_of(extract(r"release (\d+\.\d+)", text))
 
 
-def _written_version(host: Host, path: str) -> Version | None:
+def _written_version(host: Host, path: str) -> OptVersion:
     """From version.json (11.1 and later), version.txt (before) or the headers."""
     named = _json_version(host.read(f"{path}/version.json", 1 << 16).text)
     if named is None:
@@ -174,22 +172,20 @@ class _Row(msgspec.Struct):
     version: str = ""
 
 
-def _json_version(text: str) -> str | None:
+def _json_version(text: str) -> OptStr:
     """The release of nvcc in version.json, else of the whole: patches of nvcc can be newer."""
-    rows: dict[str, Any] = {}
-    with contextlib.suppress(ValueError, RecursionError):
+    rows: Json = {}
+    with suppress(ValueError, RecursionError):
         rows = msgspec.json.decode(text, type=dict[str, Any])
     for key in ("cuda_nvcc", "cuda"):
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             found = re.match(r"\d+\.\d+", msgspec.convert(rows.get(key), _Row).version)
             if found:
                 return found[0]
     return None
 
 
-def _places(
-    host: Host, env: Mapping[str, str], conda: str | None, sites: tuple[str, ...]
-) -> Iterator[_Place]:
+def _places(host: Host, env: Environment, conda: OptStr, sites: Strings) -> Iterator[_Place]:
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if env.get(name):
             yield _Place(env[name], name)
@@ -208,7 +204,7 @@ def _places(
                 yield _Place(wheel, "wheel", nvcc)
 
 
-def _programs(env: Mapping[str, str], host: Host) -> Iterator[str]:
+def _programs(env: Environment, host: Host) -> Iterator[str]:
     windows = host.system == "Windows"
     folders = children.path_folders(env.get("PATH", ""), windows=windows)
     return programs(host, "nvcc.exe" if windows else "nvcc", folders)
@@ -237,7 +233,7 @@ _LONGEST = 1000
 _CACHES = ("ccache", "sccache", "distcc", "icecc")
 
 
-def note_compiler(notes: Looked, host: Host, env: Mapping[str, str], fast: bool) -> None:
+def note_compiler(notes: Looked, host: Host, env: Environment, fast: bool) -> None:
     """Note the compiler: CXX, else c++ and g++ (cl on Windows) on PATH."""
     try:
         words = shlex.split(env.get("CXX", ""))
@@ -260,13 +256,13 @@ def note_compiler(notes: Looked, host: Host, env: Mapping[str, str], fast: bool)
     notes.fact("build.compiler.version", version, None, why, asked=not fast)
 
 
-def family(path: str) -> str | None:
+def family(path: str) -> OptStr:
     """g++, clang++, icpx or cl, from the name of the program."""
     name = path.replace("\\", "/").rpartition("/")[2].removesuffix(".exe")
     return extract(r"(clang\+\+|clang|g\+\+|gcc|icpx|nvc\+\+|cl)(?:-[\d.]+)?$", name)
 
 
-def parse_version(text: str) -> tuple[str | None, Version | None]:
+def parse_version(text: str) -> tuple[OptStr, OptVersion]:
     """Family and version of what `c++ --version` (or cl without arguments) prints."""
     first = text.partition("\n")[0][:_LONGEST]
     for name, pattern in SAID_BY:
@@ -284,13 +280,13 @@ SAID_BY = (
 )
 
 
-def _compiler_asked(host: Host, path: str) -> tuple[str | None, Version | None]:
+def _compiler_asked(host: Host, path: str) -> tuple[OptStr, OptVersion]:
     options = () if host.system == "Windows" else ("--version",)
     ran = host.run(path, *options, timeout_s=COMPILER_S)
     return parse_version(ran.stdout if options else ran.stderr or ran.stdout)
 
 
-def _compiler_read(host: Host, real: str) -> tuple[str | None, Version | None]:
+def _compiler_read(host: Host, real: str) -> tuple[OptStr, OptVersion]:
     """The major version, from the name of the program or from gcc's own folder."""
     kind = family(real)
     if suffix := extract(r"\+\+-(\d+(?:\.\d+)?)$", real):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from cudadoctor.model.machine import OptStr, Strings
 from cudadoctor.probes import extract
 from cudadoctor.probes.loader import Mapped, Process
 
@@ -41,16 +42,14 @@ class Order(NamedTuple):
 
     rescue: tuple[Wheel, ...] = ()
     after: tuple[Wheel, ...] = ()
-    marker: str | None = None
+    marker: OptStr = None
     flat: bool = False
 
 
-def parse_order(init: str, cuda: str | None) -> Order:
+def parse_order(init: str, cuda: OptStr) -> Order:
     """The order that the text of torch/__init__.py prescribes for a torch built with that CUDA."""
-    loading = _function(init, "_load_global_deps")
-    first, _, last = loading.partition("except OSError")
-    shared = _function(init, "_preload_cuda_deps")
-    rescue = _wheels(shared) or _wheels(last)
+    first, _, last = _function(init, "_load_global_deps").partition("except OSError")
+    rescue = _wheels(_function(init, "_preload_cuda_deps")) or _wheels(last)
     marker = extract(_MARK, first)
     return Order(
         rescue=rescue,
@@ -60,7 +59,7 @@ def parse_order(init: str, cuda: str | None) -> Order:
     )
 
 
-def _after(text: str, table: tuple[Wheel, ...], cuda: str | None) -> tuple[Wheel, ...]:
+def _after(text: str, table: tuple[Wheel, ...], cuda: OptStr) -> tuple[Wheel, ...]:
     only = extract(_CUDAS, text)
     if only is not None and f'"{cuda}"' not in only:
         return ()
@@ -90,13 +89,13 @@ class Import(NamedTuple):
 
     torch: str
     extension: str
-    paths: tuple[str, ...]
+    paths: Strings
     major: str
     order: Order
     global_deps: bool = True
 
 
-def replay(process: Process, job: Import) -> tuple[str, ...]:
+def replay(process: Process, job: Import) -> Strings:
     """Let the process do what `import torch` does; what it misses comes back."""
     # Who calls dlopen for ctypes and for imports: libpython, else the executable.
     libpython = (mapped for mapped in process.loaded if mapped.title.startswith("libpython"))
@@ -143,7 +142,7 @@ def _later(process: Process) -> list[str]:
 
     What is not found here is no fault of the import; of it, parts of cuDNN come back.
     """
-    missing: list[str] = []
+    missing = []
     if (cpu := process.loaded_as("libtorch_cpu.so")) is not None:
         for name in ("libtorch_cuda_linalg.so", "libcaffe2_nvrtc.so"):
             process.open(name, cpu, keep=True)

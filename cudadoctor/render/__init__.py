@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.model.findings import Diagnosis, Plan
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Json, Machine, OptFloat
 
 _VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(Struct, frozen=True, kw_only=True):
     """All that a renderer needs.
 
     The texts of diagnosis and the plain `facts` are already redacted where they are to be; the plan
@@ -27,8 +26,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     knowledge: str
     sources: dict[str, str] = {}
-    seconds: float | None = None
-    facts: dict[str, Any] = {}
+    seconds: OptFloat = None
+    facts: Json = {}
     shade: Callable[[str], str] = str
 
 

@@ -1,21 +1,19 @@
 """The JSON document, version 1: a contract. Fields may be added, none change or go."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
-from typing import Any
 
-import msgspec
+from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Finding, Plan, Step
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Json, Machine
 from cudadoctor.model.trust import acting
 from cudadoctor.render import Report
 
 
-def report(shown: Report) -> dict[str, Any]:
+def report(shown: Report) -> Json:
     """The whole document as plain data."""
     diagnosis, machine = shown.diagnosis, shown.machine
     return {
@@ -30,7 +28,7 @@ def report(shown: Report) -> dict[str, Any]:
             for undecided in diagnosis.undecided
         ],
         "examined": machine.python.executable and acting(machine).python.executable,
-        "candidates": msgspec.to_builtins(diagnosis.candidates),
+        "candidates": to_builtins(diagnosis.candidates),
         "next_command": list(diagnosis.next_command) if diagnosis.next_command else None,
         "plan": plan(shown.plan),
         "smoke": shown.facts.get("smoke") and smoke(machine, shown.shade),
@@ -38,22 +36,22 @@ def report(shown: Report) -> dict[str, Any]:
     }
 
 
-def plan(plan: Plan) -> dict[str, Any]:
+def plan(plan: Plan) -> Json:
     """The plan as plain data."""
-    return {"steps": list(map(_step, plan.steps)), "build": msgspec.to_builtins(plan.build)}
+    return {"steps": list(map(_step, plan.steps)), "build": to_builtins(plan.build)}
 
 
-def dumps(document: dict[str, Any]) -> str:
+def dumps(document: Json) -> str:
     """Two spaces, one line an entry, plain ASCII: it survives every pipe and locale."""
     return factfile.ascii_json(document, 2)
 
 
-def line(document: dict[str, Any]) -> str:
+def line(document: Json) -> str:
     """The same on one line, for JSON Lines."""
     return json.dumps(factfile.json_safe(document)).replace("\x7f", "\\u007f")
 
 
-def smoke_alone(machine: Machine, version: str) -> dict[str, Any]:
+def smoke_alone(machine: Machine, version: str) -> Json:
     """The document of `cudadoctor smoke --json`."""
     return {
         "schema": 1,
@@ -63,7 +61,7 @@ def smoke_alone(machine: Machine, version: str) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding, of: Plan) -> dict[str, Any]:
+def _finding(finding: Finding, of: Plan) -> Json:
     planned = {step.id for step in of.steps}
     return {
         "cause": finding.cause,
@@ -72,27 +70,27 @@ def _finding(finding: Finding, of: Plan) -> dict[str, Any]:
         "title": finding.title,
         "why": finding.why,
         "values": finding.values,
-        "evidence": msgspec.to_builtins(finding.evidence),
+        "evidence": to_builtins(finding.evidence),
         "cites": list(finding.cites),
         "because_of": list(finding.because_of),
         "remedies": [remedy.id for remedy in finding.remedies if remedy.id in planned],
     }
 
 
-def _step(step: Step) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(step)
+def _step(step: Step) -> Json:
+    plain: Json = to_builtins(step)
     del plain["packages"]
     if step.resolution is None:
         del plain["resolution"]
     return plain
 
 
-def smoke(machine: Machine, shade: Callable[[str], str] = str) -> dict[str, Any] | None:
+def smoke(machine: Machine, shade: Callable[[str], str] = str) -> Json | None:
     """The smoke step with every field of every stage, also those that are not known."""
     if machine.smoke is None:
         return None
     stages = [
-        msgspec.structs.asdict(stage) | {"detail": stage.detail and shade(stage.detail)}
+        asdict(stage) | {"detail": stage.detail and shade(stage.detail)}
         for stage in machine.smoke.stages
     ]
-    return msgspec.structs.asdict(machine.smoke) | {"stages": stages}
+    return asdict(machine.smoke) | {"stages": stages}

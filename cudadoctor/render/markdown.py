@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in r"\`*_{}[]<>()#+!|~&"})
 _WORD = re.compile(r"\S+")
-_LINKED = re.compile(r"@\w|://|www\.|(?<!\w)#\d|\bGH-\d|:[a-z_+-][a-z0-9_+-]{0,50}:|\$", re.I)
+_LINKED = re.compile(r"(?i)@\w|://|www\.|(?<!\w)#\d|\bGH-\d|:[a-z_+-][a-z0-9_+-]{0,50}:|\$")
 """What a forge makes a link, a mention, a picture or a formula of, also where escaped."""
 _CODE = re.compile(r"`([^`]+)`")
 _BAR = re.compile(r"(\\*)\|")

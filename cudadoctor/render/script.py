@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from cudadoctor.installers.tool import BESIDE, interpreter, parent, within
 from cudadoctor.model.findings import Diagnosis, Edit, Plan, Step
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, OptStr
 from cudadoctor.model.trust import acting, typed
 from cudadoctor.render import inert
 from cudadoctor.render.shells import (
@@ -45,7 +45,7 @@ def script(
         lines += ["", *_text(_without_steps(diagnosis, machine))]
         return "\n".join(lines) + "\n"
     groups = _groups(plan)
-    body: list[str] = []
+    body = []
     for number, steps in enumerate(groups, 1):
         body.append("")
         for step in steps:
@@ -147,7 +147,7 @@ def _afterwards(plan: Plan, machine: Machine, words: Shell) -> Iterator[str]:
     yield comment(words.shown(typed("cudadoctor", "check", "--python", python)), 3)
 
 
-def _made_anew(plan: Plan, machine: Machine) -> str | None:
+def _made_anew(plan: Plan, machine: Machine) -> OptStr:
     """The interpreter of a new environment that the script makes, None where it makes none."""
     for step in plan.steps:
         if is_runnable(step) and makes_anew(step):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from cudadoctor.model.findings import Edit, Step
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, OptStr, Strings, StrPair
 from cudadoctor.model.trust import PLACEHOLDER, Command, ours
 from cudadoctor.render import inert
 
@@ -42,9 +42,9 @@ class Shell(ABC):
     python: str
     python_default: str
     python_absolute: str
-    first: tuple[str, ...] = ()
+    first: Strings = ()
     """What stops a script at the first failure."""
-    apart: tuple[str, ...]
+    apart: Strings
     """Goes to an empty folder and remembers the first one."""
     here: str
     """A path from the folder in which the script is started."""
@@ -56,7 +56,7 @@ class Shell(ABC):
     restoring: str
     """What keeps the earlier value of a variable, and what brings it back."""
 
-    def start(self, body: str, *, apart: bool = False) -> tuple[str, ...]:
+    def start(self, body: str, *, apart: bool = False) -> Strings:
         """Lines that come first: stop at the first failure, and what the body's lines need.
 
         apart: go to an empty folder, since `python -m pip` runs a pip.py of the current one.
@@ -68,12 +68,12 @@ class Shell(ABC):
         lines += ["", comment(_EMPTY), *self.apart] if apart else []
         return (*lines, *self.newlines(body))
 
-    def choice_of_python(self) -> tuple[str, ...]:
+    def choice_of_python(self) -> Strings:
         """Lines that set the variable of the interpreter, unless the reader has."""
         needed = f"PYTHON is the interpreter to repair: set it first if that is not {self.usual}."
         return (comment(needed), self.python_default)
 
-    def newlines(self, body: str) -> tuple[str, ...]:  # noqa: ARG002 - most shells need none
+    def newlines(self, body: str) -> Strings:  # noqa: ARG002 - most shells need none
         """What a body needs that holds newlines within its words."""
         return ()
 
@@ -90,7 +90,7 @@ class Shell(ABC):
         quoted, risky = self.quoted(word), "=" in (word[:1] if place else word)
         return f"'{word}'" if quoted == word and risky else quoted
 
-    def variable(self, name: str, value: str | None) -> str:
+    def variable(self, name: str, value: OptStr) -> str:
         """Set or (None) unset a variable for all that follows."""
         if not VARIABLE.fullmatch(name):
             return comment(f"not a name of a variable: {name}")
@@ -146,7 +146,7 @@ class Posix(Shell):
     def __init__(self, newline: str = "newline") -> None:
         self._newline = newline
 
-    def newlines(self, body: str) -> tuple[str, ...]:
+    def newlines(self, body: str) -> Strings:
         name = self._newline
         if f'"${name}"' not in body:
             return ()
@@ -324,8 +324,8 @@ program and slow others (NCCL_*, CUDA_LAUNCH_BLOCKING): those are set for a shel
 
 
 def activation_files(
-    prefix: str, variables: Mapping[str, str | None], shell: ShellName
-) -> tuple[tuple[str, str], ...]:
+    prefix: str, variables: Mapping[str, OptStr], shell: ShellName
+) -> tuple[StrPair, ...]:
     """The files of a conda environment that do it at each activation: (path, text).
 
     The paths are relative to the prefix, with forward slashes. Their name is that of the variables,
@@ -353,7 +353,7 @@ def activation_files(
 
 
 def kept_by_conda(
-    m: Machine, variables: Mapping[str, str | None], shell: ShellName
+    m: Machine, variables: Mapping[str, OptStr], shell: ShellName
 ) -> tuple[Edit, ...]:
     """Where a conda environment keeps these variables; () elsewhere or where nothing is to stay."""
     prefix = m.python.prefix
@@ -368,9 +368,7 @@ def kept_by_conda(
     )
 
 
-def activation_note(
-    m: Machine, variables: Mapping[str, str | None], shell: ShellName
-) -> str | None:
+def activation_note(m: Machine, variables: Mapping[str, OptStr], shell: ShellName) -> OptStr:
     """Where a conda environment would keep these variables, None elsewhere."""
     found = kept_by_conda(m, variables, shell)
     if not found:

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 
@@ -16,7 +15,7 @@ from cudadoctor.model.findings import (
     Rejection,
     Step,
 )
-from cudadoctor.model.machine import Gpu, Machine
+from cudadoctor.model.machine import Gpu, Json, Machine, OptStr, StrPair
 from cudadoctor.model.trust import is_doctors_own
 from cudadoctor.render import Report, inert
 
@@ -25,7 +24,7 @@ _HARMLESS = ("not-environment", "torch-bug")
 """Causes that lie outside of the environment."""
 
 
-def machine_rows(machine: Machine, say: Language) -> Iterator[tuple[str, str]]:
+def machine_rows(machine: Machine, say: Language) -> Iterator[StrPair]:
     """Label and text of each line about the machine; of a pasted report only what stands in it."""
     pasted, torch = machine.look == "report", machine.torch
     for label, shown, text in (
@@ -118,7 +117,7 @@ def makes_anew(step: Step) -> bool:
     return "venv" in first[:3] or "create" in first[:2]
 
 
-def manual_of(step: Step) -> str | None:
+def manual_of(step: Step) -> OptStr:
     """What is done by hand, where the title does not say it all."""
     return None if step.manual and step.manual.rstrip(".") == step.title else step.manual
 
@@ -147,7 +146,7 @@ def conclusion(shown: Report, say: Language) -> str:
     return say("the facts do not suffice") + took + still
 
 
-def outside(shown: Report) -> str | None:
+def outside(shown: Report) -> OptStr:
     """Which cause outside of the environment a report is likely to show, where it has no other."""
     if shown.machine.look != "report" or shown.diagnosis.primary is not None:
         return None
@@ -283,8 +282,7 @@ def evidence_rows(finding: Finding, *, whole: bool = False) -> list[EvidenceRow]
     """
     about = f"{finding.title} {finding.why}"
     found = list(dict.fromkeys(_row(fact, about, whole=whole) for fact in finding.evidence))
-    known = [row for row in found if row.value != "not known"]
-    return found if whole else known or found
+    return found if whole else [row for row in found if row.value != "not known"] or found
 
 
 def _row(evidence: Evidence, about: str, *, whole: bool) -> EvidenceRow:
@@ -318,13 +316,13 @@ def _readable(fact: str, value: str, about: str, *, whole: bool) -> str:
     return "; ".join(texts)
 
 
-def _is_named(item: dict[str, Any], about: str) -> bool:
+def _is_named(item: Json, about: str) -> bool:
     """Whether the finding speaks of this one, by its name or version."""
     name = str(item.get("name") or "")
     return bool(name) and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", about) is not None
 
 
-def _item(item: dict[str, Any], kind: str) -> str:
+def _item(item: Json, kind: str) -> str:
     if item.get("present") is False:
         return "none"
     telling = _TELLING.get(kind)

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.locale.language import Language
 from cudadoctor.model.findings import Finding, Severity, Step
@@ -19,7 +19,7 @@ MARGIN = 8
 VERDICT_MARGIN = 10
 LEAST_ROOM = 24
 """Fewer columns than these are too few to read words in."""
-_NUMBERED = re.compile(r"\b(CUDA|GPU|Python|capability|driver|numpy|torch) (?=\d)", re.I)
+_NUMBERED = re.compile(r"(?i)\b(CUDA|GPU|Python|capability|driver|numpy|torch) (?=\d)")
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "cyan"}
 _VERDICT_STYLE = {
     "healthy": "bold green",
@@ -29,7 +29,7 @@ _VERDICT_STYLE = {
 }
 
 
-class Line(msgspec.Struct, frozen=True):
+class Line(Struct, frozen=True):
     """A line of output: spans of text with the style of each ("" none)."""
 
     spans: tuple[tuple[str, str], ...]
@@ -39,7 +39,7 @@ class Line(msgspec.Struct, frozen=True):
         return "".join(text for text, _ in self.spans)
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class Layout(Struct, frozen=True, kw_only=True):
     """How to lay it out. width: columns; verbose: evidence of infos and explained findings too."""
 
     width: int = 80

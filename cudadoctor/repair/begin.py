@@ -1,6 +1,5 @@
 """Before anything changes: which steps, in which folders, with what room, and what forbids it."""
 
-import contextlib
 import os
 import re
 import shutil
@@ -8,10 +7,13 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from os.path import isdir, join, realpath
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from cudadoctor import __version__, knowledge
@@ -19,7 +21,7 @@ from cudadoctor.cli.options import Options
 from cudadoctor.host import local
 from cudadoctor.installers.verify import Verdict, verify
 from cudadoctor.model.findings import PackageChange, Plan, Risk, Step
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, OptStr, Strings
 from cudadoctor.model.trust import typed
 from cudadoctor.render import inert
 from cudadoctor.render.script import is_runnable
@@ -47,7 +49,7 @@ _OF_CONDA_ELSEWHERE = ("envs", "pkgs", "conda-bld", ".cudadoctor")
 """What lies in conda's prefix and belongs to other environments."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class Place(Struct, frozen=True, kw_only=True):
     """Where a repair takes place.
 
     prefix: the folder with the journal. python: the interpreter to look at afterwards. made: the
@@ -58,7 +60,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     roots: tuple[Root, ...]
     python: str
     made: bool = False
-    limits: str | None = None
+    limits: OptStr = None
 
 
 def place_of(machine: Machine, steps: tuple[Step, ...], *, project: bool = False) -> Place | None:
@@ -121,7 +123,7 @@ def _system(machine: Machine, prefix: str) -> tuple[Root, ...]:
     return (Root(path=library, only=(packages,)), scripts, *beside)
 
 
-def folder_made(step: Step) -> str | None:
+def folder_made(step: Step) -> OptStr:
     """The folder of the new environment that a step makes, None where it makes none."""
     for argv in step.commands:
         if "venv" in argv[:3] and len(argv) > 2:
@@ -138,14 +140,14 @@ def python_made(steps: tuple[Step, ...], folder: str) -> str:
     return next((word for word in words if inside.fullmatch(word)), f"{folder}/bin/python")
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True):
+class Left(Struct, frozen=True, kw_only=True):
     """A step that is not taken, and why not, in a few words."""
 
     step: Step
     why: str
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class Chosen(Struct, frozen=True, kw_only=True):
     """steps: run or written here. shell: variables for the second look, told for the user's shell.
 
     left: of each other group the preferred step, for the user.
@@ -236,7 +238,7 @@ def unpacked(download: int) -> int:
 
 
 def needs(
-    size: int, prefix: str, temporary: str, cache: str | None, copied_bytes: int
+    size: int, prefix: str, temporary: str, cache: OptStr, copied_bytes: int
 ) -> tuple[Need, ...]:
     """What is needed where. size: bytes of the downloads. cache: pip's, None where it is switched
     off. copied_bytes: of the environment, where the snapshot cannot consist of links."""
@@ -249,16 +251,16 @@ def needs(
     return tuple(need for need in found if need.folder and need.bytes)
 
 
-def lacking(wanted: tuple[Need, ...]) -> str | None:
+def lacking(wanted: tuple[Need, ...]) -> OptStr:
     """A sentence about the first file system that is too small, None where all fits."""
     systems = defaultdict(list)
     for need in wanted:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             systems[os.stat(nearest_folder(need.folder)).st_dev].append(need)
     for needed in systems.values():
         total, folder = sum(need.bytes for need in needed), needed[0].folder
         free = total
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             free = shutil.disk_usage(nearest_folder(folder)).free
         if free < total:
             purposes = " and ".join(dict.fromkeys(need.what for need in needed))
@@ -276,12 +278,12 @@ def shown(size: int) -> str:
     return f"{max(1, round(size / 1e6))} MB"
 
 
-def cache_folder(env: Mapping[str, str]) -> str | None:
+def cache_folder(env: Mapping[str, str]) -> OptStr:
     """pip's cache, None where it is switched off."""
     if env.get("PIP_NO_CACHE_DIR", "").lower() in ("1", "true", "yes", "on"):
         return None
     home = env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return env.get("PIP_CACHE_DIR") or os.path.join(home, "pip")
+    return env.get("PIP_CACHE_DIR") or join(home, "pip")
 
 
 MOST_NAMED = 3
@@ -299,7 +301,7 @@ def is_project(machine: Machine) -> bool:
     return home is not None and any(os.path.exists(f"{home}/{name}") for name in _PROJECT_FILES)
 
 
-def shared(machine: Machine, place: Place) -> str | None:
+def shared(machine: Machine, place: Place) -> OptStr:
     """Why an environment that others share is not touched; pure."""
     kind, python = machine.python.kind, machine.python.executable
     inside = machine.container.kind not in (None, "none")
@@ -317,7 +319,7 @@ def shared(machine: Machine, place: Place) -> str | None:
     return sentences.get(kind or "")
 
 
-def owned_by_another(place: Place) -> str | None:
+def owned_by_another(place: Place) -> OptStr:
     """Files that root writes into a user's environment would be root's."""
     if sys.platform == "win32" or os.geteuid() != 0:
         return None
@@ -325,7 +327,7 @@ def owned_by_another(place: Place) -> str | None:
         owner = os.stat(path).st_uid
         if owner != 0:
             name = f"the user with the number {owner}"
-            with contextlib.suppress(KeyError, ImportError):
+            with suppress(KeyError, ImportError):
                 import pwd
 
                 name = pwd.getpwuid(owner).pw_name
@@ -340,8 +342,8 @@ def _existing(place: Place) -> Iterator[str]:
     yield nearest_folder(place.prefix)
     for root in place.roots:
         for name in ("bin", "Scripts", "lib", "Lib"):
-            path = os.path.join(root.path, name)
-            if os.path.isdir(path) and not os.path.islink(path):
+            path = join(root.path, name)
+            if isdir(path) and not os.path.islink(path):
                 yield path
 
 
@@ -351,7 +353,7 @@ def nearest_folder(folder: str) -> str:
     return next((str(above) for above in (path, *path.parents) if above.is_dir()), os.curdir)
 
 
-def unwritable(place: Place, site_packages: str | None) -> str | None:
+def unwritable(place: Place, site_packages: OptStr) -> OptStr:
     """Why nothing can be installed there: another owner, a read-only file system."""
     site = site_packages if site_packages and not place.made else place.prefix
     for folder in (place.prefix, *(root.path for root in place.roots), site):
@@ -363,17 +365,17 @@ def unwritable(place: Place, site_packages: str | None) -> str | None:
     return None
 
 
-def leads_out(place: Place, site_packages: str | None) -> str | None:
+def leads_out(place: Place, site_packages: OptStr) -> OptStr:
     """Why what a link leads to is not touched: the record follows none, and pip does."""
     if place.made:
         return None
     folders = [site_packages, *(f"{place.prefix}/{name}" for name in ("bin", "Scripts"))]
-    for folder in (folder for folder in folders if folder and os.path.isdir(folder)):
+    for folder in (folder for folder in folders if folder and isdir(folder)):
         links = [folder]
-        with contextlib.suppress(OSError), os.scandir(folder) as found:
+        with suppress(OSError), os.scandir(folder) as found:
             links += sorted(entry.path for entry in found if entry.is_symlink() and entry.is_dir())
         for path in links:
-            real = os.path.realpath(path)
+            real = realpath(path)
             if not _is_recorded(place, real):
                 return (
                     f"{path} leads to {real}, outside of the environment, where an undo could not"
@@ -385,7 +387,7 @@ def leads_out(place: Place, site_packages: str | None) -> str | None:
 
 def _is_recorded(place: Place, real: str) -> bool:
     for root in place.roots:
-        folder = os.path.realpath(root.path)
+        folder = realpath(root.path)
         if real == folder or (
             is_below(real, folder) and root.has(os.path.relpath(real, folder).split(os.sep)[0])
         ):
@@ -393,7 +395,7 @@ def _is_recorded(place: Place, real: str) -> bool:
     return False
 
 
-def elsewhere_by_configuration(tasks: tuple[Task, ...]) -> str | None:
+def elsewhere_by_configuration(tasks: tuple[Task, ...]) -> OptStr:
     """Why pip would change something else: its configuration file says so, which no variable can
     take back."""
     env = environment(os.environ, {})
@@ -405,7 +407,7 @@ def elsewhere_by_configuration(tasks: tuple[Task, ...]) -> str | None:
     return None
 
 
-def led_elsewhere(listed: str, python: str) -> str | None:
+def led_elsewhere(listed: str, python: str) -> OptStr:
     """The sentence about such a line of `pip config list`; pure."""
     for line in listed.splitlines():
         name, _, value = line.partition("=")
@@ -418,12 +420,12 @@ def led_elsewhere(listed: str, python: str) -> str | None:
     return None
 
 
-def in_use(prefix: str, roots: tuple[Root, ...], say: Callable[[str], None]) -> str | None:
+def in_use(prefix: str, roots: tuple[Root, ...], say: Callable[[str], None]) -> OptStr:
     """Who runs in the environment; what could not be looked at is said."""
     return running(used_by(prefix, roots, say))
 
 
-def running(users: list[str]) -> str | None:
+def running(users: list[str]) -> OptStr:
     """The sentence about the processes that run in it; pure."""
     if not users:
         return None
@@ -467,18 +469,18 @@ def begun(
 def prepared(earlier: Begun) -> Begun:
     """The same repair once more, under a name of its own."""
     prefix = earlier.made[-1] if earlier.made else None
-    return msgspec.structs.replace(
+    return replace(
         earlier, id=os.urandom(6).hex(), at="", made=_not_there(prefix) if prefix else ()
     )
 
 
-def _not_there(folder: str) -> tuple[str, ...]:
+def _not_there(folder: str) -> Strings:
     """The folders on the way that do not exist yet, the outermost first."""
     path = Path(folder)
     return tuple(str(above) for above in (*reversed(path.parents), path) if not above.is_dir())
 
 
-def refusal(machine: Machine, place: Place, *, allow_shared: bool) -> str | None:
+def refusal(machine: Machine, place: Place, *, allow_shared: bool) -> OptStr:
     """Why this environment is not touched at all: wrong use, whatever its state."""
     site = machine.python.site_packages
     return (
@@ -491,7 +493,7 @@ def refusal(machine: Machine, place: Place, *, allow_shared: bool) -> str | None
 
 def dry_run(
     steps: tuple[Step, ...], machine: Machine, options: Options, say: Callable[[str], None]
-) -> tuple[str | None, int]:
+) -> tuple[OptStr, int]:
     """Ask a resolver before anything is touched.
 
     Returns why it cannot be had (None: it can, or nobody could tell), and the bytes that will be
@@ -527,13 +529,13 @@ def download_of(found: Verdict, change: PackageChange, present: frozenset[str]) 
 def installed(machine: Machine) -> frozenset[str]:
     """All distributions of the environment as "name==version", by their metadata folders."""
     folder = machine.python.site_packages
-    names = os.listdir(folder) if folder and os.path.isdir(folder) else []
+    names = os.listdir(folder) if folder and isdir(folder) else []
     stems = (name.removesuffix(".dist-info") for name in names if name.endswith(".dist-info"))
     pairs = (stem.partition("-")[::2] for stem in stems)
     return frozenset(f"{canonicalize_name(name)}=={version}" for name, version in pairs)
 
 
-def no_room(place: Place, size: int, folder: str) -> str | None:
+def no_room(place: Place, size: int, folder: str) -> OptStr:
     """The sentence about a disk that is too small, None where all fits.
 
     size: bytes of the downloads. folder: the journal's.

@@ -1,13 +1,15 @@
 """`fix --undo`, `--resume` and `--forget`: what follows from the journal of an earlier repair."""
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from os.path import abspath, dirname, isdir, isfile, join, lexists
 
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import Waiting
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts
+from cudadoctor.model.machine import OptStr
 from cudadoctor.probes import target
 from cudadoctor.repair import begin
 from cudadoctor.repair.begin import Place
@@ -81,25 +83,24 @@ def act(
         refuse(f"{error.filename or journal.path}: {error.strerror or error}")
 
 
-def with_journal(python: str | None) -> str | None:
+def with_journal(python: OptStr) -> OptStr:
     """The folder of the environment that is meant, where it has a journal.
 
     Nothing is run: the Python of a half repaired environment may not start.
     """
     path = _meant(python)
     for folder in (_environment(path), *_made_for(path)):
-        if os.path.isfile(os.path.join(folder, FOLDER, NAME)):
+        if isfile(join(folder, FOLDER, NAME)):
             return folder
     return None
 
 
-def _meant(python: str | None) -> str:
+def _meant(python: OptStr) -> str:
     """The interpreter, or the environment's folder, that is meant; in a broken one there may be
     no interpreter left."""
-    named = [python] if python else [*map(os.environ.get, _ACTIVE), ".venv"]
-    for name in named:
-        path = os.path.abspath(os.path.expanduser(name)) if name else ""
-        if os.path.isdir(path) or (python and (os.sep in python or os.path.lexists(path))):
+    for name in [python] if python else [*map(os.environ.get, _ACTIVE), ".venv"]:
+        path = abspath(os.path.expanduser(name)) if name else ""
+        if isdir(path) or (python and (os.sep in python or lexists(path))):
             return path
     try:
         return target.choose(local.this_host(), python).executable
@@ -109,18 +110,17 @@ def _meant(python: str | None) -> str:
 
 def _environment(path: str) -> str:
     """The folder whose environment a path may stand for."""
-    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    folder = path if isdir(path) else dirname(path)
     above, name = os.path.split(folder)
     return above if name in _SCRIPTS else folder
 
 
 def _made_for(path: str) -> Iterator[str]:
     """Environments that the doctor made because this interpreter takes no packages."""
-    home = os.path.join(os.path.expanduser("~"), ".venvs")
-    names = os.listdir(home) if os.path.isdir(home) else []
-    for name in sorted(names):
-        folder = os.path.join(home, name)
-        with contextlib.suppress(JournalError, IndexError):
+    home = join(os.path.expanduser("~"), ".venvs")
+    for name in sorted(os.listdir(home) if isdir(home) else []):
+        folder = join(home, name)
+        with suppress(JournalError, IndexError):
             if Journal(folder).stories()[-1].begun.examined == path:
                 yield folder
 
@@ -151,7 +151,7 @@ class _Earlier(Transaction):
     def resumed(self) -> Outcome:
         """Half installed state is never built upon: it is taken back, and the plan begun anew."""
         story, undo = self.story, command("--undo", self.begun.afterwards)
-        if was_moved(story.begun, os.path.dirname(self.journal.folder)) and story.stage in (
+        if was_moved(story.begun, dirname(self.journal.folder)) and story.stage in (
             "untouched",
             "changing",
         ):
@@ -202,9 +202,8 @@ class _Earlier(Transaction):
         )
         return self.outcome("unchanged", 1, why)
 
-    def _in_use(self) -> str | None:
-        prefix = os.path.dirname(self.journal.folder)
-        return begin.in_use(prefix, self.begun.roots, self.waiting.say)
+    def _in_use(self) -> OptStr:
+        return begin.in_use(dirname(self.journal.folder), self.begun.roots, self.waiting.say)
 
     def _recorded(self) -> tuple[Entry, ...] | None:
         """What was there, None if its record is not whole. Raises OSError if it cannot be read."""
@@ -218,14 +217,14 @@ class _Earlier(Transaction):
         self.note(Forgotten())
         folder = self.snapshot.folder
         rest = f"{folder} is gone"
-        if os.path.isdir(folder):  # what is left of it may be of use to a person
-            away = os.path.join(self.journal.folder, f"damaged-{self.begun.id}")
+        if isdir(folder):  # what is left of it may be of use to a person
+            away = join(self.journal.folder, f"damaged-{self.begun.id}")
             os.rename(folder, away)
             rest = f"the record is damaged (its files lie under {away})"
         why = f"{rest}, so nothing can be brought back: make the environment anew."
         return self.outcome("stuck", 1, why)
 
-    def _changed_silently(self) -> str | None:
+    def _changed_silently(self) -> OptStr:
         """Whether there is a change where the journal tells of none: its end may have been lost."""
         entries = self._recorded()
         if entries is None or not (paths := differing(entries, self.snapshot.present())):
@@ -233,7 +232,7 @@ class _Earlier(Transaction):
         number = "1 file differs" if len(paths) == 1 else f"{len(paths)} files differ"
         return f"the journal tells of no change, and yet {number} from what was recorded"
 
-    def _would_be_lost(self) -> str | None:
+    def _would_be_lost(self) -> OptStr:
         left = self.snapshot.left()
         if left is None:
             return None
@@ -259,8 +258,8 @@ class _Earlier(Transaction):
         """When the repair last said or did something, as the file system dates it."""
         if self.snapshot.left() is not None:
             return 0
-        for path in (self.log, os.path.join(self.snapshot.folder, MANIFEST)):
-            with contextlib.suppress(OSError):
+        for path in (self.log, join(self.snapshot.folder, MANIFEST)):
+            with suppress(OSError):
                 return os.stat(path).st_mtime_ns
         return 0
 

@@ -7,13 +7,15 @@ keep or bring back.
 import os
 import sys
 from collections.abc import Iterable
+from os.path import isdir
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor import __version__, knowledge, pipeline
 from cudadoctor.cli.looking import this_machine
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import Waiting, asked, width, written
+from cudadoctor.model.machine import OptStr, Strings
 from cudadoctor.pipeline import Judged
 from cudadoctor.render import json_v1
 from cudadoctor.repair import begin, earlier, words
@@ -44,7 +46,7 @@ def fix(options: Options) -> int:
         return call.show(call.repaired())
 
 
-class _Fix(msgspec.Struct):
+class _Fix(Struct):
     """One call of `fix`."""
 
     options: Options
@@ -73,7 +75,7 @@ class _Fix(msgspec.Struct):
         there = _known(where.prefix)
         if where.limits:
             say(where.limits)
-        folder = where.prefix if os.path.isdir(where.prefix) else os.curdir
+        folder = where.prefix if isdir(where.prefix) else os.curdir
         if prefix is None or not os.path.samefile(prefix, folder):
             known = there
         if not self.agreed("Apply", ""):
@@ -91,9 +93,7 @@ class _Fix(msgspec.Struct):
             return unchanged(f"Nothing was changed: {sentence}.")
         return self._applied(first, where, size, known)
 
-    def _applied(
-        self, first: Begun, where: begin.Place, size: int, known: tuple[str, ...]
-    ) -> Outcome:
+    def _applied(self, first: Begun, where: begin.Place, size: int, known: Strings) -> Outcome:
         """Repair, if no other repair runs and the disk suffices."""
         prefix = where.prefix
         try:
@@ -149,11 +149,11 @@ class _Fix(msgspec.Struct):
         return outcome.code
 
 
-def _ids(journal: Journal) -> tuple[str, ...]:
+def _ids(journal: Journal) -> Strings:
     return tuple(story.id for story in journal.stories())
 
 
-def _known(prefix: str | None) -> tuple[str, ...]:
+def _known(prefix: OptStr) -> Strings:
     """The earlier repairs. What an interrupted one left is neither judged nor built upon."""
     if prefix is None:
         return ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
@@ -10,11 +9,16 @@ import re
 import shutil
 import stat
 import sys
+from contextlib import suppress
+from os.path import join, normpath, realpath
 from typing import Literal, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cudadoctor.cli.options import Options
+from cudadoctor.model.machine import OptInt, OptStr, OptStrings, Strings, StrPair
 
 OF_A_PROJECT = ("pixi.toml", "pixi.lock", "pyproject.toml")
 """Files of a pixi project, whose environments lie below it."""
@@ -22,30 +26,30 @@ SCHEMA = 1
 """Of the records; a journal of a later schema is not acted upon."""
 
 
-class Root(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Root(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A folder that a repair may change. only: what of it (top-level names); but: what not."""
 
     path: str
-    only: tuple[str, ...] | None = None
-    but: tuple[str, ...] = ()
+    only: OptStrings = None
+    but: Strings = ()
 
     def has(self, name: str) -> bool:
         """Whether that top-level name belongs to what is recorded and brought back."""
         return name not in self.but and (self.only is None or name in self.only)
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class Task(Struct, frozen=True, kw_only=True):
     """One step of the plan as it is applied. files: path and text of what the doctor writes."""
 
     id: str
     title: str
-    commands: tuple[tuple[str, ...], ...]
-    cures: tuple[str, ...] = ()
-    variables: dict[str, str | None] = {}
-    files: tuple[tuple[str, str], ...] = ()
+    commands: tuple[Strings, ...]
+    cures: Strings = ()
+    variables: dict[str, OptStr] = {}
+    files: tuple[StrPair, ...] = ()
 
 
-class Opinion(msgspec.Struct, frozen=True, kw_only=True):
+class Opinion(Struct, frozen=True, kw_only=True):
     """A check in short. grave: causes of all errors and warnings, `told` those nothing explains.
 
     undecided: causes that could not be told. smoke_passed, smoke_failed: stages of the training
@@ -53,15 +57,15 @@ class Opinion(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     verdict: str
-    primary: str | None = None
-    grave: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
-    undecided: tuple[str, ...] = ()
-    smoke_passed: tuple[str, ...] = ()
-    smoke_failed: tuple[str, ...] = ()
+    primary: OptStr = None
+    grave: Strings = ()
+    told: Strings = ()
+    undecided: Strings = ()
+    smoke_passed: Strings = ()
+    smoke_failed: Strings = ()
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", omit_defaults=True):
+class _Record(Struct, frozen=True, kw_only=True, tag_field="what", omit_defaults=True):
     """at: UTC, as text. id: of the repair that the record belongs to."""
 
     at: str = ""
@@ -80,7 +84,7 @@ class Begun(_Record, frozen=True, kw_only=True, tag="begun"):
     tasks: tuple[Task, ...]
     before: Opinion
     options: Options = Options()
-    made: tuple[str, ...] = ()
+    made: Strings = ()
     prefix: str = ""
 
 
@@ -101,16 +105,16 @@ class StepBegun(_Record, frozen=True, kw_only=True, tag="step-begun"):
     """
 
     number: int
-    argv: tuple[str, ...]
-    pid: int | None = None
-    started: int | None = None
+    argv: Strings
+    pid: OptInt = None
+    started: OptInt = None
 
 
 class StepEnded(_Record, frozen=True, kw_only=True, tag="step-ended"):
     """code: exit status, negative for a signal; None where it was ended for its silence."""
 
     number: int
-    code: int | None
+    code: OptInt
 
 
 class Checking(_Record, frozen=True, kw_only=True, tag="checking"):
@@ -176,7 +180,7 @@ class JournalError(ValueError):
     """The journal cannot be acted upon; its text is a sentence for the user."""
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
+class Story(Struct, frozen=True, kw_only=True):
     """One repair, from its first record to its last."""
 
     begun: Begun
@@ -277,8 +281,8 @@ class Journal:
     """
 
     def __init__(self, prefix: str) -> None:
-        self.folder = os.path.join(prefix, FOLDER)
-        self.path = os.path.join(self.folder, NAME)
+        self.folder = join(prefix, FOLDER)
+        self.path = join(self.folder, NAME)
         self._lock = -1
 
     def stories(self) -> tuple[Story, ...]:
@@ -300,7 +304,7 @@ class Journal:
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
         new = not os.path.exists(self.path)
         # A copy of the environment made of hard links must not write into this one's journal.
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             if os.lstat(self.path).st_nlink > 1:
                 shutil.copy2(self.path, f"{self.path}.new")
                 os.replace(f"{self.path}.new", self.path)
@@ -308,7 +312,7 @@ class Journal:
             # What a kill cut off after the last whole line goes.
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
-            file.write(line_of(msgspec.structs.replace(record, at=now, id=identity)))
+            file.write(line_of(replace(record, at=now, id=identity)))
             file.flush()
             os.fsync(file.fileno())
         if new:
@@ -317,7 +321,7 @@ class Journal:
     def __enter__(self) -> Journal:
         os.makedirs(self.folder, mode=0o755, exist_ok=True)
         demand_own(self.folder)
-        self._lock = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = os.open(join(self.folder, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             lock(self._lock)
         except BlockingIOError as error:
@@ -358,7 +362,7 @@ def lock(number: int) -> None:
 
 def synced_folder(path: str) -> None:
     """Wait until the names in a folder are on disk."""
-    with contextlib.suppress(OSError):  # Windows opens no folders
+    with suppress(OSError):  # Windows opens no folders
         number = os.open(path, os.O_RDONLY)
         try:
             os.fsync(number)
@@ -366,7 +370,7 @@ def synced_folder(path: str) -> None:
             os.close(number)
 
 
-def pixi_project(prefix: str) -> str | None:
+def pixi_project(prefix: str) -> OptStr:
     """The folder of the project whose environment pixi keeps there, None for any other folder."""
     project, mark, _ = prefix.replace("\\", "/").partition("/.pixi/envs/")
     return project if mark else None
@@ -377,8 +381,8 @@ def in_its_place(begun: Begun, prefix: str) -> Begun:
 
     Raises JournalError where it speaks of anything else.
     """
-    recorded = os.path.normpath(begun.prefix or prefix)
-    made = [os.path.normpath(path) for path in begun.made]
+    recorded = normpath(begun.prefix or prefix)
+    made = [normpath(path) for path in begun.made]
     written = [path for task in begun.tasks for path, _ in task.files]
     outside = [
         *([] if os.path.isabs(recorded) else [recorded]),
@@ -392,8 +396,8 @@ def in_its_place(begun: Begun, prefix: str) -> Begun:
     here = _moved(begun, recorded, prefix) if was_moved(begun, prefix) else begun
     for root in here.roots:
         # No link may lead out of the environment.
-        inside = is_below(os.path.realpath(root.path), os.path.realpath(prefix))
-        if not (inside or _is_pixis(root, os.path.normpath(prefix))):
+        inside = is_below(realpath(root.path), realpath(prefix))
+        if not (inside or _is_pixis(root, normpath(prefix))):
             raise _strange(root.path)
     return here
 
@@ -401,14 +405,14 @@ def in_its_place(begun: Begun, prefix: str) -> Begun:
 def was_moved(begun: Begun, prefix: str) -> bool:
     """Whether the environment was copied or moved since, so that its commands name another."""
     try:
-        return not os.path.samefile(os.path.normpath(begun.prefix or prefix), prefix)
+        return not os.path.samefile(normpath(begun.prefix or prefix), prefix)
     except OSError:
         return True
 
 
 def is_below(path: str, folder: str) -> bool:
     """Whether a path is that folder or lies in it, by its words."""
-    plain = os.path.normpath(path)
+    plain = normpath(path)
     return os.path.isabs(path) and (
         plain == folder or plain.startswith(folder.rstrip("/\\") + os.sep)
     )
@@ -426,17 +430,17 @@ def _is_pixis(root: Root, prefix: str) -> bool:
 
 def _moved(begun: Begun, recorded: str, prefix: str) -> Begun:
     def there(path: str) -> str:
-        return os.path.normpath(os.path.join(prefix, os.path.relpath(path, recorded)))
+        return normpath(join(prefix, os.path.relpath(path, recorded)))
 
     def root_there(root: Root) -> Root:
         if is_below(root.path, recorded):
-            return msgspec.structs.replace(root, path=there(root.path))
+            return replace(root, path=there(root.path))
         if (project := pixi_project(prefix)) is None:
             raise _strange(root.path)
-        return msgspec.structs.replace(root, path=project)
+        return replace(root, path=project)
 
     after = begun.afterwards
-    return msgspec.structs.replace(
+    return replace(
         begun,
         roots=tuple(root_there(root) for root in begun.roots),
         afterwards=there(after) if is_below(after, recorded) else after,

@@ -1,6 +1,5 @@
 """The processes of a repair: the package manager, the second look, and who else runs there."""
 
-import contextlib
 import errno
 import json
 import os
@@ -11,14 +10,19 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from os.path import basename, dirname, isdir, join, normpath, realpath
 from pathlib import Path
-from typing import Any
+from time import monotonic
 
 import msgspec
+from msgspec import Struct
 
 from cudadoctor.cli.options import Options
 from cudadoctor.host import children
+from cudadoctor.host.children import Environment
 from cudadoctor.host.signals import Interrupts
+from cudadoctor.model.machine import Json, OptInt, OptStr, Strings
 from cudadoctor.privacy.patterns import bare
 from cudadoctor.render import inert
 from cudadoctor.repair.journal import Begun, Root
@@ -59,7 +63,7 @@ def private(path: str, flags: int) -> int:
 class Failed(Exception):  # noqa: N818 - told in one sentence
     """The work cannot go on. tail: the last lines of the tool."""
 
-    def __init__(self, why: str, tail: tuple[str, ...] = ()) -> None:
+    def __init__(self, why: str, tail: Strings = ()) -> None:
         super().__init__(why)
         self.tail = tail
 
@@ -74,15 +78,15 @@ class Command:
 
     def __init__(
         self,
-        argv: tuple[str, ...],
-        env: Mapping[str, str],
+        argv: Strings,
+        env: Environment,
         folder: str,
         on_line: Callable[[str], None],
         held: tuple[int, ...] = (),
     ) -> None:
         self.said: deque[str] = deque(maxlen=KEPT_LINES)
         self._on_line = on_line
-        self._heard = time.monotonic()
+        self._heard = monotonic()
         waits = os.name == "posix"
         words = (sys.executable, "-I", "-S", "-B", "-c", _WAITING, str(os.getpid()), *argv)
         self.child = children.start(
@@ -101,9 +105,9 @@ class Command:
 
     def _read(self) -> None:
         assert self.child.stdout is not None
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             for raw in self.child.stdout:
-                self._heard = time.monotonic()
+                self._heard = monotonic()
                 # A carriage return starts a progress bar anew: what came last is what counts.
                 line = bare(raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2])
                 if line.strip():
@@ -113,14 +117,14 @@ class Command:
     def go(self) -> None:
         """Let it run."""
         if self.child.stdin is not None:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self.child.stdin.write(b"!")
                 self.child.stdin.close()
 
-    def wait(self, stopped: Callable[[], bool], silence_s: float = SILENCE_S) -> int | None:
+    def wait(self, stopped: Callable[[], bool], silence_s: float = SILENCE_S) -> OptInt:
         """Its exit status; None where it was ended: `stopped` said so, or it said nothing."""
         code = children.wait(
-            self.child, lambda: stopped() or time.monotonic() - self._heard > silence_s, POLL_S
+            self.child, lambda: stopped() or monotonic() - self._heard > silence_s, POLL_S
         )
         self.end()
         return code
@@ -144,7 +148,7 @@ _OFF = ("PIP_USER", "PIP_DRY_RUN", "PIP_REQUIRE_VIRTUALENV", "PIP_IGNORE_INSTALL
 """The same as switches, which also a configuration file may turn on."""
 
 
-def not_heeded(own: Mapping[str, str]) -> tuple[str, ...]:
+def not_heeded(own: Environment) -> Strings:
     """The user's variables that a package manager is not told of."""
     on = (
         name for name in _OFF if own.get(name, "0").lower() not in ("", "0", "false", "no", "off")
@@ -152,7 +156,7 @@ def not_heeded(own: Mapping[str, str]) -> tuple[str, ...]:
     return (*(name for name in ELSEWHERE if own.get(name)), *on)
 
 
-def environment(own: Mapping[str, str], variables: Mapping[str, str | None]) -> dict[str, str]:
+def environment(own: Environment, variables: Mapping[str, OptStr]) -> dict[str, str]:
     """The environment for a package manager: the user's own, with nothing that would ask or lead
     out of the examined environment. variables: of the steps (None: unset)."""
     found = {name: value for name, value in own.items() if name not in ELSEWHERE}
@@ -168,7 +172,7 @@ def environment(own: Mapping[str, str], variables: Mapping[str, str | None]) -> 
     return changed(found, variables)
 
 
-def changed(own: Mapping[str, str], variables: Mapping[str, str | None]) -> dict[str, str]:
+def changed(own: Environment, variables: Mapping[str, OptStr]) -> dict[str, str]:
     """An environment with some variables set, and others (None) unset."""
     return {name: value for name, value in {**own, **variables}.items() if value is not None}
 
@@ -176,7 +180,7 @@ def changed(own: Mapping[str, str], variables: Mapping[str, str | None]) -> dict
 # --- processes that a killed doctor left behind -----------------------------------------------
 
 
-class Process(msgspec.Struct, frozen=True, array_like=True):
+class Process(Struct, frozen=True, array_like=True):
     """A line of /proc/PID/stat. started: clock ticks after boot."""
 
     pid: int
@@ -191,26 +195,26 @@ def parse_stat(text: str) -> Process | None:
     """The process of a /proc/PID/stat; its name may hold spaces and brackets."""
     head, _, rest = text.rpartition(")")
     words = (head.partition(" ")[0], *rest.split())
-    with contextlib.suppress(msgspec.ValidationError, IndexError):
+    with suppress(msgspec.ValidationError, IndexError):
         return msgspec.convert((*words[:5], words[20]), Process, strict=False)
     return None
 
 
 def processes() -> Iterator[Process]:
     """All processes of this system; none where they cannot be listed."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         numbers = filter(str.isdigit, os.listdir("/proc"))
         yield from filter(None, map(process, map(int, numbers)))
 
 
 def process(pid: int) -> Process | None:
     """One process, None where it is gone or nobody can tell."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return parse_stat(_read(pid, "stat"))
     return None
 
 
-def end_group(pid: int, started: int | None) -> bool:
+def end_group(pid: int, started: OptInt) -> bool:
     """End the group that a process leads, and wait until it is gone; whether it is.
 
     started: the leader's start time; another process under the same number is left alone. None:
@@ -218,14 +222,14 @@ def end_group(pid: int, started: int | None) -> bool:
     """
     if sys.platform != "linux":
         # There is no /proc: by the group's number, or on Windows the process alone.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if hasattr(os, "killpg"):
                 os.killpg(pid, signal.SIGKILL)
             else:
                 os.kill(pid, signal.SIGTERM)
         return True
-    deadline = time.monotonic() + GONE_S
-    while time.monotonic() < deadline:
+    deadline = monotonic() + GONE_S
+    while monotonic() < deadline:
         leader = process(pid)
         if leader and started is not None and leader.started != started:
             return True
@@ -234,13 +238,13 @@ def end_group(pid: int, started: int | None) -> bool:
         if not alive:
             return True
         for number in alive:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.kill(number, signal.SIGKILL)
         time.sleep(0.02)
     return False
 
 
-def left_behind(pid: int, started: int | None) -> bool:
+def left_behind(pid: int, started: OptInt) -> bool:
     """Whether the group of a doctor that was killed may still run, after it was ended here.
 
     Only Linux tells a process from another one that got its number: elsewhere it is not ended.
@@ -263,7 +267,7 @@ def patient_interrupts() -> Interrupts:
 
 def _say_stopping(_: int) -> None:
     # Not through sys.stderr, in the middle of whose own work the signal may have come.
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.write(2, b"\ncudadoctor: stopping as soon as the environment is whole\n")
 
 
@@ -272,11 +276,11 @@ KERNEL = 2
 """The parent of the kernel's own threads, which map nothing."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class Seen(Struct, frozen=True, kw_only=True):
     """What one process shows of itself. mapped: the paths of /proc/PID/maps."""
 
-    argv: tuple[str, ...] = ()
-    mapped: tuple[str, ...] = ()
+    argv: Strings = ()
+    mapped: Strings = ()
     folder: str = ""
     path: str = ""
 
@@ -286,7 +290,7 @@ def used_by(prefix: str, roots: tuple[Root, ...], say: Callable[[str], None]) ->
 
     say: told what could not be looked at.
     """
-    if sys.platform != "linux" or not os.path.isdir("/proc/self"):
+    if sys.platform != "linux" or not isdir("/proc/self"):
         say("not checked: whether programs run in this environment; end them first")
         return []
     everyone = tuple(processes())
@@ -298,7 +302,7 @@ def used_by(prefix: str, roots: tuple[Root, ...], say: Callable[[str], None]) ->
     ]
     # Maps name files behind all links; a program is called by the path that the user has.
     replace = msgspec.structs.replace
-    roots += tuple(replace(root, path=os.path.realpath(root.path)) for root in roots)
+    roots += tuple(replace(root, path=realpath(root.path)) for root in roots)
     looks = [(pid, _seen(pid)) for pid in others]
     if unread := [pid for pid, seen in looks if seen is None]:
         number = f"{len(unread)} process{'es' if len(unread) > 1 else ''}"
@@ -324,7 +328,7 @@ def runs_in(seen: Seen, prefix: str, roots: tuple[Root, ...]) -> bool:
         return True
     program = _program(seen)
     scripts = (f"{prefix}/bin", f"{prefix}/Scripts")
-    return os.path.dirname(program) in scripts and "python" in os.path.basename(program)
+    return dirname(program) in scripts and "python" in basename(program)
 
 
 def _holds(root: Root, path: str) -> bool:
@@ -336,9 +340,9 @@ def _program(seen: Seen) -> str:
     """The program's path as it was called: the link of a venv, not what lies behind it."""
     word = seen.argv[0] if seen.argv else ""
     if "/" in word:
-        return os.path.normpath(os.path.join(seen.folder or "/", word))
+        return normpath(join(seen.folder or "/", word))
     for folder in seen.path.split(os.pathsep):
-        path = os.path.join(folder, word)
+        path = join(folder, word)
         if word and folder and os.path.exists(path):
             return path
     return word
@@ -351,7 +355,7 @@ def _seen(pid: int) -> Seen | None:
         env = _read(pid, "environ").split("\0")
         argv = tuple(word for word in _read(pid, "cmdline").split("\0") if word)
         folder = ""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             folder = os.readlink(f"/proc/{pid}/cwd")
     except PermissionError:
         return None
@@ -361,7 +365,7 @@ def _seen(pid: int) -> Seen | None:
     return Seen(argv=argv, mapped=mapped, folder=folder, path=path)
 
 
-def parse_maps(text: str) -> tuple[str, ...]:
+def parse_maps(text: str) -> Strings:
     """The files that a process has mapped, each once, those deleted since without the mark."""
     lines = (line.split(maxsplit=5) for line in text.splitlines() if " /" in line)
     named = (words[5].removesuffix(" (deleted)") for words in lines if len(words) > 5)
@@ -380,7 +384,7 @@ _START = (
 """Isolated, and with the path that this process has settled: it starts in the user's folder."""
 
 
-def check(begun: Begun, log: str, stopped: Callable[[], bool]) -> dict[str, Any] | None:
+def check(begun: Begun, log: str, stopped: Callable[[], bool]) -> Json | None:
     """The JSON document of a check of the repaired environment.
 
     None where there is none, also because `stopped` said so. log: gets what it says beside it.
@@ -390,7 +394,7 @@ def check(begun: Begun, log: str, stopped: Callable[[], bool]) -> dict[str, Any]
     argv = [sys.executable, "-I", "-B", "-c", _START, path, "check", *look]
     variables = {name: value for task in begun.tasks for name, value in task.variables.items()}
     with (
-        tempfile.TemporaryFile(dir=os.path.dirname(log)) as out,
+        tempfile.TemporaryFile(dir=dirname(log)) as out,
         open(log, "ab", opener=private) as err,
     ):
         child = children.start(
@@ -401,7 +405,7 @@ def check(begun: Begun, log: str, stopped: Callable[[], bool]) -> dict[str, Any]
             child.wait()
             return None
         out.seek(0)
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             found = json.load(out)
             return found if isinstance(found, dict) and "verdict" in found else None
     return None

@@ -1,7 +1,6 @@
 """What an environment held before a repair: recorded, kept beside it, and brought back."""
 
 import base64
-import contextlib
 import csv
 import hashlib
 import io
@@ -12,11 +11,16 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from os.path import dirname, isdir, join, lexists
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
+from cudadoctor.model.machine import OptInt, OptStr, Strings
 from cudadoctor.repair.journal import FOLDER, Root, synced_folder
 
 Kind = Literal["linked", "copied", "symlink", "folder", "special"]
@@ -31,7 +35,7 @@ _EDITED_IN_PLACE = (".pth", ".egg-link", ".conf", ".cfg", ".json", ".txt")
 _EDITED_FOLDERS = ("bin", "Scripts", "conda-meta", "etc")
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class Entry(Struct, frozen=True, array_like=True):
     """One thing in the environment.
 
     root: number of the root that it lies in; path: below it, with / between the folders.
@@ -45,8 +49,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     mode: int = 0
     size: int = 0
     mtime_ns: int = 0
-    sha256: str | None = None
-    target: str | None = None
+    sha256: OptStr = None
+    target: OptStr = None
 
     @property
     def key(self) -> Key:
@@ -88,7 +92,7 @@ def loads(data: bytes) -> tuple[Entry, ...]:
 
 def _demand_sound(entries: Iterable[Entry]) -> None:
     """No entry may lead out of its root: by its words, or through what is no folder of it."""
-    folders: set[Key] = set()
+    folders = set()
     for entry in entries:
         path, above = entry.path, entry.path.rpartition("/")[0]
         of_windows = os.sep != "/" and {"\\", ":"} & set(path)
@@ -124,7 +128,7 @@ def is_byte_code(path: str) -> bool:
     return path.endswith((".pyc", "__pycache__")) or "/__pycache__/" in path
 
 
-def packages_of(paths: Iterable[str]) -> tuple[str, ...]:
+def packages_of(paths: Iterable[str]) -> Strings:
     """The installed packages that such differences are about, by their metadata folders."""
     folders = {folder for path in paths for folder in path.split("/")}
     names = {name.partition("-")[0] for name in folders if name.endswith(".dist-info")}
@@ -142,30 +146,30 @@ _NEW = ".cudadoctor-new"
 _WRITABLE = 0o700
 
 
-class Restored(msgspec.Struct, frozen=True, kw_only=True):
+class Restored(Struct, frozen=True, kw_only=True):
     """What was done. brought: files put back. removed: what had been added. edited: files that
     some tool wrote into in place, so that their old content is nowhere."""
 
     brought: int = 0
     removed: int = 0
-    edited: tuple[str, ...] = ()
+    edited: Strings = ()
 
 
 class Snapshot:
     """The folder that keeps one state: `<prefix>/.cudadoctor/before-<id>`."""
 
     def __init__(self, folder: str, id: str, roots: tuple[Root, ...]) -> None:  # noqa: A002
-        self.folder = os.path.join(folder, f"before-{id}")
-        self.aside = os.path.join(folder, f"{ASIDE}{id}")
+        self.folder = join(folder, f"before-{id}")
+        self.aside = join(folder, f"{ASIDE}{id}")
         self.roots = roots
 
     def path(self, entry: Entry) -> str:
         """Where the kept file of an entry lies."""
-        return os.path.join(self.folder, str(entry.root), *entry.path.split("/"))
+        return join(self.folder, str(entry.root), *entry.path.split("/"))
 
     def live(self, entry: Entry) -> str:
         """Where it belongs."""
-        return os.path.join(self.roots[entry.root].path, *entry.path.split("/"))
+        return join(self.roots[entry.root].path, *entry.path.split("/"))
 
     def take(self) -> int:
         """Keep what is there now, and wait until it is on disk; the number of entries.
@@ -174,7 +178,7 @@ class Snapshot:
         """
         self.remove()
         for folder in ("", *map(str, range(len(self.roots)))):
-            os.mkdir(os.path.join(self.folder, folder), 0o700)
+            os.mkdir(join(self.folder, folder), 0o700)
         entries = [self._kept(entry) for entry in self.present()]
         synced_system(self.folder)
         self._written(MANIFEST, entries)
@@ -190,19 +194,19 @@ class Snapshot:
 
     def left(self) -> tuple[Entry, ...] | None:
         """How the repair left it, None where that was not noted."""
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             return loads(Path(self.folder, LEFT).read_bytes())
         return None
 
     def present(self) -> Iterator[Entry]:
         """What is there now, nothing of it read."""
         for number, root in enumerate(self.roots):
-            if os.path.isdir(root.path):
+            if isdir(root.path):
                 yield from _walked(number, root, root.path)
 
     def remove(self) -> None:
         """Remove what was kept; the environment itself is not touched."""
-        if not os.path.isdir(self.folder) or os.path.islink(self.folder):
+        if not isdir(self.folder) or os.path.islink(self.folder):
             return
         # Its manifest first: what is half removed must not pass for whole.
         for name in (MANIFEST, LEFT):
@@ -214,7 +218,7 @@ class Snapshot:
         total = 0
         for entry in self.entries():
             if entry.kind in ("copied", "linked"):
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     kept = os.lstat(self.path(entry))
                     total += kept.st_size if kept.st_nlink == 1 else 0
         return total
@@ -226,16 +230,14 @@ class Snapshot:
         if entry.kind != "linked":
             return entry
         if not copied_rather(entry.path, entry.size):
-            with contextlib.suppress(OSError):  # another file system, too many links, not ours
+            with suppress(OSError):  # another file system, too many links, not ours
                 os.link(live, place)
                 return entry
         shutil.copy2(live, place)
-        return msgspec.structs.replace(
-            described(*entry.key, place), kind="copied", sha256=sha256_of(place)
-        )
+        return replace(described(*entry.key, place), kind="copied", sha256=sha256_of(place))
 
     def _written(self, name: str, entries: Iterable[Entry]) -> None:
-        path = os.path.join(self.folder, name)
+        path = join(self.folder, name)
         with open(f"{path}.new", "wb") as file:
             file.write(dumps(entries))
             file.flush()
@@ -262,7 +264,7 @@ class Snapshot:
             for entry in reversed(added):  # also what tools left behind under names of their own
                 live = self.live(entry)
                 _make_writable(live)
-                with contextlib.suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):
                     (os.rmdir if entry.kind == "folder" else os.unlink)(live)
             # The permissions that were there, those of folders last and from the inside out.
             for entry in reversed(entries):
@@ -292,7 +294,7 @@ class Snapshot:
         return True
 
     def _now(self, entry: Entry) -> Entry | None:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             return described(*entry.key, self.live(entry))
         return None
 
@@ -308,14 +310,14 @@ class Snapshot:
 
     def _put(self, entry: Entry, live: str) -> None:
         """Put it there under another name, then in one move under its own."""
-        new = os.path.join(os.path.dirname(live), _NEW)
+        new = join(dirname(live), _NEW)
         Path(new).unlink(missing_ok=True)
         if entry.kind == "symlink":
             os.symlink(entry.target or "", new)
         elif entry.kind == "linked":
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.link(self.path(entry), new)
-        if not os.path.lexists(new):
+        if not lexists(new):
             shutil.copy2(self.path(entry), new)
         os.replace(new, live)
         Path(new).unlink(missing_ok=True)  # two names of one file: then a move does nothing
@@ -356,7 +358,7 @@ class Snapshot:
         """
         mine = list(self._theirs(since_ns))
         folder, number = self.aside, 1
-        while os.path.lexists(folder):
+        while lexists(folder):
             number += 1
             folder = f"{self.aside}-{number}"
         if mine:
@@ -400,12 +402,12 @@ class Snapshot:
         now = os.lstat(self.live(entry))
         return max(now.st_mtime_ns, now.st_ctime_ns) > since_ns + SOON_NS
 
-    def _packaged(self, present: Iterable[Entry]) -> dict[Key, tuple[str, int | None]]:
+    def _packaged(self, present: Iterable[Entry]) -> dict[Key, tuple[str, OptInt]]:
         """What the installed packages say of their files: digest and size."""
-        found: dict[Key, tuple[str, int | None]] = {}
+        found = {}
         for record in (entry for entry in present if entry.path.endswith(_RECORD)):
             site = posixpath.dirname(posixpath.dirname(record.path))
-            with contextlib.suppress(OSError, UnicodeDecodeError):
+            with suppress(OSError, UnicodeDecodeError):
                 text = Path(self.live(record)).read_text(encoding="utf-8")
                 for path, digest, size in parse_record(text):
                     place = posixpath.normpath(posixpath.join(site, path))
@@ -453,7 +455,7 @@ def synced_system(folder: str) -> None:
     if sys.platform == "linux":
         import ctypes
 
-        with contextlib.suppress(OSError, AttributeError):
+        with suppress(OSError, AttributeError):
             number = os.open(folder, os.O_RDONLY)
             try:
                 ctypes.CDLL(None).syncfs(number)
@@ -471,31 +473,31 @@ def told_of(error: OSError) -> str:
 
 def _make_writable(path: str) -> None:
     """Make the folder of a path writable; `restore` gives back the permissions that it had."""
-    folder = os.path.dirname(path)
-    with contextlib.suppress(OSError):
+    folder = dirname(path)
+    with suppress(OSError):
         mode = stat.S_IMODE(os.lstat(folder).st_mode)
         if mode & _WRITABLE != _WRITABLE:
             os.chmod(folder, mode | _WRITABLE)
 
 
-def remove_made(folders: tuple[str, ...]) -> None:
+def remove_made(folders: Strings) -> None:
     """Remove the folders that the repair itself had made, the innermost first, where nothing of
     anybody's lies in them."""
     for number, path in enumerate(reversed(folders)):
-        with contextlib.suppress(OSError):
-            own = os.path.join(path, FOLDER)
+        with suppress(OSError):
+            own = join(path, FOLDER)
             if number == 0 and not any(name.startswith(ASIDE) for name in os.listdir(own)):
                 shutil.rmtree(own)
             os.rmdir(path)
 
 
-def parse_record(text: str) -> Iterator[tuple[str, str, int | None]]:
+def parse_record(text: str) -> Iterator[tuple[str, str, OptInt]]:
     """Path, SHA-256 (hexadecimal, "" where there is none) and size of a RECORD; pure."""
     # Up to the first row that is none: a RECORD is not longer than its damage lets it be.
-    with contextlib.suppress(csv.Error):
+    with suppress(csv.Error):
         for row in csv.reader(io.StringIO(text, newline="")):
             path, digest, size = (*row, "", "", "")[:3]
             kind, _, value = digest.partition("=")
-            with contextlib.suppress(ValueError):
+            with suppress(ValueError):
                 plain = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
                 yield path, plain if kind == "sha256" else "", int(size) if size.isdigit() else None

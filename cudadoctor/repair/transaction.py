@@ -1,11 +1,13 @@
 """One repair as a transaction: recorded, applied, looked at again, kept or brought back."""
 
-import contextlib
 import os
+from contextlib import suppress
+from os.path import dirname, join
 from typing import Any
 
 from cudadoctor.cli.output import Waiting
 from cudadoctor.host.signals import Interrupts
+from cudadoctor.model.machine import Json, OptInt, Strings
 from cudadoctor.repair.begin import shown
 from cudadoctor.repair.journal import (
     Begun,
@@ -49,15 +51,15 @@ _RANK = {"broken": 0, "undecided": 1, "warnings": 2, "healthy": 3}
 _GRAVE = ("error", "warning")
 
 
-def opinion(document: dict[str, Any]) -> Opinion:
+def opinion(document: Json) -> Opinion:
     """A check in short, from its JSON document."""
     grave = [finding for finding in document["findings"] if finding["severity"] in _GRAVE]
     stages = (document.get("smoke") or {}).get("stages", ())
 
-    def stage_names(*statuses: str) -> tuple[str, ...]:
+    def stage_names(*statuses: str) -> Strings:
         return tuple(stage["name"] for stage in stages if stage["status"] in statuses)
 
-    def causes(findings: list[dict[str, Any]]) -> tuple[str, ...]:
+    def causes(findings: list[Json]) -> Strings:
         return tuple(dict.fromkeys(finding["cause"] for finding in findings))
 
     return Opinion(
@@ -71,7 +73,7 @@ def opinion(document: dict[str, Any]) -> Opinion:
     )
 
 
-def better(before: Opinion, after: Opinion, cured: tuple[str, ...]) -> tuple[bool, str]:
+def better(before: Opinion, after: Opinion, cured: Strings) -> tuple[bool, str]:
     """Whether the repair is worth keeping, and why; cured: what its steps were to cure."""
     failing = [stage for stage in after.smoke_failed if stage not in before.smoke_failed]
     if lost := [stage for stage in failing if stage in before.smoke_passed]:
@@ -113,7 +115,7 @@ class Transaction:
         self.waiting = waiting
         self.interrupts = interrupts
         self.snapshot = Snapshot(journal.folder, begun.id, begun.roots)
-        self.log = os.path.join(journal.folder, "log.txt")
+        self.log = join(journal.folder, "log.txt")
         self.touched = True  # unless `run` knows better
 
     def note(self, record: Record) -> None:
@@ -165,7 +167,7 @@ class Transaction:
         # Only the last repair can be undone: what was kept for earlier ones goes.
         for story in self.journal.stories():
             if story.stage == "kept" and story.id != self.begun.id:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     self.journal.append(Forgotten(), story.id)
                     Snapshot(self.journal.folder, story.id, ()).remove()
         broken = after.verdict == "broken"
@@ -181,7 +183,7 @@ class Transaction:
 
     def bring_back(self, why: str, *, undo: bool = False) -> Restored:
         """Bring back what was there, whatever has been done. Raises RestoreError."""
-        with contextlib.suppress(OSError):  # a full disk: there is room once the new has gone
+        with suppress(OSError):  # a full disk: there is room once the new has gone
             self.note(RollingBack(why=why, undo=undo))
         restored = self.snapshot.restore()
         synced_system(self.journal.folder)
@@ -207,7 +209,7 @@ class Transaction:
         self.note(SnapshotDone(entries=count))
         self.touched = True
 
-    def _run(self, number: int, task: Task, argv: tuple[str, ...], what: str) -> None:
+    def _run(self, number: int, task: Task, argv: Strings, what: str) -> None:
         env = environment(os.environ, task.variables)
         try:
             command = Command(argv, env, self.journal.folder, self._line)
@@ -239,7 +241,7 @@ class Transaction:
         """A tool said this."""
         self.waiting.line(text)
         with (
-            contextlib.suppress(OSError),  # a full disk
+            suppress(OSError),  # a full disk
             open(self.log, "a", encoding="utf-8", opener=private) as log,
         ):
             log.write(f"{text}\n")
@@ -248,7 +250,7 @@ class Transaction:
         """Files of the doctor's own: the variables of a conda environment."""
         self.note(StepBegun(number=number, argv=("write", *(path for path, _ in task.files))))
         for path, text in task.files:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.makedirs(dirname(path), exist_ok=True)
             with open(f"{path}.new", "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
             os.replace(f"{path}.new", path)
@@ -272,9 +274,9 @@ class Transaction:
         code = self.interrupts.code if self.interrupts() else 1
         tail = why.tail if isinstance(why, Failed) else ()
         reason = _words(why)
-        notes: tuple[str, ...] = ()
+        notes: Strings = ()
         if not self.touched:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self.snapshot.remove()
                 self.note(RolledBack())
                 remove_made(self.begun.made)
@@ -293,8 +295,8 @@ class Transaction:
                 )
         return self.outcome(kind, code, text, after=after, tail=tail, notes=notes)
 
-    def _way_back(self) -> tuple[str, ...]:
-        with contextlib.suppress(OSError, ManifestError):
+    def _way_back(self) -> Strings:
+        with suppress(OSError, ManifestError):
             held = self.snapshot.held_bytes()
             size = f"; until then that takes {shown(held)} of disk" if held > SMALL_BYTES else ""
             undo = command("--undo", self.begun.afterwards)
@@ -306,7 +308,7 @@ class Transaction:
         return Outcome(kind=kind, code=code, why=why, journal=self.journal.path, **more)
 
 
-def edited(restored: Restored) -> tuple[str, ...]:
+def edited(restored: Restored) -> Strings:
     """A note on files whose old content is nowhere."""
     if not restored.edited:
         return ()
@@ -314,7 +316,7 @@ def edited(restored: Restored) -> tuple[str, ...]:
     return (f"{what}: {', '.join(restored.edited[:5])}.",)
 
 
-def still_running(story: Story) -> int | None:
+def still_running(story: Story) -> OptInt:
     """The number of the package manager of a doctor that was killed, where it cannot be ended."""
     begun, ended = story.of(StepBegun), story.of(StepEnded)
     if not begun or len(ended) >= len(begun) or begun[-1].pid is None:

@@ -3,12 +3,11 @@
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import msgspec
+from msgspec import Struct, to_builtins
 
 from cudadoctor.model.findings import Step
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Json, Machine, OptStr, Strings, StrPair
 from cudadoctor.model.trust import typed
 from cudadoctor.pipeline import Judged
 from cudadoctor.render import inert, json_v1, shells
@@ -26,7 +25,7 @@ _NAMES = {"kind": "outcome", "code": "exit", "tail": "tool_said"}
 """Of the document, where they are others."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
+class Outcome(Struct, frozen=True, kw_only=True, rename=_NAMES):
     """How a call of `fix` ended. code: its exit code. why: the sentence that is shown.
 
     tail: the last lines of the tool that failed.
@@ -36,10 +35,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     code: int
     why: str
     after: Opinion | None = None
-    applied: tuple[str, ...] = ()
-    tail: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    journal: str | None = None
+    applied: Strings = ()
+    tail: Strings = ()
+    notes: Strings = ()
+    journal: OptStr = None
 
 
 def unchanged(why: str) -> Outcome:
@@ -140,7 +139,7 @@ _NOISE = re.compile(r"(?i)\s*(?:warning|info|\[notice\]|hint)\b")
 _ERROR = re.compile(r"(?i)\s*(?:error|fatal|\S*error\b|\u00d7|x )")
 
 
-def error_lines(said: tuple[str, ...]) -> tuple[str, ...]:
+def error_lines(said: Strings) -> Strings:
     """Of a tool's last lines those worth showing: from the first error on, else the last few."""
     lines = [line for line in said if not _NOISE.match(line)][-MOST_LINES:]
     first = next((number for number, line in enumerate(lines) if _ERROR.match(line)), 0)
@@ -148,17 +147,17 @@ def error_lines(said: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def document(
-    outcome: Outcome, judged: Judged | None, before: Opinion | None, versions: tuple[str, str]
-) -> dict[str, Any]:
+    outcome: Outcome, judged: Judged | None, before: Opinion | None, versions: StrPair
+) -> Json:
     """The JSON document of `fix --json`. versions: the doctor's, and the knowledge's date."""
     return {
         "schema": 1,
         "cudadoctor": versions[0],
         "knowledge": versions[1],
         "examined": judged.machine.python.executable if judged else None,
-        "before": msgspec.to_builtins(before),
+        "before": to_builtins(before),
         "plan": json_v1.plan(judged.plan) if judged else None,
-        **msgspec.to_builtins(outcome),
+        **to_builtins(outcome),
     }
 
 
@@ -167,7 +166,7 @@ def command(word: str, python: str) -> str:
     return shell_of("bash").shown(typed("cudadoctor", "fix", word, "--python", python))
 
 
-def lost(packages: tuple[str, ...], paths: int) -> str:
+def lost(packages: Strings, paths: int) -> str:
     """What an undo takes away besides the repair."""
     named = ", ".join(packages[:8]) + (" and more" if len(packages) > 8 else "")
     about = f" (packages: {inert(named)})" if packages else ""
@@ -178,7 +177,7 @@ def lost(packages: tuple[str, ...], paths: int) -> str:
     )
 
 
-def kept_aside(paths: Sequence[str], folder: str) -> tuple[str, ...]:
+def kept_aside(paths: Sequence[str], folder: str) -> Strings:
     """A note on files that an undo has moved away."""
     if not paths:
         return ()

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice, zip_longest
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import PciGpu, Strings
@@ -59,7 +60,7 @@ def _gpus(value: str) -> Facts:
     if all(_is_amd(gpu.name or "") for gpu in found):
         return _amd(len(found))
     if _MIG.search(value):
-        found[-1] = msgspec.structs.replace(found[-1], mig=True)
+        found[-1] = replace(found[-1], mig=True)
     return {"gpus": found}
 
 
@@ -165,7 +166,7 @@ def first_line(value: str) -> str:
 # --- labels with their values, wherever they stand in a text: `PyTorch version : 2.1.0` ----------
 
 
-class Dump(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Dump(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A dump by its labels; dumps.toml says what each field means."""
 
     source: str
@@ -210,7 +211,7 @@ def labelled(text: str, dump: Dump) -> Iterator[tuple[str, str, int]]:
 
 
 def _read_dump(doc: Document, dump: Dump, rank: Rank = Rank.TOOL) -> Statements:
-    known: set[str] = set()
+    known = set()
     for field, value, start in labelled(doc.text, dump):
         for path, fact in _field(field, value).items():
             # No CUDA version is no build for the CPU where another was named.

@@ -10,7 +10,8 @@ from functools import cache
 from itertools import islice, pairwise
 from typing import Any
 
-import msgspec
+from msgspec import Struct, convert
+from msgspec.structs import asdict, replace
 
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Install, Strings
@@ -73,7 +74,7 @@ def _with_file(asked: Install, files: list[Install]) -> Install:
     found = next((file for file in files if file.tool == asked.tool), None)
     if found is None or asked.indexes or not reads:
         return asked
-    return msgspec.structs.replace(
+    return replace(
         asked,
         requirements=_together(asked.requirements, found.requirements),
         indexes=found.indexes,
@@ -97,9 +98,9 @@ def _takes(install: Install, piece: Install) -> bool:
 
 def _with(install: Install, piece: Install) -> Install:
     """The install with what a piece of its log states; what is known already stays."""
-    changes: Fields = {
+    changes = {
         name: value
-        for name, value in msgspec.structs.asdict(piece).items()
+        for name, value in asdict(piece).items()
         if value is not None and getattr(install, name) in (None, ())
     }
     for name in ("indexes", "installed", "made_for"):
@@ -110,7 +111,7 @@ def _with(install: Install, piece: Install) -> Install:
         changes["failed"] = piece.failed
     if piece.lacks and install.lacks == "release":  # whose build is lacking says more
         changes["lacks"] = piece.lacks
-    return msgspec.structs.replace(install, **changes)
+    return replace(install, **changes)
 
 
 def _name_of(requirement: str) -> str:
@@ -126,7 +127,7 @@ def _ours(requirement: str) -> bool:
 # --- what the logs of installers say -------------------------------------------------------------
 
 
-class Sentence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Sentence(Struct, frozen=True, forbid_unknown_fields=True):
     """A sentence of an installer; installers.toml says what each field means."""
 
     words: str
@@ -194,7 +195,7 @@ def _pieces(doc: Document) -> Installs:
                         if tool == "pip" and _ignored(fields.get("refused", ""), doc):
                             fields["lacks"] = "python"
                         known = {"tool": tool, "line": doc.line_of(found), **sentence.fields}
-                        yield msgspec.convert(known | fields, Install)
+                        yield convert(known | fields, Install)
     if rows := doc.rows(_UV_DONE, "+ "):
         put = tuple(f"{row[1].lower()}=={row[2]}" for _, row in rows)
         yield Install(tool="uv", line=rows[0][0], installed=put, failed=False)
@@ -444,9 +445,9 @@ def _words(rest: str, before: str) -> Iterator[str]:
 
 def _install(tool: str, words: Iterator[str], line: int) -> Install:
     """A command as a fact."""
-    wanted: list[str] = []
-    indexes: list[str] = []
-    options: list[str] = []
+    wanted = []
+    indexes = []
+    options = []
     conda = tool in _CONDA or tool == "pixi"
     words = _with_signs(words)
     for word in words:
@@ -536,9 +537,9 @@ def _manifests(doc: Document) -> Installs:
 
 def _pyproject(doc: Document) -> Installs:
     table, first = "", 0
-    indexes: list[str] = []
-    sources: list[str] = []
-    wanted: list[str] = []
+    indexes = []
+    sources = []
+    wanted = []
     for number, text in doc.lines:
         if found := _TABLE.match(text):
             table, first = found["name"], first or number
@@ -642,7 +643,6 @@ def _with_implied(doc: Document, installs: list[Install]) -> list[Install]:
     chosen = pinned or next((row for row in asked if row[1] == "torch"), None)
     if chosen:
         last, text = chosen
-        offered = None if pinned else ()
-        failed = msgspec.structs.replace(last, refused=text, failed=True, offered=offered)
+        failed = replace(last, refused=text, failed=True, offered=None if pinned else ())
         return [failed if install is last else install for install in installs]
     return installs

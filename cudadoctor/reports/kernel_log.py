@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import re
 
-import msgspec
+from msgspec import Struct
 
-from cudadoctor.model.machine import Strings, Xid
+from cudadoctor.model.machine import OptFloat, Strings, Xid
 
 MOST_LINES = 200
 LONGEST_LINE = 1000
@@ -45,14 +45,14 @@ _SINCE_BOOT = re.compile(r"\[\s*(\d+\.\d+)\]")
 _KMSG = re.compile(r"^\d+,\d+,(\d{1,18}),[^;]*;(.*)$")
 
 
-class KernelLog(msgspec.Struct, frozen=True, kw_only=True):
+class KernelLog(Struct, frozen=True, kw_only=True):
     """The lines of a kernel log that matter, and the kinds of Xid in it, the newest first."""
 
     lines: Strings = ()
     xids: tuple[Xid, ...] = ()
 
 
-def parse_kernel_log(text: str, uptime_s: float | None = None) -> KernelLog:
+def parse_kernel_log(text: str, uptime_s: OptFloat = None) -> KernelLog:
     """What a kernel log says about GPUs. uptime_s: to tell how old a line is, where it can."""
     whole = text.lower()
     if not any(word in whole for word in (*_WORDS, *_MAYBE)):
@@ -79,7 +79,7 @@ def _plain(line: str) -> str:
     return f"[{int(record[1]) / 1e6:12.6f}] {record[2]}"
 
 
-def _xids(lines: list[str], uptime_s: float | None) -> tuple[Xid, ...]:
+def _xids(lines: list[str], uptime_s: OptFloat) -> tuple[Xid, ...]:
     """One entry for each code of each GPU: its newest line, and how often it came."""
     newest: dict[tuple[int, str], Xid] = {}
     for line in lines:
@@ -99,7 +99,7 @@ def _xids(lines: list[str], uptime_s: float | None) -> tuple[Xid, ...]:
     return tuple(reversed(newest.values()))
 
 
-def _age(line: str, uptime_s: float | None) -> float | None:
+def _age(line: str, uptime_s: OptFloat) -> OptFloat:
     since_boot = _SINCE_BOOT.search(line)
     if since_boot is None or uptime_s is None or not math.isfinite(uptime_s):
         return None

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
 
-import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
-from cudadoctor.model.machine import Distribution, Strings
+from cudadoctor.model.machine import Distribution, OptStr, OptVersion, Strings
 from cudadoctor.model.versions import version_of
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
@@ -54,7 +54,7 @@ class Row(NamedTuple):
 
 
 def distribution(
-    name: str, version: str, location: str | None = None, installer: str | None = None
+    name: str, version: str, location: OptStr = None, installer: OptStr = None
 ) -> Distribution:
     """A distribution by its normalised name, with what its version tells of its build."""
     name = re.sub(r"[-_.]+", "-", name).lower().strip("-")
@@ -176,7 +176,7 @@ class Wheel(NamedTuple):
                 )
 
     @property
-    def python(self) -> Version | None:
+    def python(self) -> OptVersion:
         """The one Python that it is made for, None where it is made for several."""
         found = _CPYTHON.fullmatch(self.pythons[0])
         if found is None or "abi3" in self.abi or len(self.pythons) > 1:
@@ -184,7 +184,7 @@ class Wheel(NamedTuple):
         return Version(f"{found[1]}.{found[2]}")
 
 
-def system_of_tag(tag: str) -> tuple[str | None, str | None]:
+def system_of_tag(tag: str) -> tuple[OptStr, OptStr]:
     """System and processor of a platform tag; None each if it is for any."""
     if tag.startswith(("manylinux", "linux", "musllinux")):
         found = re.search(r"(x86_64|aarch64|i686|armv\dl|ppc64le|s390x|riscv64)$", tag)
@@ -384,7 +384,7 @@ def read_pip_check(doc: Document) -> Statements:
         wanted = words["wanted"].strip(" ,")
         package = distribution(words["name"], words["version"])
         asked = (*found.get(package.name, package).requires, wanted)
-        found[package.name] = msgspec.structs.replace(package, requires=asked)
+        found[package.name] = replace(package, requires=asked)
         if "other" in words:
             other = distribution(words["other"], words["there"].rstrip("."))
             found.setdefault(other.name, other)

@@ -3,9 +3,10 @@
 import re
 from functools import cache
 
-import msgspec
+from msgspec import Struct, convert
 
 from cudadoctor.knowledge.wording import wording
+from cudadoctor.model.machine import OptInt, OptStr, Strings
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Match
 from cudadoctor.reports.said import Facts, Rank, Reader, Statements, gated, stated
@@ -13,18 +14,18 @@ from cudadoctor.reports.said import Facts, Rank, Reader, Statements, gated, stat
 AUTHOR, PROGRAM = "the author", "a program's own line"
 
 
-class Phrase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Phrase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A sentence that states facts; phrases.toml says what each field means."""
 
-    words: tuple[str, ...] = ("",)
+    words: Strings = ("",)
     also: str = ""
     pattern: str
     source: str = PROGRAM
     rank: Rank = Rank.TOOL
     facts: Facts = {}
     each: str = ""
-    unless: str | None = None
-    reach: int | None = None
+    unless: OptStr = None
+    reach: OptInt = None
     once: str = ""
 
     def means_else(self, found: Match) -> bool:
@@ -37,7 +38,7 @@ class Phrase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 _compiled = cache(re.compile)
 PHRASES = {
-    section: msgspec.convert(
+    section: convert(
         [group | row for group in groups for row in group.pop("rows", [{}])], tuple[Phrase, ...]
     )
     for section, groups in wording("phrases", dict[str, list[Facts]]).items()

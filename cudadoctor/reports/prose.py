@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from cudadoctor.model.machine import Gpu
+from cudadoctor.model.machine import Gpu, OptStr
 from cudadoctor.model.variables import allowed
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
@@ -93,7 +93,7 @@ _CAPABILITY_OF = {"10": "6.1", "20": "7.5", "30": "8.6", "40": "8.9", "50": "12.
 
 
 def _gpus(doc: Document, knowledge: Knowledge) -> Statements:
-    found: list[Gpu] = []
+    found = []
     line = 0
     if series := _SERIES.search(doc.flat):
         line = doc.line_of(series)
@@ -123,7 +123,7 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Statements:
         yield from read_table(doc, "other_vendors")
 
 
-def _named(text: str, line: str, knowledge: Knowledge) -> str | None:
+def _named(text: str, line: str, knowledge: Knowledge) -> OptStr:
     """The name as the driver would say it; None where these letters mean no GPU."""
     if _SHORT.fullmatch(text) and not _ABOUT_GPU.search(line):
         return None
@@ -139,7 +139,7 @@ _NAMES = (
 
 
 @lru_cache(maxsize=4096)
-def _model(text: str, knowledge: Knowledge) -> str | None:
+def _model(text: str, knowledge: Knowledge) -> OptStr:
     spaced = re.sub(r"(?i)\b(rtx|gtx|gt|mx)[ -]?(?=\d)", r"\1 ", text)
     spaced = re.sub(r"(?i)(?<=\d)[ -]?(ti|super)\b", r" \1", spaced)
     plain = re.sub(r"(?i)\b(?:nvidia|geforce)\s|(?<!laptop) gpu$", "", spaced)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.model.machine import Gap
@@ -93,4 +93,4 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
         of_one_torch(said), look="report", date=doc.day or None, symptoms=found, gaps=tuple(gaps)
     )
     lines = {f"symptoms.{n}": f"line {symptom.line}" for n, symptom in enumerate(found)}
-    return msgspec.structs.replace(machine, origins=machine.origins | lines)
+    return replace(machine, origins=machine.origins | lines)

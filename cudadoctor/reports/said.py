@@ -5,7 +5,8 @@ from enum import IntEnum
 from functools import cache, wraps
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-import msgspec
+from msgspec import convert
+from msgspec.structs import asdict, replace
 
 from cudadoctor.model.machine import Distribution, Gpu, Imported, Machine, Told
 from cudadoctor.reports.document import Document
@@ -62,7 +63,7 @@ def _typed(kind: type, value: Any) -> object:
 def stated(line: int, source: str, facts: Facts, rank: Rank = Rank.TOOL) -> Statements:
     """The facts that one line of the report states, each as the model holds it."""
     for path, value in facts.items():
-        fact = msgspec.convert(value, _type_at(path), strict=False, dec_hook=_typed)
+        fact = convert(value, _type_at(path), strict=False, dec_hook=_typed)
         yield Said(path, fact, line, rank, source)
 
 
@@ -99,7 +100,7 @@ def machine_of(parts: Iterable[Said], **own: Any) -> Machine:
         said.sort(key=lambda part: part.rank)
         machine = _with(machine, path.split("."), _joined(path, said))
         others += _otherwise(path, said)
-    return msgspec.structs.replace(
+    return replace(
         machine,
         origins={path: said[0].origin for path, said in by_path.items()},
         disagreements=tuple(dict.fromkeys(others)) or None,
@@ -111,7 +112,7 @@ def _with(section: Any, path: list[str], value: object) -> Any:
     if rest:
         inner = getattr(section, name)
         value = _with(Imported() if inner is None and name == "imported" else inner, rest, value)
-    return msgspec.structs.replace(section, **{name: value})
+    return replace(section, **{name: value})
 
 
 def _otherwise(path: str, said: list[Said]) -> Iterator[Told]:
@@ -153,15 +154,15 @@ def _completed(known: Any, other: Any) -> Any:
     """A struct with what only the other knows of the same thing."""
     lacking = {
         name: value
-        for name, value in msgspec.structs.asdict(other).items()
+        for name, value in asdict(other).items()
         if getattr(known, name) in (None, ()) and value is not None and name != "unsupported"
     }
-    return msgspec.structs.replace(known, **lacking)
+    return replace(known, **lacking)
 
 
 def _gpus(said: list[Said]) -> tuple[Gpu, ...]:
     """The strongest list; what it lacks is filled in from the others."""
-    best: list[Gpu] = list(said[0].value)
+    best = list(said[0].value)
     for other in (gpu for part in said[1:] for gpu in part.value):
         for place, gpu in enumerate(best):
             if _same(gpu, other, alone=len(best) == 1):

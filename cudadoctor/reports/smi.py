@@ -10,11 +10,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
-import msgspec
+from msgspec import Struct
 from packaging.version import Version
 
-from cudadoctor.model.machine import Flag, Gpu, Number, Release, Text
-from cudadoctor.model.versions import DriverVersion, driver_of, whole
+from cudadoctor.model.machine import Gpu, OptBool, OptDriverVersion, OptInt, OptStr, OptVersion
+from cudadoctor.model.versions import driver_of, whole
 
 T = TypeVar("T")
 _Texts = dict[str, str]
@@ -35,18 +35,18 @@ SMALL_QUERY = "index,name,uuid,pci.bus_id,driver_version,memory.total,memory.use
 """What every driver since 375 knows; newer fields make an old nvidia-smi refuse the whole call."""
 
 
-class SmiSaid(msgspec.Struct, frozen=True, kw_only=True):
+class SmiSaid(Struct, frozen=True, kw_only=True):
     """What one output of nvidia-smi says.
 
     gpus: () only where it says that there are none. message: its first line where that is a
     failure. code: NVML's code for that failure, None where the words are not known.
     """
 
-    driver: DriverVersion | None = None
-    cuda: Version | None = None
+    driver: OptDriverVersion = None
+    cuda: OptVersion = None
     gpus: tuple[Gpu, ...] | None = None
-    message: str | None = None
-    code: int | None = None
+    message: OptStr = None
+    code: OptInt = None
 
 
 MEANINGS: tuple[tuple[str, int], ...] = (
@@ -103,7 +103,7 @@ def parse_smi(text: str) -> SmiSaid:
     )
 
 
-def first_message(text: str) -> tuple[str | None, int | None]:
+def first_message(text: str) -> tuple[OptStr, OptInt]:
     """The first line of words of a failure, and NVML's code for it."""
     for line in text.splitlines():
         low = line.strip().lower()
@@ -118,7 +118,7 @@ def unknown_field(text: str) -> bool:
     return "is not a valid field to query" in text.lower()
 
 
-def _driver(text: str, rows: list[_Texts]) -> DriverVersion | None:
+def _driver(text: str, rows: list[_Texts]) -> OptDriverVersion:
     """From 610 on the banner says KMD Version in place of Driver Version."""
     found = re.search(r"(?i)\b(?:Driver|KMD) Version\s*:\s*(\d[\d.]+)", text)
     if found and (version := driver_of(found[1].strip("."))):
@@ -128,13 +128,13 @@ def _driver(text: str, rows: list[_Texts]) -> DriverVersion | None:
     return driver_of(found[1].strip(".")) if found else None
 
 
-def _cuda(text: str) -> Version | None:
+def _cuda(text: str) -> OptVersion:
     """The newest CUDA that the driver runs; drivers before 410 do not tell, some print N/A."""
     found = re.search(r"(?ai)\bCUDA (?:UMD )?Version\s*:\s*(\d{1,2}\.\d{1,2})\b", text)
     return Version(found[1]) if found else None
 
 
-class _Labels(msgspec.Struct, frozen=True):
+class _Labels(Struct, frozen=True):
     """The tables of smi.toml, which says what each means."""
 
     columns: _Texts
@@ -213,7 +213,7 @@ _watts = _reading(r"^\s*(\d{1,5}(?:[.,]\d+)?)", lambda text: float(text.replace(
 _bus = _reading(r"(?i)\b((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\b", str.lower)
 
 
-def _mebibytes(text: str) -> int | None:
+def _mebibytes(text: str) -> OptInt:
     number = _whole(text)
     return None if number is None or number > 1 << 24 else number << 20
 
@@ -221,13 +221,13 @@ def _mebibytes(text: str) -> int | None:
 _SWITCH = {"enabled": True, "on": True, "yes": True, "disabled": False, "off": False, "no": False}
 
 
-def _words(text: str) -> str | None:
+def _words(text: str) -> OptStr:
     text = text.strip()[:100]
     unknown = text.lower() in ("", "n/a", "unknown error", "err!") or text.startswith("[")
     return text if text.isprintable() and not unknown else None
 
 
-def _compute_mode(text: str) -> str | None:
+def _compute_mode(text: str) -> OptStr:
     low = text.strip().lower().replace(".", "").replace("_", " ")
     if low.startswith(("exclusive", "e ")):
         return "exclusive"
@@ -236,11 +236,11 @@ def _compute_mode(text: str) -> str | None:
 
 _FABRIC = {"completed": 3, "in progress": 2, "not started": 1}
 _OF_TYPE: dict[Any, Callable[[str], object]] = {
-    Text: _words,
-    Number: _whole,
+    OptStr: _words,
+    OptInt: _whole,
     float | None: _watts,
-    Flag: lambda text: _SWITCH.get(text.strip().lower()),
-    Release: _reading(r"^\s*(\d{1,2}\.\d)\s*$", Version),
+    OptBool: lambda text: _SWITCH.get(text.strip().lower()),
+    OptVersion: _reading(r"^\s*(\d{1,2}\.\d)\s*$", Version),
 }
 """Type of a field of a GPU -> what a text means; None if it says nothing."""
 _OF_FIELD: dict[str, Callable[[str], object]] = {
@@ -283,7 +283,7 @@ _RUN_ON = re.compile(r"\|\s(?=\|\s{0,4}\d{1,3}\s{1,4}\S|\|\s{0,4}(?:\d{1,3}%|N/A
 
 def _table(text: str) -> list[Fields]:
     """GPUs of the plain table; names that it cuts keep their dots."""
-    found: list[Fields] = []
+    found = []
     lines = text.splitlines()
     apart = "\n".join(_RUN_ON.sub("|\n", line) if line.count("|") > 8 else line for line in lines)
     for line in apart.splitlines():

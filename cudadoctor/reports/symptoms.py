@@ -4,8 +4,6 @@ The table holds thousands of search texts, and most words of a report stand in i
 only those whose longest word is among the different words of the report are looked for in it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from functools import cache

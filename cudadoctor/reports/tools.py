@@ -1,10 +1,9 @@
 """Outputs of tools about the driver, the GPUs, the libraries and the limits of a machine."""
 
 import re
-from typing import Any
 
 from cudadoctor.model.driver_packages import MATTERS, Manager, is_driver
-from cudadoctor.model.machine import Gpu, Library, SystemPackage, Xid
+from cudadoctor.model.machine import Gpu, Json, Library, OptStr, SystemPackage, Xid
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Match
@@ -66,7 +65,7 @@ def _banner(doc: Document) -> Statements:
     found = next((found for found in _BANNER.finditer(doc.flat) if not _is_label(doc, found)), None)
     tool = _TOOL.search(doc.flat)
     if found:
-        facts: Facts = {"driver.reported": found["driver"]}
+        facts = {"driver.reported": found["driver"]}
         if (cuda := found["cuda"]) and not cuda[0].isdigit():
             why = f"nvidia-smi finds no libcuda (CUDA Version: {cuda})"
             facts |= {"driver.libcuda.loads": False, "driver.libcuda.why": why}
@@ -165,7 +164,7 @@ _VENDOR_NAMES = {
 @gated("controller", "accelerator")
 def read_lspci(doc: Document) -> Statements:
     """GPUs on the PCI bus, and the kernel driver that owns each, as lspci lists them."""
-    devices: list[dict[str, Any]] = []
+    devices: list[Json] = []
     first = 0
     for line in doc.lines:
         if len(line.text) > 400:
@@ -179,7 +178,7 @@ def read_lspci(doc: Document) -> Statements:
         yield from stated(first, "lspci", {"pci": devices})
 
 
-def _device(found: Match) -> dict[str, Any]:
+def _device(found: Match) -> Json:
     low, ids = found["rest"].lower(), _IDS.search(found["rest"])
     named = next((vendor for word, vendor in _VENDOR_NAMES.items() if word in low), "other")
     return {
@@ -254,7 +253,7 @@ _LIBRARY_FILE = re.compile(
 )
 
 
-def library_at(path: str, fallback: str | None = None) -> Library | None:
+def library_at(path: str, fallback: OptStr = None) -> Library | None:
     """A library by its path: soname and version out of the file's name, owner out of its place."""
     low = path.lower().replace("\\", "/")
     owner = next((owner for words, owner in values.WORDS.owners.items() if words in low), fallback)

@@ -6,7 +6,7 @@ that are printed together have their answers in the same order.
 
 import re
 
-from cudadoctor.model.machine import Gpu
+from cudadoctor.model.machine import Gpu, StrPair
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.said import Facts, Statements, gated, stated
@@ -59,7 +59,7 @@ def read_transcripts(doc: Document) -> Statements:
                 yield from _stated(kind, answer, number)
 
 
-def _answers(text: str, pending: list[str]) -> list[tuple[str, str]]:
+def _answers(text: str, pending: list[str]) -> list[StrPair]:
     """Which questions a line answers: one, or all of them in their order."""
     if _PROMPT.match(text) and not _OUT.match(text):
         return []
@@ -74,7 +74,7 @@ def _answers(text: str, pending: list[str]) -> list[tuple[str, str]]:
     return [(kind, bare) for kind in pending if _FACTS[kind](bare) is not None][:1]
 
 
-def _in_order(pending: list[str], words: list[str]) -> list[tuple[str, str]]:
+def _in_order(pending: list[str], words: list[str]) -> list[StrPair]:
     """Each question with its word; labels that were printed between are passed over."""
     rest = iter(words)
     pairs = [

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.knowledge.wording import wording
-from cudadoctor.model.machine import Gpu, Node
+from cudadoctor.model.machine import Gpu, Node, OptDriverVersion, OptInt, OptStr, OptVersion
 from cudadoctor.model.versions import DriverVersion, cuda_from_int, version_of
 from cudadoctor.reports.said import Facts
 
@@ -34,7 +35,7 @@ _DRIVER = re.compile(r"(?<![\w.])(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)(?![\w.]*\d)")
 _WINDOWS_DRIVER = re.compile(r"(?<![\w.])(?:2\d|3\d)\.\d{1,2}\.1(\d)\.(\d)(\d{3})(?!\d)")
 
 
-class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Words(Struct, frozen=True, forbid_unknown_fields=True):
     """The tables of words.toml, which says what each means."""
 
     groups: dict[str, Facts]
@@ -58,13 +59,13 @@ def is_nothing(text: str) -> bool:
     return NOTHING.fullmatch(text.strip(" .'\"()").lower()) is not None
 
 
-def torch_version(text: str) -> Version | None:
+def torch_version(text: str) -> OptVersion:
     """The version of torch at the beginning of a text."""
     found = _TORCH.match(text.strip().strip("'\""))
     return version_of(found[1].replace("_", ".")) if found else None
 
 
-def cuda_of_tag(text: str) -> Version | None:
+def cuda_of_tag(text: str) -> OptVersion:
     """CUDA out of a tag such as cu118, cu92 or cu130."""
     found = _CUDA_TAG.search(text.lower())
     return dotted(found[1]) if found else None
@@ -96,7 +97,7 @@ def build_facts(tag: str) -> Facts:
     return {"torch.build": low[:3]} if low.startswith(("cpu", "xpu")) else {}
 
 
-def driver_version(text: str) -> DriverVersion | None:
+def driver_version(text: str) -> OptDriverVersion:
     """A driver release in a text; 31.0.15.3623 is how Windows counts 536.23."""
     windows = _WINDOWS_DRIVER.search(text)
     if windows:
@@ -116,7 +117,7 @@ def python_facts(text: str) -> Facts:
     if found is None or not 2 <= int(found[1][0]) <= 3:
         return {}
     low = text.lower()
-    said: Facts = {"python.version": Version(found[1])}
+    said = {"python.version": Version(found[1])}
     for words, facts in WORDS.python.items():
         if words in low:
             said = facts | said
@@ -213,7 +214,7 @@ def is_nvidia(name: str) -> bool:
     return _NVIDIA.search(name) is not None
 
 
-def gpu_name(text: str) -> str | None:
+def gpu_name(text: str) -> OptStr:
     """The name of a GPU without counts, memory, UUID or capability around it."""
     name = _BEFORE_NAME.sub("", text.strip(" \t'\"`|,;.*"))
     name = _AFTER_NAME.sub("", name)
@@ -229,7 +230,7 @@ def gpu_name(text: str) -> str | None:
 def facts_of(found: re.Match[str]) -> Facts:
     """What the named groups of a match state."""
     groups = {name: text for name, text in found.groupdict().items() if text}
-    facts: Facts = {"gpus": gpus} if (gpus := gpus_of(groups)) else {}
+    facts = {"gpus": gpus} if (gpus := gpus_of(groups)) else {}
     for name, text in groups.items():
         facts |= of_group(name, text)
     return facts
@@ -285,10 +286,10 @@ def gpus_of(groups: dict[str, str], place: int = 0) -> tuple[Gpu, ...]:
     )
     numbers = map(int, groups["index"].split(",")) if "index" in groups else range(place, place + 1)
     numbers = range(int(groups["count"])) if "count" in groups else numbers
-    return tuple(msgspec.structs.replace(gpu, index=number) for number in numbers)
+    return tuple(replace(gpu, index=number) for number in numbers)
 
 
-def _mebibytes(text: str | None) -> int | None:
+def _mebibytes(text: OptStr) -> OptInt:
     return int(text) << 20 if text else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
@@ -399,7 +399,5 @@ def _only_python_hinders(m: Machine, kb: Knowledge, pythons: Strings, python: st
     if python in pythons or best_build(m, kb).build is not None:
         return False
     plain = next(name for name in pythons if not name.endswith("t"))
-    other = msgspec.structs.replace(
-        m.python, version=Version(plain), free_threaded=False, implementation="CPython"
-    )
-    return best_build(msgspec.structs.replace(m, python=other), kb).build is not None
+    other = replace(m.python, version=Version(plain), free_threaded=False, implementation="CPython")
+    return best_build(replace(m, python=other), kb).build is not None

@@ -16,7 +16,7 @@ from cudadoctor.model.findings import (
     WARNING,
     Remedies,
 )
-from cudadoctor.model.machine import Distribution, Machine, Text
+from cudadoctor.model.machine import Distribution, Machine, OptStr
 from cudadoctor.model.requirements import EXTENSIONS, admits
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import version_of
@@ -113,11 +113,11 @@ def _asked_torches(one: Distribution) -> list[str]:
     return [found for line in one.requires if (found := specifier_on(line, "torch")) is not None]
 
 
-def _refusal(asked: list[str], torch: Version) -> Text:
+def _refusal(asked: list[str], torch: Version) -> OptStr:
     return next((f"it requires torch{text}" for text in asked if not admits(text, torch)), None)
 
 
-def _by_tables(package: Distribution, torch: Version, kb: Knowledge) -> Text:
+def _by_tables(package: Distribution, torch: Version, kb: Knowledge) -> OptStr:
     """What the tables have against it, where its own metadata says nothing; None for nothing."""
     name, public = package.name, package.version.partition("+")[0]
     release = version_of(public)
@@ -135,7 +135,7 @@ def _by_tables(package: Distribution, torch: Version, kb: Knowledge) -> Text:
     return f"{name} {fitting[0]} belongs to torch {torch.public}"
 
 
-def _other_build(m: Machine, one: Distribution) -> Text:
+def _other_build(m: Machine, one: Distribution) -> OptStr:
     """How its build differs from torch's: CPU or CUDA, and which CUDA; None where it does not.
 
     torchvision accepts every minor of one CUDA major; torchaudio wants the very same version.
@@ -191,7 +191,7 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
     return None
 
 
-def _built_for_other(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> Text:
+def _built_for_other(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> OptStr:
     length = min(len(one.torch.release), 2) if one.torch else 0
     if one.torch and one.torch.release[:length] != torch.release[:length]:
         return f"it was built against torch {one.torch}"

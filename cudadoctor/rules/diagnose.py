@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from functools import cache
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import table
@@ -26,7 +27,7 @@ from cudadoctor.model.findings import (
     Verdict,
     ranked,
 )
-from cudadoctor.model.machine import Machine, Strings, Text, gap_of, lookup, origin_of
+from cudadoctor.model.machine import Machine, OptStr, Strings, gap_of, lookup, origin_of
 from cudadoctor.model.rule import Found, NotKnown, Rule
 from cudadoctor.model.trust import acting, is_doctors_own, typed
 from cudadoctor.rules.evidence.signs import WORDS
@@ -44,9 +45,9 @@ def diagnose(
 
     ignore: causes that the user does not want to hear of.
     """
-    found: list[Finding] = []
-    passed: list[str] = []
-    undecided: list[Undecided] = []
+    found = []
+    passed = []
+    undecided = []
     unheard = False  # whether an ignored cause was found: then what failed is not unexplained
     for rule in rules_for(machine) if rules is None else rules:
         try:
@@ -108,7 +109,7 @@ def _text(value: object) -> str:
 def _evidence(path: str, machine: Machine) -> Evidence:
     value = lookup(machine, path)
     first = value[0] if isinstance(value, tuple) and value else value
-    if isinstance(value, dict) or isinstance(first, msgspec.Struct):
+    if isinstance(value, dict) or isinstance(first, Struct):
         from cudadoctor.model import factfile
 
         shown = factfile.compact(value)
@@ -156,7 +157,7 @@ def _explained(found: list[Finding]) -> list[Finding]:
         if f.confidence <= LIKELY:
             gravest[f.cause] = min(f.severity, gravest.get(f.cause, INFO))
     return [
-        msgspec.structs.replace(
+        replace(
             finding,
             because_of=tuple(
                 cause
@@ -179,7 +180,7 @@ def _rooted(findings: list[Finding]) -> list[Finding]:
         reached = {f.cause for f in open_ones if rooted.intersection(f.because_of)}
         if not reached:
             first = open_ones[0]
-            out[out.index(first)] = msgspec.structs.replace(first, because_of=())
+            out[out.index(first)] = replace(first, because_of=())
             reached = {first.cause}
         rooted |= reached
     return out
@@ -196,7 +197,7 @@ def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
         there = first.setdefault(finding.cause, finding)
         if finding.remedies and not there.remedies:
             # The gravest finding tells the cause; another of the same cause may know the cure.
-            first[finding.cause] = msgspec.structs.replace(there, remedies=finding.remedies)
+            first[finding.cause] = replace(there, remedies=finding.remedies)
     return tuple(first.values())
 
 
@@ -308,7 +309,7 @@ def _in_passing(finding: Finding) -> bool:
 # --- the next command ------------------------------------------------------------------------
 
 
-class DecidingCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DecidingCommand(Struct, frozen=True, forbid_unknown_fields=True):
     """A command whose output decides.
 
     causes: what it tells from its neighbours. facts: beginnings of the paths of facts that it
@@ -318,7 +319,7 @@ class DecidingCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run: Strings
     causes: Strings = ()
     facts: Strings = ()
-    origin: Text = None
+    origin: OptStr = None
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-import msgspec
+from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
@@ -13,7 +13,7 @@ from cudadoctor.model.findings import (
     POSSIBLE,
     WARNING,
 )
-from cudadoctor.model.machine import GpuPair, Machine, Number, Stage, Strings, Text
+from cudadoctor.model.machine import GpuPair, Machine, OptInt, OptStr, Stage, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, unset_variables
 from cudadoctor.plan.remedies.process import keeper_of
@@ -68,7 +68,7 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
     )
 
 
-def _visible(m: Machine) -> tuple[Number, str]:
+def _visible(m: Machine) -> tuple[OptInt, str]:
     """How many GPUs a program of this environment sees, and the fact that shows it."""
     torch, libcuda = m.torch.imported, m.driver.libcuda
     if torch_works(m) and torch and torch.device_count:
@@ -107,10 +107,10 @@ def launcher_variables(m: Machine) -> Answer:
         "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every process.",
     )
     unset = unset_variables(m, *names) if names else ()
-    return msgspec.structs.replace(found, remedies=unset + launched)
+    return replace(found, remedies=unset + launched)
 
 
-def _number(env: dict[str, str], name: str) -> Number:
+def _number(env: dict[str, str], name: str) -> OptInt:
     """The number that the variable holds, None where it is not set or holds none."""
     text = env.get(name, "").strip()
     digits = text.removeprefix("-")
@@ -213,12 +213,11 @@ _WORDS = {
 }
 _UNEQUAL = ("gradients of the ranks are not equal", "gradients are off by")
 _STUCK = ("no answer", "did not end", "nothing within", "ended, since", "timed out", "timeout")
-_STATED = re.compile(r"out of memory|no space|errno|killed by|import|interface", re.IGNORECASE)
+_STATED = re.compile(r"(?i)out of memory|no space|errno|killed by|import|interface")
 """Words of a failure that has a name of its own."""
 _NCCL = re.compile(
-    r"(?:unhandled (?:cuda|system) error|nccl \w+ error|internal error - please report"
+    r"(?i)(?:unhandled (?:cuda|system) error|nccl \w+ error|internal error - please report"
     r"|ncclsystemerror|ncclinternalerror|ncclunhandledcudaerror|ncclremoteerror)[^\n;]*",
-    re.IGNORECASE,
 )
 
 
@@ -326,7 +325,7 @@ def _ranks_that_failed(m: Machine) -> tuple[int, str] | None:
     return None
 
 
-def _how(stage: Stage) -> Text:
+def _how(stage: Stage) -> OptStr:
     text, failed = (stage.detail or "").lower(), stage.status == "failed"
     if failed and any(words in text for words in _UNEQUAL):
         return "computed wrong gradients"
@@ -334,7 +333,7 @@ def _how(stage: Stage) -> Text:
     return "hang" if (stuck or stage.status == "timed-out") and not _STATED.search(text) else None
 
 
-def _between(m: Machine) -> tuple[str, Text]:
+def _between(m: Machine) -> tuple[str, OptStr]:
     """What stands between the GPUs, and the fact that shows it, where that explains much."""
     for field, value, what in (
         ("iommu", "translated", "An IOMMU translates"),

@@ -18,7 +18,7 @@ from cudadoctor.model.findings import (
     Remedy,
     Severity,
 )
-from cudadoctor.model.machine import Machine, Number, Strings, lookup
+from cudadoctor.model.machine import Machine, OptInt, Strings, StrPair, lookup
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import cuda_from_int
 from cudadoctor.plan.remedies import (
@@ -58,7 +58,7 @@ from cudadoctor.rules.evidence.signs import (
 from cudadoctor.solver.demand import capabilities_of
 
 Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
-_REASONS: dict[Reason, tuple[str, str]] = {
+_REASONS: dict[Reason, StrPair] = {
     "nouveau": (
         "The nouveau driver holds the GPU, so NVIDIA's driver is not loaded",
         "NVIDIA's driver is installed, and CUDA needs it; a GPU has one driver at a time.",
@@ -290,7 +290,7 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-def _past_every_driver(m: Machine, kb: Knowledge, branch: Number) -> Strings:
+def _past_every_driver(m: Machine, kb: Knowledge, branch: OptInt) -> Strings:
     """Where no driver of that branch supports a GPU of this machine, the GPU is the deeper cause.
 
     A torch with code for it is the only way out, and such a torch runs with its drivers.
@@ -342,7 +342,7 @@ def _told_by_torch(m: Machine) -> tuple[Version, str] | None:
     return (cuda_from_int(int(number[1])), path) if path and number else None
 
 
-def _for_an_old_driver(m: Machine, kb: Knowledge, branch: Number) -> Remedies:
+def _for_an_old_driver(m: Machine, kb: Knowledge, branch: OptInt) -> Remedies:
     """A torch for the driver, a driver for the torch, or what lifts the driver; each once."""
     newer = upgrade_driver(m, kb, branch) if branch is not None else ()
     return each_once(*install_torch(m, kb), *newer, *forward_compat(m, kb, m.torch.cuda))

@@ -11,7 +11,7 @@ from cudadoctor.model.findings import (
     INFO,
     Remedies,
 )
-from cudadoctor.model.machine import DriverRelease, Machine, ModuleFile, Number, PciGpu, Text
+from cudadoctor.model.machine import Machine, ModuleFile, OptDriverVersion, OptInt, OptStr, PciGpu
 from cudadoctor.model.rule import Answer, Found, NotKnown, need, rule
 from cudadoctor.plan.remedies import (
     by_hand,
@@ -147,8 +147,8 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
 
 
 def _branch_for(
-    silent: tuple[PciGpu, ...], version: DriverRelease, refused: bool, kb: Knowledge
-) -> Number:
+    silent: tuple[PciGpu, ...], version: OptDriverVersion, refused: bool, kb: Knowledge
+) -> OptInt:
     """The branch that would do: the last one for an older GPU, the first one for a newer."""
     if version is None or (refused and not silent):
         return None
@@ -201,7 +201,7 @@ def _files(m: Machine) -> list[ModuleFile]:
     return [one for one in m.driver.module_files or () if one.kernel == m.platform.kernel]
 
 
-def _flavour_told(m: Machine) -> Text:
+def _flavour_told(m: Machine) -> OptStr:
     log = log_text(m)
     if _NEEDS_OPEN in log:
         return "open"

@@ -11,7 +11,7 @@ from cudadoctor.model.findings import (
     WARNING,
     Remedies,
 )
-from cudadoctor.model.machine import Gpu, Machine, Strings, Text, Xid, is_start
+from cudadoctor.model.machine import Gpu, Machine, OptStr, Strings, Xid, is_start
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, reboot, reset_gpu
 from cudadoctor.plan.remedies.process import keeper_of
@@ -35,7 +35,7 @@ _ECC_WORDS = ("uncorrectable ecc error",)
 _ECC_FATAL, _ECC_PENDING = frozenset({48, 64, 95, 140, 171, 172}), frozenset({63, 94})
 NO_POWER, NO_INTERRUPTS = 8, 11
 _RECOVERY_CHANGED = 154
-_RECOVERY = re.compile(r"recovery action changed from .* to 0x[0-9a-f]+ \(([^)]{1,60})\)", re.I)
+_RECOVERY = re.compile(r"(?i)recovery action changed from .* to 0x[0-9a-f]+ \(([^)]{1,60})\)")
 _SWITCH = re.compile(r"SXid \([^)]*\): (\d{1,6}), Fatal\b")
 _DEVICE = frozenset({54, 61, 62, 74, 110, 119, 120, 136, 143, 158, 167, 169})
 """Xids that NVIDIA's catalogue lays at the door of the device, not of a program."""
@@ -85,7 +85,7 @@ def _gone(gpu: Gpu, m: Machine) -> bool:
     return gpu.code in (LOST, RESET_REQUIRED) or (gpu.code == UNKNOWN and not is_fenced(gpu, m))
 
 
-def _fell_off(m: Machine) -> Text:
+def _fell_off(m: Machine) -> OptStr:
     """The bus address of a GPU that the kernel log calls lost and that does not answer since."""
     alive = {bus_key(gpu.bus_id or "") for gpu in live_gpus(m)}
     for xid in m.driver.xids or ():
@@ -99,7 +99,7 @@ def _among(key: tuple[int, ...] | None, alive: set[tuple[int, ...] | None]) -> b
     return any(key and other and other[-2:] == key[-2:] and other[0] == key[0] for other in alive)
 
 
-def _evidence(m: Machine, gone: bool, dead: bool, fell: Text) -> Strings:
+def _evidence(m: Machine, gone: bool, dead: bool, fell: OptStr) -> Strings:
     gpus = enumerate(m.gpus or () if gone else ())
     seen = [f"gpus.{number}.code" for number, gpu in gpus if gpu.code not in (None, 0)]
     shown = {"pci": dead, "driver.xids" if m.driver.xids else "driver.log": fell}

@@ -13,7 +13,7 @@ from errno import EPERM
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.findings import LIKELY, POSSIBLE, Remedies
-from cudadoctor.model.machine import Flag, Gpu, Machine, Number, PciGpu, Text, gap_of
+from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciGpu, gap_of
 from cudadoctor.model.rule import Answer, Found, NotKnown, apply, need, rule
 from cudadoctor.model.trust import is_doctors_own
 from cudadoctor.plan.remedies import by_hand, reload_uvm
@@ -82,7 +82,7 @@ def refuse(contradicted: object, what: str, fact: str) -> None:
         raise Shortfall(what, fact)
 
 
-def wait(unknown: object, fact: str, why: Text = None) -> None:
+def wait(unknown: object, fact: str, why: OptStr = None) -> None:
     """End the requirement as undecided where this holds."""
     need(None if unknown else fact, fact, why)
 
@@ -99,8 +99,8 @@ def shortfalls(m: Machine, kb: Knowledge) -> tuple[list[Shortfall], list[NotKnow
 def _judged(
     requirements: tuple[Requirement, ...], m: Machine, kb: Knowledge
 ) -> tuple[list[Shortfall], list[NotKnown]]:
-    found: list[Shortfall] = []
-    missing: list[NotKnown] = []
+    found = []
+    missing = []
     for requirement in requirements:
         try:
             apply(requirement, m, kb)
@@ -111,7 +111,7 @@ def _judged(
     return found, missing
 
 
-def _wants_gpu(m: Machine) -> Flag:
+def _wants_gpu(m: Machine) -> OptBool:
     """Whether an NVIDIA GPU is there or promised to this process; None if nobody knows."""
     if m.torch.build in ("rocm", "xpu") and not m.gpus:
         return False  # schedulers lend the GPUs of other vendors by the same variables
@@ -127,7 +127,7 @@ def _wants_gpu(m: Machine) -> Flag:
     return present
 
 
-def _promise(m: Machine) -> Text:
+def _promise(m: Machine) -> OptStr:
     """The variable by which a scheduler or a container promises an NVIDIA GPU to this process."""
     if m.container.kind and (m.env or {}).get("NVIDIA_VISIBLE_DEVICES", "") not in _NAMES_NONE:
         return "NVIDIA_VISIBLE_DEVICES"
@@ -249,7 +249,7 @@ def every_gpu_is_named(m: Machine) -> None:
     refuse(not named, _NONE_REPORTED, "gpus")
 
 
-def _described(m: Machine, code: Number) -> int:
+def _described(m: Machine, code: OptInt) -> int:
     """How many GPUs the driver describes: all that it counts, and each of them."""
     silent = no_nvml(m) and m.driver.smi.code is None
     wait(silent, "gpus", "NVML cannot be loaded, and nothing else names the GPUs")
@@ -275,7 +275,7 @@ def _described(m: Machine, code: Number) -> int:
     return len(gpus)
 
 
-def _does_without_nvml(m: Machine, code: Number) -> bool:
+def _does_without_nvml(m: Machine, code: OptInt) -> bool:
     """A Jetson may have none, and neither has a container that asked for compute alone."""
     if m.platform.jetson:
         return code is None or code in _JETSON_WITHOUT_NVML
@@ -320,7 +320,7 @@ def cuda_starts(m: Machine) -> None:
     _starts(need(libcuda.code, "driver.libcuda.code"))
 
 
-def _starts(code: Number) -> None:
+def _starts(code: OptInt) -> None:
     refuse(code, f"CUDA does not start (cuInit: {code})", "driver.libcuda.code")
 
 
@@ -492,7 +492,7 @@ def unknown(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-def _hint(m: Machine, kb: Knowledge) -> tuple[Text, Text, Remedies]:
+def _hint(m: Machine, kb: Knowledge) -> tuple[OptStr, OptStr, Remedies]:
     """Title, why and what to try, where the code that CUDA answers leaves only a few reasons."""
     libcuda = m.driver.libcuda
     codes = (libcuda.code, libcuda.clean_code)

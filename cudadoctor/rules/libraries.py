@@ -10,7 +10,7 @@ from cudadoctor.model.findings import (
     WARNING,
     Remedies,
 )
-from cudadoctor.model.machine import Machine, Text, lookup
+from cudadoctor.model.machine import Machine, OptStr, lookup
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import by_hand, install_packages, reinstall_torch
@@ -96,7 +96,7 @@ def _strangers(m: Machine, pins: tuple[Pin, ...]) -> list[tuple[str, Pin]]:
     return found
 
 
-def _base(name: str) -> tuple[str, Text]:
+def _base(name: str) -> tuple[str, OptStr]:
     """The product of a wheel's name, and its CUDA major."""
     found = _LIBRARY.fullmatch(name)
     return (found["base"], found["major"]) if found else ("", None)
@@ -321,7 +321,7 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
     return Found(evidence=(evidence,), values={"what": what}, sure=spoken, remedies=remedies)
 
 
-def _odd_part(m: Machine) -> tuple[str, Text]:
+def _odd_part(m: Machine) -> tuple[str, OptStr]:
     """A part of cuDNN that is missing or of another version than the rest, and its fact."""
     parts = [use for use in in_use(m) if use.library.soname.startswith("libcudnn")]
     gone = [name for name in m.libraries.missing or () if name.startswith("libcudnn_")]

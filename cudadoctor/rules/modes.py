@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
@@ -202,4 +202,4 @@ def _name_a_living(m: Machine, living: list[str]) -> Remedies:
     values = {"CUDA_VISIBLE_DEVICES": living[0]}
     (named,) = set_variables("mig-uuid", "Name a MIG instance that exists", values)
     others = f"A process uses one instance. The others here: {', '.join(living[1:])}."
-    return (msgspec.structs.replace(named, note=others) if living[1:] else named,)
+    return (replace(named, note=others) if living[1:] else named,)

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Remedies
-from cudadoctor.model.machine import Machine, Release
+from cudadoctor.model.machine import Machine, OptVersion, StrPair
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, install_python, jetson_torch, wsl_driver
 from cudadoctor.rules.evidence.signs import cpu_on_purpose, cuda_works, said, started, torch_works
@@ -102,7 +102,7 @@ def jetson_build(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-def _of_the_board(m: Machine, kb: Knowledge) -> Release:
+def _of_the_board(m: Machine, kb: Knowledge) -> OptVersion:
     """What the GPU is: as the driver says, else by the board's name; older boards lack NVML."""
     gpu = m.gpus[0] if m.gpus else None
     if gpu is not None and gpu.capability is not None:
@@ -136,7 +136,7 @@ def platform_unsupported(m: Machine, kb: Knowledge) -> Answer:
     return Found(evidence=(evidence, "torch.installed"), values={"what": what}, remedies=remedies)
 
 
-def _unsupported(m: Machine) -> tuple[str, str]:
+def _unsupported(m: Machine) -> StrPair:
     system = need(m.platform.system, "platform.system")
     machine = need(m.platform.machine, "platform.machine")
     if said(m, "version `glibc_2.") and m.platform.libc != "musl":

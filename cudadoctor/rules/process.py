@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.model.findings import (
     ERROR,
     INFO,
     WARNING,
 )
-from cudadoctor.model.machine import Machine, Number, Strings, Text
+from cudadoctor.model.machine import Machine, OptInt, OptStr, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, grant_gpu, unset_variables
 from cudadoctor.rules.evidence.signs import (
@@ -36,7 +36,7 @@ Stop = Literal[
 ]
 
 
-class Visible(msgspec.Struct, frozen=True, kw_only=True):
+class Visible(Struct, frozen=True, kw_only=True):
     """What remains visible, in the order of the variable. stop: why the list ended early."""
 
     indexes: tuple[int, ...]
@@ -61,7 +61,7 @@ def read_visible(value: str, uuids: Strings) -> Visible:
     return Visible(indexes=tuple(indexes))
 
 
-def _device(entry: str, uuids: Strings) -> tuple[Number, Stop]:
+def _device(entry: str, uuids: Strings) -> tuple[OptInt, Stop]:
     entry, number = entry.strip(), _NUMBER.match(entry)
     if not entry:
         return None, "empty"
@@ -75,7 +75,7 @@ def _device(entry: str, uuids: Strings) -> tuple[Number, Stop]:
     return None, "negative" if index < 0 else "out of range"
 
 
-def _by_uuid(prefix: str, uuids: Strings) -> tuple[Number, Stop]:
+def _by_uuid(prefix: str, uuids: Strings) -> tuple[OptInt, Stop]:
     named = [index for index, uuid in enumerate(uuids) if uuid.lower().startswith(prefix)]
     if len(named) == 1:
         return named[0], ""
@@ -112,7 +112,7 @@ _COUNTS = ("SLURM_GPUS", "SLURM_GPUS_ON_NODE")
 _JOBS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID")
 
 
-def promised_by_scheduler(m: Machine) -> Text:
+def promised_by_scheduler(m: Machine) -> OptStr:
     """The variable by which a scheduler says that it gave this job GPUs; None if none does."""
     for name in (name for names in _JOB.values() for name in names):
         if variable(m, name) not in (("", "0") if name in _COUNTS else ("",)):
@@ -130,7 +130,7 @@ def visible(m: Machine) -> Visible | None:
     return read_visible(value, tuple(gpu.uuid or "" for gpu in m.gpus))
 
 
-def visible_count(m: Machine) -> Number:
+def visible_count(m: Machine) -> OptInt:
     """How many GPUs a program of this environment sees."""
     libcuda, left = m.driver.libcuda, visible(m)
     if libcuda.code == SUCCESS and libcuda.count is not None:

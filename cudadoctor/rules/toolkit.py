@@ -8,13 +8,13 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import ERROR, INFO, WARNING, Remedies, Severity
-from cudadoctor.model.machine import Machine, Strings, Text, Toolkit
+from cudadoctor.model.machine import Machine, OptStr, Strings, Toolkit
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, set_variables, unset_variables
 from cudadoctor.rules.evidence.libraries import applies
 from cudadoctor.solver.demand import capabilities_of
 
-Wrong = tuple[Text, dict[str, object]]
+Wrong = tuple[OptStr, dict[str, object]]
 """A title in place of the rule's own, and the values."""
 _CODE = re.compile(r"(\d{1,2})\.(\d)([af]?)(?:\+PTX)?")
 _FLAT = re.compile(r"(?:sm_|compute_)?\d{2,3}[af]?|\d[\d.,]*,[\d.,]+")
@@ -179,8 +179,7 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Answer:
     Without the variable torch compiles for the GPUs that it sees. Where nvcc does not know the GPU
     itself, only a newer toolkit helps.
     """
-    text = need(m.env, "env").get("TORCH_CUDA_ARCH_LIST", "")
-    codes = text.replace(";", " ").split()
+    codes = need(m.env, "env").get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
     if not codes or not applies(m):
         return None
     asked = need(m.build.needed_by, "build.needed_by")

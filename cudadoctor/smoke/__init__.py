@@ -13,10 +13,10 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from cudadoctor.host.local import Host, LocalHost
-from cudadoctor.model.machine import Gpu
+from cudadoctor.model.machine import Gpu, Json, OptInt, OptStr
 from cudadoctor.probes import Looked
 from cudadoctor.smoke.inside.wire import BOOT
 from cudadoctor.smoke.reading import Start, read, read_line
@@ -37,8 +37,8 @@ def run_smoke(
     python: str,
     *,
     mode: Literal["import", "full"],
-    device: str | None = None,
-    ranks: int | None = None,
+    device: OptStr = None,
+    ranks: OptInt = None,
     gpus: tuple[Gpu, ...] | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
@@ -79,7 +79,7 @@ def run_smoke(
             # Where torch and CUDA keep what they compile: some make the folder at import.
             names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
             own |= {name: f"{folder}/{name.lower()}" for name in names}
-        more: dict[str, Any] = {}
+        more: Json = {}
         if on_line is not None and isinstance(host, LocalHost):
             more["on_line"] = stages_begun(on_line)
         argv = (python, "-c", BOOT, str(INSIDE), *words)
@@ -110,7 +110,7 @@ def skipped(gpus: tuple[Gpu, ...] | None) -> tuple[tuple[str, int, str], ...]:
     )
 
 
-def short_bus_id(bus_id: str | None) -> str:
+def short_bus_id(bus_id: OptStr) -> str:
     """0000:41:00.0, as CUDA writes it, of NVML's 00000000:41:00.0; "" where it is not known."""
     domain, colon, rest = (bus_id or "").partition(":")
     return f"{domain[-4:]}{colon}{rest}".lower()

@@ -8,9 +8,21 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cudadoctor.host.children import Ran
-from cudadoctor.model.machine import Imported, Library, Smoke, Stage
+from cudadoctor.model.machine import (
+    Imported,
+    Json,
+    Library,
+    OptFloat,
+    OptInt,
+    OptStr,
+    Smoke,
+    Stage,
+    Strings,
+)
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked
 
@@ -31,23 +43,23 @@ WORST = get_args(Status)
 # --- lines ----------------------------------------------------------------------------------------
 
 
-class Line(msgspec.Struct, tag_field="kind", tag=str.lower):
+class Line(Struct, tag_field="kind", tag=str.lower):
     """One line of the child; its kind is the name of the class."""
 
 
 class Start(Line):
     stage: str
-    rank: int | None = None
+    rank: OptInt = None
 
 
 class Torch(Line):
     ok: bool
     error: str
     seconds: float
-    shadows: tuple[str, ...] = ()
+    shadows: Strings = ()
 
 
-class Seen(msgspec.Struct):
+class Seen(Struct):
     capability: str
 
 
@@ -59,8 +71,8 @@ class Cuda(Line):
 
 
 class Libraries(Line):
-    nccl: str | None
-    cudnn: str | None
+    nccl: OptStr
+    cudnn: OptStr
     cudnn_error: str
 
 
@@ -74,7 +86,7 @@ class Companion(Line):
 
 
 class Maps(Line):
-    paths: tuple[str, ...]
+    paths: Strings
     torch: str
     prefix: str
     conda: bool
@@ -90,11 +102,11 @@ class End(Line):
 
     stage: str
     status: Status
-    seconds: float | None
+    seconds: OptFloat
     detail: str
     figures: dict[str, float | int | str | bool] = {}
-    rank: int | None = None
-    signal: int | None = None
+    rank: OptInt = None
+    signal: OptInt = None
     lost: bool = False
 
 
@@ -170,13 +182,13 @@ class Reading:
             return self._not_imported(notes)
         found = Imported(ok=torch.ok, error=torch.error, hung=False, seconds=torch.seconds)
         if not torch.ok:
-            return msgspec.structs.replace(found, shadows=torch.shadows)
+            return replace(found, shadows=torch.shadows)
         facts = self._cuda(notes) | self._neighbours()
         lost = next((end for end in self.ends if end.stage == "cuda" and end.lost), None)
         if lost is not None:
             notes.gap("torch.imported.cuda_available", f"the first look at CUDA: {lost.detail}")
             facts |= {"hung": lost.status == "timed-out", "signal": lost.signal}
-        return msgspec.structs.replace(found, **facts)
+        return replace(found, **facts)
 
     def _not_imported(self, notes: Looked) -> Imported | None:
         """The import itself never came back: it hung, was killed, or no interpreter ran."""
@@ -194,9 +206,9 @@ class Reading:
         said = f"killed by {signal_name(number)}" if number else (ran.why or last)
         return Imported(ok=False, error=f"import torch: {said}", hung=False, signal=number)
 
-    def _cuda(self, notes: Looked) -> dict[str, Any]:
+    def _cuda(self, notes: Looked) -> Json:
         """What CUDA and the libraries beside it answered."""
-        facts: dict[str, Any] = {}
+        facts: Json = {}
         if cuda := self.first(Cuda):
             # CUDA's own words of a stage, where the first look went well.
             details = [end.detail for end in self.ends if end.status == "failed"]
@@ -214,7 +226,7 @@ class Reading:
                 facts["cudnn"] = answered.cudnn
         return facts
 
-    def _neighbours(self) -> dict[str, Any]:
+    def _neighbours(self) -> Json:
         """What numpy and torch's companions answered, or died of."""
         errors = {line.name: line.error for line in self.all(Companion)}
         if numpy := self.first(Numpy):

@@ -21,13 +21,13 @@ from __future__ import annotations
 from itertools import combinations, product
 from typing import Any, Literal
 
-import msgspec
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Rejection
-from cudadoctor.model.machine import Machine, Number, Release, Strings, Text, Versions
+from cudadoctor.model.machine import Machine, OptInt, OptStr, OptVersion, Strings, Versions
 from cudadoctor.solver.demand import (
     NO_GPUS,
     allowed,
@@ -61,7 +61,7 @@ _OLDEST_FOR_CUDNN = Version("7.5")
 """cuDNN 9.11 and later refuse older GPUs; conda chooses a cuDNN of its own."""
 
 
-class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+class Alternative(Struct, frozen=True, kw_only=True):
     """A change that would let a build fit.
 
     kind: "one-gpu" is to leave some GPUs out (hidden: their capabilities), "compat" NVIDIA's
@@ -75,10 +75,10 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     text: str
     build: TorchBuild | None
-    branch: Number = None
+    branch: OptInt = None
     pythons: Strings = ()
     hidden: Versions = ()
-    cuda: Release = None
+    cuda: OptVersion = None
 
 
 def alternatives(case: Case) -> tuple[Alternative, ...]:
@@ -263,7 +263,7 @@ _NOBODY = (
 )
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class Choice(Struct, frozen=True, kw_only=True):
     """The build that fits, or why none does.
 
     why: short sentences. why_not: every other variant of the same release and of newer ones (where
@@ -277,7 +277,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: tuple[Alternative, ...] = ()
 
 
-def best_build(machine: Machine, knowledge: Knowledge, *, keep: Text = None) -> Choice:
+def best_build(machine: Machine, knowledge: Knowledge, *, keep: OptStr = None) -> Choice:
     """The build of torch that fits this machine best, with the reasons.
 
     keep: a constraint such as "2.6", "2.6.0", "2.6.0+cu124" or ">=2.6,<2.8". Without one the
@@ -348,7 +348,7 @@ def _as_read(build: TorchBuild, machine: Machine) -> TorchBuild:
 # --- where no wheel can be installed at all: the nearest environment where one can ----------------
 
 
-def _blocked(machine: Machine, knowledge: Knowledge, keep: Text, why: str) -> Choice:
+def _blocked(machine: Machine, knowledge: Knowledge, keep: OptStr, why: str) -> Choice:
     """No wheel can be installed at all: the nearest change of the environment that cures it."""
     here = machine.platform
     changed, change = _unblocked(machine, knowledge)
@@ -365,7 +365,7 @@ def _blocked(machine: Machine, knowledge: Knowledge, keep: Text, why: str) -> Ch
 
 def _unblocked(m: Machine, kb: Knowledge) -> tuple[Machine, str]:
     """The same hardware without the blocker, and the change in words; "" where none is known."""
-    words: list[str] = []
+    words = []
     if m.platform.libc == "musl":
         m = replace(m, platform=replace(m.platform, libc="glibc", glibc=None))
         words.append("in a container with glibc, such as python:3.12-slim")

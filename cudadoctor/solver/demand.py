@@ -9,21 +9,22 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
+from msgspec import Struct
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.machine import (
-    DriverRelease,
-    Flag,
     Gpu,
+    Json,
     Machine,
+    OptBool,
+    OptDriverVersion,
+    OptStr,
+    OptVersion,
     PciGpu,
-    Release,
     Strings,
-    Text,
     Torch,
     Versions,
 )
@@ -54,7 +55,7 @@ PLANNED_CUDA = Version("13.0")
 """A driver that is yet to be installed will run CUDA 13: all current branches do."""
 
 
-class Drive(msgspec.Struct, frozen=True, kw_only=True):
+class Drive(Struct, frozen=True, kw_only=True):
     """The driver that a build must run with.
 
     version: None not known. cuda: newest CUDA that it runs, None not known; decides: only `cuda`
@@ -63,23 +64,23 @@ class Drive(msgspec.Struct, frozen=True, kw_only=True):
     supposed: a sentence where this is not the driver that was found.
     """
 
-    version: DriverRelease = None
-    cuda: Release = None
+    version: OptDriverVersion = None
+    cuda: OptVersion = None
     decides: bool = False
     numbers: Literal["Linux", "Windows"] = "Linux"
-    supposed: Text = None
+    supposed: OptStr = None
 
 
-class UsableGpu(msgspec.Struct, frozen=True, kw_only=True):
+class UsableGpu(Struct, frozen=True, kw_only=True):
     """One GPU that programs can use. index: in PCI bus order, from 0. name: without its maker."""
 
     index: int
     name: str
-    capability: Release
-    uuid: Text = None
+    capability: OptVersion
+    uuid: OptStr = None
 
 
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
+class Demand(Struct, frozen=True, kw_only=True):
     """All that a build is held against.
 
     python, glibc: None not known. gpus: whether there are NVIDIA GPUs. capabilities: of those
@@ -90,20 +91,20 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
     knowledge: Knowledge
     platform: str
-    python: Text
-    glibc: Release
+    python: OptStr
+    glibc: OptVersion
     gpus: Literal["some", "none", "unknown"]
     capabilities: Versions = ()
     aside: Versions = ()
     drive: Drive = Drive()
-    tegra: Text = None
+    tegra: OptStr = None
 
 
-NO_GPUS: dict[str, Any] = {"gpus": "none", "capabilities": (), "aside": (), "tegra": None}
+NO_GPUS: Json = {"gpus": "none", "capabilities": (), "aside": (), "tegra": None}
 """What differs in a demand where no GPU is to be used."""
 
 
-def platform_of(machine: Machine) -> Text:
+def platform_of(machine: Machine) -> OptStr:
     """The platform as wheels name it, None where there are none for it or it is not known."""
     here = machine.platform
     if here.system is None or here.machine is None or here.libc == "musl":
@@ -111,7 +112,7 @@ def platform_of(machine: Machine) -> Text:
     return PLATFORM_OF.get((here.system, here.machine.lower()))
 
 
-def python_of(machine: Machine) -> Text:
+def python_of(machine: Machine) -> OptStr:
     """The examined Python as wheels name it: "3.11", "3.14t" for a free-threaded one."""
     found = machine.python.version
     if found is None:
@@ -175,14 +176,14 @@ def nvidia_devices(machine: Machine) -> tuple[PciGpu, ...]:
     return tuple(device for device in found if device.bound != "vfio-pci") or found
 
 
-def capability_of(gpu: Gpu, knowledge: Knowledge) -> Release:
+def capability_of(gpu: Gpu, knowledge: Knowledge) -> OptVersion:
     """The compute capability of one GPU: reported, else by PCI id, else by a name of one chip."""
     by_pci = capability_by_pci(gpu.device_id, knowledge) if gpu.device_id else None
     model = knowledge.gpu_by_name(gpu.name) if gpu.name else None
     return gpu.capability or by_pci or (model.capability if model else None)
 
 
-def capability_by_pci(device_id: str, knowledge: Knowledge) -> Release:
+def capability_by_pci(device_id: str, knowledge: Knowledge) -> OptVersion:
     """The compute capability behind a PCI id, None where several or none are known."""
     found = {model.capability for model in knowledge.gpus_by_pci(device_id)}
     return found.pop() if len(found) == 1 else None
@@ -204,7 +205,7 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(words) if len(words) < 3 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def variables_for(staying: Iterable[UsableGpu], *, redacted: bool) -> dict[str, Text]:
+def variables_for(staying: Iterable[UsableGpu], *, redacted: bool) -> dict[str, OptStr]:
     """What leaves all other GPUs out: by UUID where each is known, else by its place on the bus."""
     stay = list(staying)
     uuids = [gpu.uuid for gpu in stay if gpu.uuid and not redacted]
@@ -269,7 +270,7 @@ def _supposed_cuda(machine: Machine) -> Version:
 
 
 def _found(
-    found: DriverRelease, machine: Machine, knowledge: Knowledge, step: Callable[..., Drive]
+    found: OptDriverVersion, machine: Machine, knowledge: Knowledge, step: Callable[..., Drive]
 ) -> Drive:
     """The driver that is there, by its number, by its CUDA level, or by both."""
     driver = machine.driver
@@ -286,7 +287,7 @@ def _found(
     return step(cuda=driver.cuda if works or not forward else native, decides=forward and works)
 
 
-def tegra_wall(machine: Machine) -> Text:
+def tegra_wall(machine: Machine) -> OptStr:
     """Why builds for servers do not run on this Jetson, None where they do or it is none."""
     l4t, cuda = machine.platform.l4t, machine.driver.cuda
     for_servers = l4t.major >= SERVER_BUILDS_FROM_L4T if l4t else cuda and cuda >= PLANNED_CUDA
@@ -296,7 +297,7 @@ def tegra_wall(machine: Machine) -> Text:
     return f"a Jetson with {release} needs NVIDIA's own build for its JetPack"
 
 
-def platform_blocker(machine: Machine) -> Text:
+def platform_blocker(machine: Machine) -> OptStr:
     """Why no wheel of torch can be installed there at all, None where one can."""
     here, python = machine.platform, machine.python
     if here.libc == "musl":
@@ -338,8 +339,8 @@ def demand_of(machine: Machine, knowledge: Knowledge) -> Demand:
 def serves_all(
     archs: Iterable[str],
     capabilities: Iterable[Version],
-    torch: Release,
-    cuda: Release,
+    torch: OptVersion,
+    cuda: OptVersion,
     knowledge: Knowledge,
 ) -> bool:
     """Whether compiled code serves every one of these GPUs, as machine code or as PTX.
@@ -363,8 +364,8 @@ def _ever_served(capability: Version, platform: str, knowledge: Knowledge) -> bo
 def served(
     archs: Strings,
     capability: Version,
-    torch: Release,
-    cuda: Release,
+    torch: OptVersion,
+    cuda: OptVersion,
     knowledge: Knowledge,
 ) -> tuple[Literal["native", "ptx"], str] | None:
     """How compiled code serves a GPU and which code does; machine code before PTX.
@@ -392,7 +393,7 @@ _CLAUSE = re.compile(r"(==|!=|>=|<=|~=|>|<)\s*[0-9]{1,9}(\.[0-9]{1,9}){0,5}(\.\*
 _MOST_CLAUSES = 6
 
 
-class Constraint(msgspec.Struct, frozen=True, kw_only=True):
+class Constraint(Struct, frozen=True, kw_only=True):
     """What releases are allowed. Of `release` and `specifier` one is set.
 
     release: as far as it was given ("2.6" is any 2.6.x). variant: None any.
@@ -400,10 +401,10 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     release: tuple[int, ...] = ()
-    variant: Text = None
+    variant: OptStr = None
     specifier: str = ""
 
-    def allows(self, version: Version, variant: Text) -> bool:
+    def allows(self, version: Version, variant: OptStr) -> bool:
         """Whether that release, in that variant, is what was asked for. variant None: not known."""
         if self.specifier:
             return admits(self.specifier, Version(version.public))
@@ -435,7 +436,7 @@ def allowed(text: str, builds: tuple[TorchBuild, ...]) -> tuple[TorchBuild, ...]
     )
 
 
-def is_met(text: str, torch: Torch) -> Flag:
+def is_met(text: str, torch: Torch) -> OptBool:
     """Whether the installed torch is what was asked for, None where it is not known."""
     constraint = constraint_of(text)
     if torch.installed is False or constraint is None:

@@ -9,7 +9,7 @@ from typing import Literal
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.machine import Machine, Release, Text, Versions
+from cudadoctor.model.machine import Machine, OptStr, OptStrings, OptVersion, Versions
 from cudadoctor.solver.demand import Demand, served
 
 Block = Literal[
@@ -71,9 +71,7 @@ def _of_hardware(
         yield "cudnn"
 
 
-def ways_of(
-    build: TorchBuild, demand: Demand, codes: tuple[str, ...] | None = None
-) -> dict[Version, Text]:
+def ways_of(build: TorchBuild, demand: Demand, codes: OptStrings = None) -> dict[Version, OptStr]:
     """GPU -> how a build serves it: native, ptx, or None not at all. codes: in place of its own."""
     archs = (build.archs if codes is None else codes) or ()
     cuda, knowledge = build.cuda, demand.knowledge
@@ -99,7 +97,7 @@ def _refuses(release: str, capability: Version, knowledge: Knowledge) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def own_cudnn(build: TorchBuild, knowledge: Knowledge) -> Text:
+def own_cudnn(build: TorchBuild, knowledge: Knowledge) -> OptStr:
     """The cuDNN inside a build; where its own is not known, that of the Linux build beside it."""
     if build.cudnn is not None or build.cuda is None:
         return build.cudnn
@@ -124,7 +122,7 @@ def runs(cuda: Version, demand: Demand) -> bool:
     return floor is not None and drive.version >= floor.driver
 
 
-def reason(build: TorchBuild, demand: Demand) -> Text:
+def reason(build: TorchBuild, demand: Demand) -> OptStr:
     """Why a build does not fit, as a sentence with its values; None where it fits."""
     why, drive, cuda = block(build, demand), demand.drive, build.cuda
     match why:
@@ -174,7 +172,7 @@ class Case(Demand, frozen=True, kw_only=True):
 
     builds: tuple[TorchBuild, ...]
     asked: tuple[TorchBuild, ...]
-    keep: Text
+    keep: OptStr
     free: TorchBuild | None = None
     whole: Demand | None = None
 
@@ -233,7 +231,7 @@ _STRICTEST_GLIBC = Version("2.28")
 """What counts where the glibc of a build is not known: no build of conda-forge asks for more."""
 
 
-def conda_forge_cuda(torch: Version, demand: Demand) -> Release:
+def conda_forge_cuda(torch: Version, demand: Demand) -> OptVersion:
     """The CUDA of conda-forge's build of that torch which serves every GPU as machine code.
 
     Other compilers, other lists of GPUs. None where there is none, or the tables do not prove it.

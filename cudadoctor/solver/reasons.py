@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Rejection
-from cudadoctor.model.machine import Text
+from cudadoctor.model.machine import OptStr
 from cudadoctor.solver.demand import Demand, named, of_capability, seen_gpus, served
 from cudadoctor.solver.fit import NO_GPU, Case, block, cudnn_refuses, on_ptx, reason, ways_of
 
@@ -51,7 +51,7 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
         yield f"torchvision {build.torchvision} refuses Python {python}."
 
 
-def without_cudnn(build: TorchBuild, demand: Demand) -> Text:
+def without_cudnn(build: TorchBuild, demand: Demand) -> OptStr:
     """That its own cuDNN refuses a GPU which the build has code for, and what keeps it away."""
     ways = ways_of(build, demand)
     lost = ", ".join(str(gpu) for gpu in cudnn_refuses(build, demand) if ways[gpu])
@@ -201,7 +201,7 @@ def every_rejection(case: Case) -> tuple[Rejection, ...]:
     )
 
 
-def _announced(chosen: TorchBuild, case: Case) -> Text:
+def _announced(chosen: TorchBuild, case: Case) -> OptStr:
     """That something newer would fit and was only announced; None where nothing was."""
     waiting = [
         build
@@ -228,7 +228,7 @@ def _newest_of_each(builds: Iterable[TorchBuild]) -> dict[str, TorchBuild]:
     return found
 
 
-def _against(build: TorchBuild, case: Case, too: Text) -> str:
+def _against(build: TorchBuild, case: Case, too: OptStr) -> str:
     """Why it does not fit, else why it was not taken. too: where it is a matter of preference.
 
     A build for GPUs is held against them, also where none is to be used.
@@ -281,7 +281,7 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
         yield f"What torch {build.torch} has code for is less certain than for {free.torch}."
 
 
-def companion_of(name: str, build: TorchBuild, knowledge: Knowledge) -> Text:
+def companion_of(name: str, build: TorchBuild, knowledge: Knowledge) -> OptStr:
     """The release of a companion that belongs to a build, None where there is none."""
     paired = {"torchvision": build.torchvision, "torchaudio": build.torchaudio}
     return (

@@ -11,14 +11,13 @@ a terminal it stays in the doctor's group, as under `time`: the terminal's keys 
 reach the script, which decides.
 """
 
-from __future__ import annotations
-
-import contextlib
 import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from subprocess import Popen, TimeoutExpired
 
 from cudadoctor.bench import page, results
 from cudadoctor.bench.results import Line
@@ -26,6 +25,7 @@ from cudadoctor.bench.script import starved
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import width
 from cudadoctor.host import children, signals
+from cudadoctor.model.machine import Strings
 from cudadoctor.probes.nvml import module_folder
 from cudadoctor.probes.streamed import line_of
 
@@ -38,7 +38,7 @@ PATIENCE_S = 10.0
 _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
-def run(words: tuple[str, ...], asked: Options) -> int:
+def run(words: Strings, asked: Options) -> int:
     """Run the command under the sampler, report, and pass on its exit code."""
     for name in ("workloads", "only", "chart", "python", "device"):
         if getattr(asked, name):
@@ -65,8 +65,8 @@ def run(words: tuple[str, ...], asked: Options) -> int:
         except OSError as error:
             _tell(f"cudadoctor: the script runs without samples: {error.strerror}\n")
             return exit_code(script.wait())
-        code: int | None = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        code = None
+        with suppress(TimeoutExpired):
             code = exit_code(script.wait(asked.minutes * 60))
         figures = starved.figures(sampler.end())
         stopped = asked.stop and code is None
@@ -97,16 +97,16 @@ def _report(told: starved.Told, asked: Options) -> None:
 
 
 def _tell(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
-def start(words: tuple[str, ...]) -> subprocess.Popen[bytes]:
+def start(words: Strings) -> Popen[bytes]:
     """Start the script. Raises OSError."""
     leads = hasattr(os, "setpgid") and not _at_a_terminal()
     # setpgid in the child alone: a session of its own would cut it off from the terminal.
-    return subprocess.Popen(words, preexec_fn=(lambda: os.setpgid(0, 0)) if leads else None)  # noqa: PLW1509
+    return Popen(words, preexec_fn=(lambda: os.setpgid(0, 0)) if leads else None)  # noqa: PLW1509
 
 
 def _at_a_terminal() -> bool:
@@ -148,20 +148,20 @@ def exit_code(returned: int) -> int:
     return 128 - returned if returned < 0 else returned
 
 
-def stop(script: subprocess.Popen[bytes]) -> None:
+def stop(script: Popen[bytes]) -> None:
     """End the script and its workers: asked twice, with patience, before it is made to."""
     for name in ("SIGINT", "SIGTERM", "SIGKILL"):
         number = getattr(signal, name, None)
         if number is None or script.poll() is not None:
             continue
         send(script, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(TimeoutExpired):
             script.wait(PATIENCE_S)
 
 
-def send(script: subprocess.Popen[bytes], number: int) -> None:
+def send(script: Popen[bytes], number: int) -> None:
     """To the script's group where it leads one, else to the script."""
-    with contextlib.suppress(OSError, ValueError):  # Windows knows few signals
+    with suppress(OSError, ValueError):  # Windows knows few signals
         if hasattr(os, "getpgid") and os.getpgid(script.pid) == script.pid:
             os.killpg(script.pid, number)
         else:

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Literal
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.bench.page import COPIED, Row, bullets
 from cudadoctor.bench.results import Amount, Line
 from cudadoctor.bench.techniques import table
-from cudadoctor.model.machine import Number, Strings, Text
+from cudadoctor.model.machine import OptInt, OptStr, Strings
 from cudadoctor.render.markdown import escaped
 
 LEAST_TICKS, LEAST_S = 4, 1.5
@@ -30,7 +30,7 @@ LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """What a lane of each PCIe generation can carry one way, in GB/s."""
 
 
-class GpuFigures(msgspec.Struct, frozen=True, kw_only=True):
+class GpuFigures(Struct, frozen=True, kw_only=True):
     """One GPU while it was used; shares are of 1, None not known.
 
     busy: share of the time in which any kernel ran. memory: largest share in use. power: mean
@@ -40,7 +40,7 @@ class GpuFigures(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     index: int
-    name: Text = None
+    name: OptStr = None
     busy: Amount = None
     memory: Amount = None
     power: Amount = None
@@ -50,7 +50,7 @@ class GpuFigures(msgspec.Struct, frozen=True, kw_only=True):
     clock: Amount = None
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class Figures(Struct, frozen=True, kw_only=True):
     """What the samples come to.
 
     seconds: how long was sampled; judged_s: without the start. gpus: those that the script used.
@@ -67,17 +67,17 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     judged_s: float
     ticks: int
-    cpus: Number = None
+    cpus: OptInt = None
     gpus: tuple[GpuFigures, ...] = ()
     gpus_by: str = ""
     no_gpu_figures: str = ""
     no_process_figures: str = ""
-    processes: Number = None
+    processes: OptInt = None
     cores: Amount = None
     main_cores: Amount = None
     main_thread: Amount = None
     main_thread_wait: Amount = None
-    workers: Number = None
+    workers: OptInt = None
     workers_cpu: Amount = None
     workers_wait: Amount = None
     waiting: Amount = None
@@ -85,7 +85,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     asked_mb_s: Amount = None
     major_faults_s: Amount = None
     switches_s: Amount = None
-    rss_bytes: Number = None
+    rss_bytes: OptInt = None
     shm: Amount = None
     sampler_s: Amount = None
 
@@ -95,7 +95,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 def figures(lines: list[Line]) -> Figures:
     """All figures; what too few samples tell stays None."""
-    said: defaultdict[str, list[Line]] = defaultdict(list)
+    said = defaultdict(list)
     for line in lines:
         said[line["kind"]].append(line)
     host, fixed, refused, end = (
@@ -186,7 +186,7 @@ def _processes_of(ticks: list[Line]) -> Iterator[tuple[float, Line]]:
 
 def _growth(ticks: list[Line], name: str) -> dict[Key, tuple[float, float, int]]:
     """When a counter was first and last seen, and by how much it grew."""
-    seen: defaultdict[Key, list[tuple[float, int]]] = defaultdict(list)
+    seen = defaultdict(list)
     for at, process in _processes_of(ticks):
         value = process.get(name)
         for thread, count in (value if isinstance(value, dict) else {"": value}).items():
@@ -274,14 +274,14 @@ WAITS, CAPPED, HOT, FULL_MEMORY, FULL_LINK, FULL_SHM = 0.25, 0.5, 0.25, 0.95, 0.
 CROWDED = 0.2
 
 
-class Setting(msgspec.Struct, frozen=True):
+class Setting(Struct, frozen=True):
     """Something to try, and the recipe that shows it (a path of the project's repository)."""
 
     text: str
-    recipe: Text = None
+    recipe: OptStr = None
 
 
-class Starved(msgspec.Struct, frozen=True, kw_only=True):
+class Starved(Struct, frozen=True, kw_only=True):
     """The judgement. evidence: figures as sentences. likely: where no GPU figure decides, what the
     processes point to. notes: what must be known of the judgement.
     """
@@ -290,11 +290,11 @@ class Starved(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     evidence: Strings
     settings: tuple[Setting, ...] = ()
-    likely: Text = None
+    likely: OptStr = None
     notes: Strings = ()
 
 
-class Cause(msgspec.Struct, frozen=True):
+class Cause(Struct, frozen=True):
     """What can starve a GPU, and what to try first."""
 
     name: str
@@ -308,8 +308,8 @@ CAUSES = {cause.name: cause for cause in table("causes", Cause)}
 def judge(figures: Figures) -> Starved:
     """What starves the GPU of this training."""
     by = UNKNOWN
-    cause: Text = None
-    likely: Text = None
+    cause = None
+    likely = None
     if figures.ticks < LEAST_TICKS or figures.judged_s < LEAST_S:
         why = "the script ended before there were enough samples"
         if figures.no_process_figures and figures.no_gpu_figures:
@@ -345,7 +345,7 @@ def _busy(figures: Figures) -> Amount:
     return min(known, default=None)
 
 
-def _at_its_limit(figures: Figures, busy: Amount = None) -> Text:
+def _at_its_limit(figures: Figures, busy: Amount = None) -> OptStr:
     """What is at its limit, by the surest sign; of the processes alone where no GPU is known."""
 
     def gpus(name: str, least: float) -> bool:
@@ -444,7 +444,7 @@ def _notes(figures: Figures) -> Strings:
 # --- how it is shown ------------------------------------------------------------------------------
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class Told(Struct, frozen=True, kw_only=True):
     """All that is shown, schema 1: fields may be added, none change or go.
 
     code: the script's exit code, None while it runs on. stopped: --stop.
@@ -453,7 +453,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal[1] = 1
     figures: Figures
     starved: Starved
-    code: Number = None
+    code: OptInt = None
     stopped: bool = False
 
     @property

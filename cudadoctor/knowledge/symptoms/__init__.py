@@ -6,8 +6,6 @@ suffice by a pattern. What it means is a list in which the first entry whose con
 decides; a symptom without a meaning is a circumstance that others ask for (`seen:`).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -15,13 +13,15 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
 
 from cudadoctor.knowledge.tables import KnowledgeError
+from cudadoctor.model.machine import OptStr, Strings
 
 FOLDER = Path(__file__).resolve().parent
 
 
-class Meaning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Meaning(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a symptom means where all conditions of `when` hold.
 
     confidence: a text alone is never certain; "certain" needs a comparison of facts in `when`.
@@ -32,14 +32,14 @@ class Meaning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cause: str
     confidence: Literal["certain", "likely", "possible"] = "likely"
     severity: Literal["error", "warning", "info"] | None = None
-    when: tuple[str, ...] = ()
-    shows: tuple[str, ...] = ()
-    title: str | None = None
-    why: str | None = None
-    cure: str | None = None
+    when: Strings = ()
+    shows: Strings = ()
+    title: OptStr = None
+    why: OptStr = None
+    cure: OptStr = None
 
 
-class SymptomRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SymptomRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One error text. of: who prints it. since: the releases it belongs to, as words.
 
     words: one of them stands in the text (lower case). also: one of these too, anywhere.
@@ -50,17 +50,17 @@ class SymptomRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     key: str
     of: str
-    words: tuple[str, ...]
-    also: tuple[str, ...] = ()
-    pattern: str | None = None
-    since: str | None = None
+    words: Strings
+    also: Strings = ()
+    pattern: OptStr = None
+    since: OptStr = None
     means: tuple[Meaning, ...] = ()
-    next: tuple[str, ...] = ()
+    next: Strings = ()
     example: str
-    near: str | None = None
+    near: OptStr = None
 
 
-class CauseText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CauseText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is said of a cause that only a report shows. cure: what to do, as sentences.
 
     yields_to: causes that explain this one away, beside those that the rules for hosts name.
@@ -69,11 +69,11 @@ class CauseText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     title: str
     why: str
     cure: str
-    yields_to: tuple[str, ...] = ()
+    yields_to: Strings = ()
     severity: Literal["error", "warning", "info"] = "error"
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _File(Struct, forbid_unknown_fields=True):
     symptom: tuple[SymptomRow, ...] = ()
     cause: dict[str, CauseText] = {}
 

@@ -1,13 +1,11 @@
 """The command: `python -m cudadoctor.knowledge.update [--check] [--write] [--only torch,...]`."""
 
-from __future__ import annotations
-
 import argparse
-import contextlib
 import json
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -110,11 +108,11 @@ def _parser() -> argparse.ArgumentParser:
 def ask(update: Update) -> None:
     """Ask the places one after the other; one that fails takes nothing from the others."""
     if not update.only or {*update.only} - PLACES.keys():
-        with contextlib.suppress(GivenUp):
+        with suppress(GivenUp):
             torch_rows.package_index(update)
     for name, read in PLACES.items():
         if update.wants(name):
-            with contextlib.suppress(GivenUp), update.reading():
+            with suppress(GivenUp), update.reading():
                 read(update)
 
 

@@ -1,12 +1,10 @@
 """The only door to the network: one page or a part of a file, with limits on time and size."""
 
-from __future__ import annotations
-
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from http.client import HTTPException
+from time import monotonic
 from typing import Protocol
 from urllib.error import HTTPError
 from urllib.request import (
@@ -21,7 +19,7 @@ from urllib.request import (
     UnknownHandler,
 )
 
-import msgspec
+from msgspec import Struct
 
 AGENT = "cudadoctor-knowledge-update"
 MOST_BYTES = 64 << 20
@@ -42,7 +40,7 @@ class Unreachable(NotRead):
     """Nobody answered at all: the next page of that server would fare no better."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class Page(Struct, frozen=True):
     """An answer. total_bytes: of the whole file where a part was asked for."""
 
     body: bytes
@@ -75,7 +73,7 @@ class Web:
             request = Request(url, headers={"User-Agent": AGENT, "Accept": _JSON_FIRST})
             if part is not None:
                 request.add_header("Range", f"bytes={part}")
-            ends = time.monotonic() + self._limit_s
+            ends = monotonic() + self._limit_s
             with self._opener.open(request, timeout=min(_SILENT_S, self._limit_s)) as answer:
                 if part is not None and answer.status != 206:
                     raise NotRead(f"{url!a} does not hand out parts of a file.")
@@ -84,7 +82,7 @@ class Web:
                     body += piece
                     if len(body) > self._most:
                         raise NotRead(f"{url!a} is larger than {self._most >> 20} MiB.")
-                    if time.monotonic() > ends:
+                    if monotonic() > ends:
                         raise NotRead(f"{url!a} took longer than {self._limit_s:g} s.")
                 promised = int(answer.headers.get("Content-Length", len(body)))
                 if promised != len(body):

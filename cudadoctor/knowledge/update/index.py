@@ -14,11 +14,14 @@ from typing import TypeVar
 from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
 from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, RemoteFile
+from cudadoctor.model.machine import OptInt, OptStr, Strings
 
 T = TypeVar("T")
 
@@ -41,7 +44,7 @@ class Html(HTMLParser):
 
     def __init__(self, body: bytes, url: str) -> None:
         super().__init__()
-        self.links: list[dict[str, str | None]] = []
+        self.links: list[dict[str, OptStr]] = []
         self.rows: list[list[str]] = []
         self.whole = False
         try:
@@ -49,7 +52,7 @@ class Html(HTMLParser):
         except (AssertionError, ValueError, RecursionError) as error:  # broken declarations
             raise NotRead(f"{url!a} is no HTML that can be read.") from error
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, OptStr]]) -> None:
         if tag == "a":
             self.links.append(dict(attrs))
         elif tag == "tr":
@@ -75,7 +78,7 @@ NAMED_GLIBC = {"manylinux1": "2.17", "manylinux2010": "2.12", "manylinux2014": "
 _LONGEST_NAME = 300
 
 
-class FileName(msgspec.Struct, frozen=True):
+class FileName(Struct, frozen=True):
     """What the name of a wheel or a source archive says. project: "" for any other file.
 
     version: with its local part. tagged: it bears a build tag. pythons: "3.11", "3.14t"; "any" for
@@ -86,9 +89,9 @@ class FileName(msgspec.Struct, frozen=True):
     project: str = ""
     version: Version = Version("0")
     tagged: bool = False
-    pythons: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = ()
-    glibc: str | None = None
+    pythons: Strings = ()
+    platforms: Strings = ()
+    glibc: OptStr = None
 
 
 @cache
@@ -123,7 +126,7 @@ def by_python(python: str) -> tuple[int, ...]:
     return (*map(int, re.findall(r"\d+", python)), python.endswith("t"))
 
 
-def _platforms(tag: str) -> tuple[str, ...]:
+def _platforms(tag: str) -> Strings:
     """Our names of the platforms that a tag serves, () for one that the tables do not have."""
     if linux := re.fullmatch(r"(?:manylinux\w*|linux)_(x86_64|aarch64)", tag):
         return (f"linux_{linux[1]}",)
@@ -132,7 +135,7 @@ def _platforms(tag: str) -> tuple[str, ...]:
     return (tag.replace("win_", "windows_"),) if tag in ("win_amd64", "win_arm64", "any") else ()
 
 
-def _glibc(tag: str) -> str | None:
+def _glibc(tag: str) -> OptStr:
     """The oldest glibc of a platform tag."""
     if exact := re.match(r"manylinux_(\d+)_(\d+)_", tag):
         return f"{exact[1]}.{exact[2]}"
@@ -143,7 +146,7 @@ def _glibc(tag: str) -> str | None:
 
 
 class IndexFile(
-    msgspec.Struct,
+    Struct,
     frozen=True,
     rename={"size_bytes": "size", "uploaded": "upload-time", "python": "requires-python"},
 ):
@@ -151,9 +154,9 @@ class IndexFile(
 
     filename: str
     url: str
-    size_bytes: int | None = None
-    uploaded: str | None = None
-    python: str | None = None
+    size_bytes: OptInt = None
+    uploaded: OptStr = None
+    python: OptStr = None
     yanked: bool | str = False
 
     @property
@@ -161,13 +164,13 @@ class IndexFile(
         return name_of(self.filename)
 
     @property
-    def day(self) -> str | None:
+    def day(self) -> OptStr:
         """The day of the upload, ISO 8601."""
         found = re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", self.uploaded or "")
         return found[0] if found else None
 
 
-class _Project(msgspec.Struct):
+class _Project(Struct):
     files: list[IndexFile]
 
 
@@ -190,7 +193,7 @@ def files_of(project: str, body: bytes, base: str) -> list[IndexFile]:
             for link in links_of(body, base)
         ]
     kept = [
-        msgspec.structs.replace(file, url=_address(base, file.url))
+        replace(file, url=_address(base, file.url))
         for file in files
         if file.name.project == canonicalize_name(project)
     ]
@@ -199,7 +202,7 @@ def files_of(project: str, body: bytes, base: str) -> list[IndexFile]:
     return kept
 
 
-def links_of(body: bytes, base: str) -> list[dict[str, str | None]]:
+def links_of(body: bytes, base: str) -> list[dict[str, OptStr]]:
     """The links of a whole HTML page. Raises NotRead for one that was cut."""
     page = Html(body, base)
     if not page.whole:
@@ -215,7 +218,7 @@ def _address(base: str, link: str) -> str:
         return ""
 
 
-def last_name(link: dict[str, str | None]) -> str:
+def last_name(link: dict[str, OptStr]) -> str:
     """The last name in the path of a link, "" if there is none."""
     try:
         return unquote(urlsplit(link.get("href") or "").path.rstrip("/").rpartition("/")[2])
@@ -223,14 +226,14 @@ def last_name(link: dict[str, str | None]) -> str:
         return ""
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(Struct, frozen=True):
     """The files of one final release."""
 
     version: str
     files: list[IndexFile]
 
     @property
-    def day(self) -> str | None:
+    def day(self) -> OptStr:
         """The day of the first upload, None if it is not known."""
         return min((file.day for file in self.files if file.day), default=None)
 
@@ -271,14 +274,14 @@ _ARCHS = re.compile(rb"((?:(?:sm|compute)_\d{2,3}[a-z]? )*(?:sm|compute)_\d{2,3}
 _PLAIN = re.compile(r"[ -~]{1,300}")
 
 
-class Inside(msgspec.Struct, frozen=True):
+class Inside(Struct, frozen=True):
     """What a wheel of torch says of itself.
 
     cuda: that it was built with, None for a CPU build. archs: None not read. requires: its
     requirements, as packaging prints them.
     """
 
-    cuda: str | None
+    cuda: OptStr
     requires: list[str]
     archs: list[str] | None = None
 
@@ -344,7 +347,7 @@ def requirements(lines: Iterable[str]) -> list[str]:
     return found
 
 
-def cuda_in(source: bytes) -> str | None:
+def cuda_in(source: bytes) -> OptStr:
     """The CUDA version in a torch/version.py, None for a CPU build. Raises NotRead."""
     text = text_of(source).replace("\r\n", "\n")
     cuda = re.search(r"^cuda(?:: [^=\n]+)? = (?:None|'(\d+\.\d+)')$", text, re.MULTILINE)

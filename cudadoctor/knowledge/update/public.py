@@ -5,13 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 
-import msgspec
+from msgspec import Struct
 from packaging.version import Version
 
 from cudadoctor.knowledge.update.fetching import NotRead
 from cudadoctor.knowledge.update.index import Html, decoded, text_of
 from cudadoctor.knowledge.update.rows import Update
 from cudadoctor.knowledge.update.torch_rows import minor_of, variant_of, watched
+from cudadoctor.model.machine import OptStr, StrPair
 from cudadoctor.model.versions import DriverVersion, version_of
 
 # --- conda-forge: which release with which CUDA on which platform -------------------------------
@@ -25,20 +26,20 @@ _CONDA_CUDA = re.compile(
 """The CUDA version of a build, in its requirements or in its name."""
 
 
-class _Attributes(msgspec.Struct):
+class _Attributes(Struct):
     subdir: str
     build: str
     depends: list[str] = []
 
 
-class _File(msgspec.Struct):
+class _File(Struct):
     version: str
     attrs: _Attributes
 
 
 def conda_forge(update: Update) -> None:
     """Releases and CUDA versions that the tables lack."""
-    listed: dict[str, set[str]] = defaultdict(set)
+    listed = defaultdict(set)
     for file in decoded(update.get(CONDA_FORGE_URL), list[_File], CONDA_FORGE_URL):
         build, platform = file.attrs.build, PLATFORMS.get(file.attrs.subdir)
         version = version_of(file.version)
@@ -60,9 +61,7 @@ def conda_forge(update: Update) -> None:
 
 CUDA_NOTES_URL = "https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/index.html"
 
-_RELEASE = re.compile(
-    r"CUDA (\d{1,2}\.\d{1,2})(?:\.\d{1,2})?(?: (?:GA|Update (\d{1,2})))?", re.IGNORECASE
-)
+_RELEASE = re.compile(r"(?i)CUDA (\d{1,2}\.\d{1,2})(?:\.\d{1,2})?(?: (?:GA|Update (\d{1,2})))?")
 _FLOOR = re.compile(r">= ?(\d{3}(?:\.\d{1,3}){1,2})", re.ASCII)
 
 
@@ -87,7 +86,7 @@ def cuda_notes(update: Update) -> None:
         enter({"toolkit": toolkit}, {"linux": linux, "windows": windows, **guessed})
 
 
-def _drivers(rows: list[list[str]]) -> Iterator[tuple[str, str, str | None]]:
+def _drivers(rows: list[list[str]]) -> Iterator[tuple[str, str, OptStr]]:
     """Toolkit, its oldest driver on Linux and on Windows, None not named; CUDA 12 and later."""
     for cells in rows:
         name, *texts = [" ".join(cell.split()) for cell in cells] or [""]
@@ -110,21 +109,21 @@ _TAG = re.compile(
 )
 
 
-class _Tag(msgspec.Struct):
+class _Tag(Struct):
     name: str
 
 
-class TagPage(msgspec.Struct):
+class TagPage(Struct):
     """One page of tags. next: the address of the page after it, None for the last."""
 
     results: list[_Tag]
-    next: str | None = None
+    next: OptStr = None
 
 
 def docker_hub(update: Update) -> None:
     """Tags that the tables lack, out of all pages. A tag that is gone stays in them."""
-    listed: dict[tuple[str, str], set[str]] = defaultdict(set)
-    url: str | None = DOCKER_HUB_URL
+    listed: dict[StrPair, set[str]] = defaultdict(set)
+    url: OptStr = DOCKER_HUB_URL
     for _ in range(MOST_PAGES):
         if url is None:
             break
@@ -170,9 +169,9 @@ def release_matrix(update: Update) -> None:
                     enter(key, values)
 
 
-def _matrix(text: str) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
+def _matrix(text: str) -> Iterator[tuple[str, list[tuple[str, OptStr]]]]:
     """Minor release -> the CUDA versions of its row, with their cuDNN."""
-    columns: list[int] = []
+    columns = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if "pytorch version" in cells[0].lower():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
+from msgspec import Struct
 from packaging.version import Version
 
 from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, Unreachable
@@ -69,7 +69,7 @@ _BLANK = {"torch.builds": {"uncertain": False, "contested": [], "default": False
 """What a new row holds where nothing is said, if not null."""
 
 
-class Update(msgspec.Struct):
+class Update(Struct):
     """The tables with all that was read. only: names of packages and places, () for all of them.
 
     deep: read the code lists out of the wheels of a new torch. changes: the rows that are new or

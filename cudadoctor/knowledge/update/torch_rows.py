@@ -6,7 +6,7 @@ from datetime import date
 from functools import partial
 from urllib.parse import quote
 
-import msgspec
+from msgspec import Struct
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -29,6 +29,7 @@ from cudadoctor.knowledge.update.index import (
     torch_inside,
 )
 from cudadoctor.knowledge.update.rows import Tables, Update, Values, by_variant
+from cudadoctor.model.machine import OptStr, Strings, StrPair
 
 PAIRED = ("torchvision", "torchaudio")
 """Packages that are released together with torch."""
@@ -48,12 +49,12 @@ _PYTHON = re.compile(r"[0-9a-z.,<>=!~* ]{1,80}")
 _LIBRARY = re.compile(r"cuda-|nvidia-|triton\b")
 
 
-def variant_of(cuda: str | None) -> str:
+def variant_of(cuda: OptStr) -> str:
     """12.6 is "cu126", none is "cpu"."""
     return "cpu" if cuda is None else f"cu{cuda.replace('.', '')}"
 
 
-def cuda_of(variant: str) -> str | None:
+def cuda_of(variant: str) -> OptStr:
     """cu126 is "12.6", cpu has none."""
     digits = variant.removeprefix("cu")
     return f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() else None
@@ -67,26 +68,26 @@ def minor_of(release: str) -> str:
 # --- packages that must match torch, on the package index --------------------------------------
 
 
-class Paired(msgspec.Struct, frozen=True):
+class Paired(Struct, frozen=True):
     """One of PAIRED with its requirement on torch ("" none); day: of its upload, None not known."""
 
     version: str
     torch: str
-    day: str | None
+    day: OptStr
 
 
-class _Info(msgspec.Struct):
+class _Info(Struct):
     version: str
     requires_dist: list[str] | None = None
 
 
-class OldProject(msgspec.Struct):
+class OldProject(Struct):
     """The newest release by `/pypi/NAME/json`: it speaks for one that has no wheel."""
 
     info: _Info
 
 
-def packages(tables: Tables) -> tuple[str, ...]:
+def packages(tables: Tables) -> Strings:
     """The companions that the tables have, in their order."""
     return tuple(dict.fromkeys(row["package"] for row in tables["companions"]["releases"]))
 
@@ -144,7 +145,7 @@ def _requires(update: Update, package: str, release: Release) -> list[str] | Non
     return requirements(newest.requires_dist)
 
 
-def pair_for(torch: str, day: str | None, known: Iterable[Paired]) -> str | None:
+def pair_for(torch: str, day: OptStr, known: Iterable[Paired]) -> OptStr:
     """The package that belongs to a torch: pinned to it, else uploaded beside it; None without one.
 
     day: of torch's upload.
@@ -164,7 +165,7 @@ def pair_for(torch: str, day: str | None, known: Iterable[Paired]) -> str | None
     return next(exact, None) or next(beside, None)
 
 
-def pinned_version(specifier: str) -> str | None:
+def pinned_version(specifier: str) -> OptStr:
     """The one release that a specifier admits."""
     exact = re.fullmatch(r"==([\d.]+)", specifier)
     return exact[1] if exact else None
@@ -175,7 +176,7 @@ def pinned_version(specifier: str) -> str | None:
 
 def package_index(update: Update) -> None:
     """Torch and the packages that must match it. Raises GivenUp."""
-    paired: dict[str, list[Paired]] = {}
+    paired = {}
     for package in packages(update.tables):
         if update.wants("pypi", package, *(("torch",) if package in PAIRED else ())):
             failures = len(update.failures)
@@ -306,7 +307,7 @@ def _new_release(
     values = {"released": release.day, "pythons": _pythons(release), **pair}
     enter("torch.releases", {"torch": torch}, values)
 
-    def build(cuda: str | None, platform: str, values: Values) -> None:
+    def build(cuda: OptStr, platform: str, values: Values) -> None:
         key = {"torch": torch, "variant": variant_of(cuda), "platform": platform}
         enter("torch.builds", key, {"cuda": cuda, **values})
 
@@ -348,7 +349,7 @@ def _new_release(
         )
 
 
-def _first(pins: Mapping[str, str], start: str) -> str | None:
+def _first(pins: Mapping[str, str], start: str) -> OptStr:
     return next((version for name, version in pins.items() if name.startswith(start)), None)
 
 
@@ -362,13 +363,12 @@ def _first(pins: Mapping[str, str], start: str) -> str | None:
 def torch_index(update: Update) -> None:
     """The variants on torch's own index. Raises NotRead, GivenUp."""
     root = f"{update.torch_index}/"
-    listed = variants_in(update.get(root), root)
-    for variant in variants_to_read(listed, update.tables):
+    for variant in variants_to_read(variants_in(update.get(root), root), update.tables):
         with update.reading():
             enter_variant(update, variant, f"{root}{quote(variant)}/torch/")
 
 
-def variants_in(body: bytes, base: str) -> tuple[str, ...]:
+def variants_in(body: bytes, base: str) -> Strings:
     """The folders of variants (cpu, cu126) that the root of the index lists.
 
     Raises NotRead if it names none.
@@ -380,7 +380,7 @@ def variants_in(body: bytes, base: str) -> tuple[str, ...]:
     return tuple(sorted(found, key=by_variant))
 
 
-def variants_to_read(listed: Iterable[str], tables: Tables) -> tuple[str, ...]:
+def variants_to_read(listed: Iterable[str], tables: Tables) -> Strings:
     """The variants whose pages can say something new."""
     builds, newest = tables["torch"]["builds"], watched(tables)
     wanted = {
@@ -405,7 +405,7 @@ def enter_variant(update: Update, variant: str, url: str) -> None:
     known = {(row["torch"], row["platform"]): row for row in builds}
     newest = watched(update.tables)
 
-    def enter(build: tuple[str, str], values: Values) -> None:
+    def enter(build: StrPair, values: Values) -> None:
         key = {"torch": build[0], "variant": variant, "platform": build[1]}
         update.enter("torch-index", url, "torch.builds", key, values)
 
@@ -429,9 +429,9 @@ def enter_variant(update: Update, variant: str, url: str) -> None:
             )
 
 
-def _listed(variant: str, files: Iterable[IndexFile]) -> dict[tuple[str, str], FileName]:
+def _listed(variant: str, files: Iterable[IndexFile]) -> dict[StrPair, FileName]:
     """Release and platform -> a wheel of that variant. Before 1.9 the default one bore no name."""
-    found: dict[tuple[str, str], FileName] = {}
+    found: dict[StrPair, FileName] = {}
     for wheel in (file.name for file in files):
         bare = wheel.version.local is None
         ours = bare and (variant == "cpu" or wheel.version < FIRST_WITH_DEFAULT_TAG)

@@ -1,7 +1,5 @@
 """The tables beside this module: words and phrases of reports, and what they state."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TypeVar
 

@@ -9,10 +9,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.machine import Distribution, Flag, Machine, Number, Release, Strings, Text
+from cudadoctor.model.machine import (
+    Distribution,
+    Machine,
+    OptBool,
+    OptInt,
+    OptStr,
+    OptVersion,
+    Strings,
+)
 from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY, admits, cut
 from cudadoctor.model.versions import version_of
 from cudadoctor.solver.demand import (
@@ -33,17 +41,17 @@ PYG = ("pyg-lib", "torch-cluster", "torch-scatter", "torch-sparse", "torch-splin
 PYG_PAGE = "https://data.pyg.org/whl/torch-{minor}.0+{variant}.html"
 
 
-class Fate(msgspec.Struct, frozen=True, kw_only=True):
+class Fate(Struct, frozen=True, kw_only=True):
     """What becomes of one package. pin: to install; with_torch: from torch's index, in one go.
 
     leaves: the old one must go first. find_links: the page that has the wheel.
     """
 
-    pin: Text = None
+    pin: OptStr = None
     with_torch: bool = False
     leaves: bool = False
-    find_links: Text = None
-    note: Text = None
+    find_links: OptStr = None
+    note: OptStr = None
 
 
 class Question(NamedTuple):
@@ -76,7 +84,7 @@ class Question(NamedTuple):
         python = self.machine.python.version
         return not wanted or python is None or admits(wanted, python)
 
-    def serves_cuda(self, release: str) -> Flag:
+    def serves_cuda(self, release: str) -> OptBool:
         """Whether a release has binaries for the build's CUDA, None where that is not known."""
         known = self.kb.companion_cuda(self.package.name, release)
         return None if known is None else self.build.cuda in (None, *known)
@@ -263,7 +271,7 @@ def _needed_by(
     asked for. Below the roots, only the extras that were asked for count.
     """
     roots = tuple(roots)
-    seen: set[tuple[str, frozenset[str]]] = set()
+    seen = set()
     open_ends = [(name, frozenset({"*"} if every_extra else ())) for name in roots]
     while open_ends:
         end = name, extras = open_ends.pop()
@@ -327,7 +335,7 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
             )
 
 
-def size_of(build: TorchBuild, kb: Knowledge) -> Text:
+def size_of(build: TorchBuild, kb: Knowledge) -> OptStr:
     """How much is to be downloaded, as far as the tables know."""
     wheels = build.cuda is not None and build.platform.startswith("linux")
     more = "; the CUDA libraries come on top" if wheels else ""
@@ -348,5 +356,5 @@ def _changes(build: TorchBuild, m: Machine) -> bool:
     return other or (old.version is not None and _major(old.cuda) != _major(build.cuda))
 
 
-def _major(version: Release) -> Number:
+def _major(version: OptVersion) -> OptInt:
     return version.major if version else None

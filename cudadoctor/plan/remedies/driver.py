@@ -4,14 +4,15 @@ Never inside WSL, a container or a Jetson; never a branch that does not support 
 """
 
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import texts
 from cudadoctor.model.findings import Edit, Remedies, Remedy
-from cudadoctor.model.machine import Flag, Machine, Number, Release, Strings, Text
+from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, OptVersion, Strings
 from cudadoctor.plan.remedies.process import (
     family_of,
     is_cloud,
@@ -93,8 +94,8 @@ def _modules(kind: str, m: Machine, kb: Knowledge) -> Remedies:
 class Bounds(NamedTuple):
     """What the GPUs of a machine ask of a driver. highest None: any newer branch will do."""
 
-    lowest: Number
-    highest: Number
+    lowest: OptInt
+    highest: OptInt
     open: bool
     blackwell_or_newer: bool
     data_center: bool
@@ -136,7 +137,7 @@ def _driver(
     title: str,
     m: Machine,
     bounds: Bounds,
-    branch: Number,
+    branch: OptInt,
 ) -> Remedies:
     """The step in the way of this machine: by packages, by its vendor's means, or by others."""
     if bounds.highest is not None and bounds.blackwell_or_newer:
@@ -167,7 +168,7 @@ def _driver(
     return (step(title=f"{title} on the host", where=where, manual=text),)
 
 
-def _fields(title: str, m: Machine, bounds: Bounds, branch: Number) -> dict[str, Any]:
+def _fields(title: str, m: Machine, bounds: Bounds, branch: OptInt) -> Json:
     """What the step of a Linux of one's own consists of."""
     if side_of(m) == "dgx":
         # DGX OS is an Ubuntu; NVIDIA's software for DGX also comes for Red Hat's systems.
@@ -195,7 +196,7 @@ _AMAZON_WITH_DNF = 2022
 _NO_MODULES_FROM = 10  # RHEL 10 and its kin have no package modules (streams) any more.
 
 
-class System(msgspec.Struct, frozen=True):
+class System(Struct, frozen=True):
     """What a distribution uses; "" where it is not known (see driver_steps.toml)."""
 
     remove: str = "apt-get remove"
@@ -205,21 +206,21 @@ class System(msgspec.Struct, frozen=True):
     compat: bool = False
 
 
-class Recipe(msgspec.Struct, frozen=True):
+class Recipe(Struct, frozen=True):
     """How a distribution installs a driver (see driver_steps.toml). modules, branched: None any."""
 
     system: str = ""
-    modules: Text = None
-    branched: Flag = None
+    modules: OptStr = None
+    branched: OptBool = None
     commands: str = ""
     note: str = ""
     file: str = ""
     line: str = ""
     tool: str = ""
-    manual: Text = None
+    manual: OptStr = None
 
 
-class Load(msgspec.Struct, frozen=True):
+class Load(Struct, frozen=True):
     """How an installed driver comes to load (see driver_steps.toml). reason, family: "" any."""
 
     title: str
@@ -228,12 +229,12 @@ class Load(msgspec.Struct, frozen=True):
     commands: str = ""
     file: str = ""
     what: str = ""
-    tool: Text = None
-    manual: Text = None
-    note: Text = None
+    tool: OptStr = None
+    manual: OptStr = None
+    note: OptStr = None
 
 
-class Table(msgspec.Struct, frozen=True):
+class Table(Struct, frozen=True):
     """All of driver_steps.toml."""
 
     notes: dict[str, str]
@@ -268,7 +269,7 @@ def _argvs(text: str, **words: object) -> tuple[Strings, ...]:
     return tuple(filter(None, map(tuple, argvs)))
 
 
-def _by(argvs: tuple[Strings, ...], note: Text = None, *edits: Edit) -> dict[str, Any]:
+def _by(argvs: tuple[Strings, ...], note: OptStr = None, *edits: Edit) -> Json:
     """A step's fields for these commands, whose first one names the tool."""
     tool = argvs[0][0].removesuffix("-get") if argvs else None
     return {"commands": argvs, "tool": tool, "note": note, "edits": edits}
@@ -299,7 +300,7 @@ def _debian_headers(m: Machine, release: str = "") -> str:
     return f"linux-headers{release}" if release else f"linux-headers-{cloud}{arch}"
 
 
-def _recipe(m: Machine, bounds: Bounds, branch: Number) -> dict[str, Any]:
+def _recipe(m: Machine, bounds: Bounds, branch: OptInt) -> Json:
     """How this distribution installs a driver of that branch (None: the one of its choice)."""
     kernel, stream = ("open", "open") if bounds.open else ("proprietary", "dkms")
     newest = "open-dkms" if bounds.open else "latest-dkms"
@@ -339,7 +340,7 @@ def load_driver(m: Machine, reason: Reason) -> Remedies:
     rows = (row for row in _TABLE.loads if row.reason in known and row.family in (family, ""))
     row = next(rows)
     files: Strings = (row.file,) if row.file else ()
-    commands = _argvs(row.commands.format(**msgspec.structs.asdict(_system(m))))
+    commands = _argvs(row.commands.format(**asdict(_system(m))))
     if row.reason == "not-built":
         commands = _rebuild_modules(m)
         if commands and family != "arch":
@@ -452,7 +453,7 @@ def _root(
     commands: str,
     *,
     reboot: bool = False,
-    note: Text = None,
+    note: OptStr = None,
 ) -> Remedies:
     """A step for root, or a request to the administrator where the machine is shared."""
     where = keeper_of(m)
@@ -470,7 +471,7 @@ _LIMITS = (
 _IMAGES = ("ubuntu24.04", "ubuntu22.04", "rockylinux9", "ubuntu20.04")
 
 
-def forward_compat(m: Machine, kb: Knowledge, cuda: Release) -> Remedies:
+def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
     """The package for that CUDA release; () where it does not run on these GPUs or this driver.
 
     Also () where the installed torch has no code for a GPU: there no driver helps.
@@ -488,7 +489,7 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: Release) -> Remedies:
     name = f"cuda-compat-{cuda.major}-{cuda.minor}"
     folder = f"/usr/local/cuda-{cuda.major}.{cuda.minor}/compat"
     where, side = keeper_of(m), side_of(m)
-    install: dict[str, Any] = {"needs_root": False}
+    install: Json = {"needs_root": False}
     if side == "container":
         # In a container the package is part of the image.
         where = "container"

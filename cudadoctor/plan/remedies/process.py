@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal
 
 from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk, Where
-from cudadoctor.model.machine import Machine, Number, Strings, Text
+from cudadoctor.model.machine import Machine, OptInt, OptStr, Strings
 from cudadoctor.solver.demand import listed
 
 Side = Literal["jetson", "wsl", "container", "cluster", "windows", "macos", "dgx", "linux"]
@@ -84,7 +84,7 @@ def family_of(m: Machine) -> Family:
     return "other"
 
 
-def major_of(m: Machine) -> Number:
+def major_of(m: Machine) -> OptInt:
     """The distribution's major release: 9 for 9.4."""
     head = (m.platform.distro_version or "").split(".")[0]
     return int(head) if head.isdigit() else None
@@ -105,7 +105,7 @@ def by_hand(
     where: Where = "here",
     risk: Risk = Risk.PROCESS,
     *,
-    note: Text = None,
+    note: OptStr = None,
 ) -> Remedies:
     """Anything else, as a sentence."""
     return (Remedy(id=id, title=title, where=where, risk=risk, manual=text, note=note),)
@@ -311,8 +311,7 @@ def _of_a_job(m: Machine, asked: str) -> Remedies:
         "one.",
         "container",
     )
-    granted = any((m.env or {}).get(name) for name in _GRANTED)
-    return inside + ask if granted else ask + inside
+    return inside + ask if any((m.env or {}).get(name) for name in _GRANTED) else ask + inside
 
 
 def container_option(
@@ -345,7 +344,7 @@ def _in_pod_words(option: str) -> str:
     return f"the counterpart of docker run's {option}"
 
 
-def _pod(id: str, title: str, what: str, note: Text = None) -> Remedies:  # noqa: A002
+def _pod(id: str, title: str, what: str, note: OptStr = None) -> Remedies:  # noqa: A002
     edits = (Edit(file="the pod's manifest", what=what),)
     return (_step(id=id, title=title, where="container", tool="kubectl", edits=edits, note=note),)
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Iterable
 from functools import partial
-from typing import Any
 
 from msgspec.structs import replace
 from packaging.version import Version
@@ -14,7 +13,7 @@ from cudadoctor.installers.tool import Written, joined, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk
-from cudadoctor.model.machine import Machine, Strings, Text
+from cudadoctor.model.machine import Json, Machine, OptStr, OptVersion, Strings
 from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits
 from cudadoctor.plan.remedies.companions import (
     caveats,
@@ -41,7 +40,7 @@ from cudadoctor.solver.reasons import companion_of
 _step = partial(Remedy, risk=Risk.ENVIRONMENT)
 
 
-def install_torch(m: Machine, kb: Knowledge, keep: Text = None) -> Remedies:
+def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
     """The build of torch that fits this machine, with its companions.
 
     Where none fits, what would let one fit; () where nothing would.
@@ -179,13 +178,13 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
     return (step(title=title, **_made(made, note)),)
 
 
-def _made(made: Written, note: Text = None) -> dict[str, Any]:
+def _made(made: Written, note: OptStr = None) -> Json:
     """The fields of a step that makes an environment. note: what is said first."""
     note = joined(note, made.note)
     return {"commands": made.commands, "manual": made.manual, "tool": made.tool, "note": note}
 
 
-def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, Text]:
+def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, OptStr]:
     """The companions to install with a build -> their release, None where there is none."""
     wanted = [name for name in COMPANIONS if m.package(name)]
     if m.torch.installed is False and not wanted:
@@ -193,7 +192,7 @@ def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, Te
     return {name: _taken(name, build, m, kb) for name in wanted}
 
 
-def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> Text:
+def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> OptStr:
     """The release; None where it refuses this very Python, or has no wheel for it here."""
     release, python = companion_of(name, build, kb), m.python.version
     if release is None or python is None:
@@ -223,7 +222,7 @@ def _to_remove(build: TorchBuild, m: Machine, lost: Strings) -> Strings:
     return tuple(dict.fromkeys((*family, *beside, *sorted(rest))))
 
 
-def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> Text:
+def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr:
     build, cuda = installed_row(m, kb), m.torch.cuda
     if build is not None and name in ("torchvision", "torchaudio"):
         return companion_of(name, build, kb)
@@ -240,7 +239,7 @@ def installed_row(m: Machine, kb: Knowledge) -> TorchBuild | None:
     return kb.build_of(Version(version.public), variant, platform)
 
 
-def installed_variant(m: Machine) -> Text:
+def installed_variant(m: Machine) -> OptStr:
     """The variant that is installed, None for a build of somebody else's."""
     torch = m.torch
     local = torch.version.local if torch.version else None
@@ -257,7 +256,7 @@ def _origin(m: Machine, kb: Knowledge) -> PackageChange:
     variant, row = installed_variant(m), installed_row(m, kb)
     if variant is None or m.torch.build not in ("cuda", "cpu"):
         return PackageChange(install=(), cuda=cuda)
-    index: Text = row.index if row else f"{TORCH_INDEX}/{variant}"
+    index: OptStr = row.index if row else f"{TORCH_INDEX}/{variant}"
     index = None if row and row.default else index
     return PackageChange(install=(), variant=variant, index=index, cuda=cuda)
 
@@ -280,7 +279,7 @@ def _needs_jetson_wheel(m: Machine) -> bool:
 
 
 def instead(
-    m: Machine, kb: Knowledge, alternatives: Iterable[Alternative], keep: Text = None
+    m: Machine, kb: Knowledge, alternatives: Iterable[Alternative], keep: OptStr = None
 ) -> Remedies:
     """A remedy for each alternative that has one; each id once, the solver's order kept.
 
@@ -296,7 +295,7 @@ def instead(
     return tuple(found.values())
 
 
-def _as_remedies(change: Alternative, m: Machine, kb: Knowledge, keep: Text) -> Remedies:
+def _as_remedies(change: Alternative, m: Machine, kb: Knowledge, keep: OptStr) -> Remedies:
     build = change.build
     match change.kind:
         case "one-gpu" if platform_blocker(m) is None:
@@ -343,7 +342,7 @@ def _noted(change: Alternative, *remedies: Remedy) -> Remedies:
 
 
 def install_python(
-    m: Machine, kb: Knowledge, versions: Iterable[str], keep: Text = None
+    m: Machine, kb: Knowledge, versions: Iterable[str], keep: OptStr = None
 ) -> Remedies:
     """A new environment with the nearest of these Pythons ("3.12"), and torch in it.
 
@@ -364,7 +363,7 @@ def install_python(
     return (_step(id="install-python", title=title, **_made(made)),)
 
 
-def emptied(m: Machine, python: Version | None = None) -> Machine:
+def emptied(m: Machine, python: OptVersion = None) -> Machine:
     """The same machine with an empty environment: no torch, no packages.
 
     python: its Python where it is another than the examined one, then a common 64-bit one. What

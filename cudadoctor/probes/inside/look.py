@@ -75,8 +75,7 @@ def plain(value):  # type: (object) -> str
         return "{" + ", ".join(plain(k) + ": " + plain(v) for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(plain, value)) + "]"
-    text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
-    return str(_quoted(text))
+    return str(_quoted(str(value).encode("utf-8", "backslashreplace").decode("utf-8")))
 
 
 def read(path, limit):  # type: (str, int) -> bytes | None

@@ -68,7 +68,7 @@ class Ask:
 
     def first(self, ways: str, *args: Any) -> Answer:
         """By the first way that this driver and this pynvml know, newest first: A 1 | B."""
-        answer: Answer = (None, MISSING)
+        answer = (None, MISSING)
         for way in ways.split("|"):
             name, *numbers = way.split()
             answer = self(name, *args, *[int(number, 0) for number in numbers])
@@ -128,8 +128,7 @@ def mapped(stem: str) -> str | None:
 def library_version(ask: Ask) -> None:
     """Needs no nvmlInit, so it is known also where that fails."""
     buffer = ctypes.create_string_buffer(128)
-    code = ask.raw("nvmlSystemGetNVMLVersion", buffer, 96)
-    report((buffer.value, code), "version", text)
+    report((buffer.value, ask.raw("nvmlSystemGetNVMLVersion", buffer, 96)), "version", text)
 
 
 def text(value: Any) -> str:
@@ -229,7 +228,7 @@ def mig_devices(ask: Ask, device: Any) -> Answer:
     most, code = ask("nvmlDeviceGetMaxMigDeviceCount", device)
     if code != 0:
         return None, code
-    found: list[str] = []
+    found = []
     fenced = False
     for index in range(min(most, 64)):
         part, code = ask("nvmlDeviceGetMigDeviceHandleByIndex", device, index)

@@ -1,18 +1,19 @@
 """Which Python and which tool a new environment is made with, and which build goes into it."""
 
-import os
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from os.path import abspath, join
 from typing import Literal
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.host import children
 from cudadoctor.host.local import Host
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, OptBool, OptStr, Strings
 from cudadoctor.plan.remedies.torch import emptied
 from cudadoctor.solver.builds import Choice, best_build
 from cudadoctor.solver.demand import platform_of, python_of
@@ -22,7 +23,7 @@ USUAL = Version("3.12")
 """The Python to be near to where that of the machine is older, or not known."""
 
 
-class Base(msgspec.Struct, frozen=True, kw_only=True):
+class Base(Struct, frozen=True, kw_only=True):
     """A Python that an environment can be made from.
 
     pip: whether the environments that it makes have pip, None not known.
@@ -30,29 +31,29 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     version: Version
-    pip: bool | None = None
+    pip: OptBool = None
 
 
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
+class Tools(Struct, frozen=True, kw_only=True):
     """Paths of the programs that are there; conda stands for mamba and micromamba too."""
 
-    uv: str | None = None
-    conda: str | None = None
-    pixi: str | None = None
+    uv: OptStr = None
+    conda: OptStr = None
+    pixi: OptStr = None
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class Known(Struct, frozen=True, kw_only=True):
     """What is chosen from. named: the user named the Python. others: more Pythons found here."""
 
     machine: Machine
     tools: Tools = Tools()
-    torch: str | None = None
+    torch: OptStr = None
     tool: Tool | None = None
     named: bool = False
     others: tuple[Base, ...] = ()
 
 
-class _Offer(msgspec.Struct, frozen=True, kw_only=True):
+class _Offer(Struct, frozen=True, kw_only=True):
     """A Python with the build that it would get.
 
     base None: a tool fetches it. machine: this machine with that Python and an empty environment.
@@ -75,7 +76,7 @@ class Chosen(_Offer, frozen=True, kw_only=True):
     """What is to be made. because: why not what one would expect, as sentences."""
 
     tool: Tool
-    because: tuple[str, ...] = ()
+    because: Strings = ()
 
     @property
     def python(self) -> str:
@@ -83,11 +84,11 @@ class Chosen(_Offer, frozen=True, kw_only=True):
         return python_of(self.machine) or ""
 
 
-class NoWay(msgspec.Struct, frozen=True, kw_only=True):
+class NoWay(Struct, frozen=True, kw_only=True):
     """Why nothing can be made: sentences, and what would help."""
 
-    why: tuple[str, ...]
-    ways_out: tuple[str, ...] = ()
+    why: Strings
+    ways_out: Strings = ()
     choice: Choice | None = None
 
 
@@ -154,10 +155,8 @@ class _Choosing:
         offers = []
         for base in self.known.others:
             machine = emptied(self.known.machine, base.version)
-            python = msgspec.structs.replace(
-                machine.python, executable=base.path, ensurepip=base.pip, kind="user"
-            )
-            offers.append(self._offer(msgspec.structs.replace(machine, python=python), base))
+            python = replace(machine.python, executable=base.path, ensurepip=base.pip, kind="user")
+            offers.append(self._offer(replace(machine, python=python), base))
         return offers
 
     @cached_property
@@ -200,7 +199,7 @@ class _Choosing:
     def _fetched(self, tool: Tool | None) -> Chosen | NoWay:
         """With a Python that the tool brings: this machine's version where it fits."""
         if self.own and self.own.build:
-            return _made(tool or "pip", msgspec.structs.replace(self.own, base=None))
+            return _made(tool or "pip", replace(self.own, base=None))
         found = _best(self.fetchable, self.near)
         if found is None:
             return self._nothing()
@@ -307,7 +306,7 @@ def _places(host: Host) -> Iterator[str]:
         yield from launched(host.run(launcher, "-0p", timeout_s=ASKING_S).stdout)
     on_path = (*children.path_folders(host.env.get("PATH", "")), "/usr/bin", "/usr/local/bin")
     places = [
-        os.path.join(folder, name + (".exe" if windows else ""))
+        join(folder, name + (".exe" if windows else ""))
         for folder in on_path
         # A shim answers for whatever is set where it is called: behind it are pyenv's own folders.
         if not folder.rstrip("/\\").endswith("shims")
@@ -316,7 +315,7 @@ def _places(host: Host) -> Iterator[str]:
     program = ("python.exe",) if windows else ("bin", "python3")
     for folder in _kept(host):
         names = reversed(host.listing(folder).names)
-        places += [os.path.join(folder, name, *program) for name in names]
+        places += [join(folder, name, *program) for name in names]
     yield from (path for path in places if host.stat(path).exists)
 
 
@@ -325,13 +324,13 @@ def _kept(host: Host) -> list[str]:
     env = host.env
     home = _home(host)
     folders = (
-        (env.get("PYENV_ROOT") or (home and os.path.join(home, ".pyenv")), "versions"),
+        (env.get("PYENV_ROOT") or (home and join(home, ".pyenv")), "versions"),
         (env.get("UV_PYTHON_INSTALL_DIR"), ""),
         (home, ".local/share/uv/python"),
         (env.get("APPDATA"), "uv/python"),
         (env.get("LOCALAPPDATA"), "Programs/Python"),
     )
-    return [os.path.join(root, *below.split("/")) for root, below in folders if root]
+    return [join(root, *below.split("/")) for root, below in folders if root]
 
 
 def launched(text: str) -> list[str]:
@@ -340,15 +339,15 @@ def launched(text: str) -> list[str]:
     return list(dict.fromkeys(match[1] for match in found if match))
 
 
-def _home(host: Host) -> str | None:
+def _home(host: Host) -> OptStr:
     return host.env.get("HOME") or host.env.get("USERPROFILE")
 
 
-def _program(host: Host, *names: str) -> str | None:
+def _program(host: Host, *names: str) -> OptStr:
     """The first that is on PATH, or (with a slash) under the home."""
     home = _home(host)
     for name in names:
-        path = host.which(name) if "/" not in name else home and os.path.join(home, name)
+        path = host.which(name) if "/" not in name else home and join(home, name)
         if path and host.stat(path).exists:
-            return os.path.abspath(path)
+            return abspath(path)
     return None

@@ -26,9 +26,10 @@ Fields may be added, none change or go.
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from cudadoctor import __version__, knowledge, pipeline
 from cudadoctor.cli.looking import passed, this_machine
@@ -40,7 +41,7 @@ from cudadoctor.host.signals import Interrupts, end_now
 from cudadoctor.installers.question import UNREACHED
 from cudadoctor.installers.verify import verify
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, Strings
 from cudadoctor.pipeline import Judged
 from cudadoctor.plan.planner import build_choice
 from cudadoctor.render import inert, json_v1, terminal
@@ -65,17 +66,17 @@ Outcome = Literal[
 ]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(Struct, frozen=True, kw_only=True):
     """What is to be made. verified: by a resolver; None not asked or not known. finding: how so."""
 
     chosen: Chosen
     recipe: Recipe
     room: Room
-    verified: bool | None = None
-    finding: str | None = None
+    verified: OptBool = None
+    finding: OptStr = None
 
 
-class Setup(msgspec.Struct, kw_only=True):
+class Setup(Struct, kw_only=True):
     """One setup, from the choice to its outcome.
 
     folder: where the environment is to be, absolute.
@@ -84,14 +85,12 @@ class Setup(msgspec.Struct, kw_only=True):
     folder: str
     options: Options = Options()
     outcome: Outcome = "declined"
-    why: tuple[str, ...] = ()
-    ways_out: tuple[str, ...] = ()
+    why: Strings = ()
+    ways_out: Strings = ()
     plan: Plan | None = None
     judged: Judged | None = None
 
-    def ended(
-        self, outcome: Outcome, *why: str, last: str | None = None, code: int | None = None
-    ) -> int:
+    def ended(self, outcome: Outcome, *why: str, last: OptStr = None, code: OptInt = None) -> int:
         """The document or the last sentence, and the exit code."""
         self.outcome, self.why = outcome, why
         if self.options.as_json:
@@ -127,9 +126,7 @@ class Setup(msgspec.Struct, kw_only=True):
                 raise
             workplace.finish()
         sys.stderr.write(f"{inert(place.path)} is made; the training step is to prove it\n")
-        look = msgspec.structs.replace(
-            self.options, python=recipe.python, fast=False, no_smoke=False
-        )
+        look = replace(self.options, python=recipe.python, fast=False, no_smoke=False)
         self.judged = pipeline.judge(this_machine(look))
         shown = pipeline.report(self.judged, full=True)
         lines = terminal.report(shown, terminal.Layout(width=width()))
@@ -208,17 +205,17 @@ def _known(options: Options, kb: Knowledge) -> Known:
             return known
         with Waiting() as progress:
             progress("the Pythons of this machine", True)
-            return msgspec.structs.replace(known, others=choosing.found(host))
+            return replace(known, others=choosing.found(host))
     finally:
         local.close_host()
 
 
 def _machine(options: Options, kb: Knowledge) -> Machine:
     """This machine without its torch; a driver that is slow to answer is asked once more."""
-    quick = msgspec.structs.replace(options, fast=True, device=None)
+    quick = replace(options, fast=True, device=None)
     machine = this_machine(quick)
     if machine.driver.nvml.hung or capabilities_of(machine, kb) is None:
-        machine = this_machine(msgspec.structs.replace(quick, fast=False, no_smoke=True))
+        machine = this_machine(replace(quick, fast=False, no_smoke=True))
     return machine
 
 
@@ -258,10 +255,10 @@ def _agreed(place: Place) -> bool:
     return asked(f"{first}; anything else leaves all as it is: ")
 
 
-def document(work: Setup) -> dict[str, Any]:
+def document(work: Setup) -> Json:
     """The JSON document as plain data."""
     plan, judged = work.plan, work.judged
-    found: dict[str, Any] = {
+    found: Json = {
         "schema": 1,
         "cudadoctor": __version__,
         "knowledge": knowledge.load().date,
@@ -281,10 +278,10 @@ def document(work: Setup) -> dict[str, Any]:
         found |= {
             "base": chosen.base and chosen.base.path,
             "tool": recipe.tool,
-            "build": msgspec.to_builtins(build_choice(chosen.machine, chosen.choice)),
+            "build": to_builtins(build_choice(chosen.machine, chosen.choice)),
             "commands": [list(command) for command in recipe.commands],
             "files": recipe.files,
-            "size": msgspec.to_builtins(plan.room),
+            "size": to_builtins(plan.room),
             "verified": plan.verified,
         }
         if work.outcome in ("proven", "unproven"):
@@ -306,7 +303,7 @@ def document(work: Setup) -> dict[str, Any]:
 _FULL = re.compile(r"(?i)no space left on device|disk quota exceeded|file too large|errno 28\b")
 
 
-def reason(said: tuple[str, ...]) -> str | None:
+def reason(said: Strings) -> OptStr:
     """What lies behind it, where that is known: no network, or no room."""
     text = "\n".join(said)
     if _FULL.search(text):

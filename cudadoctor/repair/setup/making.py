@@ -1,6 +1,5 @@
 """Making the environment: its folder, what is run and written there, and its end."""
 
-import contextlib
 import math
 import os
 import re
@@ -8,11 +7,13 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import chain, pairwise
+from os.path import abspath, basename, dirname, isdir, realpath
 from pathlib import Path
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.cli.output import Waiting
 from cudadoctor.host import local
@@ -23,6 +24,7 @@ from cudadoctor.installers.tool import Command as Argv
 from cudadoctor.installers.tool import parent, within
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import PackageChange
+from cudadoctor.model.machine import OptInt, OptStr, Strings
 from cudadoctor.plan.remedies.torch import remedy_for
 from cudadoctor.repair.journal import lock
 from cudadoctor.repair.session import Command, Failed, environment
@@ -42,7 +44,7 @@ _WINDOWS_SYSTEM = re.compile(r"(?i)[a-z]:[/\\](?:windows|program files(?: \(x86\
 _OF_PACKAGES = ("site-packages", "dist-packages")
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class Place(Struct, frozen=True, kw_only=True):
     """What is at a path, and around it.
 
     path: absolute, as it was named. real: behind all links. kind: absent, folder, file, link.
@@ -55,16 +57,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     real: str
     kind: str = "absent"
-    entries: tuple[str, ...] = ()
+    entries: Strings = ()
     parent: str = ""
     parent_there: bool = True
     parent_writable: bool = True
     writable: bool = True
-    owner: int | None = None
-    parent_owner: int | None = None
-    user: int | None = None
-    inside: str | None = None
-    why: str | None = None
+    owner: OptInt = None
+    parent_owner: OptInt = None
+    user: OptInt = None
+    inside: OptStr = None
+    why: OptStr = None
 
     @property
     def ours(self) -> bool:
@@ -72,7 +74,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind == "folder" and MARKER in self.entries
 
 
-def refusal(place: Place) -> str | None:
+def refusal(place: Place) -> OptStr:
     """Why no environment may be made there, as one sentence; None where one may."""
     if place.why:
         return f"{place.path} cannot be looked at ({place.why}): name another folder"
@@ -127,22 +129,22 @@ def looked_at(folder: str) -> Place:
     """What is at that path now."""
     path = folder
     try:
-        path = os.path.abspath(os.path.expanduser(folder))
-        return _seen(path, os.path.dirname(path))
+        path = abspath(os.path.expanduser(folder))
+        return _seen(path, dirname(path))
     except (OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or str(error)
-        return Place(path=path, real=path, parent=os.path.dirname(path), why=words)
+        return Place(path=path, real=path, parent=dirname(path), why=words)
 
 
 def _seen(path: str, parent: str) -> Place:
-    real, kind, owner = os.path.realpath(path), "absent", None
-    entries: tuple[str, ...] = ()
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    real, kind, owner = realpath(path), "absent", None
+    entries: Strings = ()
+    with suppress(FileNotFoundError, NotADirectoryError):
         found = os.lstat(path)
         kinds = {stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
         owner, kind = found.st_uid, kinds.get(stat.S_IFMT(found.st_mode), "file")
         entries = tuple(sorted(os.listdir(path))) if kind == "folder" else ()
-    there = os.path.isdir(parent)
+    there = isdir(parent)
     posix = hasattr(os, "geteuid")
     return Place(
         path=path,
@@ -169,7 +171,7 @@ def _environments(real: str) -> Iterator[str]:
             yield str(folder)
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+class Recipe(Struct, frozen=True, kw_only=True):
     """How the environment is made.
 
     python: the interpreter that it will have. files: names in the folder -> text, written before
@@ -182,7 +184,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     change: PackageChange
     files: dict[str, str] = {}
     alone: bool = False
-    note: str | None = None
+    note: OptStr = None
 
 
 def recipe(chosen: Chosen, folder: str, tools: Tools, kb: Knowledge) -> Recipe:
@@ -242,7 +244,7 @@ class Workplace:
     def __init__(self, place: Place, *, alone: bool) -> None:
         self.path = Path(place.path)
         self.kept = place.kind == "folder" and not place.ours
-        self.lock: int | None = None
+        self.lock: OptInt = None
         if place.ours:
             # What a setup left that was killed goes.
             self.lock = os.open(self.path / MARKER, os.O_RDWR)
@@ -251,7 +253,7 @@ class Workplace:
                 raise OSError(f"{left} cannot be removed")
         if alone:
             self.kept = False
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 self.path.rmdir()
         else:
             self.path.mkdir(exist_ok=self.kept or place.ours)
@@ -287,7 +289,7 @@ class Workplace:
         shutil.rmtree(self.scratch, ignore_errors=True)
         self._unmark()
 
-    def remove(self) -> str | None:
+    def remove(self) -> OptStr:
         """Take away what was made; the first thing that could not be, None where all is gone.
 
         The marker goes last: what a second interruption leaves is still known to be ours.
@@ -296,13 +298,13 @@ class Workplace:
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
             else:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     entry.unlink()
         if left := _entries(self.path):
             return str(left[0])
         self._unmark()
         if not self.kept:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self.path.rmdir()
         return None
 
@@ -334,12 +336,10 @@ def make(workplace: Workplace, recipe: Recipe, waiting: Waiting, interrupts: Int
         _run(argv, workplace, waiting, interrupts)
 
 
-def _run(
-    argv: tuple[str, ...], workplace: Workplace, waiting: Waiting, interrupts: Interrupts
-) -> None:
+def _run(argv: Strings, workplace: Workplace, waiting: Waiting, interrupts: Interrupts) -> None:
     def stopped() -> bool:
         # A folder that the tool has made by now gets its marker.
-        with contextlib.suppress(OSError, Busy):
+        with suppress(OSError, Busy):
             workplace.mark()
         return interrupts()
 
@@ -378,7 +378,7 @@ _MISLEADING = (
 """Variables, beside those of a repair, that lead elsewhere than into the new environment."""
 
 
-def clean(env: Mapping[str, str], scratch: str | None = None) -> dict[str, str]:
+def clean(env: Mapping[str, str], scratch: OptStr = None) -> dict[str, str]:
     """The environment for a package manager: nothing that leads it elsewhere or lets it ask.
 
     scratch: for its temporary files, where the user has named no place for them: /tmp may be small.
@@ -387,8 +387,8 @@ def clean(env: Mapping[str, str], scratch: str | None = None) -> dict[str, str]:
     return environment(env, dict.fromkeys(_MISLEADING) | temporary)
 
 
-def name_of(argv: tuple[str, ...]) -> str:
+def name_of(argv: Strings) -> str:
     """What a command is called while it is waited for: the module that a Python runs, else it."""
     if "-m" in argv[:-1]:
         return argv[argv.index("-m") + 1]
-    return os.path.basename(argv[0])
+    return basename(argv[0])

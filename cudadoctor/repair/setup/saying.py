@@ -3,12 +3,12 @@
 import textwrap
 from collections.abc import Iterable, Iterator
 
-import msgspec
+from msgspec import Struct
 
 from cudadoctor.installers.tool import Command, parent
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.locale.language import Language
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, OptInt, OptStr
 from cudadoctor.model.trust import typed
 from cudadoctor.render import inert, shells, summary
 from cudadoctor.render.shells import ShellName, shell_of
@@ -22,16 +22,16 @@ LIBRARIES_BYTES = 2_000_000_000
 """Wheels of the CUDA libraries that a CUDA build for Linux brings (measured: 1.8 to 2.2 GB)."""
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class Room(Struct, frozen=True, kw_only=True):
     """What is downloaded and what it takes on disk. None not known. counted: from the real files.
 
     free_bytes: on the file system of the folder.
     """
 
-    download_bytes: int | None
-    installed_bytes: int | None
+    download_bytes: OptInt
+    installed_bytes: OptInt
     counted: bool = False
-    free_bytes: int | None = None
+    free_bytes: OptInt = None
 
     @property
     def too_small(self) -> bool:
@@ -40,7 +40,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def room(
-    build: TorchBuild, kb: Knowledge, sizes: Iterable[int | None] = (), free: int | None = None
+    build: TorchBuild, kb: Knowledge, sizes: Iterable[OptInt] = (), free: OptInt = None
 ) -> Room:
     """The room for a build; sizes: of the files that a resolver found, in bytes."""
     found = tuple(sizes)
@@ -54,7 +54,7 @@ def room(
     )
 
 
-def _supposed(build: TorchBuild, kb: Knowledge) -> int | None:
+def _supposed(build: TorchBuild, kb: Knowledge) -> OptInt:
     """From the tables: the wheel, or that of a like variant, and its libraries."""
     wheel = build.download_bytes or next(
         (
@@ -86,7 +86,7 @@ _RISKY = frozenset("\"'$`\\!")
 
 
 def plan(
-    chosen: Chosen, recipe: Recipe, room: Room, verified: str | None, width: int
+    chosen: Chosen, recipe: Recipe, room: Room, verified: OptStr, width: int
 ) -> Iterator[Line]:
     """The machine in two lines, the build and why, what will be run, and what it takes."""
     base = chosen.base

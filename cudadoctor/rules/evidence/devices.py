@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import CERTAIN, LIKELY, POSSIBLE, Confidence
-from cudadoctor.model.machine import Gpu, Machine, Release, Strings
+from cudadoctor.model.machine import Gpu, Machine, OptVersion, Strings
 from cudadoctor.model.rule import need
 from cudadoctor.rules.evidence.signs import live_gpus, nvidia_pci
 from cudadoctor.solver.demand import platform_of, served
@@ -90,14 +90,14 @@ def row_of(m: Machine, kb: Knowledge) -> TorchBuild | None:
     return kb.build_of(Version(version.base_version), f"cu{cuda.major}{cuda.minor}", platform)
 
 
-def refused(cudnn: Release, m: Machine, kb: Knowledge) -> tuple[Device, ...]:
+def refused(cudnn: OptVersion, m: Machine, kb: Knowledge) -> tuple[Device, ...]:
     """The GPUs that this cuDNN refuses to run on, as far as the tables know."""
     if cudnn is None:
         return ()
     return tuple(gpu for gpu in devices(m, kb) if kb.cudnn_refuses(cudnn, gpu.capability))
 
 
-def code_version(code: str) -> Release:
+def code_version(code: str) -> OptVersion:
     """The capability that code is for: 9.0 for sm_90, 12.0 for compute_120."""
     found = _CODE.fullmatch(code)
     return Version(f"{found[1]}.{found[2]}") if found else None

@@ -13,7 +13,7 @@ from cudadoctor.model.findings import (
     Remedies,
     Severity,
 )
-from cudadoctor.model.machine import Library, Machine, Number, Release, Strings, Text
+from cudadoctor.model.machine import Library, Machine, OptInt, OptStr, OptVersion, Strings
 from cudadoctor.model.requirements import Asked, admits, cut, marker_holds, marker_variables
 from cudadoctor.model.rule import need
 from cudadoctor.model.versions import version_of
@@ -34,7 +34,7 @@ class Pin(NamedTuple):
 
     name: str
     wanted: str
-    installed: Release
+    installed: OptVersion
     met: bool
 
     @property
@@ -49,7 +49,7 @@ def torch_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     need(m.platform.machine, "platform.machine")
     environment = marker_variables(m)
     need(m.packages, "packages")
-    found: dict[str, Pin] = {}
+    found = {}
     for asked, extras in _required(m, kb):
         if asked.name in found:
             continue
@@ -89,7 +89,7 @@ def library_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     )
 
 
-def specifier_on(line: str, name: str) -> Text:
+def specifier_on(line: str, name: str) -> OptStr:
     """The specifier of a line where it names that package and has no extra; else None."""
     asked = cut(line)
     if asked is None or asked.name != name or "extra" in asked.marker:
@@ -122,7 +122,7 @@ class Foreign(NamedTuple):
     """A library from outside torch's own set. own: version of the copy that torch brought."""
 
     use: Use
-    own: Text
+    own: OptStr
 
 
 def in_use(m: Machine) -> tuple[Use, ...]:
@@ -176,7 +176,7 @@ def _product(soname: str) -> str:
     return next((name for name in ("libcudnn", "libcublas") if soname.startswith(name)), soname)
 
 
-def compared(text: Text, other: Text, parts: int = 4) -> Number:
+def compared(text: OptStr, other: OptStr, parts: int = 4) -> OptInt:
     """-1, 0 or 1 as the first version is older, equal or newer in its first parts; None unknown."""
     left, right = version_of(text), version_of(other)
     if left is None or right is None:

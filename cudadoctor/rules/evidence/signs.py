@@ -16,7 +16,7 @@ from packaging.version import Version
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import table
 from cudadoctor.model.findings import ERROR, INFO, Severity
-from cudadoctor.model.machine import Flag, Gpu, Machine, Number, PciGpu, Smoke, Strings, Text
+from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciGpu, Smoke, Strings
 from cudadoctor.model.rule import need
 from cudadoctor.reports.smi import MEANINGS
 
@@ -41,7 +41,7 @@ GIVEN_AWAY = ("vfio-pci", "pci-stub")
 _MODULE_ANSWERED = frozenset({NO_PERMISSION, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN})
 
 
-def driver_code(m: Machine) -> Number:
+def driver_code(m: Machine) -> OptInt:
     """The code with which NVML started, or nvidia-smi's in its place; None where neither spoke."""
     nvml, smi = m.driver.nvml, m.driver.smi
     if nvml.code not in (None, NO_LIBRARY):
@@ -183,7 +183,7 @@ def started(m: Machine) -> bool:
     return bool(named_gpus(m)) or cuda_works(m)
 
 
-def uvm_missing(m: Machine) -> Flag:
+def uvm_missing(m: Machine) -> OptBool:
     """Whether nvidia_uvm is not loaded, or its device node does not open; None not known."""
     modules, nodes = m.driver.modules, m.driver.nodes
     loaded = None if modules is None else "nvidia_uvm" in modules
@@ -194,7 +194,7 @@ def uvm_missing(m: Machine) -> Flag:
     return False if loaded or errno == 0 else None
 
 
-def has_fabric(m: Machine, kb: Knowledge) -> Flag:
+def has_fabric(m: Machine, kb: Knowledge) -> OptBool:
     """Whether NVSwitches join the GPUs; None where that is not known.
 
     A switch on the bus or a fabric state proves it. None on the bus disproves it, except for boards
@@ -212,7 +212,7 @@ def has_fabric(m: Machine, kb: Knowledge) -> Flag:
     return True if "bus" in kinds else None
 
 
-def _nvswitch(name: str, kb: Knowledge) -> Text:
+def _nvswitch(name: str, kb: Knowledge) -> OptStr:
     model, board = kb.gpu_by_name(name), kb.board(name)
     if model is not None and not model.data_center:
         return "none"
@@ -246,7 +246,7 @@ def bus_key(address: str) -> tuple[int, ...] | None:
     return tuple(int(part or "0", 16) for part in parts.groups()) if parts else None
 
 
-def gpu_present(m: Machine) -> Flag:
+def gpu_present(m: Machine) -> OptBool:
     """Whether the machine has an NVIDIA GPU; None where that is not known."""
     if (
         started(m)
@@ -267,7 +267,7 @@ def gpu_present(m: Machine) -> Flag:
     return False if unseen and m.look != "report" else None
 
 
-def _wsl_gpu(m: Machine) -> Flag:
+def _wsl_gpu(m: Machine) -> OptBool:
     """In WSL the libraries that Windows mounts show NVIDIA's driver; the bus shows nothing."""
     if m.container.kind:
         return False if m.container.dxg is False else None
@@ -316,7 +316,7 @@ def log_text(m: Machine) -> str:
     return re.sub(r"\s+", " ", " ".join(lines)).replace("NVRM:", "").lower()
 
 
-def said(m: Machine, *words: str, pasted: bool = True) -> Text:
+def said(m: Machine, *words: str, pasted: bool = True) -> OptStr:
     """The fact whose error text holds one of these words, None where no text does.
 
     pasted: the error texts of a report count too. They have rules of their own (reported), which
@@ -330,12 +330,12 @@ def said(m: Machine, *words: str, pasted: bool = True) -> Text:
     return None
 
 
-def heard(m: Machine, *words: str) -> Text:
+def heard(m: Machine, *words: str) -> OptStr:
     """As `said`, on a host: what a text of a pasted report means, the table of symptoms tells."""
     return None if m.look == "report" else said(m, *words)
 
 
-def _texts(m: Machine) -> Iterator[tuple[str, Text]]:
+def _texts(m: Machine) -> Iterator[tuple[str, OptStr]]:
     if torch := m.torch.imported:
         yield "torch.imported.cuda_error", torch.cuda_error
         yield "torch.imported.error", torch.error

@@ -18,7 +18,15 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import GpuModel, Knowledge
 from cudadoctor.knowledge.tables import table
-from cudadoctor.model.machine import Flag, Machine, Release, Strings, lookup, origin_of
+from cudadoctor.model.machine import (
+    Machine,
+    OptBool,
+    OptInt,
+    OptVersion,
+    Strings,
+    lookup,
+    origin_of,
+)
 from cudadoctor.model.rule import NotKnown, apply
 from cudadoctor.model.versions import version_of
 from cudadoctor.rules.evidence.devices import code_version, compiled, devices, way_to_run
@@ -34,7 +42,7 @@ from cudadoctor.rules.evidence.signs import (
 )
 from cudadoctor.rules.pasted.refusals import offers_of
 
-Circumstance = Callable[..., Flag]
+Circumstance = Callable[..., OptBool]
 """Of the machine, or of the machine and the knowledge."""
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -96,7 +104,7 @@ def _arch(*names: str) -> Circumstance:
     return lambda m, kb: any(model.architecture in names for model in _models(m, kb))
 
 
-def _data_center(m: Machine, kb: Knowledge) -> Flag:
+def _data_center(m: Machine, kb: Knowledge) -> OptBool:
     known = [model.data_center for model in _models(m, kb)]
     return any(known) if known else None
 
@@ -183,14 +191,14 @@ def _packages_of_another_cuda(m: Machine) -> bool:
     )
 
 
-def _asked_of_conda(m: Machine, pattern: str) -> Release:
+def _asked_of_conda(m: Machine, pattern: str) -> OptVersion:
     """The CUDA of torch that conda was asked for: pytorch-cuda=11.7."""
     asked = (text for install in m.installs or () for text in install.requirements)
     found = (re.fullmatch(rf"(?:[\w.-]+::)?{pattern}", text) for text in asked)
     return next((Version(match[1]) for match in found if match), None)
 
 
-def _beyond_driver(cuda: Release, system: str, m: Machine, kb: Knowledge) -> bool:
+def _beyond_driver(cuda: OptVersion, system: str, m: Machine, kb: Knowledge) -> bool:
     """Whether the driver named is known not to run this CUDA."""
     floor, driver = kb.oldest_driver(cuda, system) if cuda else None, m.driver.version
     return floor is not None and driver is not None and driver < floor.driver
@@ -248,7 +256,7 @@ def _walled_platform(m: Machine) -> bool:
     )
 
 
-def _toolkit_used(m: Machine) -> Release:
+def _toolkit_used(m: Machine) -> OptVersion:
     """The CUDA version of the toolkit that a build takes, where the report tells one."""
     told = {toolkit.cuda for toolkit in m.build.toolkits or () if toolkit.cuda is not None}
     return told.pop() if len(told) == 1 else None
@@ -273,7 +281,7 @@ _OLDEST_GCC = 5
 """torch 1.5 and later are written in C++14, which GCC knows well from 5 on."""
 
 
-def _gcc(m: Machine) -> int | None:
+def _gcc(m: Machine) -> OptInt:
     """The major version of the C++ compiler, where that is GNU's."""
     compiler = m.build.compiler
     gnu = compiler.name in ("g++", "gcc", "c++")
@@ -355,8 +363,7 @@ def _is_known(condition: str, m: Machine) -> bool:
     if condition == "wsl":
         return other or m.platform.kernel is not None
     if condition == "jetson":
-        foreign = m.platform.machine not in (None, "aarch64") or m.platform.wsl
-        return other or bool(foreign)
+        return other or bool(m.platform.machine not in (None, "aarch64") or m.platform.wsl)
     fact = _SHOWN_BY.get("torch" if condition.startswith("torch ") else condition)
     return fact is not None and lookup(m, fact) is not None
 

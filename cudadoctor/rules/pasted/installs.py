@@ -11,7 +11,7 @@ from packaging.version import Version
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.offers import PYPI
 from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies
-from cudadoctor.model.machine import Install, Machine, Number, Strings, Text
+from cudadoctor.model.machine import Install, Machine, OptInt, OptStr, Strings
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.plan.remedies import by_hand, install_packages, install_python, install_torch
 from cudadoctor.rules.evidence.signs import WORDS, gpu_present
@@ -45,11 +45,10 @@ def _refused(m: Machine, kb: Knowledge, cause: str) -> Refused | None:
     return best if best is not None and best.cause == cause else None
 
 
-def _found(refused: Refused | None, m: Machine, remedies: Remedies, why: Text = None) -> Answer:
+def _found(refused: Refused | None, m: Machine, remedies: Remedies, why: OptStr = None) -> Answer:
     if refused is None:
         return None
-    indexes = (m.installs or ())[refused.place].indexes
-    evidence = {"refused": True, "indexes": indexes}
+    evidence = {"refused": True, "indexes": (m.installs or ())[refused.place].indexes}
     paths = [f"installs.{refused.place}.{fact}" for fact, known in evidence.items() if known]
     return Found(
         evidence=(*paths, *(("python.version",) if m.python.version else ())),
@@ -368,7 +367,7 @@ def extension_wheel_refused(m: Machine, kb: Knowledge) -> Answer:
     return None
 
 
-def _refused_place(m: Machine, name: str) -> Number:
+def _refused_place(m: Machine, name: str) -> OptInt:
     """The first install that was refused a package whose name matches."""
     for place, install in enumerate((not _network_broken(m) and m.installs) or ()):
         if re.match(name, (install.refused or "").lower().replace("_", "-")):

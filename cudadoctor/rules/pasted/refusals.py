@@ -12,7 +12,7 @@ from datetime import date, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -20,7 +20,16 @@ from packaging.version import Version
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.offers import PYPI, PYTHON_RELEASED, Offer, Offers
 from cudadoctor.model.findings import CERTAIN, LIKELY, POSSIBLE, Confidence
-from cudadoctor.model.machine import Install, Interpreter, Machine, Platform, Release, Strings, Text
+from cudadoctor.model.machine import (
+    Install,
+    Interpreter,
+    Machine,
+    OptStr,
+    OptVersion,
+    Platform,
+    Strings,
+    StrPair,
+)
 from cudadoctor.model.versions import version_of, whole
 from cudadoctor.solver.demand import PLATFORM_OF, platform_of, python_of
 
@@ -55,7 +64,7 @@ class Wanted(NamedTuple):
         return any(bound.operator in ("==", "===", "~=") for bound in self.specifier)
 
     @property
-    def version(self) -> Release:
+    def version(self) -> OptVersion:
         """The one release that it asks for."""
         exact = (
             bound.version
@@ -65,7 +74,7 @@ class Wanted(NamedTuple):
         return version_of(next(exact, None))
 
     @property
-    def nightly(self) -> Text:
+    def nightly(self) -> OptStr:
         """The day of the nightly build that it asks for."""
         found = re.search(r"dev(\d{8})", self.text)
         return found[1] if found else None
@@ -75,7 +84,7 @@ _VARIANT = re.compile(r"(?:^|[/_.=-])(cu\d{2,3}|cpu)(?:$|[/_.-])")
 _ROOT = re.compile(
     r"(?:^|//)download\.pytorch\.org/whl/?(?:torch_stable\.html|torch/?)?$|torch_stable\.html$"
 )
-_PYPI = re.compile(r"pypi|/simple/?$|pythonhosted|mirrors?\.|douban|tuna", re.I)
+_PYPI = re.compile(r"(?i)pypi|/simple/?$|pythonhosted|mirrors?\.|douban|tuna")
 
 
 def index_of(url: str) -> str:
@@ -271,7 +280,7 @@ def _empty(listed: tuple[Offer, ...], guess: Guess, shown: Shown, case: Case) ->
             yield guess._replace(day=eve.isoformat(), weight=guess.weight * haste * months / 12)
 
 
-def _asked_between(guess: Guess, shown: Shown, case: Case) -> tuple[str, str]:
+def _asked_between(guess: Guess, shown: Shown, case: Case) -> StrPair:
     """From when to when this Python may have asked these indexes."""
     start, offers, indexes = _first_day(guess.python), case.offers, case.searched.indexes
     if shown.stubs and (PYPI in indexes or not indexes & offers.indexes):
@@ -340,7 +349,7 @@ def _refusals(
     installs: tuple[Install, ...],
     platform: Platform,
     python: Interpreter,
-    day: Text,
+    day: OptStr,
     kb: Knowledge,
 ) -> tuple[Refused, ...]:
     """Several rules ask for the same: the tables are gone through once."""
@@ -507,7 +516,7 @@ def _weighed(case: Case, values: dict[str, str]) -> Refused | None:
     """The cause for which most of the guesses speak."""
     lacks = case.install.lacks
     # Without guesses the list was cut, or is of another day: the tables decide alone.
-    unlisted = case._replace(install=msgspec.structs.replace(case.install, offered=None))
+    unlisted = case._replace(install=replace(case.install, offered=None))
     scores, shown = _scores(list(guesses_of(case)) or list(guesses_of(unlisted)), case)
     total = sum(scores.values())
     if not total:
@@ -608,7 +617,7 @@ def conda_refusals(m: Machine, kb: Knowledge) -> Iterator[Refused]:
             yield Refused(cause, sure, place, kind, values | {"variant": shown})
 
 
-def _parts(text: str) -> tuple[str, str]:
+def _parts(text: str) -> StrPair:
     """Name and version of a conda requirement, without its build."""
     found = re.match(r"(?:[\w.-]+::)?([\w.-]+?)(?:\[[^\]]*\])?[=<>! ]+(\d[\w.]*)", text)
     if found:
@@ -629,7 +638,7 @@ def _conda_cause(
     return INDEX, LIKELY, "conda-channel"
 
 
-def _not_for_python(name: Text, version: str, m: Machine, kb: Knowledge) -> bool:
+def _not_for_python(name: OptStr, version: str, m: Machine, kb: Knowledge) -> bool:
     """Whether builds of that release are for other Pythons only."""
     python, platform, release = python_of(m), platform_of(m), version_of(version)
     if name is None or python is None or release is None:

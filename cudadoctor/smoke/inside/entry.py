@@ -39,7 +39,7 @@ def _imported(job: "Callable[[], str]") -> "Dict[str, Any]":
     """Import torch once, and how that went. job: does it, and says what is wrong with it."""
     began = time.monotonic()
     gc.disable()  # a fifth faster: nothing that an import makes is garbage
-    shadows: List[str] = []
+    shadows = []
     try:
         error = job()
     except BaseException as problem:
@@ -90,7 +90,7 @@ def _shadows(problem: BaseException, error: str) -> "List[str]":
     names = _listed(library) + _listed(os.path.join(library, "lib-dynload"))
     known = {name.partition(".")[0] for name in names}
     known.update(getattr(sys, "stdlib_module_names", ()))
-    shadows: List[str] = []
+    shadows = []
     for folder in map(os.path.abspath, sys.path):
         if folder == library:
             break

@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from typing import Any, List
+from typing import Any
 
 import torch
 
@@ -39,7 +39,7 @@ def cuda() -> None:
                 torch.cuda.init()
             except Exception as problem:
                 error = str(problem)[:2000]
-    devices: List[Fields] = []
+    devices = []
     try:
         for index in range(count if available else 0):
             devices.append(device(index))

@@ -385,7 +385,7 @@ FALSIFYING = (
 def look() -> Fields:
     """Devices, versions and compilers, for the choice of what to try."""
     environment = ["%s=%s" % variable for variable in os.environ.items()]
-    found: Fields = {
+    found = {
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda or "",
         "python": "%d.%d.%d" % sys.version_info[:3],
@@ -447,8 +447,7 @@ def drivers_bytes() -> Optional[int]:
 
 def _compiler(*names: str) -> str:
     """What torch.compile calls: C++ for a CPU, C for a GPU by Triton; "" where there is none."""
-    found = [shutil.which(name.split(" ")[0]) for name in names]
-    return next(filter(None, found), "")
+    return next(filter(None, [shutil.which(name.split(" ")[0]) for name in names]), "")
 
 
 def _cpu_bf16() -> bool:

@@ -26,7 +26,7 @@ class Child:
     def take(self, data: bytes) -> List[Fields]:
         """The lines that this piece of its output completes."""
         *texts, self.rest = (self.rest + data).split(b"\n")
-        lines: List[Fields] = []
+        lines = []
         for text in texts:
             if text.startswith(b'{"kind": ') and text.endswith(b"}"):
                 lines.append(json.loads(text.decode("ascii")))

@@ -111,7 +111,7 @@ def choose(device: str, skip: Sequence[Any], look: Fields) -> Chosen:
             return Chosen(error="there is no %s, torch sees %d" % (device, count))
         return Chosen((index,))
     by_bus = {gpu["bus_id"]: gpu["index"] for gpu in look.get("devices") or [] if gpu.get("bus_id")}
-    reasons: Dict[int, str] = {}
+    reasons = {}
     for bus, position, reason in skip:
         # Without an address the position is the best guess that does not disturb somebody.
         reasons[by_bus.get(bus, -1) if by_bus else int(position)] = reason

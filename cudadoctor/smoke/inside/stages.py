@@ -122,7 +122,7 @@ def allocate(place: Place) -> Said:
         raise Wrong("%d of %d numbers came back changed" % (differing, back.numel()))
     if not place.gpu:
         return "on the CPU: this proves torch, not the GPU", {}
-    figures: Fields = {"name": str(torch.cuda.get_device_name(place.device))}
+    figures = {"name": str(torch.cuda.get_device_name(place.device))}
     if hasattr(torch.cuda, "mem_get_info"):
         free, total = torch.cuda.mem_get_info(place.device)
         figures.update(free_bytes=free, total_bytes=total)
@@ -155,8 +155,8 @@ def _exact(*shape: int) -> Any:
 
 def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> Said:
     """Every format against float64 on the CPU; a CPU without half precision gets fewer numbers."""
-    figures: Fields = {}
-    missing: List[str] = []
+    figures = {}
+    missing = []
     expected = operation(*[one.double() for one in inputs])
     # Older releases sum fp16 on the CPU in fp16, and slowly.
     slow = [] if place.gpu or hasattr(getattr(torch, "amp", 0), "GradScaler") else ["fp16"]
@@ -240,8 +240,7 @@ def amp_fp16(place: Place) -> Said:
         scaler = torch.cuda.amp.GradScaler(init_scale=1024.0)
     else:
         raise Skip("this torch scales gradients on a GPU only")
-    figures = _mixed(place, "fp16", scaler)
-    return "", dict(figures, scale=float(scaler.get_scale()))
+    return "", dict(_mixed(place, "fp16", scaler), scale=float(scaler.get_scale()))
 
 
 def amp_bf16(place: Place) -> Said:
@@ -409,7 +408,7 @@ def _trained(place: Place, backend: str) -> Fields:
     mine = slice(SHARE * place.rank, SHARE * (place.rank + 1))
     net, same = [network(place.device, nn.GroupNorm(4, 16)) for _ in range(2)]
     expected = _gradients(same, images, labels)
-    where: Fields = {"device_ids": [place.device]} if place.gpu else {}
+    where = {"device_ids": [place.device]} if place.gpu else {}
     shared = nn.parallel.DistributedDataParallel(net, **where)
     found = _gradients(shared, images[mine], labels[mine])
     if place.fault == "wrong" or (place.fault == "unequal" and place.rank == place.world - 1):

@@ -244,7 +244,7 @@ def _loader(order: Order) -> Callable[[int], Any]:
         )
 
     def loader(workers: int) -> Any:
-        more: Fields = {}
+        more = {}
         if workers:
             more = {
                 "persistent_workers": True,

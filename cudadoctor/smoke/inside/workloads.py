@@ -168,7 +168,7 @@ def batches(lengths: List[int], batch: int, seed: int, bucketed: bool) -> Iterat
 
     bucketed: samples of like length share a batch.
     """
-    waiting: List[int] = []
+    waiting = []
     for epoch in itertools.count():
         chance = random.Random(seed * 1000 + epoch)
         order = list(range(len(lengths)))

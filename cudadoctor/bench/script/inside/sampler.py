@@ -148,7 +148,7 @@ class Tree:
         except OSError:
             return
         self.strangers &= here
-        new: dict[int, tuple[int, bytes]] = {}
+        new = {}
         for pid in here - self.strangers - self.live:
             fields = stat_of(f"/proc/{pid}")
             if len(fields) > START_OF_CODE:
