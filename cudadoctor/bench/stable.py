@@ -81,9 +81,10 @@ class Stable:
         """End a runner. One that cannot be killed is left behind with all that forked it."""
         self._begun.pop(number, None)
         self.send(number, "kill")
-        child = self._child_of[number]
+        child = self._child_of.get(number)
         if child is not self._common:
-            child.end()
+            if child:
+                child.end()
             return
         until = monotonic() + KILLED_S
         while (left := until - monotonic()) > 0:

@@ -13,12 +13,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
-from cudadoctor.installers.index import TORCH_INDEX, is_foreign, options, pinned, source_for
+from cudadoctor.installers.index import is_foreign, options, pinned, source_for
 from cudadoctor.installers.pip import torch_lines
 from cudadoctor.installers.requirement import pin_of, sound, split_compiled
 from cudadoctor.installers.stack import IN_DOCKER, PLATFORM_NAMES, Stack, heading
 from cudadoctor.installers.tool import Hashes, Tool, Written, joined
 from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import Edit, PackageChange
 from cudadoctor.model.machine import Machine, OptStr, OptVersion
 

@@ -7,13 +7,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cudadoctor.installers.tool import joined
+from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Index, Machine, OptStr, Strings
 from cudadoctor.model.trust import is_host
 from cudadoctor.privacy.patterns import TOKEN, bare, compiled
 from cudadoctor.solver.demand import platform_of
-
-TORCH_INDEX = "https://download.pytorch.org/whl"
 
 _VARIANT = re.compile(r"cu\d{2,3}|cpu|xpu|rocm[\d.]+")
 TAGGED = ("torch", "torchvision", "torchaudio")
@@ -87,7 +86,7 @@ def _found(change: PackageChange, configured: Index, tool: str) -> Source:
         )
     urls = [url for url in (configured.url, *configured.extra) if url]
     others = {_variant_of(url) for url in urls} - {None, change.variant}
-    if others or (change.index is None and any(map(_is_official, urls))):
+    if others or (change.index is None and any(map(is_official, urls))):
         return Source(
             index=change.index or f"{TORCH_INDEX}/{change.variant}",
             tag=change.variant,
@@ -143,10 +142,9 @@ def host_of(url: str) -> str:
     return host_in(url) or "the configured index"
 
 
-def is_at(url: str, domain: str) -> bool:
-    """Whether the host of a URL is that domain or within it, label by label."""
-    labels, wanted = host_of(url).lower().rstrip(".").split("."), domain.split(".")
-    return labels[-len(wanted) :] == wanted
+def is_official(url: str) -> bool:
+    """Whether the host of a URL is pytorch.org or within it, label by label."""
+    return host_of(url).lower().rstrip(".").split(".")[-2:] == ["pytorch", "org"]
 
 
 def own_host(m: Machine) -> OptStr:
@@ -158,16 +156,12 @@ def own_host(m: Machine) -> OptStr:
 def _own_url(configured: Index) -> OptStr:
     """The user's main index if it is neither PyPI nor torch's."""
     url = configured.url
-    return None if url is None or _is_official(url) or host_of(url) in _PYPI_HOSTS else url
+    return None if url is None or is_official(url) or host_of(url) in _PYPI_HOSTS else url
 
 
 def is_foreign(index: OptStr) -> bool:
     """Whether an index is neither the default one nor torch's: NVIDIA's for a Jetson."""
-    return index is not None and not _is_official(index)
-
-
-def _is_official(url: str) -> bool:
-    return is_at(url, "pytorch.org")
+    return index is not None and not is_official(index)
 
 
 def _variant_of(url: str) -> OptStr:

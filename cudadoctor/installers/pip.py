@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from packaging.version import Version
 
-from cudadoctor.installers.index import Source, host_in, is_at, options, pinned, source_for
+from cudadoctor.installers.index import Source, host_in, is_official, options, pinned, source_for
 from cudadoctor.installers.question import (
     SWITCHED_OFF,
     UNREACHED,
@@ -196,7 +196,7 @@ def _unreached(said: str) -> Answer | None:
     for url, why in re.findall(r"(?m)Could not fetch URL (\S+): (.+?)(?: - skipping)?$", said):
         # torch's own says 403 in place of 404; of torch itself that would be a lie: a refusal.
         package = url.rstrip("/").rpartition("/")[2]
-        others = is_at(url, "pytorch.org") and package not in _ON_TORCHS_INDEX
+        others = is_official(url) and package not in _ON_TORCHS_INDEX
         if "404 Client Error" not in why and not (others and "403 Client Error" in why):
             return Answer(kind="unreached", host=host_in(url) or named_host(why))
     if untrusted := re.search(r"located at (\S+) is not a trusted or secure host", said):

@@ -9,9 +9,9 @@ import textwrap
 from msgspec import Struct
 from packaging.version import Version
 
-from cudadoctor.installers.index import TORCH_INDEX
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
+from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.machine import (
     Machine,
     OptDriverVersion,

@@ -7,11 +7,11 @@ Nothing is installed and nothing is built: only wheels count, so no stranger's s
 # ruff: noqa: PTH100, PTH118, PTH120
 
 import glob
+import http.client
 import json
 import os
 import re
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from os.path import abspath, dirname, join
@@ -436,6 +436,6 @@ def _size_of(url: str, timeout_s: float) -> OptInt:
         request = urllib.request.Request(url, method="HEAD")
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             length = answer.headers.get("Content-Length")
-    except (OSError, ValueError, urllib.error.URLError):
+    except (OSError, ValueError, http.client.HTTPException):
         return None
     return int(length) if length and length.isdecimal() else None

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 if TYPE_CHECKING:
     from cudadoctor.model.findings import Diagnosis, Finding
 
-LANGUAGES = ("en", "es")
 _BOUNDARY = re.compile(r"(?<=\.) (?=[A-Z{])")
 """Between two sentences; in a template the second one may begin with a value."""
 _TELLING = 6

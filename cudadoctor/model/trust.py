@@ -203,7 +203,7 @@ def _is_address(text: str) -> bool:
 def _is_setting(name: str, value: OptStr) -> bool:
     """Whether a variable may be set to that or, with None, be unset."""
     known = name in NAMES or name == "TMPDIR" or name.startswith(PREFIXES)
-    return known and (value is None or _fits(_SETTING, value))
+    return known and name.isidentifier() and (value is None or _fits(_SETTING, value))
 
 
 def _fits(pattern: str, text: OptStr) -> bool:

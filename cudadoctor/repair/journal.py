@@ -308,6 +308,7 @@ class Journal:
             if os.lstat(self.path).st_nlink > 1:
                 shutil.copy2(self.path, f"{self.path}.new")
                 os.replace(f"{self.path}.new", self.path)
+                new = True
         with open(self.path, "a+b", opener=_public) as file:
             # What a kill cut off after the last whole line goes.
             file.seek(0)

@@ -33,6 +33,7 @@ POLL_S = 0.05
 GONE_S = 10.0
 GRACE_S = 3.0
 KEPT_LINES = 200
+MOST_LINE = 1 << 16
 
 _WAITING = """\
 import os, sys
@@ -105,14 +106,22 @@ class Command:
 
     def _read(self) -> None:
         assert self.child.stdout is not None
+        rest = b""
         with suppress(OSError, ValueError):
-            for raw in self.child.stdout:
+            # Any byte is a sign of life: a progress bar may end no line for an hour.
+            while piece := os.read(self.child.stdout.fileno(), MOST_LINE):
                 self._heard = monotonic()
-                # A carriage return starts a progress bar anew: what came last is what counts.
-                line = bare(raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2])
-                if line.strip():
-                    self.said.append(line)
-                    self._on_line(line)
+                *lines, rest = (rest[-MOST_LINE:] + piece).split(b"\n")
+                for line in lines:
+                    self._take(line)
+        self._take(rest)
+
+    def _take(self, raw: bytes) -> None:
+        # A carriage return starts a progress bar anew: what came last is what counts.
+        line = bare(raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2])
+        if line.strip():
+            self.said.append(line)
+            self._on_line(line)
 
     def go(self) -> None:
         """Let it run."""

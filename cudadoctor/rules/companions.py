@@ -17,7 +17,7 @@ from cudadoctor.model.findings import (
     Remedies,
 )
 from cudadoctor.model.machine import Distribution, Machine, OptStr
-from cudadoctor.model.requirements import EXTENSIONS, admits
+from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS, admits
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
@@ -30,7 +30,6 @@ from cudadoctor.rules.evidence.devices import devices
 from cudadoctor.rules.evidence.libraries import specifier_on, torch_pins
 from cudadoctor.rules.evidence.signs import WORDS, gpu_present, said
 
-COMPANIONS = ("torchvision", "torchaudio", "torchtext")
 COMPILES_SINCE = Version("2.0")
 """The first torch with torch.compile."""
 TRITON_FLOOR = Version("7.0")

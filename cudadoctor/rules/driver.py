@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
@@ -57,7 +57,9 @@ from cudadoctor.rules.evidence.signs import (
 )
 from cudadoctor.solver.demand import capabilities_of
 
-Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
+if TYPE_CHECKING:
+    from cudadoctor.plan.remedies.driver import Reason
+
 _REASONS: dict[Reason, StrPair] = {
     "nouveau": (
         "The nouveau driver holds the GPU, so NVIDIA's driver is not loaded",

@@ -144,13 +144,17 @@ def gpu_ecc(m: Machine) -> Answer:
         return None
     index, what, _ = (*bad, (-1, "A program ended with an uncorrectable ECC error", True))[0]
     worn_out = any(gpu.index == index and gpu.remap_failed for gpu in live_gpus(m))
+    # A log names an address: with several GPUs none is reset on a guess.
+    sure = index >= 0 or len(m.gpus or nvidia_pci(m)) == 1
     return Found(
         evidence=(message or ("gpus" if index >= 0 else "driver.xids"),),
         values={"which": index, "what": what},
         title=None if index >= 0 else "The memory of a GPU has uncorrectable errors",
         severity=ERROR if message or any(grave for _, _, grave in bad) else WARNING,
         sure=index >= 0 or message,
-        remedies=_replace(m, index) if worn_out else reset_gpu(m, max(index, 0)) + reboot(m),
+        remedies=_replace(m, index)
+        if worn_out
+        else (reset_gpu(m, max(index, 0)) if sure else ()) + reboot(m),
     )
 
 

@@ -38,7 +38,6 @@ _ONE_NAME_IN_ALL_CUDA_12 = frozenset({"curand", "cusolver", "nvtx"})
 _ONE_NAME_IN_ALL = frozenset({"nccl", "cusparselt", "nvshmem"})
 """Libraries whose soname and folder are the same for every CUDA."""
 _OTHERS = r"lib(cudart|nvrtc|cupti|cusparse|cufft|curand|cusolver|cufile|nvToolsExt|nvshmem)"
-_WHEELS = ("nvidia-wheels-mixed", "torch-install-corrupt", "jetson-build")
 
 
 @rule(

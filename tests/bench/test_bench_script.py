@@ -204,7 +204,7 @@ def test_what_compiles_for_torch_is_no_worker(tmp_path: Path) -> None:
     document = sampled(told(*python(code + BURN, "4", str(pool))))
     assert document["figures"]["processes"] == 5
     assert document["figures"]["workers"] == 0
-    assert document["figures"]["main_thread"] > 0.2
+    assert document["figures"]["main_thread"] > 0.05  # of a core: others may take the rest
 
 
 def test_a_launcher_is_not_taken_for_the_training(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_launcher_is_not_taken_for_the_training(tmp_path: Path) -> None:
     assert document["figures"]["processes"] == 2
     assert document["figures"]["workers"] == 0
     share = document["figures"]["main_thread"]
-    assert isinstance(share, float) and share > 0.2
+    assert isinstance(share, float) and share > 0.05  # of a core: others may take the rest
 
 
 def test_a_sleeping_script_points_to_nothing() -> None:

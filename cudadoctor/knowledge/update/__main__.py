@@ -11,9 +11,10 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.knowledge.update import public, torch_rows
 from cudadoctor.knowledge.update.fetching import LIMIT_S, Fetcher, NotRead, Web
-from cudadoctor.knowledge.update.rows import PYPI, TITLES, TORCH_INDEX, GivenUp, Update, written
+from cudadoctor.knowledge.update.rows import PYPI, TITLES, GivenUp, Update, written
 
 TABLES = Path(__file__).parent.parent / "tables"
 NOT_ASKED = 3

@@ -13,10 +13,10 @@ from typing import Any
 from msgspec import Struct
 from packaging.version import Version
 
+from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, Unreachable
 
 PYPI = "https://pypi.org/simple"
-TORCH_INDEX = "https://download.pytorch.org/whl"
 TITLES = {
     "pypi": "Package index: names and upload days of files, and what wheels say",
     "torch-index": "Index of the PyTorch project: names of the wheels of each variant",

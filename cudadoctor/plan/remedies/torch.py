@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers import environment
-from cudadoctor.installers.index import TORCH_INDEX
 from cudadoctor.installers.tool import Written, joined, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
+from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Json, Machine, OptStr, OptVersion, Strings
 from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits

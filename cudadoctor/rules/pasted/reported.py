@@ -39,8 +39,9 @@ from cudadoctor.plan.remedies import (
     upgrade_driver,
     wsl_driver,
 )
+from cudadoctor.plan.remedies.driver import Reason
 from cudadoctor.rules.container import with_compute
-from cudadoctor.rules.driver import Reason, each_once
+from cudadoctor.rules.driver import each_once
 from cudadoctor.rules.evidence.signs import driver_system
 from cudadoctor.rules.pasted.conditions import holds, refuted
 

@@ -126,7 +126,8 @@ def ending(code: Optional[int], trace: List[str]) -> str:
 def where(trace: List[str]) -> str:
     """The innermost line of Python in a trace of faulthandler, of the thread that counts."""
     threads: List[Any] = re.findall(
-        r'(?m)^(Current)?.*\(most recent call first\).*\n\s*File "(.*)", line (\d+) in (.*)$',
+        r"(?m)^(Current)?.*\(most recent call first\).*\n(?:\s*Garbage-collecting\n)?"
+        r'\s*File "(.*)", line (\d+) in (.*)$',
         "\n".join(trace),
     )
     if not threads:
