@@ -17,6 +17,7 @@ from typing import Any
 import measuring
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "faults"))
 
 from hang_fixtures import Sick, sick_host
 from standin_fixtures import StandIns

@@ -1,6 +1,6 @@
 """What in a text opens a door or names a machine: its patterns, each compiled when first needed.
 
-Names of people and hosts are no pattern: named.py learns them.
+Names of people and hosts are no pattern: identities.py learns them.
 """
 
 from __future__ import annotations

@@ -107,9 +107,9 @@ class Command:
     def _read(self) -> None:
         assert self.child.stdout is not None
         rest = b""
-        with suppress(OSError, ValueError):
+        with self.child.stdout as pipe, suppress(OSError, ValueError):
             # Any byte is a sign of life: a progress bar may end no line for an hour.
-            while piece := os.read(self.child.stdout.fileno(), MOST_LINE):
+            while piece := os.read(pipe.fileno(), MOST_LINE):
                 self._heard = monotonic()
                 *lines, rest = (rest[-MOST_LINE:] + piece).split(b"\n")
                 for line in lines:

@@ -1,7 +1,7 @@
-"""The direction of the imports, the doors to the world, and the size of modules, read from source.
+"""The direction of the imports, the doors to the world, and the fast path, read from source.
 
-cli -> commands -> examine -> probes -> host        looks at the world
-commands -> checkup -> diagnose -> rules -> facts   judges plain values
+cli -> pipeline -> probes -> host                   looks at the world
+pipeline -> rules, plan -> solver -> model          judges plain values
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whole outputs as a user sees them, compared exactly.
 
-REWRITE_GALLERY=1 python -m pytest tests/test_gallery.py writes them anew; read the difference.
+REWRITE_GALLERY=1 python -m pytest tests/render/test_gallery.py writes them anew: read the diff.
 """
 
 from __future__ import annotations

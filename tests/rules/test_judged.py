@@ -1,6 +1,6 @@
 """What is told of every scenario and of every text of a report, but for its wording: kept in files.
 
-REWRITE_JUDGED=1 python -m pytest tests/test_judged.py writes them anew; read the difference.
+REWRITE_JUDGED=1 python -m pytest tests/rules/test_judged.py writes them anew; read the difference.
 A scenario names the cause; here stand what it rests on, how grave and how sure it is, its values
 and its ways out, so that no change of these goes unread.
 """

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from scenario_reader import machine_like, merged
 
 from cudadoctor import knowledge
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Machine, Xid
 from cudadoctor.model.rule import Found, NotKnown
 from cudadoctor.rules.container import shm_too_small
 from cudadoctor.rules.driver import driver_not_installed, driver_not_loaded, driver_too_old
@@ -293,3 +294,15 @@ def test_only_a_gpu_that_waits_for_a_reset_is_reset(code: int, first: str) -> No
         assert found is not None
         assert found.remedies[0].id == first
         assert found.sure
+
+
+@pytest.mark.parametrize(("like", "resets"), [("h100x8-linux", False), ("rtx4090-linux", True)])
+def test_no_gpu_is_reset_on_a_guess(like: str, resets: bool) -> None:
+    """The log names an address, and of eight GPUs the first need not be the one."""
+    xids = (Xid(code=48, bus_id="0000:05:00"),)
+    m = machine_like(like, {})
+    gpus = tuple(msgspec.structs.replace(gpu, ecc_uncorrected=None) for gpu in m.gpus or ())
+    driver = msgspec.structs.replace(m.driver, xids=xids)
+    found = _found(gpu_ecc, msgspec.structs.replace(m, gpus=gpus, driver=driver))
+    assert found is not None
+    assert ("reset-gpu" in {remedy.id for remedy in found.remedies}) is resets

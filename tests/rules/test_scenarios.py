@@ -19,7 +19,7 @@ from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.findings import Diagnosis, Severity, Wishes
 from cudadoctor.plan.planner import plan
 from cudadoctor.rules.diagnose import diagnose
-from cudadoctor.rules.registry import RULES, pasted_rules
+from cudadoctor.rules.registry import PRECEDENCE, RULES, pasted_rules
 
 PATHS = scenario_paths()
 MACHINES = sorted(path.stem for path in (HERE / "machines").glob("*.json"))
@@ -80,6 +80,8 @@ def test_every_rule_is_documented_and_in_the_catalogue() -> None:
         assert from_table or len(rule.page) > 40, f"{rule.name}: no page for `explain`"
 
 
-def test_the_names_of_rules_are_unique() -> None:
-    names = [rule.name for rule in RULES]
-    assert len(names) == len(set(names))
+def test_the_names_of_rules_are_unique_and_the_precedence_names_rules() -> None:
+    names = [rule.name for rule in (*RULES, *pasted_rules())]
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert PRECEDENCE.keys() <= {*names}, "a rule was renamed and its line was not"
+    assert {cause for causes in PRECEDENCE.values() for cause in causes} <= {*CATALOGUE}

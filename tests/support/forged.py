@@ -262,7 +262,7 @@ def _texts() -> str:
     package = Path(pipeline.__file__).parent
     folders = ("knowledge/tables", "plan/remedies", "installers", "rules")
     paths = (path for one in folders for path in sorted((package / one).rglob("*")))
-    kept = (path for path in paths if path.suffix in (".json", ".py"))
+    kept = (path for path in paths if path.suffix in (".json", ".py", ".toml"))
     return "\n".join(path.read_text(encoding="utf-8") for path in kept)
 
 
