@@ -1,5 +1,7 @@
 """From what the user asked to what is shown: look, judge, plan, redact."""
 
+from __future__ import annotations
+
 import re
 
 import msgspec

@@ -164,11 +164,12 @@ Build = Literal["cuda", "cpu", "rocm", "xpu"]
 
 def note_torch(notes: Looked, host: Host, told: Told, prefix: str) -> None:
     """Note the torch that the path holds: its build, its copies, the state of its files."""
-    source = "the path of the interpreter"
     # The first copy that is torch and no file of the user's by that name.
     real = next((copy for copy in told.copies if kind_of_copy(copy) != "local"), None)
     copies, path = copies_of(told, prefix), real.path if real else None
-    notes.section("torch", source, copies=copies, installed=real is not None, path=path)
+    notes.section(
+        "torch", "the path of the interpreter", copies=copies, installed=real is not None, path=path
+    )
     left = tuple(filter(_OF_TORCH.match, told.leftovers))
     notes.fact("torch.leftovers", left, "names in site-packages")
     if real is not None:

@@ -1,5 +1,7 @@
 """The JSON document, version 1: a contract. Fields may be added, none change or go."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 

@@ -310,8 +310,7 @@ def used_by(prefix: str, roots: tuple[Root, ...], say: Callable[[str], None]) ->
         if not (other.pid in own or other.state in "ZX" or KERNEL in (other.pid, other.parent))
     ]
     # Maps name files behind all links; a program is called by the path that the user has.
-    replace = msgspec.structs.replace
-    roots += tuple(replace(root, path=realpath(root.path)) for root in roots)
+    roots += tuple(msgspec.structs.replace(root, path=realpath(root.path)) for root in roots)
     looks = [(pid, _seen(pid)) for pid in others]
     if unread := [pid for pid, seen in looks if seen is None]:
         number = f"{len(unread)} process{'es' if len(unread) > 1 else ''}"

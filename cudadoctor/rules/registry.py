@@ -1,5 +1,7 @@
 """The one registry of rules: `check`, `check --from` and `explain` take theirs from here."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from functools import cache
 from types import ModuleType

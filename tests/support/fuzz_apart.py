@@ -9,7 +9,6 @@ NOT_PARSERS = {
     "knowledge.update.torch_rows.pinned_version": "reads what packaging printed",
     "locale.language.spoken": "shows our own text",
     "knowledge.update.index.handle_data": "is called by the reader that is tested",
-    "repair.transaction.opinion": "reads our own document",
     "cli.output.line": "shows a line of a tool",
     "repair.snapshot.loads": "its refusals are tested in tests/repair",
     "solver.demand.is_met": "begins with constraint_of, which is registered",

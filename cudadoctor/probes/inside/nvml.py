@@ -128,7 +128,8 @@ def mapped(stem: str) -> str | None:
 def library_version(ask: Ask) -> None:
     """Needs no nvmlInit, so it is known also where that fails."""
     buffer = ctypes.create_string_buffer(128)
-    report((buffer.value, ask.raw("nvmlSystemGetNVMLVersion", buffer, 96)), "version", text)
+    code = ask.raw("nvmlSystemGetNVMLVersion", buffer, 96)
+    report((buffer.value, code), "version", text)
 
 
 def text(value: Any) -> str:
