@@ -17,7 +17,7 @@ Verdict = Literal["faster", "slower", "same", "loss-differs", "failed", "not-her
 Amount = float | None
 """None: not known."""
 Line = dict[str, Any]
-"""What a process says, with its "kind", or is told to "do"."""
+"""A message from a process, with its "kind", or to it, with what to "do"."""
 
 
 class Config(Struct, frozen=True):

@@ -49,7 +49,7 @@ class Technique(Struct, frozen=True, kw_only=True):
     helps: where the time must go for it to help. group: only one of a group at a time. clashes:
     techniques it cannot be combined with. needs: see `why_not`. since: the first torch that has it,
     on any device, on a CPU, or for a workload on a GPU. prepares: its first steps compile, record
-    or fill something, and that time is told apart.
+    or fill something, and that time is reported separately.
     """
 
     name: str

@@ -97,7 +97,7 @@ def _judged(found: Saved, options: Options, *, many: bool) -> tuple[int, str]:
                 raise
             code = FAILED
             why = f"{found.name}: cudadoctor itself failed ({type(error).__name__}: {error})"
-    # Why there is no verdict: on stderr and, with --json, as a line among the others.
+    # The reason for a missing verdict goes to stderr and, with --json, among the other lines.
     plain = " ".join(why.split()).encode("ascii", "backslashreplace").decode()
     sys.stderr.write(f"cudadoctor: {plain}\n")
     if not options.as_json:

@@ -120,7 +120,7 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
     "driver-not-loaded",
     title="The NVIDIA driver is installed and not loaded",
 )
-def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
+def driver_not_loaded(m: Machine) -> Answer:
     """Without its kernel module neither nvidia-smi nor CUDA reaches the GPU.
 
     What keeps the module out is looked for in this order: no module was built for the running
@@ -184,7 +184,7 @@ def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
     "driver-not-loaded",
     title="The host of this container has no NVIDIA driver loaded",
 )
-def host_driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
+def host_driver_not_loaded(m: Machine) -> Answer:
     """The PCI bus shows an NVIDIA GPU, and the kernel, which is the host's, has no driver for it.
 
     A container sees the host's /proc/driver/nvidia whether or not it was given a GPU. Where that is

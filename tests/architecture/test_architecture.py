@@ -69,6 +69,10 @@ DIRECTION = {
     "reports": {"model", "knowledge", "reports"},
     "probes": {"host", "knowledge", "model", "probes", "reports", "smoke"},
     "smoke": {"host", "model", "probes", "smoke"},
+    "solver": {"knowledge", "model", "solver"},
+    "rules": {"rules", "reports", "knowledge", "model", "solver", "plan.remedies", "installers"},
+    "plan": {"plan", "solver", "installers", "knowledge", "model", "render.shells"},
+    "render": {"render", "locale", "model", "installers.tool"},
 }
 """Whom a module may import at most; a package stands for all its modules, `probes` not for more."""
 

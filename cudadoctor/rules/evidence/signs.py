@@ -21,7 +21,17 @@ from cudadoctor.model.rule import need
 from cudadoctor.reports.smi import MEANINGS
 
 WORDS = table("rules/words", dict[str, Strings])
-"""Lists of words, keys and causes that rules compare with."""
+"""Words, keys of symptoms and causes that rules compare with; each list has one reader.
+
+Symptoms: `complains` shows that the author asks about an error and not about a hint;
+`cpu-build-seen` shows a CPU build whatever the day of the report; `cuda-wanted` shows that a GPU
+was expected; `other-errors` has nothing to do with a build for the CPU. Causes: `costs-no-result`
+still lets a program end well; `explains-no-failure` slows or warns only. Texts: `passing` stands
+in a line after which the program went on; `broken-companion` and `spoken-for` stand in import
+errors that rules of their own judge. Names: `kernels-at-run-time` are packages whose kernels are
+Triton's or that call torch.compile by themselves; `linux-programs` exist on no Windows;
+`without-builds` are processors for which nobody builds torch.
+"""
 SUCCESS, NO_PERMISSION, NOT_FOUND, NOT_LOADED = 0, 4, 6, 9
 NO_LIBRARY, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN = 12, 15, 16, 17, 18, 999
 """NVML's codes, which are also nvidia-smi's exit status (255 stands for 999)."""

@@ -364,17 +364,10 @@ def _is_known(condition: str, m: Machine) -> bool:
         return other or m.platform.kernel is not None
     if condition == "jetson":
         return other or bool(m.platform.machine not in (None, "aarch64") or m.platform.wsl)
-    fact = _SHOWN_BY.get("torch" if condition.startswith("torch ") else condition)
-    return fact is not None and lookup(m, fact) is not None
+    if condition.startswith("torch "):
+        return m.torch.version is not None
+    return condition in _DENIABLE and lookup(m, FACTS[condition][0]) is not None
 
 
-_SHOWN_BY = {
-    "torch": "torch.version",
-    "windows": "platform.system",
-    "macos": "platform.system",
-    "aarch64": "platform.machine",
-    "torch-cpu": "torch.build",
-    "torch-cuda": "torch.build",
-    "torch-rocm": "torch.build",
-}
-"""Circumstances whose contrary is known where this fact is."""
+_DENIABLE = ("windows", "macos", "aarch64", "torch-cpu", "torch-cuda", "torch-rocm")
+"""Circumstances whose contrary is known wherever their fact is."""
