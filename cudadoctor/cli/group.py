@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cudadoctor import __version__
 from cudadoctor.cli import commands
 from cudadoctor.cli.options import EXIT, Options, WrongUse, seconds
-from cudadoctor.model.findings import Dialect, FileKind
+from cudadoctor.installers import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ _json = _option("--json", "as_json", is_flag=True, help="Print JSON (schema 1)."
 _manager = _option(
     "--with",
     "manager",
-    type=click.Choice(get_args(Dialect)),
+    type=click.Choice([*registry.BY_NAME]),
     help="Package manager for the commands.",
 )
 _torch = _option(
@@ -146,7 +146,7 @@ _add(
     _option(
         "--as",
         "kind",
-        type=click.Choice(get_args(FileKind)),
+        type=click.Choice([*registry.BY_KIND]),
         help="Print the build for this machine as a file of a project.",
     ),
     _option("--hashes", is_flag=True, help="With --as requirements: with the files' hashes."),

@@ -11,7 +11,6 @@ from typing import Literal, NoReturn
 from msgspec import Struct
 
 from cudadoctor.model.catalogue import CATALOGUE
-from cudadoctor.model.findings import Dialect, FileKind
 
 EXIT = 2
 SHORTEST_S, LONGEST_S = 0.1, 86_400.0
@@ -45,11 +44,11 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     strict: bool = False
     verbose: int = 0
     printed: bool = False
-    manager: Dialect | None = None
+    manager: str | None = None
     shell: Literal["bash", "fish", "powershell"] | None = None
     torch: str | None = None
     verify: bool = False
-    kind: FileKind | None = None
+    kind: str | None = None
     hashes: bool = False
     yes: bool = False
     undo: bool = False

@@ -12,7 +12,7 @@ from cudadoctor.model.trust import acting
 
 if TYPE_CHECKING:
     from cudadoctor.installers.verify import Verdict
-    from cudadoctor.model.findings import FileKind, PackageChange, Wishes
+    from cudadoctor.model.findings import PackageChange, Wishes
     from cudadoctor.model.machine import Machine
     from cudadoctor.model.trust import Foreign
     from cudadoctor.pipeline import Judged
@@ -61,7 +61,7 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
         return msgspec.structs.replace(judged, plan=verified(judged.plan, ask))
 
 
-def _project_file(machine: Machine, options: Options, kind: FileKind) -> int:
+def _project_file(machine: Machine, options: Options, kind: str) -> int:
     """Print the build for this machine as a file of a project; 1 and the reasons where none is."""
     from cudadoctor import knowledge
     from cudadoctor.installers import registry

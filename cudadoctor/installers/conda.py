@@ -17,7 +17,18 @@ from cudadoctor.installers.requirement import (
     sound,
 )
 from cudadoctor.installers.stack import Stack, heading, serving
-from cudadoctor.installers.tool import Command, Hashes, Tool, Written, folder_for, joined, manager
+from cudadoctor.installers.tool import (
+    Command,
+    Hashes,
+    Recipe,
+    Tool,
+    Wanted,
+    Written,
+    folder_for,
+    joined,
+    manager,
+    within,
+)
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Machine, OptStr, OptVersion, Strings, Versions
@@ -344,6 +355,22 @@ def owns(m: Machine) -> bool:
     return m.python.pip is False and manager(m, "uv") is None
 
 
+def new(wanted: Wanted) -> Recipe:
+    """An environment with a channel's build of the same release and CUDA."""
+    m, folder = wanted.machine, wanted.folder
+    channels, specs = packages_of(m, wanted.kb, wanted.change)
+    start = (wanted.program, "create", "-y", "-p", folder, *channels)
+    return Recipe(
+        wanted=wanted,
+        python=within(m, folder, conda=True),
+        commands=((*start, f"python={wanted.python}", *specs),),
+        alone=True,
+        note=note_on(m, wanted.kb, wanted.change, specs),
+        use={"conda": ("conda", "activate", folder)},
+        scripts=False,
+    )
+
+
 TOOL = Tool(
     name="conda",
     programs=PROGRAMS,
@@ -352,4 +379,8 @@ TOOL = Tool(
     kind="environment",
     file="environment.yml",
     text=text,
+    new=new,
+    makes="a conda environment",
+    found=("$MAMBA_EXE", "$CONDA_EXE"),
+    brings_python=True,
 )

@@ -246,4 +246,5 @@ TOOL = Tool(
     kind="dockerfile",
     file="Dockerfile",
     text=text,
+    changed=lambda _: None,
 )

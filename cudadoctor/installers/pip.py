@@ -25,7 +25,16 @@ from cudadoctor.installers.question import (
 )
 from cudadoctor.installers.requirement import marker_of, sound, split_compiled
 from cudadoctor.installers.stack import Stack, heading
-from cudadoctor.installers.tool import Command, Hashes, Tool, Written, interpreter
+from cudadoctor.installers.tool import (
+    Command,
+    Hashes,
+    Recipe,
+    Tool,
+    Wanted,
+    Written,
+    interpreter,
+    within,
+)
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Json, Machine, OptInt, OptStr, OptVersion, Strings
@@ -273,6 +282,16 @@ def _file(row: Json) -> File:
     )
 
 
+def new(wanted: Wanted) -> Recipe:
+    """A virtual environment of the given Python."""
+    assert wanted.base is not None, "pip fetches no Python"
+    python = within(wanted.machine, wanted.folder)
+    installed = install(wanted.machine, wanted.change, python)
+    made = (wanted.base, "-m", "venv", wanted.folder)
+    commands = (made, *installed.commands)
+    return Recipe(wanted=wanted, python=python, commands=commands, note=installed.note)
+
+
 TOOL = Tool(
     name="pip",
     programs=("pip",),
@@ -281,4 +300,6 @@ TOOL = Tool(
     kind="requirements",
     file="requirements.txt",
     text=text,
+    new=new,
+    makes="a virtual environment, filled by pip",
 )

@@ -18,8 +18,18 @@ from cudadoctor.installers.requirement import (
     quoted,
     sound,
 )
-from cudadoctor.installers.stack import Stack, heading
-from cudadoctor.installers.tool import Hashes, Tool, Written, manager, parent
+from cudadoctor.installers.stack import Stack, heading, stack_for
+from cudadoctor.installers.tool import (
+    Hashes,
+    Recipe,
+    Tool,
+    Wanted,
+    Written,
+    interpreter,
+    manager,
+    parent,
+    within,
+)
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Edit, PackageChange
 from cudadoctor.model.machine import Machine, OptStr
@@ -138,6 +148,30 @@ def _wheels(stack: Stack) -> Iterator[str]:
         yield from (entry(pin, *(index if platform in tagged else ())) for pin in stack.pins)
 
 
+def new(wanted: Wanted) -> Recipe:
+    """A project, and its environment that `pixi install` makes."""
+    m, manifest = wanted.machine, parent(wanted.machine, wanted.folder, "pixi.toml")
+    stack = stack_for("pixi", m, wanted.kb, wanted.build, python=wanted.python)
+    return Recipe(
+        wanted=wanted,
+        python=_python(m, wanted.folder),
+        commands=((wanted.program, "install", "--manifest-path", manifest),),
+        files={"pixi.toml": text(stack, wanted.kb, None)},
+        use={"pixi": ("pixi", "shell", "--manifest-path", manifest)},
+        scripts=False,
+    )
+
+
+def _python(m: Machine, *folder: str) -> str:
+    """The interpreter of the project in that folder."""
+    return within(m, parent(m, *folder, ".pixi", "envs", "default"), conda=True)
+
+
+def _changed(m: Machine) -> str:
+    python = interpreter(m)
+    return python if "/.pixi/envs/" in python else _python(m)
+
+
 TOOL = Tool(
     name="pixi",
     programs=("pixi",),
@@ -146,4 +180,9 @@ TOOL = Tool(
     kind="pixi",
     file="pixi.toml",
     text=text,
+    new=new,
+    makes="a pixi project with its environment in .pixi",
+    found=(".pixi/bin/pixi",),
+    brings_python=True,
+    changed=_changed,
 )

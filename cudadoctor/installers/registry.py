@@ -9,7 +9,7 @@ from cudadoctor.installers import conda, docker, environment, pip, pixi, project
 from cudadoctor.installers.stack import comments, stack_for
 from cudadoctor.installers.tool import Hashes, Tool, Written, joined
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.findings import Dialect, FileKind, PackageChange
+from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Machine, OptStr, Strings
 
 TOOLS: tuple[Tool, ...] = (pixi.TOOL, conda.TOOL, uv.TOOL, pip.TOOL, docker.TOOL)
@@ -19,12 +19,12 @@ BY_KIND = {tool.kind: tool for tool in (pip.TOOL, conda.TOOL, uv.TOOL, pixi.TOOL
 """What `fix --as` writes, in the order in which it is listed."""
 
 
-def tool_for(m: Machine, wish: Dialect | None = None) -> Tool:
+def tool_for(m: Machine, wish: OptStr = None) -> Tool:
     """The wished tool, else the one that fits the examined environment."""
     return BY_NAME[wish] if wish else next(tool for tool in TOOLS if tool.fits(m))
 
 
-def write(m: Machine, kb: Knowledge, change: PackageChange, wish: Dialect | None = None) -> Written:
+def write(m: Machine, kb: Knowledge, change: PackageChange, wish: OptStr = None) -> Written:
     """The change in the words of the wished tool, else of the one that fits."""
     tool = tool_for(m, wish)
     if tool.name not in ("pip", "uv"):
@@ -40,7 +40,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, wish: Dialect | None
 
 
 def project_file(
-    kind: FileKind,
+    kind: str,
     m: Machine,
     kb: Knowledge,
     build: TorchBuild,
@@ -57,7 +57,7 @@ def project_file(
     return BY_KIND[kind].text(stack_for(kind, m, kb, build, python=python), kb, hashes)
 
 
-def why_not(kind: FileKind, m: Machine, kb: Knowledge, build: TorchBuild) -> OptStr:
+def why_not(kind: str, m: Machine, kb: Knowledge, build: TorchBuild) -> OptStr:
     """Why there can be no file of that kind for that build, None if there can."""
     if BY_KIND[kind] is not docker.TOOL:
         return None

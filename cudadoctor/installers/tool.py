@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import Dialect, Edit, FileKind, PackageChange
+from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.model.findings import Edit, PackageChange
 from cudadoctor.model.machine import Machine, OptStr, Strings
 from cudadoctor.model.trust import PLACEHOLDER
 
@@ -23,6 +23,12 @@ Hashes = Mapping[tuple[str, str], Strings]
 """(name, version) -> SHA-256 digests of the files of that release, in hexadecimal."""
 BESIDE = ".venv-"
 """How the name of a new environment begins that is made where the reader stands."""
+
+
+def interpreter(m: Machine) -> str:
+    """The examined interpreter's path; the placeholder if it is not known or redacted."""
+    path = m.python.executable
+    return PLACEHOLDER if not path or path.startswith(("~", "<")) else path
 
 
 class Written(Struct, frozen=True, kw_only=True):
@@ -39,32 +45,70 @@ class Written(Struct, frozen=True, kw_only=True):
     wheels: bool = True
 
 
+class Wanted(Struct, frozen=True, kw_only=True):
+    """A new environment that a tool is to make.
+
+    folder: absolute. program: the tool's path. python: its release, "3.11". base: the interpreter
+    to make it from, None: the tool fetches one.
+    """
+
+    machine: Machine
+    kb: Knowledge
+    build: TorchBuild
+    change: PackageChange
+    folder: str
+    program: str
+    python: str
+    base: OptStr = None
+
+
+class Recipe(Struct, frozen=True, kw_only=True):
+    """How a tool makes an environment.
+
+    python: the interpreter that it will have. files: names in the folder -> text, written before
+    the commands run. alone: the tool makes the folder itself and takes none that is there. use: its
+    own ways to work in the environment, by name; scripts: there are activation scripts.
+    """
+
+    wanted: Wanted
+    python: str
+    commands: tuple[Command, ...]
+    files: dict[str, str] = {}
+    alone: bool = False
+    note: OptStr = None
+    use: Mapping[str, Command] = {}
+    scripts: bool = True
+
+
 class Tool(Struct, frozen=True, kw_only=True):
     """A program that installs packages.
 
     programs: the names that it goes by, the preferred one first. fits: whether it is the one for
     the examined environment. write: a change in its words. kind, file: its project file, as
     `fix --as` and as the tool itself call it. text: that whole file for a stack.
+    new: how `setup` makes an environment with it, None if it makes none; makes: what that is.
+    found: where its program is looked for before PATH ($VARIABLE) and after it (below the home).
+    brings_python: its environments always have a Python of their own. changed: the interpreter
+    that a change reaches, None if no environment of this machine does.
     """
 
-    name: Dialect
+    name: str
     programs: Strings
     fits: Callable[[Machine], bool]
     write: Callable[[Machine, Knowledge, PackageChange], Written]
-    kind: FileKind
+    kind: str
     file: str
     text: Callable[[Stack, Knowledge, Hashes | None], str]
+    new: Callable[[Wanted], Recipe] | None = None
+    makes: str = ""
+    found: Strings = ()
+    brings_python: bool = False
+    changed: Callable[[Machine], OptStr] = interpreter
 
 
 def joined(*notes: OptStr) -> OptStr:
     """Several notes as one, None if there are none."""
     return " ".join(note for note in notes if note) or None
-
-
-def interpreter(m: Machine) -> str:
-    """The examined interpreter's path; the placeholder if it is not known or redacted."""
-    path = m.python.executable
-    return PLACEHOLDER if not path or path.startswith(("~", "<")) else path
 
 
 def manager(m: Machine, *names: str) -> OptStr:

@@ -22,7 +22,18 @@ from cudadoctor.installers.question import (
     without_index,
 )
 from cudadoctor.installers.requirement import sound
-from cudadoctor.installers.tool import Command, Tool, Written, interpreter, manager
+from cudadoctor.installers.stack import stack_for
+from cudadoctor.installers.tool import (
+    Command,
+    Recipe,
+    Tool,
+    Wanted,
+    Written,
+    interpreter,
+    manager,
+    parent,
+    within,
+)
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Json, Machine, OptInt
@@ -129,6 +140,20 @@ def _file(row: Json) -> File:
     )
 
 
+def new(wanted: Wanted) -> Recipe:
+    """A project, and its environment .venv that `uv sync` makes."""
+    m, folder, python = wanted.machine, wanted.folder, wanted.python
+    stack = stack_for("pyproject", m, wanted.kb, wanted.build, python=python)
+    sync = (wanted.program, "sync", "--project", folder, "--python", wanted.base or python)
+    return Recipe(
+        wanted=wanted,
+        python=within(m, parent(m, folder, ".venv")),
+        commands=(sync,),
+        files={"pyproject.toml": projects.text(stack, wanted.kb, None)},
+        use={"uv": ("uv", "run", "--project", folder, "python")},
+    )
+
+
 TOOL = Tool(
     name="uv",
     programs=("uv",),
@@ -137,4 +162,7 @@ TOOL = Tool(
     kind="pyproject",
     file="pyproject.toml",
     text=projects.text,
+    new=new,
+    makes="a uv project with its environment in .venv",
+    found=(".local/bin/uv", ".cargo/bin/uv"),
 )

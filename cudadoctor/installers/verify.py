@@ -38,7 +38,7 @@ from cudadoctor.installers.question import (
 from cudadoctor.installers.stack import stack_for
 from cudadoctor.installers.tool import Hashes, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.findings import Dialect, FileKind, PackageChange, Plan, Step
+from cudadoctor.model.findings import PackageChange, Plan, Step
 from cudadoctor.model.machine import Machine, OptBool, OptInt, OptStr, Strings, StrPair
 from cudadoctor.plan.remedies.torch import emptied, remedy_for
 from cudadoctor.render import inert
@@ -117,7 +117,7 @@ def verify(
     *,
     limit_s: float = LIMIT_S,
     here: bool,
-    wish: Dialect | None = None,
+    wish: OptStr = None,
     sized: bool = True,
 ) -> Verdict:
     """Whether the packages of a change can be had together for the machine's interpreter.
@@ -141,7 +141,7 @@ def verify(
 
 
 def verify_file(
-    kind: FileKind, m: Machine, kb: Knowledge, build: TorchBuild, *, limit_s: float, here: bool
+    kind: str, m: Machine, kb: Knowledge, build: TorchBuild, *, limit_s: float, here: bool
 ) -> Verdict:
     """Whether the packages of a project's file can be had for a new environment of this machine."""
     fresh, tool = emptied(m), registry.BY_KIND[kind]

@@ -211,16 +211,10 @@ class Rejection(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-Dialect = Literal["pip", "uv", "conda", "pixi", "docker"]
-"""The install tools that a plan can be written for."""
-FileKind = Literal["requirements", "environment", "pyproject", "pixi", "dockerfile"]
-"""What `fix --as` writes: a file of a project, each kind read by one of these tools."""
-
-
 class Wishes(Struct, frozen=True, kw_only=True):
     """What the user asked of the plan. manager None: the one that fits the examined environment."""
 
-    manager: Dialect | None = None
+    manager: OptStr = None
     torch: OptStr = None
     shell: Literal["bash", "fish", "powershell"] = "bash"
 

@@ -7,7 +7,8 @@ whatever needs root, a reboot or another machine, are comments.
 import textwrap
 from collections.abc import Iterator
 
-from cudadoctor.installers.tool import BESIDE, interpreter, parent, within
+from cudadoctor.installers.registry import BY_NAME
+from cudadoctor.installers.tool import BESIDE, interpreter, within
 from cudadoctor.model.findings import Diagnosis, Edit, Plan, Step
 from cudadoctor.model.machine import Machine, OptStr
 from cudadoctor.model.trust import acting, typed
@@ -136,13 +137,13 @@ def _as_comments(step: Step, words: Shell) -> Iterator[str]:
 
 
 def _afterwards(plan: Plan, machine: Machine, words: Shell) -> Iterator[str]:
-    python = _made_anew(plan, machine) or interpreter(machine)
-    if any(step.tool == "docker" for step in plan.steps):
+    own, tools = interpreter(machine), (BY_NAME.get(step.tool or "") for step in plan.steps)
+    changed = {tool.changed(machine) for tool in tools if tool}
+    python = _made_anew(plan, machine) or next(iter(changed - {own}), own)
+    if python is None:
         yield comment("Then see whether it helped, in a container of that image:")
         yield comment(words.shown(typed("cudadoctor", "check")), 3)
         return
-    if any(step.tool == "pixi" for step in plan.steps) and "/.pixi/envs/" not in python:
-        python = within(machine, parent(machine, ".pixi", "envs", "default"), conda=True)
     yield comment("Then see whether it helped:")
     yield comment(words.shown(typed("cudadoctor", "check", "--python", python)), 3)
 

@@ -15,6 +15,7 @@ from cudadoctor import __version__, knowledge, pipeline
 from cudadoctor.cli.looking import this_machine
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import Waiting, asked, width, written
+from cudadoctor.installers.registry import BY_NAME
 from cudadoctor.model.machine import OptStr, Strings
 from cudadoctor.pipeline import Judged
 from cudadoctor.render import json_v1
@@ -32,8 +33,8 @@ def fix(options: Options) -> int:
     """Apply, resume, undo or forget a repair. 0 cured or nothing to do, 1 not cured."""
     if options.saved:
         refuse("--from judges saved facts, which cannot be repaired: add --print")
-    if options.manager == "docker":
-        refuse("--with docker writes an image and repairs none: add --print")
+    if options.manager and BY_NAME[options.manager].new is None:
+        refuse(f"--with {options.manager} writes an image and repairs none: add --print")
     with Waiting(lead="") as waiting:
         call = _Fix(options, waiting)
         if options.undo or options.resume or options.forget:

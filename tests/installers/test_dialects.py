@@ -17,7 +17,7 @@ from cudadoctor.installers import docker, registry
 from cudadoctor.installers.index import host_of
 from cudadoctor.locale.language import language
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import Dialect, PackageChange
+from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Machine
 
 MACHINES = Path(__file__).parent.parent / "machines"
@@ -455,7 +455,7 @@ PIP_CONF, UV_TOML = "/home/ada/.config/pip/pip.conf", "/home/ada/.config/uv/uv.t
 @pytest.mark.parametrize("url", [MIRROR, COPY, COPY.replace("cu118", "cu126")])
 @pytest.mark.parametrize("origin", [PIP_CONF, UV_TOML, "PIP_INDEX_URL", "UV_INDEX"])
 @pytest.mark.parametrize("tool", ["pip", "uv", "docker"])
-def test_no_plan_shows_the_password_of_an_index(url: str, origin: str, tool: Dialect) -> None:
+def test_no_plan_shows_the_password_of_an_index(url: str, origin: str, tool: str) -> None:
     uv = [{"name": "uv", "path": "/usr/bin/uv"}]
     m = machine(python={"managers": uv, "index": {"url": url, "origin": origin}})
     for change in (DEFAULT, TO_CU126):

@@ -7,17 +7,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
 
 from cudadoctor import knowledge
+from cudadoctor.installers import registry
 from cudadoctor.installers.registry import project_file, why_not
 from cudadoctor.knowledge import TorchBuild
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import FileKind, Rejection
+from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Machine
 from cudadoctor.render.summary import rejection_reasons
 from cudadoctor.solver.builds import best_build
@@ -29,7 +30,7 @@ else:
     import tomli as tomllib
 
 MACHINES = Path(__file__).parent.parent / "machines"
-KINDS: tuple[FileKind, ...] = get_args(FileKind)
+KINDS = tuple(registry.BY_KIND)
 KB = knowledge.load()
 
 
@@ -46,12 +47,12 @@ def build_for(m: Machine, keep: str | None = None) -> TorchBuild:
     return found
 
 
-def file(kind: FileKind, m: Machine, keep: str | None = None, **more: Any) -> str:
+def file(kind: str, m: Machine, keep: str | None = None, **more: Any) -> str:
     python = more.pop("python", python_of(m))
     return project_file(kind, m, KB, build_for(m, keep), python=python, **more)
 
 
-def parsed(kind: FileKind, text: str) -> Any:
+def parsed(kind: str, text: str) -> Any:
     """The file as its tool's parser sees it."""
     if kind in ("pyproject", "pixi"):
         return tomllib.loads(text)
@@ -70,14 +71,14 @@ GTX = machine("gtx1080-linux")
 @pytest.mark.parametrize(
     "like", ["gtx1080-linux", "rtx4090-windows", "macbook", "cpu-linux", "h100x8-linux"]
 )
-def test_every_kind_is_read_by_its_parser_on_every_machine(kind: FileKind, like: str) -> None:
+def test_every_kind_is_read_by_its_parser_on_every_machine(kind: str, like: str) -> None:
     text = file(kind, machine(like))
     assert parsed(kind, text)
     assert text.endswith("\n") and "\n\n\n" not in text
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_holds_nothing_of_the_machine_but_its_kind(kind: FileKind) -> None:
+def test_a_file_holds_nothing_of_the_machine_but_its_kind(kind: str) -> None:
     index = {"url": "https://ada:s3cret@mirror.example/simple", "origin": "pip.conf"}
     m = machine(python={"index": index}, identity={"user": "ada", "host": "box7"})
     text = file(kind, m)
@@ -192,7 +193,7 @@ def test_the_command_keeps_to_a_wish_and_writes_where_it_is_told(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_nothing_fits_the_reasons_are_comments_and_the_exit_code_is_1(kind: FileKind) -> None:
+def test_where_nothing_fits_the_reasons_are_comments_and_the_exit_code_is_1(kind: str) -> None:
     ran = cli("--as", kind, "--from", str(MACHINES / "orin-jetson.json"))
     assert ran.returncode == 1
     lines = ran.stdout.splitlines()
@@ -207,7 +208,7 @@ def test_the_heading_of_a_conda_environment_tells_of_conda_forges_build() -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_companion_without_a_wheel_for_this_python_is_left_out_and_named(kind: FileKind) -> None:
+def test_a_companion_without_a_wheel_for_this_python_is_left_out_and_named(kind: str) -> None:
     m = machine(python={"version": "3.13.1"})
     text = file(kind, m, "2.5.1")
     assert "# No wheel of torchvision 0.20.1 for Python 3.13 is known." in text

@@ -16,7 +16,7 @@ from cudadoctor.host.local import LocalHost
 from cudadoctor.installers import registry
 from cudadoctor.installers.tool import Written
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import Dialect, PackageChange
+from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
 from cudadoctor.probes.interpreter import NONE, project_of
@@ -54,7 +54,7 @@ def project(tool: str, **more: Any) -> Machine:
     return factfile.from_plain(data)
 
 
-def written(tool: str, change: PackageChange = TO_CU126, wish: Dialect | None = None) -> Written:
+def written(tool: str, change: PackageChange = TO_CU126, wish: str | None = None) -> Written:
     return registry.write(project(tool), KB, change, wish)
 
 
@@ -66,7 +66,7 @@ def edit(made: Written) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("wish", [None, "uv"])
-def test_a_uv_project_is_changed_and_synced(wish: Dialect | None) -> None:
+def test_a_uv_project_is_changed_and_synced(wish: str | None) -> None:
     made = written("uv", wish=wish)
     assert made.commands == (("/usr/bin/uv", "sync", "--project", "/home/ada/work"),)
     table = edit(made)

@@ -25,7 +25,7 @@ from cudadoctor.installers.question import (
     target_of,
 )
 from cudadoctor.installers.verify import Verdict, holds, verified, verify, with_sizes
-from cudadoctor.model.findings import Dialect, PackageChange, Plan, Step
+from cudadoctor.model.findings import PackageChange, Plan, Step
 from cudadoctor.model.machine import Index, Machine
 from cudadoctor.model.requirements import marker_holds, marker_variables
 from cudadoctor.model.trust import typed
@@ -240,7 +240,7 @@ def test_an_interpreter_that_is_gone_is_sought_for_by_its_tags() -> None:
 
 
 @pytest.mark.parametrize("wish", ["conda", "pixi"])
-def test_a_plan_for_a_channel_stays_unverified(wish: Dialect) -> None:
+def test_a_plan_for_a_channel_stays_unverified(wish: str) -> None:
     change = PackageChange(install=("torch==2.13.0",), variant="cu130", cuda="13.0")
     found = verify(change, machine(), knowledge.load(), here=True, wish=wish)
     why = f"could not be verified: plans for {wish} are not checked by a resolver"

@@ -15,7 +15,6 @@ from cudadoctor.repair.setup.choosing import (
     Chosen,
     Known,
     NoWay,
-    Tools,
     choose,
     launched,
     parse_answer,
@@ -23,7 +22,7 @@ from cudadoctor.repair.setup.choosing import (
 )
 
 KB = knowledge.load()
-UV = Tools(uv="/usr/bin/uv")
+UV = {"uv": "/usr/bin/uv"}
 
 
 def machine(name: str = "rtx4090-linux", **python: Any) -> Machine:
@@ -133,7 +132,7 @@ def test_uv_fetches_a_python_where_none_here_fits() -> None:
 
 
 def test_conda_fetches_it_where_there_is_no_uv() -> None:
-    found = chosen(Known(machine=machine(version="3.5.10"), tools=Tools(conda="/opt/conda")))
+    found = chosen(Known(machine=machine(version="3.5.10"), tools={"conda": "/opt/conda"}))
     assert (found.tool, found.base) == ("conda", None)
 
 

@@ -238,7 +238,7 @@ def test_what_a_kill_left_is_made_anew(broken: Path, tmp_path: Path) -> None:
     [
         (("--with", "docker"), "fix --as dockerfile prints a Dockerfile"),
         (("--with", "pixi"), "there is no pixi on PATH"),
-        (("--with", "conda"), "there is no conda, mamba or micromamba on PATH"),
+        (("--with", "conda"), "there is no mamba or micromamba or conda on PATH"),
         (("--torch", "newest"), "is no version"),
         (("--torch", ""), "is no version"),
         (("--device", "tpu"), "is no device"),

@@ -8,20 +8,21 @@ import pytest
 from scenario_reader import healthy_machine, machine_like
 
 from cudadoctor import knowledge
+from cudadoctor.installers.tool import Recipe
 from cudadoctor.model.machine import Machine
 from cudadoctor.repair.setup import command, saying
-from cudadoctor.repair.setup.choosing import Chosen, Known, Tool, Tools, choose
+from cudadoctor.repair.setup.choosing import Chosen, Known, choose
 from cudadoctor.repair.setup.command import Setup, document
-from cudadoctor.repair.setup.making import Recipe, clean, name_of, recipe
+from cudadoctor.repair.setup.making import clean, name_of, recipe
 from cudadoctor.repair.setup.saying import Room, room
 from cudadoctor.repair.words import MOST_LINES, error_lines
 
 KB = knowledge.load()
-TOOLS = Tools(uv="/usr/bin/uv", conda="/opt/conda/bin/mamba", pixi="/usr/bin/pixi")
+TOOLS = {"uv": "/usr/bin/uv", "conda": "/opt/conda/bin/mamba", "pixi": "/usr/bin/pixi"}
 FOLDER = "/home/ada/my env"
 
 
-def made(tool: Tool | None = None, machine: Machine | None = None) -> tuple[Chosen, Recipe]:
+def made(tool: str | None = None, machine: Machine | None = None) -> tuple[Chosen, Recipe]:
     here = machine or machine_like(
         "rtx4090-linux",
         {"python": {"executable": "/usr/bin/python3", "ensurepip": True, "version": "3.12.1"}},
@@ -110,13 +111,12 @@ def test_on_windows_the_paths_are_those_of_windows() -> None:
     assert isinstance(chosen, Chosen)
     found = recipe(chosen, "C:\\work\\env", TOOLS, KB)
     assert found.python == "C:\\work\\env\\Scripts\\python.exe"
-    lines = saying.activation(found, "C:\\work\\env", chosen.machine)
+    lines = saying.activation(found)
     assert lines == {"powershell": "& 'C:\\work\\env\\Scripts\\Activate.ps1'"}
 
 
 def test_activation_is_quoted_for_each_shell() -> None:
-    chosen, found = made()
-    assert saying.activation(found, FOLDER, chosen.machine) == {
+    assert saying.activation(made()[1]) == {
         "bash": "source '/home/ada/my env/bin/activate'",
         "fish": "source '/home/ada/my env/bin/activate.fish'",
     }
@@ -124,9 +124,10 @@ def test_activation_is_quoted_for_each_shell() -> None:
 
 @pytest.mark.parametrize("name", ["$(id)", "`id`", "it's", 'a"b', "a\\b"])
 def test_a_name_that_activation_scripts_would_run_is_not_activated(name: str) -> None:
-    chosen, found = made()
-    assert saying.activation(found, f"/home/ada/{name}", chosen.machine) == {}
-    told = text(saying.use(found, f"/home/ada/{name}", chosen.machine, 80))
+    chosen, _ = made()
+    found = recipe(chosen, f"/home/ada/{name}", TOOLS, KB)
+    assert saying.activation(found) == {}
+    told = text(saying.use(found, 80))
     assert "Call its python by path" in told
 
 
@@ -138,9 +139,8 @@ def test_a_name_that_activation_scripts_would_run_is_not_activated(name: str) ->
         ("uv", "uv run --project '/home/ada/my env' python"),
     ],
 )
-def test_each_tool_says_how_it_is_used(tool: Tool, line: str) -> None:
-    chosen, found = made(tool)
-    assert line in text(saying.use(found, FOLDER, chosen.machine, 80))
+def test_each_tool_says_how_it_is_used(tool: str, line: str) -> None:
+    assert line in text(saying.use(made(tool)[1], 80))
 
 
 def test_the_plan_names_machine_build_reasons_commands_and_size() -> None:

@@ -24,7 +24,7 @@ from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 from cudadoctor import knowledge, pipeline
 from cudadoctor.installers import registry
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import Dialect, FileKind, Wishes
+from cudadoctor.model.findings import Wishes
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import Foreign, acting
 from cudadoctor.model.versions import DriverVersion
@@ -212,9 +212,9 @@ def documents(number: int, seed: int, wrong: float = 0.15) -> Iterator[dict[str,
 
 # --- what may run ----------------------------------------------------------------------------
 
-DIALECTS: tuple[Dialect | None, ...] = (None, "pip", "uv", "conda", "pixi", "docker")
+DIALECTS: tuple[str | None, ...] = (None, "pip", "uv", "conda", "pixi", "docker")
 SHELLS: tuple[ShellName, ...] = ("bash", "fish", "powershell")
-KINDS: tuple[FileKind, ...] = tuple(registry.BY_KIND)
+KINDS: tuple[str, ...] = tuple(registry.BY_KIND)
 HOSTS = {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io"}
 PROGRAMS = {
     *("$PYTHON", "python", "python3", "pip", "uv", "conda", "mamba", "micromamba", "pixi"),
@@ -387,7 +387,7 @@ def _words(line: str, shell: ShellName) -> list[str]:
     return words[1:] if words[:1] == ["env"] else words
 
 
-def _file(machine: Foreign | Machine, kind: FileKind) -> Iterator[tuple[str, str, list[str]]]:
+def _file(machine: Foreign | Machine, kind: str) -> Iterator[tuple[str, str, list[str]]]:
     kb, inert = knowledge.load(), acting(machine)
     build = best_build(inert, kb).build
     if build is not None and registry.why_not(kind, inert, kb, build) is None:

@@ -1,10 +1,9 @@
 """Which Python and which tool a new environment is made with, and which build goes into it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from os.path import abspath, join
-from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,13 +11,16 @@ from packaging.version import Version
 
 from cudadoctor.host import children
 from cudadoctor.host.local import Host
+from cudadoctor.installers.registry import BY_NAME, TOOLS
+from cudadoctor.installers.tool import Tool
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.machine import Machine, OptBool, OptStr, Strings
 from cudadoctor.plan.remedies.torch import emptied
 from cudadoctor.solver.builds import Choice, best_build
 from cudadoctor.solver.demand import platform_of, python_of
 
-Tool = Literal["pip", "uv", "conda", "pixi"]
+_FETCHERS = ("uv", "conda")
+"""Who brings a Python if no tool was asked for, the preferred one first."""
 USUAL = Version("3.12")
 """The Python to be near to where that of the machine is older, or not known."""
 
@@ -34,21 +36,17 @@ class Base(Struct, frozen=True, kw_only=True):
     pip: OptBool = None
 
 
-class Tools(Struct, frozen=True, kw_only=True):
-    """Paths of the programs that are there; conda stands for mamba and micromamba too."""
-
-    uv: OptStr = None
-    conda: OptStr = None
-    pixi: OptStr = None
-
-
 class Known(Struct, frozen=True, kw_only=True):
-    """What is chosen from. named: the user named the Python. others: more Pythons found here."""
+    """What is chosen from.
+
+    tools: names -> paths of the install tools that are there. named: the user named the Python.
+    others: more Pythons found here.
+    """
 
     machine: Machine
-    tools: Tools = Tools()
+    tools: Mapping[str, str] = {}
     torch: OptStr = None
-    tool: Tool | None = None
+    tool: OptStr = None
     named: bool = False
     others: tuple[Base, ...] = ()
 
@@ -75,7 +73,7 @@ class _Offer(Struct, frozen=True, kw_only=True):
 class Chosen(_Offer, frozen=True, kw_only=True):
     """What is to be made. because: why not what one would expect, as sentences."""
 
-    tool: Tool
+    tool: str
     because: Strings = ()
 
     @property
@@ -92,15 +90,19 @@ class NoWay(Struct, frozen=True, kw_only=True):
     choice: Choice | None = None
 
 
+def _brings_python(tool: OptStr) -> bool:
+    return tool is not None and BY_NAME[tool].brings_python
+
+
 def suffices(known: Known, kb: Knowledge) -> bool:
     """Whether the machine's own Python serves, so that no other has to be looked for."""
-    if known.named or known.tool in ("conda", "pixi"):
+    if known.named or _brings_python(known.tool):
         return True
     choosing = _Choosing(known, kb)
     own, python = choosing.own, known.machine.python
     if own is None or own.build is None or python.version is None:
         return False
-    by_uv = known.tool == "uv" or (known.tool is None and known.tools.uv is not None)
+    by_uv = known.tool == "uv" or (known.tool is None and "uv" in known.tools)
     newest = _best(choosing.fetchable, python.version)
     return (python.ensurepip is True or by_uv) and not _is_newer(newest, own)
 
@@ -121,7 +123,7 @@ class _Choosing:
 
     def chosen(self) -> Chosen | NoWay:
         known, own = self.known, self.own
-        if known.tool in ("conda", "pixi"):
+        if _brings_python(known.tool):
             return self._fetched(known.tool)
         found = None if known.named else _best(self.others, self.near)
         other = found if found and (known.tool == "uv" or found.brings_pip) else None
@@ -135,7 +137,7 @@ class _Choosing:
             return self._named_in_vain()
         if other:
             return _made(known.tool or "pip", other, self._instead())
-        fetcher: Tool | None = "uv" if known.tools.uv else "conda" if known.tools.conda else None
+        fetcher = next((name for name in _FETCHERS if name in known.tools), None)
         return self._fetched(known.tool or fetcher)
 
     # --- the Pythons, each with its build ----------------------------------------------------
@@ -181,7 +183,7 @@ class _Choosing:
             return _made(tool or "pip", own)
         name = f"Python {python.version} at {python.executable}"
         without = f"{name} makes no environment with pip (no ensurepip)"
-        if tool is None and self.known.tools.uv:
+        if tool is None and "uv" in self.known.tools:
             return _made("uv", own, f"{without}, so uv makes it.")
         if other is not None:
             return _made("pip", other, f"{without}, so another one is taken.")
@@ -196,7 +198,7 @@ class _Choosing:
         wanted = f"torch {self.known.torch}" if self.known.torch else "torch"
         return f"{wanted} has no build that fits for Python {python_of(self.own.machine)} here."
 
-    def _fetched(self, tool: Tool | None) -> Chosen | NoWay:
+    def _fetched(self, tool: OptStr) -> Chosen | NoWay:
         """With a Python that the tool brings: this machine's version where it fits."""
         if self.own and self.own.build:
             return _made(tool or "pip", replace(self.own, base=None))
@@ -247,7 +249,7 @@ def _best(offers: list[_Offer], near: Version) -> _Offer | None:
     return max((offer for offer in offers if offer.build), key=rank, default=None)
 
 
-def _made(tool: Tool, offer: _Offer, *because: str) -> Chosen:
+def _made(tool: str, offer: _Offer, *because: str) -> Chosen:
     base, machine, choice = offer.base, offer.machine, offer.choice
     return Chosen(tool=tool, base=base, machine=machine, choice=choice, because=because)
 
@@ -269,14 +271,10 @@ _ANSWER = re.compile(r"(\d+\.\d+\.\d+) cpython 64 ([01]) 0 1\s*$")
 _LAUNCHED = re.compile(r"-\S+\s+(?:\*\s*)?([A-Za-z]:\\.*\.exe)")
 
 
-def tools(host: Host) -> Tools:
-    """The package managers that are there."""
-    conda = host.env.get("MAMBA_EXE") or host.env.get("CONDA_EXE")
-    return Tools(
-        uv=_program(host, "uv", ".local/bin/uv", ".cargo/bin/uv"),
-        conda=conda or _program(host, "mamba", "conda", "micromamba"),
-        pixi=_program(host, "pixi", ".pixi/bin/pixi"),
-    )
+def tools(host: Host) -> dict[str, str]:
+    """Names and paths of the install tools that are there and make environments."""
+    found = {tool.name: _program(host, tool) for tool in TOOLS if tool.new}
+    return {name: path for name, path in found.items() if path}
 
 
 def found(host: Host) -> tuple[Base, ...]:
@@ -343,11 +341,10 @@ def _home(host: Host) -> OptStr:
     return host.env.get("HOME") or host.env.get("USERPROFILE")
 
 
-def _program(host: Host, *names: str) -> OptStr:
-    """The first that is on PATH, or (with a slash) under the home."""
+def _program(host: Host, tool: Tool) -> OptStr:
+    """By the tool's own variable, on PATH, or under the home."""
     home = _home(host)
-    for name in names:
-        path = host.which(name) if "/" not in name else home and join(home, name)
-        if path and host.stat(path).exists:
-            return abspath(path)
-    return None
+    places = [host.env.get(name[1:]) for name in tool.found if name.startswith("$")]
+    places += map(host.which, tool.programs)
+    places += [join(home, name) for name in tool.found if "/" in name and home]
+    return next((abspath(path) for path in places if path and host.stat(path).exists), None)

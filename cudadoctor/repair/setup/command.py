@@ -39,6 +39,8 @@ from cudadoctor.host import local
 from cudadoctor.host.local import LocalHost
 from cudadoctor.host.signals import Interrupts, end_now
 from cudadoctor.installers.question import UNREACHED
+from cudadoctor.installers.registry import BY_NAME
+from cudadoctor.installers.tool import Recipe
 from cudadoctor.installers.verify import verify
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, Strings
@@ -49,7 +51,7 @@ from cudadoctor.render.terminal import Line
 from cudadoctor.repair.session import Failed
 from cudadoctor.repair.setup import choosing, making, saying
 from cudadoctor.repair.setup.choosing import Chosen, Known, NoWay
-from cudadoctor.repair.setup.making import Place, Recipe, Workplace
+from cudadoctor.repair.setup.making import Place, Workplace
 from cudadoctor.repair.setup.saying import Room
 from cudadoctor.repair.words import error_lines
 from cudadoctor.solver.demand import capabilities_of
@@ -131,7 +133,7 @@ class Setup(Struct, kw_only=True):
         shown = pipeline.report(self.judged, full=True)
         lines = terminal.report(shown, terminal.Layout(width=width()))
         self.say([Line(()), *lines, Line(())])
-        self.say(saying.use(recipe, place.path, plan.chosen.machine, width()))
+        self.say(saying.use(recipe, width()))
         return self._proven(self.judged)
 
     def _unmade(self, error: Failed, workplace: Workplace, interrupts: Interrupts) -> int:
@@ -161,7 +163,7 @@ class Setup(Struct, kw_only=True):
 def setup(folder: str, options: Options) -> int:
     """Make the environment and prove it. 0 if the training step passed in it, else 1."""
     refuse_contradictions(options)
-    if options.manager == "docker":
+    if options.manager and BY_NAME[options.manager].new is None:
         refuse("setup makes folders, no images: cudadoctor fix --as dockerfile prints a Dockerfile")
     if not folder.strip():
         refuse("DIR is empty: name a folder that is not there yet")
@@ -195,10 +197,9 @@ def _known(options: Options, kb: Knowledge) -> Known:
     host = local.this_host()
     try:
         tools = choosing.tools(host)
-        tool = options.manager if options.manager != "docker" else None
-        if tool is not None and tool != "pip" and getattr(tools, tool) is None:
-            names = "conda, mamba or micromamba" if tool == "conda" else tool
-            refuse(f"--with {tool}: there is no {names} on PATH")
+        tool = options.manager
+        if tool is not None and tool != "pip" and tool not in tools:
+            refuse(f"--with {tool}: there is no {' or '.join(BY_NAME[tool].programs)} on PATH")
         named = options.python is not None
         known = Known(machine=machine, tools=tools, torch=options.torch, tool=tool, named=named)
         if choosing.suffices(known, kb):
@@ -229,7 +230,9 @@ def _planned(
             with Waiting() as progress:
                 progress("the resolver", True)
                 here = chosen.base is not None
-                answer = verify(recipe.change, chosen.machine, kb, here=here, wish=chosen.tool)
+                answer = verify(
+                    recipe.wanted.change, chosen.machine, kb, here=here, wish=chosen.tool
+                )
         finally:
             local.close_host()
     sizes = [file.size_bytes for file in answer.files] if answer else ()
@@ -277,7 +280,7 @@ def document(work: Setup) -> Json:
         chosen, recipe = plan.chosen, plan.recipe
         found |= {
             "base": chosen.base and chosen.base.path,
-            "tool": recipe.tool,
+            "tool": chosen.tool,
             "build": to_builtins(build_choice(chosen.machine, chosen.choice)),
             "commands": [list(command) for command in recipe.commands],
             "files": recipe.files,
@@ -285,7 +288,7 @@ def document(work: Setup) -> Json:
             "verified": plan.verified,
         }
         if work.outcome in ("proven", "unproven"):
-            activation = saying.activation(recipe, work.folder, chosen.machine)
+            activation = saying.activation(recipe)
             found |= {
                 "environment": work.folder,
                 "python": recipe.python,

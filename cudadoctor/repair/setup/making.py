@@ -8,7 +8,6 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from itertools import chain, pairwise
 from os.path import abspath, basename, dirname, isdir, realpath
 from pathlib import Path
@@ -18,17 +17,14 @@ from msgspec import Struct
 from cudadoctor.cli.output import Waiting
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts
-from cudadoctor.installers import conda, pip
-from cudadoctor.installers.registry import project_file
-from cudadoctor.installers.tool import Command as Argv
-from cudadoctor.installers.tool import parent, within
+from cudadoctor.installers.registry import BY_NAME
+from cudadoctor.installers.tool import Recipe, Wanted
 from cudadoctor.knowledge import Knowledge
-from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import OptInt, OptStr, Strings
 from cudadoctor.plan.remedies.torch import remedy_for
 from cudadoctor.repair.journal import lock
 from cudadoctor.repair.session import Command, Failed, environment
-from cudadoctor.repair.setup.choosing import Chosen, Tools
+from cudadoctor.repair.setup.choosing import Chosen
 
 # Paths are texts here: what the user typed is shown as it was typed.
 
@@ -171,63 +167,24 @@ def _environments(real: str) -> Iterator[str]:
             yield str(folder)
 
 
-class Recipe(Struct, frozen=True, kw_only=True):
-    """How the environment is made.
-
-    python: the interpreter that it will have. files: names in the folder -> text, written before
-    the commands run. alone: the tool makes the folder itself and takes none that is there.
-    """
-
-    tool: str
-    python: str
-    commands: tuple[Argv, ...]
-    change: PackageChange
-    files: dict[str, str] = {}
-    alone: bool = False
-    note: OptStr = None
-
-
-def recipe(chosen: Chosen, folder: str, tools: Tools, kb: Knowledge) -> Recipe:
-    """The recipe for what was chosen, in that folder (absolute)."""
-    tool, base, version, machine = chosen.tool, chosen.base, chosen.python, chosen.machine
-    build = chosen.build
+def recipe(chosen: Chosen, folder: str, programs: Mapping[str, str], kb: Knowledge) -> Recipe:
+    """How what was chosen is made in that folder (absolute). programs: paths by tool."""
+    new, build, machine = BY_NAME[chosen.tool].new, chosen.build, chosen.machine
     change = remedy_for(build, machine, kb).packages if build else None
-    if build is None or change is None:
+    if build is None or change is None or new is None:
         raise ValueError("nothing was chosen, so nothing can be made")
-    program = getattr(tools, tool, None) or tool
-    of_tool = partial(Recipe, tool=tool, change=change)
-    match tool:
-        case "pip":
-            assert base is not None, "pip fetches no Python"
-            python = within(machine, folder)
-            installed = pip.install(machine, change, python)
-            commands = ((base.path, "-m", "venv", folder), *installed.commands)
-            return of_tool(python=python, commands=commands, note=installed.note)
-        case "uv":  # a project, and the environment .venv that `uv sync` makes
-            text = project_file("pyproject", machine, kb, build, python=version)
-            wanted = base.path if base else version
-            return of_tool(
-                python=within(machine, parent(machine, folder, ".venv")),
-                commands=((program, "sync", "--project", folder, "--python", wanted),),
-                files={"pyproject.toml": text},
-            )
-        case "conda":  # a channel's build of the same release and CUDA
-            channels, specs = conda.packages_of(machine, kb, change)
-            start = (program, "create", "-y", "-p", folder, *channels)
-            return of_tool(
-                python=within(machine, folder, conda=True),
-                commands=((*start, f"python={version}", *specs),),
-                alone=True,
-                note=conda.note_on(machine, kb, change, specs),
-            )
-        case "pixi":  # a project, and the environment that `pixi install` makes
-            manifest = parent(machine, folder, "pixi.toml")
-            home = parent(machine, folder, ".pixi", "envs", "default")
-            return of_tool(
-                python=within(machine, home, conda=True),
-                commands=((program, "install", "--manifest-path", manifest),),
-                files={"pixi.toml": project_file("pixi", machine, kb, build, python=version)},
-            )
+    return new(
+        Wanted(
+            machine=machine,
+            kb=kb,
+            build=build,
+            change=change,
+            folder=folder,
+            program=programs.get(chosen.tool, chosen.tool),
+            python=chosen.python,
+            base=chosen.base.path if chosen.base else None,
+        )
+    )
 
 
 SCRATCH = f"{MARKER}-tmp"

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from cudadoctor.installers.tool import Command, parent
+from cudadoctor.installers.registry import BY_NAME
+from cudadoctor.installers.tool import Command, Recipe, Wanted
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.locale.language import Language
 from cudadoctor.model.machine import Machine, OptInt, OptStr
@@ -16,7 +17,7 @@ from cudadoctor.render.terminal import Line
 from cudadoctor.repair.begin import shown as bytes_shown
 from cudadoctor.repair.begin import unpacked
 from cudadoctor.repair.setup.choosing import Chosen, NoWay
-from cudadoctor.repair.setup.making import Recipe
+from cudadoctor.solver.builds import Choice
 
 LIBRARIES_BYTES = 2_000_000_000
 """Wheels of the CUDA libraries that a CUDA build for Linux brings (measured: 1.8 to 2.2 GB)."""
@@ -75,12 +76,6 @@ def _supposed(build: TorchBuild, kb: Knowledge) -> OptInt:
 MARGIN = 10
 LEAST_ROOM = 20
 _ENGLISH = Language({})
-_MADE_BY = {
-    "pip": "a virtual environment, filled by pip",
-    "uv": "a uv project with its environment in .venv",
-    "conda": "a conda environment",
-    "pixi": "a pixi project with its environment in .pixi",
-}
 _RISKY = frozenset("\"'$`\\!")
 """Activation scripts of older Pythons hand these to the shell as code."""
 
@@ -93,8 +88,8 @@ def plan(
     python = f"{base.version}, {base.path}" if base else ""
     yield from _machine(chosen.machine, width)
     yield from rows("python", [python or f"{chosen.python}, fetched by {chosen.tool}"], width)
-    yield from _build(chosen, recipe, width)
-    yield from rows("by", [_MADE_BY[chosen.tool], *chosen.because], width)
+    yield from _build(chosen.choice, recipe.wanted, width)
+    yield from rows("by", [BY_NAME[chosen.tool].makes, *chosen.because], width)
     yield from rows("write", list(recipe.files), width)
     for number, command in enumerate(recipe.commands):
         # Never wrapped: a command must survive being copied.
@@ -132,15 +127,13 @@ def _machine(machine: Machine, width: int) -> Iterator[Line]:
         yield from rows(name, [told[name]], width)
 
 
-def _build(chosen: Chosen, recipe: Recipe, width: int) -> Iterator[Line]:
-    choice = chosen.choice
-    build = choice.build
-    assert build is not None
-    pinned = f"torchvision=={build.torchvision}" in recipe.change.install
+def _build(choice: Choice, wanted: Wanted, width: int) -> Iterator[Line]:
+    build = wanted.build
+    pinned = f"torchvision=={build.torchvision}" in wanted.change.install
     beside = f" with torchvision {build.torchvision}" if pinned else ""
     yield _line("build", f"torch {build.torch} {build.variant}{beside}", "bold")
     yield from rows("  why", list(choice.why), width)
-    if build.cuda is None and chosen.machine.platform.system != "Darwin":
+    if build.cuda is None and wanted.machine.platform.system != "Darwin":
         yield from rows("", ["A CPU build: it proves torch, not a GPU."], width)
     yield from rows("  not", summary.rejection_reasons(choice.why_not), width)
 
@@ -171,37 +164,32 @@ def too_small(room: Room, folder: str) -> str:
     return f"{folder} needs about {needed} and {free} are free there: nothing was made"
 
 
-def activation(recipe: Recipe, folder: str, machine: Machine) -> dict[str, str]:
+def activation(recipe: Recipe) -> dict[str, str]:
     """For each shell (or tool) the line that makes the environment its own."""
 
     def line(shell: ShellName, *argv: str) -> str:
         return shell_of(shell).shown(typed(*argv))
 
+    machine, folder = recipe.wanted.machine, recipe.wanted.folder
     windows = machine.platform.system == "Windows"
-    if recipe.tool == "conda":
-        return {"conda": line("bash", "conda", "activate", folder)}
-    if recipe.tool == "pixi":
-        manifest = parent(machine, folder, "pixi.toml")
-        return {"pixi": line("bash", "pixi", "shell", "--manifest-path", manifest)}
-    if _RISKY & set(folder.replace("\\", "/") if windows else folder):
-        return {}
+    own = {name: shown(argv, machine) for name, argv in recipe.use.items()}
+    if not recipe.scripts or _RISKY & set(folder.replace("\\", "/") if windows else folder):
+        return own
     inside = recipe.python.rpartition("\\" if windows else "/")[0]
     if windows:
-        return {"powershell": line("powershell", f"{inside}\\Activate.ps1")}
+        return {"powershell": line("powershell", f"{inside}\\Activate.ps1")} | own
     return {
         "bash": line("bash", "source", f"{inside}/activate"),
         "fish": line("fish", "source", f"{inside}/activate.fish"),
-    }
+    } | own
 
 
-def use(recipe: Recipe, folder: str, machine: Machine, width: int) -> Iterator[Line]:
+def use(recipe: Recipe, width: int) -> Iterator[Line]:
     """How to use the environment from now on."""
-    found = activation(recipe, folder, machine)
+    found = activation(recipe)
     for name, text in found.items():
         yield _line(name, inert(text))
-    if recipe.tool == "uv":
-        yield _line("uv", shown(("uv", "run", "--project", folder, "python"), machine))
-    if not found:
+    if recipe.scripts and found.keys() == recipe.use.keys():
         why = "activation scripts of older Pythons run parts of this name as code"
         yield from rows("use", [f"Call its python by path: {why}."], width)
-    yield _line("python", shown((recipe.python,), machine))
+    yield _line("python", shown((recipe.python,), recipe.wanted.machine))

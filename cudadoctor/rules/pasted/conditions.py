@@ -366,7 +366,7 @@ def _is_known(condition: str, m: Machine) -> bool:
         return other or bool(m.platform.machine not in (None, "aarch64") or m.platform.wsl)
     if condition.startswith("torch "):
         return m.torch.version is not None
-    return condition in _DENIABLE and lookup(m, FACTS[condition][0]) is not None
+    return condition in _DENIABLE and lookup(m, str(FACTS[condition][0])) is not None
 
 
 _DENIABLE = ("windows", "macos", "aarch64", "torch-cpu", "torch-cuda", "torch-rocm")
