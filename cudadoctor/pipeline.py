@@ -98,10 +98,10 @@ def shareable(shown: Report) -> Report:
     def word(named: Word, first: bool = False) -> Word:
         if isinstance(shown.machine, Foreign):
             return named
-        told = own.get(named) or ours(shade(named))
+        shaded = own.get(named) or ours(shade(named))
         # A program whose place is hidden is called by its name.
-        hidden = first and named not in own and told != named
-        return ours(re.split(r"[/\\]", told)[-1]) if hidden else told
+        hidden = first and named not in own and shaded != named
+        return ours(re.split(r"[/\\]", shaded)[-1]) if hidden else shaded
 
     def words(argv: Command) -> Command:
         return tuple(word(named, number == 0) for number, named in enumerate(argv))

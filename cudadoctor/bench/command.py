@@ -45,8 +45,8 @@ def run(asked: Options) -> int:
         return script.run(asked.words, asked)
     _refuse(asked)
     try:
-        with Waiting() as told:
-            machine = examine(Look(python=asked.python, depth="fast", device=asked.device), told)
+        with Waiting() as waiting:
+            machine = examine(Look(python=asked.python, depth="fast", device=asked.device), waiting)
     except NoInterpreter as error:
         refuse(str(error))
     python = machine.python.executable

@@ -212,14 +212,18 @@ def bottleneck_of(
     GPU worked (None: a CPU). operations: flops, bytes and times of each that computes.
     """
     waits, idle, busy_s = min(1.0, wait_s / step_s), 0.0, max(1e-9, step_s - wait_s)
-    told = {"loader_share": waits}
+    figures = {"loader_share": waits}
     if device_s is not None:
         idle, busy_s = max(0.0, step_s - wait_s - device_s) / step_s, device_s
-        told |= {"host_share": idle, "device_share": min(1.0, busy_s / step_s), "device_s": busy_s}
+        figures |= {
+            "host_share": idle,
+            "device_share": min(1.0, busy_s / step_s),
+            "device_s": busy_s,
+        }
     total = sum(flops * times for flops, _, times in operations)
     if total:
         moved = sum(size * times for _, size, times in operations)
-        told |= {"tflops": total / busy_s / 1e12, "gb_s": moved / busy_s / 1e9}
+        figures |= {"tflops": total / busy_s / 1e12, "gb_s": moved / busy_s / 1e9}
     kind: Kind = "not known"
     if waits >= WAITS and waits >= idle:
         kind, why = "data loading", f"{waits:.0%} of a step is waiting for its batch"
@@ -240,8 +244,8 @@ def bottleneck_of(
                 arithmetic += computing
             else:
                 traffic += moving
-        told |= {"compute_share": arithmetic / busy_s, "bandwidth_share": traffic / busy_s}
-        told |= {"peak_tflops": peaks.flops / 1e12, "peak_gb_s": peaks.bytes_s / 1e9}
+        figures |= {"compute_share": arithmetic / busy_s, "bandwidth_share": traffic / busy_s}
+        figures |= {"peak_tflops": peaks.flops / 1e12, "peak_gb_s": peaks.bytes_s / 1e9}
         both = arithmetic + traffic
         if both / busy_s < EXPLAINED:
             why = f"arithmetic and traffic at full speed would take {both / busy_s:.0%} of it"
@@ -252,4 +256,4 @@ def bottleneck_of(
             what, share = "arithmetic" if computes else "moving data", max(arithmetic, traffic)
             part = f"{share / both:.0%} of the time at full speed"
             why = f"{what} would take {part} ({peaks.source})"
-    return Bottleneck(kind=kind, why=why, figures=told)
+    return Bottleneck(kind=kind, why=why, figures=figures)

@@ -62,12 +62,12 @@ def about(result: BenchResult) -> Iterator[Row]:
     took = f"within {result.minutes:g} min"
     if result.seconds is not None:
         took = f"in {result.seconds / 60:.1f} min of {result.minutes:g} min"
-    told = {
+    facts = {
         **machine,
         "torch": f"{result.torch}{_if(result.cuda, ' (CUDA {})')}, Python {result.python}",
         "measured": f"{result.date[:10]} {took}, cudadoctor {result.cudadoctor}",
     }
-    return (Row(label, text, "dim") for label, text in told.items())
+    return (Row(label, text, "dim") for label, text in facts.items())
 
 
 def _if(value: object, text: str) -> str:
@@ -207,10 +207,10 @@ def report(result: BenchResult, layout: Layout) -> Iterator[Line]:
     for workload in result.workloads:
         yield Line(())
         yield from _workload(workload, layout)
-    told = [] if result.workloads else [Row("nothing", "no workload was measured")]
-    if told := [*told, *(Row("note", text) for text in notes(result))]:
+    remarks = [] if result.workloads else [Row("nothing", "no workload was measured")]
+    if remarks := [*remarks, *(Row("note", text) for text in notes(result))]:
         yield Line(())
-        yield from labelled(told, layout.width)
+        yield from labelled(remarks, layout.width)
 
 
 def labelled(rows: Iterable[Row], width: int, indent: str = "") -> Iterator[Line]:
@@ -309,13 +309,13 @@ def markdown(result: BenchResult) -> str:
 
 def _cells(gain: Gain) -> str:
     ratio = span = used = ""
-    told = escaped(verdict(gain), cell=True)
+    result = escaped(verdict(gain), cell=True)
     if counts(gain):
         ratio, span = f"{gain.ratio:.2f}x", between(gain)
         used = _if(gain.memory_ratio, "{:.2f}x")
-        told = _SAME if gain.verdict == "same" else gain.verdict
+        result = _SAME if gain.verdict == "same" else gain.verdict
     recipe = code(RECIPES[gain.technique].script) if gain.technique in RECIPES else ""
-    cells = (escaped(gain.technique, cell=True), ratio, span, used, told, recipe)
+    cells = (escaped(gain.technique, cell=True), ratio, span, used, result, recipe)
     return f"| {' | '.join(cells)} |"
 
 

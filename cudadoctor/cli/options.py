@@ -73,7 +73,7 @@ class WrongUse(Exception):  # noqa: N818 - the user's, not ours
         """Say it on stderr, in plain ASCII on one line; the exit code."""
         text = " ".join(str(self).split()).encode("ascii", "backslashreplace").decode()
         # What the user typed, or a file is named, may hold colours and worse: shown, not obeyed.
-        text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
+        text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
         with suppress(OSError):  # a full disk behind stderr: the exit code says it
             sys.stderr.write(f"cudadoctor: {text}\n")
         return EXIT

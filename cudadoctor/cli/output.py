@@ -51,8 +51,8 @@ def written(text: str, output: str | None) -> None:
 
 def width() -> int:
     """Columns to lay the report out for: COLUMNS, else the terminal's, else 80."""
-    told = os.environ.get("COLUMNS", "")
-    columns = int(told) if told.isdecimal() else 0
+    given = os.environ.get("COLUMNS", "")
+    columns = int(given) if given.isdecimal() else 0
     if not columns and sys.__stdout__ is not None:
         with suppress(OSError, ValueError):
             columns = os.get_terminal_size(sys.__stdout__.fileno()).columns

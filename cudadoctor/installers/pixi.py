@@ -106,19 +106,19 @@ def project_of(m: Machine) -> OptStr:
 def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
     """pixi.toml: from conda-forge if it is known to have the stack, else torch's own wheels."""
     found = conda.forge_specs(stack, kb)
-    notes, told = ["Make it with: pixi install"], stack
+    notes, made = ["Make it with: pixi install"], stack
     if found is None:
         notes.append(conda.not_there(stack, "pixi takes"))
         packages = [*_wheels(stack)]
     else:
-        told = conda.as_made(stack, kb)
+        made = conda.as_made(stack, kb)
         wanted = found | dict.fromkeys(dict(stack.companions), "*")
         packages = [f"{name} = {quoted(limit)}" for name, limit in wanted.items()]
         packages += map(entry, map(conda.conda_spec, stack.then))
     python, version = conda.conda_python(stack.one_python).split("=")
     platforms = listed(CONDA[platform] for platform in stack.platforms)
-    lines = [*heading(told, kb, *notes), "", "[workspace]", f"name = {quoted(told.name)}"]
-    lines += ['channels = ["conda-forge"]', f"platforms = {platforms}", *_system(told)]
+    lines = [*heading(made, kb, *notes), "", "[workspace]", f"name = {quoted(made.name)}"]
+    lines += ['channels = ["conda-forge"]', f"platforms = {platforms}", *_system(made)]
     lines += ["", "[dependencies]", f"{python} = {quoted(version)}", *packages]
     return "\n".join(lines) + "\n"
 

@@ -39,7 +39,7 @@ class Language:
             return text
         sentences = _BOUNDARY.split(text)
         whole = self._matched(text, len(sentences))
-        return whole or " ".join(self._matched(one, 1) or one for one in sentences)
+        return whole or " ".join(self._matched(sentence, 1) or sentence for sentence in sentences)
 
     def _matched(self, text: str, sentences: int) -> str | None:
         """By a template of that many sentences: no value of a shorter one holds the rest."""
@@ -56,16 +56,16 @@ class Language:
         """The diagnosis with the texts of its findings translated."""
         if not self._table:
             return diagnosis
-        findings = tuple(self._finding(one) for one in diagnosis.findings)
+        findings = tuple(self._finding(finding) for finding in diagnosis.findings)
         return replace(diagnosis, findings=findings)
 
-    def _finding(self, one: Finding) -> Finding:
-        title, why = (self._table.get(text) for text in one.templates)
-        values = {name: self.spoken(value) for name, value in one.values.items()}
+    def _finding(self, finding: Finding) -> Finding:
+        title, why = (self._table.get(text) for text in finding.templates)
+        values = {name: self.spoken(value) for name, value in finding.values.items()}
         return replace(
-            one,
-            title=title.format_map(values) if title else self.spoken(one.title),
-            why=why.format_map(values) if why else self.spoken(one.why),
+            finding,
+            title=title.format_map(values) if title else self.spoken(finding.title),
+            why=why.format_map(values) if why else self.spoken(finding.why),
         )
 
 

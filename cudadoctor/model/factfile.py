@@ -61,7 +61,7 @@ def _as_text(plain: Any) -> Any:
         return plain.encode("utf-8", "backslashreplace").decode()
     if isinstance(plain, dict):
         return {_as_text(key): _as_text(value) for key, value in plain.items()}
-    return [_as_text(one) for one in plain] if isinstance(plain, (list, tuple)) else plain
+    return [_as_text(item) for item in plain] if isinstance(plain, (list, tuple)) else plain
 
 
 def compact(value: Any) -> str:
@@ -150,7 +150,7 @@ def _shortened(data: Any) -> Any:
         return _ENDLESS.sub(lambda digits: digits[0][:_MOST_DIGITS], data)
     if isinstance(data, dict):
         return {_shortened(key): _shortened(value) for key, value in data.items()}
-    return [_shortened(one) for one in data] if isinstance(data, list) else data
+    return [_shortened(item) for item in data] if isinstance(data, list) else data
 
 
 def _measure(data: Any) -> bool:

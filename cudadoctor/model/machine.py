@@ -761,7 +761,7 @@ class Machine(Section, frozen=True, kw_only=True):
 
     def package(self, name: str) -> Distribution | None:
         """The installed distribution of that (normalised) name, the first on the path."""
-        return next((one for one in self.packages or () if one.name == name), None)
+        return next((package for package in self.packages or () if package.name == name), None)
 
 
 def lookup(machine: Machine, path: str) -> Any:

@@ -59,8 +59,8 @@ def cut(line: str) -> Asked | None:
     rest = _REST.fullmatch((asked[bracket.end() :] if bracket else asked).strip())
     if rest is None:
         return None
-    extras = sorted(one.strip() for one in (bracket[1] if bracket else "").split(","))
-    specifier = ",".join(one.strip() for one in rest[1].split(",") if one.strip())
+    extras = sorted(extra.strip() for extra in (bracket[1] if bracket else "").split(","))
+    specifier = ",".join(clause.strip() for clause in rest[1].split(",") if clause.strip())
     return Asked(normal(named[0]), tuple(filter(None, extras)), specifier, marker.strip())
 
 
@@ -69,12 +69,16 @@ def admits(specifier: str, release: Version) -> bool:
 
     A text that is no specifier but a version is an exact pin; one that is neither admits all.
     """
-    clauses = [_CLAUSE.fullmatch(one.strip()) for one in specifier.split(",")] if specifier else []
+    clauses = (
+        [_CLAUSE.fullmatch(clause.strip()) for clause in specifier.split(",")] if specifier else []
+    )
     # Pre-releases and post-releases have rules of their own; a local tag (+cu126) does not count.
     odd = release.is_prerelease or release.is_postrelease or release.epoch
     if all(clauses) and not odd:
         release = Version(release.public) if release.local else release
-        return all(_holds(one[1], one[2], bool(one[3]), release) for one in clauses if one)
+        return all(
+            _holds(clause[1], clause[2], bool(clause[3]), release) for clause in clauses if clause
+        )
     from packaging.specifiers import SpecifierSet
 
     try:

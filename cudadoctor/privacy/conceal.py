@@ -35,8 +35,8 @@ class Concealer(Redactor):
     def __init__(self, machine: Machine, more: str = "") -> None:
         super().__init__(machine, more)
         names = self._names
-        self._users = {one: self._user(one) for one in names.own_users + names.users}
-        self._hosts = {one: self._host(one) for one in names.own_hosts + names.hosts}
+        self._users = {user: self._user(user) for user in names.own_users + names.users}
+        self._hosts = {host: self._host(host) for host in names.own_hosts + names.hosts}
         # Raw answers hold more than the facts that were made of them: all is searched for, but for
         # the home, which stays an absolute path.
         where = (sign for sign in self._where() if sign.other != "~")
@@ -127,7 +127,7 @@ class Concealer(Redactor):
             return self._of_that_length(kind, value)
         if kind == "mac":
             digits = iter(f"{number:0{sum(map(str.isalnum, value))}x}")
-            return "".join(next(digits) if one.isalnum() else one for one in value)
+            return "".join(next(digits) if char.isalnum() else char for char in value)
         forms = {
             "gpu-uuid": f"GPU-00000000-0000-0000-0000-{number:012d}",
             "mig-uuid": f"MIG-00000000-0000-0000-0000-{number:012d}",
@@ -144,7 +144,7 @@ class Concealer(Redactor):
         base = kind.ljust(size, "0")[:size]
         taken = set(self._given.values())
         numbered = (base[: size - len(str(n))] + str(n) for n in range(1, 10 ** min(size, 3)))
-        return next((one for one in (base, *numbered) if one not in taken), base)
+        return next((stand_in for stand_in in (base, *numbered) if stand_in not in taken), base)
 
 
 def _encoded(name: str) -> bytes:

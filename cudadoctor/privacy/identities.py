@@ -98,11 +98,11 @@ def names_of(machine: Machine, text: str) -> Names:
     homes = (home,) if len(home) > 1 and home.lower() != "/root" else ()
     last = re.split(r"[/\\]", home)[-1]
     known = KEPT | _vocabulary(machine)
-    told = tuple(_told(text))
+    pairs = tuple(_told(text))
     own_users = _telling((who.user, last, (who.user or "").rpartition("\\")[2]), KEPT)
     own_hosts = _hosts(who.host or "", known)
-    users = _telling((user for user, _ in told), known)
-    hosts = dict.fromkeys(host for _, name in told for host in _hosts(name, known))
+    users = _telling((user for user, _ in pairs), known)
+    hosts = dict.fromkeys(host for _, name in pairs for host in _hosts(name, known))
     return Names(
         homes,
         own_users,
@@ -114,10 +114,10 @@ def names_of(machine: Machine, text: str) -> Names:
 
 def user_pattern(names: Iterable[str]) -> str:
     """Finds these users: as a component of a path, as ~name, as name@host and in uid=7(name)."""
-    one = _either(names)
+    any_name = _either(names)
     return (
-        rf"(?i:(?<=[/\\~])(?:{one})(?![\w-]|\.\w)|(?<![\w.-])(?:{one})(?=@)"
-        rf"|(?<=\d\()(?:{one})(?=\)))"
+        rf"(?i:(?<=[/\\~])(?:{any_name})(?![\w-]|\.\w)|(?<![\w.-])(?:{any_name})(?=@)"
+        rf"|(?<=\d\()(?:{any_name})(?=\)))"
     )
 
 
@@ -126,8 +126,8 @@ def host_pattern(names: Strings) -> str:
 
     The host of a container is the beginning of its long name.
     """
-    boxes = [one for one in names if re.fullmatch(r"[0-9a-f]{12}", one)]
-    whole = [one for one in names if one not in boxes]
+    boxes = [name for name in names if re.fullmatch(r"[0-9a-f]{12}", name)]
+    whole = [name for name in names if name not in boxes]
     ways = [rf"(?<![\w.-])(?P<it>{_either(whole)}){_DOMAIN}(?![\w-])"] if whole else []
     ways += [rf"(?P<box>{_either(boxes)})[0-9a-f]*"] if boxes else []
     return rf"(?i:{'|'.join(ways)})"
@@ -136,21 +136,21 @@ def host_pattern(names: Strings) -> str:
 def home_pattern(home: str) -> str:
     """Finds that home as a whole; a URL of a file has a slash more."""
     # A run of separators is one: each with a + of its own could share them out in endless ways.
-    parts = r"[\\/]+".join(re.escape(one) for one in re.split(r"[\\/]+", home))
+    parts = r"[\\/]+".join(re.escape(part) for part in re.split(r"[\\/]+", home))
     fold = "(?i)" if "\\" in home else ""
     return rf"{fold}(?:(?<=file://)|(?<![\w/\\])){parts}(?![\w-]|\.\w)"
 
 
 def _either(names: Iterable[str]) -> str:
-    return "|".join(re.escape(one) for one in sorted(names, key=len, reverse=True))
+    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
 
 
 def _telling(names: Iterable[OptStr], kept: frozenset[str]) -> Strings:
     """Those that identify somebody, each once."""
-    told = dict.fromkeys(name.strip(".-") for name in names if name)
+    stripped = dict.fromkeys(name.strip(".-") for name in names if name)
     return tuple(
         name
-        for name in told
+        for name in stripped
         if len(name) > 1 and name.lower() not in kept and not compiled(_NOBODY).fullmatch(name)
     )
 
@@ -160,7 +160,7 @@ def _hosts(name: str, kept: frozenset[str]) -> Strings:
     if compiled(_PUBLIC).fullmatch(name):
         return ()
     both = _telling((name, name.partition(".")[0]), kept)
-    return tuple(one for one in both if len(one) >= _SHORTEST_HOST)
+    return tuple(host for host in both if len(host) >= _SHORTEST_HOST)
 
 
 def _told(text: str) -> Iterator[StrPair]:

@@ -112,7 +112,7 @@ class Redactor:
         return compiled(sign.pattern).sub(other, text)
 
     def _replaced(self, found: Found, kind: str) -> str:
-        value = next((one for one in found.groupdict().values() if one), found[0])
+        value = next((text for text in found.groupdict().values() if text), found[0])
         other = self._uuid(value) if kind == "gpu-uuid" else self._stand(kind, value)
         return found[0].replace(value, other)
 
@@ -130,7 +130,7 @@ class Redactor:
     def _uuid(self, uuid: str) -> str:
         """The pseudonym of a GPU, which may be named by the beginning of its identifier."""
         kind = "gpu-uuid" if uuid.startswith("GPU") else "mig-uuid"
-        whole = [one for one in self._known if one.lower().startswith(uuid.lower())]
+        whole = [known for known in self._known if known.lower().startswith(uuid.lower())]
         return self._stand(kind, whole[0] if len(whole) == 1 else uuid)
 
     def _user(self, name: str) -> str:
@@ -141,7 +141,7 @@ class Redactor:
 
     def _host(self, name: str) -> str:
         """The short name counts: the domain behind it changes nothing."""
-        own = {one.lower() for one in self._names.own_hosts}
+        own = {host.lower() for host in self._names.own_hosts}
         short = name.partition(".")[0]
         if {name.lower(), short.lower()} & own:
             return "<host>"
@@ -175,9 +175,13 @@ def _texts(plain: Any) -> Iterator[str]:
     if isinstance(plain, str):
         yield plain
     elif isinstance(plain, dict):
-        for name, one in plain.items():
+        for name, value in plain.items():
             # Requirements name packages of everybody, unless they name an address.
-            yield from (x for x in one if "@" in x) if name == "requires" else _texts(one)
+            yield from (
+                (requirement for requirement in value if "@" in requirement)
+                if name == "requires"
+                else _texts(value)
+            )
     elif isinstance(plain, (list, tuple)):
-        for one in plain:
-            yield from _texts(one)
+        for item in plain:
+            yield from _texts(item)

@@ -164,10 +164,10 @@ def _how_it_ended(ran: Ran) -> str:
         names = {int(number): number.name for number in signal.Signals}
         return f"killed by {names.get(ran.signal, f'signal {ran.signal}')}"
     lines = list(filter(None, map(str.strip, ran.stderr.splitlines())))
-    told = next(filter(_TELLING.search, lines), lines[0] if lines else "")
-    if not told and ran.code == 0:
+    line = next(filter(_TELLING.search, lines), lines[0] if lines else "")
+    if not line and ran.code == 0:
         return "it ended without telling anything"
-    return f"exit status {ran.code}" + (f", {told[:200]}" if told else "")
+    return f"exit status {ran.code}" + (f", {line[:200]}" if line else "")
 
 
 # --- what kind of environment it is, and which programs can install into it ---------------------

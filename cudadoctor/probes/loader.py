@@ -89,7 +89,7 @@ def parse_cache(data: bytes) -> tuple[CacheEntry, ...]:
         CacheEntry(_text(data, start + key), _text(data, start + value), flags)
         for flags, key, value, _, _ in struct.iter_unpack("<iIIIQ", rows[: len(rows) // 24 * 24])
     )
-    return tuple(one for one in entries if one.name and one.path)
+    return tuple(entry for entry in entries if entry.name and entry.path)
 
 
 def _text(data: bytes, at: int) -> str:

@@ -234,8 +234,8 @@ def gpu_from(index: int, lines: Iterable[dict[str, object]]) -> tuple[Gpu, tuple
     fields: Json = {"code": None}
     unsupported: list[str] = []
     gaps: list[StrPair] = []
-    told = [(str(line.get("field")), _code(line.get("code", 0)), line) for line in lines]
-    for field, code, line in told:
+    answers = [(str(line.get("field")), _code(line.get("code", 0)), line) for line in lines]
+    for field, code, line in answers:
         names, convert = FIELDS.get(field, ((), tuple))
         if field == "handle":
             fields["code"] = code or None
@@ -256,8 +256,8 @@ def gpu_from(index: int, lines: Iterable[dict[str, object]]) -> tuple[Gpu, tuple
                 continue
             unsupported += [name for name, known in found.items() if known is None]
             fields |= {name: known for name, known in found.items() if known is not None}
-    gone = (code for _, code, _ in told if code in GONE)
-    failed = (code for field, code, _ in told if code in FAILING and field in VITAL)
+    gone = (code for _, code, _ in answers if code in GONE)
+    failed = (code for field, code, _ in answers if code in FAILING and field in VITAL)
     fields["code"] = fields["code"] or next(gone, None)
     gpu = Gpu(
         index=index,

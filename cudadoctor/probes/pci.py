@@ -170,8 +170,8 @@ def _acs(host: Host, folder: str, bridges: dict[str, OptBool]) -> OptBool:
     for name in above:
         if name not in bridges:
             bridges[name] = redirects(host.read(f"{BUS}/{name}/config", _WHOLE).data)
-    told = {bridges[name] for name in above}
-    return True if True in told else False if told == {False} else None
+    answers = {bridges[name] for name in above}
+    return True if True in answers else False if answers == {False} else None
 
 
 def redirects(config: bytes) -> OptBool:

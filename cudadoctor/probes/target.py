@@ -296,8 +296,8 @@ def interpreter_of(host: Host, script: str) -> OptStr:
 
 def _wanted_versions(host: Host, root: str) -> list[str]:
     """The versions that pyenv is set to, in its own order of precedence."""
-    if told := host.env.get("PYENV_VERSION"):
-        return told.split(":")
+    if versions := host.env.get("PYENV_VERSION"):
+        return versions.split(":")
     folders = upwards(host.env.get("PYENV_DIR") or absolute(host, "."))
     files = (join(folder, ".python-version") for folder in folders)
     for path in (*files, join(root, "version")):

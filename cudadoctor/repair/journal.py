@@ -260,9 +260,9 @@ def stories(records: tuple[Record, ...]) -> tuple[Story, ...]:
     )
 
 
-def open_story(told: tuple[Story, ...]) -> Story | None:
+def open_story(repairs: tuple[Story, ...]) -> Story | None:
     """The repair that can be undone: the unfinished one, else the last one that was kept."""
-    still_open = [story for story in told if story.stage != "over"]
+    still_open = [story for story in repairs if story.stage != "over"]
     return max(reversed(still_open), key=lambda story: story.unfinished, default=None)
 
 

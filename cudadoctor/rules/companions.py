@@ -100,16 +100,18 @@ def _misfit(m: Machine, kb: Knowledge, package: Distribution, torch: Version) ->
     asked = _asked_torches(package)
     if refusal := _refusal(asked, torch) or _other_build(m, package):
         return Misfit(name, version, refusal, "packages", sure=True)
-    told = None
+    reason = None
     # That it imports tells more than a table.
     if errors.get(name) != "" and not asked:
-        told = _by_tables(package, torch, kb)
-    return Misfit(name, version, told, "packages", sure=False) if told else None
+        reason = _by_tables(package, torch, kb)
+    return Misfit(name, version, reason, "packages", sure=False) if reason else None
 
 
-def _asked_torches(one: Distribution) -> list[str]:
+def _asked_torches(package: Distribution) -> list[str]:
     """The torch that its metadata asks for, as specifiers."""
-    return [found for line in one.requires if (found := specifier_on(line, "torch")) is not None]
+    return [
+        found for line in package.requires if (found := specifier_on(line, "torch")) is not None
+    ]
 
 
 def _refusal(asked: list[str], torch: Version) -> OptStr:
@@ -134,19 +136,19 @@ def _by_tables(package: Distribution, torch: Version, kb: Knowledge) -> OptStr:
     return f"{name} {fitting[0]} belongs to torch {torch.public}"
 
 
-def _other_build(m: Machine, one: Distribution) -> OptStr:
+def _other_build(m: Machine, package: Distribution) -> OptStr:
     """How its build differs from torch's: CPU or CUDA, and which CUDA; None where it does not.
 
     torchvision accepts every minor of one CUDA major; torchaudio wants the very same version.
     """
-    cpu, ours, its = one.version.partition("+")[2].startswith("cpu"), m.torch.cuda, one.cuda
+    cpu, ours, its = package.version.partition("+")[2].startswith("cpu"), m.torch.cuda, package.cuda
     if m.torch.build == "cuda" and cpu:
         return f"it is a CPU build, and torch is one for CUDA {ours}"
     if its is None or cpu:
         return None
     if m.torch.build == "cpu":
         return f"it is built for CUDA {its}, and torch for the CPU"
-    strict = one.name == "torchaudio" and len(its.release) > 1
+    strict = package.name == "torchaudio" and len(its.release) > 1
     parts = 2 if strict else 1
     if ours is None or its.release[:parts] == ours.release[:parts]:
         return None
@@ -190,15 +192,15 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
     return None
 
 
-def _built_for_other(m: Machine, kb: Knowledge, one: Distribution, torch: Version) -> OptStr:
-    length = min(len(one.torch.release), 2) if one.torch else 0
-    if one.torch and one.torch.release[:length] != torch.release[:length]:
-        return f"it was built against torch {one.torch}"
-    if one.cuda and m.torch.cuda and one.cuda.major != m.torch.cuda.major:
-        return f"it was built for CUDA {one.cuda}, and torch for {m.torch.cuda}"
-    if asked := _asked_torches(one):
+def _built_for_other(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> OptStr:
+    length = min(len(package.torch.release), 2) if package.torch else 0
+    if package.torch and package.torch.release[:length] != torch.release[:length]:
+        return f"it was built against torch {package.torch}"
+    if package.cuda and m.torch.cuda and package.cuda.major != m.torch.cuda.major:
+        return f"it was built for CUDA {package.cuda}, and torch for {m.torch.cuda}"
+    if asked := _asked_torches(package):
         return _refusal(asked, torch)
-    known = kb.companion_torch(one.name, one.version.partition("+")[0])
+    known = kb.companion_torch(package.name, package.version.partition("+")[0])
     fits = torch.is_prerelease or not known or admits(known, torch)
     return None if fits else f"it belongs to torch{known}"
 
@@ -216,10 +218,10 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
     if m.torch.installed is False:
         return None
     need(m.packages, "packages")
-    one = m.package("numpy")
-    if one is None:
+    package = m.package("numpy")
+    if package is None:
         return None
-    numpy = need(version_of(one.version), "packages")
+    numpy = need(version_of(package.version), "packages")
     torch = need(m.torch.version, "torch.version")
     proof = m.torch.imported.numpy_error if m.torch.imported else None
     if numpy.major < 2 or (torch.release >= NUMPY_2_SINCE.release and not proof):

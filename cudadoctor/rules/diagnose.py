@@ -248,7 +248,7 @@ def _concluded(
         findings=findings,
         passed=passed,
         undecided=undecided,
-        candidates=tuple(one for one in candidates if one.cause not in ignore),
+        candidates=tuple(candidate for candidate in candidates if candidate.cause not in ignore),
         next_command=typed(*asked) if asked else None,
     )
 
@@ -393,7 +393,7 @@ _POSSIBLE = 0.5
 
 def _can_tell(run: Strings, machine: Machine) -> bool:
     """Whether the command can run on that machine, and would tell more than the report does."""
-    told = {source.partition(", line")[0] for source in machine.origins.values()}
+    programs = {source.partition(", line")[0] for source in machine.origins.values()}
     origins = {command.run: command.origin for command in _commands()}
     elsewhere = machine.platform.system not in (None, "Linux")
     return not (
@@ -403,7 +403,7 @@ def _can_tell(run: Strings, machine: Machine) -> bool:
         or (run[0] in ("dmesg", "lspci") and (machine.container.kind or machine.platform.wsl))
         or (run == _COLLECT and machine.torch.installed is False)
         or (run[-2:] == ("pip", "list") and len(machine.packages or ()) > _A_LIST)
-        or (origins.get(run) or run[0]) in told
+        or (origins.get(run) or run[0]) in programs
     )
 
 

@@ -194,7 +194,7 @@ def _nccl_finds(value: str, present: Strings) -> bool:
 
 def _gloo_finds(value: str, present: Strings) -> bool:
     """Gloo opens every one that is named."""
-    return all(one.strip() in present for one in value.split(",") if one.strip())
+    return all(name.strip() in present for name in value.split(",") if name.strip())
 
 
 _READ_BY = {"NCCL_SOCKET_IFNAME": _nccl_finds, "GLOO_SOCKET_IFNAME": _gloo_finds}

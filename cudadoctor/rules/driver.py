@@ -314,8 +314,8 @@ def _newer_libcuda(m: Machine) -> bool:
 def _by_cuda_level(m: Machine, kb: Knowledge) -> Answer:
     """Judge by the newest CUDA that the driver runs, where its release is not known."""
     cuda, level, path = m.torch.cuda, m.driver.cuda, "driver.cuda"
-    if level is None and (told := _told_by_torch(m)):
-        level, path = told
+    if level is None and (reported := _told_by_torch(m)):
+        level, path = reported
     if level is None and cuda is not None:
         wait_for_answer(m)
     if level is None or (driver_runs(level, cuda) if cuda else path == "driver.cuda"):

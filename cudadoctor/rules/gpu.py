@@ -120,9 +120,9 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
         return None
     log, silent = log_text(m), silent_gpus(m)
     legacy, refused = _LEGACY.search(log), _NOT_SUPPORTED.search(log)
-    told = legacy or refused
+    logged = legacy or refused
     version = m.driver.version or next((module.version for module in _files(m)), None)
-    if not (silent or (told and m.pci is None and not live_gpus(m))) or not (version or told):
+    if not (silent or (logged and m.pci is None and not live_gpus(m))) or not (version or logged):
         return None
     wanted = int(legacy[1]) if legacy else _branch_for(silent, version, bool(refused), kb)
     if wanted is None and not refused:
@@ -139,7 +139,7 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
             "gpu": _name(silent, kb),
             "reason": limit if wanted is not None else "This driver release does not list the GPU",
         },
-        sure=told or older,
+        sure=logged or older,
         remedies=upgrade_driver(m, kb, wanted)
         if wanted is not None and newer
         else install_driver(m, kb),
@@ -178,7 +178,7 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
     """
     if not bare(m) or m.driver.installed is False or (m.driver.loaded is False and not _files(m)):
         return None
-    told = needed = _flavour_told(m)
+    logged = needed = _flavour_told(m)
     silent = silent_gpus(m)
     if not silent and not (needed and m.pci is None and not live_gpus(m)):
         return None
@@ -188,7 +188,7 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
         needed = "open" if flavour == "proprietary" else "proprietary"
         if kind not in {model.open_modules for model in _models(silent, kb)}:
             return None
-    facts = {"driver.flavour": m.driver.flavour, "pci": m.pci, "driver.log": told}
+    facts = {"driver.flavour": m.driver.flavour, "pci": m.pci, "driver.log": logged}
     return Found(
         evidence=tuple(path for path, known in facts.items() if known),
         values={"gpu": _name(silent, kb), "flavour": flavour or "loaded", "other": needed},
@@ -198,7 +198,7 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
 
 
 def _files(m: Machine) -> list[ModuleFile]:
-    return [one for one in m.driver.module_files or () if one.kernel == m.platform.kernel]
+    return [file for file in m.driver.module_files or () if file.kernel == m.platform.kernel]
 
 
 def _flavour_told(m: Machine) -> OptStr:
@@ -236,13 +236,13 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
     """
     silent = silent_gpus(m)
     missing = [device for device in silent if device.bars_missing]
-    told = any(words in log_text(m) for words in _NO_BAR)
-    if not bare(m) or not silent or not (missing or told):
+    logged = any(words in log_text(m) for words in _NO_BAR)
+    if not bare(m) or not silent or not (missing or logged):
         return None
     return Found(
         evidence=("pci",) if missing else ("driver.log",),
         values={"gpu": _name(missing or silent, kb)},
-        sure=missing and told,
+        sure=missing and logged,
         remedies=by_hand(
             "firmware-bar",
             "Give the GPU address space in the firmware",

@@ -312,8 +312,8 @@ def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
         copy.version.partition("+")[0] if copy.kind == "conda" and copy.version else copy.version
         for copy in real
     }
-    told = (f"{copy.version or 'unknown'} in {copy.where or copy.path}" for copy in real)
-    what = f"{len(real)} copies of torch are on the path: {', '.join(told)}"
+    found = (f"{copy.version or 'unknown'} in {copy.where or copy.path}" for copy in real)
+    what = f"{len(real)} copies of torch are on the path: {', '.join(found)}"
     if shadowed:
         what = f"{copies[0].path} is imported in place of torch"
     return Found(

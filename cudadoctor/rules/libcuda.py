@@ -71,7 +71,7 @@ def device_permission(m: Machine) -> Answer:
 def _refused(m: Machine) -> list[Node]:
     """The nodes that CUDA needs and this user may not open; MIG's and others' do not count."""
     needed = ("/dev/nvidia", "/dev/dxg", "/dev/nvgpu", "/dev/nvmap", "/dev/nvhost")
-    extra = tuple(f"/dev/nvidia-{one}" for one in _OTHER_NODES)
+    extra = tuple(f"/dev/nvidia-{name}" for name in _OTHER_NODES)
     nodes = need(m.driver.nodes, "driver.nodes")
     return [
         node

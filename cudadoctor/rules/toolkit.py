@@ -256,8 +256,8 @@ def _all(m: Machine) -> tuple[Toolkit, ...]:
     return need(m.build.toolkits, "build.toolkits")
 
 
-def _same_major(one: Toolkit, cuda: Version) -> bool:
-    return one.cuda is not None and one.cuda.major == cuda.major
+def _same_major(toolkit: Toolkit, cuda: Version) -> bool:
+    return toolkit.cuda is not None and toolkit.cuda.major == cuda.major
 
 
 def _gravity(m: Machine) -> Severity:

@@ -138,11 +138,11 @@ def parse(stdout: str) -> list[Line]:
 
 def read(ran: Ran, mode: str, python: str) -> Looked:
     """Everything that the child told before it ended, however it ended."""
-    notes, told = Looked(), Reading(ran)
+    notes, reading = Looked(), Reading(ran)
     source = f"import torch in {python}"
-    imported = told.imported(notes)
+    imported = reading.imported(notes)
     notes.fact("torch.imported", imported, source)
-    if maps := told.all(Maps):
+    if maps := reading.all(Maps):
         # Of all processes that said so: some libraries come only when they are used.
         paths = [path for line in maps for path in line.paths]
         mapped = libraries(paths, maps[0].torch, maps[0].prefix, maps[0].conda)
@@ -150,7 +150,7 @@ def read(ran: Ran, mode: str, python: str) -> Looked:
     if mode == "full" and (imported is None or not imported.ok):
         notes.gap("smoke", "torch could not be imported")
     elif mode == "full":
-        notes.fact("smoke", told.smoke(), f"training step in {python}")
+        notes.fact("smoke", reading.smoke(), f"training step in {python}")
     return notes
 
 
@@ -248,7 +248,11 @@ class Reading:
         ]
         stages += filter(None, map(self.stage, STAGES))
         lost = {end.stage for end in self.ends if end.lost}
-        bad = [one for one in stages if one.name in lost and one.status in ("failed", "timed-out")]
+        bad = [
+            stage
+            for stage in stages
+            if stage.name in lost and stage.status in ("failed", "timed-out")
+        ]
         ended = f"{bad[0].name}: {bad[0].detail}" if bad else None
         return Smoke(
             device=device.device,

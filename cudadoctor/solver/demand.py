@@ -348,7 +348,7 @@ def serves_all(
     Whether the driver can compile the PTX is another question.
     """
     codes = tuple(archs)
-    return all(served(codes, one, torch, cuda, knowledge) for one in capabilities)
+    return all(served(codes, capability, torch, cuda, knowledge) for capability in capabilities)
 
 
 @lru_cache(maxsize=512)

@@ -104,7 +104,7 @@ def figures(lines: list[Line]) -> Figures:
     ticks = said["procs"]
     gpus = [{**gpu, "t": sample["t"]} for sample in said["busy"] for gpu in sample["gpus"]]
     times = sorted(line["t"] for line in ticks + gpus) or [0.0]
-    used, told_by = _used(gpus, {process["pid"] for _, process in _processes_of(ticks)})
+    used, known_by = _used(gpus, {process["pid"] for _, process in _processes_of(ticks)})
     begin = _began(gpus, used, times)
     judged = [tick for tick in ticks if tick["t"] >= begin]
     judged_gpus = [gpu for gpu in gpus if gpu["t"] >= begin]
@@ -117,7 +117,7 @@ def figures(lines: list[Line]) -> Figures:
         ticks=max(len(judged), len({gpu["t"] for gpu in judged_gpus})),
         cpus=host.get("cpus"),
         gpus=tuple(_gpu(gpu, judged_gpus) for gpu in fixed.get("gpus", ()) if gpu["index"] in used),
-        gpus_by=told_by,
+        gpus_by=known_by,
         no_gpu_figures=refused.get("why") or unknown,
         no_process_figures="" if host.get("proc", True) else "this system has no /proc",
         shm=max(shm, default=None),
@@ -438,7 +438,7 @@ def _notes(figures: Figures) -> Strings:
             "/dev/shm is nearly full: loader workers that find no room there are killed",
         ),
     )
-    return tuple(text for told, text in rows if told)
+    return tuple(text for applies, text in rows if applies)
 
 
 # --- how it is shown ------------------------------------------------------------------------------

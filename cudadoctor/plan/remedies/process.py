@@ -222,10 +222,10 @@ def _leads_to(entry: str, folder: str, m: Machine) -> bool:
     return search is None and kind is not None and kind in entry.split("/")
 
 
-def _alike(one: str, other: str) -> bool:
+def _alike(folder: str, other: str) -> bool:
     """The same folder, with or without CUDA's version in its name, or as lib64."""
-    first, second = _plain(one), _plain(other)
-    versions = _version(one), _version(other)
+    first, second = _plain(folder), _plain(other)
+    versions = _version(folder), _version(other)
     # /usr/local/cuda-12 is a link to one of the 12.x, /usr/local/cuda to any.
     same = versions[0].startswith(versions[1]) or versions[1].startswith(versions[0])
     return first == second and same

@@ -152,14 +152,14 @@ def site_dirs(prefix=None):  # type: (str | None) -> list[str]
         found = site.getsitepackages([prefix] if prefix else None)
     except (AttributeError, TypeError):
         found = []
-    return [one for one in found or sys.path if one.rstrip("/\\").endswith("-packages")]
+    return [folder for folder in found or sys.path if folder.rstrip("/\\").endswith("-packages")]
 
 
 def free_bytes(folder):  # type: (str) -> int | None
     try:
         if hasattr(os, "statvfs"):
-            told = os.statvfs(folder)
-            return told.f_bavail * told.f_frsize
+            stat = os.statvfs(folder)
+            return stat.f_bavail * stat.f_frsize
         import shutil
 
         return shutil.disk_usage(folder).free
@@ -177,7 +177,9 @@ def embedded():  # type: () -> bool
 def say_python(user_site):  # type: (str) -> None
     stdlib = os.path.dirname(os.__file__)
     dirs = site_dirs()
-    home = next((one for one in dirs if os.path.isdir(one)), dirs[0] if dirs else sys.prefix)
+    home = next(
+        (folder for folder in dirs if os.path.isdir(folder)), dirs[0] if dirs else sys.prefix
+    )
     conda = names_in(join(sys.prefix, "conda-meta"))
     say(
         "python",
@@ -192,7 +194,7 @@ def say_python(user_site):  # type: (str) -> None
         user_site=user_site,
         pyvenv=text_of(join(sys.prefix, "pyvenv.cfg")),
         conda=conda is not None,
-        conda_base=any(one.startswith("conda-") and one[6:7].isdigit() for one in conda or ()),
+        conda_base=any(name.startswith("conda-") and name[6:7].isdigit() for name in conda or ()),
         embedded=embedded(),
         externally_managed=exists(join(stdlib, "EXTERNALLY-MANAGED")),
         abi="".join(suffixes()[:1]).strip(".").rsplit(".", 1)[0] or None,
@@ -212,8 +214,8 @@ def user_site_in_use():  # type: () -> str
     if hasattr(os, "getuid") and (os.geteuid() != os.getuid() or os.getegid() != os.getgid()):
         return ""
     if sys.prefix != base_prefix():
-        told = (text_of(join(sys.prefix, "pyvenv.cfg")) or "").lower().replace(" ", "")
-        if "include-system-site-packages=true" not in told:
+        settings = (text_of(join(sys.prefix, "pyvenv.cfg")) or "").lower().replace(" ", "")
+        if "include-system-site-packages=true" not in settings:
             return ""
     try:
         folder = site.getusersitepackages()
@@ -249,17 +251,17 @@ def rebuilt_path(user_site):  # type: (str) -> list[tuple[str, str]]
     if here and not users_own("PYTHONSAFEPATH") and not embedded():
         entries.append((here, "cwd"))
     given = users_own("PYTHONPATH")
-    for one in given.split(os.pathsep) if given and not embedded() else ():
-        if here or os.path.isabs(one):
-            folder = os.path.normpath(join(here, one))
-            inside = not here or os.path.realpath(one) == os.path.realpath(here)
-            away = os.path.isabs(one) and not inside
+    for part in given.split(os.pathsep) if given and not embedded() else ():
+        if here or os.path.isabs(part):
+            folder = os.path.normpath(join(here, part))
+            inside = not here or os.path.realpath(part) == os.path.realpath(here)
+            away = os.path.isabs(part) and not inside
             entries.append((folder, "PYTHONPATH" if away else "cwd"))
-    own = [(one, "own") for one in sys.path if one]
+    own = [(entry, "own") for entry in sys.path if entry]
     if user_site:
         base = set(site_dirs(base_prefix()))
-        at = next((i for i, one in enumerate(own) if one[0] in base), len(own))
-        own[at:at] = [(one, "user") for one in [user_site] + added_by_pth(user_site)]
+        at = next((i for i, pair in enumerate(own) if pair[0] in base), len(own))
+        own[at:at] = [(entry, "user") for entry in [user_site] + added_by_pth(user_site)]
     return without_repeats(entries + own)
 
 
@@ -272,10 +274,10 @@ def without_repeats(entries):  # type: (list[tuple[str, str]]) -> list[tuple[str
     kept = []  # type: list[tuple[str, str]]
     for folder, origin in entries:
         try:
-            told = os.stat(folder)
+            status = os.stat(folder)
         except (OSError, ValueError):
             continue
-        mark = (told.st_dev, told.st_ino) if told.st_ino else folder
+        mark = (status.st_dev, status.st_ino) if status.st_ino else folder
         if mark in seen:
             kept[seen[mark]] = (kept[seen[mark]][0], origin)
         else:
@@ -326,8 +328,8 @@ def metadata(folder):  # type: (str) -> tuple[str, str, list[str]]
             fields[field].append(value.strip())
     needs = fields["Requires-Dist"]
     if not needs:
-        told = text_of(join(folder, "requires.txt"), 1 << 16) or ""
-        needs = [one.strip() for one in told.partition("[")[0].split("\n") if one.strip()]
+        text = text_of(join(folder, "requires.txt"), 1 << 16) or ""
+        needs = [need.strip() for need in text.partition("[")[0].split("\n") if need.strip()]
     name, version = (next(filter(None, fields[field]), "") for field in ("Name", "Version"))
     return normal(name), version, needs
 
@@ -346,19 +348,19 @@ def say_distributions(entry, names):  # type: (str, list[str]) -> list[tuple[str
     """Tell every distribution of a folder that matters; (folder, version) of torch's."""
     torches = []
     for folder in names:
-        told = named(folder) if folder.endswith("-info") else None
-        if told is None:
+        parts = named(folder) if folder.endswith("-info") else None
+        if parts is None:
             continue
         name, version, needs = metadata(join(entry, folder))
-        name, version = told[0] or name, told[1] or version
-        ties = [one for one in needs if wanted(one).startswith(NEEDS)]
+        name, version = parts[0] or name, parts[1] or version
+        ties = [need for need in needs if wanted(need).startswith(NEEDS)]
         if not (ties or matters(name)):
             continue
         if name == "torch":
             torches.append((folder, version))
         texts = {
-            one.rpartition("/")[2]: text_of(join(entry, *one.split("/")))
-            for one in TELLTALES.get(name, ())
+            file.rpartition("/")[2]: text_of(join(entry, *file.split("/")))
+            for file in TELLTALES.get(name, ())
         }
         say(
             "dist",
@@ -367,7 +369,7 @@ def say_distributions(entry, names):  # type: (str, list[str]) -> list[tuple[str
             entry=entry,
             folder=folder,
             installer=(text_of(join(entry, folder, "INSTALLER"), 100) or "").strip(),
-            requires=[one for one in needs if one in ties or wanted(one) == "numpy"],
+            requires=[need for need in needs if need in ties or wanted(need) == "numpy"],
             texts=texts,
         )
     return torches
@@ -400,7 +402,7 @@ def say_shadows(path):  # type: (list[tuple[str, str]]) -> None
         if origin != "cwd":
             continue
         names = names_in(entry) or []
-        stems = {one.partition(".")[0] for one in names} & TORCH_IMPORTS
+        stems = {file.partition(".")[0] for file in names} & TORCH_IMPORTS
         for stem in sorted(stems - STARTED - set(sys.builtin_module_names)):
             package = exists(join(entry, stem, "__init__.py"))
             name = stem if package else module_file(names, stem)
@@ -418,7 +420,7 @@ def say_copy(entry, origin, names, shape, dists):
         entry=entry,
         origin=origin,
         shape=shape,
-        dists=[{"folder": name, "version": told} for name, told in dists],
+        dists=[{"folder": name, "version": release} for name, release in dists],
         text=text_of(join(folder, "version.py")) if shape != "module" else None,
         lib=os.path.isdir(join(folder, "lib")),
     )
@@ -427,8 +429,8 @@ def say_copy(entry, origin, names, shape, dists):
 def say_conda():  # type: () -> None
     """The records of conda packages that matter; their names hold version and build."""
     folder = join(sys.prefix, "conda-meta")
-    files = [one for one in names_in(folder) or () if one.endswith(".json")]
-    records = [one for one in files if one.count("-") > 1 and matters(one.rsplit("-", 2)[0])]
+    files = [file for file in names_in(folder) or () if file.endswith(".json")]
+    records = [file for file in files if file.count("-") > 1 and matters(file.rsplit("-", 2)[0])]
     if records:
         say("conda", folder=folder, records=records)
 
@@ -442,7 +444,7 @@ def say_installed(path):  # type: (list[tuple[str, str]]) -> None
             continue
         dists = say_distributions(entry, names)
         # Folders that a pip which was killed renamed and could not bring back (~orch).
-        left = [one for one in names if one.startswith("~")]
+        left = [name for name in names if name.startswith("~")]
         if left and origin != "cwd":
             say("leftovers", entry=entry, names=left[:50])
         if "pip" in names and exists(join(entry, "pip", "__init__.py")) and origin != "cwd":
@@ -458,7 +460,7 @@ def main():  # type: () -> None
     user_site = user_site_in_use()
     say_python(user_site)
     path = rebuilt_path(user_site)
-    say("path", entries=[list(one) for one in path], nowhere=not users_own("PWD"))
+    say("path", entries=[list(entry) for entry in path], nowhere=not users_own("PWD"))
     say_conda()
     say_shadows(path)
     say_installed(path)

@@ -288,13 +288,13 @@ def pairs(ask: Ask, devices: list[tuple[int, Any]]) -> None:
         return
     for place, (first, device) in enumerate(devices):
         for second, other in devices[place + 1 :]:
-            told = {"read": ask("nvmlDeviceGetP2PStatus", device, other, 0)}
-            if told["read"] == (0, 0):
-                told["write"] = ask("nvmlDeviceGetP2PStatus", device, other, 1)
-                told["nvlink"] = ask("nvmlDeviceGetP2PStatus", device, other, 2)
-            told["level"] = ask("nvmlDeviceGetTopologyCommonAncestor", device, other)
-            known = {name: value for name, (value, code) in told.items() if not code}
-            refused = {name: code for name, (_, code) in told.items() if code}
+            answers = {"read": ask("nvmlDeviceGetP2PStatus", device, other, 0)}
+            if answers["read"] == (0, 0):
+                answers["write"] = ask("nvmlDeviceGetP2PStatus", device, other, 1)
+                answers["nvlink"] = ask("nvmlDeviceGetP2PStatus", device, other, 2)
+            answers["level"] = ask("nvmlDeviceGetTopologyCommonAncestor", device, other)
+            known = {name: value for name, (value, code) in answers.items() if not code}
+            refused = {name: code for name, (_, code) in answers.items() if code}
             say("pair", first=first, second=second, refused=refused, **known)
     say("all-pairs")
 
@@ -403,21 +403,21 @@ def main(folder: str = "", without: str = "") -> None:
         return
     count = system(ask)
     # All identities first: a GPU that hangs later must not hide what the others are.
-    told = []
+    identified = []
     for index in range(min(count or 0, MOST_GPUS)):
         if str(index) in without.split(","):
             continue
         device = handle(ask, index)
         if device is not None:
-            told.append((index, device, tell(ask, index, device, IDENTITY)))
-    for index, device, known in told:
+            identified.append((index, device, tell(ask, index, device, IDENTITY)))
+    for index, device, known in identified:
         has_mig = (known.get("mig") or [0])[0] == 1
         tell(ask, index, device, STATE + MIG.lstrip() if has_mig else STATE)
     ask.gpu = None
     if count is not None:
         settings(ask)
     if not without:
-        pairs(ask, [(index, device) for index, device, _ in told])
+        pairs(ask, [(index, device) for index, device, _ in identified])
 
 
 if __name__ == "__main__":

@@ -122,9 +122,9 @@ def no_way(found: NoWay, machine: Machine, width: int) -> Iterator[Line]:
 
 
 def _machine(machine: Machine, width: int) -> Iterator[Line]:
-    told = dict(summary.machine_rows(machine, _ENGLISH))
+    machine_rows = dict(summary.machine_rows(machine, _ENGLISH))
     for name in ("driver", "gpu"):
-        yield from rows(name, [told[name]], width)
+        yield from rows(name, [machine_rows[name]], width)
 
 
 def _build(choice: Choice, wanted: Wanted, width: int) -> Iterator[Line]:

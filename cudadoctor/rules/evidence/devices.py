@@ -63,8 +63,8 @@ def _device(path: str, gpu: Gpu, kb: Knowledge) -> Device:
         {model.capability for model in kb.gpus_by_pci(gpu.device_id)} if gpu.device_id else set()
     )
     model = kb.gpu_by_name(gpu.name or "")
-    told = by_id.pop() if len(by_id) == 1 else model.capability if model else None
-    known = gpu.capability or told
+    listed = by_id.pop() if len(by_id) == 1 else model.capability if model else None
+    known = gpu.capability or listed
     why = None if known else f"neither the driver nor the tables tell it for {gpu.name}"
     return Device(path, gpu.name or f"GPU {gpu.index}", need(known, f"{path}.capability", why))
 

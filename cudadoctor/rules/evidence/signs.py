@@ -148,8 +148,8 @@ def is_fenced(gpu: Gpu, m: Machine) -> bool:
 
 def named_gpus(m: Machine) -> tuple[Gpu, ...]:
     """The live GPUs, as far as a program named them: a pasted report may only speak of its GPU."""
-    told = m.origins.get("gpus", "") if m.look == "report" else ""
-    return () if told.startswith(AUTHOR) else live_gpus(m)
+    origin = m.origins.get("gpus", "") if m.look == "report" else ""
+    return () if origin.startswith(AUTHOR) else live_gpus(m)
 
 
 def answered(m: Machine) -> bool:

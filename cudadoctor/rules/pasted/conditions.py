@@ -131,8 +131,8 @@ def _too_many_processes(m: Machine) -> bool:
 
 def _driver_answers(m: Machine) -> bool:
     """Whether a program named the driver or its GPUs; that the author has them proves nothing."""
-    told = origin_of(m, "driver.kernel" if m.driver.kernel else "driver.reported") or ""
-    return (m.driver.version is not None and not told.startswith(AUTHOR)) or bool(named_gpus(m))
+    origin = origin_of(m, "driver.kernel" if m.driver.kernel else "driver.reported") or ""
+    return (m.driver.version is not None and not origin.startswith(AUTHOR)) or bool(named_gpus(m))
 
 
 def _driver_runs_torch(m: Machine) -> bool:
@@ -258,8 +258,8 @@ def _walled_platform(m: Machine) -> bool:
 
 def _toolkit_used(m: Machine) -> OptVersion:
     """The CUDA version of the toolkit that a build takes, where the report tells one."""
-    told = {toolkit.cuda for toolkit in m.build.toolkits or () if toolkit.cuda is not None}
-    return told.pop() if len(told) == 1 else None
+    versions = {toolkit.cuda for toolkit in m.build.toolkits or () if toolkit.cuda is not None}
+    return versions.pop() if len(versions) == 1 else None
 
 
 def _toolkit_differs(m: Machine, kb: Knowledge) -> bool:

@@ -103,16 +103,16 @@ def _worth(sign: Sign) -> tuple[Confidence, int, bool, int]:
 
 def _signs(cause: str, m: Machine, kb: Knowledge) -> list[Sign]:
     """What means this cause here, and what this doctor itself said of that machine, pasted."""
-    keys, told, retold = symptoms().meaning.get(cause, ()), [], []
+    keys, signs, repeated = symptoms().meaning.get(cause, ()), [], []
     for place, symptom in enumerate(m.symptoms or ()):
         meaning = meaning_of(symptom, m, kb) if symptom.key in keys else None
         if meaning and meaning.cause == cause:
-            told.append(Sign(place, symptom, meaning))
+            signs.append(Sign(place, symptom, meaning))
         if symptom.key == VERDICT and symptom.values.get("cause") == cause:
             unsure = symptom.values.get("sure", "").strip().lower() == "possible"
             verdict = Meaning(cause=cause, confidence="possible" if unsure else "likely")
-            retold.append(Sign(place, symptom, verdict))
-    return told + retold
+            repeated.append(Sign(place, symptom, verdict))
+    return signs + repeated
 
 
 def meaning_of(symptom: Symptom, m: Machine, kb: Knowledge) -> Meaning | None:

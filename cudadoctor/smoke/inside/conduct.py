@@ -134,7 +134,7 @@ class Board:
         if chosen.error:
             return
         if chosen.devices:
-            self._pump(lambda: all([one.task.device == "cpu" for one in self.live.values()]))
+            self._pump(lambda: all([worker.task.device == "cpu" for worker in self.live.values()]))
             missed = self.stuck if self.ends.get("allocate") == "passed" else NO_DEVICE
             if missed:
                 self._skip(["ddp"], missed)

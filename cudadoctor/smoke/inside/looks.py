@@ -84,7 +84,7 @@ def numpy_bridge() -> None:
             same = bool((torch.from_numpy(array).numpy() == array).all())
         error = "" if same else "the values changed on the way from numpy to torch and back"
     except Exception as problem:
-        error = "; ".join([wire.words(problem)] + [str(one.message) for one in caught][:1])
+        error = "; ".join([wire.words(problem)] + [str(warning.message) for warning in caught][:1])
     say("numpy", error=error[:2000])
 
 

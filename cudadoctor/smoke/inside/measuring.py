@@ -62,16 +62,16 @@ class Measurement:
     def serve(self) -> None:
         """Warm up, then obey until told to stop."""
         self._warm_up()
-        told = wire.heard()
-        while told is not None and told["do"] != "stop":
-            if told["do"] == "round":
-                self._round(int(told["steps"]))
-            if told["do"] == "memory":
+        request = wire.heard()
+        while request is not None and request["do"] != "stop":
+            if request["do"] == "round":
+                self._round(int(request["steps"]))
+            if request["do"] == "memory":
                 say("memory", **self._memory())
-            if told["do"] == "profile":
+            if request["do"] == "profile":
                 say("profile", **profile(self.order, self.training, self.feed))
-            told = wire.heard()
-        if told is not None:
+            request = wire.heard()
+        if request is not None:
             memory = self._memory()
             # The next one may start at once, and needs the room.
             process.end_loaders()
@@ -310,8 +310,10 @@ class Counter(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
                     flops = int(formula(*args, out_val=out, **kwargs))
                 except TypeError:  # before torch 2.3 it had another name
                     flops = int(formula(*args, out=out, **kwargs))
-            touched = [one for one in tree_flatten((args, kwargs, out))[0] if torch.is_tensor(one)]
-            key = (flops, sum([one.numel() * one.element_size() for one in touched]))
+            touched = [
+                tensor for tensor in tree_flatten((args, kwargs, out))[0] if torch.is_tensor(tensor)
+            ]
+            key = (flops, sum([tensor.numel() * tensor.element_size() for tensor in touched]))
             self.totals[key] = self.totals.get(key, 0) + 1
         return out
 
@@ -439,8 +441,15 @@ def drivers_bytes() -> Optional[int]:
 
         pynvml.nvmlInit()
         gpus = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        there = [one for gpu in gpus for one in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
-        return sum([int(one.usedGpuMemory or 0) for one in there if one.pid == os.getpid()]) or None
+        there = [
+            running for gpu in gpus for running in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+        ]
+        return (
+            sum(
+                [int(running.usedGpuMemory or 0) for running in there if running.pid == os.getpid()]
+            )
+            or None
+        )
     except BaseException:
         return None
 

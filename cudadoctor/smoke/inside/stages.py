@@ -157,16 +157,16 @@ def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> Said:
     """Every format against float64 on the CPU; a CPU without half precision gets fewer numbers."""
     figures = {}
     missing = []
-    expected = operation(*[one.double() for one in inputs])
+    expected = operation(*[tensor.double() for tensor in inputs])
     # Older releases sum fp16 on the CPU in fp16, and slowly.
     slow = [] if place.gpu or hasattr(getattr(torch, "amp", 0), "GradScaler") else ["fp16"]
     for name, kind in FORMATS.items():
         if not place.gpu and name == "bf16":
-            inputs, expected = fewer, operation(*[one.double() for one in fewer])
+            inputs, expected = fewer, operation(*[tensor.double() for tensor in fewer])
         result = None
         if place.computes(name) and name not in slow:
             try:
-                result = operation(*[one.to(place.device).to(kind) for one in inputs])
+                result = operation(*[tensor.to(place.device).to(kind) for tensor in inputs])
             except RuntimeError as problem:
                 if name == "fp32" or place.gpu or "not implemented" not in str(problem):
                     raise
@@ -187,7 +187,7 @@ def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> Said:
 
 def _apart(pairs: Iterable[Tuple[Any, Any]]) -> float:
     """The largest difference of any two numbers; nan if one of them is not a number."""
-    worst = [float((one.double() - other.double()).abs().max()) for one, other in pairs]
+    worst = [float((found.double() - expected.double()).abs().max()) for found, expected in pairs]
     return max(worst, key=lambda off: inf if off != off else off)
 
 
@@ -418,7 +418,7 @@ def _trained(place: Place, backend: str) -> Fields:
     text = repr([gradient.to("cpu").flatten().tolist() for gradient in found])
     digest = "%08x" % (zlib.crc32(text.encode("ascii")) & 0xFFFFFFFF)
     # In units of the largest gradient.
-    off = _apart(zip(found, expected)) / max([float(one.abs().max()) for one in expected])
+    off = _apart(zip(found, expected)) / max([float(gradient.abs().max()) for gradient in expected])
     # Ranks that differ are told by their digests, by whoever sees them all.
     if place.fault != "unequal" and not off <= TOLERANCE[backend]:
         raise Wrong("the gradients are off by %.3g from those of the joined batch" % off)

@@ -288,7 +288,7 @@ def _ahead(host: Batches, order: Order) -> Batches:
 
 
 def _moved(batch: Any, order: Order, waitless: bool) -> Any:
-    tensors = [one.to(order.device, non_blocking=waitless) for one in batch]
+    tensors = [tensor.to(order.device, non_blocking=waitless) for tensor in batch]
     if order.settings.channels_last and order.workload == "cnn":
         tensors[0] = tensors[0].contiguous(memory_format=torch.channels_last)
     return tensors
