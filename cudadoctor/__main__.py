@@ -23,7 +23,7 @@ FAILED = 4
 TIDYING_S = 2.0
 
 
-_HEARD: list[int] = []
+_RECEIVED: list[int] = []
 _UNWRITABLE = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT)
 """What a stream says that takes no more; of all that is written, only stdout may still say it."""
 
@@ -63,8 +63,8 @@ def _interrupt(number: int, _: FrameType | None) -> None:
     Nothing is raised. An exception out of the blue is lost in a callback of the interpreter, and
     can crash a library in the middle of its own work.
     """
-    _HEARD.append(number)
-    if len(_HEARD) > 1:
+    _RECEIVED.append(number)
+    if len(_RECEIVED) > 1:
         return
     late = threading.Timer(TIDYING_S, os._exit, (_interrupted(),))
     late.daemon = True
@@ -86,7 +86,7 @@ def _tidy() -> None:
 
 
 def _interrupted() -> int:
-    return signals.ENDED_BY + (_HEARD[0] if _HEARD else signal.SIGINT)
+    return signals.ENDED_BY + (_RECEIVED[0] if _RECEIVED else signal.SIGINT)
 
 
 def _guarded() -> int:
@@ -107,7 +107,7 @@ def _guarded() -> int:
             from cudadoctor.cli.options import WrongUse
 
             _forget_stdout()
-            return WrongUse(f"cannot write to stdout: {error.strerror}").told()
+            return WrongUse(f"cannot write to stdout: {error.strerror}").report()
         if os.environ.get("CUDADOCTOR_DEBUG"):
             raise
         from cudadoctor.render import inert
@@ -139,7 +139,7 @@ def _run(argv: list[str]) -> int:
     try:
         return commands.check(msgspec.convert(options, Options))
     except WrongUse as error:
-        return error.told()
+        return error.report()
 
 
 def _speak_safely() -> None:

@@ -223,7 +223,7 @@ class Bench(Struct):
         """The result, also of what an interruption left. Raises NotMeasured."""
         try:
             self.progress.say("import torch")
-            self.look = self._told("look", min(LOOK_S, self._left_s()))
+            self.look = self._answer("look", min(LOOK_S, self._left_s()))
             self.place = place_of(self.look, self.asked.device, self.machine.gpus)
             names = tuple(dict.fromkeys(self.asked.workloads)) or techniques.WORKLOADS
             for place, name in enumerate(names):
@@ -238,7 +238,7 @@ class Bench(Struct):
     def _left_s(self) -> float:
         return self.progress.until - CLOSING_S - monotonic()
 
-    def _told(self, what: str, limit_s: float, **order: Any) -> Line:
+    def _answer(self, what: str, limit_s: float, **order: Any) -> Line:
         """The answer of a runner of its own to one question. Raises NotMeasured."""
         number = self.stable.start(what=what, **order)
         line = self.stable.hear(number, limit_s)
@@ -265,7 +265,7 @@ class Bench(Struct):
         tiers = TIERS_TINY if tiny else TIERS_GPU if gpu else TIERS_CPU
         limit_s = min(SIZE_S, search.slice_s)
         try:
-            shape = self._told(
+            shape = self._answer(
                 "size", limit_s, workload=name, tiers=tiers, device=device, share=0.5
             )["shape"]
         except NotMeasured as error:

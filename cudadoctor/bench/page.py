@@ -291,8 +291,8 @@ def markdown(result: BenchResult) -> str:
     lines += [f"- **{escaped(text)}**" for text in notes(result)]
     for workload in result.workloads:
         shape = _if(escaped(workload.shape), ": {}")
-        said = bullets(row for row in rows_of(workload) if row.style != COPIED)
-        lines += ["", f"#### {escaped(workload.name)}{shape}", "", *said]
+        shown = bullets(row for row in rows_of(workload) if row.style != COPIED)
+        lines += ["", f"#### {escaped(workload.name)}{shape}", "", *shown]
         if gains := gains_of(workload):
             head = "| technique | times the baseline | interval | memory | verdict | recipe |"
             lines += ["", head, "| --- | ---: | --- | ---: | --- | --- |"]
@@ -357,8 +357,8 @@ def svg(result: BenchResult) -> str:
         console.print(Text.assemble(*line.spans), no_wrap=True, crop=True)
     drawn = console.export_svg(title="", code_format=SVG, unique_id="bench")
     spoken = escape("\n".join(line.text for line in lines))
-    said = f'<title id="t">{escape(title)}</title>\n<desc id="d">{spoken}</desc>\n<style>'
-    return drawn.replace("<style>", said, 1)
+    described = f'<title id="t">{escape(title)}</title>\n<desc id="d">{spoken}</desc>\n<style>'
+    return drawn.replace("<style>", described, 1)
 
 
 def png(result: BenchResult) -> bytes:

@@ -47,15 +47,15 @@ class Stable:
         self.python, self.env, self.cwd, self.forks = python, env, cwd, forks
         self.stopped = False
         self._mail: queue.SimpleQueue[tuple[_Child, Line | None]] = queue.SimpleQueue()
-        self._heard: dict[int, deque[Line]] = {}
+        self._received: dict[int, deque[Line]] = {}
         self._child_of: dict[int, _Child] = {}
         self._common: _Child | None = None
         self._begun: dict[int, Line] = {}
 
     def start(self, **order: Any) -> int:
         """Begin an order in a runner of its own; its number."""
-        number = len(self._heard) + 1
-        self._heard[number] = deque()
+        number = len(self._received) + 1
+        self._received[number] = deque()
         self._give({"id": number, "do": "start", **order})
         return number
 
@@ -67,7 +67,7 @@ class Stable:
     def hear(self, number: int, timeout_s: float) -> Line | None:
         """The next line of a runner; None where none came in time. Raises Interrupted."""
         until = monotonic() + timeout_s
-        while not self._heard[number]:
+        while not self._received[number]:
             if self.stopped:
                 raise Interrupted
             left = until - monotonic()
@@ -75,7 +75,7 @@ class Stable:
                 return None
             with suppress(queue.Empty):
                 self._sort(*self._mail.get(timeout=min(HEARING_S, left)))
-        return self._heard[number].popleft()
+        return self._received[number].popleft()
 
     def kill(self, number: int) -> None:
         """End a runner. One that cannot be killed is left behind with all that forked it."""
@@ -114,7 +114,7 @@ class Stable:
                 child = self._common = _Child(self, "fork")
         except OSError as error:
             why = f"{self.python}: {error.strerror}"
-            self._heard[number].append({"kind": "over", "detail": why})
+            self._received[number].append({"kind": "over", "detail": why})
             return
         if self.forks and not child.ready:
             self._begun[number] = order
@@ -127,7 +127,7 @@ class Stable:
             child.over = True
             for number, own in self._child_of.items():
                 if own is child:
-                    self._heard[number].append({"kind": "over", "detail": child.last_words()})
+                    self._received[number].append({"kind": "over", "detail": child.last_words()})
         elif line["kind"] in ("torch", "broken"):
             child.error = " ".join(str(line.get("error") or child.error).split())[:600]
             child.ready = True
@@ -138,8 +138,8 @@ class Stable:
                 child.end()
                 for order in orders.values():
                     self._give(order)
-        elif line.get("id") in self._heard:
-            self._heard[line["id"]].append(line)
+        elif line.get("id") in self._received:
+            self._received[line["id"]].append(line)
 
 
 class _Child:
@@ -182,9 +182,9 @@ class _Child:
         code = self._process.poll()
         if self.error or not code:
             return self.error
-        said = self._last.decode("utf-8", "replace")[:300]
+        words = self._last.decode("utf-8", "replace")[:300]
         how = f"status {code}" if code >= 0 else f"signal {-code}"
-        return f"the interpreter ended with {how}{said and f': {said}'}"
+        return f"the interpreter ended with {how}{words and f': {words}'}"
 
     def _read(self) -> None:
         stdout = self._process.stdout

@@ -19,7 +19,7 @@ from cudadoctor.cli.options import (
     refuse,
     refuse_contradictions,
     refuse_device,
-    refuse_strange_cause,
+    refuse_unknown_cause,
 )
 from cudadoctor.cli.output import SHORTER, Waiting, painted, width, written
 
@@ -198,7 +198,7 @@ def explain(cause: OptStr) -> int:
     from cudadoctor.rules.registry import explained_rules
 
     if cause is not None:
-        refuse_strange_cause(cause, f"there is no cause {cause!r}")
+        refuse_unknown_cause(cause, f"there is no cause {cause!r}")
     rules = explained_rules()
     sys.stdout.write(pages.listing(CATALOGUE, rules) if cause is None else pages.page(cause, rules))
     return 0

@@ -28,9 +28,9 @@ def run(argv: list[str] | None = None) -> int:
         click.echo(error.format_message())
         return EXIT
     except click.ClickException as error:
-        return WrongUse(error.format_message()).told()
+        return WrongUse(error.format_message()).report()
     except WrongUse as error:
-        return error.told()
+        return error.report()
     return answer if isinstance(answer, int) else 0
 
 

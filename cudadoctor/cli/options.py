@@ -69,7 +69,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class WrongUse(Exception):  # noqa: N818 - the user's, not ours
     """What the user asked for cannot be done, in one sentence."""
 
-    def told(self) -> int:
+    def report(self) -> int:
         """Say it on stderr, in plain ASCII on one line; the exit code."""
         text = " ".join(str(self).split()).encode("ascii", "backslashreplace").decode()
         # What the user typed, or a file is named, may hold colours and worse: shown, not obeyed.
@@ -147,7 +147,7 @@ def refuse_contradictions(options: Options) -> None:
 
 def _refuse_unknown(options: Options) -> None:
     for cause in options.ignore:
-        refuse_strange_cause(cause, f"--ignore {cause!r} is no cause")
+        refuse_unknown_cause(cause, f"--ignore {cause!r} is no cause")
     if options.torch is not None:
         from cudadoctor.solver.demand import constraint_of
 
@@ -171,7 +171,7 @@ def refuse(sentence: str) -> NoReturn:
     raise WrongUse(sentence)
 
 
-def refuse_strange_cause(cause: str, sentence: str) -> None:
+def refuse_unknown_cause(cause: str, sentence: str) -> None:
     """Refuse a name that is not in the catalogue, with the one that may have been meant."""
     if cause not in CATALOGUE:
         close = nearest(cause, CATALOGUE)

@@ -91,7 +91,7 @@ def asked(question: str) -> bool:
 
 
 FIRST_S = 1.0
-SAID_S = 10.0
+ANNOUNCE_S = 10.0
 SHORTER = "--timeout sets a shorter limit"
 """The hint of a command that has this option."""
 
@@ -107,7 +107,7 @@ class Waiting:
         self.lead = lead
         self.live = sys.stderr.isatty()
         self.under_way: dict[str, float] = {}
-        self.said: set[str] = set()
+        self.announced: set[str] = set()
         self._latest = ""
         self._status: Status | None = None
         self._over = threading.Event()
@@ -169,18 +169,18 @@ class Waiting:
     def once(self, slow: set[str]) -> None:
         """Where no line moves: each thing once, when it has taken long."""
         for what in sorted(slow):
-            if _whole(what) not in self.said:
-                self.say(f"{self.lead}{what} since {SAID_S:.0f} s{self.hint}")
-                self.said.add(_whole(what))
+            if _whole(what) not in self.announced:
+                self.say(f"{self.lead}{what} since {ANNOUNCE_S:.0f} s{self.hint}")
+                self.announced.add(_whole(what))
 
     def _watch(self) -> None:
         while not self._over.wait(0.25):
             slow = self.slow()
             if not self.live:
-                self.once({what for what, took in slow.items() if took > SAID_S})
+                self.once({what for what, took in slow.items() if took > ANNOUNCE_S})
             elif slow:
                 text = ", ".join(f"{what} ({took:.0f} s)" for what, took in slow.items())
-                hint = self.hint if max(slow.values()) > SAID_S else ""
+                hint = self.hint if max(slow.values()) > ANNOUNCE_S else ""
                 self._spin(f"{self.lead}{text}{hint}{self._latest}")
             else:
                 self._clear()

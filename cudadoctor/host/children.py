@@ -151,7 +151,7 @@ class _Pipe(threading.Thread):
     def __init__(self, pipe: IO[bytes], on_line: OnLine | None = None) -> None:
         super().__init__(daemon=True)
         self.size = 0
-        self.heard = monotonic()
+        self.last_read = monotonic()
         self.limit_s: float | None = None
         self._number = os.dup(pipe.fileno())
         pipe.close()
@@ -165,7 +165,7 @@ class _Pipe(threading.Thread):
             while self.size <= MOST_BYTES and (part := os.read(self._number, 1 << 16)):
                 self._parts.append(part)
                 self.size += len(part)
-                self.heard = monotonic()
+                self.last_read = monotonic()
                 if self._on_line is not None:
                     *lines, rest = (rest + part).split(b"\n")
                     for line in lines:
@@ -174,7 +174,7 @@ class _Pipe(threading.Thread):
     @property
     def due(self) -> float:
         """When the next line has to be there."""
-        return math.inf if self.limit_s is None else self.heard + self.limit_s
+        return math.inf if self.limit_s is None else self.last_read + self.limit_s
 
     @property
     def text(self) -> str:
@@ -215,7 +215,7 @@ def collected(
     late = code is None and not flood
     limit_s = timeout_s if out.limit_s is None or deadline < out.due else out.limit_s
     why = f"more than {MOST_BYTES >> 20} MiB of output" if flood else None
-    silent_s = monotonic() - out.heard
+    silent_s = monotonic() - out.last_read
     if code is None:
         kill(child)
     ran = Ran(

@@ -44,7 +44,7 @@ Question = dict[str, Any]
 Store = Callable[[bytes, str], str]
 """Keeps a long content under an ending, and says where."""
 
-_Said = TypeVar("_Said")
+_Reply = TypeVar("_Reply")
 _PACKAGE = dirname(dirname(abspath(__file__)))  # noqa: PTH100, PTH120
 _SCRATCH = re.compile(r"(?<![^\s=|])[^\s=|]*cudadoctor-smoke-\w+")
 _CONTROLS = frozenset(range(32)) - set(b"\t\n\r\f\x1b")
@@ -101,31 +101,31 @@ class _PlainHost:
     _own_env: Environment
 
     def _answer(
-        self, kind: str, question: Question, silent: _Said, *args: Any, **how: Any
-    ) -> _Said:
+        self, kind: str, question: Question, silent: _Reply, *args: Any, **how: Any
+    ) -> _Reply:
         """The answer to a question. silent: says that it is not known. The rest asks a host."""
         raise NotImplementedError
 
-    def _told(self, kind: str, silent: _Said, **question: Any) -> _Said:
+    def _answer_to(self, kind: str, silent: _Reply, **question: Any) -> _Reply:
         return self._answer(kind, question, silent, *question.values())
 
     def read(self, path: str, limit: int = 1 << 20, offset: int = 0) -> Answer:
-        return self._told("read", Answer(why=SILENT), path=path, limit=limit, offset=offset)
+        return self._answer_to("read", Answer(why=SILENT), path=path, limit=limit, offset=offset)
 
     def listing(self, path: str) -> Listing:
-        return self._told("listing", Listing(why=SILENT), path=path)
+        return self._answer_to("listing", Listing(why=SILENT), path=path)
 
     def stat(self, path: str) -> Stat:
-        return self._told("stat", Stat(exists=None, why=SILENT), path=path)
+        return self._answer_to("stat", Stat(exists=None, why=SILENT), path=path)
 
     def glob(self, pattern: str) -> Strings:
-        return self._told("glob", (), pattern=pattern)
+        return self._answer_to("glob", (), pattern=pattern)
 
     def which(self, name: str) -> OptStr:
-        return self._told("which", None, name=name)
+        return self._answer_to("which", None, name=name)
 
     def space(self, path: str) -> Space | None:
-        return self._told("space", None, path=path)
+        return self._answer_to("space", None, path=path)
 
     def run(self, *argv: str, stdin: OptStr = None, **how: "Unpack[How]") -> Ran:
         question = {"argv": [_spoken(word) for word in argv]}
@@ -162,9 +162,9 @@ def written(data: bytes, store: Store) -> dict[str, str]:
     return {"text": data.decode()} if text else {"base64": base64.b64encode(data).decode()}
 
 
-def content(said: Any, folder: Path) -> bytes:
+def content(stored: Any, folder: Path) -> bytes:
     """The content that `written` wrote."""
-    plain = convert(said, dict[str, str])
+    plain = convert(stored, dict[str, str])
     if "file" in plain:
         name = Path(plain["file"]).name
         data = whole(folder / TEXTS / name)
@@ -306,11 +306,11 @@ class RecordingHost(_PlainHost):
         self,
         kind: str,
         question: Question,
-        silent: _Said,  # noqa: ARG002 - the host always answers
+        silent: _Reply,  # noqa: ARG002 - the host always answers
         *args: Any,
         **how: Any,
-    ) -> _Said:
-        answer: _Said = getattr(self.door, kind)(*args, **how)
+    ) -> _Reply:
+        answer: _Reply = getattr(self.door, kind)(*args, **how)
         self.noted.setdefault((kind, key_of(question)), Entry(kind, question, answer))
         return answer
 
@@ -338,8 +338,8 @@ def write(
     entries = list(host.noted.values())
     # What programs printed can name people and hosts that the facts leave out.
     rans = [entry.answer for entry in entries if isinstance(entry.answer, Ran)]
-    said = "\n".join(text for ran in rans for text in (ran.stdout, ran.stderr) if text)
-    words = None if full else Concealer(machine, said)
+    output = "\n".join(text for ran in rans for text in (ran.stdout, ran.stderr) if text)
+    words = None if full else Concealer(machine, output)
     # The variables that the examination turned on.
     asked = {name for name in host.env if name.startswith("ENROOT_")} | host.asked_for.names
     kept = sorted((asked | (machine.env or {}).keys()) & set(host.env))
@@ -392,11 +392,11 @@ def _write_entries(
                 if entry.kind == kind:
                     question = dict(entry.question)
                     source = str(question.get("path") or (question.get("argv") or [""])[0])
-                    said = encoded(entry.answer, store, words, source)
+                    answer = encoded(entry.answer, store, words, source)
                     unset = [name for name in question.pop("without", ()) if name in kept]
                     question |= {"without": unset} if unset else {}
                     asked = words.plain(question) if words else question
-                    file.write(json.dumps({"asked": asked, "said": said}) + "\n")
+                    file.write(json.dumps({"asked": asked, "said": answer}) + "\n")
 
 
 # --- replaying ------------------------------------------------------------------------------
@@ -436,22 +436,22 @@ class ReplayHost(_PlainHost):
         self.own_environment = self.about.own_environment
         self.env = self._own_env = self.about.env
         self.system = self.about.system
-        self._said = {kind: _entries(self._folder, kind) for kind in KINDS}
+        self._answers = {kind: _entries(self._folder, kind) for kind in KINDS}
 
     def _answer(
         self,
         kind: str,
         question: Question,
-        silent: _Said,
+        silent: _Reply,
         *_: Any,
         **how: Any,  # noqa: ARG002 - there is nobody to ask
-    ) -> _Said:
+    ) -> _Reply:
         key = key_of(question)
-        if key in self._said[kind]:
+        if key in self._answers[kind]:
             # What is damaged is no answer.
             with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-                said: _Said = decoded(kind, self._said[kind][key], self._folder)
-                return said
+                answer: _Reply = decoded(kind, self._answers[kind][key], self._folder)
+                return answer
         self.unanswered.append(f"{kind} {key}")
         if self.strict:
             raise NoAnswer(f"this recording has no answer to {kind} {key}")

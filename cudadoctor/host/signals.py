@@ -51,7 +51,7 @@ class Interrupts:
         on_next: Callable[[int], object] = lambda _: None,
         names: tuple[str, ...] = ENDING,
     ) -> None:
-        self.heard: int | None = None
+        self.received: int | None = None
         self._on_first = on_first
         self._on_next = on_next
         self._names = names
@@ -59,12 +59,12 @@ class Interrupts:
 
     def __call__(self) -> bool:
         """Whether to stop now."""
-        return self.heard is not None
+        return self.received is not None
 
     @property
     def code(self) -> int:
         """The exit code of a program that such a signal ended."""
-        return ENDED_BY + (self.heard or signal.SIGINT)
+        return ENDED_BY + (self.received or signal.SIGINT)
 
     def __enter__(self) -> Interrupts:
         self._before = take(self._hear, self._names)
@@ -76,5 +76,5 @@ class Interrupts:
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         act = self._on_next if self() else self._on_first
-        self.heard = self.heard or number
+        self.received = self.received or number
         act(number)

@@ -184,64 +184,64 @@ def read(code: OptInt, report: str, stderr: str, log: str, abi: str) -> Answer:
         if files is None:
             return Answer(kind="unfit", text="pip gave no report")
         return Answer(kind="resolved", files=files)
-    said = re.sub(r"(?m)^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[,.]\d+ ", "", log) + "\n" + stderr
-    if unreached := _unreached(said):
+    output = re.sub(r"(?m)^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[,.]\d+ ", "", log) + "\n" + stderr
+    if unreached := _unreached(output):
         return unreached
-    if "Ignoring indexes: " in said:
+    if "Ignoring indexes: " in output:
         return Answer(kind="unreached", text=SWITCHED_OFF)
-    if found := re.search(r"(?m)No matching distribution found for (.+?)(?: \(from .*)?$", said):
-        return _absent(found[1].strip(), said, abi)
-    if conflict := re.search(r"(?s)The conflict is caused by:\s*\n(.+?)\n\s*\n", said):
+    if found := re.search(r"(?m)No matching distribution found for (.+?)(?: \(from .*)?$", output):
+        return _absent(found[1].strip(), output, abi)
+    if conflict := re.search(r"(?s)The conflict is caused by:\s*\n(.+?)\n\s*\n", output):
         return Answer(kind="refused", text=_conflict(conflict[1]))
-    if "ResolutionImpossible" in said or "conflicting dependencies" in said:
+    if "ResolutionImpossible" in output or "conflicting dependencies" in output:
         first = next((line for line in stderr.splitlines() if line.startswith("ERROR:")), stderr)
         return Answer(kind="refused", text=first.removeprefix("ERROR: "))
     last = [line for line in stderr.splitlines() if line.strip()][-1:]
     return Answer(kind="unfit", text="".join(last).removeprefix("ERROR: "))
 
 
-def _unreached(said: str) -> Answer | None:
+def _unreached(output: str) -> Answer | None:
     """The index that gave no answer. A page that is not there (404) is an answer."""
-    for url, why in re.findall(r"(?m)Could not fetch URL (\S+): (.+?)(?: - skipping)?$", said):
+    for url, why in re.findall(r"(?m)Could not fetch URL (\S+): (.+?)(?: - skipping)?$", output):
         # torch's own says 403 in place of 404; of torch itself that would be a lie: a refusal.
         package = url.rstrip("/").rpartition("/")[2]
         others = is_official(url) and package not in _ON_TORCHS_INDEX
         if "404 Client Error" not in why and not (others and "403 Client Error" in why):
             return Answer(kind="unreached", host=host_in(url) or named_host(why))
-    if untrusted := re.search(r"located at (\S+) is not a trusted or secure host", said):
+    if untrusted := re.search(r"located at (\S+) is not a trusted or secure host", output):
         how = "is served without TLS, which pip refuses"
         return Answer(kind="unreached", host=untrusted[1], how=how)
-    broken = [line for line in said.splitlines() if re.search(UNREACHED, line)]
+    broken = [line for line in output.splitlines() if re.search(UNREACHED, line)]
     host = next(filter(None, map(named_host, broken)), "")
     return Answer(kind="unreached", host=host) if broken else None
 
 
-def _absent(requirement: str, said: str, abi: str) -> Answer:
+def _absent(requirement: str, output: str, abi: str) -> Answer:
     """Why nothing satisfies a requirement, from what pip passed over."""
     asked = cut(requirement)
     name = asked.name if asked else normal(requirement)
     pin = requirement.partition("==")[2]
-    sources = re.findall(r"Skipping link: No sources permitted for ([\w.-]+): (\S+)", said)
+    sources = re.findall(r"Skipping link: No sources permitted for ([\w.-]+): (\S+)", output)
     if any(normal(of) == name and (not pin or f"-{pin}." in url) for of, url in sources):
         return Answer(kind="source", text=name)
-    python = re.search(r"following versions that require a different python version: (.+)", said)
+    python = re.search(r"following versions that require a different python version: (.+)", output)
     releases = python[1].split("; ") if python else []
     if of_it := [release for release in releases if not pin or release.startswith(f"{pin} ")]:
         return Answer(kind="refused", text=f"{requirement} is not for this Python: {of_it[-1]}")
-    if made := _made_for(name, pin, said, abi):
+    if made := _made_for(name, pin, output, abi):
         return Answer(kind="refused", text=f"the wheels of {requirement} are for {made}")
-    offered = re.search(r"satisfies the requirement \S.*? \(from versions: (.*)\)", said)
+    offered = re.search(r"satisfies the requirement \S.*? \(from versions: (.*)\)", output)
     if offered is None or offered[1] in ("", "none"):
         return Answer(kind="refused", text=f"nothing is offered for {requirement}")
     last = ", ".join(offered[1].split(", ")[-_MOST_NAMED:])
     return Answer(kind="refused", text=f"no {requirement} is offered, the newest are {last}")
 
 
-def _made_for(name: str, pin: str, said: str, abi: str) -> str:
+def _made_for(name: str, pin: str, output: str, abi: str) -> str:
     """What the wheels are for that are there: other platforms, else other Pythons."""
     skipped = r"Skipping link: none of the wheel's tags \(([^)]*)\) are compatible.*: (\S+)"
     found = set()
-    for tags, url in re.findall(skipped, said):
+    for tags, url in re.findall(skipped, output):
         parts = url.rpartition("/")[2].replace("%2B", "+").split("-")
         if normal(parts[0]) == name and (not pin or parts[1:2] == [pin]):
             found.add(tags.split(", ")[0])

@@ -717,7 +717,7 @@ class Install(Section, frozen=True, kw_only=True):
     line: OptInt = None
 
 
-class Told(Section, frozen=True, kw_only=True):
+class Disagreement(Section, frozen=True, kw_only=True):
     """What a part of a report says of a fact for which a stronger part says something else."""
 
     fact: str
@@ -755,7 +755,7 @@ class Machine(Section, frozen=True, kw_only=True):
     smoke: Smoke | None = None
     symptoms: OptTuple[Symptom] = None
     installs: OptTuple[Install] = None
-    disagreements: OptTuple[Told] = None
+    disagreements: OptTuple[Disagreement] = None
     origins: dict[str, str] = {}
     gaps: tuple[Gap, ...] = ()
 

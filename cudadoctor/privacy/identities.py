@@ -98,7 +98,7 @@ def names_of(machine: Machine, text: str) -> Names:
     homes = (home,) if len(home) > 1 and home.lower() != "/root" else ()
     last = re.split(r"[/\\]", home)[-1]
     known = KEPT | _vocabulary(machine)
-    pairs = tuple(_told(text))
+    pairs = tuple(_named_in(text))
     own_users = _telling((who.user, last, (who.user or "").rpartition("\\")[2]), KEPT)
     own_hosts = _hosts(who.host or "", known)
     users = _telling((user for user, _ in pairs), known)
@@ -163,7 +163,7 @@ def _hosts(name: str, kept: frozenset[str]) -> Strings:
     return tuple(host for host in both if len(host) >= _SHORTEST_HOST)
 
 
-def _told(text: str) -> Iterator[StrPair]:
+def _named_in(text: str) -> Iterator[StrPair]:
     small = text.lower()
     for words, pattern in _TELLING:
         if any(word in small for word in words.split("|")):

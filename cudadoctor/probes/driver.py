@@ -28,7 +28,7 @@ from cudadoctor.probes.kernel import read_kernel
 from cudadoctor.probes.libcuda import file_version, read_libcuda
 from cudadoctor.probes.loader import CACHE, parse_cache
 from cudadoctor.probes.platform import wsl_of
-from cudadoctor.probes.streamed import Patience, Progress, unheard
+from cudadoctor.probes.streamed import Patience, Progress, no_progress
 
 _REFUSALS = frozenset({4, 15, 16, 17, 18})
 """NVML's codes for no permission, lost, reset required, blocked and version mismatch."""
@@ -158,7 +158,7 @@ def read_driver(
     fast: bool,
     timeout_s: OptFloat = None,
     patience: Patience | None = None,
-    progress: Progress = unheard,
+    progress: Progress = no_progress,
 ) -> Looked:
     """All facts under `driver`, and `gpus`. timeout_s: caps each wait."""
     patience = (patience or (FAST if fast else FULL)).capped(timeout_s)
@@ -214,8 +214,8 @@ def read_driver(
 
 def needs_smi(nvml: Looked) -> bool:
     """Whether NVML left open what nvidia-smi may still tell."""
-    said = nvml.facts.get("driver.nvml", Nvml())
-    whole = said.code == 0 and said.signal is None and said.hung is None
+    library = nvml.facts.get("driver.nvml", Nvml())
+    whole = library.code == 0 and library.signal is None and library.hung is None
     gpus = nvml.facts.get("gpus")
     named = gpus is not None and all(gpu.name or gpu.code for gpu in gpus)
     return not (whole and named and "driver.reported" in nvml.facts)

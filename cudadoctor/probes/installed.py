@@ -113,7 +113,7 @@ _LINES: Json = {
 }
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class InsideLook(Struct, frozen=True, kw_only=True):
     """All that came. complete False: it was cut off by a crash, a hang or a flood."""
 
     python: PythonLine | None = None
@@ -128,7 +128,7 @@ class Told(Struct, frozen=True, kw_only=True):
     complete: bool = False
 
 
-def parse(stdout: str) -> Told:
+def parse(stdout: str) -> InsideLook:
     """The lines among whatever else the interpreter printed."""
     lines: dict[str, list[Any]] = defaultdict(list)
     for text in stdout.splitlines():
@@ -136,7 +136,7 @@ def parse(stdout: str) -> Told:
             shape = _LINES.get(found[1], OtherLine)
             with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
                 lines[found[1]].append(msgspec.json.decode(text, type=shape))
-    return Told(
+    return InsideLook(
         python=next(iter(lines["python"]), None),
         path=next((line.entries for line in lines["path"]), ()),
         nowhere=any(line.nowhere for line in lines["path"]),
@@ -162,20 +162,20 @@ _RECORD_NAME = re.compile(r"(.+)-([^-]+)-([^-]+)\.json")
 Build = Literal["cuda", "cpu", "rocm", "xpu"]
 
 
-def note_torch(notes: Looked, host: Host, told: Told, prefix: str) -> None:
+def note_torch(notes: Looked, host: Host, look: InsideLook, prefix: str) -> None:
     """Note the torch that the path holds: its build, its copies, the state of its files."""
     # The first copy that is torch and no file of the user's by that name.
-    real = next((copy for copy in told.copies if kind_of_copy(copy) != "local"), None)
-    copies, path = copies_of(told, prefix), real.path if real else None
+    real = next((copy for copy in look.copies if kind_of_copy(copy) != "local"), None)
+    copies, path = copies_of(look, prefix), real.path if real else None
     notes.section(
         "torch", "the path of the interpreter", copies=copies, installed=real is not None, path=path
     )
-    left = tuple(filter(_OF_TORCH.match, told.leftovers))
+    left = tuple(filter(_OF_TORCH.match, look.leftovers))
     notes.fact("torch.leftovers", left, "names in site-packages")
     if real is not None:
-        dist = _metadata(told, real)
+        dist = _metadata(look, real)
         _note_metadata(notes, dist, real, copies)
-        _note_files(notes, host, told, dist, real)
+        _note_files(notes, host, look, dist, real)
         _note_archs(notes, host, real, _note_version(notes, real), prefix)
 
 
@@ -187,12 +187,12 @@ def kind_of_copy(copy: CopyLine) -> Literal["distribution", "folder", "local"]:
     return "folder" if whole or copy.shape == "remains" else "local"
 
 
-def copies_of(told: Told, prefix: str) -> tuple[TorchCopy, ...]:
+def copies_of(look: InsideLook, prefix: str) -> tuple[TorchCopy, ...]:
     """All copies in the order of the path; two sets of metadata in one folder are two."""
-    records = conda_records(told)
+    records = conda_records(look)
     record = next((version for name, version, _ in records if name == "pytorch"), None)
     copies = []
-    for copy in told.copies:
+    for copy in look.copies:
         kind = kind_of_copy(copy)
         text = _version_in(copy.text)
         first = TorchCopy(path=copy.path, kind=kind, version=text, where=copy.entry)
@@ -201,7 +201,7 @@ def copies_of(told: Told, prefix: str) -> tuple[TorchCopy, ...]:
             versions = (dist.get("version") or None for dist in copy.dists)
             mine = [replace(first, version=version) for version in versions]
         if record and kind != "local" and copy.entry.startswith(prefix):
-            dist = _metadata(told, copy)
+            dist = _metadata(look, copy)
             by_conda = dist is None or dist.installer in ("conda", "")
             conda = replace(first, kind="conda", version=record)
             mine = [conda] if by_conda else [*mine, conda]
@@ -210,15 +210,15 @@ def copies_of(told: Told, prefix: str) -> tuple[TorchCopy, ...]:
     return tuple(copies)
 
 
-def conda_records(told: Told) -> list[tuple[str, str, str]]:
+def conda_records(look: InsideLook) -> list[tuple[str, str, str]]:
     """Name, version and file name of each record of conda that matters."""
-    named = map(_RECORD_NAME.fullmatch, told.conda.records if told.conda else ())
+    named = map(_RECORD_NAME.fullmatch, look.conda.records if look.conda else ())
     return [(found[1], found[2], found[0]) for found in named if found]
 
 
-def _metadata(told: Told, copy: CopyLine) -> DistLine | None:
+def _metadata(look: InsideLook, copy: CopyLine) -> DistLine | None:
     """torch's distribution beside a copy; of several the one whose version the copy has."""
-    beside = [dist for dist in told.dists if dist.name == "torch" and dist.entry == copy.entry]
+    beside = [dist for dist in look.dists if dist.name == "torch" and dist.entry == copy.entry]
     text = (_version_in(copy.text) or "").partition("+")[0]
     fitting = (dist for dist in beside if dist.version.partition("+")[0] == text)
     return next(fitting, beside[0] if beside else None)
@@ -241,7 +241,7 @@ def _note_metadata(
 
 
 def _note_files(
-    notes: Looked, host: Host, told: Told, dist: DistLine | None, real: CopyLine
+    notes: Looked, host: Host, look: InsideLook, dist: DistLine | None, real: CopyLine
 ) -> None:
     """What RECORD says of the files; without one, whether the package is there at all."""
     damage = compare(host, dist.entry, dist.folder) if dist else None
@@ -250,7 +250,7 @@ def _note_files(
         missing = ("torch/__init__.py",) if gone else ()
         notes.section("torch", real.path, missing_files=missing, empty_files=())
         return
-    wheels = ((dist.entry, dist.folder) for dist in told.dists if dist.name.startswith("nvidia-"))
+    wheels = ((dist.entry, dist.folder) for dist in look.dists if dist.name.startswith("nvidia-"))
     below = compare_wheels(host, wheels)
     source = f"{dist.entry}/{dist.folder}/RECORD"
     if below != Damage():
@@ -315,14 +315,14 @@ def _note_archs(
         notes.fact("torch.archs", archs, library)
 
 
-def packages(told: Told) -> tuple[Distribution, ...]:
+def packages(look: InsideLook) -> tuple[Distribution, ...]:
     """The distributions that matter, in order of the path; then what only conda knows."""
-    found = [_distribution(dist) for dist in told.dists]
-    names = {dist.name for dist in told.dists}
-    folder = told.conda.folder if told.conda else ""
+    found = [_distribution(dist) for dist in look.dists]
+    names = {dist.name for dist in look.dists}
+    folder = look.conda.folder if look.conda else ""
     return tuple(found) + tuple(
         Distribution(name=name, version=version, location=f"{folder}/{file}", installer="conda")
-        for name, version, file in conda_records(told)
+        for name, version, file in conda_records(look)
         if name not in names
     )
 
@@ -350,8 +350,8 @@ def built_for(line: DistLine) -> tuple[OptVersion, OptVersion]:
             table = text.partition("torch_info")[2] or text
             found = (re.search(pattern, table) for pattern in patterns)
             # 0.0 where there was no torch when it was installed.
-            said = [".".join(part.groups()) if part else "" for part in found]
-            versions = [None if text == "0.0" else version_of(text) for text in said]
+            releases = [".".join(part.groups()) if part else "" for part in found]
+            versions = [None if text == "0.0" else version_of(text) for text in releases]
             return versions[0], versions[1]
     tag = (_version_in(line.texts.get("version.py")) or line.version).partition("+")[2]
     cuda, torch = extract(_CUDA_TAG, tag), extract(_TORCH_TAG, tag)

@@ -23,21 +23,21 @@ from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.indexes import read_index
 from cudadoctor.probes.installed import (
+    InsideLook,
     PythonLine,
-    Told,
     note_torch,
     packages,
     parse,
 )
-from cudadoctor.probes.target import Chosen, interpreter_of, on_path_all, said_version
+from cudadoctor.probes.target import Chosen, interpreter_of, on_path_all, reported_version
 
 NO_PYTHON = "is no Python that runs"
 _TELLING = re.compile(r"(?i)error|not found|denied|cannot")
 _JOURNAL_BYTES = 4 << 20
 _NOT_ITS_FAULT = ("more than", "the recording", "EMFILE", "ENFILE", "EAGAIN", "ENOMEM", "ENOENT")
 """Why nothing was heard of a program, though it may well be a Python: our own limits, mostly."""
-_TOLD_THERE = ("python", "torch", "packages", "limits.env_free_bytes", "build.headers")
-_AS_TOLD = (
+_FACTS_INSIDE = ("python", "torch", "packages", "limits.env_free_bytes", "build.headers")
+_COPIED_FIELDS = (
     *("free_threaded", "bits", "prefix", "base_prefix", "site_packages", "user_site"),
     *("abi", "ensurepip"),
 )
@@ -52,15 +52,15 @@ def read_target(host: Host, chosen: Chosen, timeout_s: float = 10.0) -> Looked:
     notes.fact("python.chosen_by", chosen.by)
     notes.fact("python.passed_over", chosen.passed_over or None, "the environment")
     ran = host.inside("look.py", timeout_s=timeout_s, python=chosen.executable)
-    told = parse(ran.stdout)
-    if told.python is None:
+    look = parse(ran.stdout)
+    if look.python is None:
         _note_silence(notes, host, chosen.executable, ran)
         return notes
-    _note_python(notes, told, told.python, chosen.executable)
-    _note_surroundings(notes, host, told, told.python)
-    if told.complete:
-        note_torch(notes, host, told, told.python.prefix)
-        notes.fact("packages", packages(told), f"metadata in {told.python.site_packages}")
+    _note_python(notes, look, look.python, chosen.executable)
+    _note_surroundings(notes, host, look, look.python)
+    if look.complete:
+        note_torch(notes, host, look, look.python.prefix)
+        notes.fact("packages", packages(look), f"metadata in {look.python.site_packages}")
     else:
         why = f"{chosen.executable} stopped in the middle of its answer: {_how_it_ended(ran)}"
         notes.gap("torch", why)
@@ -73,7 +73,7 @@ def no_python(gaps: Iterable[Gap]) -> OptStr:
     return next((gap.why for gap in gaps if gap.fact == "python" and NO_PYTHON in gap.why), None)
 
 
-def _note_python(notes: Looked, told: Told, python: PythonLine, chosen: str) -> None:
+def _note_python(notes: Looked, look: InsideLook, python: PythonLine, chosen: str) -> None:
     source = python.executable or chosen
     notes.section(
         "python",
@@ -81,14 +81,14 @@ def _note_python(notes: Looked, told: Told, python: PythonLine, chosen: str) -> 
         executable=source,
         version=version_of(python.version),
         implementation=_IMPLEMENTATIONS.get(python.implementation, python.implementation),
-        pip=told.pip,
-        path=tuple(folder for folder, _ in told.path) or None,
+        pip=look.pip,
+        path=tuple(folder for folder, _ in look.path) or None,
         # PEP 668 speaks of the base installation only; a venv of it is free.
         externally_managed=python.externally_managed and python.prefix == python.base_prefix,
-        **{field: getattr(python, field) for field in _AS_TOLD},
+        **{field: getattr(python, field) for field in _COPIED_FIELDS},
     )
-    notes.fact("python.nowhere", told.nowhere, "the working folder")
-    notes.fact("python.shadows", told.shadows, "names in the working folder")
+    notes.fact("python.nowhere", look.nowhere, "the working folder")
+    notes.fact("python.shadows", look.shadows, "names in the working folder")
     notes.fact("build.headers", python.headers, source)
     place = python.site_packages
     why = f"{place} has no file system to ask"
@@ -105,15 +105,15 @@ def _is_own(host: Host, prefix: str) -> OptBool:
     return prefix == sys.prefix or host.stat(prefix).real == host.stat(sys.prefix).real != ""
 
 
-def _note_surroundings(notes: Looked, host: Host, told: Told, python: PythonLine) -> None:
+def _note_surroundings(notes: Looked, host: Host, look: InsideLook, python: PythonLine) -> None:
     prefix, kind = python.prefix, kind_of(host, python)
     notes.section("python", prefix, kind=kind, own=_is_own(host, prefix))
-    notes.fact("python.managers", tuple(managers(host, told, python, kind)), "PATH")
+    notes.fact("python.managers", tuple(managers(host, look, python, kind)), "PATH")
     if (project := project_of(host, prefix, kind)) is None:
         notes.gap("python.project", f"{prefix} does not say whose it is", asked=False)
     else:
         notes.section("python", prefix, project=project[0], project_tool=project[1])
-    index = read_index(host, prefix, uv_first=kind == "uv" or not told.pip)
+    index = read_index(host, prefix, uv_first=kind == "uv" or not look.pip)
     notes.fact("python.index", index, index.origin or "no setting of pip or uv")
     pip = pip_python(host, python.executable)
     why = "pip on PATH does not say whose it is"
@@ -145,12 +145,12 @@ def _note_silence(notes: Looked, host: Host, executable: str, ran: Ran) -> None:
     # A flood, or a recording in which it was not asked, says nothing against it either.
     if ran.timed_out or ran.signal or (ran.why or "").startswith(_NOT_ITS_FAULT):
         why = f"{executable} told nothing: {end}"
-    elif ran.code is not None and (version := version_of(said_version(host, executable))):
+    elif ran.code is not None and (version := version_of(reported_version(host, executable))):
         notes.fact("python.version", version, executable)
         why = f"{executable} cannot start: {end}"
         if version < Version("3.4"):
             why = f"{executable} is Python {version}, too old to be looked into"
-    for fact in _TOLD_THERE:
+    for fact in _FACTS_INSIDE:
         notes.gap(fact, why)
 
 
@@ -210,10 +210,10 @@ _IN_HOME = {
 """Where its own installer puts a program."""
 
 
-def managers(host: Host, told: Told, python: PythonLine, kind: str) -> Iterator[Manager]:
+def managers(host: Host, look: InsideLook, python: PythonLine, kind: str) -> Iterator[Manager]:
     """The programs that can install into this environment, found without running them."""
-    if told.pip:
-        version = next((dist.version for dist in told.dists if dist.name == "pip"), None)
+    if look.pip:
+        version = next((dist.version for dist in look.dists if dist.name == "pip"), None)
         yield Manager(name="pip", path=python.executable, version=version or None)
     pixi, home = is_pixi(python), home_of(host)
     names: list[Any] = ["uv", *(["pixi"] if pixi else []), *({"poetry", "pipx"} & {kind})]

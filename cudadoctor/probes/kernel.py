@@ -133,8 +133,8 @@ def _note_nodes(notes: Looked, host: Host, limit_s: float) -> None:
     if not paths:
         notes.fact("driver.nodes", (), "/dev")
         return
-    said = streamed(host.inside("nodes.py", *paths, timeout_s=limit_s))
-    errnos = {str(line.get("path")): line.get("errno") for line in said.of("node")}
+    answer = streamed(host.inside("nodes.py", *paths, timeout_s=limit_s))
+    errnos = {str(line.get("path")): line.get("errno") for line in answer.of("node")}
     rows = (line.split(":") for line in host.read("/etc/group").text.splitlines())
     groups = {whole(row[2]): row[0] for row in rows if len(row) > 2}
     nodes = []
@@ -145,7 +145,7 @@ def _note_nodes(notes: Looked, host: Host, limit_s: float) -> None:
             node = replace(node, mode=stat.mode, group=groups.get(stat.gid, str(stat.gid)))
         nodes.append(node)
         if path not in errnos:
-            why = f"{said.call or 'opening it'}: {said.why or 'no answer'}"
+            why = f"{answer.call or 'opening it'}: {answer.why or 'no answer'}"
             notes.gap(f"driver.nodes.{place}.errno", why)
     notes.fact("driver.nodes", tuple(nodes), "open()")
 
@@ -331,7 +331,7 @@ UNIT = "nvidia-fabricmanager"
 PROGRAM = "/usr/bin/nv-fabricmanager"
 UNITS = tuple(f"{folder}/systemd/system/{UNIT}.service" for folder in ("/usr/lib", "/lib", "/etc"))
 
-_SAID_VERSION = re.compile(r"(?i)version is\s*:?\s*(\d{3}\.\d+(?:\.\d+)?)")
+_FABRIC_VERSION = re.compile(r"(?i)version is\s*:?\s*(\d{3}\.\d+(?:\.\d+)?)")
 State = Literal["absent", "inactive", "failed", "active"]
 
 
@@ -347,7 +347,7 @@ def note_fabric(
         return
     if version is None and not fast:
         ran = host.run(PROGRAM, "--version", timeout_s=3.0)
-        version = driver_of(extract(_SAID_VERSION, ran.stdout + ran.stderr) or "")
+        version = driver_of(extract(_FABRIC_VERSION, ran.stdout + ran.stderr) or "")
     notes.fact("driver.fabric.version", version, UNIT)
     argv = ("systemctl", "show", UNIT, "-p", "ActiveState,LoadState")
     ran = host.run(*argv, timeout_s=1.0 if fast else 5.0)

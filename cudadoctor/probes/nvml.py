@@ -25,14 +25,14 @@ from cudadoctor.model.machine import (
 from cudadoctor.model.versions import driver_of
 from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.libcuda import MOST_GPUS, possible_count, possible_cuda
-from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, unheard
+from cudadoctor.probes.streamed import Patience, Progress, Streamed, asked, no_progress
 
 SOURCE = "NVML"
 LEAST_S = 0.3
 """A child that has less time need not be started."""
 
 
-def read_nvml(host: Host, patience: Patience, progress: Progress = unheard) -> Looked:
+def read_nvml(host: Host, patience: Patience, progress: Progress = no_progress) -> Looked:
     """Ask NVML for everything it knows, in a child that is abandoned where it hangs.
 
     What the others are is asked again without a GPU that the child did not survive.
@@ -40,17 +40,17 @@ def read_nvml(host: Host, patience: Patience, progress: Progress = unheard) -> L
     until = monotonic() + patience.nvml_s
     # Without the module the child still says whether the library loads, and which release it is.
     words = ["nvml.py", module_folder() or ""]
-    said = [asked(host, *words, patience=patience, timeout_s=patience.nvml_s, progress=progress)]
+    answers = [asked(host, *words, patience=patience, timeout_s=patience.nvml_s, progress=progress)]
     # The driver has started once: it gets no half minute for it again.
     sooner = replace(patience, start_s=patience.call_s)
     left_out = []
-    while said[-1].fatal_gpu and (left := until - monotonic()) > LEAST_S:
-        if str(said[-1].gpu) in left_out:
+    while answers[-1].fatal_gpu and (left := until - monotonic()) > LEAST_S:
+        if str(answers[-1].gpu) in left_out:
             break  # a recording, or a child that does not do what it is asked
-        left_out.append(str(said[-1].gpu))
+        left_out.append(str(answers[-1].gpu))
         again = (*words, ",".join(left_out))
-        said.append(asked(host, *again, patience=sooner, timeout_s=left, progress=progress))
-    return nvml_facts(*said)
+        answers.append(asked(host, *again, patience=sooner, timeout_s=left, progress=progress))
+    return nvml_facts(*answers)
 
 
 def module_folder() -> OptStr:
@@ -75,39 +75,39 @@ def nvml_facts(first: Streamed, *again: Streamed) -> Looked:
     notes = Looked()
     notes.fact("driver.nvml", _nvml(first), "libnvidia-ml")
     whole = (first, *again)
-    lines = [line for said in whole for line in said.of("system")]
+    lines = [line for answer in whole for line in answer.of("system")]
     system = {str(line.get("name")): line for line in reversed(lines)}
     _note_driver(notes, system)
     gpus = _gpus(notes, whole, system.get("count", {}).get("value"))
     notes.fact("gpus", gpus, SOURCE)
     note_pairs(notes, first, gpus)
-    stopped = {said.gpu: said.stopped("NVML") for said in whole if said.gpu is not None}
+    stopped = {answer.gpu: answer.stopped("NVML") for answer in whole if answer.gpu is not None}
     for index, why in stopped.items():
         notes.gap(f"gpus.{index}", why)
     if first.unsure:
         notes.gap("driver.nvml.hung", first.stopped("NVML"))
     if why := _why_not_more(whole[-1]):
         each = (f"gpus.{gpu.index}" for gpu in gpus or () if gpu.index not in stopped)
-        for path in (*_TOLD_BY_NVML, "gpus", *each):
+        for path in (*_NVML_FACTS, "gpus", *each):
             notes.gap(path, why)
     return notes
 
 
-def _nvml(said: Streamed) -> Nvml:
-    decided = said.last("no-count") or said.last("init")
-    system = {str(line.get("name")): line.get("value") for line in said.of("system")}
+def _nvml(answer: Streamed) -> Nvml:
+    decided = answer.last("no-count") or answer.last("init")
+    system = {str(line.get("name")): line.get("value") for line in answer.of("system")}
     code, call, message = (decided.get(name) for name in ("code", "call", "message"))
     return Nvml(
-        loads=said.loads,
-        why=said.unloaded,
-        path=said.text("loaded", "path"),
+        loads=answer.loads,
+        why=answer.unloaded,
+        path=answer.text("loaded", "path"),
         code=code if type(code) is int and code >= 0 else None,
-        call=said.call if said.signal else str(call) if call else None,
+        call=answer.call if answer.signal else str(call) if call else None,
         message=str(message) if message else None,
         version=library_version(str(system.get("version") or "")),
-        hung=said.call if said.hung else None,
-        hung_gpu=said.gpu if said.hung else None,
-        signal=said.signal,
+        hung=answer.call if answer.hung else None,
+        hung_gpu=answer.gpu if answer.hung else None,
+        signal=answer.signal,
         count=possible_count(system.get("count")),
     )
 
@@ -125,7 +125,7 @@ def _note_driver(notes: Looked, system: dict[str, Json]) -> None:
         known = convert(value)
         if known is None and value is not None:
             notes.gap(path, f"NVML answered {value!r}"[:80] + ", which cannot be")
-        elif code is not None and (code not in UNSUPPORTED or name in _ALWAYS_TOLD):
+        elif code is not None and (code not in UNSUPPORTED or name in _ALWAYS_SUPPORTED):
             notes.gap(path, refusal(code))
         elif not path.startswith("driver.nvml."):
             notes.fact(path, known, SOURCE)
@@ -142,11 +142,11 @@ def _switch(value: object) -> OptBool:
     return value == 1 if type(value) is int and 0 <= value <= 1 else None
 
 
-_TOLD_BY_NVML = (
+_NVML_FACTS = (
     *("driver.nvml.code", "driver.nvml.version", "driver.nvml.count", "driver.reported"),
     *("driver.cuda", "driver.excluded", "driver.confidential"),
 )
-_ALWAYS_TOLD = ("version", "driver", "cuda")
+_ALWAYS_SUPPORTED = ("version", "driver", "cuda")
 _OF_THE_DRIVER: dict[str, tuple[str, Callable[[object], object]]] = {
     "version": ("driver.nvml.version", lambda value: library_version(str(value or ""))),
     "count": ("driver.nvml.count", possible_count),
@@ -165,7 +165,7 @@ def _gpus(notes: Looked, whole: tuple[Streamed, ...], count: object) -> tuple[Gp
     if counted is None:
         return None
     answers: dict[object, list[Json]] = {index: [] for index in range(counted)}
-    for line in (line for said in whole for line in said.of("gpu")):
+    for line in (line for answer in whole for line in answer.of("gpu")):
         if type(index := line.get("index")) is int:
             answers.get(index, []).append(line)
     gpus = []
@@ -177,15 +177,15 @@ def _gpus(notes: Looked, whole: tuple[Streamed, ...], count: object) -> tuple[Gp
     return tuple(gpus)
 
 
-def _why_not_more(said: Streamed) -> str:
+def _why_not_more(answer: Streamed) -> str:
     """What kept NVML from telling everything; "" where nothing did."""
-    if unloaded := said.unloaded:
+    if unloaded := answer.unloaded:
         return f"NVML cannot be loaded: {unloaded}"
-    if broken := said.last("no-module"):
+    if broken := answer.last("no-module"):
         return f"pynvml cannot be imported: {broken.get('why')}"
-    if not said.done:
-        return said.stopped("NVML")
-    line = said.last("no-count") or said.last("init")
+    if not answer.done:
+        return answer.stopped("NVML")
+    line = answer.last("no-count") or answer.last("init")
     if not line.get("code"):
         return ""
     return f"{line.get('call')} failed with {line['code']} ({line.get('message')})"
@@ -410,18 +410,20 @@ LEVELS: dict[int, Any] = {
 }
 
 
-def note_pairs(notes: Looked, said: Streamed, gpus: tuple[Gpu, ...] | None) -> None:
+def note_pairs(notes: Looked, answer: Streamed, gpus: tuple[Gpu, ...] | None) -> None:
     """The pairs, where all were asked; one GPU or none has none."""
     live = [gpu for gpu in gpus or () if gpu.code is None]
-    skipped = said.last("no-pairs")
+    skipped = answer.last("no-pairs")
     if gpus is not None and len(live) < 2:
         notes.fact("driver.pairs", (), SOURCE)
     elif skipped:
         notes.gap("driver.pairs", f"between {skipped.get('count')} GPUs it is not asked")
-    elif not said.last("all-pairs"):
+    elif not answer.last("all-pairs"):
         notes.gap("driver.pairs", "NVML was not asked to its end") if live else None
     else:
-        pairs = [(pair, line) for line in said.of("pair") if (pair := pair_from(line)) is not None]
+        pairs = [
+            (pair, line) for line in answer.of("pair") if (pair := pair_from(line)) is not None
+        ]
         notes.fact("driver.pairs", tuple(pair for pair, _ in pairs), SOURCE)
         for place, (_, line) in enumerate(pairs):
             for name, code in dict(line.get("refused") or {}).items():

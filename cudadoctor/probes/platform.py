@@ -101,9 +101,9 @@ def parse_os_release(text: str) -> dict[str, str]:
 
 def _linux_machine(host: Host) -> OptStr:
     """Of the kernel; kernels before 6.1 do not say it in /proc, there it is our own program's."""
-    said = host.read("/proc/sys/kernel/arch").text.strip().lower()
-    if re.fullmatch(r"[a-z]\w{2,20}", said, re.ASCII):
-        return _MACHINES.get(said, said)
+    name = host.read("/proc/sys/kernel/arch").text.strip().lower()
+    if re.fullmatch(r"[a-z]\w{2,20}", name, re.ASCII):
+        return _MACHINES.get(name, name)
     header = host.read("/proc/self/exe", 20).data
     if header[:4] == b"\x7fELF" and len(header) == 20:
         return _ELF_MACHINES.get(int.from_bytes(header[18:20], "little"))
@@ -173,8 +173,8 @@ def _elsewhere(host: Host) -> Platform:
     plain: Json = {"distro": "", "distro_like": (), "wsl": 0, "jetson": False}
     if host.system == "Windows":
         env, version = host.env, getattr(sys, "getwindowsversion", lambda: None)()
-        said = env.get("PROCESSOR_ARCHITEW6432") or env.get("PROCESSOR_ARCHITECTURE") or ""
-        machine = _MACHINES.get(said.lower(), said.lower()) or None
+        processor = env.get("PROCESSOR_ARCHITEW6432") or env.get("PROCESSOR_ARCHITECTURE") or ""
+        machine = _MACHINES.get(processor.lower(), processor.lower()) or None
         kernel = f"{version.major}.{version.minor}.{version.build}" if version else None
         return Platform(system="Windows", machine=machine, kernel=kernel, **plain)
     known: Any = getattr(os, "uname", lambda: None)()
@@ -296,7 +296,7 @@ def hypervisor(host: Host, kernel: str) -> str:
         return "microsoft"
     cpuinfo = host.read("/proc/cpuinfo", 8192).text
     ids = (host.read(f"/sys/class/dmi/id/{name}", 256) for name in ("sys_vendor", "product_name"))
-    maker = " ".join(said.text.strip().lower() for said in ids)
+    maker = " ".join(answer.text.strip().lower() for answer in ids)
     if ".metal" in maker:
         return ""
     named = next((kind for kind, words in _MAKERS.items() if any(w in maker for w in words)), "")

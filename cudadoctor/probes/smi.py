@@ -15,7 +15,7 @@ from cudadoctor.probes.streamed import SLOW, Patience
 from cudadoctor.reports.smi import (
     FULL_QUERY,
     SMALL_QUERY,
-    SmiSaid,
+    SmiOutput,
     cleaned,
     parse_smi,
     unknown_field,
@@ -30,10 +30,10 @@ MOST_TEXT = 1 << 18
 _S = TypeVar("_S", bound=Struct)
 
 
-class _Heard(Struct, kw_only=True):
+class _Answers(Struct, kw_only=True):
     """What the calls so far gave together."""
 
-    said: SmiSaid = SmiSaid()
+    output: SmiOutput = SmiOutput()
     worked: bool = False
     code: OptInt = None
     words: OptStr = None
@@ -46,63 +46,63 @@ def read_smi(host: Host, path: str, patience: Patience) -> Looked:
 
     The full query, the small one, the banner, the list: as far as they are needed.
     """
-    heard, deadline = _Heard(), monotonic() + patience.smi_s
+    answers, deadline = _Answers(), monotonic() + patience.smi_s
 
     def ask(*options: str) -> Ran | None:
         """One call, its words added to what was heard before; None where no time is left for it."""
         left = deadline - monotonic()
-        if heard.silent or left <= 0:
+        if answers.silent or left <= 0:
             return None
         ran = host.run(path, *options, timeout_s=left)
-        _take(heard, ran)
+        _take(answers, ran)
         return ran
 
     ran = ask(f"--query-gpu={FULL_QUERY}", "--format=csv")
     if ran is not None and unknown_field(ran.stdout + ran.stderr):
-        heard.said = replace(heard.said, message=None, code=None)
+        answers.output = replace(answers.output, message=None, code=None)
         ask(f"--query-gpu={SMALL_QUERY}", "--format=csv")
-    refused = heard.said.code not in (None, 6)
-    if not refused and None in (heard.said.cuda, heard.said.driver):
+    refused = answers.output.code not in (None, 6)
+    if not refused and None in (answers.output.cuda, answers.output.driver):
         ask()
-    if not refused and heard.said.gpus is None:
+    if not refused and answers.output.gpus is None:
         ask("-L")
     notes = Looked()
-    hung = heard.silent_s >= patience.start_s
+    hung = answers.silent_s >= patience.start_s
     smi = Smi(
         found=True,
         path=path,
-        code=heard.code,
-        message=None if heard.worked else heard.words,
-        hung=True if hung else None if heard.silent_s else False,
+        code=answers.code,
+        message=None if answers.worked else answers.words,
+        hung=True if hung else None if answers.silent_s else False,
     )
     notes.fact("driver.smi", smi, path)
-    notes.section("driver", SOURCE, reported=heard.said.driver, cuda=heard.said.cuda)
-    notes.fact("gpus", heard.said.gpus, SOURCE)
-    if heard.silent:
-        slow = f"; {SLOW}" if heard.silent_s and not hung else ""
+    notes.section("driver", SOURCE, reported=answers.output.driver, cuda=answers.output.cuda)
+    notes.fact("gpus", answers.output.gpus, SOURCE)
+    if answers.silent:
+        slow = f"; {SLOW}" if answers.silent_s and not hung else ""
         unsure = () if hung else ("driver.smi.hung",)
         for fact in ("driver.smi.code", *unsure, "driver.reported", "driver.cuda", "gpus"):
-            notes.gap(fact, f"nvidia-smi: {heard.silent}{slow}")
+            notes.gap(fact, f"nvidia-smi: {answers.silent}{slow}")
     return notes
 
 
-def _take(heard: _Heard, ran: Ran) -> None:
+def _take(answers: _Answers, ran: Ran) -> None:
     text = f"{ran.stdout[:MOST_TEXT]}\n{ran.stderr[:MOST_TEXT]}"
-    said = parse_smi(text)
-    heard.said = _joined(heard.said, said)
+    output = parse_smi(text)
+    answers.output = _joined(answers.output, output)
     if ran.why or ran.missing or ran.signal:
         # Ended from outside, it has said nothing: neither that the driver works nor that it fails.
-        heard.silent = ran.why or (f"ended by signal {ran.signal}" if ran.signal else NO_START)
-        heard.silent_s = ran.silent_s or 0.0
+        answers.silent = ran.why or (f"ended by signal {ran.signal}" if ran.signal else NO_START)
+        answers.silent_s = ran.silent_s or 0.0
     elif ran.code is not None:
-        worked = ran.code == 0 and said.code is None
-        heard.worked |= worked
-        heard.code = 0 if heard.worked else ran.code if heard.code is None else heard.code
+        worked = ran.code == 0 and output.code is None
+        answers.worked |= worked
+        answers.code = 0 if answers.worked else ran.code if answers.code is None else answers.code
         if not worked:
-            heard.words = heard.words or said.message or _first_words(text)
+            answers.words = answers.words or output.message or _first_words(text)
 
 
-def _joined(old: SmiSaid, new: SmiSaid) -> SmiSaid:
+def _joined(old: SmiOutput, new: SmiOutput) -> SmiOutput:
     """Both outputs together; the query knows a GPU better than the table does."""
     return replace(_filled(old, new), gpus=joined_gpus(old.gpus, new.gpus))
 

@@ -35,7 +35,7 @@ class Shown:
             self._progress(what, True)
 
 
-def unheard(_: str, __: bool) -> None:
+def no_progress(_: str, __: bool) -> None:
     """Reports nothing of what is waited for."""
 
 
@@ -137,7 +137,7 @@ def asked(
     patience: Patience,
     timeout_s: float,
     env: Environment | None = None,
-    progress: Progress = unheard,
+    progress: Progress = no_progress,
 ) -> Streamed:
     """Run a script that announces each call to the driver. timeout_s: for all of it."""
     shown = Shown(progress)

@@ -221,14 +221,14 @@ def _unfit(host: Host, path: str) -> OptStr:
     """Why a program is no Python that can be run; None where it may be one."""
     if not _runs(host, host.stat(path).mode):
         fault = "a file that cannot be executed"
-    elif _PYTHON_NAME.match(basename(path)) or said_version(host, path):
+    elif _PYTHON_NAME.match(basename(path)) or reported_version(host, path):
         return None
     else:
         fault = "no Python"
     return f"{path} is {fault}; give a Python, or the folder of an environment."
 
 
-def said_version(host: Host, program: str) -> OptStr:
+def reported_version(host: Host, program: str) -> OptStr:
     """The version that a Python says, asked as is harmless to any program; None of any other."""
     ran = host.run(program, "--version", timeout_s=5)
     return extract(r"^Python (\d[\w.]*)", ran.stdout.strip() or ran.stderr.strip())

@@ -145,10 +145,10 @@ def _version(host: Host, path: str, nvcc: OptStr, fast: bool, why: dict[str, str
     if written is not None or nvcc is None:
         return written
     ran = host.run(nvcc, "--version", timeout_s=NVCC_S)
-    said = parse_nvcc(ran.stdout)
-    if said is None:
+    release = parse_nvcc(ran.stdout)
+    if release is None:
         why[path] = ran.why or f"{nvcc} --version: no release in its answer"
-    return said or _written_version(host, path)
+    return release or _written_version(host, path)
 
 
 def parse_nvcc(text: str) -> OptVersion:
@@ -265,13 +265,13 @@ def family(path: str) -> OptStr:
 def parse_version(text: str) -> tuple[OptStr, OptVersion]:
     """Family and version of what `c++ --version` (or cl without arguments) prints."""
     first = text.partition("\n")[0][:_LONGEST]
-    for name, pattern in SAID_BY:
+    for name, pattern in COMPILER_VERSIONS:
         if found := extract(pattern, first):
             return name, version_of(found)
     return None, None
 
 
-SAID_BY = (
+COMPILER_VERSIONS = (
     ("clang++", r"clang version (\d+(?:\.\d+)*)"),
     ("cl", r"Microsoft .* Version (\d+(?:\.\d+)+)"),
     # The distribution's own numbers stand in brackets before the version: it comes last.

@@ -110,7 +110,7 @@ class _Page(_Lines):
     def __init__(self, shown: Report, layout: Layout) -> None:
         super().__init__(layout)
         self.shown = shown
-        self._told: set[str] = set()
+        self._shown_steps: set[str] = set()
 
     def finding(self, finding: Finding) -> None:
         style, sure = _STYLE[finding.severity], summary.sureness(finding, self.say)
@@ -153,10 +153,10 @@ class _Page(_Lines):
 
     def _step(self, word: str, step: Step) -> None:
         title = self.say.spoken(step.title)
-        if step.id in self._told:
+        if step.id in self._shown_steps:
             self.text(word, self.say("{title} (the step above)", title=title))
             return
-        self._told.add(step.id)
+        self._shown_steps.add(step.id)
         self.text(word, title, tail=f"[{self.say(summary.cost_of(step))}]")
         if manual := summary.manual_of(step):
             self.text("", self.say.spoken(manual), indent=2)

@@ -32,8 +32,8 @@ from cudadoctor.repair.snapshot import (
     ManifestError,
     RestoreError,
     differing,
+    file_and_reason,
     packages_of,
-    told_of,
 )
 from cudadoctor.repair.transaction import Transaction, edited, still_running
 from cudadoctor.repair.words import Outcome, command, kept_aside, lost, unchanged
@@ -246,8 +246,8 @@ class _Earlier(Transaction):
                 folder, paths = self.snapshot.set_aside(self._last_word_ns())
                 restored = self.bring_back("asked for", undo=undo)
         except (RestoreError, OSError) as error:
-            said = told_of(error) if isinstance(error, OSError) else str(error)
-            why = f"Not all could be brought back: {said}. Cure that, then run the same again."
+            reason = file_and_reason(error) if isinstance(error, OSError) else str(error)
+            why = f"Not all could be brought back: {reason}. Cure that, then run the same again."
             return self.outcome("stuck", 1, why)
         counts = f"{restored.brought} files brought back, {restored.removed} removed"
         why = f"All is as it was before the repair ({counts})."

@@ -393,13 +393,13 @@ def in_its_place(begun: Begun, prefix: str) -> Begun:
         *(path for path in written if not is_below(path, recorded)),
     ]
     if outside:
-        raise _strange(outside[0])
+        raise _outside(outside[0])
     here = _moved(begun, recorded, prefix) if was_moved(begun, prefix) else begun
     for root in here.roots:
         # No link may lead out of the environment.
         inside = is_below(realpath(root.path), realpath(prefix))
         if not (inside or _is_pixis(root, normpath(prefix))):
-            raise _strange(root.path)
+            raise _outside(root.path)
     return here
 
 
@@ -437,7 +437,7 @@ def _moved(begun: Begun, recorded: str, prefix: str) -> Begun:
         if is_below(root.path, recorded):
             return replace(root, path=there(root.path))
         if (project := pixi_project(prefix)) is None:
-            raise _strange(root.path)
+            raise _outside(root.path)
         return replace(root, path=project)
 
     after = begun.afterwards
@@ -449,7 +449,7 @@ def _moved(begun: Begun, recorded: str, prefix: str) -> Begun:
     )
 
 
-def _strange(path: str) -> JournalError:
+def _outside(path: str) -> JournalError:
     return JournalError(f"it speaks of {path}, which is no part of this environment")
 
 

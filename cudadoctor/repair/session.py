@@ -85,9 +85,9 @@ class Command:
         on_line: Callable[[str], None],
         held: tuple[int, ...] = (),
     ) -> None:
-        self.said: deque[str] = deque(maxlen=KEPT_LINES)
+        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._on_line = on_line
-        self._heard = monotonic()
+        self._last_output = monotonic()
         waits = os.name == "posix"
         words = (sys.executable, "-I", "-S", "-B", "-c", _WAITING, str(os.getpid()), *argv)
         self.child = children.start(
@@ -110,7 +110,7 @@ class Command:
         with self.child.stdout as pipe, suppress(OSError, ValueError):
             # Any byte is a sign of life: a progress bar may end no line for an hour.
             while piece := os.read(pipe.fileno(), MOST_LINE):
-                self._heard = monotonic()
+                self._last_output = monotonic()
                 *lines, rest = (rest[-MOST_LINE:] + piece).split(b"\n")
                 for line in lines:
                     self._take(line)
@@ -120,7 +120,7 @@ class Command:
         # A carriage return starts a progress bar anew: what came last is what counts.
         line = bare(raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2])
         if line.strip():
-            self.said.append(line)
+            self.lines.append(line)
             self._on_line(line)
 
     def go(self) -> None:
@@ -133,7 +133,7 @@ class Command:
     def wait(self, stopped: Callable[[], bool], silence_s: float = SILENCE_S) -> OptInt:
         """Its exit status; None where it was ended: `stopped` said so, or it said nothing."""
         code = children.wait(
-            self.child, lambda: stopped() or monotonic() - self._heard > silence_s, POLL_S
+            self.child, lambda: stopped() or monotonic() - self._last_output > silence_s, POLL_S
         )
         self.end()
         return code

@@ -274,7 +274,7 @@ class Snapshot:
                     os.chmod(live, entry.mode)
             edited = tuple(self._proven(entries))
         except OSError as error:
-            raise RestoreError(told_of(error)) from error
+            raise RestoreError(file_and_reason(error)) from error
         return Restored(brought=brought, removed=len(added), edited=edited)
 
     def _brought(self, entry: Entry) -> bool:
@@ -466,7 +466,7 @@ def synced_system(folder: str) -> None:
         os.sync()
 
 
-def told_of(error: OSError) -> str:
+def file_and_reason(error: OSError) -> str:
     """The file, and what is wrong with it."""
     return f"{error.filename or 'a file'}: {error.strerror or error}"
 

@@ -235,7 +235,7 @@ class Transaction:
         elif code < 0:
             how = f"was ended by signal {-code}"
         name = argv[0] if code is None else f"{' '.join(argv[:4])} ..."
-        raise Failed(f"{name} {how}", tuple(command.said)[-SHOWN_LINES:])
+        raise Failed(f"{name} {how}", tuple(command.lines)[-SHOWN_LINES:])
 
     def _line(self, text: str) -> None:
         """A tool said this."""

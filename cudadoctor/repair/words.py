@@ -139,9 +139,9 @@ _NOISE = re.compile(r"(?i)\s*(?:warning|info|\[notice\]|hint)\b")
 _ERROR = re.compile(r"(?i)\s*(?:error|fatal|\S*error\b|\u00d7|x )")
 
 
-def error_lines(said: Strings) -> Strings:
+def error_lines(output: Strings) -> Strings:
     """Of a tool's last lines those worth showing: from the first error on, else the last few."""
-    lines = [line for line in said if not _NOISE.match(line)][-MOST_LINES:]
+    lines = [line for line in output if not _NOISE.match(line)][-MOST_LINES:]
     first = next((number for number, line in enumerate(lines) if _ERROR.match(line)), 0)
     return tuple(lines[first:])
 

@@ -8,7 +8,7 @@ import re
 from cudadoctor.model.machine import Gpu
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Line
-from cudadoctor.reports.said import Facts, Statements, stated
+from cudadoctor.reports.statements import Facts, Statements, stated
 
 SOURCE = "cudadoctor"
 _END = re.compile(

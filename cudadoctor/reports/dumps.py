@@ -23,7 +23,7 @@ from cudadoctor.model.machine import PciGpu, Strings
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.packages import distribution
-from cudadoctor.reports.said import Facts, Rank, Statements, gated, stated
+from cudadoctor.reports.statements import Facts, Rank, Statements, gated, stated
 from cudadoctor.reports.tools import library_at
 
 # --- what a value says, by the name of its field -------------------------------------------------

@@ -18,7 +18,7 @@ from cudadoctor.model.machine import Install, Strings
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Line, Match
 from cudadoctor.reports.packages import Wheel, build_of_conda, system_of_tag
-from cudadoctor.reports.said import Facts, Rank, Statements, gated, stated
+from cudadoctor.reports.statements import Facts, Rank, Statements, gated, stated
 
 MOST = 40
 """More installs than this come from a build log; the last ones count."""
@@ -598,7 +598,7 @@ def _environment(doc: Document) -> Installs:
 
 # --- refusals in words, without the line in which the installer names them -----------------------
 
-_SAID = re.compile(
+_NOTHING_FOUND = re.compile(
     r"no matching (?:distribution|version|package|tool|wheel)|"
     r"(?:could(?: ?n[o']t)?|can(?:not|'t)) find (?:a |any )?(?:matching )?versions?\b|"
     r"could find a version that satisf|no compatible version found for: (?:py)?torch|"
@@ -624,8 +624,8 @@ _FAR = 160
 
 def _with_implied(doc: Document, installs: list[Install]) -> list[Install]:
     """The installs; the last of torch with a refusal, if words say that there was one."""
-    said = _SAID.search(doc.low)
-    if said is None or any(install.refused or install.installed for install in installs):
+    complaint = _NOTHING_FOUND.search(doc.low)
+    if complaint is None or any(install.refused or install.installed for install in installs):
         return installs
     # the refusals of conda and its like name the package themselves
     asked = [
@@ -635,10 +635,10 @@ def _with_implied(doc: Document, installs: list[Install]) -> list[Install]:
         for text in install.requirements
     ]
     pinned = next((row for row in asked if _PINNED.match(row[1])), None)
-    near = doc.low[max(0, said.start() - _FAR) : said.end() + _FAR]
+    near = doc.low[max(0, complaint.start() - _FAR) : complaint.end() + _FAR]
     if pinned is None and (found := _NAMED.search(near)):
         refused = f"{found['name'].replace('pytorch', 'torch')}=={found['version']}"
-        line = doc.line_of(said)
+        line = doc.line_of(complaint)
         return [*installs, Install(tool="pip", refused=refused, failed=True, line=line)]
     chosen = pinned or next((row for row in asked if row[1] == "torch"), None)
     if chosen:

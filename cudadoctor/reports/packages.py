@@ -18,7 +18,7 @@ from cudadoctor.model.machine import Distribution, OptStr, OptVersion, Strings
 from cudadoctor.model.versions import version_of
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
-from cudadoctor.reports.said import Facts, Rank, Statements, gated, stated
+from cudadoctor.reports.statements import Facts, Rank, Statements, gated, stated
 
 MOST = 600
 """Packages that are kept of one list."""

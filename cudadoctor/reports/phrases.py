@@ -9,7 +9,7 @@ from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import OptInt, OptStr, Strings
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Match
-from cudadoctor.reports.said import Facts, Rank, Reader, Statements, gated, stated
+from cudadoctor.reports.statements import Facts, Rank, Reader, Statements, gated, stated
 
 AUTHOR, PROGRAM = "the author", "a program's own line"
 

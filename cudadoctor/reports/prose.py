@@ -17,7 +17,7 @@ from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.packages import distribution
 from cudadoctor.reports.phrases import AUTHOR, read_table
-from cudadoctor.reports.said import Rank, Statements, gated, stated
+from cudadoctor.reports.statements import Rank, Statements, gated, stated
 
 if TYPE_CHECKING:
     from cudadoctor.knowledge import Knowledge

@@ -19,7 +19,7 @@ from cudadoctor.reports import (
     transcripts,
 )
 from cudadoctor.reports.document import document
-from cudadoctor.reports.said import Reader, Said, machine_of, of_one_torch
+from cudadoctor.reports.statements import Reader, Statement, machine_of, of_one_torch
 from cudadoctor.reports.symptoms import symptoms_of
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
     """
     whole = document(data)
     doc = doctor.without_own_words(whole)
-    said: list[Said] = []
+    statements: list[Statement] = []
     gaps: list[Gap] = []
 
-    def read(reader: Callable[..., Iterable[Said]], *given: object) -> None:
+    def read(reader: Callable[..., Iterable[Statement]], *given: object) -> None:
         try:
-            said.extend(reader(*given))
+            statements.extend(reader(*given))
         except Exception as error:
             name, kind = reader.__name__.replace("_", " "), type(error).__name__
             gaps.append(Gap(fact=reader.__name__, why=f"{name} failed: {kind}", asked=False))
@@ -90,7 +90,11 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
         why = "the report may complain of something that no reader understood"
         gaps.append(Gap(fact="symptoms", why=why, asked=False))
     machine = machine_of(
-        of_one_torch(said), look="report", date=doc.day or None, symptoms=found, gaps=tuple(gaps)
+        of_one_torch(statements),
+        look="report",
+        date=doc.day or None,
+        symptoms=found,
+        gaps=tuple(gaps),
     )
     lines = {f"symptoms.{n}": f"line {symptom.line}" for n, symptom in enumerate(found)}
     return replace(machine, origins=machine.origins | lines)

@@ -35,7 +35,7 @@ SMALL_QUERY = "index,name,uuid,pci.bus_id,driver_version,memory.total,memory.use
 """What every driver since 375 knows; newer fields make an old nvidia-smi refuse the whole call."""
 
 
-class SmiSaid(Struct, frozen=True, kw_only=True):
+class SmiOutput(Struct, frozen=True, kw_only=True):
     """What one output of nvidia-smi says.
 
     gpus: () only where it says that there are none. message: its first line where that is a
@@ -86,7 +86,7 @@ def cleaned(text: str) -> str:
     return text.replace("\ufeff", "").replace("\ufffd", "").replace("\r", "").replace("’", "'")
 
 
-def parse_smi(text: str) -> SmiSaid:
+def parse_smi(text: str) -> SmiOutput:
     """Everything in an output of nvidia-smi, whichever of its forms it is."""
     text = "\n".join(line[:LONGEST_LINE] for line in cleaned(text).splitlines())
     message, code = first_message(text)
@@ -94,7 +94,7 @@ def parse_smi(text: str) -> SmiSaid:
     listed = [_row_gpu(position, row) for position, row in enumerate(rows)]
     found = listed or _table(text) or _pages(text) or _list(text) or _lost(text)
     gpus = tuple(Gpu(**fields) for fields in found)
-    return SmiSaid(
+    return SmiOutput(
         driver=_driver(text, rows),
         cuda=_cuda(text),
         gpus=gpus or (() if code == 6 else None),

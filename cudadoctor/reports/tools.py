@@ -8,8 +8,8 @@ from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Match
 from cudadoctor.reports.kernel_log import parse_kernel_log
-from cudadoctor.reports.said import Facts, Rank, Statements, gated, stated
 from cudadoctor.reports.smi import parse_smi
+from cudadoctor.reports.statements import Facts, Rank, Statements, gated, stated
 
 # --- nvidia-smi ----------------------------------------------------------------------------------
 

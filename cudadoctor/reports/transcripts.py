@@ -9,7 +9,7 @@ import re
 from cudadoctor.model.machine import Gpu, StrPair
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
-from cudadoctor.reports.said import Facts, Statements, gated, stated
+from cudadoctor.reports.statements import Facts, Statements, gated, stated
 
 _KIND = values.WORDS.questions
 """Question -> the kind of its answer."""

@@ -16,7 +16,7 @@ from packaging.version import Version
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Gpu, Node, OptDriverVersion, OptInt, OptStr, OptVersion
 from cudadoctor.model.versions import DriverVersion, cuda_from_int, version_of
-from cudadoctor.reports.said import Facts
+from cudadoctor.reports.statements import Facts
 
 TextReader = Callable[[str], Facts | None]
 """What a text states: {} if nothing, None if it is of another form."""
@@ -81,8 +81,8 @@ def torch_facts(text: str) -> Facts:
     version = torch_version(text)
     if version is None or version.major > 3:
         return {}
-    said = {"torch.version": version, "torch.text": str(version), "torch.installed": True}
-    return said | build_facts(version.local or "")
+    known = {"torch.version": version, "torch.text": str(version), "torch.installed": True}
+    return known | build_facts(version.local or "")
 
 
 def build_facts(tag: str) -> Facts:
@@ -117,13 +117,13 @@ def python_facts(text: str) -> Facts:
     if found is None or not 2 <= int(found[1][0]) <= 3:
         return {}
     low = text.lower()
-    said = {"python.version": Version(found[1])}
+    known = {"python.version": Version(found[1])}
     for words, facts in WORDS.python.items():
         if words in low:
-            said = facts | said
+            known = facts | known
     if "[msc v." in low:
-        said |= found_in(low, r"(?P<windows>msc)", r"\((?P<machine>amd64|arm64)\)")
-    return said
+        known |= found_in(low, r"(?P<windows>msc)", r"\((?P<machine>amd64|arm64)\)")
+    return known
 
 
 # --- systems -----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from cudadoctor.rules.evidence.devices import (
     way_to_run,
 )
 from cudadoctor.rules.evidence.libraries import applies, foreign, in_use, library_pins
-from cudadoctor.rules.evidence.signs import WORDS, gpu_present, live_gpus, said
+from cudadoctor.rules.evidence.signs import WORDS, error_with, gpu_present, live_gpus
 from cudadoctor.rules.healthy import somebody_trains_here
 from cudadoctor.solver.builds import best_build
 from cudadoctor.solver.demand import platform_of, python_of
@@ -230,7 +230,7 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Answer:
     if not (slow or unserved):
         return None
     worst = (unserved or slow)[0]
-    unpublished, proven = kb.known_bad_arch(worst.capability), said(m, *NO_IMAGE)
+    unpublished, proven = kb.known_bad_arch(worst.capability), error_with(m, *NO_IMAGE)
     if unserved and unpublished and not proven:
         why = f"compute capability {worst.capability} is newer than the tables"
         raise NotKnown(f"{worst.path}.capability", why)
@@ -378,7 +378,9 @@ def _is_ancient(m: Machine, kb: Knowledge) -> bool:
     """
     if m.torch.installed is not None or m.python.version is None:
         return False
-    refused = said(m, "no matching distribution", "could not find a version", "no module named")
+    refused = error_with(
+        m, "no matching distribution", "could not find a version", "no module named"
+    )
     failed = refused or any(install.failed for install in m.installs or ())
     if m.look == "report" and not failed:
         return False  # A path with an old Python is of the days when torch was made for it.

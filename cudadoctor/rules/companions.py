@@ -28,7 +28,7 @@ from cudadoctor.plan.remedies import (
 )
 from cudadoctor.rules.evidence.devices import devices
 from cudadoctor.rules.evidence.libraries import specifier_on, torch_pins
-from cudadoctor.rules.evidence.signs import WORDS, gpu_present, said
+from cudadoctor.rules.evidence.signs import WORDS, error_with, gpu_present
 
 COMPILES_SINCE = Version("2.0")
 """The first torch with torch.compile."""
@@ -180,7 +180,7 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
                 evidence=("packages", "torch.text"),
                 values={"package": name, "version": package.version, "why": why},
                 sure=False,
-                severity=ERROR if said(m, "undefined symbol: _ZN") else None,
+                severity=ERROR if error_with(m, "undefined symbol: _ZN") else None,
                 remedies=install_companion(m, kb, name)
                 or by_hand(
                     "rebuild-extension",

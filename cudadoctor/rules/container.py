@@ -26,7 +26,7 @@ from cudadoctor.rules.evidence.signs import (
     cuda_works,
     driver_code,
     graver_with_cuda,
-    heard,
+    host_error_with,
     is_gpu_node,
     only_smi_speaks,
     started,
@@ -228,7 +228,7 @@ def shm_too_small(m: Machine) -> Answer:
     """
     if m.platform.system not in (None, "Linux"):
         return None
-    message, size = heard(m, *_SHM_WORDS), m.limits.shm_bytes
+    message, size = host_error_with(m, *_SHM_WORDS), m.limits.shm_bytes
     enough = _SHM_DEFAULT if message is None else 1024 * _MIB
     if (message is None or size is not None) and need(size, "limits.shm_bytes") > enough:
         return None

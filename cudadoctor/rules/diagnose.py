@@ -48,7 +48,7 @@ def diagnose(
     found = []
     passed = []
     undecided = []
-    unheard = False  # whether an ignored cause was found: then what failed is not unexplained
+    ignored_found = False  # whether an ignored cause was found: then what failed is not unexplained
     for rule in rules_for(machine) if rules is None else rules:
         try:
             answer = rule.judge(machine, knowledge)
@@ -56,8 +56,8 @@ def diagnose(
             if rule.cause not in ignore:
                 undecided.append(_undecided(rule, missing, machine))
             continue
-        if rule.cause in ignore or (rule.cause == "unknown" and unheard):
-            unheard = unheard or answer is not None
+        if rule.cause in ignore or (rule.cause == "unknown" and ignored_found):
+            ignored_found = ignored_found or answer is not None
         elif answer is None:
             passed.append(rule.cause)
         else:

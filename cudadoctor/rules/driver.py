@@ -43,6 +43,7 @@ from cudadoctor.rules.evidence.signs import (
     driver_code,
     driver_runs,
     driver_system,
+    error_with,
     graver_with_cuda,
     live_gpus,
     log_text,
@@ -50,7 +51,6 @@ from cudadoctor.rules.evidence.signs import (
     nvidia_pci,
     on_linux,
     only_smi_speaks,
-    said,
     torch_fails,
     torch_works,
     wait_for_answer,
@@ -314,7 +314,7 @@ def _newer_libcuda(m: Machine) -> bool:
 def _by_cuda_level(m: Machine, kb: Knowledge) -> Answer:
     """Judge by the newest CUDA that the driver runs, where its release is not known."""
     cuda, level, path = m.torch.cuda, m.driver.cuda, "driver.cuda"
-    if level is None and (reported := _told_by_torch(m)):
+    if level is None and (reported := _level_by_torch(m)):
         level, path = reported
     if level is None and cuda is not None:
         wait_for_answer(m)
@@ -338,8 +338,8 @@ def _by_cuda_level(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-def _told_by_torch(m: Machine) -> tuple[Version, str] | None:
-    path = said(m, "driver on your system is too old")
+def _level_by_torch(m: Machine) -> tuple[Version, str] | None:
+    path = error_with(m, "driver on your system is too old")
     number = _TOO_OLD.search(str(lookup(m, path))) if path else None
     return (cuda_from_int(int(number[1])), path) if path and number else None
 

@@ -178,7 +178,7 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
     """
     if not bare(m) or m.driver.installed is False or (m.driver.loaded is False and not _files(m)):
         return None
-    logged = needed = _flavour_told(m)
+    logged = needed = _logged_flavour(m)
     silent = silent_gpus(m)
     if not silent and not (needed and m.pci is None and not live_gpus(m)):
         return None
@@ -201,7 +201,7 @@ def _files(m: Machine) -> list[ModuleFile]:
     return [file for file in m.driver.module_files or () if file.kernel == m.platform.kernel]
 
 
-def _flavour_told(m: Machine) -> OptStr:
+def _logged_flavour(m: Machine) -> OptStr:
     log = log_text(m)
     if _NEEDS_OPEN in log:
         return "open"

@@ -22,7 +22,7 @@ from cudadoctor.rules.evidence.signs import (
     bus_key,
     code_path,
     driver_code,
-    heard,
+    host_error_with,
     is_fenced,
     live_gpus,
     log_text,
@@ -137,7 +137,7 @@ def gpu_ecc(m: Machine) -> Answer:
     Cured by a reset of the GPU while nothing uses it, or by a reboot; only a failed remapping, or
     errors that return, mean a replacement. Switching ECC off hides wrong results.
     """
-    message = heard(m, *_ECC_WORDS)
+    message = host_error_with(m, *_ECC_WORDS)
     bad = [(gpu.index, what, grave) for gpu in live_gpus(m) for what, grave in _ecc(gpu)]
     bad = bad or [(-1, what, grave) for what, grave in _logged(m)]
     if not bad and message is None:

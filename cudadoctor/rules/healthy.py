@@ -38,7 +38,7 @@ from cudadoctor.rules.evidence.signs import (
     gpu_nodes,
     gpu_present,
     has_fabric,
-    heard,
+    host_error_with,
     is_fenced,
     is_gpu_node,
     live_gpus,
@@ -496,8 +496,8 @@ def _hint(m: Machine, kb: Knowledge) -> tuple[OptStr, OptStr, Remedies]:
     """Title, why and what to try, where the code that CUDA answers leaves only a few reasons."""
     libcuda = m.driver.libcuda
     codes = (libcuda.code, libcuda.clean_code)
-    if has_fabric(m, kb) is False and (NOT_READY in codes or heard(m, *NOT_READY_WORDS)):
+    if has_fabric(m, kb) is False and (NOT_READY in codes or host_error_with(m, *NOT_READY_WORDS)):
         return None, _NOT_READY, by_hand("wait-for-driver", "Wait a minute and check again", _WAIT)
-    if uvm_missing(m) is False and (UNKNOWN in codes or heard(m, *UNKNOWN_WORDS)):
+    if uvm_missing(m) is False and (UNKNOWN in codes or host_error_with(m, *UNKNOWN_WORDS)):
         return _STUCK_UVM, _AFTER_SUSPEND, reload_uvm(m)
     return None, None, ()

@@ -29,7 +29,7 @@ from cudadoctor.plan.remedies import (
     unset_variables,
 )
 from cudadoctor.rules.evidence.libraries import META, Pin, import_fails, library_pins, need_import
-from cudadoctor.rules.evidence.signs import WORDS, said, variable
+from cudadoctor.rules.evidence.signs import WORDS, error_with, variable
 from cudadoctor.solver.builds import best_build
 
 FEW = 3
@@ -75,7 +75,7 @@ PYNVML_OF_NVIDIA = Version("12")
 _OWN = re.compile(r"lib(c10|torch|cu(?!da\b|dnn_)|nv(?!idia|cuvid)|nccl)")
 """What torch is linked with. Of cuDNN's parts, loaded later, cudnn-missing-sublib tells."""
 _NO_METADATA = "its metadata (dist-info) is gone"
-_UNTOLD = "pip does not know of it, and what torch itself finds by metadata is not found."
+_UNKNOWN_TO_PIP = "pip does not know of it, and what torch itself finds by metadata is not found."
 _STILL_IMPORTS = "It still imports, and fails where it needs a file that is not whole."
 _SPOKEN_FOR = WORDS["spoken-for"]
 """Words of import errors that other rules know the cause of, or that a limit of memory has."""
@@ -107,7 +107,7 @@ def torch_install_corrupt(m: Machine, kb: Knowledge) -> Answer:
         return None
     what, evidence, sure = found
     return Found(
-        why=_UNTOLD if what == _NO_METADATA else _STILL_IMPORTS if _imports(m) else None,
+        why=_UNKNOWN_TO_PIP if what == _NO_METADATA else _STILL_IMPORTS if _imports(m) else None,
         evidence=tuple(dict.fromkeys((evidence, "torch.path"))),
         values={"what": what, "place": m.torch.path or m.python.site_packages or "this Python"},
         sure=sure,
@@ -481,7 +481,7 @@ def windows_runtime_dll(m: Machine) -> Answer:
     """
     if m.platform.system != "Windows" or m.torch.installed is False:
         return None
-    fact = said(m, "WinError 126", "WinError 1114", "DLL load failed", pasted=False)
+    fact = error_with(m, "WinError 126", "WinError 1114", "DLL load failed", pasted=False)
     if fact is None:
         need_import(m)
         return None

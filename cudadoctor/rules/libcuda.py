@@ -23,7 +23,7 @@ from cudadoctor.rules.evidence.signs import (
     code_path,
     cuda_works,
     driver_code,
-    heard,
+    host_error_with,
     live_gpus,
     uvm_missing,
     variable,
@@ -100,7 +100,7 @@ def cuda_compat_conflict(m: Machine) -> Answer:
     libcuda = m.driver.libcuda
     if libcuda.code == SUCCESS or cuda_works(m) or driver_code(m) == MISMATCH:
         return None
-    message, path = heard(m, *_COMPAT_WORDS), libcuda.path or ""
+    message, path = host_error_with(m, *_COMPAT_WORDS), libcuda.path or ""
     compat = "/compat" in path
     refusals = (_DRIVER_MISMATCH, _NO_COMPAT)
     if message is None and (
@@ -133,7 +133,7 @@ def libcuda_stub(m: Machine) -> Answer:
     Cured by taking the directory out of LD_LIBRARY_PATH (linking needs LIBRARY_PATH only). Deleting
     libraries by hand breaks the next update of the driver.
     """
-    libcuda, message = m.driver.libcuda, heard(m, *_STUB_WORDS)
+    libcuda, message = m.driver.libcuda, host_error_with(m, *_STUB_WORDS)
     if (
         libcuda.loads is False
         or libcuda.code == SUCCESS
@@ -209,7 +209,7 @@ def uvm_not_loaded(m: Machine) -> Answer:
         or not live_gpus(m)
     ):
         return None
-    message, missing = heard(m, *UNKNOWN_WORDS), uvm_missing(m)
+    message, missing = host_error_with(m, *UNKNOWN_WORDS), uvm_missing(m)
     code = UNKNOWN if message else need(libcuda.code, "driver.libcuda.code")
     if code != UNKNOWN or libcuda.clean_code == SUCCESS or missing is False:
         return None

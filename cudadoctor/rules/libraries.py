@@ -30,7 +30,7 @@ from cudadoctor.rules.evidence.libraries import (
     proven_sound,
     way_out,
 )
-from cudadoctor.rules.evidence.signs import said
+from cudadoctor.rules.evidence.signs import error_with
 
 _LIBRARY = re.compile(r"nvidia-(?P<base>[a-z][a-z-]*?)(?:-cu(?P<major>\d+))?")
 _ONE_NAME_IN_ALL_CUDA_12 = frozenset({"curand", "cusolver", "nvtx"})
@@ -62,10 +62,10 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
         return None
     pins = library_pins(m, kb)
     wrong = [pin for pin in pins if pin.installed is not None and not pin.met]
-    strangers = _strangers(m, pins)
-    if strangers:
-        stranger, pin = strangers[0]
-        what = f"{stranger} and {pin.name} of two CUDA versions write into one folder"
+    overwriting = _overwriting(m, pins)
+    if overwriting:
+        wheel, pin = overwriting[0]
+        what = f"{wheel} and {pin.name} of two CUDA versions write into one folder"
     elif wrong:
         what = f"torch pins {wrong[0].requirement}, and {wrong[0].installed} is installed"
     else:
@@ -74,12 +74,12 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
         evidence=("packages", "torch.requires"),
         values={"what": what},
         sure=False,
-        severity=None if _breaks(m, kb, wrong, strangers) else WARNING,
-        remedies=_pinned_again(m, kb, wrong, strangers),
+        severity=None if _breaks(m, kb, wrong, overwriting) else WARNING,
+        remedies=_pinned_again(m, kb, wrong, overwriting),
     )
 
 
-def _strangers(m: Machine, pins: tuple[Pin, ...]) -> list[tuple[str, Pin]]:
+def _overwriting(m: Machine, pins: tuple[Pin, ...]) -> list[tuple[str, Pin]]:
     """Installed wheels that overwrite files of a pinned one, each with the pinned one."""
     ours = {base: pin for pin in pins if (base := _base(pin.name)[0])}
     found = []
@@ -101,7 +101,9 @@ def _base(name: str) -> tuple[str, OptStr]:
     return (found["base"], found["major"]) if found else ("", None)
 
 
-def _breaks(m: Machine, kb: Knowledge, wrong: list[Pin], strangers: list[tuple[str, Pin]]) -> bool:
+def _breaks(
+    m: Machine, kb: Knowledge, wrong: list[Pin], overwriting: list[tuple[str, Pin]]
+) -> bool:
     """Whether torch cannot work so; a newer version of the same major is merely fragile."""
     if import_fails(m):
         return True
@@ -110,7 +112,7 @@ def _breaks(m: Machine, kb: Knowledge, wrong: list[Pin], strangers: list[tuple[s
     return any(
         _is_older(pin) or (_base(pin.name)[0] == "cudnn" and refused(pin.installed, m, kb))
         for pin in wrong
-    ) or any(not _kept_its_file(m, pin) for _, pin in strangers)
+    ) or any(not _kept_its_file(m, pin) for _, pin in overwriting)
 
 
 def _is_older(pin: Pin) -> bool:
@@ -138,12 +140,12 @@ def _kept_its_file(m: Machine, pin: Pin) -> bool:
 
 
 def _pinned_again(
-    m: Machine, kb: Knowledge, wrong: list[Pin], strangers: list[tuple[str, Pin]]
+    m: Machine, kb: Knowledge, wrong: list[Pin], overwriting: list[tuple[str, Pin]]
 ) -> Remedies:
-    hurt = {pin.name: pin for pin in (*wrong, *(pin for _, pin in strangers))}
+    hurt = {pin.name: pin for pin in (*wrong, *(pin for _, pin in overwriting))}
     if META in hurt:
         return reinstall_torch(m, kb)
-    remove = (*(name for name, _ in strangers), *(pin.name for _, pin in strangers))
+    remove = (*(name for name, _ in overwriting), *(pin.name for _, pin in overwriting))
     return install_packages(
         "pinned-libraries",
         "Install the versions that torch pins",
@@ -246,7 +248,7 @@ def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Answer:
 
 
 def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int = 4) -> Answer:
-    spoken, here = said(m, *words), said(m, *words, pasted=False)
+    spoken, here = error_with(m, *words), error_with(m, *words, pasted=False)
     if here and not (m.libraries.mapped or m.libraries.predicted):
         return _by_words(here, pattern)
     if not applies(m):
@@ -306,7 +308,7 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
     Cured by installing torch's own cuDNN wheel again.
     """
     words = ("Unable to load any of {libcudnn", "SUBLIBRARY_VERSION_MISMATCH", "library libcudnn_")
-    spoken = said(m, *words, pasted=False)
+    spoken = error_with(m, *words, pasted=False)
     what, evidence = "it says so itself", spoken
     if not spoken and applies(m):
         what, evidence = _odd_part(m)
@@ -347,7 +349,7 @@ def libstdcxx_old(m: Machine) -> Answer:
     """
     if m.torch.installed is False:
         return None
-    spoken = said(m, "GLIBCXX_", "CXXABI_", pasted=False)
+    spoken = error_with(m, "GLIBCXX_", "CXXABI_", pasted=False)
     if spoken is None:
         need_import(m)
         return None

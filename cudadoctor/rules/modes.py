@@ -23,7 +23,7 @@ from cudadoctor.rules.evidence.signs import (
     NOT_READY_WORDS,
     cuda_works,
     has_fabric,
-    heard,
+    host_error_with,
     live_gpus,
     variable,
 )
@@ -47,7 +47,7 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     Cured by installing the fabric manager of the driver's version and starting it. Restarting it
     while jobs run breaks them.
     """
-    message, joined = heard(m, *NOT_READY_WORDS), has_fabric(m, kb)
+    message, joined = host_error_with(m, *NOT_READY_WORDS), has_fabric(m, kb)
     if cuda_works(m) or (m.driver.libcuda.code != NOT_READY and not message) or joined is False:
         return None
     fabric, driver, keeper = m.driver.fabric, m.driver.version, keeper_of(m)
@@ -133,7 +133,7 @@ def compute_mode(m: Machine) -> Answer:
     gave is the one to use. On a GPU in default mode the same error means a process that is ending,
     a dead MPS daemon or a GPU that needs a reset.
     """
-    message, gpus = heard(m, *_BUSY), live_gpus(m)
+    message, gpus = host_error_with(m, *_BUSY), live_gpus(m)
     modes = {gpu.compute_mode for gpu in gpus if gpu.compute_mode}
     shut = [
         gpu.compute_mode == "prohibited" or (gpu.compute_mode == "exclusive" and gpu.processes)

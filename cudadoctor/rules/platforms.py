@@ -11,7 +11,13 @@ from cudadoctor.model.findings import Remedies
 from cudadoctor.model.machine import Machine, OptVersion, StrPair
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, install_python, jetson_torch, wsl_driver
-from cudadoctor.rules.evidence.signs import cpu_on_purpose, cuda_works, said, started, torch_works
+from cudadoctor.rules.evidence.signs import (
+    cpu_on_purpose,
+    cuda_works,
+    error_with,
+    started,
+    torch_works,
+)
 
 _DRIVER_PACKAGES = ("nvidia-driver-", "libnvidia-compute-", "nvidia-dkms-", "cuda-drivers")
 _KIT = re.compile(r"(?i) (engineering reference )?developer kit.*")
@@ -139,7 +145,7 @@ def platform_unsupported(m: Machine, kb: Knowledge) -> Answer:
 def _unsupported(m: Machine) -> StrPair:
     system = need(m.platform.system, "platform.system")
     machine = need(m.platform.machine, "platform.machine")
-    if said(m, "version `glibc_2.") and m.platform.libc != "musl":
+    if error_with(m, "version `glibc_2.") and m.platform.libc != "musl":
         return f"glibc {m.platform.glibc or 'of this system'}", "torch.imported.error"
     if need(m.python.bits, "python.bits") == 32:
         return "32-bit Python", "python.bits"

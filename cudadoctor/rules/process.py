@@ -20,11 +20,11 @@ from cudadoctor.rules.evidence.signs import (
     cpu_on_purpose,
     cuda_counts,
     cuda_works,
+    error_with,
     gpu_present,
     live_gpus,
     named_gpus,
     nvidia_pci,
-    said,
     torch_fails,
     torch_works,
     variable,
@@ -158,7 +158,7 @@ def visible_devices_hides_gpu(m: Machine) -> Answer:
         return None
     value, present = need(m.env, "env").get(_NAME), gpu_present(m)
     # A pasted report may only write it, and a list that its author gives of the GPUs be shorter.
-    missed = named_gpus(m) and (torch_fails(m) or said(m, *_NONE_SEEN))
+    missed = named_gpus(m) and (torch_fails(m) or error_with(m, *_NONE_SEEN))
     written = m.look == "report" and not missed
     if value is None or m.gpus == () or present is False or written:
         return None
@@ -231,7 +231,7 @@ def memory_held_by_others(m: Machine) -> Answer:
     ]
     if not full or m.platform.jetson:
         return None
-    message = said(m, "out of memory")
+    message = error_with(m, "out of memory")
     grave = ERROR if message else WARNING
     holders = [
         f"{process.name or 'a process of another user'} ({process.pid})"
@@ -262,7 +262,7 @@ def too_few_files(m: Machine) -> Answer:
     """
     if m.platform.system not in (None, "Linux", "Darwin"):
         return None
-    message, limit = said(m, *_FILES_WORDS), m.limits.nofile
+    message, limit = error_with(m, *_FILES_WORDS), m.limits.nofile
     if message is None and not 0 <= need(limit, "limits.nofile") < _LEAST_FILES:
         return None
     return Found(
@@ -290,7 +290,7 @@ def allocator_option(m: Machine) -> Answer:
     Options are written key:value and separated by commas, as in max_split_size_mb:128. A key that
     this release of torch does not know ends the same way: newer keys need a newer torch.
     """
-    env, message = need(m.env, "env"), said(m, *_ALLOCATOR_WORDS)
+    env, message = need(m.env, "env"), error_with(m, *_ALLOCATOR_WORDS)
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         # An entry without a colon; lists in brackets keep their commas.
         entries = re.split(r",(?![^\[]*\])", env.get(name, ""))

@@ -203,8 +203,8 @@ class Reading:
             notes.gap("torch.imported.cuda_available", f"import torch: {ran.why}")
             return Imported(hung=True, seconds=round(ran.seconds, 3))
         number = ran.signal or (ran.code - 128 if ran.code and 128 < ran.code < 160 else None)
-        said = f"killed by {signal_name(number)}" if number else (ran.why or last)
-        return Imported(ok=False, error=f"import torch: {said}", hung=False, signal=number)
+        reason = f"killed by {signal_name(number)}" if number else (ran.why or last)
+        return Imported(ok=False, error=f"import torch: {reason}", hung=False, signal=number)
 
     def _cuda(self, notes: Looked) -> Json:
         """What CUDA and the libraries beside it answered."""

@@ -227,7 +227,7 @@ def test_each_recipe_is_there() -> None:
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_the_report_keeps_to_the_width_and_to_plain_letters(width: int) -> None:
     for found in (figures(WORKING), figures(None, main_thread=1.0), figures(WAITING, waiting=0.5)):
-        told = starved.Told(figures=found, starved=starved.judge(found), code=0)
+        told = starved.ScriptReport(figures=found, starved=starved.judge(found), code=0)
         lines = [line.text for line in page.labelled(starved.rows(told), width)]
         assert not [one for one in lines if len(one) > width and "recipes/" not in one]
         assert all(one.isascii() for one in lines)
@@ -245,7 +245,7 @@ KEYS = {
 
 def test_the_document_has_its_keys() -> None:
     found = figures(WAITING)
-    told = starved.Told(figures=found, starved=starved.judge(found))
+    told = starved.ScriptReport(figures=found, starved=starved.judge(found))
     document = json.loads(results.dumps(told))
     assert document["schema"] == 1
     assert {"figures", "starved", "code", "stopped"} <= set(document)

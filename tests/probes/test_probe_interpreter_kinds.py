@@ -10,8 +10,8 @@ from packaging.version import Version
 
 from cudadoctor.host.local import LocalHost
 from cudadoctor.probes.installed import (
+    InsideLook,
     PythonLine,
-    Told,
     assigned,
     build_of,
     cuda_from_tag,
@@ -87,7 +87,7 @@ def test_conda_installs_into_its_own_environments_and_pixi_into_pixis(
     monkeypatch.setenv("HOME", str(tmp_path))
 
     def names(python: PythonLine, kind: str) -> list[str]:
-        return [one.name for one in managers(LocalHost(), Told(), python, kind)]
+        return [one.name for one in managers(LocalHost(), InsideLook(), python, kind)]
 
     conda = msgspec.structs.replace(PLAIN, conda=True)
     assert names(conda, "conda") == ["conda", "mamba", "micromamba"]

@@ -12,7 +12,7 @@ from cudadoctor.model.machine import Smi
 from cudadoctor.probes import Looked, driver
 from cudadoctor.probes.driver import find_smi
 from cudadoctor.probes.smi import read_smi
-from cudadoctor.reports.smi import FULL_QUERY, SMALL_QUERY, SmiSaid, parse_smi
+from cudadoctor.reports.smi import FULL_QUERY, SMALL_QUERY, SmiOutput, parse_smi
 
 TABLE_530 = """\
 Fri Nov 20 10:00:00 2026
@@ -165,7 +165,7 @@ def test_words_of_failure_have_their_code(text: str, code: int | None) -> None:
 
 
 def test_somebody_elses_unknown_error_is_not_nvidia_smis() -> None:
-    assert parse_smi("RuntimeError: CUDA unknown error - this may be due to ...") == SmiSaid()
+    assert parse_smi("RuntimeError: CUDA unknown error - this may be due to ...") == SmiOutput()
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_lost_gpu_hides_the_table_but_names_itself(line: str, index: int, code
 
 @pytest.mark.parametrize("text", ["", "\n\n", "command not found", "{}", "|||", "a,b,c\n1,2"])
 def test_text_of_others_says_nothing(text: str) -> None:
-    assert parse_smi(text) == SmiSaid()
+    assert parse_smi(text) == SmiOutput()
 
 
 # --- the program -------------------------------------------------------------------------------

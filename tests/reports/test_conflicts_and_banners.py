@@ -10,7 +10,7 @@ from cudadoctor.knowledge import load
 from cudadoctor.model.machine import lookup
 from cudadoctor.model.versions import DriverVersion
 from cudadoctor.reports.reading import read_report
-from cudadoctor.reports.said import Rank, Said, of_one_torch
+from cudadoctor.reports.statements import Rank, Statement, of_one_torch
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_the_build_of_another_torch_is_not_taken_for_this_ones() -> None:
 
 
 def test_facts_of_one_release_are_kept_together_from_several_parts() -> None:
-    def part(path: str, value: object, line: int) -> Said:
-        return Said(path, value, line, Rank.TOOL, "a list")
+    def part(path: str, value: object, line: int) -> Statement:
+        return Statement(path, value, line, Rank.TOOL, "a list")
 
     said = [
         part("torch.version", Version("2.1.0"), 1),

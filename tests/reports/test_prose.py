@@ -7,7 +7,7 @@ import pytest
 from cudadoctor.knowledge import load
 from cudadoctor.reports.document import document
 from cudadoctor.reports.prose import read_assignments, read_prose
-from cudadoctor.reports.said import machine_of
+from cudadoctor.reports.statements import machine_of
 
 KB = load()
 

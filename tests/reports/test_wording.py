@@ -13,7 +13,7 @@ from cudadoctor.model.machine import Gpu, Install
 from cudadoctor.reports import dumps, values
 from cudadoctor.reports.installs import SENTENCES
 from cudadoctor.reports.phrases import PHRASES, Phrase
-from cudadoctor.reports.said import stated
+from cudadoctor.reports.statements import stated
 
 OF_A_GPU = {"gpu", "name", "cc", "memory", "memory_used", "count", "index"}
 OF_A_NODE = {"mode", "path", "group"}

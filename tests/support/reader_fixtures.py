@@ -5,7 +5,7 @@ from __future__ import annotations
 from cudadoctor.model.machine import Machine
 from cudadoctor.reports.document import document
 from cudadoctor.reports.reading import PROGRAM_READERS
-from cudadoctor.reports.said import machine_of
+from cudadoctor.reports.statements import machine_of
 
 
 def shown(text: str) -> Machine:

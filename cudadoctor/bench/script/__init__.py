@@ -71,21 +71,23 @@ def run(words: Strings, asked: Options) -> int:
         figures = starved.figures(sampler.end())
         stopped = asked.stop and code is None
         found = starved.judge(figures)
-        _report(starved.Told(figures=figures, starved=found, code=code, stopped=stopped), asked)
+        _report(
+            starved.ScriptReport(figures=figures, starved=found, code=code, stopped=stopped), asked
+        )
         if stopped:
             stop(script)
             return 0
         return exit_code(script.wait())
 
 
-def _report(told: starved.Told, asked: Options) -> None:
+def _report(report: starved.ScriptReport, asked: Options) -> None:
     """A report that cannot be written never ends the script."""
     if asked.as_json:
-        text = results.dumps(told) + "\n"
+        text = results.dumps(report) + "\n"
     elif asked.markdown:
-        text = starved.markdown(told)
+        text = starved.markdown(report)
     else:
-        lines = page.labelled(starved.rows(told), width())
+        lines = page.labelled(starved.rows(report), width())
         text = "".join(f"{line.text}\n" for line in lines)
     if asked.output is None:
         _tell(text)

@@ -95,14 +95,14 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 def figures(lines: list[Line]) -> Figures:
     """All figures; what too few samples tell stays None."""
-    said = defaultdict(list)
+    by_kind = defaultdict(list)
     for line in lines:
-        said[line["kind"]].append(line)
+        by_kind[line["kind"]].append(line)
     host, fixed, refused, end = (
-        next(iter(said[kind]), {}) for kind in ("host", "gpus", "no-gpus", "end")
+        next(iter(by_kind[kind]), {}) for kind in ("host", "gpus", "no-gpus", "end")
     )
-    ticks = said["procs"]
-    gpus = [{**gpu, "t": sample["t"]} for sample in said["busy"] for gpu in sample["gpus"]]
+    ticks = by_kind["procs"]
+    gpus = [{**gpu, "t": sample["t"]} for sample in by_kind["busy"] for gpu in sample["gpus"]]
     times = sorted(line["t"] for line in ticks + gpus) or [0.0]
     used, known_by = _used(gpus, {process["pid"] for _, process in _processes_of(ticks)})
     begin = _began(gpus, used, times)
@@ -444,7 +444,7 @@ def _notes(figures: Figures) -> Strings:
 # --- how it is shown ------------------------------------------------------------------------------
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class ScriptReport(Struct, frozen=True, kw_only=True):
     """All that is shown, schema 1: fields may be added, none change or go.
 
     code: the script's exit code, None while it runs on. stopped: --stop.
@@ -466,24 +466,24 @@ class Told(Struct, frozen=True, kw_only=True):
         return f"{text}{self.starved.why}{points}"
 
 
-def rows(told: Told) -> Iterator[Row]:
+def rows(report: ScriptReport) -> Iterator[Row]:
     """For how long it was sampled, what became of the script, and what was found."""
     how = "; the script runs on"
-    if told.code is not None:
-        how = f", to the end of the script (exit code {told.code})"
-    elif told.stopped:
+    if report.code is not None:
+        how = f", to the end of the script (exit code {report.code})"
+    elif report.stopped:
         how = ", then the script is ended"
-    yield Row("sampled", f"{told.figures.seconds:.0f} s{how}")
-    yield Row("verdict", told.headline)
-    yield from (Row("seen", text) for text in told.starved.evidence)
-    for setting in told.starved.settings:
+    yield Row("sampled", f"{report.figures.seconds:.0f} s{how}")
+    yield Row("verdict", report.headline)
+    yield from (Row("seen", text) for text in report.starved.evidence)
+    for setting in report.starved.settings:
         yield Row("try", setting.text)
         if setting.recipe:
             yield Row("", setting.recipe, COPIED)
-    yield from (Row("note", text) for text in told.starved.notes)
+    yield from (Row("note", text) for text in report.starved.notes)
 
 
-def markdown(told: Told) -> str:
+def markdown(report: ScriptReport) -> str:
     """For an issue."""
-    rest = [row for row in rows(told) if row.label != "verdict"]
-    return "\n".join([f"**{escaped(told.headline)}**", "", *bullets(rest)]) + "\n"
+    rest = [row for row in rows(report) if row.label != "verdict"]
+    return "\n".join([f"**{escaped(report.headline)}**", "", *bullets(rest)]) + "\n"

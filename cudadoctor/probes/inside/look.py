@@ -50,7 +50,7 @@ TORCH_IMPORTS = frozenset(
 # Python's own start has imported these already: a file of that name comes too late.
 STARTED = frozenset(sys.modules)
 # Small text files in which a package says for which torch and CUDA it was built.
-TELLTALES = {
+BUILD_FILES = {
     "torchvision": ("torchvision/version.py",),
     "torchaudio": ("torchaudio/version.py",),
     "torchtext": ("torchtext/version.py",),
@@ -360,7 +360,7 @@ def say_distributions(entry, names):  # type: (str, list[str]) -> list[tuple[str
             torches.append((folder, version))
         texts = {
             file.rpartition("/")[2]: text_of(join(entry, *file.split("/")))
-            for file in TELLTALES.get(name, ())
+            for file in BUILD_FILES.get(name, ())
         }
         say(
             "dist",

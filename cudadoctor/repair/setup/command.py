@@ -306,9 +306,9 @@ def document(work: Setup) -> Json:
 _FULL = re.compile(r"(?i)no space left on device|disk quota exceeded|file too large|errno 28\b")
 
 
-def reason(said: Strings) -> OptStr:
+def reason(lines: Strings) -> OptStr:
     """What lies behind it, where that is known: no network, or no room."""
-    text = "\n".join(said)
+    text = "\n".join(lines)
     if _FULL.search(text):
         return "the disk is full"
     if re.search(UNREACHED, text):

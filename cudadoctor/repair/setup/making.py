@@ -315,10 +315,10 @@ def _run(argv: Strings, workplace: Workplace, waiting: Waiting, interrupts: Inte
     code = command.wait(stopped, math.inf)
     waiting(name_of(argv), False)
     if interrupts() or code is None:
-        raise Failed("it was interrupted", tuple(command.said))
+        raise Failed("it was interrupted", tuple(command.lines))
     if code:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
-        raise Failed(f"{argv[0]} {how}", tuple(command.said))
+        raise Failed(f"{argv[0]} {how}", tuple(command.lines))
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -57,9 +57,9 @@ def driver_code(m: Machine) -> OptInt:
     if nvml.code not in (None, NO_LIBRARY):
         return nvml.code
     if smi.found is not False:
-        said = (smi.message or "").lower().replace("’", "'")
+        message = (smi.message or "").lower().replace("’", "'")
         for words, code in SPOKEN:
-            if words in said:
+            if words in message:
                 return code
         # Its table with the GPUs proves more than its exit status, which warnings change too.
         if smi.code is not None and not live_gpus(m):
@@ -326,7 +326,7 @@ def log_text(m: Machine) -> str:
     return re.sub(r"\s+", " ", " ".join(lines)).replace("NVRM:", "").lower()
 
 
-def said(m: Machine, *words: str, pasted: bool = True) -> OptStr:
+def error_with(m: Machine, *words: str, pasted: bool = True) -> OptStr:
     """The fact whose error text holds one of these words, None where no text does.
 
     pasted: the error texts of a report count too. They have rules of their own (reported), which
@@ -340,9 +340,9 @@ def said(m: Machine, *words: str, pasted: bool = True) -> OptStr:
     return None
 
 
-def heard(m: Machine, *words: str) -> OptStr:
-    """As `said`, on a host: what a text of a pasted report means, the table of symptoms tells."""
-    return None if m.look == "report" else said(m, *words)
+def host_error_with(m: Machine, *words: str) -> OptStr:
+    """As `error_with`, None for a pasted report: its texts are judged by the table of symptoms."""
+    return None if m.look == "report" else error_with(m, *words)
 
 
 def _texts(m: Machine) -> Iterator[tuple[str, OptStr]]:

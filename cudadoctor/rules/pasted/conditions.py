@@ -113,7 +113,7 @@ def _env(name: str) -> Circumstance:
     return lambda m: name in (m.env or {})
 
 
-def _told(m: Machine, name: str) -> Strings:
+def _symptom_values(m: Machine, name: str) -> Strings:
     """The values of that name in the symptoms of the report."""
     return tuple(
         value
@@ -125,7 +125,7 @@ def _told(m: Machine, name: str) -> Strings:
 
 def _too_many_processes(m: Machine) -> bool:
     """Whether the report asks for more processes on a node than it shows GPUs."""
-    asked = (int(text) for text in _told(m, "processes") if text.isdecimal())
+    asked = (int(text) for text in _symptom_values(m, "processes") if text.isdecimal())
     return 0 < len(live_gpus(m)) < max(asked, default=0)
 
 
@@ -160,7 +160,7 @@ def _build_is(how: str) -> Circumstance:
 
 def _wheel_for_other_torch(m: Machine) -> bool:
     """Whether the report names a wheel of an extension that is made for another torch than this."""
-    torch, named = m.torch.version, map(Version, _told(m, "wheel_torch"))
+    torch, named = m.torch.version, map(Version, _symptom_values(m, "wheel_torch"))
     return torch is not None and any(wheel.release[:2] != torch.release[:2] for wheel in named)
 
 
@@ -170,7 +170,7 @@ _SONAME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)"
 
 def _library_of_another_cuda(m: Machine) -> bool:
     """Whether the library of CUDA that is missing is of another major than torch's CUDA."""
-    cuda, named = m.torch.cuda, filter(None, map(_SONAME.match, _told(m, "library")))
+    cuda, named = m.torch.cuda, filter(None, map(_SONAME.match, _symptom_values(m, "library")))
     return cuda is not None and any(int(found[1]) != cuda.major for found in named)
 
 

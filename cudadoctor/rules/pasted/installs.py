@@ -433,8 +433,8 @@ def fallen_back(m: Machine, kb: Knowledge) -> tuple[int, str] | None:
 
 def _unsolved(install: Install, m: Machine) -> bool:
     """Whether conda found no solution: then nothing of that command came in."""
-    said = any(symptom.key == "conda-cannot-install" for symptom in m.symptoms or ())
-    return said and install.tool in CONDA and not install.installed
+    unsolved = any(symptom.key == "conda-cannot-install" for symptom in m.symptoms or ())
+    return unsolved and install.tool in CONDA and not install.installed
 
 
 def _cuda_wanted(m: Machine) -> bool:

@@ -44,11 +44,11 @@ CONDA = frozenset({"conda", "mamba", "micromamba"})
 class Searched(NamedTuple):
     """indexes: names of variants, "pypi", "all", "nightly", "other".
 
-    told: the report shows them; else they are supposed.
+    known: the report shows them; else they are supposed.
     """
 
     indexes: frozenset[str]
-    told: bool
+    known: bool
 
 
 class Wanted(NamedTuple):
@@ -107,13 +107,13 @@ def searched_by(install: Install) -> Searched:
     named = frozenset(map(index_of, install.indexes))
     if named:
         alone = "--index-url" in install.options or PYPI in named
-        return Searched(named | (frozenset() if alone else {PYPI}), told=True)
+        return Searched(named | (frozenset() if alone else {PYPI}), known=True)
     offered = {text.partition("+")[2] for text in install.offered or ()}
     hinted = {name for name in offered if re.fullmatch(r"cu\d+|cpu", name)}
     if len(hinted) > 2:  # the root of torch's index lists them all
         hinted = {ALL}
     plain = {PYPI} if "" in offered or not any(offered) else set()
-    return Searched(frozenset(hinted | plain), told=any(offered))
+    return Searched(frozenset(hinted | plain), known=any(offered))
 
 
 _REQUIREMENT = re.compile(r"([A-Za-z][\w.-]*?)(?:\[[^\]]*\])?\s*@?\s*((?:[=<>~!^].*|\d.*)?)$")
@@ -446,7 +446,7 @@ def _withdrawn(case: Case) -> Reason | None:
     kept = re.findall(r"dev(\d{8})", " ".join(case.install.offered or ()))
     if kept and day < min(kept):
         return INDEX, "nightly-deleted", CERTAIN, {"day": day, "oldest": min(kept)}
-    if NIGHTLY in case.searched.indexes or not case.searched.told:
+    if NIGHTLY in case.searched.indexes or not case.searched.known:
         return INDEX, "nightly-deleted", LIKELY, {"day": day, "oldest": ""}
     return INDEX, "nightly-elsewhere", CERTAIN, {"day": day}
 
@@ -520,7 +520,7 @@ def _weighed(case: Case, values: dict[str, str]) -> Refused | None:
     scores, shown = _scores(list(guesses_of(case)) or list(guesses_of(unlisted)), case)
     total = sum(scores.values())
     if not total:
-        cause = _SAID.get(lacks or "")
+        cause = _BY_LACK.get(lacks or "")
         if cause is None:
             return None
         return Refused(cause, LIKELY, case.place, "said", values | {"pythons": ""})
@@ -539,7 +539,7 @@ def _weighed(case: Case, values: dict[str, str]) -> Refused | None:
     return Refused(best, _confidence(share, best, case), case.place, "weighed", values)
 
 
-_SAID = {"python": PYTHON, "platform": PLATFORM, "release": INDEX}
+_BY_LACK = {"python": PYTHON, "platform": PLATFORM, "release": INDEX}
 """What an installer says that is lacking -> the cause, where the tables have nothing to add."""
 _LEFT = {"platform": (PLATFORM, INDEX), "release": (INDEX,)}
 """What an installer says that is lacking -> the causes that are left."""
@@ -552,7 +552,7 @@ def _scores(guesses: list[Guess], case: Case) -> tuple[dict[str, float], dict[st
     indexes, matching = case.searched.indexes, case.matching
     # Whether an index that was asked has the release for any Python of a platform.
     asked = {offer.platform for offer in matching if offer.place in indexes}
-    anywhere = not indexes.isdisjoint({ALL, OTHER}) or not case.searched.told
+    anywhere = not indexes.isdisjoint({ALL, OTHER}) or not case.searched.known
     for guess in guesses:
         cause, explained = _cause(guess, matching, case)
         if cause not in _LEFT.get(case.install.lacks or "", (cause,)):
@@ -569,7 +569,7 @@ def _scores(guesses: list[Guess], case: Case) -> tuple[dict[str, float], dict[st
 
 def _confidence(share: float, cause: str, case: Case) -> Confidence:
     known = python_of(case.m) is not None and platform_of(case.m) is not None
-    sure = known and (cause != INDEX or case.searched.told) and OTHER not in case.searched.indexes
+    sure = known and (cause != INDEX or case.searched.known) and OTHER not in case.searched.indexes
     if share > 0.999 and sure and case.wanted.name == "torch" and case.wanted.pinned:
         return CERTAIN
     return LIKELY if share >= _LIKELY else POSSIBLE

@@ -32,8 +32,8 @@ def cuda() -> None:
         count = int(torch.cuda.device_count()) if built else 0
     error = ""
     if built and not available:
-        said = [str(warning.message) for warning in caught]
-        error = next((text for text in said if "CUDA" in text), "")
+        warned = [str(warning.message) for warning in caught]
+        error = next((text for text in warned if "CUDA" in text), "")
         if not error:
             try:
                 torch.cuda.init()

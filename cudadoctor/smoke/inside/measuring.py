@@ -62,7 +62,7 @@ class Measurement:
     def serve(self) -> None:
         """Warm up, then obey until told to stop."""
         self._warm_up()
-        request = wire.heard()
+        request = wire.next_order()
         while request is not None and request["do"] != "stop":
             if request["do"] == "round":
                 self._round(int(request["steps"]))
@@ -70,7 +70,7 @@ class Measurement:
                 say("memory", **self._memory())
             if request["do"] == "profile":
                 say("profile", **profile(self.order, self.training, self.feed))
-            request = wire.heard()
+            request = wire.next_order()
         if request is not None:
             memory = self._memory()
             # The next one may start at once, and needs the room.
@@ -262,8 +262,8 @@ def _in_memory(job: Callable[[], float]) -> float:
 
 def is_oom(problem: BaseException) -> bool:
     """Whether the memory of the device, or of the machine, did not suffice."""
-    said = str(problem)
-    return isinstance(problem, MemoryError) or "out of memory" in said or "ALLOC_FAILED" in said
+    words = str(problem)
+    return isinstance(problem, MemoryError) or "out of memory" in words or "ALLOC_FAILED" in words
 
 
 def _forget() -> None:

@@ -26,7 +26,7 @@ def serve() -> None:
             time.sleep(0.01)  # its process ends a moment after its pipe
         _reap(runners)
         if wire.Ends.receive in ready or wire.Ends.rest:
-            order = wire.heard()
+            order = wire.next_order()
             if order is None:
                 break
             _obey(order, runners)
@@ -36,7 +36,7 @@ def serve() -> None:
 
 def alone() -> None:
     """One runner in a process of its own, where there is no fork: the first order is its start."""
-    order = wire.heard()
+    order = wire.next_order()
     if order is not None:
         _run(dict(order, alone=True))
 

@@ -13,7 +13,7 @@ from torch.nn.functional import conv2d, cross_entropy
 
 from .spec import Fields, Spec, Task
 
-Said = Tuple[str, Fields]
+StageResult = Tuple[str, Fields]
 
 
 class Verdict(Exception):
@@ -94,8 +94,8 @@ class Place:
                 handle.write(b"\0" * (1 << 20))
             os.remove(path)
         except OSError as problem:
-            said = "the temporary folder %s takes no file: %s" % (folder, problem.strerror)
-            raise Skip(said) from None
+            refusal = "the temporary folder %s takes no file: %s" % (folder, problem.strerror)
+            raise Skip(refusal) from None
         return os.path.join(folder, name)
 
 
@@ -108,7 +108,7 @@ FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SIDE = 1024
 
 
-def allocate(place: Place) -> Said:
+def allocate(place: Place) -> StageResult:
     """Memory can be had, written, read back, and holds what was written."""
     sent = torch.arange(1 << 18, dtype=torch.float32)
     there = sent.to(place.device) + 1
@@ -129,14 +129,14 @@ def allocate(place: Place) -> Said:
     return "", figures
 
 
-def matmul(place: Place) -> Said:
+def matmul(place: Place) -> StageResult:
     """A product of two matrices of 1024 x 1024 in every format that torch has here."""
     torch.manual_seed(1)
     left, right = _exact(SIDE, SIDE), _exact(SIDE, SIDE)
     return _compared(place, lambda a, b: a @ b, (left, right), (left[:64, :], right[:, :64]))
 
 
-def conv(place: Place) -> Said:
+def conv(place: Place) -> StageResult:
     """A convolution of 16 to 32 channels."""
     torch.manual_seed(2)
     image, kernel = _exact(8, 16, 32, 32), _exact(32, 16, 3, 3)
@@ -153,7 +153,7 @@ def _exact(*shape: int) -> Any:
     return torch.randn(*shape).to(torch.bfloat16).to(torch.float32)
 
 
-def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> Said:
+def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> StageResult:
     """Every format against float64 on the CPU; a CPU without half precision gets fewer numbers."""
     figures = {}
     missing = []
@@ -219,7 +219,7 @@ def batch(device: Any, size: int, seed: int = 4) -> Any:
     return torch.randn(size, 3, 16, 16).to(device), (torch.arange(size) % 16).to(device)
 
 
-def train_fp32(place: Place) -> Said:
+def train_fp32(place: Place) -> StageResult:
     """Full precision; on a GPU the losses are those of the CPU, on a CPU those of a second run."""
     found = _losses(place, place.device)
     expected = _losses(place, torch.device("cpu"))
@@ -228,7 +228,7 @@ def train_fp32(place: Place) -> Said:
     return "", {"loss_first": found[0], "loss_last": found[-1], "difference": off}
 
 
-def amp_fp16(place: Place) -> Said:
+def amp_fp16(place: Place) -> StageResult:
     """Mixed precision in fp16, the gradients scaled."""
     if not place.computes("fp16"):
         raise Skip("a GPU of this generation has no fp16")
@@ -243,7 +243,7 @@ def amp_fp16(place: Place) -> Said:
     return "", dict(_mixed(place, "fp16", scaler), scale=float(scaler.get_scale()))
 
 
-def amp_bf16(place: Place) -> Said:
+def amp_bf16(place: Place) -> StageResult:
     """Mixed precision in bf16, which needs no scaling."""
     if not place.computes("bf16"):
         raise Skip("a GPU of this generation has no bf16; fp16 is its half precision")
@@ -278,8 +278,12 @@ def _losses(place: Place, device: Any, kind: Any = None, scaler: Any = None) -> 
             place.proven(logits, loss)
         if kind not in (None, logits.dtype):
             # Mixed precision that quietly stayed in float32 proves nothing.
-            said = "autocast left the numbers in %s" % str(logits.dtype).replace("torch.", "")
-            raise Wrong(said) if place.gpu else Skip("this torch cannot do it on the CPU: " + said)
+            remark = "autocast left the numbers in %s" % str(logits.dtype).replace("torch.", "")
+            raise (
+                Wrong(remark)
+                if place.gpu
+                else Skip("this torch cannot do it on the CPU: " + remark)
+            )
         if scaler is None:
             loss.backward()
             optimizer.step()
@@ -301,14 +305,14 @@ def _judged(
         losses = losses[:-1] + [float("nan")]
     if place.fault == "rising":
         losses = losses[::-1]
-    said = "the losses %s " % _list(losses)
+    listed = "the losses %s " % _list(losses)
     if not all([abs(loss) < inf for loss in losses]):
-        raise Wrong(said + "are not finite")
+        raise Wrong(listed + "are not finite")
     if not losses[-1] < losses[0]:
-        raise Wrong(said + "do not fall")
+        raise Wrong(listed + "do not fall")
     off = max([abs(loss - other) / abs(other) for loss, other in zip(losses, expected)])
     if not off <= allowed:
-        raise Wrong(said + words % _list(expected))
+        raise Wrong(listed + words % _list(expected))
     return round(off, 9)
 
 
@@ -321,7 +325,7 @@ def _list(losses: List[float]) -> str:
 GPU_TOLERANCE = 1e-5
 
 
-def checkpoint(place: Place) -> Said:
+def checkpoint(place: Place) -> StageResult:
     """Two steps, a checkpoint, two more; then the last two again from the file."""
     path = place.file("checkpoint-%d.pt" % os.getpid())
     whole = _trainer(place)
@@ -373,7 +377,7 @@ SHARE = 4
 TOLERANCE = {"gloo": 1e-4, "nccl": 1e-3}
 
 
-def ddp(place: Place) -> Said:
+def ddp(place: Place) -> StageResult:
     """Gradients of a share, averaged over the ranks, are those of the joined batch."""
     import torch.distributed as dist
 

@@ -57,7 +57,7 @@ def say(kind: str, **fields: "Any") -> None:
         data = data[os.write(Ends.send, data) :]
 
 
-def heard() -> "Optional[Dict[str, Any]]":
+def next_order() -> "Optional[Dict[str, Any]]":
     """Wait for the next order; None if whoever gives them is gone."""
     import json
 

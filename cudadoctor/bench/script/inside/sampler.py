@@ -139,7 +139,7 @@ class Tree:
         self.root = root
         self.known = {root: Process(root)}
         self.live = {root}
-        self.strangers: set[int] = set()
+        self.unrelated: set[int] = set()
 
     def grow(self) -> None:
         """Look at processes that were not there before; a parent may come after its child."""
@@ -147,9 +147,9 @@ class Tree:
             here = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
         except OSError:
             return
-        self.strangers &= here
+        self.unrelated &= here
         new = {}
-        for pid in here - self.strangers - self.live:
+        for pid in here - self.unrelated - self.live:
             fields = stat_of(f"/proc/{pid}")
             if len(fields) > START_OF_CODE:
                 new[pid] = int(fields[1]), fields[START_OF_CODE]
@@ -158,7 +158,7 @@ class Tree:
                 break
             for pid in ours:
                 self.add(pid, *new.pop(pid))
-        self.strangers |= new.keys()
+        self.unrelated |= new.keys()
 
     def add(self, pid: int, forked_by: int, code: bytes) -> None:
         """A worker is a fork of its parent, or what multiprocessing started in its place.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from msgspec import convert
 from msgspec.structs import asdict, replace
 
-from cudadoctor.model.machine import Distribution, Gpu, Imported, Machine, Told
+from cudadoctor.model.machine import Disagreement, Distribution, Gpu, Imported, Machine
 from cudadoctor.reports.document import Document
 
 
@@ -25,7 +25,7 @@ class Rank(IntEnum):
     """What the author says."""
 
 
-class Said(NamedTuple):
+class Statement(NamedTuple):
     """One fact as a part of the report states it. source: who says it; line: where."""
 
     path: str
@@ -39,8 +39,8 @@ class Said(NamedTuple):
         return f"{self.source}, line {self.line}"
 
 
-Reader = Callable[[Document], Iterable[Said]]
-Statements = Iterator[Said]
+Reader = Callable[[Document], Iterable[Statement]]
+Statements = Iterator[Statement]
 Facts = dict[str, Any]
 """Path of a fact -> its value, or a text or plain data of which its type can be made."""
 _types = cache(get_type_hints)
@@ -64,7 +64,7 @@ def stated(line: int, source: str, facts: Facts, rank: Rank = Rank.TOOL) -> Stat
     """The facts that one line of the report states, each as the model holds it."""
     for path, value in facts.items():
         fact = convert(value, _type_at(path), strict=False, dec_hook=_typed)
-        yield Said(path, fact, line, rank, source)
+        yield Statement(path, fact, line, rank, source)
 
 
 def gated(*words: str) -> Callable[[Reader], Reader]:
@@ -72,7 +72,7 @@ def gated(*words: str) -> Callable[[Reader], Reader]:
 
     def gate(read: Reader) -> Reader:
         @wraps(read)
-        def reader(doc: Document) -> Iterable[Said]:
+        def reader(doc: Document) -> Iterable[Statement]:
             return read(doc) if doc.mentions(*words) else ()
 
         return reader
@@ -84,25 +84,25 @@ JOINED = ("packages", "gpus", "installs", "driver.log", "driver.xids", "build.to
 """Facts that several parts of a report make up together."""
 
 
-def machine_of(parts: Iterable[Said], **own: Any) -> Machine:
+def machine_of(parts: Iterable[Statement], **own: Any) -> Machine:
     """One machine: for each fact the strongest part, of equals the first.
 
     own: fields of the machine that no part states (look, symptoms). What other programs said
     otherwise stands in `disagreements`.
     """
-    by_path: dict[str, list[Said]] = {}
+    by_path: dict[str, list[Statement]] = {}
     for part in parts:
         if part.value is not None:
             by_path.setdefault(part.path, []).append(part)
     machine = Machine(**own)
-    others: list[Told] = []
-    for path, said in by_path.items():
-        said.sort(key=lambda part: part.rank)
-        machine = _with(machine, path.split("."), _joined(path, said))
-        others += _otherwise(path, said)
+    others: list[Disagreement] = []
+    for path, statements in by_path.items():
+        statements.sort(key=lambda part: part.rank)
+        machine = _with(machine, path.split("."), _joined(path, statements))
+        others += _otherwise(path, statements)
     return replace(
         machine,
-        origins={path: said[0].origin for path, said in by_path.items()},
+        origins={path: statements[0].origin for path, statements in by_path.items()},
         disagreements=tuple(dict.fromkeys(others)) or None,
     )
 
@@ -115,31 +115,31 @@ def _with(section: Any, path: list[str], value: object) -> Any:
     return replace(section, **{name: value})
 
 
-def _otherwise(path: str, said: list[Said]) -> Iterator[Told]:
+def _otherwise(path: str, statements: list[Statement]) -> Iterator[Disagreement]:
     """What programs and messages said otherwise; of packages, other releases of one."""
     if path == "packages":
         first: dict[str, str] = {}
-        for part in said:
+        for part in statements:
             for package in part.value:
                 known = first.setdefault(package.name, package.version)
                 if known != package.version and part.rank <= Rank.MESSAGE:
                     path = f"packages.{package.name}"
-                    yield Told(fact=path, value=package.version, source=part.origin)
+                    yield Disagreement(fact=path, value=package.version, source=part.origin)
     elif path not in JOINED:
-        for part in said[1:]:
-            if part.rank <= Rank.MESSAGE and str(part.value) != str(said[0].value):
-                yield Told(fact=path, value=str(part.value), source=part.origin)
+        for part in statements[1:]:
+            if part.rank <= Rank.MESSAGE and str(part.value) != str(statements[0].value):
+                yield Disagreement(fact=path, value=str(part.value), source=part.origin)
 
 
-def _joined(path: str, said: list[Said]) -> object:
+def _joined(path: str, statements: list[Statement]) -> object:
     """The strongest value, or for a fact of several parts all of them together."""
     if path not in JOINED:
-        return said[0].value
+        return statements[0].value
     if path == "env":
-        return {name: value for part in reversed(said) for name, value in part.value.items()}
+        return {name: value for part in reversed(statements) for name, value in part.value.items()}
     if path == "gpus":
-        return _gpus(said)
-    values = [value for part in said for value in part.value]
+        return _gpus(statements)
+    values = [value for part in statements for value in part.value]
     if path == "packages":
         found: dict[str, Distribution] = {}
         for package in values:
@@ -160,10 +160,10 @@ def _completed(known: Any, other: Any) -> Any:
     return replace(known, **lacking)
 
 
-def _gpus(said: list[Said]) -> tuple[Gpu, ...]:
+def _gpus(statements: list[Statement]) -> tuple[Gpu, ...]:
     """The strongest list; what it lacks is filled in from the others."""
-    best = list(said[0].value)
-    for other in (gpu for part in said[1:] for gpu in part.value):
+    best = list(statements[0].value)
+    for other in (gpu for part in statements[1:] for gpu in part.value):
         for place, gpu in enumerate(best):
             if _same(gpu, other, alone=len(best) == 1):
                 best[place] = _completed(gpu, other)
@@ -181,13 +181,15 @@ OF_ONE_BUILD = ("torch.text", "torch.build", "torch.cuda", "torch.hip", "torch.i
 """Facts that are stated together with the release that they belong to."""
 
 
-def of_one_torch(said: list[Said]) -> list[Said]:
+def of_one_torch(statements: list[Statement]) -> list[Statement]:
     """Without what was said of another release of torch than the one that will be believed.
 
     People paste the environment that works beside the one that does not, and the list from before
     the upgrade. A CUDA version or a build of the one must not be taken for the other's.
     """
-    releases = [part for part in said if part.path == "torch.version" and part.value is not None]
+    releases = [
+        part for part in statements if part.path == "torch.version" and part.value is not None
+    ]
     best = min(releases, key=lambda part: part.rank, default=None)
     others = {
         (part.source, part.line)
@@ -196,6 +198,6 @@ def of_one_torch(said: list[Said]) -> list[Said]:
     }
     return [
         part
-        for part in said
+        for part in statements
         if part.path not in OF_ONE_BUILD or (part.source, part.line) not in others
     ]
