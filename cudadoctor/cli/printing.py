@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def fix(options: Options) -> int:
     """Print the plan, or a file of a project. 0 where there is one or nothing to cure, else 1."""
-    found = saved_one(options) if options.saved else this_machine(options)
+    found = saved_machine(options) if options.saved else this_machine(options)
     from cudadoctor import pipeline
 
     machine = pipeline.with_options(found, options)
@@ -53,8 +53,10 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
 
     def ask(change: PackageChange) -> Verdict:
         machine, limit_s = acting(judged.machine), max(0.0, end - time.monotonic())
-        wish = wishes.manager
-        return verify(change, machine, kb, limit_s=limit_s, here=here, wish=wish, sized=False)
+        tool_name = wishes.manager
+        return verify(
+            change, machine, kb, limit_s=limit_s, here=here, tool_name=tool_name, sized=False
+        )
 
     with Waiting() as progress:
         progress("the resolver", True)
@@ -122,7 +124,7 @@ def _rendered(judged: Judged, options: Options, wishes: Wishes) -> str:
     )
 
 
-def saved_one(options: Options) -> Foreign:
+def saved_machine(options: Options) -> Foreign:
     """The one machine behind --from."""
     from cudadoctor.cli import saved
 

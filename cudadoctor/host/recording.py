@@ -163,7 +163,7 @@ def written(data: bytes, store: Store) -> dict[str, str]:
 
 
 def content(stored: Any, folder: Path) -> bytes:
-    """The content that `written` wrote."""
+    """Read back the content that `written` stored."""
     plain = convert(stored, dict[str, str])
     if "file" in plain:
         name = Path(plain["file"]).name
@@ -331,7 +331,7 @@ def prepare(folder: str) -> None:
 def write(
     folder: str, host: RecordingHost, look: Look, machine: Machine, *, full: bool = False
 ) -> int:
-    """Write what was said into a prepared folder; the number of answers.
+    """Write the answers into a prepared folder and return their number.
 
     machine: what was seen, since it knows the names that are to be concealed unless `full`.
     """

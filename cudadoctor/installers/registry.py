@@ -19,20 +19,20 @@ BY_KIND = {tool.kind: tool for tool in (pip.TOOL, conda.TOOL, uv.TOOL, pixi.TOOL
 """What `fix --as` writes, in the order in which it is listed."""
 
 
-def tool_for(m: Machine, wish: OptStr = None) -> Tool:
-    """The wished tool, else the one that fits the examined environment."""
-    return BY_NAME[wish] if wish else next(tool for tool in TOOLS if tool.fits(m))
+def tool_for(m: Machine, tool_name: OptStr = None) -> Tool:
+    """The tool that was asked for, else the one that fits the examined environment."""
+    return BY_NAME[tool_name] if tool_name else next(tool for tool in TOOLS if tool.fits(m))
 
 
-def write(m: Machine, kb: Knowledge, change: PackageChange, wish: OptStr = None) -> Written:
-    """The change in the words of the wished tool, else of the one that fits."""
-    tool = tool_for(m, wish)
+def write(m: Machine, kb: Knowledge, change: PackageChange, tool_name: OptStr = None) -> Written:
+    """The commands of a change for the tool that was asked for, else for the one that fits."""
+    tool = tool_for(m, tool_name)
     if tool.name not in ("pip", "uv"):
         return tool.write(m, kb, change)
     if environment.is_closed(m):
         return environment.beside(m, change)
     owner = projects.owner_of(m)
-    if owner and wish in (None, owner) and (found := projects.write(m, kb, change, owner)):
+    if owner and tool_name in (None, owner) and (found := projects.write(m, kb, change, owner)):
         return found
     # In the environment itself: a project that owns it will not keep the change.
     made = tool.write(m, kb, change)

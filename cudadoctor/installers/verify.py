@@ -117,18 +117,18 @@ def verify(
     *,
     limit_s: float = LIMIT_S,
     here: bool,
-    wish: OptStr = None,
+    tool_name: OptStr = None,
     sized: bool = True,
 ) -> Verdict:
     """Whether the packages of a change can be had together for the machine's interpreter.
 
     here: the examined interpreter is on this machine and may be asked; else its tags are used.
-    wish: the manager that the plan is written for. sized: ask for the size of each file too.
+    tool_name: the manager that the plan is written for. sized: ask for the size of each file too.
     Takes at most limit_s seconds. Never raises for an index or a resolver that fails.
     """
     if limit_s <= 0:
         return unverified("no time is left to ask")
-    tool = registry.tool_for(m, wish)
+    tool = registry.tool_for(m, tool_name)
     if not tool.write(m, kb, change).wheels:
         return unverified(f"plans for {tool.name} are not checked by a resolver")
     at = Setting(local.this_host(), m, Clock(limit_s), here)
@@ -149,7 +149,7 @@ def verify_file(
     if change is None:
         return unverified("nothing is installed")
     here = here and tool in (pip.TOOL, uv.TOOL)  # the others make an environment of their own
-    return verify(change, fresh, kb, limit_s=limit_s, here=here, wish=tool.name, sized=False)
+    return verify(change, fresh, kb, limit_s=limit_s, here=here, tool_name=tool.name, sized=False)
 
 
 def digests(

@@ -27,7 +27,7 @@ _BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
 
 class Concealer(Redactor):
-    """The redactor of raw answers; made from the machine that they told of.
+    """The redactor of raw answers; made from the machine that they describe.
 
     more: raw text that may name somebody whom the facts do not name.
     """
@@ -118,11 +118,11 @@ class Concealer(Redactor):
         return self._stand("host", name.partition(".")[0])
 
     def _stand(self, kind: str, value: str) -> str:
-        """What stands for something already looks like it, and is left as it is."""
+        """The stand-in for a value; a value that is a stand-in already is left as it is."""
         return value if value in self._given.values() else super()._stand(kind, value)
 
     def _form(self, kind: str, value: str, number: int) -> str:
-        """One that the same parsers read."""
+        """A stand-in that the same parsers accept."""
         if kind in ("user", "host"):
             return self._of_that_length(kind, value)
         if kind == "mac":

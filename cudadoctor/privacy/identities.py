@@ -156,7 +156,7 @@ def _telling(names: Iterable[OptStr], kept: frozenset[str]) -> Strings:
 
 
 def _hosts(name: str, kept: frozenset[str]) -> Strings:
-    """The name of a host and its first part, where they tell of one."""
+    """The name of a host and its first part, if they identify it."""
     if compiled(_PUBLIC).fullmatch(name):
         return ()
     both = _telling((name, name.partition(".")[0]), kept)

@@ -114,7 +114,7 @@ _LINES: Json = {
 
 
 class InsideLook(Struct, frozen=True, kw_only=True):
-    """All that came. complete False: it was cut off by a crash, a hang or a flood."""
+    """What look.py reported. complete False: it was cut off by a crash, a hang or a flood."""
 
     python: PythonLine | None = None
     path: tuple[StrPair, ...] = ()

@@ -139,7 +139,7 @@ def parse_journal(text: str) -> str:
 
 
 def _note_silence(notes: Looked, host: Host, executable: str, ran: Ran) -> None:
-    """Say why the interpreter told nothing: no Python, too old a Python, or a sick one."""
+    """Note why the interpreter gave no answer: no Python, too old a Python, or a broken one."""
     end = _how_it_ended(ran)
     why = f"{executable} {NO_PYTHON}: {end}"
     # A flood, or a recording in which it was not asked, says nothing against it either.

@@ -289,7 +289,7 @@ class Process:
         """
         count, names = len(self.loaded), dict(self._names)
         opened = Opened()
-        root = self._one(name, asking, opened, how)
+        root = self._load(name, asking, opened, how)
         self._needs([root] if root else [], opened)
         if not opened.ok and not keep:
             del self.loaded[count:]
@@ -300,11 +300,11 @@ class Process:
         """Breadth first through DT_NEEDED, as the loader goes."""
         for mapped in queue:
             for name in mapped.elf.needed:
-                found = self._one(name, mapped, opened)
+                found = self._load(name, mapped, opened)
                 if found is not None and found not in queue:
                     queue.append(found)
 
-    def _one(self, name: str, asking: Mapped, opened: Opened, how: OptStr = None) -> Mapped | None:
+    def _load(self, name: str, asking: Mapped, opened: Opened, how: OptStr = None) -> Mapped | None:
         if known := self._names.get(name):
             return known
         hit = self.search.find(name, asking)

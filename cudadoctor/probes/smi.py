@@ -31,7 +31,7 @@ _S = TypeVar("_S", bound=Struct)
 
 
 class _Answers(Struct, kw_only=True):
-    """What the calls so far gave together."""
+    """What all calls of nvidia-smi so far answered."""
 
     output: SmiOutput = SmiOutput()
     worked: bool = False
@@ -42,14 +42,14 @@ class _Answers(Struct, kw_only=True):
 
 
 def read_smi(host: Host, path: str, patience: Patience) -> Looked:
-    """Ask nvidia-smi for what NVML did not tell; its limit is for all its calls together.
+    """Ask nvidia-smi for what NVML left open; the limit is for all calls together.
 
     The full query, the small one, the banner, the list: as far as they are needed.
     """
     answers, deadline = _Answers(), monotonic() + patience.smi_s
 
     def ask(*options: str) -> Ran | None:
-        """One call, its words added to what was heard before; None where no time is left for it."""
+        """Make one call and add its output to the answers; None if no time is left for it."""
         left = deadline - monotonic()
         if answers.silent or left <= 0:
             return None

@@ -36,7 +36,7 @@ class Shown:
 
 
 def no_progress(_: str, __: bool) -> None:
-    """Reports nothing of what is waited for."""
+    """Report no progress."""
 
 
 class Patience(Struct, frozen=True, kw_only=True):

@@ -229,7 +229,7 @@ def _unfit(host: Host, path: str) -> OptStr:
 
 
 def reported_version(host: Host, program: str) -> OptStr:
-    """The version that a Python says, asked as is harmless to any program; None of any other."""
+    """What a Python answers to --version, which harms no program; None for any other program."""
     ran = host.run(program, "--version", timeout_s=5)
     return extract(r"^Python (\d[\w.]*)", ran.stdout.strip() or ran.stderr.strip())
 

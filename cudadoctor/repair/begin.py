@@ -502,7 +502,7 @@ def dry_run(
     size, tables = 0, knowledge.load()
     try:
         for change in (step.packages for step in steps if step.packages):
-            found = verify(change, machine, tables, here=True, wish=options.manager)
+            found = verify(change, machine, tables, here=True, tool_name=options.manager)
             if found.resolves is False:
                 return found.why, 0
             if found.resolves is None:

@@ -193,7 +193,7 @@ def _nccl_finds(value: str, present: Strings) -> bool:
 
 
 def _gloo_finds(value: str, present: Strings) -> bool:
-    """Gloo opens every one that is named."""
+    """Whether every interface that Gloo is to open is present."""
     return all(name.strip() in present for name in value.split(",") if name.strip())
 
 

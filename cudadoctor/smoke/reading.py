@@ -137,7 +137,7 @@ def parse(stdout: str) -> list[Line]:
 
 
 def read(ran: Ran, mode: str, python: str) -> Looked:
-    """Everything that the child told before it ended, however it ended."""
+    """Everything that the child reported before it ended, however it ended."""
     notes, reading = Looked(), Reading(ran)
     source = f"import torch in {python}"
     imported = reading.imported(notes)

@@ -242,7 +242,7 @@ def test_an_interpreter_that_is_gone_is_sought_for_by_its_tags() -> None:
 @pytest.mark.parametrize("wish", ["conda", "pixi"])
 def test_a_plan_for_a_channel_stays_unverified(wish: str) -> None:
     change = PackageChange(install=("torch==2.13.0",), variant="cu130", cuda="13.0")
-    found = verify(change, machine(), knowledge.load(), here=True, wish=wish)
+    found = verify(change, machine(), knowledge.load(), here=True, tool_name=wish)
     why = f"could not be verified: plans for {wish} are not checked by a resolver"
     assert found == Verdict(resolves=None, why=why)
 

@@ -67,7 +67,7 @@ def test_wheels_are_sought_where_a_plan_for_conda_or_pixi_takes_wheels(
     with served(Shelf(Wheel("torch", "2.14.1"))) as url:
         foreign = PackageChange(install=("torch",), index=url, variant="cu126", cuda="12.6")
         for wish in ("conda", "pixi"):
-            found = verify(foreign, machine(), knowledge.load(), here=False, wish=wish)
+            found = verify(foreign, machine(), knowledge.load(), here=False, tool_name=wish)
             assert "torch 2.14.1" in found.why
     assert not (tmp_path / "called").exists()
 

@@ -54,7 +54,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     """What the samples come to.
 
     seconds: how long was sampled; judged_s: without the start. gpus: those that the script used.
-    gpus_by: how that was told: "processes", "memory" (its use grew), "only one" or "all".
+    gpus_by: how that is known: "processes", "memory" (its use grew), "only one" or "all".
     no_gpu_figures: why nothing of a GPU is known, "" where it is; no_process_figures: likewise.
     main_cores: cores that the training processes used; main_thread: share of a core of the busiest
     thread, main_thread_wait: share of the time in which it could have run and had no core.
@@ -94,7 +94,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 def figures(lines: list[Line]) -> Figures:
-    """All figures; what too few samples tell stays None."""
+    """All figures; those with too few samples stay None."""
     by_kind = defaultdict(list)
     for line in lines:
         by_kind[line["kind"]].append(line)

@@ -231,7 +231,7 @@ def _planned(
                 progress("the resolver", True)
                 here = chosen.base is not None
                 answer = verify(
-                    recipe.wanted.change, chosen.machine, kb, here=here, wish=chosen.tool
+                    recipe.wanted.change, chosen.machine, kb, here=here, tool_name=chosen.tool
                 )
         finally:
             local.close_host()

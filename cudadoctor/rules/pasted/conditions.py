@@ -257,7 +257,7 @@ def _walled_platform(m: Machine) -> bool:
 
 
 def _toolkit_used(m: Machine) -> OptVersion:
-    """The CUDA version of the toolkit that a build takes, where the report tells one."""
+    """The CUDA version of the toolkit that a build takes, if the report names just one."""
     versions = {toolkit.cuda for toolkit in m.build.toolkits or () if toolkit.cuda is not None}
     return versions.pop() if len(versions) == 1 else None
 

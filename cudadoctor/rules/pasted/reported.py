@@ -102,7 +102,7 @@ def _worth(sign: Sign) -> tuple[Confidence, int, bool, int]:
 
 
 def _signs(cause: str, m: Machine, kb: Knowledge) -> list[Sign]:
-    """What means this cause here, and what this doctor itself said of that machine, pasted."""
+    """The signs of this cause in a report, then those in a pasted verdict of this doctor."""
     keys, signs, repeated = symptoms().meaning.get(cause, ()), [], []
     for place, symptom in enumerate(m.symptoms or ()):
         meaning = meaning_of(symptom, m, kb) if symptom.key in keys else None
