@@ -92,7 +92,7 @@ def _interrupted() -> int:
 def _guarded() -> int:
     from cudadoctor.host import local
 
-    _speak_safely()
+    _escape_unencodable()
     try:
         fast.begin_look(sys.argv[1:])
         return _run(sys.argv[1:])
@@ -142,7 +142,7 @@ def _run(argv: list[str]) -> int:
         return error.report()
 
 
-def _speak_safely() -> None:
+def _escape_unencodable() -> None:
     """No locale may stop a report: what the stream cannot encode is written as an escape."""
     _buffer_stdout()
     for stream in (sys.stdout, sys.stderr):

@@ -35,13 +35,13 @@ def settle() -> None:
     """
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     here = {_absolute(folder) for folder in ("", *named) if not os.path.isabs(folder)}
-    ours = _ours()
+    ours = _own_folders()
     foreign = {_absolute(folder) for folder in named} | here
     kept = [folder for folder in sys.path if _absolute(folder) not in here - ours]
     sys.path[:] = sorted(kept, key=lambda folder: _absolute(folder) in foreign - ours)
 
 
-def _ours() -> set[str]:
+def _own_folders() -> set[str]:
     """Our own folder, and those of this Python: one may stand in them."""
     library = dirname(os.__file__)
     home = dirname(dirname(dirname(abspath(__file__))))

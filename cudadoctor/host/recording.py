@@ -80,13 +80,15 @@ def _around(
     """What differs from the doctor's own environment, folder and stdin."""
     around: Question = {"cwd": cwd}
     if env is not None:
-        changed = {name: _spoken(value) for name, value in env.items() if own.get(name) != value}
+        changed = {
+            name: _normalised(value) for name, value in env.items() if own.get(name) != value
+        }
         around |= {"env": changed, "without": sorted(own.keys() - env.keys())}
     around = {name: value for name, value in around.items() if value}
     return around | ({} if stdin is None else {"stdin": stdin})
 
 
-def _spoken(word: str) -> str:
+def _normalised(word: str) -> str:
     """A word without what differs from run to run or is the doctor's own."""
     if word == BOOT:
         return "<boot>"
@@ -128,13 +130,13 @@ class _PlainHost:
         return self._answer_to("space", None, path=path)
 
     def run(self, *argv: str, stdin: OptStr = None, **how: "Unpack[How]") -> Ran:
-        question = {"argv": [_spoken(word) for word in argv]}
+        question = {"argv": [_normalised(word) for word in argv]}
         question |= _around(self._own_env, stdin, **how)
         return self._answer("run", question, Ran(why=SILENT), *argv, stdin=stdin, **how)
 
     def inside(self, script: str, *args: str, python: OptStr = None, **how: "Unpack[How]") -> Ran:
         # Where the doctor's pynvml lies is no matter of the host.
-        words = [] if script == "nvml.py" else [_spoken(word) for word in args]
+        words = [] if script == "nvml.py" else [_normalised(word) for word in args]
         question = {"script": script, "args": words}
         question |= ({"python": python} if python else {}) | _around(self._own_env, **how)
         return self._answer(

@@ -69,7 +69,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
     )
 
 
-def in_vain(m: Machine) -> OptStr:
+def sync_warning(m: Machine) -> OptStr:
     """That pip's change will not last here, None if it will."""
     tool = owner_of(m)
     if tool is None:

@@ -36,7 +36,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool_name: OptStr = 
         return found
     # In the environment itself: a project that owns it will not keep the change.
     made = tool.write(m, kb, change)
-    return replace(made, note=joined(made.note, projects.in_vain(m)))
+    return replace(made, note=joined(made.note, projects.sync_warning(m)))
 
 
 def project_file(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _BOUNDARY = re.compile(r"(?<=\.) (?=[A-Z{])")
 """Between two sentences; in a template the second one may begin with a value."""
-_TELLING = 6
+_LEAST_LETTERS = 6
 """A template with fewer letters of its own could have made almost any text."""
 _LONGEST = 2000
 """A longer text is no sentence of ours, and every template would be tried at each of its places."""
@@ -72,15 +72,15 @@ class Language:
 def _patterns(table: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
     """Templates with values, as patterns of what they make; the most telling first."""
     cut = [(re.split(r"\{(\w+)\}", template), template) for template in table]
-    telling = [
+    with_values = [
         (sum(map(len, pieces[::2])), pieces, template)
         for pieces, template in cut
         if len(pieces) > 1
     ]
     return [
         (re.compile(_pattern(template), re.DOTALL), template)
-        for letters, _, template in sorted(telling, reverse=True)
-        if letters >= _TELLING
+        for letters, _, template in sorted(with_values, reverse=True)
+        if letters >= _LEAST_LETTERS
     ]
 
 

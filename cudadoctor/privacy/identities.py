@@ -50,7 +50,7 @@ _HOME_NAME = (
 HOME = rf"(?i:[/\\](?:home|users)[/\\]+){_HOME_NAME}"
 """Any home below the usual folders; the group `name` is whose it is."""
 
-_TELLING: tuple[StrPair, ...] = (
+_NAME_PATTERNS: tuple[StrPair, ...] = (
     # prompts: alice@box:~$  [alice@box dir]$  (venv) root@3f2a9c1b7d5e:/workspace#  alice@box ~ %
     (
         "@",
@@ -99,9 +99,9 @@ def names_of(machine: Machine, text: str) -> Names:
     last = re.split(r"[/\\]", home)[-1]
     known = KEPT | _vocabulary(machine)
     pairs = tuple(_named_in(text))
-    own_users = _telling((who.user, last, (who.user or "").rpartition("\\")[2]), KEPT)
+    own_users = _identifying((who.user, last, (who.user or "").rpartition("\\")[2]), KEPT)
     own_hosts = _hosts(who.host or "", known)
-    users = _telling((user for user, _ in pairs), known)
+    users = _identifying((user for user, _ in pairs), known)
     hosts = dict.fromkeys(host for _, name in pairs for host in _hosts(name, known))
     return Names(
         homes,
@@ -145,7 +145,7 @@ def _either(names: Iterable[str]) -> str:
     return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
 
 
-def _telling(names: Iterable[OptStr], kept: frozenset[str]) -> Strings:
+def _identifying(names: Iterable[OptStr], kept: frozenset[str]) -> Strings:
     """Those that identify somebody, each once."""
     stripped = dict.fromkeys(name.strip(".-") for name in names if name)
     return tuple(
@@ -159,13 +159,13 @@ def _hosts(name: str, kept: frozenset[str]) -> Strings:
     """The name of a host and its first part, if they identify it."""
     if compiled(_PUBLIC).fullmatch(name):
         return ()
-    both = _telling((name, name.partition(".")[0]), kept)
+    both = _identifying((name, name.partition(".")[0]), kept)
     return tuple(host for host in both if len(host) >= _SHORTEST_HOST)
 
 
 def _named_in(text: str) -> Iterator[StrPair]:
     small = text.lower()
-    for words, pattern in _TELLING:
+    for words, pattern in _NAME_PATTERNS:
         if any(word in small for word in words.split("|")):
             named = pattern.replace("user>", f"user>{_USER}").replace("host>", f"host>{_HOST}")
             for found in compiled(named).finditer(text):

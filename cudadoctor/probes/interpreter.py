@@ -32,7 +32,7 @@ from cudadoctor.probes.installed import (
 from cudadoctor.probes.target import Chosen, interpreter_of, on_path_all, reported_version
 
 NO_PYTHON = "is no Python that runs"
-_TELLING = re.compile(r"(?i)error|not found|denied|cannot")
+_ERROR_WORDS = re.compile(r"(?i)error|not found|denied|cannot")
 _JOURNAL_BYTES = 4 << 20
 _NOT_ITS_FAULT = ("more than", "the recording", "EMFILE", "ENFILE", "EAGAIN", "ENOMEM", "ENOENT")
 """Why nothing was heard of a program, though it may well be a Python: our own limits, mostly."""
@@ -164,7 +164,7 @@ def _how_it_ended(ran: Ran) -> str:
         names = {int(number): number.name for number in signal.Signals}
         return f"killed by {names.get(ran.signal, f'signal {ran.signal}')}"
     lines = list(filter(None, map(str.strip, ran.stderr.splitlines())))
-    line = next(filter(_TELLING.search, lines), lines[0] if lines else "")
+    line = next(filter(_ERROR_WORDS.search, lines), lines[0] if lines else "")
     if not line and ran.code == 0:
         return "it ended without telling anything"
     return f"exit status {ran.code}" + (f", {line[:200]}" if line else "")

@@ -245,7 +245,7 @@ def _smoke(machine: Machine, say: Language) -> str:
 LONGEST_VALUE = 120
 MOST_ITEMS = 4
 
-_TELLING = {
+_SHOWN_FIELDS = {
     "build.compiler": "name version | path",
     "build.toolkits": "path | cuda origin",
     "driver.fabric": "| manager version nvswitches",
@@ -325,8 +325,8 @@ def _is_named(item: Json, about: str) -> bool:
 def _item(item: Json, kind: str) -> str:
     if item.get("present") is False:
         return "none"
-    telling = _TELLING.get(kind)
-    bare, named = map(str.split, telling.split("|")) if telling else ([], list(item))
+    fields = _SHOWN_FIELDS.get(kind)
+    bare, named = map(str.split, fields.split("|")) if fields else ([], list(item))
     parts = [" ".join(str(item[key]) for key in bare if item.get(key) not in _USUAL)]
     for key in named:
         if (value := item.get(key)) not in _USUAL:

@@ -141,7 +141,7 @@ class _Earlier(Transaction):
         if silent and not ask("Undo", silent):
             return unchanged("Nothing was changed.")
         if self._recorded() is None:
-            return self._gone()
+            return self._snapshot_lost()
         if kept and (sentence := self._in_use()):
             return unchanged(f"Nothing was changed: {sentence}.")
         if kept and (sentence := self._would_be_lost()) and not ask("Undo", sentence):
@@ -168,7 +168,7 @@ class _Earlier(Transaction):
                 refuse(f"{sentence}: take it back with {undo} first")
             back = self._never_begun()
         elif self._recorded() is None:
-            return self._gone()
+            return self._snapshot_lost()
         elif story.stage == "restoring":
             return self._restored(undo=story.undoing, code=int(not story.undoing))
         else:
@@ -212,7 +212,7 @@ class _Earlier(Transaction):
         except (FileNotFoundError, NotADirectoryError, ManifestError):
             return None
 
-    def _gone(self) -> Outcome:
+    def _snapshot_lost(self) -> Outcome:
         """Somebody removed what was kept: the repair is closed, so that another may begin."""
         self.note(Forgotten())
         folder = self.snapshot.folder

@@ -21,7 +21,7 @@ from cudadoctor.pipeline import Judged
 from cudadoctor.render import json_v1
 from cudadoctor.repair import begin, earlier, words
 from cudadoctor.repair.journal import FOLDER, Begun, Busy, Journal, JournalError, Opinion
-from cudadoctor.repair.session import not_heeded, patient_interrupts
+from cudadoctor.repair.session import ignored_variables, patient_interrupts
 from cudadoctor.repair.snapshot import remove_made
 from cudadoctor.repair.transaction import Transaction, opinion
 from cudadoctor.repair.words import Outcome, unchanged
@@ -88,7 +88,7 @@ class _Fix(Struct):
             why, size = begin.dry_run(steps.steps, machine, options, say)
         if why:
             return unchanged(f"Nothing was changed: {why}.")
-        if names := not_heeded(os.environ):
+        if names := ignored_variables(os.environ):
             say(f"not heeded, to change this environment only: {', '.join(names)}")
         if sentence := begin.elsewhere_by_configuration(tasks):
             return unchanged(f"Nothing was changed: {sentence}.")

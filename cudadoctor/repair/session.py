@@ -157,7 +157,7 @@ _OFF = ("PIP_USER", "PIP_DRY_RUN", "PIP_REQUIRE_VIRTUALENV", "PIP_IGNORE_INSTALL
 """The same as switches, which also a configuration file may turn on."""
 
 
-def not_heeded(own: Environment) -> Strings:
+def ignored_variables(own: Environment) -> Strings:
     """The user's variables that a package manager is not told of."""
     on = (
         name for name in _OFF if own.get(name, "0").lower() not in ("", "0", "false", "no", "off")

@@ -356,7 +356,7 @@ class Snapshot:
         Returns the folder where it lies now, and the paths where it lay. Raises OSError or
         ManifestError; what was moved until then stays aside.
         """
-        mine = list(self._theirs(since_ns))
+        mine = list(self._changed_since(since_ns))
         folder, number = self.aside, 1
         while lexists(folder):
             number += 1
@@ -370,7 +370,7 @@ class Snapshot:
             shutil.move(live, place)
         return folder, list(map(self.live, mine))
 
-    def _theirs(self, since_ns: int) -> Iterator[Entry]:
+    def _changed_since(self, since_ns: int) -> Iterator[Entry]:
         before = {entry.key: entry for entry in self.entries()}
         left = self.left()
         after = {entry.key: entry.face for entry in left or ()}

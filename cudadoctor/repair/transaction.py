@@ -136,7 +136,7 @@ class Transaction:
             for number, task in enumerate(tasks):
                 what = f"step {number + 1} of {len(tasks)}: {task.title}"
                 for which, argv in enumerate(task.commands, 1):
-                    self._heed()
+                    self._fail_if_interrupted()
                     many = f" ({which} of {len(task.commands)})" if len(task.commands) > 1 else ""
                     self._run(number, task, argv, what + many)
                 if task.files:
@@ -205,7 +205,7 @@ class Transaction:
                 count = self.snapshot.take()
             except OSError as error:
                 raise Failed(f"what is there cannot be recorded: {_words(error)}") from error
-        self._heed()
+        self._fail_if_interrupted()
         self.note(SnapshotDone(entries=count))
         self.touched = True
 
@@ -225,7 +225,7 @@ class Transaction:
         command.go()
         with self.waiting.doing(what):
             code = command.wait(self.interrupts)
-        self._heed()
+        self._fail_if_interrupted()
         self.note(StepEnded(number=number, code=code))
         if code == 0:
             return
@@ -259,12 +259,12 @@ class Transaction:
     def _looked(self) -> Opinion:
         with self.waiting.doing("looking again"):
             found = check(self.begun, self.log, self.interrupts)
-        self._heed()
+        self._fail_if_interrupted()
         if found is None:
             raise Failed("the second look gave no report: nobody can tell whether it helped")
         return opinion(found)
 
-    def _heed(self) -> None:
+    def _fail_if_interrupted(self) -> None:
         if self.interrupts():
             raise Failed("it was interrupted")
 

@@ -119,7 +119,7 @@ def _name_of(requirement: str) -> str:
     return found[0].lower().replace("_", "-") if found else ""
 
 
-def _ours(requirement: str) -> bool:
+def _concerns_torch(requirement: str) -> bool:
     """Whether a requirement of conda is torch, a companion of it, or a library of NVIDIA's."""
     return re.match(r"(?:[\w.-]+::)?(?:py)?torch|cuda|nvidia", requirement) is not None
 
@@ -168,8 +168,10 @@ def _done(text: str) -> Iterator[str]:
 
 _STATES: dict[str, Callable[[str], Fields]] = {
     "what": lambda text: {"refused": _spec(_EXTRA.sub("", text))[:120]},
-    "spec": lambda text: {"refused": text.replace(" ", "=").rstrip("=-*")} if _ours(text) else {},
-    "names": lambda text: {"refused": max(re.findall(r"- (\S+)", text), key=_ours)},
+    "spec": lambda text: (
+        {"refused": text.replace(" ", "=").rstrip("=-*")} if _concerns_torch(text) else {}
+    ),
+    "names": lambda text: {"refused": max(re.findall(r"- (\S+)", text), key=_concerns_torch)},
     "wheel": _wheel,
     "kind": lambda text: {"lacks": "platform" if "platform" in text else "python"},
     "tags": lambda text: {"made_for": [tag.strip("', ") for tag in text.split() if len(tag) > 3]},
@@ -295,7 +297,7 @@ def _installed(installs: list[Install]) -> Statements:
         held = {
             _CONDA_NAMES.get(name, name): version.partition("=")[0]
             for name, version in put.items()
-            if _ours(name) or name in ("numpy", "triton", "xformers")
+            if _concerns_torch(name) or name in ("numpy", "triton", "xformers")
         }
         packages = [
             {"name": name, "version": version, "installer": install.tool}

@@ -28,7 +28,7 @@ from cudadoctor.rules.evidence.signs import (
     graver_with_cuda,
     host_error_with,
     is_gpu_node,
-    only_smi_speaks,
+    only_smi_answers,
     started,
     torch_fails,
     wait_for_table,
@@ -153,7 +153,7 @@ def container_without_libcuda(m: Machine) -> Answer:
         or need(m.driver.libcuda.loads, "driver.libcuda.loads")
     ):
         return None
-    hearsay = only_smi_speaks(m) and not torch_fails(m)
+    hearsay = only_smi_answers(m) and not torch_fails(m)
     title = "nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing"
     return Found(
         title=title if hearsay else None,

@@ -50,7 +50,7 @@ from cudadoctor.rules.evidence.signs import (
     module_spoke,
     nvidia_pci,
     on_linux,
-    only_smi_speaks,
+    only_smi_answers,
     torch_fails,
     torch_works,
     wait_for_answer,
@@ -379,7 +379,7 @@ def driver_userspace_missing(m: Machine) -> Answer:
         or not need(m.driver.loaded, "driver.loaded")
     ):
         return None
-    version, hearsay = m.driver.version, only_smi_speaks(m)
+    version, hearsay = m.driver.version, only_smi_answers(m)
     shaky = hearsay and not torch_fails(m)
     title = "nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing"
     return Found(

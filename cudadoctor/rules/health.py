@@ -58,7 +58,7 @@ def gpu_lost(m: Machine) -> Answer:
     riser, power supply, temperature, slot, then the warranty.
     """
     code = driver_code(m)
-    gone = [gpu for gpu in m.gpus or () if _gone(gpu, m)]
+    gone = [gpu for gpu in m.gpus or () if _is_lost(gpu, m)]
     dead = [
         device
         for device in nvidia_pci(m)
@@ -80,7 +80,7 @@ def gpu_lost(m: Machine) -> Answer:
     )
 
 
-def _gone(gpu: Gpu, m: Machine) -> bool:
+def _is_lost(gpu: Gpu, m: Machine) -> bool:
     """999 for one GPU means a dead one, but in a job it can be one that belongs to others."""
     return gpu.code in (LOST, RESET_REQUIRED) or (gpu.code == UNKNOWN and not is_fenced(gpu, m))
 

@@ -46,7 +46,7 @@ from cudadoctor.rules.evidence.signs import (
     no_nvml,
     nvidia_pci,
     on_linux,
-    only_smi_speaks,
+    only_smi_answers,
     silent_gpus,
     torch_fails,
     torch_works,
@@ -314,7 +314,7 @@ def _unreported(m: Machine) -> tuple[PciGpu, ...]:
 def cuda_starts(m: Machine) -> None:
     libcuda, absent = m.driver.libcuda, "libcuda cannot be loaded"
     if libcuda.loads is False:
-        wrapped = only_smi_speaks(m) and not torch_fails(m)  # smi may be a wrapper
+        wrapped = only_smi_answers(m) and not torch_fails(m)  # smi may be a wrapper
         wait(wrapped, "driver.libcuda.code", absent)
         raise Shortfall(absent, "driver.libcuda.why")
     _starts(need(libcuda.code, "driver.libcuda.code"))

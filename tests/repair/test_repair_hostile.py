@@ -17,7 +17,7 @@ from repair_fixtures import FITTING, STRANGE, Environment, tree
 
 from cudadoctor.repair.begin import led_elsewhere
 from cudadoctor.repair.journal import Opinion
-from cudadoctor.repair.session import environment, not_heeded
+from cudadoctor.repair.session import environment, ignored_variables
 from cudadoctor.repair.snapshot import Entry, ManifestError, dumps, loads, parse_record
 from cudadoctor.repair.transaction import better
 
@@ -321,7 +321,7 @@ def test_pip_sees_neither_the_users_packages_nor_those_of_a_path() -> None:
     assert (found["PYTHONNOUSERSITE"], found["PIP_USER"]) == ("1", "0")
     assert "PYTHONPATH" not in found
     assert found["PIP_INDEX_URL"] == "i"
-    assert not_heeded(own) == ("PYTHONPATH", "PIP_USER")
+    assert ignored_variables(own) == ("PYTHONPATH", "PIP_USER")
 
 
 def test_a_configuration_that_leads_elsewhere_is_named_with_its_cure(

@@ -47,10 +47,10 @@ def run(words: Strings, asked: Options) -> int:
     try:
         script = start(words)
     except FileNotFoundError:
-        _tell(f"cudadoctor: there is no program {words[0]!r}\n")
+        _to_stderr(f"cudadoctor: there is no program {words[0]!r}\n")
         return MISSING
     except OSError as error:
-        _tell(f"cudadoctor: {words[0]!r} cannot be started: {error.strerror}\n")
+        _to_stderr(f"cudadoctor: {words[0]!r} cannot be started: {error.strerror}\n")
         return FORBIDDEN
     at_a_terminal = _at_a_terminal()
 
@@ -63,7 +63,7 @@ def run(words: Strings, asked: Options) -> int:
         try:
             sampler = Sampler(script.pid)
         except OSError as error:
-            _tell(f"cudadoctor: the script runs without samples: {error.strerror}\n")
+            _to_stderr(f"cudadoctor: the script runs without samples: {error.strerror}\n")
             return exit_code(script.wait())
         code = None
         with suppress(TimeoutExpired):
@@ -90,15 +90,15 @@ def _report(report: starved.ScriptReport, asked: Options) -> None:
         lines = page.labelled(starved.rows(report), width())
         text = "".join(f"{line.text}\n" for line in lines)
     if asked.output is None:
-        _tell(text)
+        _to_stderr(text)
         return
     try:
         Path(asked.output).write_text(text, encoding="utf-8")
     except OSError as error:
-        _tell(f"cudadoctor: cannot write {asked.output}: {error.strerror}\n{text}")
+        _to_stderr(f"cudadoctor: cannot write {asked.output}: {error.strerror}\n{text}")
 
 
-def _tell(text: str) -> None:
+def _to_stderr(text: str) -> None:
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

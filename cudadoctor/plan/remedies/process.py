@@ -190,7 +190,7 @@ def device_groups(m: Machine) -> Remedies:
 _NAME = "LD_LIBRARY_PATH"
 _TOOLKIT = re.compile(r"(/usr/local/cuda|/opt/cuda)(?:-([\d.]+))?(?=/|$)")
 _TARGET = re.compile(r"/targets/[\w-]+-linux/lib(?=/|$)")
-_TELLING = ("stubs", "compat")
+_DISTINCT_FOLDERS = ("stubs", "compat")
 
 
 def off_search_path(m: Machine, folder: str) -> Remedies:
@@ -218,7 +218,7 @@ def _leads_to(entry: str, folder: str, m: Machine) -> bool:
     if _alike(real, folder):
         return True
     # Where nobody followed the links, an entry of that kind is the way to it.
-    kind = next((word for word in _TELLING if word in folder.split("/")), None)
+    kind = next((word for word in _DISTINCT_FOLDERS if word in folder.split("/")), None)
     return search is None and kind is not None and kind in entry.split("/")
 
 

@@ -53,7 +53,7 @@ def ask(library: Any, call: str, *args: Any) -> int | None:
     return int(function(*args))
 
 
-def tell(library: Any, call: str, name: str) -> None:
+def report_number(library: Any, call: str, name: str) -> None:
     """What a call says through its pointer, or the code that it failed with."""
     number = ctypes.c_int(0)
     code = ask(library, call, ctypes.byref(number))
@@ -68,12 +68,12 @@ def main() -> None:
     if library is None:
         return
     # Needs no cuInit, and is wanted most where cuInit fails.
-    tell(library, "cuDriverGetVersion", "version")
+    report_number(library, "cuDriverGetVersion", "version")
     code = ask(library, "cuInit", 0)
     if code is not None:
         say("value", name="code", value=code)
     if code == 0:
-        tell(library, "cuDeviceGetCount", "count")
+        report_number(library, "cuDeviceGetCount", "count")
 
 
 if __name__ == "__main__":

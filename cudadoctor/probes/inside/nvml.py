@@ -370,7 +370,7 @@ def answered(ask: Ask, device: Any, shape: str, ways: str) -> Answer:
         return None, OWN_ERROR
 
 
-def tell(ask: Ask, index: int, device: Any, table: str) -> dict[str, Any]:
+def report_fields(ask: Ask, index: int, device: Any, table: str) -> dict[str, Any]:
     """Answer all questions about one GPU; what it answered is given back."""
     known = {}
     ask.gpu = index
@@ -409,10 +409,10 @@ def main(folder: str = "", without: str = "") -> None:
             continue
         device = handle(ask, index)
         if device is not None:
-            identified.append((index, device, tell(ask, index, device, IDENTITY)))
+            identified.append((index, device, report_fields(ask, index, device, IDENTITY)))
     for index, device, known in identified:
         has_mig = (known.get("mig") or [0])[0] == 1
-        tell(ask, index, device, STATE + MIG.lstrip() if has_mig else STATE)
+        report_fields(ask, index, device, STATE + MIG.lstrip() if has_mig else STATE)
     ask.gpu = None
     if count is not None:
         settings(ask)

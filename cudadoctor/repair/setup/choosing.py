@@ -134,7 +134,7 @@ class _Choosing:
                 return _made(known.tool or "pip", other, only)
             return self._from_own(own, other)
         if known.named:
-            return self._named_in_vain()
+            return self._named_unusable()
         if other:
             return _made(known.tool or "pip", other, self._instead())
         fetcher = next((name for name in _FETCHERS if name in known.tools), None)
@@ -210,7 +210,7 @@ class _Choosing:
             return self._nothing(f"Install Python {version}, or uv, which fetches it.")
         return _made(tool, found, self._instead(), f"{tool} fetches Python {version}.")
 
-    def _named_in_vain(self) -> NoWay:
+    def _named_unusable(self) -> NoWay:
         """A Python that was named is not changed for another behind the user's back."""
         found = _best([*self.others, *self.fetchable], self.near)
         if found is None:

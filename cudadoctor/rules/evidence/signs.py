@@ -38,7 +38,7 @@ NO_LIBRARY, LOST, RESET_REQUIRED, BLOCKED, MISMATCH, UNKNOWN = 12, 15, 16, 17, 1
 UNKNOWN_WORDS = ("CUDA unknown error", "Error 999: unknown error")
 NOT_READY, NOT_READY_WORDS = 802, ("system not yet initialized",)
 """CUDA's code and words for a system whose daemons are not ready."""
-SPOKEN: tuple[tuple[str, int], ...] = (
+SMI_MESSAGES: tuple[tuple[str, int], ...] = (
     *MEANINGS[:-1],
     ("unable to determine the device handle", LOST),
     ("failed to initialize nvml: unknown error", UNKNOWN),
@@ -58,7 +58,7 @@ def driver_code(m: Machine) -> OptInt:
         return nvml.code
     if smi.found is not False:
         message = (smi.message or "").lower().replace("’", "'")
-        for words, code in SPOKEN:
+        for words, code in SMI_MESSAGES:
             if words in message:
                 return code
         # Its table with the GPUs proves more than its exit status, which warnings change too.
@@ -94,7 +94,7 @@ def torch_fails(m: Machine) -> bool:
     return m.torch.imported is not None and m.torch.imported.cuda_available is False
 
 
-def only_smi_speaks(m: Machine) -> bool:
+def only_smi_answers(m: Machine) -> bool:
     """Whether nvidia-smi names a driver of which this process sees nothing else.
 
     It may be a wrapper, or a library path that nvidia-smi has and this process has not.
