@@ -178,4 +178,6 @@ def _vocabulary(machine: Machine) -> frozenset[str]:
     where, packages = machine.platform, (machine.packages or ()) + (machine.driver.packages or ())
     words = [where.distro, *(where.distro_like or ()), where.machine, where.virtual]
     words += [machine.python.kind, *(machine.driver.modules or ())]
-    return frozenset(str(word).lower() for word in words + [it.name for it in packages] if word)
+    return frozenset(
+        str(word).lower() for word in words + [package.name for package in packages] if word
+    )

@@ -155,7 +155,11 @@ class Redactor:
             yield Sign(words=(last,), pattern=identities.home_pattern(home), other="~")
         names = self._names
         for named, pattern, other in (
-            (names.own_users + names.users, identities.user_pattern, lambda it: self._user(it[0])),
+            (
+                names.own_users + names.users,
+                identities.user_pattern,
+                lambda found: self._user(found[0]),
+            ),
             (names.own_hosts + names.hosts, identities.host_pattern, self._hosted),
         ):
             if named:

@@ -252,7 +252,7 @@ def module_files(host: Host, *, ask: bool) -> tuple[ModuleFile, ...]:
 
 def _module_folders(host: Host, root: str) -> Iterator[str]:
     """Ubuntu's signed modules too: kernel/nvidia-570-open, kernel/nvidia-580srv."""
-    signed = [n for n in host.listing(f"{root}/kernel").names if n.startswith("nvidia")]
+    signed = [name for name in host.listing(f"{root}/kernel").names if name.startswith("nvidia")]
     yield from (f"{root}/{folder}" for folder in _FOLDERS)
     yield from (f"{root}/kernel/{name}" for name in signed)
 

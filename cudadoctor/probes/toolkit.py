@@ -78,7 +78,9 @@ def read_toolkits(  # noqa: PLR0917
     note_compiler(notes, host, env, fast)
     names = [package.name for package in packages or ()]
     for site in site_packages:
-        infos = (n for n in host.listing(site).names if n.endswith((".dist-info", ".egg-info")))
+        infos = (
+            name for name in host.listing(site).names if name.endswith((".dist-info", ".egg-info"))
+        )
         names += (info.partition("-")[0] for info in infos)
     here = {re.sub(r"[-_.]+", "-", name).lower() for name in names}
     needed_by = tuple(name for name in compiles if name in here)

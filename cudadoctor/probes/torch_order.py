@@ -134,7 +134,7 @@ def _candidates(process: Process, job: Import, wheel: Wheel) -> Iterator[str]:
         flat = [f"{path}/nvidia/cu{job.major}/lib"] if job.order.flat else []
         for folder in (f"{path}/nvidia/{wheel.folder}/lib", *flat, f"{path}/{wheel.folder}/lib"):
             names = sorted(process.search.names(folder) or ())
-            yield from (f"{folder}/{n}" for n in names if fnmatchcase(n, wheel.pattern))
+            yield from (f"{folder}/{name}" for name in names if fnmatchcase(name, wheel.pattern))
 
 
 def _later(process: Process) -> list[str]:
@@ -171,7 +171,9 @@ def _recorded(process: Process, folder: str) -> frozenset[str]:
     """What the wheel wrote beside it. Where two wheels did, one may have parts of its own."""
     site, found, _ = folder.rpartition("/nvidia/")
     names = process.search.names(site) if found else None
-    wheels = [n for n in names or () if re.fullmatch(r"nvidia_cudnn_cu\d+-.+\.dist-info", n)]
+    wheels = [
+        name for name in names or () if re.fullmatch(r"nvidia_cudnn_cu\d+-.+\.dist-info", name)
+    ]
     if len(wheels) != 1:
         return frozenset()
     record = process.search.host.read(f"{site}/{wheels[0]}/RECORD").text

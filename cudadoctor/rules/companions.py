@@ -141,18 +141,22 @@ def _other_build(m: Machine, package: Distribution) -> OptStr:
 
     torchvision accepts every minor of one CUDA major; torchaudio wants the very same version.
     """
-    cpu, ours, its = package.version.partition("+")[2].startswith("cpu"), m.torch.cuda, package.cuda
+    cpu, torch_cuda, own_cuda = (
+        package.version.partition("+")[2].startswith("cpu"),
+        m.torch.cuda,
+        package.cuda,
+    )
     if m.torch.build == "cuda" and cpu:
-        return f"it is a CPU build, and torch is one for CUDA {ours}"
-    if its is None or cpu:
+        return f"it is a CPU build, and torch is one for CUDA {torch_cuda}"
+    if own_cuda is None or cpu:
         return None
     if m.torch.build == "cpu":
-        return f"it is built for CUDA {its}, and torch for the CPU"
-    strict = package.name == "torchaudio" and len(its.release) > 1
+        return f"it is built for CUDA {own_cuda}, and torch for the CPU"
+    strict = package.name == "torchaudio" and len(own_cuda.release) > 1
     parts = 2 if strict else 1
-    if ours is None or its.release[:parts] == ours.release[:parts]:
+    if torch_cuda is None or own_cuda.release[:parts] == torch_cuda.release[:parts]:
         return None
-    return f"it is built for CUDA {its}, and torch for CUDA {ours}"
+    return f"it is built for CUDA {own_cuda}, and torch for CUDA {torch_cuda}"
 
 
 @rule(

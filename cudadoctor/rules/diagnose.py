@@ -64,7 +64,9 @@ def diagnose(
             found.append(_finding(rule, answer, machine))
     explained = _rooted(_explained(found))
     # What is explained is not unknown any more.
-    needless = [f for f in explained if f.cause == "unknown" and f.because_of]
+    needless = [
+        finding for finding in explained if finding.cause == "unknown" and finding.because_of
+    ]
     findings = _in_order([finding for finding in explained if finding not in needless])
     causes = {finding.cause for finding in findings}
     passed += [finding.cause for finding in needless]
@@ -153,9 +155,9 @@ def _explained(found: list[Finding]) -> list[Finding]:
     error beside a piece of information.
     """
     gravest: dict[str, Severity] = {}
-    for f in found:
-        if f.confidence <= LIKELY:
-            gravest[f.cause] = min(f.severity, gravest.get(f.cause, INFO))
+    for finding in found:
+        if finding.confidence <= LIKELY:
+            gravest[finding.cause] = min(finding.severity, gravest.get(finding.cause, INFO))
     return [
         replace(
             finding,
@@ -174,10 +176,12 @@ def _rooted(findings: list[Finding]) -> list[Finding]:
 
     Rules name their deeper causes each for itself; in a circle nobody would be left to cure.
     """
-    rooted = {f.cause for f in findings if not f.because_of}
+    rooted = {finding.cause for finding in findings if not finding.because_of}
     out = list(findings)
-    while open_ones := [f for f in out if f.cause not in rooted]:
-        reached = {f.cause for f in open_ones if rooted.intersection(f.because_of)}
+    while open_ones := [finding for finding in out if finding.cause not in rooted]:
+        reached = {
+            finding.cause for finding in open_ones if rooted.intersection(finding.because_of)
+        }
         if not reached:
             first = open_ones[0]
             out[out.index(first)] = replace(first, because_of=())
@@ -192,7 +196,12 @@ def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
     first: dict[str, Finding] = {}
     for finding in sorted(
         findings,
-        key=lambda f: (f.severity, f.confidence, bool(f.because_of), place.get(f.cause, 999)),
+        key=lambda finding: (
+            finding.severity,
+            finding.confidence,
+            bool(finding.because_of),
+            place.get(finding.cause, 999),
+        ),
     ):
         there = first.setdefault(finding.cause, finding)
         if finding.remedies and not there.remedies:
@@ -211,14 +220,14 @@ def _concluded(
     ignore: Collection[str],
 ) -> Diagnosis:
     pasted = machine.look == "report"
-    roots = [f for f in findings if not f.because_of and f.severity < INFO]
+    roots = [finding for finding in findings if not finding.because_of and finding.severity < INFO]
     if roots and pasted and outweighed(roots, findings, machine):
         roots = []
     verdict = _clear_verdict(roots, machine)
     if verdict is None:
         # Healthy has to be earned.
         unearned = _unearned(machine, knowledge)
-        unsure = is_doctors_own(machine) or any(f.severity is ERROR for f in roots)
+        unsure = is_doctors_own(machine) or any(finding.severity is ERROR for finding in roots)
         matters = any(gap.matters for gap in undecided)
         verdict = "warnings" if roots else "healthy"
         if unearned or unsure or (matters and not pasted):
@@ -228,7 +237,9 @@ def _concluded(
         # What a dump may be pasted for, nobody has complained of.
         findings = tuple(finding for finding in findings if finding.cause not in HARMLESS)
     # A catch-all stands last, however sure it is.
-    primary = min((f.cause for f in roots), key=lambda cause: cause == "unknown", default=None)
+    primary = min(
+        (finding.cause for finding in roots), key=lambda cause: cause == "unknown", default=None
+    )
     candidates: tuple[Candidate, ...] = ()
     asked: Strings | None = None
     if verdict == "undecided" and pasted:
@@ -239,7 +250,11 @@ def _concluded(
     elif verdict == "undecided":
         # 0.5 for a finding that is only possible, 0.2 for a cause that nothing speaks for yet.
         scores = {gap.cause: 0.2 for gap in undecided if gap.matters}
-        hinted = [f for f in findings if f.confidence is POSSIBLE and not f.because_of]
+        hinted = [
+            finding
+            for finding in findings
+            if finding.confidence is POSSIBLE and not finding.because_of
+        ]
         candidates = ranked(scores | {finding.cause: 0.5 for finding in hinted})
         asked = command_for(acting(machine), undecided)
     return Diagnosis(
@@ -268,10 +283,10 @@ def _unearned(machine: Machine, knowledge: Knowledge) -> tuple[Undecided, ...]:
 
 def _clear_verdict(roots: list[Finding], machine: Machine) -> Verdict | None:
     """The verdict of what was found, where it needs no look at what is missing."""
-    likely = [f for f in roots if f.confidence <= LIKELY]
+    likely = [finding for finding in roots if finding.confidence <= LIKELY]
     if not likely or is_doctors_own(machine):
         return None
-    if any(f.severity is ERROR for f in likely):
+    if any(finding.severity is ERROR for finding in likely):
         return "broken"
     # A report shows its complaint, and never all that the rules ask for.
     return "warnings" if machine.look == "report" and likely[0] is roots[0] else None
@@ -279,7 +294,9 @@ def _clear_verdict(roots: list[Finding], machine: Machine) -> Verdict | None:
 
 def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Machine) -> bool:
     """Whether the complaint of a report is no matter of its environment, and its roots pass by."""
-    harmless = {f.cause: f.confidence for f in findings if f.cause in HARMLESS}
+    harmless = {
+        finding.cause: finding.confidence for finding in findings if finding.cause in HARMLESS
+    }
     if min(harmless.values(), default=POSSIBLE) is POSSIBLE:
         failed = any(symptom.key in WORDS["complains"] for symptom in machine.symptoms or ())
         return ("torch-bug" in harmless or (bool(harmless) and failed)) and all(
@@ -287,14 +304,14 @@ def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Mac
         )
     bug = harmless.get("torch-bug", POSSIBLE) <= LIKELY
     return all(
-        f.confidence is POSSIBLE
-        or _in_passing(f)
+        finding.confidence is POSSIBLE
+        or _in_passing(finding)
         # The facts of the machine alone name it, and no text of the report.
         or (
-            f.rule != f"reported-{f.cause}"
-            and (f.severity is WARNING or (bug and f.cause in WORDS["costs-no-result"]))
+            finding.rule != f"reported-{finding.cause}"
+            and (finding.severity is WARNING or (bug and finding.cause in WORDS["costs-no-result"]))
         )
-        for f in roots
+        for finding in roots
     )
 
 
