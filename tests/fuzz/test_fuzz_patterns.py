@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cudadoctor.probes.installed import BUILT_FOR
-from cudadoctor.probes.toolkit import SAID_BY
+from cudadoctor.probes.toolkit import COMPILER_VERSIONS
 from cudadoctor.reports.installs import SENTENCES
 from cudadoctor.reports.phrases import PHRASES
 
@@ -41,7 +41,7 @@ def patterns() -> Iterator[tuple[str, str]]:
         row.pattern for rows in SENTENCES.values() for row in rows
     ]
     texts += [row.unless for row in phrases if row.unless]
-    texts += [pattern for _, pattern in SAID_BY]
+    texts += [pattern for _, pattern in COMPILER_VERSIONS]
     texts += [pattern for both in BUILT_FOR.values() for pattern in both]
     yield from zip(texts, texts, strict=True)
 
