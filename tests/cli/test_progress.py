@@ -12,7 +12,7 @@ from cudadoctor.cli.output import SHORTER
 def waiting(monkeypatch: pytest.MonkeyPatch) -> output.Waiting:
     """Everything takes long at once."""
     monkeypatch.setattr(output, "FIRST_S", -1.0)
-    monkeypatch.setattr(output, "SAID_S", -1.0)
+    monkeypatch.setattr(output, "ANNOUNCE_S", -1.0)
     return output.Waiting(SHORTER)
 
 
