@@ -44,11 +44,11 @@ def test_the_machine_that_all_are_made_from_is_healthy(host: RawHost) -> None:
 
 
 def test_every_cause_of_driver_gpu_box_and_process_is_reached_from_raw_answers() -> None:
-    """Each is named by a test of these files, so that none stands on facts that no probe tells."""
+    """A test in these files names each cause, so none rests on facts that no probe reports."""
     families = (driver, gpu, health, modes, container, platforms, process, libcuda)
     causes = {rule.cause for rule in rules_in(families)}
     here = Path(__file__).parent
-    tests = "".join(one.read_text(encoding="utf-8") for one in here.glob("test_raw_driver*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in here.glob("test_raw_driver*.py"))
     asked = set(re.findall(r'told_as\([^"]*"(?:[^"]*", "){0,2}([\w-]+)"', tests))
     asked |= set(re.findall(r'^    told_as\(.*, "([\w-]+)"', tests, re.M))
     assert causes <= asked, causes - asked
@@ -387,7 +387,7 @@ def test_a_missing_uvm_module_is_told_by_cuinit(host: RawHost) -> None:
 
 def test_a_uvm_broken_by_a_suspend_is_loaded_and_told_by_cuinit(host: RawHost) -> None:
     host.log("PM: suspend exit").cuda = "cuInit = 999"
-    assert [one.id for one in told_as(host, "unknown").remedies] == ["reload-uvm"]
+    assert [remedy.id for remedy in told_as(host, "unknown").remedies] == ["reload-uvm"]
 
 
 def test_a_missing_node_of_uvm_alone_is_normal(host: RawHost) -> None:

@@ -37,9 +37,9 @@ class Faked:
         plain = {k: v for k, v in os.environ.items() if not k.startswith(UNCLEAN)}
         self.env = plain | {"HOME": str(folder)}
 
-    def smi(self, **told: Any) -> Faked:
+    def smi(self, **answers: Any) -> Faked:
         """An nvidia-smi that is first on PATH."""
-        (self.folder / "told.json").write_text(json.dumps(told))
+        (self.folder / "told.json").write_text(json.dumps(answers))
         program = self.folder / "nvidia-smi"
         command = f"{sys.executable} -I -S {PROGRAM} {self.folder}/told.json"
         program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
@@ -47,9 +47,9 @@ class Faked:
         self.env["PATH"] = f"{self.folder}{os.pathsep}{self.env['PATH']}"
         return self
 
-    def driver(self, version: str, cuda: str, one: dict[str, str], **more: Any) -> Faked:
+    def driver(self, version: str, cuda: str, card: dict[str, str], **more: Any) -> Faked:
         """An nvidia-smi that works."""
-        return self.smi(driver=version, cuda=cuda, gpus=[one], **more)
+        return self.smi(driver=version, cuda=cuda, gpus=[card], **more)
 
     def libraries(self, scenario: str, *folders: Path) -> Faked:
         """Driver libraries that the loader finds first."""
@@ -77,7 +77,7 @@ def faked(tmp_path: Path, standins: StandIns) -> Faked:
 
 
 def causes(said: dict[str, Any]) -> set[str]:
-    return {one["cause"] for one in said["findings"] if one["severity"] == "error"}
+    return {finding["cause"] for finding in said["findings"] if finding["severity"] == "error"}
 
 
 def primary(said: dict[str, Any]) -> str | None:
@@ -95,7 +95,7 @@ def test_an_old_driver_that_knows_fewer_fields_is_too_old(faked: Faked, python_c
 
 
 @pytest.mark.parametrize(
-    ("version", "cuda", "banner", "one"),
+    ("version", "cuda", "banner", "card"),
     [
         ("580.95.05", "13.0", "", RTX_5090),
         ("610.43.02", "13.3", "new", RTX_5090),
@@ -104,14 +104,14 @@ def test_an_old_driver_that_knows_fewer_fields_is_too_old(faked: Faked, python_c
     ],
 )
 def test_a_driver_that_fits_is_blamed_for_nothing_but_the_missing_libcuda(
-    faked: Faked, python_cu130: str, version: str, cuda: str, banner: str, one: dict[str, str]
+    faked: Faked, python_cu130: str, version: str, cuda: str, banner: str, card: dict[str, str]
 ) -> None:
-    said = faked.driver(version, cuda, one, banner=banner).check(python_cu130)
+    said = faked.driver(version, cuda, card, banner=banner).check(python_cu130)
     assert causes(said) <= OURS
     assert said["verdict"] != "broken"
     assert said["facts"]["driver"]["reported"] == version
     assert said["facts"]["driver"]["cuda"] == cuda
-    assert said["facts"]["gpus"][0]["capability"] == one["capability"]
+    assert said["facts"]["gpus"][0]["capability"] == card["capability"]
 
 
 def test_a_v100_is_too_old_for_a_build_with_cuda_13(faked: Faked, python_cu130: str) -> None:
@@ -138,13 +138,13 @@ def test_an_nvidia_smi_that_hangs_is_named_and_nothing_is_concluded(
 ) -> None:
     said = faked.smi(hangs=True).check(python_cu130)
     assert (said["verdict"], primary(said), causes(said)) == ("undecided", None, set())
-    assert all("nvidia-smi: no answer" in one for one in _why(said, "driver.smi.code"))
+    assert all("nvidia-smi: no answer" in why for why in _why(said, "driver.smi.code"))
     assert "installed" not in said["facts"]["driver"]
     assert said["facts"].get("gpus") is None
 
 
 def _why(said: dict[str, Any], fact: str) -> list[str]:
-    found = [one["why"] for one in said["undecided"] if one["missing"] == fact]
+    found = [undecided["why"] for undecided in said["undecided"] if undecided["missing"] == fact]
     assert found
     return found
 
@@ -162,16 +162,16 @@ def test_stand_ins_that_answer_make_a_healthy_machine(
 def test_an_old_driver_that_answers_itself_is_too_old(
     faked: Faked, standins: StandIns, python_cu130: str
 ) -> None:
-    told = "driver = 570.172.08\nversion = 12.570.172.08\ncuda = 12080"
-    said = faked.libraries(told, standins.nvml(), standins.cuda()).check(python_cu130)
+    scenario = "driver = 570.172.08\nversion = 12.570.172.08\ncuda = 12080"
+    said = faked.libraries(scenario, standins.nvml(), standins.cuda()).check(python_cu130)
     assert (primary(said), causes(said)) == ("driver-too-old", {"driver-too-old"})
 
 
 def test_nvmls_own_code_of_a_mismatch_is_the_cause(
     faked: Faked, standins: StandIns, python_cu130: str
 ) -> None:
-    told = "nvmlInitWithFlags = 18\ncuInit = 803"
-    said = faked.libraries(told, standins.nvml(), standins.cuda()).check(python_cu130)
+    scenario = "nvmlInitWithFlags = 18\ncuInit = 803"
+    said = faked.libraries(scenario, standins.nvml(), standins.cuda()).check(python_cu130)
     assert primary(said) == "driver-library-mismatch"
     assert causes(said) - {"cuda-compat-conflict"} == {"driver-library-mismatch"}
 
@@ -206,7 +206,7 @@ def test_a_module_that_is_not_loaded_is_told_by_nvml(
     faked: Faked, standins: StandIns, python_cu130: str
 ) -> None:
     """A bus without the GPU says more than the driver's silence."""
-    told = "nvmlInitWithFlags = 9\ncuInit = 100"
-    said = faked.libraries(told, standins.nvml(), standins.cuda()).check(python_cu130)
+    scenario = "nvmlInitWithFlags = 9\ncuInit = 100"
+    said = faked.libraries(scenario, standins.nvml(), standins.cuda()).check(python_cu130)
     assert primary(said) in {"driver-not-loaded", "gpu-not-detected"}
     assert len(causes(said)) == 1

@@ -174,9 +174,11 @@ def test_a_gpu_that_triton_never_served_needs_no_triton(bench: Bench, twin: Twin
     assert bench.check(twin.python, gpu=pascal).told == ["torch-arch-unsupported-old"]
 
 
-@pytest.mark.parametrize(("imports", "told"), [(True, []), (False, ["torch-companion-mismatch"])])
+@pytest.mark.parametrize(
+    ("imports", "expected"), [(True, []), (False, ["torch-companion-mismatch"])]
+)
 def test_a_companion_that_imports_tells_more_than_a_table(
-    bench: Bench, python_cpu: str, tmp_path: Path, imports: bool, told: list[str]
+    bench: Bench, python_cpu: str, tmp_path: Path, imports: bool, expected: list[str]
 ) -> None:
     venv = make_venv(tmp_path / "venv")
     (site(venv) / "real.pth").write_text(f"{subprocess_site(python_cpu)}\n")
@@ -184,4 +186,4 @@ def test_a_companion_that_imports_tells_more_than_a_table(
     (site(venv) / "torchaudio").mkdir()
     (site(venv) / "torchaudio/__init__.py").touch()
     report = bench.check(python_of(venv), "--no-smoke" if imports else "--fast", gpu=None)
-    assert report.told == told
+    assert report.told == expected

@@ -242,6 +242,6 @@ def test_an_old_libstdcxx_that_is_loaded_first_is_told(
 
 def test_what_is_mapped_in_a_process_has_a_version(bench: Bench, python_cu130: str) -> None:
     report = bench.check(python_cu130, "--no-smoke")
-    mapped = {one["soname"]: one for one in report["facts"]["libraries"]["mapped"]}
+    mapped = {entry["soname"]: entry for entry in report["facts"]["libraries"]["mapped"]}
     assert mapped["libcudnn.so.9"]["version"].startswith("9.")
     assert mapped["libcublasLt.so.13"]["owner"] == "wheel"

@@ -80,7 +80,7 @@ def test_a_variable_that_names_the_wrong_of_two_toolkits_is_told(
 
 
 def compiler(folder: Path, version: str) -> Path:
-    """A g++ of that version, as far as a fast look goes: by the name of the program."""
+    """A g++ that a fast look takes for that version, by the name of the program."""
     folder.mkdir()
     real = folder / f"x86_64-linux-gnu-g++-{version}"
     real.write_text("#!/bin/sh\n")
@@ -89,13 +89,15 @@ def compiler(folder: Path, version: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("version", "told"), [("16", ["host-compiler-unsupported"]), ("15", [])])
+@pytest.mark.parametrize(
+    ("version", "expected"), [("16", ["host-compiler-unsupported"]), ("15", [])]
+)
 def test_a_compiler_is_told_only_above_what_nvcc_accepts(
-    bench: Bench, compiling: Twin, tmp_path: Path, version: str, told: list[str]
+    bench: Bench, compiling: Twin, tmp_path: Path, version: str, expected: list[str]
 ) -> None:
     folders = (compiler(tmp_path / "gcc", version), toolkit(tmp_path / "cuda", "13.0") / "bin")
     host = bench.host(PATH=":".join(map(str, folders)))
-    assert bench.check_on(host, compiling.python).told == told
+    assert bench.check_on(host, compiling.python).told == expected
 
 
 def test_a_temporary_folder_that_cannot_hold_the_wheel_is_told(

@@ -52,8 +52,8 @@ MISSING = (
 )
 
 
-def told(*said: dict[str, object]) -> Ran:
-    """What inside/look.py prints, which puts its kind first and ends in its own way."""
+def look_output(*said: dict[str, object]) -> Ran:
+    """What inside/look.py prints: these lines, and the line that marks the end."""
     return Ran(code=0, stdout="".join(json.dumps(line) + "\n" for line in (*said, {"kind": "end"})))
 
 
@@ -63,7 +63,7 @@ def windows(bench: Bench, imported: dict[str, object]) -> RecordedHost:
     metadata = {"folder": "torch-2.6.0+cu124.dist-info", "requires": [], "texts": {}}
     copy = {"path": rf"{SITE}\torch", "entry": SITE, "origin": "own", "shape": "package"}
     beside = [{"folder": "torch-2.6.0+cu124.dist-info", "version": "2.6.0+cu124"}]
-    look = told(
+    look = look_output(
         {"kind": "python", **PYTHON},
         {"kind": "path", "entries": [[SITE, "own"]]},
         {"kind": "dist", **dist, **metadata},

@@ -32,7 +32,9 @@ def _words(judged: Judged) -> set[str]:
 def test_one_library_that_is_gone_renews_one_wheel() -> None:
     judged = _damaged(gone=[CUBLAS])
     assert _steps(judged) == ["reinstall-libraries", "reinstall-torch"]
-    pinned = next(one for one in judged.machine.packages or () if one.name == "nvidia-cublas")
+    pinned = next(
+        package for package in judged.machine.packages or () if package.name == "nvidia-cublas"
+    )
     assert {"nvidia-cublas", f"nvidia-cublas=={pinned.version}"} <= _words(judged)
     assert not _words(judged) & {"torch", "nvidia-cudnn-cu13"}
 

@@ -41,7 +41,8 @@ def test_python_2_is_unsupported_although_nothing_looked_into_it() -> None:
 
 def test_the_oldest_python_with_a_wheel_is_not_called_unsupported_unseen() -> None:
     builds = knowledge.load().builds
-    assert min(int(one.strip("t").split(".")[1]) for row in builds for one in row.pythons) == 6
+    pythons = {python.strip("t") for row in builds for python in row.pythons}
+    assert min(int(python.split(".")[1]) for python in pythons) == 6
     found = judge(_python("3.6.0")).diagnosis
     assert (found.primary, found.verdict) == (None, "undecided")
 

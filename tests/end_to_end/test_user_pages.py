@@ -10,7 +10,7 @@ from cudadoctor.render.pages import PAGES, listing, page
 from cudadoctor.rules.registry import RULES, explained_rules, pasted_rules
 
 
-@pytest.mark.parametrize("cause", [one for one in CATALOGUE if one != "unknown"])
+@pytest.mark.parametrize("cause", [cause for cause in CATALOGUE if cause != "unknown"])
 def test_a_page_says_what_it_is_and_what_cures_it(cause: str) -> None:
     text = page(cause, explained_rules())
     assert text.startswith(f"{cause}\n\n")

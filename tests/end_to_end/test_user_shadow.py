@@ -99,7 +99,7 @@ def _judged(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> dict[
     look = Look(python=str(python), depth="no-smoke")
     machine = examine_host(LocalHost(), look, lambda *_: None)
     assert not (folder / "ran").exists()
-    return {one.cause: one.title for one in pipeline.judge(machine).diagnosis.findings}
+    return {finding.cause: finding.title for finding in pipeline.judge(machine).diagnosis.findings}
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,6 @@ def test_a_deleted_working_folder_is_no_fault_of_torch(tmp_path: Path, python_cp
     argv = ["sh", "-c", f"{command} --python {python_cpu}"]
     ran = subprocess.run(argv, capture_output=True, text=True, cwd=gone, timeout=120, check=False)
     said = json.loads(ran.stdout)
-    assert "torch-install-corrupt" not in {one["cause"] for one in said["findings"]}
-    assert "not-environment" in {one["cause"] for one in said["findings"]}
+    assert "torch-install-corrupt" not in {finding["cause"] for finding in said["findings"]}
+    assert "not-environment" in {finding["cause"] for finding in said["findings"]}
     assert said["verdict"] == "healthy"

@@ -71,8 +71,8 @@ def test_a_full_disk_behind_stderr_does_not_change_the_exit_code() -> None:
 )
 def test_a_reader_that_leaves_early_hears_of_no_error(words: str) -> None:
     ran = _shell(f"{DOCTOR} {words} | head -1")
-    told = [line for line in ran.stderr.splitlines() if not line.startswith("not checked: ")]
-    assert (ran.returncode, told) == (0, [])
+    errors = [line for line in ran.stderr.splitlines() if not line.startswith("not checked: ")]
+    assert (ran.returncode, errors) == (0, [])
     assert len(ran.stdout.splitlines()) == 1
 
 

@@ -27,7 +27,7 @@ def checked(standins: StandIns, scenario: str, *flags: str) -> dict[str, Any]:
 
 
 def errors(document: dict[str, Any]) -> set[str]:
-    found = {one["cause"] for one in document["findings"] if one["severity"] == "error"}
+    found = {finding["cause"] for finding in document["findings"] if finding["severity"] == "error"}
     return found - {"torch-missing"}
 
 
@@ -38,7 +38,7 @@ def test_every_gpu_of_every_driver_is_named(
 ) -> None:
     document = checked(standins, f"count = {gpus}", *flags)
     assert len(document["facts"]["gpus"]) == gpus
-    assert all(one["name"] and one["memory_bytes"] for one in document["facts"]["gpus"])
+    assert all(gpu["name"] and gpu["memory_bytes"] for gpu in document["facts"]["gpus"])
     assert not errors(document)
 
 

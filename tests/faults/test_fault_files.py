@@ -86,15 +86,15 @@ def damaged(host: RawHost, path: str, how: str) -> None:
 def test_one_damaged_file_misleads_nobody(
     standins: StandIns, python_cu130: str, kind: str, turn: int
 ) -> None:
-    """Each file of the kernel with one or two of the damages; other ones in the other turn."""
+    """Each kernel file is damaged in one or two ways; the other turn takes other ways."""
     names = list(DAMAGES)
     runs = 0
     for number, path in enumerate(sorted(HOSTS[kind](standins, python_cu130).told.files)):
         for how in names[(number + 4 * turn) % 8 :: 8]:
             host = HOSTS[kind](standins, python_cu130)
             damaged(host, path, how)
-            told = set(standing(judged(host)))
-            assert told <= ALLOWED[kind], (path, how, told)
+            causes = set(standing(judged(host)))
+            assert causes <= ALLOWED[kind], (path, how, causes)
             runs += 1
     assert runs > 30
     sys.stdout.write(f"{runs} runs of all probes\n")
@@ -110,9 +110,9 @@ def test_whole_trees_of_damaged_files_mislead_nobody(
         for path in host.told.files:
             if path.startswith(start):
                 damaged(host, path, how)
-        told = set(standing(judged(host)))
-        # Without /proc, nothing says whether the module is there: what CUDA answers is all.
-        assert told <= ALLOWED[kind] | {"unknown"}, (start, how, told)
+        causes = set(standing(judged(host)))
+        # Without /proc nothing says whether the module is loaded; only CUDA's answer is left.
+        assert causes <= ALLOWED[kind] | {"unknown"}, (start, how, causes)
 
 
 @pytest.mark.parametrize("listing", LISTINGS, ids=["missing", "forbidden", "empty", "odd", "huge"])

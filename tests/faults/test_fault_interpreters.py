@@ -71,10 +71,10 @@ def test_an_interpreter_that_breaks_at_its_start_is_told_so(tmp_path: Path, name
     venv = make_venv(tmp_path / "venv")
     (site(venv) / "sitecustomize.py").write_text(code + "\n")
     document = report("--fast", "--timeout", "4", "--python", str(venv))
-    gaps = [one["why"] for one in document["facts"]["gaps"] if one["fact"] == "python"]
+    gaps = [gap["why"] for gap in document["facts"]["gaps"] if gap["fact"] == "python"]
     assert bool(gaps) is not tells
     assert not [why for why in gaps if "is no Python" in why]
-    assert tells or "torch-missing" not in {one["cause"] for one in document["findings"]}
+    assert tells or "torch-missing" not in {finding["cause"] for finding in document["findings"]}
 
 
 @pytest.mark.parametrize("name", IMPORT)
@@ -85,7 +85,7 @@ def test_a_torch_that_breaks_at_its_import_is_told_so(tmp_path: Path, name: str)
     imported = document["facts"]["torch"].get("imported") or {}
     assert imported.get("ok") is not True
     assert document["verdict"] != "healthy"
-    damaged = "torch-install-corrupt" in {one["cause"] for one in document["findings"]}
+    damaged = "torch-install-corrupt" in {finding["cause"] for finding in document["findings"]}
     assert not (damaged and name in ("kill", "never"))
 
 
@@ -122,9 +122,9 @@ def test_a_name_of_nothing_that_runs_is_refused(named: str, said: str) -> None:
 
 def test_an_environment_whose_base_is_gone_is_to_be_made_anew(tmp_path: Path) -> None:
     venv = make_venv(tmp_path / "venv")
-    for one in (venv / "bin").glob("python*"):
-        one.unlink()
-        one.symlink_to("/nowhere/python3")
+    for link in (venv / "bin").glob("python*"):
+        link.unlink()
+        link.symlink_to("/nowhere/python3")
     found = ran("--fast", "--python", str(venv))
     assert found.returncode == 2
     assert "is a link to a Python that is gone; make that environment anew" in found.stderr
@@ -144,4 +144,4 @@ def test_a_file_that_cannot_run_is_not_run(tmp_path: Path, kind: str) -> None:
 def test_every_python_here_can_be_examined(python: str) -> None:
     document = report("--fast", "--python", python)
     assert document["facts"]["python"]["version"]
-    assert not [one for one in document["facts"]["gaps"] if one["fact"] == "python"]
+    assert not [gap for gap in document["facts"]["gaps"] if gap["fact"] == "python"]

@@ -101,7 +101,7 @@ def reported(host: Sick, words: list[str], number: int, after_s: float) -> dict[
 
 
 def causes(document: dict[str, Any]) -> set[str]:
-    return {one["cause"] for one in document["findings"] if one["severity"] == "error"}
+    return {finding["cause"] for finding in document["findings"] if finding["severity"] == "error"}
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.1])

@@ -42,17 +42,17 @@ FACT = {"cuDriverGetVersion": "version", "cuInit": "code", "cuDeviceGetCount": "
 
 
 def said(call: str, failure: Mapping[str, object] | None) -> list[Mapping[str, object]]:
-    """What the child prints where this call fails so; None: it says nothing after the call."""
-    told: list[Mapping[str, object]] = [LOADED]
+    """What the child prints when this call fails that way; with None, nothing follows the call."""
+    printed: list[Mapping[str, object]] = [LOADED]
     for name, (success, _) in ANSWERS.items():
-        told.append({"kind": "calling", "call": name})
+        printed.append({"kind": "calling", "call": name})
         if name == call:
-            told += [failure] if failure is not None else []
+            printed += [failure] if failure is not None else []
             if failure is None or name == "cuInit":
                 break
         else:
-            told.append(success)
-    return told
+            printed.append(success)
+    return printed
 
 
 def judged(ran: Ran, patience: Patience = FULL) -> tuple[Libcuda, Looked]:
@@ -112,8 +112,8 @@ def test_an_answer_that_cannot_be_is_none_and_says_so(call: str, value: int) -> 
 
 @pytest.mark.parametrize("call", ANSWERS)
 def test_a_library_without_the_call_says_so(call: str) -> None:
-    told = [one for one in said(call, {"kind": "nothing"}) if one.get("call") != call]
-    _, looked = judged(lines(*told))
+    printed = [line for line in said(call, {"kind": "nothing"}) if line.get("call") != call]
+    _, looked = judged(lines(*printed))
     assert not unexplained(looked)
     assert any(f"libcuda has no {call}" in gap.why for gap in looked.gaps)
 

@@ -21,8 +21,8 @@ LOOK = f"check --fast --json --python {sys.executable}"
 
 
 def run(command: str, **variables: str | None) -> subprocess.CompletedProcess[str]:
-    """A command in a shell, with some variables changed or (None) taken away."""
-    env = {name: one for name, one in {**os.environ, **variables}.items() if one is not None}
+    """Run a command in a shell with some variables changed or, where None, removed."""
+    env = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
     argv = ["/bin/sh", "-c", command]
     ran = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=90, check=False)
     assert "Traceback" not in ran.stderr, ran.stderr
@@ -44,11 +44,11 @@ def usual() -> dict[str, Any]:
 
 
 def causes(document: dict[str, Any]) -> set[str]:
-    return {one["cause"] for one in document["findings"] if one["severity"] != "info"}
+    return {finding["cause"] for finding in document["findings"] if finding["severity"] != "info"}
 
 
 def silence(document: dict[str, Any]) -> str:
-    return " ".join(one["why"] for one in document["facts"]["gaps"] if one["fact"] == "python")
+    return " ".join(gap["why"] for gap in document["facts"]["gaps"] if gap["fact"] == "python")
 
 
 @cache
@@ -153,7 +153,9 @@ def test_a_home_that_cannot_be_written_to_is_not_written_to(
     script = f"mount -t tmpfs -o ro none {home}; HOME={home} TMPDIR={home} {look}"
     document = seen(f"unshare -m sh -c '{script}'")
     assert document["facts"]["smoke"]["device"] == "cpu"
-    assert not [one for one in document["facts"]["smoke"]["stages"] if one["status"] == "failed"]
+    assert not [
+        stage for stage in document["facts"]["smoke"]["stages"] if stage["status"] == "failed"
+    ]
 
 
 @mounts

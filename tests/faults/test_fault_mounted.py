@@ -97,7 +97,7 @@ def looked(script: Sequence[str]) -> dict[str, Any]:
 
 
 def causes(document: dict[str, Any]) -> set[str]:
-    return {one["cause"] for one in document["findings"] if one["severity"] != "info"}
+    return {finding["cause"] for finding in document["findings"] if finding["severity"] != "info"}
 
 
 @cache

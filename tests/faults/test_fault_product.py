@@ -67,7 +67,7 @@ def test_the_product_names_every_function_that_the_probe_calls(standins: StandIn
     known = set(functions())
     assert len(called) > 40
     forms = ("", "_v2", "_v3", "WithFlags")
-    assert not [one for one in called if not known & {one + form for form in forms}]
+    assert not [name for name in called if not known & {name + form for form in forms}]
 
 
 def test_the_machine_of_these_tests_is_healthy(standins: StandIns) -> None:
@@ -87,9 +87,9 @@ def test_what_everything_hangs_on_fails_under_its_own_name(
 
 
 def test_a_question_that_fails_is_a_gap_and_no_fault(standins: StandIns) -> None:
-    chosen = [one for one in product() if not one.essential][::STEP]
-    assert {one.function for one in chosen} == {*functions()} - {*ESSENTIAL}
-    assert {one.does for one in chosen} == {str(code) for code in CODES}
+    chosen = [fault for fault in product() if not fault.essential][::STEP]
+    assert {fault.function for fault in chosen} == {*functions()} - {*ESSENTIAL}
+    assert {fault.does for fault in chosen} == {str(code) for code in CODES}
     for fault, seen in all_right(standins, chosen):
         assert len(seen.gpus) == fault.gpus
         gone = fault.does in ("15", "16")
@@ -119,7 +119,7 @@ def test_a_missing_function_is_an_older_driver_and_no_fault(standins: StandIns) 
 
 
 def test_a_crash_in_any_function_keeps_what_was_told_before(standins: StandIns) -> None:
-    asked = [one for one in faulty(("crash",), 2)[1::2] if "Mig" not in one.function]
+    asked = [fault for fault in faulty(("crash",), 2)[1::2] if "Mig" not in fault.function]
     for fault, seen in all_injected(standins, asked):
         if seen.nvml.signal is None:  # a fallback that was not asked for
             assert seen.looked.gaps == (), fault
@@ -142,7 +142,11 @@ def test_a_hang_in_any_function_is_named(standins: StandIns, function: str) -> N
 
 
 def of_a_gpu() -> list[str]:
-    return [one for one in functions() if one.startswith("nvmlDevice") and "Count" not in one]
+    return [
+        function
+        for function in functions()
+        if function.startswith("nvmlDevice") and "Count" not in function
+    ]
 
 
 @pytest.mark.parametrize("does", [*GARBAGE, "crash", "2", "3", "13", "16", "17", "25", "28", "999"])

@@ -90,15 +90,15 @@ def checked(folder: Path, *words: str) -> dict[str, Any]:
     return document
 
 
-def told(document: dict[str, Any]) -> tuple[str | None, str | None, list[str]]:
-    """The driver, the newest CUDA and the GPUs that the report knows."""
+def reported(document: dict[str, Any]) -> tuple[str | None, str | None, list[str]]:
+    """The driver, the newest CUDA and the GPUs that the report names."""
     driver = document["facts"]["driver"]
-    gpus = [one["name"] for one in document["facts"].get("gpus") or ()]
+    gpus = [gpu["name"] for gpu in document["facts"].get("gpus") or ()]
     return driver.get("reported"), driver.get("cuda"), gpus
 
 
 def errors(document: dict[str, Any]) -> set[str]:
-    return {one["cause"] for one in document["findings"] if one["severity"] == "error"}
+    return {finding["cause"] for finding in document["findings"] if finding["severity"] == "error"}
 
 
 H100 = ("580.95.05", "13.0", ["NVIDIA H100 80GB HBM3"])
@@ -131,7 +131,7 @@ def test_every_wording_of_the_header_is_read(tmp_path: Path, name: str) -> None:
     said, expected = WORDINGS[name]
     data = said if isinstance(said, bytes) else said.encode()
     document = checked(planted(tmp_path, data))
-    assert told(document) == expected
+    assert reported(document) == expected
     assert "gpu-not-detected" not in errors(document)
 
 
@@ -142,7 +142,7 @@ def test_an_exit_status_does_not_undo_a_whole_table(tmp_path: Path, code: int, n
     assert isinstance(said, str)
     document = checked(planted(tmp_path, said.encode(), code=code))
     usual = checked(planted(tmp_path, said.encode()))
-    assert told(document) == expected
+    assert reported(document) == expected
     assert (errors(document), document["verdict"]) == (errors(usual), usual["verdict"])
     message = document["facts"]["driver"]["smi"].get("message") or ""
     assert not message.startswith(("Sat", "|", "+"))
@@ -153,7 +153,7 @@ def test_a_table_cut_after_any_line_makes_no_gpu_vanish(tmp_path: Path) -> None:
     row = next(number for number, line in enumerate(lines) if "H100" in line)
     for number in range(3, len(lines)):
         document = checked(planted(tmp_path, "".join(lines[:number]).encode()))
-        driver, cuda, gpus = told(document)
+        driver, cuda, gpus = reported(document)
         assert (driver, cuda) == H100[:2]
         assert gpus == (H100[2] if number > row else [])
         assert not errors(document) & {"gpu-not-detected", "container-no-gpu"}, lines[:number]
@@ -174,8 +174,8 @@ def test_a_program_that_does_not_end_well_is_a_gap(
 ) -> None:
     said = WIDE if last else ""
     document = checked(planted(tmp_path, said.encode(), first=first, last=last), "--timeout", "2")
-    assert why in json.dumps(document["facts"]["gaps"]) or told(document) == H100
-    assert told(document) == (H100 if last else (None, None, []))
+    assert why in json.dumps(document["facts"]["gaps"]) or reported(document) == H100
+    assert reported(document) == (H100 if last else (None, None, []))
     assert errors(document) <= {"torch-missing", "unknown"}  # libcuda is not there
 
 
@@ -188,7 +188,7 @@ def test_what_is_no_answer_names_no_driver(tmp_path: Path, kind: str) -> None:
         target = folder / "nvidia-smi"
         target.mkdir() if kind == "directory" else target.symlink_to(target)
     document = checked(folder)
-    assert told(document) == (None, None, [])
+    assert reported(document) == (None, None, [])
     assert errors(document) <= {"gpu-not-detected", "torch-missing"}
 
 
@@ -196,5 +196,5 @@ def test_a_program_for_another_machine_is_no_answer(tmp_path: Path) -> None:
     folder = planted(tmp_path, b"")
     (folder / "nvidia-smi").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(200))
     document = checked(folder)
-    assert told(document) == (None, None, [])
+    assert reported(document) == (None, None, [])
     assert shutil.which("nvidia-smi", path=str(folder))

@@ -105,7 +105,7 @@ def test_a_group_with_a_number_that_is_none_is_passed_over() -> None:
         inside={"nodes.py": ""},
     )
     nodes = kernel.read_kernel(host, fast=True).facts["driver.nodes"]
-    assert [one.group for one in nodes] == ["video"]
+    assert [entry.group for entry in nodes] == ["video"]
 
 
 def test_a_visible_device_without_end_is_out_of_range() -> None:
@@ -212,7 +212,7 @@ def test_seconds_are_a_number_that_a_document_gives_back() -> None:
 
 
 def test_the_progress_survives_a_line_that_is_not_whole() -> None:
-    told: list[str] = []
+    begun: list[str] = []
     twice = '{"kind": "start", "kind": "broken", "error": ""}'
     for line in (
         twice,
@@ -220,8 +220,8 @@ def test_the_progress_survives_a_line_that_is_not_whole() -> None:
         '{"kind": "start"}',
         '{"kind": "start", "stage": "matmul"}',
     ):
-        stages_begun(told.append)(line)
-    assert told == ["matmul"]
+        stages_begun(begun.append)(line)
+    assert begun == ["matmul"]
 
 
 def test_answers_of_nvml_that_have_no_sense_become_no_facts() -> None:
@@ -247,7 +247,7 @@ def test_a_script_in_the_place_of_nvcc_may_begin_with_blank_lines() -> None:
         otherwise=Ran(code=0, stdout="release 13.0, V13.0.48"),
     )
     looked = toolkit.read_toolkits(host, {"CUDA_HOME": "/opt/cuda"}, None, (), (), fast=True)
-    assert [one.cuda for one in looked.facts["build.toolkits"]] == [Version("13.0")]
+    assert [kit.cuda for kit in looked.facts["build.toolkits"]] == [Version("13.0")]
 
 
 def test_a_requirement_full_of_blanks_is_cut_at_once() -> None:

@@ -34,8 +34,8 @@ def damaged() -> st.SearchStrategy[bytes]:
 
 
 def _with(data: bytes, damages: list[tuple[Any, int, int]]) -> bytes:
-    for one, at, which in damages:
-        data = one(data, at, which)
+    for damage, at, which in damages:
+        data = damage(data, at, which)
     return data
 
 
@@ -46,7 +46,7 @@ def noise() -> st.SearchStrategy[bytes]:
 
 ENDLESS = tuple(data for text in MORE[::6] for data in stretched(text.encode()))[::3]
 
-NAMED = [pytest.param(one, id=name) for name, one in parsers().items()]
+NAMED = [pytest.param(parser, id=name) for name, parser in parsers().items()]
 
 
 @pytest.mark.parametrize("parser", NAMED)
@@ -82,7 +82,11 @@ def outside(function: ast.FunctionDef) -> bool:
     """Whether a function looks like one that parses: by its name, or by what it takes first."""
     if function.name.startswith(("parse", "read_")):
         return True
-    taken = [one for one in function.args.posonlyargs + function.args.args if one.arg != "self"]
+    taken = [
+        argument
+        for argument in function.args.posonlyargs + function.args.args
+        if argument.arg != "self"
+    ]
     if not taken or taken[0].annotation is None or taken[0].arg not in _FIRST:
         return False
     return bool(_TYPES & set(re.findall(r"\w+", ast.unparse(taken[0].annotation))))
@@ -96,7 +100,7 @@ def candidates() -> Iterator[str]:
                 continue
             # What runs inside of another interpreter is asked by the probes that are registered.
             if "inside" not in parts and outside(node):
-                yield ".".join((*(one for one in parts if one != "__init__"), node.name))
+                yield ".".join((*(part for part in parts if part != "__init__"), node.name))
 
 
 def test_every_function_that_takes_outside_text_is_registered_or_says_why_not() -> None:

@@ -56,21 +56,21 @@ def _kind(item: Any) -> str:
 
 
 def letters(item: Any) -> set[str]:
-    """Of a sample alphabet, what one item of a parsed pattern can match."""
+    """The letters of a sample alphabet that one item of a parsed pattern can match."""
     kind, value = _kind(item), item[1]
     if kind == "LITERAL":
         return {chr(value)}
     if kind in ("NOT_LITERAL", "ANY"):
         return set(SAMPLE) - {chr(value) if kind == "NOT_LITERAL" else "\n"}
     if kind == "IN":
-        named = [one for one in value if _kind(one) != "NEGATE"]
+        named = [member for member in value if _kind(member) != "NEGATE"]
         found = set().union(*map(_of_class, named))
         return set(SAMPLE) - found if len(named) < len(value) else found
     parts: list[Any] = []
     if kind == "SUBPATTERN":
         parts = list(value[-1])
     elif kind == "BRANCH":
-        parts = [one for way in value[1] for one in way]
+        parts = [part for way in value[1] for part in way]
     elif kind in REPEATS:
         parts = list(value[2])
     return set().union(*map(letters, parts))
@@ -79,11 +79,11 @@ def letters(item: Any) -> set[str]:
 def _of_class(item: Any) -> set[str]:
     kind, value = _kind(item), item[1]
     if kind == "RANGE":
-        return {one for one in SAMPLE if value[0] <= ord(one) <= value[1]}
+        return {letter for letter in SAMPLE if value[0] <= ord(letter) <= value[1]}
     if kind == "CATEGORY":
         word = CLASSES[str(value).rpartition("_")[2]]
         word = word.upper() if "_NOT_" in str(value) else word
-        return {one for one in SAMPLE if re.match(word, one)}
+        return {letter for letter in SAMPLE if re.match(word, letter)}
     return letters(item)
 
 
@@ -119,10 +119,10 @@ def _is_endless(item: Any) -> bool:
 def _is_ambiguous(turn: list[Any]) -> bool:
     if len(turn) == 1 and _kind(turn[0]) == "BRANCH":
         return any(_is_ambiguous(list(way)) for way in turn[0][1][1])
-    endless = [letters(one) for one in turn if _is_endless(one)]
-    if not endless or not any(letters(turn[0]) & one for one in endless):
+    endless = [letters(item) for item in turn if _is_endless(item)]
+    if not endless or not any(letters(turn[0]) & matched for matched in endless):
         return False
-    # Where an end mark closes every turn that nothing in it can take, there is one way only.
+    # If every turn ends with a mark that nothing else in it can match, there is only one way.
     marked = _kind(turn[-1]) in ("LITERAL", "IN") and set().union(*map(letters, turn[:-1]))
     return not marked or bool(letters(turn[-1]) & marked)
 

@@ -121,7 +121,7 @@ def test_a_link_and_a_file_and_what_a_link_leads_to_stay(tmp_path: Path) -> None
     (inner / "link").symlink_to(kept)
     local.sweep(str(tmp_path / "tmp"))
     assert (kept / "cache" / "file").exists()
-    assert sorted(one.name[11] for one in (tmp_path / "tmp").iterdir()) == ["0", "1"]
+    assert sorted(path.name[11] for path in (tmp_path / "tmp").iterdir()) == ["0", "1"]
 
 
 def test_the_folder_of_another_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

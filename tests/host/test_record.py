@@ -103,24 +103,28 @@ def record(host: Host, folder: Path, python: str, *, full: bool = False) -> Mach
     return machine
 
 
-def same(one: Machine, other: Machine) -> None:
-    first, second = judged(one), judged(other)
+def same(machine: Machine, replayed: Machine) -> None:
+    first, second = judged(machine), judged(replayed)
     assert (first.verdict, first.primary) == (second.verdict, second.primary)
     assert [found.cause for found in first.findings] == [found.cause for found in second.findings]
     assert {open_.cause for open_ in first.undecided} == {open_.cause for open_ in second.undecided}
 
 
 def everything(folder: Path) -> bytes:
-    """Every byte of the folder, what is in base64 also as it was."""
+    """Every byte of the folder; what is in base64 is decoded as well."""
     data = b""
-    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+    for path in sorted(entry for entry in folder.rglob("*") if entry.is_file()):
         said = path.read_bytes()
         data += path.name.encode() + said
         data += base64.decodebytes(said) if path.suffix == ".b64" else b""
         if path.suffix == ".jsonl":
             answers = (json.loads(line)["said"] for line in said.splitlines())
-            found = (one["base64"] for one in answers if isinstance(one, dict) and "base64" in one)
-            data += b"".join(base64.b64decode(one) for one in found)
+            found = (
+                answer["base64"]
+                for answer in answers
+                if isinstance(answer, dict) and "base64" in answer
+            )
+            data += b"".join(base64.b64decode(text) for text in found)
     return data
 
 
@@ -142,14 +146,14 @@ def test_a_broken_host_replays_to_the_same_findings(
 ) -> None:
     machine = record(Planted(planted_env(home)), tmp_path / "said", python_cu130)
     assert judged(machine).verdict == "broken"
-    assert "driver-library-mismatch" in {one.cause for one in judged(machine).findings}
+    assert "driver-library-mismatch" in {finding.cause for finding in judged(machine).findings}
     same(machine, recording.replay(str(tmp_path / "said")))
 
 
 def test_nothing_that_identifies_is_written(python_cu130: str, home: Path, tmp_path: Path) -> None:
     record(Planted(planted_env(home)), tmp_path / "said", python_cu130)
     data = everything(tmp_path / "said")
-    assert [one for one in SECRETS if one.encode() in data] == []
+    assert [secret for secret in SECRETS if secret.encode() in data] == []
     assert b"pypi.example.org" in data
 
 
@@ -172,8 +176,8 @@ def test_a_home_without_a_secret_is_replayed_as_another_absolute_path(
     python_cu130: str, home: Path, tmp_path: Path
 ) -> None:
     record(Planted(planted_env(home)), tmp_path / "said", python_cu130)
-    told = recording.ReplayHost(str(tmp_path / "said")).env["HOME"]
-    assert told == f"{home.parent}/user0000"
+    replayed_home = recording.ReplayHost(str(tmp_path / "said")).env["HOME"]
+    assert replayed_home == f"{home.parent}/user0000"
 
 
 def test_a_host_with_a_gpu_replays_to_the_same_facts(
@@ -185,7 +189,9 @@ def test_a_host_with_a_gpu_replays_to_the_same_facts(
     assert machine.gpus
     uuids = [gpu.uuid for gpu in machine.gpus if gpu.uuid]
     assert uuids
-    assert not [one for one in uuids if one.encode() in everything(tmp_path / "said")]
+    assert not [
+        gpu_uuid for gpu_uuid in uuids if gpu_uuid.encode() in everything(tmp_path / "said")
+    ]
     first, second = Redactor(machine).document(machine), Redactor(replayed).document(replayed)
     assert first | {"gaps": ()} == second | {"gaps": ()}
 
@@ -228,7 +234,7 @@ def test_a_question_without_an_answer_is_a_gap_where_a_recording_is_judged(said:
 def test_a_damaged_answer_never_breaks_the_judgement(said: Path, kind: str, spoilt: str) -> None:
     path = said / f"{kind}.jsonl"
     asked = [json.loads(line)["asked"] for line in path.read_text().splitlines()]
-    lines = (f'{{"asked": {json.dumps(one)}, "said": {spoilt}}}\n' for one in asked)
+    lines = (f'{{"asked": {json.dumps(question)}, "said": {spoilt}}}\n' for question in asked)
     path.write_text("".join(lines))
     ran = cudadoctor("check", "--from", str(said), "--json")
     assert ran.returncode in (0, 1, 2, 3), ran.stderr
@@ -272,19 +278,19 @@ def test_every_kind_of_answer_comes_back(tmp_path: Path) -> None:
     )
     ask = {"/d": "listing", "/link": "stat", "/d/*": "glob", "cc": "which", "/": "space"}
     ask |= {"/shut": "read", "/gone": "read", "ld": "which"}
-    told = recorded_and_replayed(host, tmp_path / "r", ask)
-    assert told.listing("/d") == host.listing("/d")
-    found = told.stat("/link")
+    replayed = recorded_and_replayed(host, tmp_path / "r", ask)
+    assert replayed.listing("/d") == host.listing("/d")
+    found = replayed.stat("/link")
     assert (found.mode, found.uid, found.gid, found.size) == (0o755, 1, 2, 3)
     assert (found.real, found.is_link) == ("/end", False)
-    assert (told.glob("/d/*"), told.which("cc"), told.which("ld")) == (
+    assert (replayed.glob("/d/*"), replayed.which("cc"), replayed.which("ld")) == (
         ("/d/one",),
         "/usr/bin/cc",
         None,
     )
-    assert told.space("/") == Space(total_bytes=9, free_bytes=1)
-    assert told.read("/shut").why == "EACCES: Permission denied"
-    assert told.read("/gone").missing
+    assert replayed.space("/") == Space(total_bytes=9, free_bytes=1)
+    assert replayed.read("/shut").why == "EACCES: Permission denied"
+    assert replayed.read("/gone").missing
 
 
 @pytest.mark.parametrize(
@@ -301,8 +307,8 @@ def test_how_a_program_ended_comes_back(tmp_path: Path, ran: Ran) -> None:
     recorder.run("nvcc", "--version", timeout_s=1)
     recording.prepare(str(tmp_path / "r"))
     recording.write(str(tmp_path / "r"), recorder, Look(), Machine())
-    told = recording.ReplayHost(str(tmp_path / "r"))
-    assert told.run("nvcc", "--version", timeout_s=2) == ran
+    replayed = recording.ReplayHost(str(tmp_path / "r"))
+    assert replayed.run("nvcc", "--version", timeout_s=2) == ran
 
 
 # --- words ----------------------------------------------------------------------------------
@@ -314,50 +320,50 @@ def words(**who: str) -> Concealer:
 
 
 def test_a_system_word_as_a_user_leaves_the_paths_of_the_system_alone() -> None:
-    told = words(user="nvidia", home="/home/nvidia", host="ubuntu")
-    assert told.text("/proc/driver/nvidia/version") == "/proc/driver/nvidia/version"
-    assert told.output("ID=ubuntu\n", "/etc/os-release") == "ID=ubuntu\n"
+    concealer = words(user="nvidia", home="/home/nvidia", host="ubuntu")
+    assert concealer.text("/proc/driver/nvidia/version") == "/proc/driver/nvidia/version"
+    assert concealer.output("ID=ubuntu\n", "/etc/os-release") == "ID=ubuntu\n"
 
 
 def test_a_name_in_a_binary_file_keeps_its_length() -> None:
     data = b"\x7fELF\x00/home/aldarion/lib\x00numenor7\x00" + GPU.encode()
-    told = words(user=USER, home=f"/home/{USER}", host=HOST_NAME).data(data)
-    assert len(told) == len(data)
-    assert not [one for one in SECRETS if one.encode() in told]
+    concealed = words(user=USER, home=f"/home/{USER}", host=HOST_NAME).data(data)
+    assert len(concealed) == len(data)
+    assert not [secret for secret in SECRETS if secret.encode() in concealed]
 
 
 def test_the_name_of_a_host_inside_a_word_stays() -> None:
     data = b"\x00libcudnn_engines_precompiled.so.9\x00engine\x00"
-    told = words(host="engine").data(data)
-    assert told == b"\x00libcudnn_engines_precompiled.so.9\x00host00\x00"
+    concealed = words(host="engine").data(data)
+    assert concealed == b"\x00libcudnn_engines_precompiled.so.9\x00host00\x00"
 
 
 def test_the_home_of_somebody_else_is_not_told_either() -> None:
-    told = words(user=USER, home=f"/home/{USER}")
-    assert told.text("/home/elros/train.py /home/linuxbrew/bin") == (
+    concealer = words(user=USER, home=f"/home/{USER}")
+    assert concealer.text("/home/elros/train.py /home/linuxbrew/bin") == (
         "/home/user0/train.py /home/linuxbrew/bin"
     )
-    assert told.text("C:\\Users\\elros\\a") == "C:\\Users\\user0\\a"
-    assert told.data(b"\x00/home/elros/lib\x00") == b"\x00/home/user0/lib\x00"
-    assert told.text(told.text(f"/home/{USER}/x")) == "/home/user0000/x"
+    assert concealer.text("C:\\Users\\elros\\a") == "C:\\Users\\user0\\a"
+    assert concealer.data(b"\x00/home/elros/lib\x00") == b"\x00/home/user0/lib\x00"
+    assert concealer.text(concealer.text(f"/home/{USER}/x")) == "/home/user0000/x"
 
 
 def test_lines_of_json_stay_lines_of_json() -> None:
-    told = words(user="jürgen", home="/home/jürgen")
+    concealer = words(user="jürgen", home="/home/jürgen")
     line = json.dumps({"path": "/home/jürgen/x", "url": "https://a:b@c/?token=abc", "n": 1})
-    found = json.loads(told.output(line + "\n"))
+    found = json.loads(concealer.output(line + "\n"))
     assert found["path"] == "/home/user000/x"
     assert found["url"] == "https://<credentials>@c/"
 
 
 def test_of_the_accounts_only_the_own_is_told() -> None:
-    told = words(user=USER, home=f"/home/{USER}")
+    concealer = words(user=USER, home=f"/home/{USER}")
     passwd = "root:x:0:0:root:/root:/bin/sh\nelros:x:1:1:E:/home/elros:/bin/sh\n"
     passwd += f"{USER}:x:7:7:A L:/home/{USER}:/bin/sh\n"
-    assert told.output(passwd, "/etc/passwd") == (
+    assert concealer.output(passwd, "/etc/passwd") == (
         "root:x:0:0::/root:/bin/sh\nuser0000:x:7:7::/home/user0000:/bin/sh\n"
     )
-    assert told.output(f"video:x:44:elros,{USER}\n", "/etc/group") == "video:x:44:user0000\n"
+    assert concealer.output(f"video:x:44:elros,{USER}\n", "/etc/group") == "video:x:44:user0000\n"
 
 
 # --- the command ----------------------------------------------------------------------------
@@ -379,7 +385,9 @@ def test_the_command_records_and_check_judges_the_recording(
     there = json.loads(cudadoctor("check", "--from", folder, "--json").stdout)
     for key in ("verdict", "primary"):
         assert here[key] == there[key]
-    assert [one["cause"] for one in here["findings"]] == [one["cause"] for one in there["findings"]]
+    assert [finding["cause"] for finding in here["findings"]] == [
+        finding["cause"] for finding in there["findings"]
+    ]
 
 
 def test_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -388,7 +396,7 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) ->
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.count("\n") == 1
     assert "not empty" in ran.stderr
-    assert [one.name for one in tmp_path.iterdir()] == ["mine"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:

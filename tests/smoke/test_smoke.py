@@ -49,17 +49,17 @@ def homely(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def told() -> list[str]:
+def begun() -> list[str]:
     return []
 
 
 @pytest.fixture(scope="module")
-def healthy(python_cu130: str, homely: dict[str, Path], told: list[str]) -> Looked:
+def healthy(python_cu130: str, homely: dict[str, Path], begun: list[str]) -> Looked:
     """A whole run, in the plainest locale, with a home and a temporary folder of its own."""
     env = {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(homely["home"])}
     env["TMPDIR"] = str(homely["tmp"])
     host = LocalHost(scratch=str(homely["scratch"]))
-    return run_smoke(host, python_cu130, mode="full", env=env, on_line=told.append)
+    return run_smoke(host, python_cu130, mode="full", env=env, on_line=begun.append)
 
 
 def test_every_stage_passes_on_a_healthy_cpu(healthy: Looked) -> None:
@@ -85,10 +85,10 @@ def test_the_import_says_why_a_cuda_build_sees_no_gpu(healthy: Looked) -> None:
 
 def test_the_libraries_of_the_process_are_read_from_its_maps(healthy: Looked) -> None:
     mapped: tuple[Library, ...] = healthy.facts["libraries.mapped"]
-    owners = {one.soname: one.owner for one in mapped}
+    owners = {library.soname: library.owner for library in mapped}
     assert owners["libcudnn.so.9"] == "wheel"
     assert owners["libtorch_cuda.so"] == "torch"
-    assert all(Path(one.path).is_absolute() for one in mapped)
+    assert all(Path(library.path).is_absolute() for library in mapped)
 
 
 def test_nothing_is_left_behind_and_nothing_is_written_elsewhere(
@@ -99,9 +99,9 @@ def test_nothing_is_left_behind_and_nothing_is_written_elsewhere(
     assert {name: tree(folder) for name, folder in homely.items()} == {name: [] for name in homely}
 
 
-def test_what_begins_is_told_as_it_begins(healthy: Looked, told: list[str]) -> None:
-    assert told[0] == "import"
-    assert set(STAGES) <= set(told)
+def test_what_begins_is_told_as_it_begins(healthy: Looked, begun: list[str]) -> None:
+    assert begun[0] == "import"
+    assert set(STAGES) <= set(begun)
 
 
 def test_without_a_smoke_torch_is_imported_and_looked_at_only(
@@ -140,7 +140,7 @@ def test_a_full_disk_skips_what_needs_a_file_and_says_so(python_cpu: str, tmp_pa
     script.write_text(f'#!/bin/sh\nulimit -f 0\nexec {python_cpu} "$@"\n')
     script.chmod(0o755)
     stages = stages_of(run_smoke(LocalHost(), str(script), mode="full"))
-    assert {name for name, one in stages.items() if one.status == "skipped"} == {
+    assert {name for name, stage in stages.items() if stage.status == "skipped"} == {
         "ddp",
         "checkpoint",
     }
@@ -163,7 +163,7 @@ def test_where_there_is_no_fork_every_worker_starts_anew(python_cpu: str) -> Non
     stages = stages_of(looked)
     assert stages["conv"].status == "failed"
     assert "SIGSEGV" in (stages["conv"].detail or "")
-    others = [one.status for name, one in stages.items() if name != "conv"]
+    others = [stage.status for name, stage in stages.items() if name != "conv"]
     assert others == ["passed"] * 7
 
 
@@ -197,8 +197,10 @@ def test_on_a_gpu_the_stages_go_on_after_a_crash_and_stop_at_a_hang(
     limit = 2.0 if "hang" in plant else None
     looked = run_smoke(LocalHost(), python_cpu, mode="full", pretend=1, plant=plant, limit=limit)
     stages = stages_of(looked)
-    assert {name for name, one in stages.items() if one.status in ("failed", "timed-out")} == bad
-    assert {name for name, one in stages.items() if one.status == "skipped"} == skipped
+    assert {
+        name for name, stage in stages.items() if stage.status in ("failed", "timed-out")
+    } == bad
+    assert {name for name, stage in stages.items() if stage.status == "skipped"} == skipped
 
 
 MUTE = """

@@ -33,7 +33,7 @@ class Runs:
     def stage(self, name: str, plant: str) -> Stage:
         if plant not in self.made:
             self.made[plant] = self._run(plant)
-        return next(one for one in self.made[plant].stages if one.name == name)
+        return next(stage for stage in self.made[plant].stages if stage.name == name)
 
     def _run(self, plant: str) -> Smoke:
         limit = 1.5 if "hang" in plant else None
@@ -57,9 +57,9 @@ def runs(python_cpu: str) -> Runs:
 
 
 def planted(name: str, fault: str) -> str:
-    """All later stages at once; alone for the first, without which nothing else is run."""
+    """The fault in all later stages at once, or in the first alone, which all others need."""
     stages = LATER if name in LATER else (name,)
-    return ",".join(f"{one}:{fault}" for one in stages)
+    return ",".join(f"{stage}:{fault}" for stage in stages)
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -93,7 +93,7 @@ def test_a_hang_names_its_stage_and_where_it_stands(runs: Runs, name: str) -> No
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_only_this_stage_can_get_wrong_fails_it(runs: Runs, name: str) -> None:
-    plant = ",".join(f"{one}:{fault}" for one, fault in ODD.items())
+    plant = ",".join(f"{stage}:{fault}" for stage, fault in ODD.items())
     assert runs.stage(name, plant).status == "failed"
     assert runs.stage("allocate", plant).status == "passed"
 

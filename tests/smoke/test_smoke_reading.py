@@ -25,7 +25,7 @@ INSIDE = Path(cudadoctor.smoke.__file__).parent / "inside"
 
 
 def lines(*objects: Mapping[str, object]) -> str:
-    return "".join(json.dumps(one) + "\n" for one in objects)
+    return "".join(json.dumps(line) + "\n" for line in objects)
 
 
 BEGUN = {"kind": "start", "stage": "import"}
@@ -56,7 +56,7 @@ def smoke_of(ran: Ran) -> Smoke:
 def test_a_stage_without_an_end_was_ended_by_the_signal() -> None:
     ran = Ran(code=-11, stdout=lines(BEGUN, TORCH, start("matmul")))
     smoke = smoke_of(ran)
-    matmul = next(one for one in smoke.stages if one.name == "matmul")
+    matmul = next(stage for stage in smoke.stages if stage.name == "matmul")
     assert (matmul.status, matmul.detail) == ("failed", "killed by SIGSEGV")
     assert smoke.ended == "killed by SIGSEGV"
 
@@ -64,7 +64,7 @@ def test_a_stage_without_an_end_was_ended_by_the_signal() -> None:
 def test_a_stage_without_an_end_timed_out_where_the_child_did() -> None:
     out = lines(BEGUN, TORCH, start("allocate"), end("allocate", "passed"), start("conv"))
     ran = Ran(stdout=out, why="no answer within 60 s", timed_out=True)
-    stages = {one.name: one for one in smoke_of(ran).stages}
+    stages = {stage.name: stage for stage in smoke_of(ran).stages}
     assert stages["allocate"].status == "passed"
     assert (stages["conv"].status, stages["conv"].detail) == ("timed-out", "no answer within 60 s")
     assert stages["ddp"].status == "skipped"
@@ -131,7 +131,7 @@ def test_ranks_with_unequal_gradients_fail_though_each_has_passed() -> None:
         end("ddp", "passed", rank=0, figures={"digest": "aa"}),
         end("ddp", "passed", rank=1, figures={"digest": "ab"}),
     )
-    ddp = next(one for one in smoke_of(Ran(code=0, stdout=out)).stages if one.name == "ddp")
+    ddp = next(stage for stage in smoke_of(Ran(code=0, stdout=out)).stages if stage.name == "ddp")
     assert (ddp.status, ddp.detail) == ("failed", "the gradients of the ranks are not equal")
 
 
@@ -142,7 +142,7 @@ def test_the_rank_that_was_killed_is_named_before_those_that_suffered() -> None:
         end("ddp", "failed", rank=0, detail="RuntimeError: Connection closed by peer"),
         end("ddp", "failed", rank=1, detail="killed by SIGKILL", signal=9, lost=True),
     )
-    ddp = next(one for one in smoke_of(Ran(code=0, stdout=out)).stages if one.name == "ddp")
+    ddp = next(stage for stage in smoke_of(Ran(code=0, stdout=out)).stages if stage.name == "ddp")
     assert ddp.detail is not None
     assert ddp.detail.startswith("rank 1: killed by SIGKILL; rank 0: RuntimeError")
 
@@ -319,5 +319,5 @@ def test_a_mapped_library_belongs_to_where_it_lies() -> None:
         "/opt/own/libnccl.so.2": "other",
     }
     found = libraries([*paths, "/usr/lib/libcurl.so.4", "/usr/lib/libz.so.1"], torch, "/v", True)
-    assert {one.path: one.owner for one in found} == paths
-    assert {one.how for one in found} == {"mapped"}
+    assert {library.path: library.owner for library in found} == paths
+    assert {library.how for library in found} == {"mapped"}
