@@ -118,14 +118,16 @@ def test_nccl_agrees_with_the_collected_facts() -> None:
 
 def _source_keys(value: Any) -> set[str]:
     if isinstance(value, list):
-        return set().union(*(_source_keys(one) for one in value))
+        return set().union(*(_source_keys(part) for part in value))
     if not isinstance(value, dict):
         return set()
     found = set()
-    for name, one in value.items():
+    for name, part in value.items():
         if name == "source" or name.endswith("sources"):
-            found |= {one} if isinstance(one, str) else set(one) if isinstance(one, list) else set()
-        found |= _source_keys(one)
+            found |= (
+                {part} if isinstance(part, str) else set(part) if isinstance(part, list) else set()
+            )
+        found |= _source_keys(part)
     return found
 
 
@@ -138,12 +140,14 @@ def test_every_source_key_of_every_table_has_a_source() -> None:
 
 def _without_source(value: Any, path: str) -> list[str]:
     if isinstance(value, list):
-        return [one for n, part in enumerate(value) for one in _without_source(part, f"{path}.{n}")]
+        return [
+            place for n, part in enumerate(value) for place in _without_source(part, f"{path}.{n}")
+        ]
     if not isinstance(value, dict):
         return []
     empty = [path] if value.get("sources") == [] or value.get("source") == "" else []
     return empty + [
-        one for k, part in value.items() for one in _without_source(part, f"{path}.{k}")
+        place for k, part in value.items() for place in _without_source(part, f"{path}.{k}")
     ]
 
 
@@ -218,7 +222,7 @@ def test_announced_is_neither_published_nor_absent() -> None:
 def test_what_plain_pip_gives_is_marked_per_platform() -> None:
     def default(release: str, platform: str) -> list[str]:
         rows = KB.builds_on(platform)
-        return [one.variant for one in rows if one.default and one.torch == version(release)]
+        return [row.variant for row in rows if row.default and row.torch == version(release)]
 
     assert default("2.10.0", "linux_x86_64") == ["cu128"]
     assert default("2.10.0", "linux_aarch64") == ["cpu"]

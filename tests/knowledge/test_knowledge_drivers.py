@@ -134,7 +134,7 @@ def test_an_unknown_name_is_unknown() -> None:
 
 def test_a_pci_id_decides_in_any_spelling() -> None:
     for text in ("1b80", "1B80", "0x1b80"):
-        assert {one.capability for one in KB.gpus_by_pci(text)} == {version("6.1")}
+        assert {gpu.capability for gpu in KB.gpus_by_pci(text)} == {version("6.1")}
     assert KB.gpus_by_pci("ffff") == ()
 
 

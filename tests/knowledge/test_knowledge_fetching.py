@@ -177,9 +177,9 @@ def test_nobody_listening_is_one_sentence(web: Web) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(NotRead) as told:
+    with pytest.raises(NotRead) as caught:
         web.get(f"http://127.0.0.1:{port}/simple/torch/")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_wheel_is_read_in_parts(server: str, web: Web) -> None:

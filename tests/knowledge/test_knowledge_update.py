@@ -54,8 +54,8 @@ def build(folder: Path, torch: str, variant: str, platform: str) -> dict[str, An
     key = (torch, variant, platform)
     found = [row for row in rows if (row["torch"], row["variant"], row["platform"]) == key]
     assert len(found) == 1
-    one: dict[str, Any] = found[0]
-    return one
+    only: dict[str, Any] = found[0]
+    return only
 
 
 def torch_alone(requires: tuple[str, ...] = REQUIRES) -> dict[str, bytes]:
@@ -98,8 +98,8 @@ def test_a_check_asks_for_one_page_only(folder: Path) -> None:
 def test_candidates_and_yanked_releases_are_no_newer_torch(folder: Path) -> None:
     pages = new_pages()
     files = json.loads(pages[f"{INDEX}/torch/"])["files"]
-    for one in files:
-        one["yanked"] = "broken wheels" if f"-{NEW}-" in one["filename"] else False
+    for file in files:
+        file["yanked"] = "broken wheels" if f"-{NEW}-" in file["filename"] else False
     candidate = listed(wheel_name("torch", "99.0.0rc1", "3.13", "linux_x86_64"), DAY)
     pages[f"{INDEX}/torch/"] = project(*files, candidate)
     assert run(folder, pages, "--check") == 0
@@ -138,10 +138,10 @@ def test_a_new_torch_is_written_with_what_its_wheels_say(
     assert (release["torch"], release["released"]) == (NEW, "2099-12-09")
     assert release["pythons"]["linux_x86_64"] == ["3.12", "3.13", "3.14", "3.14t"]
     assert (release["torchvision"], release["torchaudio"]) == ("9.30.0", None)
-    one = build(folder, NEW, "cu133", "linux_x86_64")
-    assert (one["cuda"], one["toolkit"], one["cudnn"]) == ("13.3", "13.3.1", "9.30.0.10")
-    assert (one["published"], one["default"], one["glibc"]) == (True, True, "2.28")
-    assert one["bytes"] > 0
+    row = build(folder, NEW, "cu133", "linux_x86_64")
+    assert (row["cuda"], row["toolkit"], row["cudnn"]) == ("13.3", "13.3.1", "9.30.0.10")
+    assert (row["published"], row["default"], row["glibc"]) == (True, True, "2.28")
+    assert row["bytes"] > 0
     assert build(folder, NEW, "cpu", "windows_amd64")["default"] is True
     assert table(folder, "pins")["pins"][0]["requires"] == list(REQUIRES[1:])
     assert table(folder, "libraries")["nccl"][-1]["default"] == "2.31.0"
@@ -172,10 +172,10 @@ def test_the_loader_reads_what_was_written(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(tables_module, "FOLDER", str(folder / "tables"))
     builds = TorchBuilds()
     assert builds.torch_releases()[0] == Version(NEW)
-    one = builds.build_of(Version(NEW), "cu133", "linux_x86_64")
-    assert one is not None
-    assert one.archs is None
-    assert one.sources == ("seen.pypi",)
+    row = builds.build_of(Version(NEW), "cu133", "linux_x86_64")
+    assert row is not None
+    assert row.archs is None
+    assert row.sources == ("seen.pypi",)
 
 
 def test_every_new_row_names_a_source_with_address_and_day(folder: Path) -> None:

@@ -38,29 +38,33 @@ class Planted(NamedTuple):
     python: str
 
 
-def planted_logs(kb: Knowledge, count: int, seed: int, *, told: bool) -> list[Planted]:
-    """That many logs. told: the report names the Python and the system too."""
+def planted_logs(kb: Knowledge, count: int, seed: int, *, names_system: bool) -> list[Planted]:
+    """That many logs; with names_system, each also names the Python and the system."""
     chance, offers = random.Random(seed), Offers(kb)
     out: list[Planted] = []
     while len(out) < count:
         makers = (_wrong_python, _wrong_index, _wrong_platform)
         made = makers[len(out) % 3](offers, chance)
         if made is not None:
-            out.append(_written(made, offers, chance, told=told))
+            out.append(_written(made, offers, chance, names_system=names_system))
     return out
 
 
 Fault = tuple[str, Offer, str, str, str]
-"""The cause, the build that is asked for, the index that is asked, the platform and the Python."""
+"""The cause, the requested build, the index, the platform and the Python."""
 
 
 def _any(offers: Offers, chance: random.Random) -> Offer:
-    return chance.choice([one for one in offers.torch if one.release >= Version("1.7")])
+    return chance.choice([offer for offer in offers.torch if offer.release >= Version("1.7")])
 
 
 def _wrong_python(offers: Offers, chance: random.Random) -> Fault | None:
-    one = _any(offers, chance)
-    same = [o for o in offers.torch if o.version == one.version and o.platform == one.platform]
+    offer = _any(offers, chance)
+    same = [
+        other
+        for other in offers.torch
+        if other.version == offer.version and other.platform == offer.platform
+    ]
     others = [
         name
         for name in PYTHON_RELEASED
@@ -68,54 +72,62 @@ def _wrong_python(offers: Offers, chance: random.Random) -> Fault | None:
     ]
     if not others:
         return None
-    return "torch-python-unsupported", one, one.place, one.platform, chance.choice(others)
+    return "torch-python-unsupported", offer, offer.place, offer.platform, chance.choice(others)
 
 
 def _wrong_index(offers: Offers, chance: random.Random) -> Fault | None:
-    one = _any(offers, chance)
-    python = chance.choice(one.pythons)
-    here = [o for o in offers.torch if o.platform == one.platform and python in o.pythons]
-    places = sorted({o.place for o in here})
+    offer = _any(offers, chance)
+    python = chance.choice(offer.pythons)
+    here = [
+        other
+        for other in offers.torch
+        if other.platform == offer.platform and python in other.pythons
+    ]
+    places = sorted({other.place for other in here})
     lacking = [
         place
         for place in places
-        if not any(o.place == place and o.release == one.release for o in here)
+        if not any(other.place == place and other.release == offer.release for other in here)
     ]
     if not lacking or python.endswith("t"):
         return None
-    return "torch-index-wrong", one, chance.choice(lacking), one.platform, python
+    return "torch-index-wrong", offer, chance.choice(lacking), offer.platform, python
 
 
 def _wrong_platform(offers: Offers, chance: random.Random) -> Fault | None:
-    one = _any(offers, chance)
+    offer = _any(offers, chance)
     others = [
         name
         for name in HEADS
-        if not any(o.platform == name and o.version == one.version for o in offers.torch)
-        and not any(o.platform == name and o.release == one.release for o in offers.torch)
+        if not any(
+            other.platform == name and other.version == offer.version for other in offers.torch
+        )
+        and not any(
+            other.platform == name and other.release == offer.release for other in offers.torch
+        )
     ]
-    python = chance.choice(one.pythons)
+    python = chance.choice(offer.pythons)
     if not others or python.endswith("t"):
         return None
-    return "platform-unsupported", one, one.place, chance.choice(others), python
+    return "platform-unsupported", offer, offer.place, chance.choice(others), python
 
 
-def _written(made: Fault, offers: Offers, chance: random.Random, *, told: bool) -> Planted:
-    cause, one, place, platform, python = made
-    wanted = f"torch=={one.release}"
-    if cause != "torch-index-wrong" and one.version.local and chance.random() < 0.4:
-        wanted = f"torch=={one.version}"
-    day = max(one.released, PYTHON_RELEASED.get(python, ""))
+def _written(made: Fault, offers: Offers, chance: random.Random, *, names_system: bool) -> Planted:
+    cause, offer, place, platform, python = made
+    wanted = f"torch=={offer.release}"
+    if cause != "torch-index-wrong" and offer.version.local and chance.random() < 0.4:
+        wanted = f"torch=={offer.version}"
+    day = max(offer.released, PYTHON_RELEASED.get(python, ""))
     day = max(day, chance.choice([day, "2024-06-01", "2025-06-01", "2026-09-01"]))
     listed = offers.listed("torch", frozenset({place}), platform, python)
-    shown = [str(o.version) for o in listed if o.released <= day]
+    shown = [str(row.version) for row in listed if row.released <= day]
     shown = list(dict.fromkeys(shown))
     url = "" if place == PYPI else f" --index-url {_URL}{place}"
     looked = "" if place == PYPI else f"Looking in indexes: {_URL}{place}\n"
     offered = ", ".join(shown) or "none"
-    head = f"Python {python}\n{TOLD[platform]}\n" if told else ""
+    head = f"Python {python}\n{TOLD[platform]}\n" if names_system else ""
     text = (
-        f"{head}{HEADS[platform] if told else '$ '}pip install {wanted}{url}\n{looked}"
+        f"{head}{HEADS[platform] if names_system else '$ '}pip install {wanted}{url}\n{looked}"
         f"ERROR: Could not find a version that satisfies the requirement {wanted} "
         f"(from versions: {offered})\nERROR: No matching distribution found for {wanted}\n"
     )

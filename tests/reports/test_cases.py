@@ -45,13 +45,13 @@ def judged() -> list[tuple[dict[str, Any], Diagnosis]]:
     return out
 
 
-def told(diagnosis: Diagnosis) -> str | None:
-    harmless = (one.cause for one in diagnosis.findings if one.cause in HARMLESS)
+def named_cause(diagnosis: Diagnosis) -> str | None:
+    harmless = (finding.cause for finding in diagnosis.findings if finding.cause in HARMLESS)
     return diagnosis.primary or next(harmless, None)
 
 
 def test_nearly_every_cause_is_told_where_the_report_suffices() -> None:
-    sufficient = [(case, told(said)) for case, said in known() if case["report_sufficient"]]
+    sufficient = [(case, named_cause(said)) for case, said in known() if case["report_sufficient"]]
     wrong = {case["id"]: said for case, said in sufficient if said not in case["causes"]}
     assert len(wrong) <= (1 - LEAST_SHARE) * len(sufficient), wrong
 
@@ -69,6 +69,6 @@ def test_a_report_with_a_complaint_is_not_called_healthy() -> None:
 
 def test_a_text_alone_is_never_certain() -> None:
     for case, said in cases():
-        for one in said.findings:
-            alone = all(seen.fact.startswith("symptoms.") for seen in one.evidence)
-            assert not alone or one.confidence > 0, (case["id"], one.cause)
+        for finding in said.findings:
+            alone = all(seen.fact.startswith("symptoms.") for seen in finding.evidence)
+            assert not alone or finding.confidence > 0, (case["id"], finding.cause)

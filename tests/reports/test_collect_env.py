@@ -90,7 +90,7 @@ def test_the_oldest_form_is_read() -> None:
     assert (m.platform.distro, m.platform.distro_version) == ("ubuntu", "16.04")
     assert m.build.toolkits is not None
     assert m.build.toolkits[0].cuda == Version("9.0")
-    assert [one.version for one in m.libraries.copies or ()] == ["7.1.4"]
+    assert [library.version for library in m.libraries.copies or ()] == ["7.1.4"]
     assert m.package("numpy") is not None
 
 
@@ -129,7 +129,7 @@ def test_a_build_for_rocm_is_none_for_the_cpu() -> None:
     assert m.torch.build == "rocm"
     amd = read("GPU models and configuration: AMD Radeon RX 7900 XTX (gfx1100)\n")
     assert amd.gpus is None
-    assert [one.vendor for one in amd.pci or ()] == ["amd"]
+    assert [device.vendor for device in amd.pci or ()] == ["amd"]
 
 
 def test_no_cuda_says_nothing_of_the_hardware() -> None:
@@ -171,7 +171,7 @@ def test_windows_and_its_python_are_read() -> None:
         "Toolkit\\CUDA\\v11.1\\bin\\cudnn64_8.dll\n"
     )
     assert (m.platform.system, m.python.bits, m.torch.build) == ("Windows", 64, "cpu")
-    assert [one.soname for one in m.libraries.copies or ()] == ["cudnn64_8.dll"]
+    assert [library.soname for library in m.libraries.copies or ()] == ["cudnn64_8.dll"]
 
 
 def test_wsl_and_jetson_are_seen_in_the_kernel() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from told_fixtures import told
+from told_fixtures import diagnosis_of
 
 OTHER_DEVICE = (
     "Traceback (most recent call last):\n"
@@ -30,7 +30,7 @@ WORKERS = (
 
 @pytest.mark.parametrize("passing", [BUSY, WORKERS], ids=["busy", "workers"])
 def test_what_stands_in_passing_is_no_root_of_a_programs_own_error(passing: str) -> None:
-    assert told(passing + OTHER_DEVICE).primary is None
+    assert diagnosis_of(passing + OTHER_DEVICE).primary is None
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_what_stands_in_passing_is_no_root_of_a_programs_own_error(passing: str)
     ids=["busy", "workers"],
 )
 def test_alone_it_is_named(text: str, cause: str) -> None:
-    assert told(text).primary == cause
+    assert diagnosis_of(text).primary == cause
 
 
 def test_an_error_of_the_environment_stays_the_root_beside_a_mistake() -> None:
     error = "ImportError: libcudart.so.11.0: cannot open shared object file: No such file\n"
-    assert told(error + OTHER_DEVICE).primary is not None
+    assert diagnosis_of(error + OTHER_DEVICE).primary is not None

@@ -53,7 +53,7 @@ def test_lspci_names_the_gpus_and_their_drivers() -> None:
 """
     pci = read_report(text, load()).pci
     assert pci is not None
-    assert [(one.vendor, one.device_id, one.bound) for one in pci] == [
+    assert [(device.vendor, device.device_id, device.bound) for device in pci] == [
         ("nvidia", "2484", "nvidia"),
         ("amd", "?", "amdgpu"),
     ]

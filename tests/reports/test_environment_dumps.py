@@ -96,7 +96,7 @@ def test_accelerates_dump_is_read() -> None:
 def test_deepspeeds_report_is_read() -> None:
     m = shown(DEEPSPEED)
     assert (m.torch.cuda, m.limits.shm_bytes) == (Version("11.8"), 64 << 20)
-    assert [one.cuda for one in m.build.toolkits or ()] == [Version("12.2")]
+    assert [toolkit.cuda for toolkit in m.build.toolkits or ()] == [Version("12.2")]
     assert m.package("deepspeed") is not None
 
 
@@ -197,7 +197,7 @@ def test_the_lines_with_which_programs_start_are_read(
 ) -> None:
     m = shown(text)
     assert m.torch.text == torch
-    assert [one.name for one in m.gpus or ()] == ([gpu] if gpu else [])
+    assert [seen.name for seen in m.gpus or ()] == ([gpu] if gpu else [])
 
 
 def test_lists_of_devices_in_logs_are_read() -> None:
@@ -298,7 +298,7 @@ def test_a_toolkit_that_does_not_fit_is_named_by_torch() -> None:
         "compile\nPyTorch (11.8). Please make sure to use the same CUDA versions."
     )
     assert m.torch.cuda == Version("11.8")
-    assert [one.cuda for one in m.build.toolkits or ()] == [Version("12.1")]
+    assert [toolkit.cuda for toolkit in m.build.toolkits or ()] == [Version("12.1")]
     assert m.build.needed_by == ("--compile",)
 
 
@@ -310,9 +310,9 @@ def test_the_kernels_module_and_its_log_are_read() -> None:
         "has fallen\n"
     )
     assert (m.driver.kernel, m.driver.flavour) == (DriverVersion("570.133.07"), "open")
-    assert [(one.code, one.bus_id) for one in m.driver.xids or ()] == [(79, "0000:41:00")]
+    assert [(xid.code, xid.bus_id) for xid in m.driver.xids or ()] == [(79, "0000:41:00")]
     assert m.build.compiler.version is None
-    assert [one.code for one in shown("I see Xid 43 every hour").driver.xids or ()] == [43]
+    assert [xid.code for xid in shown("I see Xid 43 every hour").driver.xids or ()] == [43]
 
 
 @pytest.mark.parametrize(
@@ -324,4 +324,4 @@ def test_the_kernels_module_and_its_log_are_read() -> None:
     ],
 )
 def test_nvcc_is_read_whole_or_in_one_line(text: str) -> None:
-    assert [one.cuda for one in shown(text).build.toolkits or ()] == [Version("11.8")]
+    assert [toolkit.cuda for toolkit in shown(text).build.toolkits or ()] == [Version("11.8")]

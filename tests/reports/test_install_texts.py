@@ -22,7 +22,10 @@ else:
 
 KB = load()
 FILE = Path(__file__).with_name("install_texts.toml")
-TEXTS = [(one["cause"], one["text"]) for one in tomllib.loads(FILE.read_text("utf-8"))["excerpt"]]
+TEXTS = [
+    (excerpt["cause"], excerpt["text"])
+    for excerpt in tomllib.loads(FILE.read_text("utf-8"))["excerpt"]
+]
 HARMLESS = (
     "pip install torch\nSuccessfully installed torch-2.6.0\nEverything works, thank you.",
     "A matching Triton is not available, some optimizations will not be enabled.\n"
@@ -39,7 +42,7 @@ HARMLESS = (
 def named(text: str) -> str | None:
     """The root cause, or what the report shows instead of one."""
     found = diagnose(read_report(text, KB), KB)
-    infos = [one.cause for one in found.findings if one.severity is Severity.INFO]
+    infos = [finding.cause for finding in found.findings if finding.severity is Severity.INFO]
     return found.primary or next(iter(infos), None)
 
 

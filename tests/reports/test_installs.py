@@ -74,22 +74,22 @@ COMMANDS = {
 @pytest.mark.parametrize("text", COMMANDS)
 def test_a_command_is_read_in_its_parts(text: str) -> None:
     tool, wanted, indexes = COMMANDS[text]
-    one = only(text)
-    assert (one.tool, one.requirements, one.indexes) == (tool, wanted, indexes)
+    install = only(text)
+    assert (install.tool, install.requirements, install.indexes) == (tool, wanted, indexes)
 
 
 def test_a_log_belongs_to_the_command_before_it() -> None:
-    one = only(
+    install = only(
         "$ pip install torch==1.7.1+cu110 -f https://download.pytorch.org/whl/torch_stable.html\n"
         "Looking in links: https://download.pytorch.org/whl/torch_stable.html\n"
         "ERROR: Could not find a version that satisfies the requirement torch==1.7.1+cu110 (from "
         "versions: 1.11.0,\n 1.11.0+cpu, 1.12.0)\n"
         "ERROR: No matching distribution found for torch==1.7.1+cu110"
     )
-    assert one.requirements == ("torch==1.7.1+cu110",)
-    assert one.refused == "torch==1.7.1+cu110"
-    assert one.offered == ("1.11.0", "1.11.0+cpu", "1.12.0")
-    assert one.failed is True
+    assert install.requirements == ("torch==1.7.1+cu110",)
+    assert install.refused == "torch==1.7.1+cu110"
+    assert install.offered == ("1.11.0", "1.11.0+cpu", "1.12.0")
+    assert install.failed is True
 
 
 REFUSALS = {
@@ -134,8 +134,8 @@ REFUSALS = {
 @pytest.mark.parametrize("text", REFUSALS)
 def test_a_refusal_is_read_in_every_wording(text: str) -> None:
     refused, offered = REFUSALS[text]
-    one = only(text)
-    assert (one.refused, one.offered) == (refused, offered)
+    install = only(text)
+    assert (install.refused, install.offered) == (refused, offered)
 
 
 def test_uv_says_which_python_is_lacking_a_wheel() -> None:
@@ -147,8 +147,8 @@ def test_uv_says_which_python_is_lacking_a_wheel() -> None:
         "wheels for `torch` (v2.5.1+cu121) with the following Python ABI tags: `cp39`, "
         "`cp310`, `cp312`\n"
     )
-    one = only(text)
-    assert (one.lacks, one.made_for) == ("python", ("cp39", "cp310", "cp312"))
+    install = only(text)
+    assert (install.lacks, install.made_for) == ("python", ("cp39", "cp310", "cp312"))
     assert machine(text).python.version == Version("3.13")
 
 
@@ -195,11 +195,11 @@ def test_a_solver_of_conda_shows_the_build_it_chose(line: str, build: str) -> No
 
 
 def test_a_wheel_that_is_not_supported_is_a_refusal() -> None:
-    one = only(
+    install = only(
         "ERROR: torch-1.8.1+cu111-cp38-cp38-win_amd64.whl is not a supported wheel on this "
         "platform."
     )
-    assert (one.refused, one.made_for) == ("torch==1.8.1+cu111", ("cp38", "win_amd64"))
+    assert (install.refused, install.made_for) == ("torch==1.8.1+cu111", ("cp38", "win_amd64"))
 
 
 def test_pip_names_the_python_that_a_package_refuses() -> None:

@@ -46,8 +46,8 @@ torchmetrics              0.6.0                    pypi_0    pypi
 
 
 def version(m: Machine, name: str) -> str | None:
-    one = m.package(name)
-    return one.version if one else None
+    package = m.package(name)
+    return package.version if package else None
 
 
 def test_pip_list_with_its_head_is_read() -> None:
@@ -127,9 +127,9 @@ def test_a_requirement_alone_is_weaker_than_a_list() -> None:
 
 def test_wheels_of_extensions_name_their_torch() -> None:
     m = shown("$ pip list\nflash-attn   2.5.8+cu12torch2.3cxx11abifalse\nnumpy   1.26.0\n")
-    one = m.package("flash-attn")
-    assert one is not None
-    assert (one.torch, one.cuda) == (Version("2.3"), Version("12"))
+    package = m.package("flash-attn")
+    assert package is not None
+    assert (package.torch, package.cuda) == (Version("2.3"), Version("12"))
 
 
 def test_pip_show_tells_place_and_absence() -> None:

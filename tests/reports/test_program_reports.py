@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from told_fixtures import HARMLESS, HEALTHY, cases, root_of, told
+from told_fixtures import HARMLESS, HEALTHY, cases, diagnosis_of, root_of
 
 PROGRAM = [text for _, text in cases("program", "program")]
 
@@ -25,11 +25,11 @@ def test_a_complaint_about_torch_itself_is_told_as_such(text: str) -> None:
 
 @pytest.mark.parametrize("text", [text for _, text in cases("program", "quiet")])
 def test_a_thread_about_something_else_is_no_alarm(text: str) -> None:
-    assert told(text).primary is None
+    assert diagnosis_of(text).primary is None
 
 
 def test_a_healthy_report_alone_has_no_root_cause() -> None:
-    assert told(HEALTHY).primary is None
+    assert diagnosis_of(HEALTHY).primary is None
 
 
 def test_the_environment_comes_first_where_both_speak() -> None:

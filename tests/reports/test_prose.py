@@ -18,7 +18,10 @@ def gpus(text: str) -> list[str]:
 
 
 def fact(text: str, path: str) -> object:
-    return next((one.value for one in read_prose(document(text), KB) if one.path == path), None)
+    return next(
+        (statement.value for statement in read_prose(document(text), KB) if statement.path == path),
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,7 @@ def test_versions_and_systems_are_told_by_their_words(text: str, path: str, valu
 
 def test_a_card_of_another_vendor_is_no_nvidia_gpu() -> None:
     machine = machine_of(read_prose(document("GPU: AMD Radeon RX 6700"), KB), look="report")
-    assert [one.vendor for one in machine.pci or ()] == ["amd"]
+    assert [device.vendor for device in machine.pci or ()] == ["amd"]
     assert machine.gpus is None
 
 

@@ -16,7 +16,7 @@ from cudadoctor.reports.reading import read_report
 LACKING = re.compile(
     r"  |\bNone\b|(?<!\w)\(\)|\b(?:of|is|for|than|CUDA|torch|driver) [,.:]|\{\w*\}|not known"
 )
-"""What a sentence shows whose values are missing."""
+"""What a sentence with missing values contains."""
 
 
 def test_every_sentence_is_whole() -> None:
@@ -26,9 +26,9 @@ def test_every_sentence_is_whole() -> None:
 
 def whole(judged: Judged) -> None:
     """Fail where a sentence lacks a value."""
-    for one in judged.diagnosis.findings:
-        assert not LACKING.search(one.title), one.title
-        assert not LACKING.search(one.why), one.why
+    for finding in judged.diagnosis.findings:
+        assert not LACKING.search(finding.title), finding.title
+        assert not LACKING.search(finding.why), finding.why
     for step in judged.plan.steps:
         assert not LACKING.search(step.title), step.title
         assert not LACKING.search(step.manual or ""), step.manual

@@ -15,7 +15,7 @@ KB = load()
 INDEX = "https://download.pytorch.org/whl"
 
 
-def told(text: str) -> Diagnosis:
+def diagnosis_of(text: str) -> Diagnosis:
     return diagnose(read_report(text, KB), KB)
 
 
@@ -27,18 +27,18 @@ def refused(wanted: str, offered: str = "none") -> str:
 
 
 def test_a_planted_fault_is_named_where_python_and_system_are_told() -> None:
-    logs = planted_logs(KB, 300, seed=11, told=True)
-    wrong = [one for one in logs if told(one.text).primary != one.cause]
+    logs = planted_logs(KB, 300, seed=11, names_system=True)
+    wrong = [log for log in logs if diagnosis_of(log.text).primary != log.cause]
     assert len(wrong) <= 3, wrong[:3]
 
 
 def test_a_planted_fault_of_python_or_index_is_mostly_named_without_them() -> None:
     logs = [
-        one
-        for one in planted_logs(KB, 300, seed=12, told=False)
-        if one.cause != "platform-unsupported"
+        log
+        for log in planted_logs(KB, 300, seed=12, names_system=False)
+        if log.cause != "platform-unsupported"
     ]
-    wrong = [one for one in logs if told(one.text).primary != one.cause]
+    wrong = [log for log in logs if diagnosis_of(log.text).primary != log.cause]
     assert len(wrong) <= 0.1 * len(logs), wrong[:3]
 
 
@@ -142,7 +142,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_cause_is_named(name: str) -> None:
     text, cause = CASES[name]
-    assert told(text).primary == cause
+    assert diagnosis_of(text).primary == cause
 
 
 def test_a_broken_network_says_nothing_of_versions() -> None:
@@ -150,20 +150,20 @@ def test_a_broken_network_says_nothing_of_versions() -> None:
         "WARNING: Retrying after connection broken by 'SSLError(SSLCertVerificationError(1, "
         "'[SSL: CERTIFICATE_VERIFY_FAILED]'))': /simple/torch/\n" + refused("torch")
     )
-    assert told(text).primary is None
+    assert diagnosis_of(text).primary is None
 
 
 def test_tables_make_it_certain_where_python_and_system_are_known() -> None:
     text = "Python 3.12.1\nLinux x86_64\npip install torch==2.0.1\n" + refused(
         "torch==2.0.1", "2.2.0"
     )
-    found = told(text).findings[0]
+    found = diagnosis_of(text).findings[0]
     assert (found.cause, found.confidence) == ("torch-python-unsupported", Confidence.CERTAIN)
     assert "3.8, 3.9, 3.10, 3.11" in found.why
 
 
 def test_without_python_and_system_nothing_is_certain() -> None:
-    found = told(refused("torch==2.0.1", "2.2.0, 2.2.1")).findings[0]
+    found = diagnosis_of(refused("torch==2.0.1", "2.2.0, 2.2.1")).findings[0]
     assert found.confidence is not Confidence.CERTAIN
 
 
@@ -173,15 +173,20 @@ ARM = "pip install torch\nuname -m: aarch64, Linux\n>>> torch.cuda.is_available(
 def test_a_variant_that_came_in_is_no_fault() -> None:
     text = f"pip3 install torch -f {INDEX}/nightly/cu112/torch_nightly.html\n"
     for came in ("1.9.0.dev20210401+cu112", "1.9.0.dev20210401"):
-        diagnosis = told(text + f"Successfully installed torch-{came}\n")
+        diagnosis = diagnosis_of(text + f"Successfully installed torch-{came}\n")
         assert "variant-not-given" not in [found.rule for found in diagnosis.findings]
 
 
 def test_plain_pip_on_arm_depends_on_the_day() -> None:
-    undated = next(f for f in told(ARM).findings if f.rule == "cpu-build-chosen")
+    undated = next(
+        finding for finding in diagnosis_of(ARM).findings if finding.rule == "cpu-build-chosen"
+    )
     assert undated.confidence is Confidence.POSSIBLE
     assert "does not say when" in undated.why
     early = read_report(ARM, KB)
     for day, fires in (("2025-05-01", True), ("2026-06-01", False)):
-        rules = [f.rule for f in diagnose(msgspec.structs.replace(early, date=day), KB).findings]
+        rules = [
+            finding.rule
+            for finding in diagnose(msgspec.structs.replace(early, date=day), KB).findings
+        ]
         assert ("cpu-build-chosen" in rules) is fires

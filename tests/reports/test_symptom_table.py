@@ -83,8 +83,8 @@ def test_a_text_alone_is_never_certain() -> None:
 
 
 def test_only_the_last_meaning_may_be_without_conditions() -> None:
-    """What stands behind one without conditions is never reached."""
-    hiding = [row.key for row in TABLE.rows if not all(one.when for one in row.means[:-1])]
+    """A meaning after one without conditions is never reached."""
+    hiding = [row.key for row in TABLE.rows if not all(meaning.when for meaning in row.means[:-1])]
     assert hiding == []
 
 

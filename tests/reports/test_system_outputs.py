@@ -81,7 +81,7 @@ def test_an_output_tells_its_fact(text: str, path: str, value: object) -> None:
 
 
 def names(m: Machine) -> list[tuple[str, str]]:
-    return [(one.name, one.version) for one in m.driver.packages or ()]
+    return [(package.name, package.version) for package in m.driver.packages or ()]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_modules_and_nodes_are_read() -> None:
         "crw-rw---- 1 root video 195,   0 Jan 10 10:00 /dev/nvidia0\n"
     )
     assert (m.driver.modules, m.driver.loaded) == (("nvidia", "nvidia_uvm"), True)
-    assert [(one.path, one.mode, one.group) for one in m.driver.nodes or ()] == [
+    assert [(node.path, node.mode, node.group) for node in m.driver.nodes or ()] == [
         ("/dev/nvidia0", 0o660, "video")
     ]
 
@@ -133,13 +133,19 @@ def test_the_module_on_disk_is_read() -> None:
         "version:        560.35.03\nlicense:        Dual MIT/GPL\n"
     )
     assert m.driver.module_files is not None
-    one = m.driver.module_files[0]
-    assert (one.kernel, str(one.version), one.flavour) == ("6.8.0-40-generic", "560.35.03", "open")
+    module = m.driver.module_files[0]
+    assert (module.kernel, str(module.version), module.flavour) == (
+        "6.8.0-40-generic",
+        "560.35.03",
+        "open",
+    )
 
 
 def test_the_loaders_lines_tell_owner_and_version() -> None:
     m = shown("\tlibcudnn.so.8 => /usr/lib/x86_64-linux-gnu/libcudnn.so.8.9.7 (0x00007f)\n")
-    assert [(one.owner, one.version) for one in m.libraries.copies or ()] == [("system", "8.9.7")]
+    assert [(library.owner, library.version) for library in m.libraries.copies or ()] == [
+        ("system", "8.9.7")
+    ]
 
 
 def test_containers_own_tool_and_gpustat_are_read() -> None:

@@ -162,10 +162,10 @@ def test_no_question_prints_all_variables() -> None:
 
 
 def test_what_the_known_system_rules_out_is_no_candidate() -> None:
-    told = "torch.cuda.is_available() is False"
-    windows = report_of(f"Windows 11, RTX 3060\n{told}").diagnosis
-    assert "jetson-build" not in {one.cause for one in windows.candidates}
-    assert "platform-unsupported" not in {one.cause for one in windows.candidates}
+    complaint = "torch.cuda.is_available() is False"
+    windows = report_of(f"Windows 11, RTX 3060\n{complaint}").diagnosis
+    assert "jetson-build" not in {candidate.cause for candidate in windows.candidates}
+    assert "platform-unsupported" not in {candidate.cause for candidate in windows.candidates}
 
 
 # --- the document -----------------------------------------------------------------------------------
@@ -180,8 +180,8 @@ def test_a_saved_check_of_a_report_gives_the_same_diagnosis(text: str) -> None:
     second = json.loads(json_v1.dumps(json_v1.report(again)))
     for key in ("verdict", "primary", "findings", "candidates", "next_command"):
         assert first[key] == second[key]
-    assert [one["id"] for one in first["plan"]["steps"]] == [
-        one["id"] for one in second["plan"]["steps"]
+    assert [step["id"] for step in first["plan"]["steps"]] == [
+        step["id"] for step in second["plan"]["steps"]
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a pasted text comes to, and the texts that lie beside in told/."""
+"""The diagnosis of a pasted text, and the texts in told/."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ else:
 FOLDER = Path(__file__).parent / "told"
 HARMLESS = ("not-environment", "torch-bug")
 HEALTHY = (FOLDER / "healthy.txt").read_text("utf-8")
-"""What collect_env says of an environment in which nothing is wrong."""
+"""What collect_env prints in a healthy environment."""
 
 
-def told(text: str) -> Diagnosis:
+def diagnosis_of(text: str) -> Diagnosis:
     tables = knowledge.load()
     return diagnose(read_report(text, tables), tables)
 
 
 def root_of(text: str) -> str | None:
-    """The root cause; without one, what the text is instead of a fault of the environment."""
-    diagnosis = told(text)
+    """The root cause, or else what the text is about if not a fault of the environment."""
+    diagnosis = diagnosis_of(text)
     if diagnosis.primary is not None:
         return diagnosis.primary
-    return next((one.cause for one in diagnosis.findings if one.cause in HARMLESS), None)
+    return next(
+        (finding.cause for finding in diagnosis.findings if finding.cause in HARMLESS), None
+    )
 
 
 def cases(name: str, kind: str) -> list[tuple[str, str]]:
-    """The texts of one kind out of a file, each with its cause ("" where the kind has none)."""
+    """The texts of one kind from a file, each with its cause ("" if the kind has none)."""
     with (FOLDER / f"{name}.toml").open("rb") as file:
         rows = tomllib.load(file)[kind]
     return [(row.get("cause", ""), row["text"].replace("{healthy}", HEALTHY)) for row in rows]

@@ -40,38 +40,38 @@ def _rule(
     )
 
 
-def _told(*rules: Rule) -> Diagnosis:
+def _diagnosed(*rules: Rule) -> Diagnosis:
     return diagnose(MACHINE, knowledge.load(), rules)
 
 
 def test_a_deeper_cause_explains_and_is_the_root() -> None:
-    told = _told(_rule("torch-missing"), _rule("driver-too-old", "torch-missing"))
-    assert told.primary == "torch-missing"
-    assert [f.because_of for f in told.findings] == [(), ("torch-missing",)]
+    diagnosis = _diagnosed(_rule("torch-missing"), _rule("driver-too-old", "torch-missing"))
+    assert diagnosis.primary == "torch-missing"
+    assert [finding.because_of for finding in diagnosis.findings] == [(), ("torch-missing",)]
 
 
 def test_a_mere_possibility_explains_nothing() -> None:
     shy = _rule("torch-missing", confidence=Confidence.POSSIBLE)
-    assert _told(shy, _rule("driver-too-old", "torch-missing")).primary == "driver-too-old"
+    assert _diagnosed(shy, _rule("driver-too-old", "torch-missing")).primary == "driver-too-old"
 
 
 def test_what_is_less_grave_explains_nothing() -> None:
     mild = _rule("torch-missing", severity=Severity.INFO)
-    assert _told(mild, _rule("driver-too-old", "torch-missing")).primary == "driver-too-old"
+    assert _diagnosed(mild, _rule("driver-too-old", "torch-missing")).primary == "driver-too-old"
 
 
 @pytest.mark.parametrize("length", [2, 3, 4])
 def test_a_circle_of_explanations_keeps_its_first_as_the_root(length: int) -> None:
     names = ("gpu-lost", "gpu-ecc", "ulimit", "numpy-abi")[:length]
     rules = [_rule(name, names[(n + 1) % length]) for n, name in enumerate(names)]
-    told = _told(*rules)
-    assert told.verdict == "broken"
-    assert told.primary == names[0]
+    diagnosis = _diagnosed(*rules)
+    assert diagnosis.verdict == "broken"
+    assert diagnosis.primary == names[0]
 
 
 def test_an_unknown_that_matters_makes_the_verdict_undecided() -> None:
-    assert _told(_rule("gpu-lost", missing=True)).verdict == "undecided"
-    assert _told(_rule("ulimit", severity=Severity.WARNING, missing=True)).verdict == "healthy"
+    assert _diagnosed(_rule("gpu-lost", missing=True)).verdict == "undecided"
+    assert _diagnosed(_rule("ulimit", severity=Severity.WARNING, missing=True)).verdict == "healthy"
 
 
 @pytest.mark.parametrize(("asked", "verdict"), [(True, "undecided"), (False, "healthy")])
@@ -81,28 +81,32 @@ def test_what_an_option_left_out_is_not_checked_and_decides_nothing(
 ) -> None:
     gap = Gap(fact=fact, why="--fast leaves it out", asked=asked)
     machine = msgspec.structs.replace(MACHINE, gaps=(gap,))
-    told = diagnose(machine, knowledge.load(), [_rule("gpu-lost", missing=True)])
-    assert told.verdict == verdict
-    assert [(one.missing, one.why, one.matters) for one in told.undecided] == [
-        ("driver.kernel", "--fast leaves it out", asked)
-    ]
+    diagnosis = diagnose(machine, knowledge.load(), [_rule("gpu-lost", missing=True)])
+    assert diagnosis.verdict == verdict
+    assert [
+        (undecided.missing, undecided.why, undecided.matters) for undecided in diagnosis.undecided
+    ] == [("driver.kernel", "--fast leaves it out", asked)]
 
 
 def test_several_rules_of_a_cause_are_open_once_and_what_matters_is_kept() -> None:
     mild = _rule("gpu-lost", severity=Severity.WARNING, missing=True)
-    told = _told(mild, _rule("gpu-lost", missing=True), _rule("gpu-lost", missing=True))
-    assert [(one.cause, one.matters) for one in told.undecided] == [("gpu-lost", True)]
+    diagnosis = _diagnosed(mild, _rule("gpu-lost", missing=True), _rule("gpu-lost", missing=True))
+    assert [(undecided.cause, undecided.matters) for undecided in diagnosis.undecided] == [
+        ("gpu-lost", True)
+    ]
 
 
 def test_a_cause_that_one_rule_finds_is_not_open_for_another() -> None:
-    told = _told(_rule("gpu-lost"), _rule("gpu-lost", missing=True), _rule("gpu-ecc", missing=True))
-    assert [one.cause for one in told.undecided] == ["gpu-ecc"]
+    diagnosis = _diagnosed(
+        _rule("gpu-lost"), _rule("gpu-lost", missing=True), _rule("gpu-ecc", missing=True)
+    )
+    assert [undecided.cause for undecided in diagnosis.undecided] == ["gpu-ecc"]
 
 
 def test_a_possible_error_alone_is_undecided_with_a_candidate() -> None:
-    told = _told(_rule("gpu-lost", confidence=Confidence.POSSIBLE))
-    assert told.verdict == "undecided"
-    assert told.candidates[0].cause == "gpu-lost"
+    diagnosis = _diagnosed(_rule("gpu-lost", confidence=Confidence.POSSIBLE))
+    assert diagnosis.verdict == "undecided"
+    assert diagnosis.candidates[0].cause == "gpu-lost"
 
 
 def test_what_an_ignored_cause_explains_is_not_called_unexplained() -> None:
@@ -114,10 +118,10 @@ def test_what_an_ignored_cause_explains_is_not_called_unexplained() -> None:
     sick = machine_like("rtx4090-linux", changes, ("smoke",))
     kb = knowledge.load()
     assert diagnose(sick, kb).primary == "visible-devices-hides-gpu"
-    told = diagnose(sick, kb, ignore=("visible-devices-hides-gpu",))
-    assert (told.verdict, told.findings) == ("undecided", ())
+    diagnosis = diagnose(sick, kb, ignore=("visible-devices-hides-gpu",))
+    assert (diagnosis.verdict, diagnosis.findings) == ("undecided", ())
 
 
 def test_an_ignored_cause_is_not_heard() -> None:
-    told = diagnose(MACHINE, knowledge.load(), [_rule("gpu-lost")], ignore=("gpu-lost",))
-    assert told.verdict == "healthy"
+    diagnosis = diagnose(MACHINE, knowledge.load(), [_rule("gpu-lost")], ignore=("gpu-lost",))
+    assert diagnosis.verdict == "healthy"

@@ -147,7 +147,11 @@ def test_no_two_facts_of_the_conjunction_may_be_missing(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_GPU)
 def test_what_contradicts_the_conjunction_is_never_green(name: str) -> None:
     plain = MACHINES[name]
-    green = [one for one in _contradictions(name) if _judged(merged(plain, one)).verdict in GREEN]
+    green = [
+        contradiction
+        for contradiction in _contradictions(name)
+        if _judged(merged(plain, contradiction)).verdict in GREEN
+    ]
     assert green == []
 
 
@@ -157,8 +161,16 @@ def test_neither_is_it_in_a_fast_look(name: str) -> None:
     assert _judged(fast).verdict == "healthy"
     asked = [row for row in _conjunction(name) if not row[0].startswith(("torch.imp", "smoke"))]
     assert [row for row in asked if _judged(_without(fast, *row)).verdict in GREEN] == []
-    driver = [one for one in _contradictions(name) if {"driver", "gpus", "pci"} & one.keys()]
-    assert [one for one in driver if _judged(merged(fast, one)).verdict in GREEN] == []
+    driver = [
+        contradiction
+        for contradiction in _contradictions(name)
+        if {"driver", "gpus", "pci"} & contradiction.keys()
+    ]
+    assert [
+        contradiction
+        for contradiction in driver
+        if _judged(merged(fast, contradiction)).verdict in GREEN
+    ] == []
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -166,7 +178,7 @@ def test_what_is_missing_is_named_with_the_command_that_decides(name: str) -> No
     for row in _conjunction(name):
         diagnosis = _judged(_without(MACHINES[name], *row))
         if diagnosis.verdict == "undecided":
-            assert any(one.matters for one in diagnosis.undecided), row
+            assert any(undecided.matters for undecided in diagnosis.undecided), row
             assert diagnosis.next_command, row
             assert diagnosis.next_command not in (("env",), ("printenv",)), "it prints secrets"
 
@@ -183,7 +195,7 @@ def test_a_gpu_whose_node_opens_is_not_fenced_in() -> None:
 
 @pytest.mark.parametrize("name", WITH_GPU)
 def test_a_document_that_calls_itself_a_report_is_not_trusted_more(name: str) -> None:
-    told = [
+    contradictions = [
         {"driver": {"nvml": {"signal": 11}}},
         {"driver": {"nvml": {"hung": "nvmlInit_v2"}}},
         {"driver": {"libcuda": {"hung": "cuInit"}}},
@@ -192,7 +204,11 @@ def test_a_document_that_calls_itself_a_report_is_not_trusted_more(name: str) ->
         {"torch": {"imported": {"cuda_available": False}}},
     ]
     report = MACHINES[name] | {"look": "report"}
-    assert [one for one in told if _judged(merged(report, one)).verdict in GREEN] == []
+    assert [
+        contradiction
+        for contradiction in contradictions
+        if _judged(merged(report, contradiction)).verdict in GREEN
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -344,4 +360,4 @@ SOUND: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_sound_machine_is_healthy_however_odd_it_is(name: str) -> None:
     like, changes = SOUND[name]
     diagnosis = _judged(merged(MACHINES[like], changes))
-    assert diagnosis.verdict == "healthy", [f.title for f in diagnosis.findings]
+    assert diagnosis.verdict == "healthy", [finding.title for finding in diagnosis.findings]

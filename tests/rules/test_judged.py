@@ -89,41 +89,42 @@ def judged(kind: str, name: str) -> str:
     return "\n".join(_lines(diagnose(machine, knowledge.load()), machine)) + "\n"
 
 
-def _lines(told: Diagnosis, machine: Machine) -> Iterator[str]:
-    yield f"{told.verdict} {told.primary or ''}".rstrip()
-    for finding in told.findings:
+def _lines(diagnosis: Diagnosis, machine: Machine) -> Iterator[str]:
+    yield f"{diagnosis.verdict} {diagnosis.primary or ''}".rstrip()
+    for finding in diagnosis.findings:
         yield from _finding(finding)
     if machine.look != "report":
-        for one in told.undecided:
-            yield f"  {'open' if one.matters else 'not checked'}: {one.cause} ({one.missing})"
-    for guess in told.candidates[:5]:
+        for undecided in diagnosis.undecided:
+            how = "open" if undecided.matters else "not checked"
+            yield f"  {how}: {undecided.cause} ({undecided.missing})"
+    for guess in diagnosis.candidates[:5]:
         yield f"  perhaps: {guess.cause} {guess.score:.2f}"
-    if told.next_command:
-        yield f"  next: {' '.join(told.next_command)}"
+    if diagnosis.next_command:
+        yield f"  next: {' '.join(diagnosis.next_command)}"
 
 
-def _finding(one: Finding) -> Iterator[str]:
-    yield f"  {one.severity.label} {one.confidence.label}: {one.cause}"
-    yield f"    evidence: {', '.join(map(_shown, one.evidence))}"
-    yield f"    words of: {', '.join(_placeholders(one)) or 'nothing'}"
-    if one.because_of:
-        yield f"    because of: {', '.join(one.because_of)}"
-    if one.cites:
-        yield f"    cites: {', '.join(one.cites)}"
-    for name, value in one.values.items():
+def _finding(finding: Finding) -> Iterator[str]:
+    yield f"  {finding.severity.label} {finding.confidence.label}: {finding.cause}"
+    yield f"    evidence: {', '.join(map(_shown, finding.evidence))}"
+    yield f"    words of: {', '.join(_placeholders(finding)) or 'nothing'}"
+    if finding.because_of:
+        yield f"    because of: {', '.join(finding.because_of)}"
+    if finding.cites:
+        yield f"    cites: {', '.join(finding.cites)}"
+    for name, value in finding.values.items():
         yield f"    {name} = {value}"
-    for way in one.remedies:
+    for way in finding.remedies:
         yield f"    way out: {_way(way)}"
 
 
-def _placeholders(one: Finding) -> list[str]:
-    """What its sentences speak of: which of them were chosen, and nothing of their wording."""
-    fields = (field for text in one.templates for _, field, _, _ in Formatter().parse(text))
+def _placeholders(finding: Finding) -> list[str]:
+    """The names that its sentences fill in: which were chosen, not how they are worded."""
+    fields = (field for text in finding.templates for _, field, _, _ in Formatter().parse(text))
     return list(dict.fromkeys(field for field in fields if field))
 
 
-def _shown(one: Evidence) -> str:
-    return f"{one.fact} = {one.value}" if len(one.value) <= SHORT else one.fact
+def _shown(evidence: Evidence) -> str:
+    return f"{evidence.fact} = {evidence.value}" if len(evidence.value) <= SHORT else evidence.fact
 
 
 def _way(way: Remedy) -> str:
@@ -133,7 +134,7 @@ def _way(way: Remedy) -> str:
     words = [" ".join(command[:2]) for command in way.commands]
     words += [f"{name}={value}" for name, value in way.variables.items()]
     if change := way.packages:  # without its releases, which new tables change
-        words += [re.split("[=<>]", one)[0] for one in change.install]
+        words += [re.split("[=<>]", requirement)[0] for requirement in change.install]
         words += [f"from {change.index.rpartition('/')[2]}"] if change.index else []
     words += _NAMES.findall(way.manual or "")
     return f"{way.id} ({more})" + (f": {', '.join(words)}" if words else "")

@@ -111,10 +111,10 @@ def test_the_committed_table_is_current(found: list[Difference]) -> None:
 
 
 def test_a_class_without_a_reason_fails(found: list[Difference]) -> None:
-    one = next(one for one in found if one.kind == "older")
-    lines = unexplained([one._replace(kind="glibc")])
+    older = next(difference for difference in found if difference.kind == "older")
+    lines = unexplained([older._replace(kind="glibc")])
     assert len(lines) == 1
-    assert lines[0].startswith(f"{one.peer}: glibc: ")
+    assert lines[0].startswith(f"{older.peer}: glibc: ")
 
 
 def test_a_wheel_of_a_peer_that_is_better_than_ours_fails(found: list[Difference]) -> None:

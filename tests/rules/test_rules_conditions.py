@@ -21,7 +21,7 @@ def symptom(**values: str) -> dict[str, Any]:
 
 
 def asked(*requirements: str, driver: str = "535.104.05", **more: Any) -> dict[str, Any]:
-    installs = [{"tool": "conda", "requirements": [one]} for one in requirements]
+    installs = [{"tool": "conda", "requirements": [requirement]} for requirement in requirements]
     return {"installs": installs, "driver": {"kernel": driver, "reported": driver}, **more}
 
 

@@ -88,5 +88,5 @@ def test_a_stranger_of_the_same_version_harms_nobody(
 
 def test_what_is_mapped_needs_no_prediction() -> None:
     machine = machine_like("rtx4090-linux", {}, ("libraries.predicted",))
-    assert [one.proven for one in in_use(machine)]
-    assert all(one.proven for one in in_use(machine))
+    assert [use.proven for use in in_use(machine)]
+    assert all(use.proven for use in in_use(machine))

@@ -96,7 +96,7 @@ def test_a_less_grave_cause_does_not_explain_an_error_away() -> None:
             "smoke": {"device": "cuda:0", "stages": [failed]},
         },
     )
-    found = {f.cause: f for f in diagnose(machine, knowledge.load()).findings}
+    found = {finding.cause: finding for finding in diagnose(machine, knowledge.load()).findings}
     assert found["shm-too-small"].severity.label == "warning"
     assert found["unknown"].because_of == ()
 
@@ -167,9 +167,9 @@ def test_what_was_not_seen_on_the_bus_may_be_there(
 
 
 def test_only_in_a_report_a_gpu_may_be_of_the_authors_telling() -> None:
-    told = {"origins": {"gpus": "the author (line 1)"}}
-    assert named_gpus(machine_like("rtx4090-linux", told))
-    assert not named_gpus(machine_like("rtx4090-linux", {**told, "look": "report"}))
+    changes = {"origins": {"gpus": "the author (line 1)"}}
+    assert named_gpus(machine_like("rtx4090-linux", changes))
+    assert not named_gpus(machine_like("rtx4090-linux", {**changes, "look": "report"}))
 
 
 def test_a_table_that_was_cut_off_leaves_the_gpus_open() -> None:

@@ -27,16 +27,18 @@ MACHINES = sorted(path.stem for path in (HERE / "machines").glob("*.json"))
 
 def _open_causes(diagnosis: Diagnosis) -> tuple[str, ...]:
     return tuple(
-        f.cause for f in diagnosis.findings if not f.because_of and f.severity is not Severity.INFO
+        finding.cause
+        for finding in diagnosis.findings
+        if not finding.because_of and finding.severity is not Severity.INFO
     )
 
 
 def _check(scenario: Scenario, expect: Expected) -> None:
     kb = knowledge.load()
     diagnosis = diagnose(scenario.machine, kb)
-    folded = {f.cause for f in diagnosis.findings if f.because_of}
-    infos = {f.cause for f in diagnosis.findings if f.severity is Severity.INFO}
-    open_now = {one.cause for one in diagnosis.undecided}
+    folded = {finding.cause for finding in diagnosis.findings if finding.because_of}
+    infos = {finding.cause for finding in diagnosis.findings if finding.severity is Severity.INFO}
+    open_now = {undecided.cause for undecided in diagnosis.undecided}
     assert _open_causes(diagnosis) == expect.findings
     assert diagnosis.primary == expect.primary
     assert set(expect.folded) <= folded
@@ -65,8 +67,8 @@ def test_a_healthy_machine_triggers_nothing(name: str) -> None:
 
 def test_every_cause_has_a_scenario_and_a_near_miss() -> None:
     expected = [read_scenario(path).expect for path in PATHS]
-    fired = {cause for one in expected for cause in one.findings + one.infos}
-    near = {one.near for one in expected if one.near not in one.findings}
+    fired = {cause for expect in expected for cause in expect.findings + expect.infos}
+    near = {expect.near for expect in expected if expect.near not in expect.findings}
     causes = {rule.cause for rule in RULES} - {"unknown"}
     assert (causes - fired, causes - near) == (set(), set())
 

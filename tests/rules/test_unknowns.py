@@ -50,15 +50,19 @@ def _without(plain: Any, *gone: tuple[str, ...]) -> Any:
 
 def _alarms(plain: Any) -> list[str]:
     machine = factfile.from_plain(plain)
-    told = diagnose(machine, KB)
-    values = {one.missing: lookup(machine, one.missing) for one in told.undecided}
-    # No GPU in the driver's list says nothing where the driver itself is not known.
+    diagnosis = diagnose(machine, KB)
+    values = {
+        undecided.missing: lookup(machine, undecided.missing) for undecided in diagnosis.undecided
+    }
+    # An empty list of GPUs says nothing while the driver itself is unknown.
     known = [fact for fact, value in values.items() if value not in (None, ())]
     assert known == [], "said to be missing, and known"
     return [
-        f.cause
-        for f in told.findings
-        if f.severity < Severity.INFO and not f.because_of and f.confidence <= Confidence.LIKELY
+        finding.cause
+        for finding in diagnosis.findings
+        if finding.severity < Severity.INFO
+        and not finding.because_of
+        and finding.confidence <= Confidence.LIKELY
     ]
 
 
@@ -83,6 +87,6 @@ def test_no_set_of_unknowns_makes_a_healthy_machine_sick(data: st.DataObject) ->
 
 
 def test_a_machine_of_which_nothing_is_known_is_undecided() -> None:
-    told = diagnose(factfile.from_plain({"schema": 1}), KB)
-    assert told.verdict == "undecided"
-    assert told.primary is None
+    diagnosis = diagnose(factfile.from_plain({"schema": 1}), KB)
+    assert diagnosis.verdict == "undecided"
+    assert diagnosis.primary is None

@@ -105,7 +105,7 @@ def test_the_prescription_is_the_one_worked_out_by_hand(row: dict[str, Any]) -> 
     choice = best_build(machine_of(row), KB, keep=row.get("keep"))
     assert prescribed(choice) == row["build"], choice.why
     assert choice.why
-    reasons = {one.variant: one.reason for one in choice.why_not}
+    reasons = {rejection.variant: rejection.reason for rejection in choice.why_not}
     for variant, part in row.get("because", {}).items():
         assert part in reasons[variant]
     if "ways" in row:
@@ -136,15 +136,17 @@ def test_every_variant_that_was_passed_over_has_a_reason(row: dict[str, Any]) ->
     choice = best_build(machine_of(row), KB, keep=row.get("keep"))
     if choice.build is not None:
         since = [
-            one for one in KB.builds_on(choice.build.platform) if one.torch >= choice.build.torch
+            build
+            for build in KB.builds_on(choice.build.platform)
+            if build.torch >= choice.build.torch
         ]
-        variants = {one.variant for one in since} - {choice.build.variant}
-        assert sorted(one.variant for one in choice.why_not) == sorted(variants)
-        for one in choice.why_not:
-            newest = next(build for build in since if build.variant == one.variant)
-            # What only a newer release has is refused by that release's name.
-            assert newest.torch == choice.build.torch or len(one.reason) > 10
-    assert all(one.reason.endswith(".") for one in choice.why_not)
+        variants = {build.variant for build in since} - {choice.build.variant}
+        assert sorted(rejection.variant for rejection in choice.why_not) == sorted(variants)
+        for rejection in choice.why_not:
+            newest = next(build for build in since if build.variant == rejection.variant)
+            # A variant that only a newer release has is rejected by that release's name.
+            assert newest.torch == choice.build.torch or len(rejection.reason) > 10
+    assert all(rejection.reason.endswith(".") for rejection in choice.why_not)
     assert all(text.endswith(".") for text in choice.why)
 
 

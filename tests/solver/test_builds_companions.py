@@ -19,7 +19,7 @@ LINUX, ARM, WINDOWS = "linux_x86_64", "linux_aarch64", "windows_amd64"
 
 def holding(*packages: str, torch: str = "2.8.0+cu128", cuda: str = "12.8", **more: Any) -> Machine:
     """A machine with that torch and these packages ("xformers 0.0.32.post2")."""
-    named = [one.split(" ") for one in (f"torch {torch}", *packages)]
+    named = [package.split(" ") for package in (f"torch {torch}", *packages)]
     installed = [{"name": name, "version": version} for name, version in named]
     parts: dict[str, Any] = {
         "torch": {"version": torch, "text": torch, "cuda": cuda, "build": "cuda"},
@@ -51,7 +51,11 @@ def test_xformers_without_a_build_for_the_new_cuda_is_taken_out_and_that_is_said
     # For 2.9.1 there is none for CUDA 12.9.
     remedy = moved(holding("xformers 0.0.32.post2"), "2.9.1", "cu129")
     assert "xformers" in change_of(remedy).remove
-    assert not [one for one in change_of(remedy).install if one.startswith("xformers")]
+    assert not [
+        requirement
+        for requirement in change_of(remedy).install
+        if requirement.startswith("xformers")
+    ]
     assert "xformers 0.0.32.post2 is taken out" in (remedy.note or "")
 
 
@@ -59,14 +63,14 @@ def test_xformers_that_fits_stays_untouched() -> None:
     m = holding("xformers 0.0.32.post2")
     change = change_of(moved(m, "2.8.0", "cu128"))
     assert "xformers" not in change.remove
-    assert not [one for one in change.install if one.startswith("xformers")]
+    assert not [requirement for requirement in change.install if requirement.startswith("xformers")]
 
 
 def test_no_xformers_has_wheels_for_arm() -> None:
     m = holding("xformers 0.0.32.post2", platform={"machine": "aarch64"})
     change = change_of(moved(m, "2.10.0", "cu130", ARM))
     assert "xformers" in change.remove
-    assert not [one for one in change.install if one.startswith("xformers")]
+    assert not [requirement for requirement in change.install if requirement.startswith("xformers")]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,9 @@ def test_bitsandbytes_is_not_pinned_to_a_release_that_refuses_this_python() -> N
     # so this is the rule alone.
     m = holding("bitsandbytes 0.48.1", python={"version": "3.9.9"})
     change = change_of(moved(m, "2.14.1", "cu132"))
-    assert not [one for one in change.then if one.startswith("bitsandbytes")]
+    assert not [
+        requirement for requirement in change.then if requirement.startswith("bitsandbytes")
+    ]
     assert "bitsandbytes" in change.remove
 
 
@@ -118,7 +124,11 @@ def test_on_windows_triton_is_triton_windows_of_the_right_minor() -> None:
     )
     change = change_of(moved(m, "2.11.0", "cu128", WINDOWS))
     assert "triton-windows==3.6.0.post26" in change.then
-    assert not [one for one in (*change.install, *change.then) if one.startswith("triton==")]
+    assert not [
+        requirement
+        for requirement in (*change.install, *change.then)
+        if requirement.startswith("triton==")
+    ]
     same = holding("triton-windows 3.6.0.post24", platform={"system": "Windows"})
     assert change_of(moved(same, "2.11.0", "cu128", WINDOWS)).then == ()
 

@@ -35,8 +35,8 @@ def on_the_bus(*device_ids: str, driver: str | None = None, installed: bool = Tr
         python=PYTHON,
         driver=Driver(installed=installed, kernel=DriverVersion(driver) if driver else None),
         pci=tuple(
-            PciGpu(address=f"0000:0{n}:00.0", vendor="nvidia", device_id=one)
-            for n, one in enumerate(device_ids)
+            PciGpu(address=f"0000:0{n}:00.0", vendor="nvidia", device_id=device_id)
+            for n, device_id in enumerate(device_ids)
         ),
         gpus=(),
     )

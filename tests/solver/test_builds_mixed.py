@@ -39,7 +39,7 @@ GT_710 = {"name": "NVIDIA GeForce GT 710", "capability": "3.5", "device_id": "12
 
 def gpus(*found: dict[str, Any], uuids: bool = True) -> list[dict[str, Any]]:
     return [
-        {"index": n, **one} | ({"uuid": f"GPU-{n}"} if uuids else {}) for n, one in enumerate(found)
+        {"index": n, **gpu} | ({"uuid": f"GPU-{n}"} if uuids else {}) for n, gpu in enumerate(found)
     ]
 
 
@@ -56,7 +56,7 @@ def test_gpus_are_named_by_their_place_on_the_bus() -> None:
 def test_where_no_build_serves_both_each_way_hides_the_other_gpu() -> None:
     m = bare(GTX_1080, RTX_5090)
     steps = plan(m, KB, diagnose(m, KB)).steps
-    newest, older = (one for one in steps if one.id.startswith("install-torch"))
+    newest, older = (step for step in steps if step.id.startswith("install-torch"))
     assert newest.variables == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
     assert older.variables == {"CUDA_VISIBLE_DEVICES": "GPU-0"}
     assert "torch==2.15.0" in (newest.packages.install if newest.packages else ())

@@ -42,7 +42,9 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
         "python": draw(st.sampled_from(PYTHONS)),
         "glibc": draw(st.sampled_from(("2.17", "2.27", "2.28", "2.39"))),
         "machine": draw(st.sampled_from(("x86_64", "aarch64"))),
-        "gpus": [{"name": f"NVIDIA GPU {one}", "capability": one} for one in found],
+        "gpus": [
+            {"name": f"NVIDIA GPU {capability}", "capability": capability} for capability in found
+        ],
     }
 
 
@@ -57,7 +59,9 @@ def release_of(choice: Choice) -> Version:
 @settings(max_examples=150, deadline=None)
 @given(rows(), st.sampled_from(DRIVERS))
 def test_a_newer_driver_never_gives_an_older_release(row: dict[str, Any], other: str) -> None:
-    low, high = sorted((row["driver"], other), key=lambda one: [int(x) for x in one.split(".")])
+    low, high = sorted(
+        (row["driver"], other), key=lambda version: [int(part) for part in version.split(".")]
+    )
     before, after = solved({**row, "driver": low}), solved({**row, "driver": high})
     assert release_of(before) <= release_of(after)
 
@@ -88,11 +92,11 @@ def test_each_reason_is_a_sentence_and_each_variant_has_one(
     row: dict[str, Any], wish: str | None
 ) -> None:
     choice = solved(row, wish)
-    variants = [one.variant for one in choice.why_not]
+    variants = [rejection.variant for rejection in choice.why_not]
     assert len(variants) == len(set(variants))
     assert choice.build is None or choice.build.variant not in variants
-    texts = [*choice.why, *(one.reason for one in choice.why_not)]
-    texts += [one.text for one in choice.alternatives]
+    texts = [*choice.why, *(rejection.reason for rejection in choice.why_not)]
+    texts += [alternative.text for alternative in choice.alternatives]
     assert all(text.endswith(".") and "None" not in text for text in texts)
     assert choice.build is None or not choice.alternatives
 

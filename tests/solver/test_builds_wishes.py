@@ -73,7 +73,7 @@ def test_what_is_no_wish_is_none(text: str) -> None:
 
 def test_a_wish_can_name_the_variant_and_then_means_only_that() -> None:
     found = allowed("2.6.0+cu124", KB.builds_on("linux_x86_64"))
-    assert [one.variant for one in found] == ["cu124"]
+    assert [build.variant for build in found] == ["cu124"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_wish_that_is_met_already_asks_for_nothing(wish: str) -> None:
 
 def test_a_cure_and_a_wish_are_one_step() -> None:
     found = planned(machine(torch=NONE, packages=[]), "2.6")
-    (step,) = [one for one in found.steps if one.id == "install-torch"]
+    (step,) = [step for step in found.steps if step.id == "install-torch"]
     assert step.cures == ("torch-missing",)
     assert "torch==2.6.0" in (step.packages.install if step.packages else ())
 
@@ -132,8 +132,8 @@ def test_a_wish_that_the_driver_forbids_has_the_driver_as_its_alternative() -> N
     first = {"index": 0, "uuid": base.gpus[0].uuid if base.gpus else None}
     m = machine(driver=OLD_DRIVER, gpus=[first | gpu], pci=[])
     steps = planned(m, "2.15").steps
-    assert [one.id for one in steps] == ["install-torch", "upgrade-driver", "cuda-compat"]
-    assert len({one.group for one in steps}) == 1
+    assert [step.id for step in steps] == ["install-torch", "upgrade-driver", "cuda-compat"]
+    assert len({step.group for step in steps}) == 1
     assert steps[2].needs_root
     assert steps[2].commands == (("apt-get", "install", "-y", "cuda-compat-13-2"),)
 
@@ -141,14 +141,14 @@ def test_a_wish_that_the_driver_forbids_has_the_driver_as_its_alternative() -> N
 def test_a_wish_that_the_python_forbids_is_kept_in_a_new_environment() -> None:
     m = machine(python={"version": "3.9.2"}, torch=NONE, packages=[])
     steps = planned(m, "2.12").steps
-    made = next(one for one in steps if one.id == "install-python")
+    made = next(step for step in steps if step.id == "install-python")
     assert "torch==2.12.1" in made.commands[-1]
 
 
 def test_a_build_for_another_makers_gpu_is_not_replaced() -> None:
     rocm = {"build": "rocm", "cuda": None, "text": "2.8.0+rocm6.4", "imported": None}
     steps = planned(machine(gpus=[], pci=[], torch=rocm), "2.6").steps
-    (step,) = [one for one in steps if one.id == "install-torch"]
+    (step,) = [step for step in steps if step.id == "install-torch"]
     assert step.commands == ()
     assert "ROCm" in step.title
 
@@ -159,4 +159,4 @@ def test_what_is_said_without_a_gpu_does_not_contradict_the_wish() -> None:
     assert found.build is not None
     assert found.build.variant == "cu124"
     assert "No NVIDIA GPU is there; this build runs on the CPU too." in found.why
-    assert not any("no CUDA is needed" in one for one in found.why)
+    assert not any("no CUDA is needed" in reason for reason in found.why)

@@ -59,29 +59,35 @@ def _row(torch: str, variant: str) -> TorchBuild:
     return row
 
 
-def _kinds(one: Prescription) -> set[str]:
-    return {line.partition(":")[0] for line in found(one, READING)}
+def _kinds(prescription: Prescription) -> set[str]:
+    return {line.partition(":")[0] for line in found(prescription, READING)}
 
 
-def _with_build(one: Prescription, build: TorchBuild) -> Prescription:
+def _with_build(prescription: Prescription, build: TorchBuild) -> Prescription:
     """The same prescription with another build in it, chosen and installed."""
     from cudadoctor.plan.remedies.torch import remedy_for
 
-    choice = Choice(build=build, why=("Wrong.",), why_not=one.choice.why_not)
-    return one._replace(choice=choice, remedy=remedy_for(build, machine_of(one.plain), KB))
+    choice = Choice(build=build, why=("Wrong.",), why_not=prescription.choice.why_not)
+    return prescription._replace(
+        choice=choice, remedy=remedy_for(build, machine_of(prescription.plain), KB)
+    )
 
 
-def _with_change(one: Prescription, **changed: object) -> Prescription:
-    assert one.remedy is not None
-    assert one.remedy.packages is not None
-    change = msgspec.structs.replace(one.remedy.packages, **changed)
-    return one._replace(remedy=msgspec.structs.replace(one.remedy, packages=change))
+def _with_change(prescription: Prescription, **changed: object) -> Prescription:
+    assert prescription.remedy is not None
+    assert prescription.remedy.packages is not None
+    change = msgspec.structs.replace(prescription.remedy.packages, **changed)
+    return prescription._replace(
+        remedy=msgspec.structs.replace(prescription.remedy, packages=change)
+    )
 
 
-def _with_reason(one: Prescription, variant: str, reason: str) -> Prescription:
-    kept = tuple(two for two in one.choice.why_not if two.variant != variant)
+def _with_reason(prescription: Prescription, variant: str, reason: str) -> Prescription:
+    kept = tuple(
+        rejection for rejection in prescription.choice.why_not if rejection.variant != variant
+    )
     wrong = (*kept, Rejection(variant=variant, reason=reason))
-    return one._replace(choice=msgspec.structs.replace(one.choice, why_not=wrong))
+    return prescription._replace(choice=msgspec.structs.replace(prescription.choice, why_not=wrong))
 
 
 def _installed(
@@ -103,7 +109,7 @@ def test_every_prescription_of_a_sample_passes(sample: list[tuple[Machine, Plain
 
 def test_most_machines_of_the_sample_have_a_build() -> None:
     every = [prescribed(machine, plain, KB) for sample in SAMPLE for machine, plain in sample]
-    built = sum(one.choice.build is not None for one in every)
+    built = sum(prescription.choice.build is not None for prescription in every)
     assert built >= 0.6 * len(every)
 
 
