@@ -102,17 +102,17 @@ def is_inside(name: str) -> bool:
 
 def outside() -> list[Module]:
     """All modules but the scripts that other interpreters run."""
-    return [one for name, one in MODULES.items() if not is_inside(name)]
+    return [module for name, module in MODULES.items() if not is_inside(name)]
 
 
 def test_no_module_is_imported_in_a_circle_at_its_start() -> None:
-    graph = {name: ours(one.early) - {name} for name, one in MODULES.items()}
+    graph = {name: ours(module.early) - {name} for name, module in MODULES.items()}
     assert circles(graph) == []
 
 
 def test_no_module_is_imported_in_a_circle() -> None:
     """Imports inside functions count: a circle behind one is a circle."""
-    graph = {name: ours(one.all) - {name} for name, one in MODULES.items()}
+    graph = {name: ours(module.all) - {name} for name, module in MODULES.items()}
     assert circles(graph) == []
 
 
@@ -173,20 +173,21 @@ def tree(path: Path) -> ast.Module:
 
 
 def used_of_os(source: ast.Module) -> set[str]:
-    """`path.join`, `environ` and so on, where `os` is the module."""
+    """The names that are used from the module `os`, such as `path.join` and `environ`."""
     whole = {ast.unparse(node) for node in ast.walk(source) if isinstance(node, ast.Attribute)}
-    return {one.removeprefix("os.") for one in whole if re.fullmatch(r"os(\.\w+)+", one)} - {"path"}
+    names = {name.removeprefix("os.") for name in whole if re.fullmatch(r"os(\.\w+)+", name)}
+    return names - {"path"}
 
 
 # --- the scripts that run in other interpreters ---------------------------------------------
 
-SCRIPTS = [one for one in MODULES.values() if is_inside(one.name)]
+SCRIPTS = [module for module in MODULES.values() if is_inside(module.name)]
 OWN = (
     *("probes.inside.nvml", "probes.inside.cuda", "probes.inside.nodes"),
     "bench.script.inside.sampler",
 )
 """Run by the doctor's own Python, to be left behind where they hang."""
-FOREIGN = [one for one in SCRIPTS if one.name not in OWN]
+FOREIGN = [script for script in SCRIPTS if script.name not in OWN]
 
 
 def test_a_script_for_other_interpreters_is_python_3_6() -> None:
@@ -199,7 +200,7 @@ def test_the_oldest_interpreter_compiles_every_script() -> None:
     if not python.exists():
         pytest.skip("no Python 3.6 here")
     code = "import sys\nfor path in sys.argv[1:]:\n compile(open(path, 'rb').read(), path, 'exec')"
-    paths = [str(one.path) for one in FOREIGN]
+    paths = [str(script.path) for script in FOREIGN]
     ran = subprocess.run([python, "-c", code, *paths], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
 

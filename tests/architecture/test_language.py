@@ -26,7 +26,7 @@ PACKAGE = Path(cudadoctor.__file__).parent
 SAYS = {"say"}
 """The names under which renderers call the language."""
 DYNAMIC = (
-    *(one.label for one in Severity),
+    *(severity.label for severity in Severity),
     *("healthy", "warnings", "broken", "undecided"),
     *("open", "proprietary"),
     *("passed", "failed", "skipped", "timed-out"),
@@ -70,16 +70,16 @@ def _said() -> set[str]:
 
 
 def _told() -> set[str]:
-    """Titles and whys of all rules, and those that a rule gives in their place."""
+    """The titles and reasons of all rules, and those that a rule gives in their place."""
     found = {text for rule in RULES for text in (rule.title, rule.why)}
     for file in Path(rules.__file__).parent.rglob("*.py"):
         for call in _calls(file):
             if _name_of(call) == "Found":
                 given = [word.value for word in call.keywords if word.arg in ("title", "why")]
                 found |= {text for value in given for text in _constants(value)}
-    found |= {text for one in symptoms().causes.values() for text in (one.title, one.why)}
-    meanings = [one for row in symptoms().rows for one in row.means]
-    found |= {text for one in meanings for text in (one.title, one.why) if text}
+    found |= {text for cause in symptoms().causes.values() for text in (cause.title, cause.why)}
+    meanings = [meaning for row in symptoms().rows for meaning in row.means]
+    found |= {text for meaning in meanings for text in (meaning.title, meaning.why) if text}
     kb = knowledge.load()
     for path in scenario_paths():
         for finding in diagnose(read_scenario(path).machine, kb).findings:
@@ -142,4 +142,4 @@ def test_what_has_no_translation_stays_english() -> None:
 
 def test_the_stages_have_a_word_for_each_end() -> None:
     status = Stage.__annotations__["status"]
-    assert all(f"'{one}'" in str(status) or f'"{one}"' in str(status) for one in DYNAMIC[-6:-2])
+    assert all(f"'{end}'" in str(status) or f'"{end}"' in str(status) for end in DYNAMIC[-6:-2])

@@ -57,7 +57,7 @@ def test_a_place_is_changed_in_each_of_its_ways(
 def test_a_sample_is_the_same_for_the_same_seed() -> None:
     path = ROOT / "cudadoctor" / "rules" / "diagnose.py"
     first, again, other = (
-        [one.key for one in mutants({"cudadoctor/rules/diagnose.py": Source(path)}, seed, 20)]
+        [mutant.key for mutant in mutants({"cudadoctor/rules/diagnose.py": Source(path)}, seed, 20)]
         for seed in (1, 1, 2)
     )
     assert first == again != other

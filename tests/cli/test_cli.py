@@ -107,9 +107,9 @@ def test_of_an_endless_text_the_beginning_and_the_end_are_read(tmp_path: Path) -
         file.writelines("step\n" * 1024 for _ in range(7 << 10))
         file.write("The NVIDIA driver on your system is too old (found version 11040).\n")
     ran = _run("check", "--from", str(big), "--json")
-    told = json.loads(ran.stdout)
-    assert (ran.returncode, told["primary"]) == (1, "driver-too-old")
-    assert told["facts"]["driver"]["reported"] == "470.57.02"
+    document = json.loads(ran.stdout)
+    assert (ran.returncode, document["primary"]) == (1, "driver-too-old")
+    assert document["facts"]["driver"]["reported"] == "470.57.02"
 
 
 def test_a_bad_file_among_many_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_bad_file_among_many_does_not_stop_the_others(tmp_path: Path) -> None:
     ran = _run("check", "--from", str(tmp_path), "--json")
     lines = [json.loads(line) for line in ran.stdout.splitlines()]
     assert ran.returncode == 2
-    assert [one["source"].rpartition("/")[2] for one in lines] == ["a.bin", "b.txt"]
+    assert [line["source"].rpartition("/")[2] for line in lines] == ["a.bin", "b.txt"]
     assert "neither text" in lines[0]["error"]
     assert lines[1]["verdict"] == "undecided"
 
@@ -149,7 +149,7 @@ def test_many_documents_give_a_line_each_and_the_worst_exit_code(tmp_path: Path)
     (tmp_path / "b.json").write_text(factfile.dumps(broken), encoding="utf-8")
     ran = _run("check", "--json", "--from", str(tmp_path))
     lines = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [Path(one["source"]).name for one in lines] == ["a.json", "b.json"]
+    assert [Path(line["source"]).name for line in lines] == ["a.json", "b.json"]
     assert ran.returncode == 1
 
 
@@ -229,6 +229,6 @@ def test_comments_on_many_reports_say_which_is_which(tmp_path: Path) -> None:
 def test_a_cause_that_is_not_to_be_heard_of_is_no_candidate() -> None:
     text = 'docker: could not select device driver "" with capabilities: [[gpu]].'
     ran = _run("check", "--json", "--from", "-", "--ignore", "container-no-gpu", stdin=text)
-    told = json.loads(ran.stdout)
-    assert told["primary"] is None
-    assert "container-no-gpu" not in [one["cause"] for one in told["candidates"]]
+    document = json.loads(ran.stdout)
+    assert document["primary"] is None
+    assert "container-no-gpu" not in [candidate["cause"] for candidate in document["candidates"]]

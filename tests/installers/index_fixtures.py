@@ -49,7 +49,7 @@ class Wheel(NamedTuple):
 
     def metadata(self) -> str:
         lines = ["Metadata-Version: 2.1", f"Name: {self.name}", f"Version: {self.version}"]
-        lines += [f"Requires-Dist: {one}" for one in self.requires]
+        lines += [f"Requires-Dist: {requirement}" for requirement in self.requires]
         if self.python:
             lines.append(f"Requires-Python: {self.python}")
         return "\n".join(lines) + "\n"
@@ -65,11 +65,11 @@ class Shelf:
 
     def __init__(self, *wheels: Wheel, others: dict[str, tuple[str, bytes]] | None = None) -> None:
         self.files: dict[str, dict[str, tuple[bytes, str]]] = {}
-        for one in wheels:
-            raw = one.built()
-            marks = f' data-requires-python="{_html(one.python)}"' if one.python else ""
-            marks += ' data-yanked=""' if one.yanked else ""
-            self.files.setdefault(one.name, {})[one.file] = (raw, marks)
+        for wheel in wheels:
+            raw = wheel.built()
+            marks = f' data-requires-python="{_html(wheel.python)}"' if wheel.python else ""
+            marks += ' data-yanked=""' if wheel.yanked else ""
+            self.files.setdefault(wheel.name, {})[wheel.file] = (raw, marks)
         for file, (name, raw) in (others or {}).items():
             self.files.setdefault(name, {})[file] = (raw, "")
 
@@ -87,7 +87,7 @@ class Shelf:
         return hashlib.sha256(self.raw(file) or b"").hexdigest()
 
     def raw(self, file: str) -> bytes | None:
-        return next((one[file][0] for one in self.files.values() if file in one), None)
+        return next((files[file][0] for files in self.files.values() if file in files), None)
 
     def in_folder(self, folder: Path) -> str:
         """The same as an index of plain files; its URL."""

@@ -384,7 +384,7 @@ def test_an_old_gpu_gets_an_older_cudnn_from_conda_forge() -> None:
     written = registry.write(m, KB, TO_CU126)
     assert "cudnn<9.11" in written.commands[0]
     assert "--with pip" in (written.note or "")
-    assert not [one for one in commands(conda(), TO_CU126)[-1] if one.startswith("cudnn")]
+    assert not [word for word in commands(conda(), TO_CU126)[-1] if word.startswith("cudnn")]
 
 
 def test_conda_makes_an_environment_where_the_examined_one_is_not_its_own() -> None:

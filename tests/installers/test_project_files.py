@@ -58,9 +58,9 @@ def parsed(kind: str, text: str) -> Any:
         return tomllib.loads(text)
     if kind == "environment":
         return yaml.safe_load(text)
-    lines = [one for one in text.splitlines() if one and not one.startswith("#")]
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     if kind == "requirements":
-        return [Requirement(one) for one in lines if not one.startswith("-")]
+        return [Requirement(line) for line in lines if not line.startswith("-")]
     return lines
 
 
@@ -140,7 +140,7 @@ def test_a_release_of_conda_forge_comes_from_there() -> None:
 
 def test_an_old_gpu_gets_no_build_of_conda_forge_whose_cudnn_refuses_it() -> None:
     wanted = parsed("environment", file("environment", GTX, keep="2.13.0"))["dependencies"]
-    assert any(one.startswith("torch==2.13.0+cu126") for one in wanted[-1]["pip"])
+    assert any(requirement.startswith("torch==2.13.0+cu126") for requirement in wanted[-1]["pip"])
 
 
 def test_a_free_threaded_python_is_named_as_each_tool_names_it() -> None:
@@ -251,6 +251,6 @@ def test_a_name_tells_the_cuda_that_conda_forge_has() -> None:
 
 def test_reasons_against_a_build_are_few() -> None:
     found = [Rejection(variant=f"cu{n}", reason=f"It is of {n // 2}.") for n in range(90, 110)]
-    told = rejection_reasons(found)
-    assert told[0] == "cu90, cu91: It is of 45."
-    assert told[-1] == "and 4 more"
+    reasons = rejection_reasons(found)
+    assert reasons[0] == "cu90, cu91: It is of 45."
+    assert reasons[-1] == "and 4 more"

@@ -59,9 +59,9 @@ def written(tool: str, change: PackageChange = TO_CU126, wish: str | None = None
 
 
 def edit(made: Written) -> dict[str, Any]:
-    (one,) = made.edits
-    assert one.file == "/home/ada/work/pyproject.toml"
-    found: dict[str, Any] = tomllib.loads(one.what)
+    (file_edit,) = made.edits
+    assert file_edit.file == "/home/ada/work/pyproject.toml"
+    found: dict[str, Any] = tomllib.loads(file_edit.what)
     return found
 
 
@@ -75,8 +75,8 @@ def test_a_uv_project_is_changed_and_synced(wish: str | None) -> None:
     assert index == {"name": "pytorch-cu126", "url": CU126, "explicit": True}
     for name in ("torch", "torchvision"):
         sources = table["tool"]["uv"]["sources"][name]
-        assert {one["index"] for one in sources} == {"pytorch-cu126"}
-        markers = [one["marker"] for one in sources]
+        assert {source["index"] for source in sources} == {"pytorch-cu126"}
+        markers = [source["marker"] for source in sources]
         assert markers == ["sys_platform == 'linux'", "sys_platform == 'win32'"]
     assert max(map(len, made.edits[0].what.splitlines())) <= 68  # fits a terminal of 80
     assert "uv sync" in (made.note or "")
@@ -89,12 +89,13 @@ def test_the_lines_of_a_file_are_not_broken_on_a_narrow_terminal() -> None:
     data["packages"] = []
     data["driver"] |= {"kernel": "550.54.15", "library": "550.54.15", "cuda": "12.4"}
     shown = pipeline.report(pipeline.judge(factfile.from_plain(data)), full=True)
-    text = "\n".join(one.text for one in terminal.report(shown, terminal.Layout(width=60)))
+    text = "\n".join(line.text for line in terminal.report(shown, terminal.Layout(width=60)))
     start = " " * (terminal.MARGIN + 4)
     lines = [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]
     first, last = lines.index("[tool.uv.sources]"), lines.index("explicit = true")
     table = tomllib.loads("\n".join(lines[first:last]))
-    assert {one["index"] for one in table["tool"]["uv"]["sources"]["torch"]} == {"pytorch-cu126"}
+    sources = table["tool"]["uv"]["sources"]["torch"]
+    assert {source["index"] for source in sources} == {"pytorch-cu126"}
 
 
 def test_the_default_build_leads_nowhere_else() -> None:
@@ -186,10 +187,10 @@ def test_an_environment_elsewhere_is_no_part_of_the_project() -> None:
 def test_a_project_is_told_by_its_files(
     tmp_path: Path, files: dict[str, str], name: str, found: str
 ) -> None:
-    for one, text in files.items():
-        (tmp_path / one).write_text(text, encoding="utf-8")
-    told = project_of(LocalHost(), str(tmp_path / name), "venv")
-    assert told == ((str(tmp_path), found) if found else NONE)
+    for file, text in files.items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    owner = project_of(LocalHost(), str(tmp_path / name), "venv")
+    assert owner == ((str(tmp_path), found) if found else NONE)
 
 
 def test_pixi_owns_what_lies_in_its_folder() -> None:
@@ -252,7 +253,7 @@ def test_uv_itself_takes_torch_from_the_explicit_index_and_the_rest_from_the_def
     )
     assert ran.returncode == 0, ran.stderr
     site = next((tmp_path / ".venv").glob("lib/python*/site-packages"))
-    names = {one.name for one in site.glob("*.dist-info")}
+    names = {path.name for path in site.glob("*.dist-info")}
     assert names == {
         "torch-2.14.1+cu126.dist-info",
         "torchvision-0.29.1+cu126.dist-info",

@@ -107,7 +107,7 @@ NO_MATCH = (
 
 def test_a_report_of_an_older_pip_names_its_digest_in_one_word() -> None:
     found = pip.read(0, json.dumps(REPORT), "", "", "cp312")
-    assert [(one.name, one.version, one.sha256) for one in found.files] == [
+    assert [(file.name, file.version, file.sha256) for file in found.files] == [
         ("torch", "2.14.1", "aa")
     ]
 
@@ -220,7 +220,7 @@ def test_a_password_in_a_resolvers_words_is_left_out() -> None:
 
 
 def test_a_sentence_counts_what_it_does_not_name() -> None:
-    files = tuple(File(url="", name=one, version="1") for one in ("zlib", "torch", "numpy"))
+    files = tuple(File(url="", name=name, version="1") for name in ("zlib", "torch", "numpy"))
     assert resolved(files, "uv 1").why == "resolves: torch 1 and 2 more (uv 1)"
     assert resolved(files[:1], "uv 1").why == "resolves: zlib 1 (uv 1)"
     assert unverified("the Python is not known").why == (

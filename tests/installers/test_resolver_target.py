@@ -44,8 +44,8 @@ def target(m: Machine) -> Target:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the tags of Linux are compared")
 def test_the_tags_are_those_that_pip_would_reckon_with() -> None:
-    own = [one for one in tags.platform_tags() if one.startswith(("manylinux", "linux"))]
-    newest = next((one for one in own if one.startswith("manylinux_2_")), "")
+    own = [tag for tag in tags.platform_tags() if tag.startswith(("manylinux", "linux"))]
+    newest = next((tag for tag in own if tag.startswith("manylinux_2_")), "")
     if not newest.endswith("x86_64"):
         pytest.skip("this machine has no glibc on x86_64")
     glibc = Version(newest.removeprefix("manylinux_").rpartition("_x86")[0].replace("_", "."))
@@ -215,7 +215,7 @@ def test_the_examined_interpreter_answers_for_itself() -> None:
 def test_no_variable_of_uv_leads_a_plan_for_uv_to_another_variant(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, other = (Shelf(Wheel("torch", f"2.6.0+{one}")) for one in ("cu126", "cu118"))
+    own, other = (Shelf(Wheel("torch", f"2.6.0+{variant}")) for variant in ("cu126", "cu118"))
     with served(own) as url, served(other) as elsewhere:
         monkeypatch.setenv(name, elsewhere)
         found = asked("uv", wanted(url, "torch==2.6.0"), here=True, planned="uv")
@@ -255,13 +255,13 @@ def test_the_whole_verdict_has_sizes(tmp_path: Path) -> None:
             found = verify(wanted(index, "torch==2.14.1"), machine(), knowledge.load(), here=False)
             raw = shelf.raw(Wheel("torch", "2.14.1").file)
             assert raw is not None
-            assert [one.size_bytes for one in found.files] == [len(raw)]
+            assert [file.size_bytes for file in found.files] == [len(raw)]
 
 
 def test_a_size_that_is_not_told_is_not_known() -> None:
     with served(Shelf(), "hanging") as url:
         files = (File(url=f"{url}/a", name="a", version="1"), File(url="", name="b", version="1"))
-        assert [one.size_bytes for one in with_sizes(files, 0.5)] == [None, None]
+        assert [file.size_bytes for file in with_sizes(files, 0.5)] == [None, None]
 
 
 # --- the plan ----------------------------------------------------------------------------------
@@ -287,11 +287,11 @@ def step(name: str, group: str, change: PackageChange | None) -> Step:
 
 
 def test_the_next_way_is_taken_where_the_first_does_not_resolve() -> None:
-    first, second = (PackageChange(install=(one,)) for one in ("a==1", "b==1"))
+    first, second = (PackageChange(install=(pin,)) for pin in ("a==1", "b==1"))
     plan = Plan(steps=(step("a", "g", first), step("b", "g", second)))
     said = {first: Verdict(resolves=False, why="no"), second: Verdict(resolves=True, why="yes")}
     found = verified(plan, said.__getitem__)
-    assert [(one.verified, one.resolution) for one in found.steps] == [
+    assert [(planned.verified, planned.resolution) for planned in found.steps] == [
         (False, "no"),
         (True, "yes"),
     ]
@@ -302,8 +302,8 @@ def test_the_next_way_is_taken_where_the_first_does_not_resolve() -> None:
 
 def test_an_index_that_was_silent_is_not_asked_twice() -> None:
     index = "https://download.pytorch.org/whl/cu126"
-    changes = [PackageChange(install=(one,), index=index) for one in ("a==1", "b==1")]
-    plan = Plan(steps=tuple(step(f"s{n}", f"g{n}", one) for n, one in enumerate(changes)))
+    changes = [PackageChange(install=(pin,), index=index) for pin in ("a==1", "b==1")]
+    plan = Plan(steps=tuple(step(f"s{n}", f"g{n}", change) for n, change in enumerate(changes)))
     questions: list[PackageChange] = []
 
     def ask(change: PackageChange) -> Verdict:
@@ -312,7 +312,7 @@ def test_an_index_that_was_silent_is_not_asked_twice() -> None:
 
     found = verified(plan, ask)
     assert questions == changes[:1]
-    assert [one.resolution for one in found.steps] == ["silent", "silent"]
+    assert [planned.resolution for planned in found.steps] == ["silent", "silent"]
 
 
 def test_steps_without_packages_to_install_are_not_asked_about() -> None:

@@ -42,7 +42,9 @@ def test_a_program_that_is_no_uv_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(tmp_path, "uv", "echo something else entirely", monkeypatch)
-    assert str(tmp_path / "uv") not in [one.program for one in resolvers(setting(machine()))]
+    assert str(tmp_path / "uv") not in [
+        resolver.program for resolver in resolvers(setting(machine()))
+    ]
 
 
 def test_a_uv_that_hangs_costs_no_more_than_the_limit(

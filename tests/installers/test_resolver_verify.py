@@ -49,8 +49,9 @@ def test_what_can_be_had_together_resolves_with_its_files(kind: str) -> None:
     )
     assert found.why.startswith("resolves: torch 2.14.1+cu126, torchvision 0.29.1+cu126 and 1 more")
     assert found.tool.startswith(f"{kind} ")
-    assert {one.name: one.sha256 for one in found.files} == {
-        one.name: SHELF.sha256(one.file) for one in (TORCH, VISION, Wheel("nvidia-thing", "1.5"))
+    assert {file.name: file.sha256 for file in found.files} == {
+        wheel.name: SHELF.sha256(wheel.file)
+        for wheel in (TORCH, VISION, Wheel("nvidia-thing", "1.5"))
     }
 
 
@@ -218,8 +219,8 @@ def test_what_follows_comes_from_the_default_index_beside_the_build_that_was_cho
 @both
 def test_a_password_of_an_index_is_not_told(kind: str) -> None:
     with served(SHELF) as url, served(SHELF, "500") as broken:
-        for one in (url, broken):
-            secret = one.replace("127.0.0.1", "ada:hunter2@127.0.0.1")
+        for address in (url, broken):
+            secret = address.replace("127.0.0.1", "ada:hunter2@127.0.0.1")
             for pin in ("torch==2.14.1", "torch==9"):
                 found = asked(kind, wanted(secret, pin))
                 assert "hunter2" not in found.why + found.unreached

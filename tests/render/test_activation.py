@@ -34,8 +34,8 @@ HOSTILE = (
     "",
     "\u00fc \u4e2d",
 )
-POSIX = [one for one in ("sh", "bash", "dash", "zsh") if shutil.which(one)]
-SHELLS: list[tuple[str, ShellName]] = [(one, "bash") for one in POSIX]
+POSIX = [shell for shell in ("sh", "bash", "dash", "zsh") if shutil.which(shell)]
+SHELLS: list[tuple[str, ShellName]] = [(shell, "bash") for shell in POSIX]
 SHELLS += [("fish", "fish")] if shutil.which("fish") else []
 SHELLS += [("pwsh", "powershell")] if shutil.which("pwsh") else []
 SHOW = {
@@ -48,7 +48,7 @@ SHOW = {
 
 
 def run(shell: str, text: str, folder: Path, **env: str) -> list[str]:
-    """What NAME held at each point that SHOW stands at."""
+    """The value of NAME at each place where SHOW stands in the text."""
     script = folder / "script"
     script.write_bytes(text.encode())
     words = [shell, *(["-File"] if shell == "pwsh" else []), "script"]
@@ -58,7 +58,7 @@ def run(shell: str, text: str, folder: Path, **env: str) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     script.unlink()
-    left = {one.name for one in folder.iterdir()} - {"home"}
+    left = {path.name for path in folder.iterdir()} - {"home"}
     assert left == {"said"}, left
     return (folder / "said").read_bytes().decode().split("\0")[:-1]
 
@@ -134,7 +134,7 @@ def conda(kind: str = "conda", prefix: str | None = "/opt/conda/envs/x") -> Mach
 
 def test_a_conda_environment_keeps_what_is_to_last() -> None:
     found = shells.kept_by_conda(conda(), {"LD_LIBRARY_PATH": None}, "bash")
-    assert [one.file for one in found] == [
+    assert [edit.file for edit in found] == [
         "/opt/conda/envs/x/etc/conda/activate.d/cudadoctor-ld-library-path.sh",
         "/opt/conda/envs/x/etc/conda/deactivate.d/cudadoctor-ld-library-path.sh",
     ]

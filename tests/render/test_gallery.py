@@ -78,9 +78,14 @@ def _markdown(case: str) -> str:
 
 def _script(shell: ShellName) -> Callable[[str], str]:
     def written(case: str) -> str:
-        one = _judged(case)
+        judged = _judged(case)
         return script(
-            one.plan, one.machine, one.diagnosis, shell=shell, version=VERSION, knowledge=DAY
+            judged.plan,
+            judged.machine,
+            judged.diagnosis,
+            shell=shell,
+            version=VERSION,
+            knowledge=DAY,
         )
 
     return written
@@ -134,7 +139,7 @@ def test_only_commands_and_long_words_are_wider_than_the_terminal(case: str, wid
 def _commands(case: str) -> set[str]:
     from cudadoctor.render import shells
 
-    one = _judged(case)
-    asked = one.diagnosis.next_command
-    lines = {line for step in one.plan.steps for line in shells.step_lines(step, one.machine)}
-    return lines | ({f"run       {shells.command_line(asked, one.machine)}"} if asked else set())
+    judged = _judged(case)
+    asked = judged.diagnosis.next_command
+    lines = {line for step in judged.plan.steps for line in shells.step_lines(step, judged.machine)}
+    return lines | ({f"run       {shells.command_line(asked, judged.machine)}"} if asked else set())

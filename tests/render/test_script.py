@@ -53,7 +53,7 @@ HOSTILE = (
     "",
     "e\u0301 \u00fc \u4e2d \U0001f600",
 )
-SHELLS = [one for one in ("sh", "bash", "dash", "zsh") if shutil.which(one)]
+SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh") if shutil.which(shell)]
 
 
 def step(**given: object) -> Step:
@@ -141,7 +141,7 @@ def test_hostile_words_reach_the_program_unchanged_and_run_nothing(
     assert done.returncode == 0, done.stderr
     said = (tmp_path / "said").read_bytes().decode().split("\0")[:-1]
     assert said == ["-m", "pip", *HOSTILE]
-    assert sorted(one.name for one in tmp_path.iterdir()) == sorted([folder.name, "said"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([folder.name, "said"])
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -413,7 +413,7 @@ def test_a_script_leaves_no_folder_and_keeps_its_exit_code(tmp_path: Path, progr
     ran = in_shell(program, written(step(commands=(leave,)), shell=shell), here)
     assert (ran.returncode, ran.stdout.strip()) == (7, "[]")
     if program != "pwsh":
-        assert sorted(one.name for one in tmp_path.iterdir()) == ["here", "script.ps1"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "script.ps1"]
 
 
 @PROGRAMS
@@ -423,7 +423,7 @@ def test_a_new_environment_beside_the_reader_is_made_there(tmp_path: Path, progr
     make = (sys.executable, "-c", "import os, sys; os.mkdir(sys.argv[1])", ".venv-torch")
     ran = in_shell(program, written(step(commands=(make,)), shell=NAMES.get(program, "bash")), here)
     assert ran.returncode == 0, ran
-    assert [one.name for one in here.iterdir()] == [".venv-torch"]
+    assert [path.name for path in here.iterdir()] == [".venv-torch"]
 
 
 @PROGRAMS

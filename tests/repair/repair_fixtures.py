@@ -42,7 +42,7 @@ def write_wheel(
     """A wheel of pure Python with a sound RECORD."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
-    needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     whole = {
         **files,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
@@ -71,11 +71,13 @@ def torchvision(version: str, **more: str) -> dict[str, str]:
 
 
 def write_index(folder: Path, *wheels: tuple[str, str, Mapping[str, str], tuple[str, ...]]) -> str:
-    """A simple index; its address. It is called cpu, as torch's own for such builds."""
+    """Write a simple index and return its URL; torch too calls its CPU index cpu."""
     for name, version, files, requires in wheels:
         place = folder / "cpu" / name
         write_wheel(place, name, version, files, *requires)
-        links = "".join(f'<a href="{one.name}">{one.name}</a>\n' for one in place.glob("*.whl"))
+        links = "".join(
+            f'<a href="{wheel.name}">{wheel.name}</a>\n' for wheel in place.glob("*.whl")
+        )
         (place / "index.html").write_text(links)
     return (folder / "cpu").as_uri()
 
@@ -146,9 +148,11 @@ class Environment:
         ).stdout
 
     def listed(self) -> list[tuple[str, str]]:
-        """Name and version of all that has metadata."""
+        """The name and version of every distribution that has metadata."""
         found = importlib.metadata.distributions(path=[str(self.site)])
-        return sorted((one.metadata["Name"], one.version) for one in found)
+        return sorted(
+            (distribution.metadata["Name"], distribution.version) for distribution in found
+        )
 
     def imports(self) -> str:
         """The version of the torchvision that this Python imports."""
@@ -196,13 +200,13 @@ def _face(path: Path) -> tuple[object, ...]:
 
 
 def sound_environment(folder: Path) -> Path:
-    """A venv with pip and the torch; slow, and copied for each test."""
+    """A venv with pip and the stand-in torch; slow to make, so each test copies it."""
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, capture_output=True)
     site = next(folder.glob("lib/python*/site-packages"))
     for name in ("setuptools", "pkg_resources", "_distutils_hack"):
         shutil.rmtree(site / name, ignore_errors=True)
-    for one in (*site.glob("setuptools-*"), *site.glob("distutils-precedence.pth")):
-        shutil.rmtree(one) if one.is_dir() else one.unlink()
+    for path in (*site.glob("setuptools-*"), *site.glob("distutils-precedence.pth")):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     _install(site, write_wheel(folder / "wheels", "torch", TORCH, TORCH_FILES))
     shutil.rmtree(folder / "wheels")
     subprocess.run([str(folder / "bin" / "python"), "-m", "pip", "--version"], check=True)

@@ -246,8 +246,8 @@ def test_a_socket_in_a_new_folder_does_not_stop_an_undo(broken: Environment) -> 
     folder = broken.folder / "share" / "run"
     folder.mkdir(parents=True)
     short = os.path.relpath(folder / "s")
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(min(short, str(folder / "s"), key=len))
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(min(short, str(folder / "s"), key=len))
         os.mkfifo(folder / "pipe")
         ran = broken.fix("--undo", "--yes")
     assert ran.returncode == 0, ran
@@ -256,10 +256,10 @@ def test_a_socket_in_a_new_folder_does_not_stop_an_undo(broken: Environment) -> 
 
 
 def test_a_record_tells_digests_as_they_are_counted() -> None:
-    told = parse_record(
+    rows = parse_record(
         "a.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\nb/RECORD,,\n,\n"
     )
-    assert next(iter(told)) == (
+    assert next(iter(rows)) == (
         "a.py",
         "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
         0,
@@ -294,8 +294,8 @@ def test_a_second_look_names_the_files_of_the_folder_as_the_first_did(
     (tmp_path / "random.py").write_text("x = 1\n")
     monkeypatch.chdir(tmp_path)
     ran = broken.fix("--yes", "--json")
-    told = json.loads(ran.stdout)
-    assert "module-shadowed" in json.dumps(told)
+    document = json.loads(ran.stdout)
+    assert "module-shadowed" in json.dumps(document)
     assert broken.imports() == FITTING
 
 
@@ -357,14 +357,14 @@ def test_a_reader_that_leaves_early_leaves_no_half_state(broken: Environment) ->
 def test_two_at_once_do_not_lose_the_way_back(broken: Environment) -> None:
     before = broken.tree()
     quiet = subprocess.DEVNULL
-    some = [
+    children = [
         subprocess.Popen(
             broken.words("--yes"), env=broken.env(), stdin=quiet, stdout=quiet, stderr=quiet
         )
         for _ in range(3)
     ]
-    for one in some:
-        one.wait(120)
+    for child in children:
+        child.wait(120)
     assert broken.imports() == FITTING
     assert broken.records().count("kept") == 1
     assert broken.fix("--undo").returncode == 0
@@ -398,11 +398,11 @@ def test_a_stranger_that_went_away_does_not_excuse_what_was_to_be_cured() -> Non
 def test_a_journal_that_lost_its_end_does_not_cost_the_state_before(
     broken: Environment, lines: int
 ) -> None:
-    """It tells of no change, and the environment is changed."""
+    """The journal names no change, yet the environment has changed."""
     before = broken.tree()
     broken.killed_after(5)
-    told = broken.journal.read_bytes().splitlines(keepends=True)
-    broken.journal.write_bytes(b"".join(told[:lines]))
+    journal_lines = broken.journal.read_bytes().splitlines(keepends=True)
+    broken.journal.write_bytes(b"".join(journal_lines[:lines]))
     for word in ("--undo", "--resume"):
         ran = broken.fix(word)
         assert ran.returncode == 2, ran

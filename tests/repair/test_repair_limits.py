@@ -54,8 +54,8 @@ def large_index(folder: Path) -> str:
     )
 
 
-def told(ran: subprocess.CompletedProcess[str]) -> str:
-    """Its words after the plan, on one line."""
+def words_after_plan(ran: subprocess.CompletedProcess[str]) -> str:
+    """What it prints after the plan, on one line."""
     return " ".join(ran.stdout.rpartition("--undo.\n")[2].split())
 
 
@@ -65,7 +65,7 @@ def test_files_that_may_not_grow_bring_everything_back(broken: Environment, tmp_
     argv = [sys.executable, "-c", LIMITED, *broken.words("--yes")]
     ran = subprocess.run(argv, env=broken.env(), capture_output=True, text=True, check=False)
     assert ran.returncode == 1, ran
-    assert "all is as it was before" in told(ran)
+    assert "all is as it was before" in words_after_plan(ran)
     assert broken.tree() == before
 
 
@@ -117,8 +117,8 @@ def _faces(folder: Path) -> dict[str, bytes | None]:
 def test_a_disk_that_fills_up_brings_everything_back(sound: Path, tmp_path: Path) -> None:
     ran, same = in_a_small_place(sound, tmp_path, 90, large_index(tmp_path / "large"))
     assert (ran.returncode, same) == (1, True), ran
-    assert "No space left" in told(ran)
-    assert "all is as it was before" in told(ran)
+    assert "No space left" in words_after_plan(ran)
+    assert "all is as it was before" in words_after_plan(ran)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not mounts(), reason="no mounts may be made here")
@@ -127,13 +127,15 @@ def test_a_disk_that_is_too_small_is_told_before_anything_changes(
 ) -> None:
     ran, same = in_a_small_place(sound, tmp_path, 50, index)
     assert (ran.returncode, same) == (1, True), ran
-    assert told(ran).startswith("Nothing was changed: ")
-    assert "make room there first" in told(ran)
+    assert words_after_plan(ran).startswith("Nothing was changed: ")
+    assert "make room there first" in words_after_plan(ran)
 
 
 def test_the_doctor_may_live_in_what_it_repairs(broken: Environment) -> None:
     home = Path(cudadoctor.__file__).parent.parent
-    own = "\n".join([str(home), *(one for one in sys.path if one.endswith("site-packages"))])
+    own = "\n".join(
+        [str(home), *(folder for folder in sys.path if folder.endswith("site-packages"))]
+    )
     (broken.site / "doctor.pth").write_text(f"{own}\n")
     before = broken.tree()
     argv = [str(broken.python), *broken.words("--yes")[1:]]
@@ -206,8 +208,8 @@ def test_a_killed_doctor_takes_its_pip_along(broken: Environment, tmp_path: Path
         time.sleep(0.3)
         child.kill()
     deadline = time.monotonic() + 20
-    while (one := process(begun["pid"])) and one.state != "Z" and time.monotonic() < deadline:
+    while (pip := process(begun["pid"])) and pip.state != "Z" and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert one is None or one.state == "Z" or one.started != begun["started"]
+    assert pip is None or pip.state == "Z" or pip.started != begun["started"]
     assert broken.fix("--undo").returncode == 0
     assert broken.tree() == before

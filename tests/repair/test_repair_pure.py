@@ -62,8 +62,8 @@ def test_of_each_group_the_first_step_that_can_be_taken_is_chosen() -> None:
             )
         )
     )
-    assert [one.id for one in found.steps] == ["build"]
-    assert [one.id for one in found.shell] == ["variable"]
+    assert [picked.id for picked in found.steps] == ["build"]
+    assert [picked.id for picked in found.shell] == ["variable"]
     assert found.left == ()
 
 
@@ -84,14 +84,14 @@ def test_of_each_group_the_first_step_that_can_be_taken_is_chosen() -> None:
 def test_what_needs_more_than_the_environment_is_left(changes: dict[str, Any], why: str) -> None:
     found = chosen(Plan(steps=(step("one", **changes),)))
     assert (found.steps, found.shell) == ((), ())
-    assert [(one.step.id, one.why) for one in found.left] == [("one", why)]
+    assert [(left.step.id, left.why) for left in found.left] == [("one", why)]
 
 
 def test_where_a_new_environment_is_made_the_old_one_is_left() -> None:
     new = step("python", commands=(("python3.12", "-m", "venv", "/new"),))
     found = chosen(Plan(steps=(step("old"), new)))
-    assert [one.id for one in found.steps] == ["python"]
-    assert [one.step.id for one in found.left] == ["old"]
+    assert [picked.id for picked in found.steps] == ["python"]
+    assert [left.step.id for left in found.left] == ["old"]
 
 
 def test_a_conda_environment_keeps_variables_in_files_and_others_cannot() -> None:
@@ -103,8 +103,8 @@ def test_a_conda_environment_keeps_variables_in_files_and_others_cannot() -> Non
         "conda/activate.d/cudadoctor-cuda-home.sh",
         "conda/deactivate.d/cudadoctor-cuda-home.sh",
     ]
-    (told,) = tasks_of(found, healthy_machine("rtx4090-linux"), "bash")
-    assert (told.files, told.variables) == ((), {"CUDA_HOME": "/usr/local/cuda"})
+    (task,) = tasks_of(found, healthy_machine("rtx4090-linux"), "bash")
+    assert (task.files, task.variables) == ((), {"CUDA_HOME": "/usr/local/cuda"})
 
 
 # --- what is told ------------------------------------------------------------------------------
@@ -117,11 +117,11 @@ def judged(*steps: Step) -> Judged:
 
 
 def test_a_variable_of_the_shell_is_told_with_its_line_and_why_it_is_left() -> None:
-    one = judged(step("v", commands=(), variables={"LD_PRELOAD": None}, risk=Risk.PROCESS))
-    shown = "\n".join(plan_words(one, chosen(one.plan), None, 80))
+    result = judged(step("v", commands=(), variables={"LD_PRELOAD": None}, risk=Risk.PROCESS))
+    shown = "\n".join(plan_words(result, chosen(result.plan), None, 80))
     assert "     unset LD_PRELOAD" in shown
     assert "No program can change the shell that started it" in shown
-    remains = " ".join(what_remains(one, chosen(one.plan), 80))
+    remains = " ".join(what_remains(result, chosen(result.plan), 80))
     assert "No step is known" not in remains
     assert "typed in your shell" in remains
 
@@ -137,8 +137,8 @@ def test_a_variable_of_the_shell_is_told_with_its_line_and_why_it_is_left() -> N
 def test_what_is_left_to_the_user_is_told_with_the_line_to_type(
     changes: dict[str, Any], line: str
 ) -> None:
-    one = judged(step("one", **changes))
-    shown = list(plan_words(one, chosen(one.plan), None, 80))
+    result = judged(step("one", **changes))
+    shown = list(plan_words(result, chosen(result.plan), None, 80))
     assert line in shown
 
 
@@ -213,8 +213,8 @@ def test_of_the_systems_python_only_its_library_and_the_scripts_are_recorded() -
     ],
 )
 def test_a_step_that_makes_an_environment_is_seen(argv: tuple[str, ...], folder: str) -> None:
-    one = step("new", commands=(argv,))
-    assert folder_made(one) == folder
+    new_step = step("new", commands=(argv,))
+    assert folder_made(new_step) == folder
 
 
 def test_the_new_environments_python_is_the_one_that_its_commands_name() -> None:
@@ -242,8 +242,8 @@ def test_what_others_share_is_not_touched(kind: str, prefix: str, words: str | N
     machine = in_kind(kind, prefix, container={"kind": "none"})
     place = place_of(machine, ())
     assert place is not None
-    told = begin.shared(machine, place)
-    assert (told is None) if words is None else (words in (told or ""))
+    refusal = begin.shared(machine, place)
+    assert (refusal is None) if words is None else (words in (refusal or ""))
 
 
 def test_in_an_image_usr_local_is_the_environment() -> None:
@@ -255,8 +255,10 @@ def test_in_an_image_usr_local_is_the_environment() -> None:
 
 def test_who_runs_in_it_is_named() -> None:
     assert begin.running([]) is None
-    told = begin.running([f"python t{number}.py ({number})" for number in range(1, 6)]) or ""
-    assert told.startswith("python t1.py (1), python t2.py (2), python t3.py (3) and 2 more run in")
+    sentence = begin.running([f"python t{number}.py ({number})" for number in range(1, 6)]) or ""
+    assert sentence.startswith(
+        "python t1.py (1), python t2.py (2), python t3.py (3) and 2 more run in"
+    )
 
 
 MAPS = """\
@@ -334,11 +336,11 @@ def test_many_wheels_unpack_to_less_than_few() -> None:
 
 def test_each_file_system_needs_room_for_what_goes_there() -> None:
     download = 3_000_000_000
-    needs = {one.what: one.bytes for one in begin.needs(download, "/v", "/tmp", None, 0)}
+    needs = {need.what: need.bytes for need in begin.needs(download, "/v", "/tmp", None, 0)}
     installed = begin.unpacked(3_000_000_000) + begin.SPARE_BYTES
     assert needs == {"the packages": installed, "the downloads": 3_000_000_000}
     more = begin.needs(download, "/v", "/tmp", "/h/.cache/pip", 7)
-    assert {one.what for one in more} - needs.keys() == {
+    assert {need.what for need in more} - needs.keys() == {
         "a copy of what is there",
         "the package cache",
     }
@@ -346,9 +348,9 @@ def test_each_file_system_needs_room_for_what_goes_there() -> None:
 
 def test_a_disk_that_is_too_small_is_told_with_both_numbers() -> None:
     need = begin.Need(folder="/", bytes=10**18, what="the packages")
-    told = begin.lacking((need,))
-    assert told is not None
-    assert told.startswith("1000000000.0 GB are needed under / for the packages, and ")
+    sentence = begin.lacking((need,))
+    assert sentence is not None
+    assert sentence.startswith("1000000000.0 GB are needed under / for the packages, and ")
     assert begin.lacking((begin.Need(folder="/no/such/folder", bytes=0, what="x"),)) is None
 
 

@@ -64,11 +64,11 @@ def test_a_failing_pip_changes_nothing_for_good(broken: Environment, tmp_path: P
 
 def test_json_is_one_document_with_the_outcome(broken: Environment) -> None:
     ran = broken.fix("--yes", "--json")
-    told = json.loads(ran.stdout)
-    assert (told["schema"], told["outcome"], told["exit"]) == (1, "kept", 0)
-    assert (told["before"]["verdict"], told["after"]["verdict"]) == ("broken", "healthy")
-    assert told["applied"] == [step["id"] for step in told["plan"]["steps"]]
-    assert Path(told["journal"]) == broken.journal
+    document = json.loads(ran.stdout)
+    assert (document["schema"], document["outcome"], document["exit"]) == (1, "kept", 0)
+    assert (document["before"]["verdict"], document["after"]["verdict"]) == ("broken", "healthy")
+    assert document["applied"] == [step["id"] for step in document["plan"]["steps"]]
+    assert Path(document["journal"]) == broken.journal
 
 
 def test_without_a_terminal_and_without_yes_nothing_is_done(broken: Environment) -> None:

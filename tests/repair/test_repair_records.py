@@ -90,7 +90,7 @@ def test_a_journal_of_a_later_doctor_is_not_acted_upon() -> None:
 def test_the_unfinished_repair_comes_before_the_last_kept_one() -> None:
     def of(name: str, *records: Record) -> bytes:
         both = (msgspec.structs.replace(BEGUN, id=name), *records)
-        return b"".join(line_of(msgspec.structs.replace(one, id=name)) for one in both)
+        return b"".join(line_of(msgspec.structs.replace(record, id=name)) for record in both)
 
     def opened(data: bytes) -> str | None:
         story = open_story(stories(read(data)))

@@ -67,7 +67,7 @@ def test_an_untouched_tree_stays_untouched(environment: Path) -> None:
 
 def test_large_files_are_links_and_metadata_is_copied(environment: Path) -> None:
     snapshot = snapshot_of(environment)
-    kinds = {one.path: one.kind for one in snapshot.entries()}
+    kinds = {entry.path: entry.kind for entry in snapshot.entries()}
     assert kinds[f"{SITE}/torch/lib.so"] == "linked"
     for path in ("paths.pth", "torch-2.0.dist-info/RECORD"):
         assert kinds[f"{SITE}/{path}"] == "copied"
@@ -143,8 +143,8 @@ def test_a_socket_is_neither_brought_back_nor_in_the_way(environment: Path) -> N
     snapshot = snapshot_of(environment)
     path = environment / "bin" / "socket"
     short = os.path.relpath(path)
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(min(short, str(path), key=len))
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(min(short, str(path), key=len))
         snapshot.restore()
         assert path.exists()
 
@@ -191,7 +191,7 @@ def test_across_file_systems_it_is_a_copy(environment: Path) -> None:
         folder.mkdir()
         snapshot = Snapshot(str(folder), "1", (Root(path=str(other)),))
         snapshot.take()
-        assert {one.kind for one in snapshot.entries()} <= {"copied", "folder"}
+        assert {entry.kind for entry in snapshot.entries()} <= {"copied", "folder"}
         shutil.rmtree(other)
         snapshot.restore()
         assert tree(other) == before

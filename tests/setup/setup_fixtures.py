@@ -15,21 +15,21 @@ BROKEN = {"torch/__init__.py": "raise ImportError('a stand-in')\n"}
 
 
 def wheel(folder: Path, name: str, version: str, files: dict[str, str], *requires: str) -> Path:
-    """A wheel with these files, as pip takes it."""
+    """Write a wheel with these files that pip accepts."""
     info = f"{name}-{version}.dist-info"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-    lines += [f"Requires-Dist: {one}" for one in requires]
+    lines += [f"Requires-Dist: {requirement}" for requirement in requires]
     inside = {
         **files,
         f"{info}/METADATA": "\n".join(lines) + "\n",
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {TAG}\n",
     }
     names = [*inside, f"{info}/RECORD"]
-    inside[f"{info}/RECORD"] = "".join(f"{one},,\n" for one in names)
+    inside[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in names)
     path = folder / f"{name}-{version}-{TAG}.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        for one, text in inside.items():
-            archive.writestr(one, text)
+        for file, text in inside.items():
+            archive.writestr(file, text)
     return path
 
 
@@ -41,11 +41,11 @@ def index(folder: Path, variant: str = "cpu") -> Path:
 
 
 def publish(home: Path, name: str, version: str, files: dict[str, str], *requires: str) -> None:
-    """A wheel on the index, with the page that leads to it."""
+    """Put a wheel on the index, with the page that links to it."""
     project = home / name
     project.mkdir(exist_ok=True)
     wheel(project, name, version, files, *requires)
-    links = (f'<a href="{one.name}">{one.name}</a>' for one in project.glob("*.whl"))
+    links = (f'<a href="{file.name}">{file.name}</a>' for file in project.glob("*.whl"))
     (project / "index.html").write_text("<!DOCTYPE html><body>" + "".join(links) + "</body>")
 
 

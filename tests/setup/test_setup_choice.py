@@ -98,11 +98,11 @@ def test_an_old_python_gives_way_to_one_here_that_gets_a_newer_torch() -> None:
 
 def test_no_python_is_preferred_for_a_torch_that_is_only_announced() -> None:
     builds = KB.builds_on("linux_x86_64")
-    seen = {one for build in builds if build.published for one in build.pythons}
+    seen = {python for build in builds if build.published for python in build.pythons}
     known = Known(machine=machine("cpu-linux", version="3.5.10"), tools=UV)
     assert chosen(known).python in seen
-    announced = [one for build in builds for one in build.pythons if one not in seen]
-    others = tuple(base(f"{one}.0") for one in announced if one[-1].isdigit())
+    announced = [python for build in builds for python in build.pythons if python not in seen]
+    others = tuple(base(f"{python}.0") for python in announced if python[-1].isdigit())
     kept = chosen(Known(machine=machine("cpu-linux", version="3.13.1"), others=others))
     assert kept.python == "3.13"
 
@@ -191,7 +191,7 @@ def test_a_gpu_without_a_driver_gets_the_build_for_the_driver_to_come() -> None:
     found = chosen(Known(machine=bare))
     assert found.choice.build is not None
     assert found.choice.build.cuda is not None
-    assert any("driver" in one.lower() for one in found.choice.why)
+    assert any("driver" in reason.lower() for reason in found.choice.why)
 
 
 def test_a_gpu_that_no_build_serves_is_told_with_its_ways_out() -> None:

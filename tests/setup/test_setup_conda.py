@@ -31,8 +31,8 @@ def test_a_folder_of_conda_is_kept_or_removed_as_any_other(tmp_path: Path, code:
     folder.mkdir()
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
     env = environment(index(tmp_path), PATH=path)
-    told = document(setup(folder, env, "--yes", "--json", "--with", "conda"))
-    assert told["commands"][0][:5] == [str(program), "create", "-y", "-p", str(folder)]
-    assert told["outcome"] == ("failed" if code else "unproven"), told["why"]
+    report = document(setup(folder, env, "--yes", "--json", "--with", "conda"))
+    assert report["commands"][0][:5] == [str(program), "create", "-y", "-p", str(folder)]
+    assert report["outcome"] == ("failed" if code else "unproven"), report["why"]
     assert folder.exists() is (code == 0)
     assert not (folder / MARKER).exists()

@@ -73,16 +73,16 @@ def started(folder: Path, env: dict[str, str], *options: str) -> subprocess.Pope
 def test_what_is_installed_and_does_not_work_is_kept_and_told(broken: Path, tmp_path: Path) -> None:
     folder = tmp_path / "it's $(a) ümlaut"
     ran = setup(folder, environment(broken), *OPTIONS, "--json")
-    told = document(ran)
+    report = document(ran)
     assert ran.returncode == 1
-    assert told["outcome"] == "unproven"
-    assert told["verdict"] == "broken"
-    assert told["environment"] == str(folder)
-    assert Path(told["python"]).exists()
-    assert told["build"]["torch"] == TORCH
-    assert told["activate"] == {}
+    assert report["outcome"] == "unproven"
+    assert report["verdict"] == "broken"
+    assert report["environment"] == str(folder)
+    assert Path(report["python"]).exists()
+    assert report["build"]["torch"] == TORCH
+    assert report["activate"] == {}
     assert not list(folder.glob(f"{MARKER}*"))
-    assert sorted(told) == [
+    assert sorted(report) == [
         *("activate", "base", "build", "commands", "cudadoctor", "environment", "files"),
         *("knowledge", "outcome", "primary", "python", "schema", "size", "smoke", "tool"),
         *("verdict", "verified", "ways_out", "why"),
@@ -116,7 +116,7 @@ def test_a_torch_that_runs_is_proven(python_cpu: str, tmp_path: Path) -> None:
     if row is None or row.torchvision is None:
         pytest.skip(f"no CPU build of torch {version} is known")
     publish(home, "torchvision", f"{row.torchvision}+cpu", {"torchvision/__init__.py": ""})
-    told = setup(
+    result = setup(
         tmp_path / "env",
         environment(home),
         "--yes",
@@ -126,8 +126,8 @@ def test_a_torch_that_runs_is_proven(python_cpu: str, tmp_path: Path) -> None:
         "--torch",
         f"{version}+cpu",
     )
-    assert document(told)["outcome"] == "proven"
-    assert told.returncode == 0
+    assert document(result)["outcome"] == "proven"
+    assert result.returncode == 0
 
 
 def test_where_nobody_can_be_asked_nothing_is_made(broken: Path, tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ def test_only_a_yes_lets_it_begin(tmp_path: Path, answer: str, end: str) -> None
 def test_an_empty_folder_that_was_there_stays_and_stays_empty(tmp_path: Path) -> None:
     folder = tmp_path / "env"
     folder.mkdir()
-    told = document(setup(folder, environment(index(tmp_path)), *OPTIONS, "--json"))
-    assert told["outcome"] == "failed"
-    assert told["environment"] is None
+    report = document(setup(folder, environment(index(tmp_path)), *OPTIONS, "--json"))
+    assert report["outcome"] == "failed"
+    assert report["environment"] is None
     assert list(folder.iterdir()) == []
 
 
@@ -260,7 +260,7 @@ def test_a_release_that_does_not_exist_is_told_with_a_document(
     broken: Path, tmp_path: Path
 ) -> None:
     ran = setup(tmp_path / "env", environment(broken), "--yes", "--json", "--torch", "9.9")
-    told = document(ran)
+    report = document(ran)
     assert ran.returncode == 1
-    assert (told["outcome"], told["environment"], told["commands"]) == ("no-build", None, [])
-    assert told["why"][-1] == "Nothing was made."
+    assert (report["outcome"], report["environment"], report["commands"]) == ("no-build", None, [])
+    assert report["why"][-1] == "Nothing was made."

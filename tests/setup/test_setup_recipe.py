@@ -33,7 +33,7 @@ def made(tool: str | None = None, machine: Machine | None = None) -> tuple[Chose
 
 
 def text(lines: Any) -> str:
-    return "\n".join(one.text for one in lines)
+    return "\n".join(line.text for line in lines)
 
 
 def test_pip_fills_a_venv_by_the_path_of_its_own_python() -> None:
@@ -127,8 +127,8 @@ def test_a_name_that_activation_scripts_would_run_is_not_activated(name: str) ->
     chosen, _ = made()
     found = recipe(chosen, f"/home/ada/{name}", TOOLS, KB)
     assert saying.activation(found) == {}
-    told = text(saying.use(found, 80))
-    assert "Call its python by path" in told
+    words = text(saying.use(found, 80))
+    assert "Call its python by path" in words
 
 
 @pytest.mark.parametrize(
@@ -146,19 +146,19 @@ def test_each_tool_says_how_it_is_used(tool: str, line: str) -> None:
 def test_the_plan_names_machine_build_reasons_commands_and_size() -> None:
     chosen, found = made()
     size = Room(download_bytes=2_500_000_000, installed_bytes=5_700_000_000, free_bytes=10**10)
-    told = text(saying.plan(chosen, found, size, None, 100))
+    words = text(saying.plan(chosen, found, size, None, 100))
     for word in ("driver    ", "gpu       NVIDIA GeForce RTX 4090", "build     torch ", "  why  "):
-        assert word in told
-    assert "about 2.5 GB to download, about 5.7 GB on disk; 10.0 GB are free there" in told
-    assert "/usr/bin/python3 -m venv '/home/ada/my env'" in told
+        assert word in words
+    assert "about 2.5 GB to download, about 5.7 GB on disk; 10.0 GB are free there" in words
+    assert "/usr/bin/python3 -m venv '/home/ada/my env'" in words
 
 
 def test_sixty_columns_hold_every_line_but_the_commands() -> None:
     chosen, found = made()
     size = Room(download_bytes=None, installed_bytes=None)
-    commands = [saying.shown(one, chosen.machine) for one in found.commands]
+    commands = [saying.shown(argv, chosen.machine) for argv in found.commands]
     for line in saying.plan(chosen, found, size, None, 60):
-        assert len(line.text) <= 60 or any(one in line.text for one in commands)
+        assert len(line.text) <= 60 or any(shown in line.text for shown in commands)
 
 
 def test_a_build_for_the_cpu_says_what_it_proves() -> None:
@@ -170,12 +170,12 @@ def test_a_build_for_the_cpu_says_what_it_proves() -> None:
 def test_a_disk_is_too_small_only_where_both_numbers_are_known() -> None:
     full = Room(download_bytes=1, installed_bytes=10, free_bytes=9)
     assert full.too_small
-    for one in (
+    for size in (
         Room(download_bytes=1, installed_bytes=10, free_bytes=10),
         Room(download_bytes=None, installed_bytes=None, free_bytes=0),
         Room(download_bytes=1, installed_bytes=10),
     ):
-        assert not one.too_small
+        assert not size.too_small
 
 
 def test_sizes_of_real_files_count_before_those_of_the_tables() -> None:
@@ -236,7 +236,7 @@ def test_what_is_waited_for_has_the_name_of_the_tool(argv: tuple[str, ...], name
 
 
 def test_a_setup_that_made_nothing_has_a_whole_document_too() -> None:
-    told = document(Setup(outcome="no-build", folder="/x", why=("None.",)))
-    assert told["environment"] is None
-    assert told["build"] is None
-    assert told["smoke"] is None
+    report = document(Setup(outcome="no-build", folder="/x", why=("None.",)))
+    assert report["environment"] is None
+    assert report["build"] is None
+    assert report["smoke"] is None

@@ -35,12 +35,13 @@ def test_a_project_with_its_environment_is_made_and_judged(uv: str, tmp_path: Pa
     publish(home, "torchvision", VISION, {"torchvision/__init__.py": ""})
     folder = tmp_path / "my project"
     ran = setup(folder, variables(home, uv), *WISH)
-    told = document(ran)
-    assert (ran.returncode, told["outcome"], told["tool"]) == (1, "unproven", "uv"), told["why"]
-    assert told["python"] == str(folder / ".venv" / "bin" / "python")
-    assert Path(told["python"]).exists()
+    report = document(ran)
+    outcome = (ran.returncode, report["outcome"], report["tool"])
+    assert outcome == (1, "unproven", "uv"), report["why"]
+    assert report["python"] == str(folder / ".venv" / "bin" / "python")
+    assert Path(report["python"]).exists()
     assert (folder / "uv.lock").exists()
-    assert (folder / "pyproject.toml").read_text() == told["files"]["pyproject.toml"]
+    assert (folder / "pyproject.toml").read_text() == report["files"]["pyproject.toml"]
     assert not (folder / MARKER).exists()
 
 
@@ -48,7 +49,7 @@ def test_packages_that_uv_cannot_find_leave_nothing(uv: str, tmp_path: Path) -> 
     folder = tmp_path / "project"
     ran = setup(folder, variables(index(tmp_path, "simple"), uv), *WISH)
     assert document(ran)["outcome"] == "failed"
-    assert any("torch" in one for one in document(ran)["why"])
+    assert any("torch" in reason for reason in document(ran)["why"])
     assert not folder.exists()
 
 
@@ -58,6 +59,6 @@ def test_with_verify_what_does_not_resolve_is_never_begun(uv: str, tmp_path: Pat
     publish(home, "torch", TORCH, BROKEN, "no-such-package==1")
     publish(home, "torchvision", VISION, {})
     ran = setup(folder, variables(home, uv), *WISH, "--verify")
-    told = document(ran)
-    assert (ran.returncode, told["outcome"], told["verified"]) == (1, "unresolved", False)
+    report = document(ran)
+    assert (ran.returncode, report["outcome"], report["verified"]) == (1, "unresolved", False)
     assert not folder.exists()
